@@ -1,0 +1,77 @@
+"""The command line: `odradek broker`, `odradek zookeeper`, `odradek log`.
+
+A user's mistake is one line on stderr and exit status 2; a failure at run time is exit status 1.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import click
+
+from odradek import config as configuration
+from odradek import zookeeper as zookeeper_server
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="odradek")
+def main() -> None:
+    """A log broker that speaks Kafka's wire protocol and keeps its state in ZooKeeper."""
+
+
+@main.command()
+@click.argument("properties", type=click.Path())
+@click.option("--override", multiple=True, metavar="KEY=VALUE", help="Set one key over the file's.")
+def broker(properties: str, override: tuple[str, ...]) -> None:
+    """Run a broker with the settings of a server.properties file."""
+    try:
+        overrides = dict(_key_and_value(text) for text in override)
+        settings, unknown = configuration.load(properties, overrides)
+    except configuration.ConfigError as error:
+        _exit(str(error), 2)
+    for name in unknown:
+        click.echo(f"odradek: warning: unknown configuration {name} is ignored", err=True)
+    # Late, so that a bad setting is reported without loading the whole broker.
+    from odradek import server
+
+    sys.exit(server.run(settings))
+
+
+@main.command()
+@click.option("--port", default=2181, show_default=True, help="Client port.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to bind.")
+@click.option(
+    "--data-dir", type=click.Path(path_type=Path), help="Default: a new temporary folder."
+)
+def zookeeper(port: int, host: str, data_dir: Path | None) -> None:
+    """Run a single ZooKeeper server, for a laptop or a test."""
+    if not 0 < port < 65536:
+        _exit(f"Invalid value {port} for --port: it must be between 1 and 65535", 2)
+    folder = (data_dir or Path(tempfile.mkdtemp(prefix="odradek-zookeeper-"))).absolute()
+    try:
+        command = zookeeper_server.command(zookeeper_server.write_config(folder, port, host=host))
+    except zookeeper_server.MissingError as error:
+        _exit(str(error), 1)
+    except OSError as error:
+        _exit(f"cannot use {folder} for data: {error.strerror}", 2)
+    click.echo(f"ZooKeeper on {host}:{port}, data in {folder}", err=True)
+    os.execv(command[0], command)  # noqa: S606 (no shell: the process becomes the server)
+
+
+def _key_and_value(text: str) -> tuple[str, str]:
+    name, separator, value = text.partition("=")
+    if not separator or not name.strip():
+        raise configuration.ConfigError(f"--override {text} is not KEY=VALUE")
+    return name.strip(), value.strip()
+
+
+def _exit(message: str, status: int) -> None:
+    click.echo(f"odradek: {message}", err=True)
+    sys.exit(status)
+
+
+if __name__ == "__main__":
+    main()

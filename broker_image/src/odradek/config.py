@@ -1,0 +1,460 @@
+"""Settings of a broker and of a topic: Kafka's own keys, defaults and bounds.
+
+A `BrokerConfig` is read once from a server.properties file and never changes; a `TopicConfig` is
+resolved from the broker's defaults and the topic's own entries in `/config/topics/T`. Every limit
+of the broker (queue lengths, sizes, waits) is a field here. Field names are Kafka's keys with
+underscores for dots.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from odradek import properties
+from odradek.properties import (
+    INT_MAX,
+    LONG_MAX,
+    ConfigError,
+    boolean,
+    decimal,
+    integer,
+    key,
+    non_empty,
+    one_of,
+    scaled,
+    string,
+    words,
+)
+
+HOUR_MS = 3_600_000
+MINUTE_MS = 60_000
+CODECS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
+
+# Keys of Kafka's list whose subject does not exist here (thread pools, metric windows and such):
+# accepted in silence, since a server.properties made for Kafka holds them.
+INERT_KEYS = frozenset(
+    {
+        "num.network.threads",
+        "num.io.threads",
+        "background.threads",
+        "log.message.format.version",
+        "num.replica.alter.log.dirs.threads",
+        "zookeeper.sync.time.ms",
+        "zookeeper.max.in.flight.requests",
+        "zookeeper.set.acl",
+        "queued.max.requests",
+        "queued.max.request.bytes",
+        "fetch.purgatory.purge.interval.requests",
+        "producer.purgatory.purge.interval.requests",
+        "delete.records.purgatory.purge.interval.requests",
+        "metric.reporters",
+        "metrics.num.samples",
+        "metrics.recording.level",
+        "metrics.sample.window.ms",
+        "kafka.metrics.reporters",
+        "kafka.metrics.polling.interval.secs",
+        "broker.id.generation.enable",
+        "reserved.broker.max.id",
+        "log.cleaner.io.buffer.load.factor",
+        "transaction.state.log.replication.factor",
+        "transaction.state.log.min.isr",
+        "transaction.state.log.num.partitions",
+        "transaction.state.log.segment.bytes",
+        "transaction.max.timeout.ms",
+    }
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One listener: name, security protocol, host (empty: every address) and port."""
+
+    name: str
+    protocol: str
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.name}://{self.host}:{self.port}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig:
+    """One broker's settings. Sizes in bytes, `_ms` in milliseconds, -1 for "no limit"."""
+
+    broker_id: int = key("broker.id", -1, integer(0, INT_MAX))
+    broker_rack: str | None = key("broker.rack", None, non_empty)
+    listeners_text: str = key("listeners", "PLAINTEXT://:9092", non_empty)
+    advertised_listeners_text: str | None = key("advertised.listeners", None, non_empty)
+    listener_protocols: tuple[str, ...] = key(
+        "listener.security.protocol.map", ("PLAINTEXT:PLAINTEXT",), words()
+    )
+    inter_broker_listener_name: str = key("inter.broker.listener.name", "PLAINTEXT", non_empty)
+    inter_broker_protocol_version: str = key("inter.broker.protocol.version", "2.1", non_empty)
+    log_dirs: tuple[str, ...] = key(
+        "log.dirs",
+        ("/tmp/kafka-logs",),  # noqa: S108 (Kafka's default, a data folder)
+        words(),
+        ("log.dir", words()),
+    )
+    zookeeper_connect: str = key("zookeeper.connect", "", non_empty)
+    zookeeper_session_timeout_ms: int = key(
+        "zookeeper.session.timeout.ms", 18_000, integer(1, INT_MAX)
+    )
+    zookeeper_connection_timeout_ms: int | None = key(
+        "zookeeper.connection.timeout.ms", None, integer(1, INT_MAX)
+    )
+
+    # topics
+    num_partitions: int = key("num.partitions", 1, integer(1, INT_MAX))
+    default_replication_factor: int = key("default.replication.factor", 1, integer(1, 32767))
+    auto_create_topics_enable: bool = key("auto.create.topics.enable", True, boolean)
+    delete_topic_enable: bool = key("delete.topic.enable", True, boolean)
+    min_insync_replicas: int = key("min.insync.replicas", 1, integer(1, INT_MAX))
+    unclean_leader_election_enable: bool = key("unclean.leader.election.enable", False, boolean)
+    compression_type: str = key("compression.type", "producer", one_of(*CODECS))
+    message_max_bytes: int = key("message.max.bytes", 1_048_588, integer(0, INT_MAX))
+
+    # connections and requests
+    socket_request_max_bytes: int = key(
+        "socket.request.max.bytes", 104_857_600, integer(1, INT_MAX)
+    )
+    socket_send_buffer_bytes: int = key("socket.send.buffer.bytes", 102_400, integer(-1))
+    socket_receive_buffer_bytes: int = key("socket.receive.buffer.bytes", 102_400, integer(-1))
+    max_connections: int = key("max.connections", INT_MAX, integer(0, INT_MAX))
+    max_connections_per_ip: int = key("max.connections.per.ip", INT_MAX, integer(0, INT_MAX))
+    connections_max_idle_ms: int = key("connections.max.idle.ms", 600_000, integer(-1))
+    request_timeout_ms: int = key("request.timeout.ms", 30_000, integer(0, INT_MAX))
+    fetch_max_bytes: int = key("fetch.max.bytes", 57_671_680, integer(1024, INT_MAX))
+    max_incremental_fetch_session_cache_slots: int = key(
+        "max.incremental.fetch.session.cache.slots", 1000, integer(0, INT_MAX)
+    )
+
+    # replication; the lag limit is the articles' (R3), which Kafka raised to 30 s in 2.5
+    replica_lag_time_max_ms: int = key("replica.lag.time.max.ms", 10_000, integer(1))
+    replica_lag_max_messages: int | None = key("replica.lag.max.messages", None, integer(1))
+    replica_fetch_max_bytes: int = key("replica.fetch.max.bytes", 1_048_576, integer(0, INT_MAX))
+    replica_fetch_response_max_bytes: int = key(
+        "replica.fetch.response.max.bytes", 10_485_760, integer(0, INT_MAX)
+    )
+    replica_fetch_wait_max_ms: int = key("replica.fetch.wait.max.ms", 500, integer(0, INT_MAX))
+    replica_fetch_min_bytes: int = key("replica.fetch.min.bytes", 1, integer(0, INT_MAX))
+    replica_fetch_backoff_ms: int = key("replica.fetch.backoff.ms", 1000, integer(0, INT_MAX))
+    replica_socket_timeout_ms: int = key("replica.socket.timeout.ms", 30_000, integer(1, INT_MAX))
+    num_replica_fetchers: int = key("num.replica.fetchers", 1, integer(1, INT_MAX))
+    replica_high_watermark_checkpoint_interval_ms: int = key(
+        "replica.high.watermark.checkpoint.interval.ms", 5000, integer(1)
+    )
+
+    # controller
+    controlled_shutdown_enable: bool = key("controlled.shutdown.enable", True, boolean)
+    controlled_shutdown_max_retries: int = key(
+        "controlled.shutdown.max.retries", 3, integer(0, INT_MAX)
+    )
+    controlled_shutdown_retry_backoff_ms: int = key(
+        "controlled.shutdown.retry.backoff.ms", 5000, integer(0)
+    )
+    controller_socket_timeout_ms: int = key(
+        "controller.socket.timeout.ms", 30_000, integer(1, INT_MAX)
+    )
+    auto_leader_rebalance_enable: bool = key("auto.leader.rebalance.enable", True, boolean)
+    leader_imbalance_check_interval_seconds: int = key(
+        "leader.imbalance.check.interval.seconds", 300, integer(1)
+    )
+    leader_imbalance_per_broker_percentage: int = key(
+        "leader.imbalance.per.broker.percentage", 10, integer(0, 100)
+    )
+
+    # log
+    log_segment_bytes: int = key("log.segment.bytes", 1_073_741_824, integer(14, INT_MAX))
+    log_roll_ms: int = key(
+        "log.roll.ms", 168 * HOUR_MS, integer(1), ("log.roll.hours", scaled(HOUR_MS, 1))
+    )
+    log_roll_jitter_ms: int = key(
+        "log.roll.jitter.ms", 0, integer(0), ("log.roll.jitter.hours", scaled(HOUR_MS, 0))
+    )
+    log_retention_ms: int = key(
+        "log.retention.ms",
+        168 * HOUR_MS,
+        integer(-1),
+        ("log.retention.hours", scaled(HOUR_MS)),
+        ("log.retention.minutes", scaled(MINUTE_MS)),
+    )
+    log_retention_bytes: int = key("log.retention.bytes", -1, integer(-1))
+    log_retention_check_interval_ms: int = key(
+        "log.retention.check.interval.ms", 300_000, integer(1)
+    )
+    log_cleanup_policy: tuple[str, ...] = key(
+        "log.cleanup.policy", ("delete",), words(("delete", "compact"))
+    )
+    log_cleaner_enable: bool = key("log.cleaner.enable", True, boolean)
+    log_cleaner_threads: int = key("log.cleaner.threads", 1, integer(0, INT_MAX))
+    log_cleaner_io_max_bytes_per_second: float = key(
+        "log.cleaner.io.max.bytes.per.second", float("inf"), decimal(0)
+    )
+    log_cleaner_dedupe_buffer_size: int = key(
+        "log.cleaner.dedupe.buffer.size", 134_217_728, integer(1)
+    )
+    log_cleaner_io_buffer_size: int = key("log.cleaner.io.buffer.size", 524_288, integer(0))
+    log_cleaner_backoff_ms: int = key("log.cleaner.backoff.ms", 15_000, integer(0))
+    log_cleaner_min_cleanable_ratio: float = key(
+        "log.cleaner.min.cleanable.ratio", 0.5, decimal(0, 1)
+    )
+    log_cleaner_delete_retention_ms: int = key(
+        "log.cleaner.delete.retention.ms", 24 * HOUR_MS, integer(0)
+    )
+    log_cleaner_min_compaction_lag_ms: int = key("log.cleaner.min.compaction.lag.ms", 0, integer(0))
+    log_cleaner_max_compaction_lag_ms: int = key(
+        "log.cleaner.max.compaction.lag.ms", LONG_MAX, integer(1)
+    )
+    log_index_size_max_bytes: int = key("log.index.size.max.bytes", 10_485_760, integer(4, INT_MAX))
+    log_index_interval_bytes: int = key("log.index.interval.bytes", 4096, integer(0, INT_MAX))
+    log_flush_interval_messages: int = key("log.flush.interval.messages", LONG_MAX, integer(1))
+    log_flush_scheduler_interval_ms: int = key(
+        "log.flush.scheduler.interval.ms", LONG_MAX, integer(1)
+    )
+    log_flush_interval_ms: int | None = key("log.flush.interval.ms", None, integer(0))
+    log_flush_offset_checkpoint_interval_ms: int = key(
+        "log.flush.offset.checkpoint.interval.ms", 60_000, integer(0)
+    )
+    log_flush_start_offset_checkpoint_interval_ms: int = key(
+        "log.flush.start.offset.checkpoint.interval.ms", 60_000, integer(0)
+    )
+    log_segment_delete_delay_ms: int = key("log.segment.delete.delay.ms", 60_000, integer(0))
+    log_preallocate: bool = key("log.preallocate", False, boolean)
+    log_message_timestamp_type: str = key(
+        "log.message.timestamp.type", "CreateTime", one_of("CreateTime", "LogAppendTime")
+    )
+    log_message_timestamp_difference_max_ms: int = key(
+        "log.message.timestamp.difference.max.ms", LONG_MAX, integer(0)
+    )
+    log_message_downconversion_enable: bool = key(
+        "log.message.downconversion.enable", True, boolean
+    )
+    num_recovery_threads_per_data_dir: int = key(
+        "num.recovery.threads.per.data.dir", 1, integer(1, INT_MAX)
+    )
+    transactional_id_expiration_ms: int = key(
+        "transactional.id.expiration.ms",
+        168 * HOUR_MS,
+        integer(1, INT_MAX),
+    )
+
+    # groups
+    group_min_session_timeout_ms: int = key("group.min.session.timeout.ms", 6000, integer(0))
+    group_max_session_timeout_ms: int = key("group.max.session.timeout.ms", 1_800_000, integer(0))
+    group_initial_rebalance_delay_ms: int = key(
+        "group.initial.rebalance.delay.ms", 3000, integer(0)
+    )
+    group_max_size: int = key("group.max.size", INT_MAX, integer(1, INT_MAX))
+    offset_metadata_max_bytes: int = key("offset.metadata.max.bytes", 4096, integer(0))
+    offsets_retention_minutes: int = key("offsets.retention.minutes", 10_080, integer(1))
+    offsets_topic_num_partitions: int = key("offsets.topic.num.partitions", 50, integer(1))
+    offsets_topic_replication_factor: int = key(
+        "offsets.topic.replication.factor", 3, integer(1, 32767)
+    )
+    offsets_topic_segment_bytes: int = key(
+        "offsets.topic.segment.bytes", 104_857_600, integer(1, INT_MAX)
+    )
+    offsets_load_buffer_size: int = key("offsets.load.buffer.size", 5_242_880, integer(1))
+
+    # this project's own
+    metrics_port: int = key("odradek.metrics.port", 0, integer(0, 65535))
+
+    # filled by `load`
+    listeners: tuple[Endpoint, ...] = ()
+    advertised_listeners: tuple[Endpoint, ...] = ()
+
+
+def load(
+    path: str | Path, overrides: Mapping[str, str] | None = None
+) -> tuple[BrokerConfig, list[str]]:
+    """Read a server.properties file, apply overrides on top, check everything.
+
+    Returns the settings and the names of unknown keys. Raises ConfigError with a one-line reason.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"cannot read {path}: it is not UTF-8 text") from None
+    values = {**properties.load_properties(text), **(overrides or {})}
+    return from_values(values)
+
+
+def from_values(values: Mapping[str, str]) -> tuple[BrokerConfig, list[str]]:
+    """As `load`, from a mapping of Kafka's keys to text."""
+    fields = properties.read_fields(BrokerConfig, values)
+    for required, name in (("broker_id", "broker.id"), ("zookeeper_connect", "zookeeper.connect")):
+        if required not in fields:
+            raise ConfigError(f'Missing required configuration "{name}" which has no default value')
+    config = _with_endpoints(BrokerConfig(**fields))
+    if not config.log_dirs:
+        raise ConfigError("At least one log directory must be defined via log.dirs or log.dir")
+    unknown = sorted(set(values) - properties.known_names(BrokerConfig) - INERT_KEYS)
+    return config, unknown
+
+
+def _with_endpoints(config: BrokerConfig) -> BrokerConfig:
+    protocols = dict(_name_and_protocol(entry) for entry in config.listener_protocols)
+    listeners = _endpoints("listeners", config.listeners_text, protocols)
+    advertised = (
+        _endpoints("advertised.listeners", config.advertised_listeners_text, protocols)
+        if config.advertised_listeners_text
+        else listeners
+    )
+    names = {endpoint.name for endpoint in listeners}
+    for endpoint in advertised:
+        if endpoint.name not in names:
+            raise ConfigError(f"advertised.listeners names {endpoint.name}, not one of listeners")
+        if endpoint.host == "0.0.0.0":  # noqa: S104 refused, not bound
+            raise ConfigError("advertised.listeners cannot use the nonroutable address 0.0.0.0")
+    if config.inter_broker_listener_name not in {endpoint.name for endpoint in advertised}:
+        raise ConfigError(
+            f"inter.broker.listener.name {config.inter_broker_listener_name} is not advertised"
+        )
+    return dataclasses.replace(config, listeners=listeners, advertised_listeners=advertised)
+
+
+def _name_and_protocol(entry: str) -> tuple[str, str]:
+    name, _, protocol = entry.partition(":")
+    if protocol != "PLAINTEXT":
+        raise ConfigError(
+            f"Invalid value {entry} for configuration listener.security.protocol.map: "
+            "only the security protocol PLAINTEXT is built"
+        )
+    return name, protocol
+
+
+def _endpoints(setting: str, text: str, protocols: Mapping[str, str]) -> tuple[Endpoint, ...]:
+    endpoints: list[Endpoint] = []
+    for entry in text.split(","):
+        name, separator, address = entry.strip().partition("://")
+        host, colon, port = address.rpartition(":")
+        if not (separator and colon and port.isdecimal() and int(port) <= 65535):
+            raise ConfigError(
+                f"Invalid value {text} for configuration {setting}: "
+                f"{entry.strip() or 'an empty entry'} is not NAME://host:port"
+            )
+        if name not in protocols:
+            raise ConfigError(
+                f"Invalid value {text} for configuration {setting}: "
+                f"no security protocol defined for listener {name}"
+            )
+        if name in {endpoint.name for endpoint in endpoints}:
+            raise ConfigError(f"{setting}: each listener must have a different name")
+        endpoints.append(Endpoint(name, protocols[name], host.strip("[]"), int(port)))
+    return tuple(endpoints)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TopicConfig:
+    """One topic's settings: the broker's defaults overlaid by the topic's own entries (Z11).
+
+    `inherits` names the BrokerConfig field whose value is the default of the topic's key.
+    """
+
+    cleanup_policy: tuple[str, ...] = key(
+        "cleanup.policy", ("delete",), words(("delete", "compact")), inherits="log_cleanup_policy"
+    )
+    compression_type: str = key(
+        "compression.type", "producer", one_of(*CODECS), inherits="compression_type"
+    )
+    delete_retention_ms: int = key(
+        "delete.retention.ms", 24 * HOUR_MS, integer(0), inherits="log_cleaner_delete_retention_ms"
+    )
+    file_delete_delay_ms: int = key(
+        "file.delete.delay.ms", 60_000, integer(0), inherits="log_segment_delete_delay_ms"
+    )
+    flush_messages: int = key(
+        "flush.messages", LONG_MAX, integer(1), inherits="log_flush_interval_messages"
+    )
+    flush_ms: int = key("flush.ms", LONG_MAX, integer(0), inherits="log_flush_interval_ms")
+    follower_replication_throttled_replicas: tuple[str, ...] = key(
+        "follower.replication.throttled.replicas", (), words()
+    )
+    index_interval_bytes: int = key(
+        "index.interval.bytes", 4096, integer(0, INT_MAX), inherits="log_index_interval_bytes"
+    )
+    leader_replication_throttled_replicas: tuple[str, ...] = key(
+        "leader.replication.throttled.replicas", (), words()
+    )
+    max_compaction_lag_ms: int = key(
+        "max.compaction.lag.ms", LONG_MAX, integer(1), inherits="log_cleaner_max_compaction_lag_ms"
+    )
+    max_message_bytes: int = key(
+        "max.message.bytes", 1_048_588, integer(0, INT_MAX), inherits="message_max_bytes"
+    )
+    message_downconversion_enable: bool = key(
+        "message.downconversion.enable", True, boolean, inherits="log_message_downconversion_enable"
+    )
+    message_format_version: str = key("message.format.version", "2.1", string)
+    message_timestamp_difference_max_ms: int = key(
+        "message.timestamp.difference.max.ms",
+        LONG_MAX,
+        integer(0),
+        inherits="log_message_timestamp_difference_max_ms",
+    )
+    message_timestamp_type: str = key(
+        "message.timestamp.type",
+        "CreateTime",
+        one_of("CreateTime", "LogAppendTime"),
+        inherits="log_message_timestamp_type",
+    )
+    min_cleanable_dirty_ratio: float = key(
+        "min.cleanable.dirty.ratio", 0.5, decimal(0, 1), inherits="log_cleaner_min_cleanable_ratio"
+    )
+    min_compaction_lag_ms: int = key(
+        "min.compaction.lag.ms", 0, integer(0), inherits="log_cleaner_min_compaction_lag_ms"
+    )
+    min_insync_replicas: int = key(
+        "min.insync.replicas", 1, integer(1, INT_MAX), inherits="min_insync_replicas"
+    )
+    preallocate: bool = key("preallocate", False, boolean, inherits="log_preallocate")
+    retention_bytes: int = key("retention.bytes", -1, integer(-1), inherits="log_retention_bytes")
+    retention_ms: int = key("retention.ms", 168 * HOUR_MS, integer(-1), inherits="log_retention_ms")
+    segment_bytes: int = key(
+        "segment.bytes", 1_073_741_824, integer(14, INT_MAX), inherits="log_segment_bytes"
+    )
+    segment_index_bytes: int = key(
+        "segment.index.bytes", 10_485_760, integer(4, INT_MAX), inherits="log_index_size_max_bytes"
+    )
+    segment_jitter_ms: int = key("segment.jitter.ms", 0, integer(0), inherits="log_roll_jitter_ms")
+    segment_ms: int = key("segment.ms", 168 * HOUR_MS, integer(1), inherits="log_roll_ms")
+    unclean_leader_election_enable: bool = key(
+        "unclean.leader.election.enable", False, boolean, inherits="unclean_leader_election_enable"
+    )
+
+
+TOPIC_KEYS: Mapping[str, properties.Key] = {
+    declared.name: declared for _, declared in properties.keys_of(TopicConfig)
+}
+
+
+def resolve_topic(broker: BrokerConfig, overrides: Mapping[str, str]) -> TopicConfig:
+    """The settings of a topic with these entries on this broker.
+
+    Raises ConfigError for an unknown key or an impossible value.
+    """
+    for name in overrides:
+        if name not in TOPIC_KEYS:
+            raise ConfigError(f"Unknown topic config name: {name}")
+    fields: dict[str, Any] = {}
+    for field, declared in properties.keys_of(TopicConfig):
+        inherited = getattr(broker, declared.inherits) if declared.inherits else None
+        if inherited is not None:
+            fields[field] = inherited
+    fields.update(properties.read_fields(TopicConfig, overrides))
+    return TopicConfig(**fields)
+
+
+def check_topic_entries(entries: Mapping[str, str]) -> None:
+    """Raise ConfigError for the first entry with an unknown name or an impossible value."""
+    for name, text in entries.items():
+        if name not in TOPIC_KEYS:
+            raise ConfigError(f"Unknown topic config name: {name}")
+        properties.parse_value(TOPIC_KEYS[name], name, text)

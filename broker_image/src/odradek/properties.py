@@ -1,0 +1,226 @@
+"""Java properties files, and typed keys declared as dataclass fields.
+
+A settings class is a frozen dataclass whose fields are made by `key(...)`: the field's metadata
+holds the key's name in the file, its parser and its aliases, and the field's default is the
+setting's default. `read_fields` reads a mapping of strings by these declarations, which also answer
+"which keys exist", "what is the default" and "is this value allowed".
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+INT_MAX = 2**31 - 1
+LONG_MAX = 2**63 - 1
+
+Parser = Callable[[str], Any]
+Settings = TypeVar("Settings")
+
+
+class ConfigError(ValueError):
+    """A setting cannot be used; the text is one line that names the key and the reason."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Key:
+    """What a settings field is called in files and how its text is read."""
+
+    name: str
+    parse: Parser
+    aliases: tuple[tuple[str, Parser], ...] = ()
+    inherits: str | None = None
+
+
+def key(
+    name: str,
+    default: Any,
+    parse: Parser,
+    *aliases: tuple[str, Parser],
+    inherits: str | None = None,
+) -> Any:
+    """Declare one setting.
+
+    Aliases are further names for it, weakest first, each with its own parser. `inherits` names the
+    field of another settings class that gives the default.
+    """
+    return dataclasses.field(default=default, metadata={"key": Key(name, parse, aliases, inherits)})
+
+
+def keys_of(settings: type) -> Iterator[tuple[str, Key]]:
+    """(field name, key) for each declared setting of a settings class, in order of declaration."""
+    for field in dataclasses.fields(settings):
+        if "key" in field.metadata:
+            yield field.name, field.metadata["key"]
+
+
+def parse_value(declared: Key, name: str, text: str, parse: Parser | None = None) -> Any:
+    """The value of `text` for the key. Raises ConfigError naming the key as the user wrote it."""
+    try:
+        return (parse or declared.parse)(text.strip())
+    except ValueError as error:
+        raise ConfigError(f"Invalid value {text} for configuration {name}: {error}") from None
+
+
+def read_fields(settings: type, values: Mapping[str, str]) -> dict[str, Any]:
+    """Values of those fields whose key stands in `values`. Raises ConfigError on a bad one."""
+    fields: dict[str, Any] = {}
+    for field, declared in keys_of(settings):
+        for alias, parse in declared.aliases:
+            if alias in values:
+                fields[field] = parse_value(declared, alias, values[alias], parse)
+        if declared.name in values:
+            fields[field] = parse_value(declared, declared.name, values[declared.name])
+    return fields
+
+
+def known_names(settings: type) -> frozenset[str]:
+    """Every name, aliases included, under which a setting of the class may stand in a file."""
+    return frozenset(
+        name
+        for _, declared in keys_of(settings)
+        for name in (declared.name, *(alias for alias, _ in declared.aliases))
+    )
+
+
+def load_properties(text: str) -> dict[str, str]:
+    r"""Parse Java properties: `key=value`, `key: value`, # and ! comments, \ continuations."""
+    values: dict[str, str] = {}
+    pending = ""
+    for raw in text.splitlines():
+        line = pending + raw.lstrip()
+        pending = ""
+        if not line or line[0] in "#!":
+            continue
+        if (len(line) - len(line.rstrip("\\"))) % 2:
+            pending = line[:-1]
+            continue
+        name, value = _split(line)
+        values[name] = value
+    if pending:
+        name, value = _split(pending)
+        values[name] = value
+    return values
+
+
+def _split(line: str) -> tuple[str, str]:
+    escaped = False
+    for index, char in enumerate(line):
+        if escaped:
+            escaped = False
+        elif char == "\\":
+            escaped = True
+        elif char in "=: \t":
+            rest = line[index:].lstrip(" \t")
+            if rest[:1] in ("=", ":"):
+                rest = rest[1:].lstrip(" \t")
+            return _unescape(line[:index]), _unescape(rest)
+    return _unescape(line), ""
+
+
+def _unescape(text: str) -> str:
+    if "\\" not in text:
+        return text
+    plain: list[str] = []
+    chars = iter(text)
+    for char in chars:
+        if char != "\\":
+            plain.append(char)
+            continue
+        escape = next(chars, "")
+        if escape == "u":
+            plain.append(chr(int("".join(next(chars, "0") for _ in range(4)), 16)))
+        else:
+            plain.append({"n": "\n", "t": "\t", "r": "\r", "f": "\f"}.get(escape, escape))
+    return "".join(plain)
+
+
+def integer(at_least: int = -LONG_MAX - 1, at_most: int = LONG_MAX) -> Parser:
+    """Parser of a decimal number within bounds, both included."""
+
+    def parse(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            raise ValueError("Not a number") from None
+        if number < at_least:
+            raise ValueError(f"Value must be at least {at_least}")
+        if number > at_most:
+            raise ValueError(f"Value must be no more than {at_most}")
+        return number
+
+    return parse
+
+
+def scaled(factor: int, at_least: int = -LONG_MAX - 1) -> Parser:
+    """Parser of a number in a coarser unit (hours for a setting in milliseconds); -1 stays -1."""
+    plain = integer(at_least)
+
+    def parse(text: str) -> int:
+        number: int = plain(text)
+        return number if number < 0 else min(number * factor, LONG_MAX)
+
+    return parse
+
+
+def decimal(at_least: float, at_most: float = float("inf")) -> Parser:
+    """Parser of a floating-point number within bounds."""
+
+    def parse(text: str) -> float:
+        try:
+            number = float(text)
+        except ValueError:
+            raise ValueError("Not a number") from None
+        if not at_least <= number <= at_most:
+            raise ValueError(f"Value must be between {at_least} and {at_most}")
+        return number
+
+    return parse
+
+
+def boolean(text: str) -> bool:
+    """Parser of true and false, in any case."""
+    match text.lower():
+        case "true":
+            return True
+        case "false":
+            return False
+        case _:
+            raise ValueError("Expected value to be either true or false")
+
+
+def one_of(*allowed: str) -> Parser:
+    """Parser of a word out of a fixed list."""
+
+    def parse(text: str) -> str:
+        if text not in allowed:
+            raise ValueError(f"String must be one of: {', '.join(allowed)}")
+        return text
+
+    return parse
+
+
+def words(allowed: tuple[str, ...] = ()) -> Parser:
+    """Parser of a comma-separated list, as a tuple; with `allowed`, of those words only."""
+
+    def parse(text: str) -> tuple[str, ...]:
+        parts = tuple(part.strip() for part in text.split(",") if part.strip())
+        for part in parts:
+            if allowed and part not in allowed:
+                raise ValueError(f"String must be one of: {', '.join(allowed)}")
+        return parts
+
+    return parse
+
+
+def string(text: str) -> str:
+    """Parser of any text."""
+    return text
+
+
+def non_empty(text: str) -> str:
+    """Parser of any text but the empty one."""
+    if not text:
+        raise ValueError("String must be non-empty")
+    return text

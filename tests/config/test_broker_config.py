@@ -1,0 +1,129 @@
+"""server.properties: Kafka's keys and defaults, and one clear line for what cannot be."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from odradek import config, properties
+
+REQUIRED = {"broker.id": "0", "zookeeper.connect": "localhost:2181"}
+
+
+def broker(**values: str) -> config.BrokerConfig:
+    named = {name.replace("_", "."): value for name, value in values.items()}
+    return config.from_values({**REQUIRED, **named})[0]
+
+
+def test_defaults_are_kafkas() -> None:
+    settings = broker()
+    assert settings.num_partitions == 1
+    assert settings.log_segment_bytes == 1 << 30
+    assert settings.log_retention_ms == 168 * 3_600_000
+    assert settings.message_max_bytes == 1_048_588
+    assert settings.socket_request_max_bytes == 100 << 20
+    assert settings.zookeeper_session_timeout_ms == 18_000
+
+
+def test_finer_unit_wins_over_coarser_one() -> None:
+    assert broker(log_retention_hours="1").log_retention_ms == 3_600_000
+    assert broker(log_retention_hours="1", log_retention_minutes="2").log_retention_ms == 120_000
+    assert broker(log_retention_minutes="2", log_retention_ms="5").log_retention_ms == 5
+    assert broker(log_retention_hours="-1").log_retention_ms == -1
+
+
+def test_advertised_listeners_default_to_listeners() -> None:
+    settings = broker(listeners="PLAINTEXT://10.0.0.1:9092")
+    assert [str(endpoint) for endpoint in settings.advertised_listeners] == [
+        "PLAINTEXT://10.0.0.1:9092"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "reason"),
+    [
+        ("broker.id", "-2", "at least 0"),
+        ("broker.id", "one", "Not a number"),
+        ("listeners", "localhost:9092", "NAME://host:port"),
+        ("listeners", "PLAINTEXT://:70000", "NAME://host:port"),
+        ("listeners", "SSL://:9093", "no security protocol"),
+        ("listener.security.protocol.map", "X:SASL_SSL", "PLAINTEXT is built"),
+        ("advertised.listeners", "PLAINTEXT://0.0.0.0:9092", "nonroutable"),
+        ("advertised.listeners", "", "non-empty"),
+        ("log.dirs", " , ", "At least one log directory"),
+        ("auto.create.topics.enable", "yes", "true or false"),
+        ("log.cleanup.policy", "shred", "must be one of"),
+        ("log.cleaner.min.cleanable.ratio", "2", "between"),
+        ("zookeeper.connect", "", "non-empty"),
+        ("inter.broker.listener.name", "INTERNAL", "not advertised"),
+    ],
+)
+def test_bad_value_is_refused_with_key_and_reason(key: str, value: str, reason: str) -> None:
+    with pytest.raises(config.ConfigError, match=reason) as refused:
+        config.from_values({**REQUIRED, key: value})
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("missing", sorted(REQUIRED))
+def test_required_key_is_missed_by_name(missing: str) -> None:
+    values = {key: value for key, value in REQUIRED.items() if key != missing}
+    with pytest.raises(config.ConfigError, match=missing):
+        config.from_values(values)
+
+
+def test_unknown_keys_are_named_and_kafkas_other_keys_are_not() -> None:
+    values = {**REQUIRED, "num.io.threads": "8", "bogus.key": "1"}
+    assert config.from_values(values)[1] == ["bogus.key"]
+
+
+def test_topic_inherits_from_broker_and_overrides_it() -> None:
+    settings = broker(log_retention_ms="10", min_insync_replicas="2")
+    topic = config.resolve_topic(settings, {"retention.ms": "20"})
+    assert (topic.retention_ms, topic.min_insync_replicas) == (20, 2)
+    assert topic.flush_ms == properties.LONG_MAX
+
+
+@pytest.mark.parametrize("entries", [{"retention.ms": "soon"}, {"retention": "1"}])
+def test_impossible_topic_entry_is_refused(entries: dict[str, str]) -> None:
+    with pytest.raises(config.ConfigError):
+        config.check_topic_entries(entries)
+    with pytest.raises(config.ConfigError):
+        config.resolve_topic(broker(), entries)
+
+
+def test_properties_text_is_read_as_java_reads_it() -> None:
+    text = "# no\n! no\n a = 1\nb:2\nc 3\nd=x\\\n   y\ne=\\u0041\\t\\\\\nf\n\n  g=h=i\n"
+    assert properties.load_properties(text) == {
+        "a": "1",
+        "b": "2",
+        "c": "3",
+        "d": "xy",
+        "e": "A\t\\",
+        "f": "",
+        "g": "h=i",
+    }
+
+
+@given(st.text())
+def test_no_properties_text_raises_anything_but_a_config_error(text: str) -> None:
+    try:
+        config.from_values({**REQUIRED, **properties.load_properties(text)})
+    except config.ConfigError:
+        pass
+
+
+def test_bad_file_is_one_line_and_exit_status_2(tmp_path: Path) -> None:
+    path = tmp_path / "server.properties"
+    path.write_text("broker.id=zero\nzookeeper.connect=localhost:1\n")
+    for arguments in ([str(path)], [str(tmp_path / "absent")], [str(path), "--override", "x"]):
+        ended = subprocess.run(
+            [sys.executable, "-m", "odradek", "broker", *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert ended.returncode == 2
+        assert len(ended.stderr.splitlines()) == 1, ended.stderr

@@ -1,0 +1,36 @@
+"""The checkout's shape: what must not exist, and that it stays harmless."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize("path", ["operator/__init__.py", "tests/operator"])
+def test_nothing_shadows_the_standard_operator_module(path: str) -> None:
+    assert not (ROOT / path).exists()
+
+
+def test_standard_library_imports_with_the_checkout_first_on_the_path() -> None:
+    code = "import operator, collections; assert operator.add(1, 2) == 3; print(operator.__file__)"
+    found = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env={"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert str(ROOT) not in found.stdout
+
+
+def test_one_wheel_holds_the_three_packages() -> None:
+    import odradek
+    import odradek_operator
+    import odradek_spark
+
+    for package in (odradek, odradek_operator, odradek_spark):
+        assert Path(str(package.__file__)).is_relative_to(ROOT)
