@@ -1,5 +1,6 @@
 """server.properties: Kafka's keys and defaults, and one clear line for what cannot be."""
 
+import contextlib
 import subprocess
 import sys
 from pathlib import Path
@@ -107,12 +108,10 @@ def test_properties_text_is_read_as_java_reads_it() -> None:
     }
 
 
-@given(st.text())
+@given(st.text() | st.text(alphabet="\\u0=: \n#fz"))
 def test_no_properties_text_raises_anything_but_a_config_error(text: str) -> None:
-    try:
+    with contextlib.suppress(config.ConfigError):
         config.from_values({**REQUIRED, **properties.load_properties(text)})
-    except config.ConfigError:
-        pass
 
 
 def test_bad_file_is_one_line_and_exit_status_2(tmp_path: Path) -> None:

@@ -130,10 +130,17 @@ def _unescape(text: str) -> str:
             continue
         escape = next(chars, "")
         if escape == "u":
-            plain.append(chr(int("".join(next(chars, "0") for _ in range(4)), 16)))
+            plain.append(_unicode("".join(next(chars, "") for _ in range(4))))
         else:
             plain.append({"n": "\n", "t": "\t", "r": "\r", "f": "\f"}.get(escape, escape))
     return "".join(plain)
+
+
+def _unicode(digits: str) -> str:
+    try:
+        return chr(int(digits, 16))
+    except ValueError:
+        raise ConfigError(f"Malformed \\u{digits} in the properties file") from None
 
 
 def integer(at_least: int = -LONG_MAX - 1, at_most: int = LONG_MAX) -> Parser:
