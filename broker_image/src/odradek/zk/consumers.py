@@ -1,0 +1,114 @@
+"""Znodes of consumer groups that balance through ZooKeeper (rows Z6, Z7, Z8).
+
+A member of group G registers the ephemeral /consumers/G/ids/ID, claims each partition it reads
+with the ephemeral /consumers/G/owners/T/P, and leaves its offsets in /consumers/G/offsets/T/P.
+Pure, like `znodes`: old Kafka consumers, the Spark job, the operator and the broker share them.
+"""
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from odradek.zk.payload import Fields, ZnodeError, dump, parse_integer, parse_text
+
+CONSUMERS_PATH = "/consumers"
+PATTERNS = ("static", "white_list", "black_list")
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerRegistration:
+    """Topics a member reads and with how many threads each; `pattern` is one of PATTERNS."""
+
+    subscription: Mapping[str, int]
+    pattern: str = "static"
+    timestamp_ms: int = 0
+
+
+def group_path(group: str) -> str:
+    """Return /consumers/G."""
+    return f"{CONSUMERS_PATH}/{group}"
+
+
+def consumer_ids_path(group: str) -> str:
+    """Return /consumers/G/ids."""
+    return f"{group_path(group)}/ids"
+
+
+def consumer_id_path(group: str, consumer_id: str) -> str:
+    """Return /consumers/G/ids/ID."""
+    return f"{consumer_ids_path(group)}/{consumer_id}"
+
+
+def new_consumer_id(group: str, host: str, timestamp_ms: int, source: uuid.UUID) -> str:
+    """Return G_host-milliseconds-hex8, the id of a member without a configured consumer.id."""
+    return f"{group}_{host}-{timestamp_ms}-{source.hex[:8]}"
+
+
+def encode_consumer(registration: ConsumerRegistration) -> bytes:
+    """Return the registration of a member."""
+    return dump(
+        {
+            "version": 1,
+            "subscription": dict(registration.subscription),
+            "pattern": registration.pattern,
+            "timestamp": str(registration.timestamp_ms),
+        }
+    )
+
+
+def decode_consumer(path: str, data: bytes | None) -> ConsumerRegistration:
+    """Read the registration of a member."""
+    fields = Fields.parse(path, data)
+    fields.require_version(1)
+    pattern = fields.string("pattern", "static")
+    if pattern not in PATTERNS:
+        raise ZnodeError(path, f"pattern {pattern!r} is not one of {list(PATTERNS)}")
+    return ConsumerRegistration(
+        subscription=fields.integer_map("subscription"),
+        pattern=pattern,
+        timestamp_ms=fields.integer("timestamp", 0),
+    )
+
+
+def owners_path(group: str, topic: str) -> str:
+    """Return /consumers/G/owners/T."""
+    return f"{group_path(group)}/owners/{topic}"
+
+
+def owner_path(group: str, topic: str, partition: int) -> str:
+    """Return /consumers/G/owners/T/P."""
+    return f"{owners_path(group, topic)}/{partition}"
+
+
+def encode_owner(consumer_id: str, thread: int) -> bytes:
+    """Return ID-thread, who owns a partition."""
+    return f"{consumer_id}-{thread}".encode()
+
+
+def decode_owner(path: str, data: bytes | None) -> tuple[str, int]:
+    """Read the owner of a partition as (consumer id, thread)."""
+    text = parse_text(path, data)
+    consumer_id, dash, thread = text.rpartition("-")
+    if not dash or not consumer_id or not (thread.isascii() and thread.isdigit()):
+        raise ZnodeError(path, f"{text[:80]!r} is not CONSUMER-THREAD")
+    return consumer_id, int(thread)
+
+
+def offsets_path(group: str, topic: str) -> str:
+    """Return /consumers/G/offsets/T."""
+    return f"{group_path(group)}/offsets/{topic}"
+
+
+def offset_path(group: str, topic: str, partition: int) -> str:
+    """Return /consumers/G/offsets/T/P."""
+    return f"{offsets_path(group, topic)}/{partition}"
+
+
+def encode_offset(offset: int) -> bytes:
+    """Return the next offset to read, as decimal text."""
+    return str(offset).encode()
+
+
+def decode_offset(path: str, data: bytes | None) -> int:
+    """Read the next offset to read."""
+    return parse_integer(path, data)

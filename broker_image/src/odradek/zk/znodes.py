@@ -1,0 +1,556 @@
+"""Every znode the cluster uses: its path, what writes it, what reads it.
+
+For each znode there is a path function, `encode_*` returning the bytes that Apache Kafka 2.1 would
+write, and `decode_*(path, data)` which takes what any version up to 2.8 writes and raises
+`ZnodeError` on anything else. Nothing here connects to anything, so the broker (asyncio) and the
+operator and the Spark job (plain kazoo) use the same declarations. Znodes of consumer groups are in
+`consumers`.
+
+    /brokers/ids/N                           ephemeral  broker registration            row Z3
+    /brokers/topics/T                                   replicas of each partition     row Z1
+    /brokers/topics/T/partitions/P/state                leader and in-sync replicas    row Z2
+    /cluster/id                                         identity of the cluster
+    /controller                              ephemeral  who is controller              row Z5
+    /controller_epoch                                   how many controllers there were row Z4
+    /config/{topics,brokers,clients,users}/NAME         overrides                      row Z11
+    /config/changes/config_change_N          sequential notice of a changed override   row Z11
+    /admin/delete_topics[/T]                            topics to be deleted           row Z10
+    /admin/reassign_partitions                          wanted replicas                row Z9
+    /admin/preferred_replica_election                   partitions to be balanced      row Z9
+    /isr_change_notification/isr_change_N    sequential leaders tell the controller
+    /log_dir_event_notification/log_dir_event_N sequential a log.dir failed (KIP-112)
+    /latest_producer_id_block                           producer ids handed out last
+"""
+
+import base64
+import re
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NewType
+
+from odradek.zk.payload import Fields, dump, parse_integer
+from odradek.zk.payload import ZnodeError as ZnodeError
+
+BrokerId = NewType("BrokerId", int)
+LeaderEpoch = NewType("LeaderEpoch", int)
+ControllerEpoch = NewType("ControllerEpoch", int)
+
+NO_LEADER = BrokerId(-1)
+
+BROKER_IDS_PATH = "/brokers/ids"
+TOPICS_PATH = "/brokers/topics"
+CLUSTER_ID_PATH = "/cluster/id"
+CONTROLLER_PATH = "/controller"
+CONTROLLER_EPOCH_PATH = "/controller_epoch"
+CONFIG_PATH = "/config"
+CONFIG_CHANGES_PATH = "/config/changes"
+CONFIG_CHANGE_PREFIX = "config_change_"
+DELETE_TOPICS_PATH = "/admin/delete_topics"
+REASSIGN_PARTITIONS_PATH = "/admin/reassign_partitions"
+PREFERRED_ELECTION_PATH = "/admin/preferred_replica_election"
+ISR_CHANGES_PATH = "/isr_change_notification"
+ISR_CHANGE_PREFIX = "isr_change_"
+LOG_DIR_EVENTS_PATH = "/log_dir_event_notification"
+LOG_DIR_EVENT_PREFIX = "log_dir_event_"
+PRODUCER_ID_BLOCK_PATH = "/latest_producer_id_block"
+
+# What a broker creates when it starts, parents first, as Kafka does.
+PERSISTENT_PATHS = (
+    "/consumers",
+    BROKER_IDS_PATH,
+    TOPICS_PATH,
+    CONFIG_CHANGES_PATH,
+    DELETE_TOPICS_PATH,
+    "/brokers/seqid",
+    ISR_CHANGES_PATH,
+    PRODUCER_ID_BLOCK_PATH,
+    LOG_DIR_EVENTS_PATH,
+    "/config/topics",
+    "/config/clients",
+    "/config/users",
+    "/config/brokers",
+)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TopicPartition:
+    """One partition of a topic."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+def parse_sequence(name: str, prefix: str) -> int:
+    """Return N of a sequential child `<prefix>N`, raising ZnodeError for any other name."""
+    if not name.startswith(prefix):
+        raise ZnodeError(name, f"does not begin with {prefix}")
+    return parse_integer(name, name.removeprefix(prefix).encode())
+
+
+# --- /brokers/ids/N ---------------------------------------------------------------------------
+
+SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
+_ENDPOINT = re.compile(r"([^:/]+)://\[?([0-9a-zA-Z\-._:%]*)\]?:(-?[0-9]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where one listener of a broker is reached.
+
+    `listener` is its name, `security_protocol` one of SECURITY_PROTOCOLS.
+    """
+
+    listener: str
+    host: str
+    port: int
+    security_protocol: str = "PLAINTEXT"
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.listener}://{host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRegistration:
+    """What a broker tells about itself; `timestamp_ms` is when it registered, by the wall clock."""
+
+    broker_id: BrokerId
+    endpoints: tuple[Endpoint, ...]
+    rack: str | None = None
+    timestamp_ms: int = 0
+    jmx_port: int = -1
+
+    def endpoint(self, listener: str) -> Endpoint | None:
+        """Return the endpoint of the listener with this name, or None."""
+        return next((found for found in self.endpoints if found.listener == listener), None)
+
+
+def broker_path(broker_id: int) -> str:
+    """Return /brokers/ids/N."""
+    return f"{BROKER_IDS_PATH}/{broker_id}"
+
+
+def encode_broker(registration: BrokerRegistration) -> bytes:
+    """Return version 4 of the registration (KIP-103).
+
+    host and port are those of the first PLAINTEXT listener, for old clients that know nothing else;
+    without one they are null and -1, as Kafka writes them.
+    """
+    plain = next(
+        (one for one in registration.endpoints if one.security_protocol == "PLAINTEXT"), None
+    )
+    value: dict[str, object] = {
+        "version": 4,
+        "host": plain.host if plain else None,
+        "port": plain.port if plain else -1,
+        "jmx_port": registration.jmx_port,
+        "timestamp": str(registration.timestamp_ms),
+        "endpoints": [str(endpoint) for endpoint in registration.endpoints],
+        "listener_security_protocol_map": {
+            endpoint.listener: endpoint.security_protocol for endpoint in registration.endpoints
+        },
+    }
+    if registration.rack is not None:
+        value["rack"] = registration.rack
+    return dump(value)
+
+
+def decode_broker(path: str, data: bytes | None) -> BrokerRegistration:
+    """Read versions 1 to 5; versions 1 and 2 know one plain listener, 3 no listener names."""
+    fields = Fields.parse(path, data)
+    version = fields.require_version(1, 2, 3, 4, 5)
+    broker_id = BrokerId(parse_integer(path, path.rpartition("/")[2].encode()))
+    if version < 3:
+        endpoints: tuple[Endpoint, ...] = (
+            Endpoint("PLAINTEXT", fields.string("host"), fields.integer("port")),
+        )
+    else:
+        protocols = (
+            fields.string_map("listener_security_protocol_map")
+            if "listener_security_protocol_map" in fields
+            else {}
+        )
+        endpoints = tuple(
+            _decode_endpoint(path, text, protocols) for text in fields.strings("endpoints")
+        )
+    return BrokerRegistration(
+        broker_id=broker_id,
+        endpoints=endpoints,
+        rack=fields.optional_string("rack"),
+        timestamp_ms=fields.integer("timestamp", 0),
+        jmx_port=fields.integer("jmx_port", -1),
+    )
+
+
+def _decode_endpoint(path: str, text: str, protocols: Mapping[str, str]) -> Endpoint:
+    matched = _ENDPOINT.fullmatch(text)
+    if matched is None:
+        raise ZnodeError(path, f"endpoint {text[:80]!r} is not NAME://host:port")
+    listener, host, port = matched.groups()
+    # Before version 4 a listener was named after its protocol.
+    protocol = protocols.get(listener, listener)
+    if protocol not in SECURITY_PROTOCOLS:
+        raise ZnodeError(path, f"listener {listener} has unknown security protocol {protocol!r}")
+    return Endpoint(listener, host, int(port), protocol)
+
+
+# --- /brokers/topics/T ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TopicAssignment:
+    """Which brokers hold each partition of a topic; the first of a list is the preferred leader.
+
+    `adding` and `removing` tell a reassignment under way (KIP-455); `topic_id` is kept for Kafka
+    2.8, which writes it.
+    """
+
+    partitions: Mapping[int, tuple[BrokerId, ...]]
+    adding: Mapping[int, tuple[BrokerId, ...]] = field(default_factory=dict)
+    removing: Mapping[int, tuple[BrokerId, ...]] = field(default_factory=dict)
+    topic_id: str | None = None
+
+
+def topic_path(topic: str) -> str:
+    """Return /brokers/topics/T."""
+    return f"{TOPICS_PATH}/{topic}"
+
+
+def encode_topic(assignment: TopicAssignment) -> bytes:
+    """Return version 1, or 2 while replicas are being added or removed, or 3 with a topic id."""
+    moving = bool(assignment.adding or assignment.removing)
+    version = 3 if assignment.topic_id is not None else 2 if moving else 1
+    value: dict[str, object] = {"version": version}
+    if assignment.topic_id is not None:
+        value["topic_id"] = assignment.topic_id
+    value["partitions"] = _replica_lists(assignment.partitions)
+    if version > 1:
+        value["adding_replicas"] = _replica_lists(assignment.adding)
+        value["removing_replicas"] = _replica_lists(assignment.removing)
+    return dump(value)
+
+
+def decode_topic(path: str, data: bytes | None) -> TopicAssignment:
+    """Read versions 1, 2 and 3."""
+    fields = Fields.parse(path, data)
+    fields.require_version(1, 2, 3)
+    return TopicAssignment(
+        partitions=_decode_replicas(fields, "partitions"),
+        adding=_decode_replicas(fields, "adding_replicas") if "adding_replicas" in fields else {},
+        removing=(
+            _decode_replicas(fields, "removing_replicas") if "removing_replicas" in fields else {}
+        ),
+        topic_id=fields.optional_string("topic_id"),
+    )
+
+
+def _replica_lists(partitions: Mapping[int, Sequence[int]]) -> dict[str, list[int]]:
+    return {str(partition): list(partitions[partition]) for partition in sorted(partitions)}
+
+
+def _decode_replicas(fields: Fields, name: str) -> dict[int, tuple[BrokerId, ...]]:
+    return {
+        partition: tuple(map(BrokerId, replicas))
+        for partition, replicas in fields.replica_map(name).items()
+    }
+
+
+# --- /brokers/topics/T/partitions/P/state -----------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """Who leads a partition and who is in sync; `leader` is NO_LEADER when no replica may lead."""
+
+    leader: BrokerId
+    leader_epoch: LeaderEpoch
+    isr: tuple[BrokerId, ...]
+    controller_epoch: ControllerEpoch
+
+
+def partitions_path(topic: str) -> str:
+    """Return /brokers/topics/T/partitions."""
+    return f"{TOPICS_PATH}/{topic}/partitions"
+
+
+def partition_path(topic: str, partition: int) -> str:
+    """Return /brokers/topics/T/partitions/P."""
+    return f"{TOPICS_PATH}/{topic}/partitions/{partition}"
+
+
+def state_path(topic: str, partition: int) -> str:
+    """Return /brokers/topics/T/partitions/P/state."""
+    return f"{TOPICS_PATH}/{topic}/partitions/{partition}/state"
+
+
+def encode_state(state: PartitionState) -> bytes:
+    """Return the state of a partition."""
+    return dump(
+        {
+            "controller_epoch": state.controller_epoch,
+            "leader": state.leader,
+            "version": 1,
+            "leader_epoch": state.leader_epoch,
+            "isr": list(state.isr),
+        }
+    )
+
+
+def decode_state(path: str, data: bytes | None) -> PartitionState:
+    """Read the state of a partition."""
+    fields = Fields.parse(path, data)
+    fields.require_version(1)
+    return PartitionState(
+        leader=BrokerId(fields.integer("leader")),
+        leader_epoch=LeaderEpoch(fields.integer("leader_epoch")),
+        isr=tuple(map(BrokerId, fields.integers("isr"))),
+        controller_epoch=ControllerEpoch(fields.integer("controller_epoch")),
+    )
+
+
+# --- /cluster/id, /controller, /controller_epoch ----------------------------------------------
+
+
+def new_cluster_id(source: uuid.UUID) -> str:
+    """Return a UUID as Kafka writes cluster ids: 22 characters of URL-safe base64."""
+    return base64.urlsafe_b64encode(source.bytes).decode().rstrip("=")
+
+
+def encode_cluster_id(cluster_id: str) -> bytes:
+    """Return the cluster id; its version is a string in Kafka."""
+    return dump({"version": "1", "id": cluster_id})
+
+
+def decode_cluster_id(path: str, data: bytes | None) -> str:
+    """Read the cluster id."""
+    fields = Fields.parse(path, data)
+    fields.require_version(1)
+    return fields.string("id")
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerClaim:
+    """Which broker took office, and when in wall-clock time."""
+
+    broker_id: BrokerId
+    timestamp_ms: int
+
+
+def encode_controller(claim: ControllerClaim) -> bytes:
+    """Return the claim to be controller."""
+    return dump(
+        {"version": 1, "brokerid": claim.broker_id, "timestamp": str(claim.timestamp_ms)},
+    )
+
+
+def decode_controller(path: str, data: bytes | None) -> ControllerClaim:
+    """Read who is controller."""
+    fields = Fields.parse(path, data)
+    return ControllerClaim(BrokerId(fields.integer("brokerid")), fields.integer("timestamp", 0))
+
+
+def encode_controller_epoch(epoch: int) -> bytes:
+    """Return the number as plain text."""
+    return str(epoch).encode()
+
+
+def decode_controller_epoch(path: str, data: bytes | None) -> ControllerEpoch:
+    """Read the number of the controllers so far."""
+    return ControllerEpoch(parse_integer(path, data))
+
+
+# --- /config ----------------------------------------------------------------------------------
+
+
+def config_path(entity_type: str, name: str) -> str:
+    """Return /config/TYPE/NAME; TYPE is topics, brokers, clients or users."""
+    return f"{CONFIG_PATH}/{entity_type}/{name}"
+
+
+def topic_config_path(topic: str) -> str:
+    """Return /config/topics/T."""
+    return config_path("topics", topic)
+
+
+def broker_config_path(broker: str) -> str:
+    """Return /config/brokers/N, or the node of every broker for `<default>` (KIP-226)."""
+    return config_path("brokers", broker)
+
+
+def encode_config(config: Mapping[str, str]) -> bytes:
+    """Return the overrides of one entity."""
+    return dump({"version": 1, "config": dict(config)})
+
+
+def decode_config(path: str, data: bytes | None) -> dict[str, str]:
+    """Read the overrides of one entity; an empty znode has none."""
+    if not data:
+        return {}
+    fields = Fields.parse(path, data)
+    fields.require_version(1)
+    return fields.string_map("config")
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigChange:
+    """Whose overrides changed: `topics/T`, `brokers/N`, or `users/U/clients/C`."""
+
+    entity_path: str
+
+    @property
+    def entity_type(self) -> str:
+        """The first part of the path."""
+        return self.entity_path.partition("/")[0]
+
+    @property
+    def entity_name(self) -> str:
+        """What follows the first part."""
+        return self.entity_path.partition("/")[2]
+
+
+def encode_config_change(change: ConfigChange) -> bytes:
+    """Return version 2 of the notice."""
+    return dump({"version": 2, "entity_path": change.entity_path})
+
+
+def decode_config_change(path: str, data: bytes | None) -> ConfigChange:
+    """Read versions 1 and 2 of the notice."""
+    fields = Fields.parse(path, data)
+    if fields.require_version(1, 2) == 1:
+        change = ConfigChange(f"{fields.string('entity_type')}/{fields.string('entity_name')}")
+    else:
+        change = ConfigChange(fields.string("entity_path"))
+    if not change.entity_type or not change.entity_name:
+        raise ZnodeError(path, f"{change.entity_path!r} is not TYPE/NAME")
+    return change
+
+
+# --- /admin -----------------------------------------------------------------------------------
+
+
+def delete_topic_path(topic: str) -> str:
+    """Return /admin/delete_topics/T, an empty znode that asks for the deletion of T."""
+    return f"{DELETE_TOPICS_PATH}/{topic}"
+
+
+def encode_delete_topics(topics: Iterable[str]) -> bytes:
+    """Return the payload form on /admin/delete_topics itself; no topics make it empty."""
+    wanted = list(topics)
+    return dump({"version": 1, "topics": wanted}) if wanted else b""
+
+
+def decode_delete_topics(path: str, data: bytes | None) -> tuple[str, ...]:
+    """Read the payload form; Kafka leaves the node empty."""
+    if not data:
+        return ()
+    fields = Fields.parse(path, data)
+    fields.require_version(1)
+    return fields.strings("topics")
+
+
+def encode_reassignment(wanted: Mapping[TopicPartition, Sequence[int]]) -> bytes:
+    """Return the replicas that each partition shall have."""
+    return dump(
+        {
+            "version": 1,
+            "partitions": [
+                {"topic": one.topic, "partition": one.partition, "replicas": list(replicas)}
+                for one, replicas in wanted.items()
+            ],
+        }
+    )
+
+
+def decode_reassignment(
+    path: str, data: bytes | None
+) -> dict[TopicPartition, tuple[BrokerId, ...]]:
+    """Read the replicas that each partition shall have."""
+    fields = Fields.parse(path, data)
+    fields.require_version(1)
+    return {
+        _decode_partition(entry): tuple(map(BrokerId, entry.integers("replicas")))
+        for entry in fields.nested_list("partitions")
+    }
+
+
+def encode_partitions(partitions: Iterable[TopicPartition]) -> bytes:
+    """Return a list of partitions: the payload of preferred elections and of ISR notices."""
+    return dump(
+        {
+            "version": 1,
+            "partitions": [{"topic": one.topic, "partition": one.partition} for one in partitions],
+        }
+    )
+
+
+def decode_partitions(path: str, data: bytes | None) -> tuple[TopicPartition, ...]:
+    """Read a list of partitions."""
+    fields = Fields.parse(path, data)
+    fields.require_version(1)
+    return tuple(_decode_partition(entry) for entry in fields.nested_list("partitions"))
+
+
+def _decode_partition(entry: Fields) -> TopicPartition:
+    return TopicPartition(entry.string("topic"), entry.integer("partition"))
+
+
+encode_preferred_election = encode_partitions
+decode_preferred_election = decode_partitions
+
+# --- notices ----------------------------------------------------------------------------------
+
+encode_isr_change = encode_partitions
+decode_isr_change = decode_partitions
+
+LOG_DIR_FAILED_EVENT = 1
+
+
+def encode_log_dir_event(broker_id: int) -> bytes:
+    """Return the notice that a log.dir of this broker failed."""
+    return dump({"version": 1, "broker": broker_id, "event": LOG_DIR_FAILED_EVENT})
+
+
+def decode_log_dir_event(path: str, data: bytes | None) -> BrokerId:
+    """Read which broker lost a log.dir."""
+    fields = Fields.parse(path, data)
+    fields.require_version(1)
+    if fields.integer("event") != LOG_DIR_FAILED_EVENT:
+        raise ZnodeError(path, f"event {fields.integer('event')} is unknown")
+    return BrokerId(fields.integer("broker"))
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerIdBlock:
+    """Producer ids `first` to `last`, both included, that one broker may hand out."""
+
+    broker_id: BrokerId
+    first: int
+    last: int
+
+
+def encode_producer_id_block(block: ProducerIdBlock) -> bytes:
+    """Return the block taken last; the bounds are strings in Kafka."""
+    return dump(
+        {
+            "version": 1,
+            "broker": block.broker_id,
+            "block_start": str(block.first),
+            "block_end": str(block.last),
+        }
+    )
+
+
+def decode_producer_id_block(path: str, data: bytes | None) -> ProducerIdBlock | None:
+    """Read the block taken last, or None before the first."""
+    if not data:
+        return None
+    fields = Fields.parse(path, data)
+    fields.require_version(1)
+    first, last = fields.integer("block_start"), fields.integer("block_end")
+    if not 0 <= first <= last:
+        raise ZnodeError(path, f"block {first} to {last} is not a range of producer ids")
+    return ProducerIdBlock(BrokerId(fields.integer("broker")), first, last)

@@ -1,0 +1,250 @@
+"""Znode payloads against the bytes that Apache Kafka writes."""
+
+import json
+import uuid
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from odradek.zk import consumers, znodes
+from odradek.zk.znodes import BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
+
+BROKER = (
+    b'{"version":4,"host":"h","port":9092,"jmx_port":-1,"timestamp":"1700000000000",'
+    b'"endpoints":["PLAINTEXT://h:9092"],'
+    b'"listener_security_protocol_map":{"PLAINTEXT":"PLAINTEXT"},"rack":"r"}'
+)
+STATE = b'{"controller_epoch":5,"leader":1,"version":1,"leader_epoch":0,"isr":[1,2]}'
+
+
+def test_broker_registration_has_version_4_bytes():
+    registration = znodes.BrokerRegistration(
+        broker_id=BrokerId(1),
+        endpoints=(znodes.Endpoint("PLAINTEXT", "h", 9092),),
+        rack="r",
+        timestamp_ms=1700000000000,
+    )
+    assert znodes.encode_broker(registration) == BROKER
+    assert znodes.decode_broker("/brokers/ids/1", BROKER) == registration
+
+
+def test_broker_without_plaintext_listener_writes_null_host_and_reads_it_back():
+    registration = znodes.BrokerRegistration(
+        BrokerId(3), (znodes.Endpoint("INTERNAL", "::1", 9093, "SSL"),)
+    )
+    data = znodes.encode_broker(registration)
+    assert b'"host":null,"port":-1' in data
+    assert b'"INTERNAL://[::1]:9093"' in data
+    assert znodes.decode_broker("/brokers/ids/3", data) == registration
+
+
+@pytest.mark.parametrize(
+    ("data", "listener"),
+    [
+        (b'{"version":1,"host":"old","port":9092,"jmx_port":9999}', "PLAINTEXT"),
+        (b'{"version":2,"host":"old","port":9092,"jmx_port":1,"timestamp":"1"}', "PLAINTEXT"),
+        (
+            b'{"jmx_port":-1,"timestamp":"1","endpoints":["PLAINTEXT://old:9092"],"host":"old",'
+            b'"version":3,"port":9092}',
+            "PLAINTEXT",
+        ),
+        (
+            b'{"features":{},"listener_security_protocol_map":{"IN":"PLAINTEXT"},'
+            b'"endpoints":["IN://old:9092"],"jmx_port":-1,"port":9092,"host":"old","version":5,'
+            b'"timestamp":"1"}',
+            "IN",
+        ),
+    ],
+)
+def test_registrations_of_every_version_are_read(data, listener):
+    read = znodes.decode_broker("/brokers/ids/7", data)
+    assert read.broker_id == 7
+    assert read.endpoint(listener) == znodes.Endpoint(listener, "old", 9092)
+
+
+def test_topic_is_written_in_version_1_and_read_in_all():
+    assignment = znodes.TopicAssignment({1: (BrokerId(2),), 0: (BrokerId(1), BrokerId(2))})
+    assert znodes.encode_topic(assignment) == b'{"version":1,"partitions":{"0":[1,2],"1":[2]}}'
+    v2 = (
+        b'{"version":2,"partitions":{"0":[1,2]},"adding_replicas":{"0":[2]},"removing_replicas":{}}'
+    )
+    read = znodes.decode_topic("/brokers/topics/t", v2)
+    assert read.adding == {0: (2,)}
+    assert znodes.encode_topic(read) == v2
+    v3 = (
+        b'{"version":3,"topic_id":"abc","partitions":{"0":[1,2]},'
+        b'"adding_replicas":{},"removing_replicas":{}}'
+    )
+    assert znodes.encode_topic(znodes.decode_topic("/brokers/topics/t", v3)) == v3
+
+
+def test_state_has_kafka_bytes():
+    state = znodes.PartitionState(
+        BrokerId(1), LeaderEpoch(0), (BrokerId(1), BrokerId(2)), ControllerEpoch(5)
+    )
+    assert znodes.encode_state(state) == STATE
+    assert znodes.decode_state("/s", STATE) == state
+
+
+def test_cluster_id_is_22_characters_and_its_version_a_string():
+    cluster_id = znodes.new_cluster_id(uuid.UUID(int=2**128 - 1))
+    assert len(cluster_id) == 22
+    data = znodes.encode_cluster_id(cluster_id)
+    assert data == b'{"version":"1","id":"' + cluster_id.encode() + b'"}'
+    assert znodes.decode_cluster_id("/cluster/id", data) == cluster_id
+
+
+def test_controller_claim_and_epoch():
+    claim = znodes.ControllerClaim(BrokerId(1), 1700000000000)
+    data = b'{"version":1,"brokerid":1,"timestamp":"1700000000000"}'
+    assert znodes.encode_controller(claim) == data
+    assert znodes.decode_controller("/controller", data) == claim
+    assert znodes.encode_controller_epoch(5) == b"5"
+    assert znodes.decode_controller_epoch("/controller_epoch", b"5") == 5
+
+
+def test_config_and_both_versions_of_its_notice():
+    data = b'{"version":1,"config":{"retention.ms":"1000"}}'
+    assert znodes.encode_config({"retention.ms": "1000"}) == data
+    assert znodes.decode_config("/config/topics/t", data) == {"retention.ms": "1000"}
+    assert znodes.decode_config("/config/topics/t", b"") == {}
+    change = znodes.ConfigChange("topics/t")
+    assert znodes.encode_config_change(change) == b'{"version":2,"entity_path":"topics/t"}'
+    old = b'{"version":1,"entity_type":"topics","entity_name":"t"}'
+    assert znodes.decode_config_change("/c", old) == change
+    users = znodes.ConfigChange("users/u/clients/c")
+    assert (users.entity_type, users.entity_name) == ("users", "u/clients/c")
+    assert znodes.parse_sequence("config_change_0000000012", znodes.CONFIG_CHANGE_PREFIX) == 12
+
+
+def test_delete_topics_payload_of_the_articles_and_empty_node_of_kafka():
+    assert znodes.decode_delete_topics("/d", b'{\n"version": 1,\n"topics": ["foo", "bar"]\n}') == (
+        "foo",
+        "bar",
+    )
+    assert znodes.decode_delete_topics("/d", b"") == ()
+    assert znodes.decode_delete_topics("/d", None) == ()
+    assert znodes.encode_delete_topics(["foo"]) == b'{"version":1,"topics":["foo"]}'
+
+
+def test_reassignment_and_preferred_election():
+    data = b'{"version":1,"partitions":[{"topic":"T","partition":0,"replicas":[2,3]}]}'
+    wanted = {TopicPartition("T", 0): (2, 3)}
+    assert znodes.encode_reassignment(wanted) == data
+    assert znodes.decode_reassignment("/r", data) == wanted
+    data = b'{"version":1,"partitions":[{"topic":"T","partition":0}]}'
+    assert znodes.encode_preferred_election([TopicPartition("T", 0)]) == data
+    assert znodes.decode_preferred_election("/p", data) == (TopicPartition("T", 0),)
+
+
+def test_notices_and_producer_ids():
+    assert znodes.encode_log_dir_event(1) == b'{"version":1,"broker":1,"event":1}'
+    assert znodes.decode_log_dir_event("/l", b'{"version":1,"broker":1,"event":1}') == 1
+    block = znodes.ProducerIdBlock(BrokerId(1), 0, 999)
+    data = b'{"version":1,"broker":1,"block_start":"0","block_end":"999"}'
+    assert znodes.encode_producer_id_block(block) == data
+    assert znodes.decode_producer_id_block("/latest_producer_id_block", data) == block
+    assert znodes.decode_producer_id_block("/latest_producer_id_block", b"") is None
+
+
+def test_consumer_znodes():
+    registration = consumers.ConsumerRegistration({"T": 1}, "static", 1700000000000)
+    data = b'{"version":1,"subscription":{"T":1},"pattern":"static","timestamp":"1700000000000"}'
+    assert consumers.encode_consumer(registration) == data
+    assert consumers.decode_consumer("/c", data) == registration
+    consumer_id = consumers.new_consumer_id("g", "host", 5, uuid.UUID(int=1 << 127))
+    assert consumer_id == "g_host-5-80000000"
+    assert consumers.encode_owner(consumer_id, 2) == b"g_host-5-80000000-2"
+    assert consumers.decode_owner("/o", b"g_host-5-80000000-2") == (consumer_id, 2)
+    assert consumers.decode_offset("/o", consumers.encode_offset(42)) == 42
+    assert consumers.offset_path("g", "t", 3) == "/consumers/g/offsets/t/3"
+    assert consumers.owner_path("g", "t", 3) == "/consumers/g/owners/t/3"
+    assert consumers.consumer_id_path("g", "x") == "/consumers/g/ids/x"
+
+
+DECODERS = [
+    znodes.decode_broker,
+    znodes.decode_topic,
+    znodes.decode_state,
+    znodes.decode_cluster_id,
+    znodes.decode_controller,
+    znodes.decode_controller_epoch,
+    znodes.decode_config,
+    znodes.decode_config_change,
+    znodes.decode_delete_topics,
+    znodes.decode_reassignment,
+    znodes.decode_partitions,
+    znodes.decode_log_dir_event,
+    znodes.decode_producer_id_block,
+    consumers.decode_consumer,
+    consumers.decode_owner,
+    consumers.decode_offset,
+]
+
+FIELD_NAMES = st.sampled_from(
+    [
+        "version",
+        "partitions",
+        "endpoints",
+        "host",
+        "port",
+        "leader",
+        "isr",
+        "leader_epoch",
+        "controller_epoch",
+        "brokerid",
+        "config",
+        "entity_path",
+        "topics",
+        "topic",
+        "partition",
+        "replicas",
+        "id",
+        "subscription",
+        "pattern",
+        "timestamp",
+        "broker",
+        "event",
+        "0",
+        "x",
+        "listener_security_protocol_map",
+        "block_start",
+        "block_end",
+    ]
+)
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-2, 5)
+    | st.text(max_size=3)
+    | st.just("PLAINTEXT://h:1"),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(FIELD_NAMES, inner, max_size=6),
+    max_leaves=12,
+)
+
+
+@pytest.mark.parametrize("decode", DECODERS, ids=lambda decode: decode.__name__)
+@settings(deadline=None)
+@given(value=JSON, version=st.integers(0, 6))
+def test_json_garbage_is_refused_by_name_only(decode, value, version):
+    if isinstance(value, dict):
+        value = value | {"version": version}
+    try:
+        decode("/brokers/ids/1", json.dumps(value).encode())
+    except znodes.ZnodeError as error:
+        assert error.path.startswith("/brokers/ids/1")  # noqa: PT017 - acceptance is also right
+
+
+@pytest.mark.parametrize("decode", DECODERS, ids=lambda decode: decode.__name__)
+@pytest.mark.parametrize(
+    "data", [b"\xff\xfe", b"{", b"[]", b"[" * 100000, b'"x', b"1-1-", "²".encode()]
+)
+def test_bytes_that_are_not_the_payload_are_refused(decode, data):
+    with pytest.raises(znodes.ZnodeError, match="/some/path"):
+        decode("/some/path", data)
+
+
+def test_parents_come_before_children_in_persistent_paths_when_created_recursively():
+    assert len(set(znodes.PERSISTENT_PATHS)) == 13
+    assert "/latest_producer_id_block" in znodes.PERSISTENT_PATHS
