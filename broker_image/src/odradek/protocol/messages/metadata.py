@@ -1,0 +1,69 @@
+"""Which brokers there are and who leads which partition."""
+
+from odradek.protocol.primitives import Kind
+from odradek.protocol.schema import Request, array, boolean, int16, int32, message, string, struct
+
+
+@struct
+class MetadataResponseBroker:
+    """Address of a broker."""
+
+    node_id: int = int32()
+    host: str = string()
+    port: int = int32()
+    rack: str | None = string(since=1, nullable_since=1, default=None)
+
+
+@struct
+class MetadataResponsePartition:
+    """Leader, replicas and in-sync replicas of one partition."""
+
+    error_code: int = int16(default=0)
+    partition_index: int = int32()
+    leader_id: int = int32()
+    leader_epoch: int = int32(since=7, default=-1)
+    replica_nodes: list[int] = array(Kind.INT32)
+    isr_nodes: list[int] = array(Kind.INT32)
+    offline_replicas: list[int] = array(Kind.INT32, since=5, default_factory=list)
+
+
+@struct
+class MetadataResponseTopic:
+    """Partitions of one topic."""
+
+    error_code: int = int16(default=0)
+    name: str = string()
+    is_internal: bool = boolean(since=1, default=False)
+    partitions: list[MetadataResponsePartition] = array(MetadataResponsePartition)
+    topic_authorized_operations: int = int32(since=8, default=-0x80000000)
+
+
+@message(versions=(0, 9), flexible_from=9)
+class MetadataResponse:
+    """The cluster as the answering broker sees it."""
+
+    throttle_time_ms: int = int32(since=3, default=0)
+    brokers: list[MetadataResponseBroker] = array(MetadataResponseBroker)
+    cluster_id: str | None = string(since=2, nullable_since=2, default=None)
+    controller_id: int = int32(since=1, default=-1)
+    topics: list[MetadataResponseTopic] = array(MetadataResponseTopic)
+    cluster_authorized_operations: int = int32(since=8, default=-0x80000000)
+
+
+@struct
+class MetadataRequestTopic:
+    """A topic asked for by name."""
+
+    name: str = string()
+
+
+@message(versions=(0, 9), flexible_from=9)
+class MetadataRequest(Request[MetadataResponse]):
+    """Ask about `topics`: null means all, in version 0 the empty list does."""
+
+    topics: list[MetadataRequestTopic] | None = array(
+        MetadataRequestTopic, nullable_since=1, default=None
+    )
+    allow_auto_topic_creation: bool = boolean(since=4, default=True)
+    include_cluster_authorized_operations: bool = boolean(since=8, default=False)
+    include_topic_authorized_operations: bool = boolean(since=8, default=False)

@@ -1,0 +1,76 @@
+"""The smallest pieces of the wire format: fixed-size numbers and variable-length integers.
+
+All numbers are big-endian. Flexible versions (KIP-482) write lengths as unsigned varints, one more
+than the real length, with 0 for null; older versions write int16 or int32 lengths with -1 for
+null.
+"""
+
+import struct
+from enum import Enum
+from typing import Final
+
+from odradek.protocol.regions import Buffer
+
+
+class MalformedError(Exception):
+    """The bytes are not the message they claim to be."""
+
+
+class Kind(Enum):
+    """Type of one field that is not a structure."""
+
+    BOOL = "bool"
+    INT8 = "int8"
+    INT16 = "int16"
+    INT32 = "int32"
+    INT64 = "int64"
+    STRING = "string"
+    BYTES = "bytes"
+    RECORDS = "records"
+
+
+# Kind -> (struct format character, bytes on the wire)
+FIXED: Final[dict[Kind, tuple[str, int]]] = {
+    Kind.BOOL: ("?", 1),
+    Kind.INT8: ("b", 1),
+    Kind.INT16: ("h", 2),
+    Kind.INT32: ("i", 4),
+    Kind.INT64: ("q", 8),
+}
+STRUCTS: Final = {kind: struct.Struct(">" + char) for kind, (char, _) in FIXED.items()}
+LENGTH16: Final = STRUCTS[Kind.INT16]
+LENGTH32: Final = STRUCTS[Kind.INT32]
+
+MAX_UVARINT = 0xFFFFFFFF
+
+
+def read_uvarint(buffer: Buffer, position: int) -> tuple[int, int]:
+    """Return (value, next position) of an unsigned varint of at most five bytes.
+
+    Raises MalformedError when it is longer or exceeds 32 bits, IndexError when the buffer ends.
+    """
+    value = 0
+    for shift in range(0, 35, 7):
+        byte = buffer[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if value > MAX_UVARINT:
+                break
+            return value, position
+    raise MalformedError("varint exceeds 32 bits")
+
+
+def write_uvarint(value: int) -> bytes:
+    """Return `value`, from 0 to 2**32 - 1, as an unsigned varint."""
+    if value < 0x80:
+        return _SHORT_UVARINTS[value]
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+_SHORT_UVARINTS: Final = [bytes((value,)) for value in range(0x80)]

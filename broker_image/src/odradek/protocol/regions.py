@@ -1,0 +1,56 @@
+"""What an answer consists of once it is encoded: bytes, and pieces of files that sendfile moves.
+
+A fetch answer holds its records as `FileRegion`s. The codec writes only their length; whoever sends
+the answer moves the payload from the page cache to the socket and closes each region exactly once,
+also when the peer has gone away in between.
+"""
+
+from collections.abc import Iterable
+from typing import Protocol, TypeAlias, runtime_checkable
+
+
+@runtime_checkable
+class FileRegion(Protocol):
+    """`length` bytes of the open file `fd` from byte `position` on."""
+
+    @property
+    def fd(self) -> int:
+        """File descriptor, readable until `close()`."""
+
+    @property
+    def position(self) -> int:
+        """First byte of the region, counted from the start of the file."""
+
+    @property
+    def length(self) -> int:
+        """Bytes in the region; all of them are in the file."""
+
+    def close(self) -> None:
+        """Let go of the file; called exactly once by the last owner."""
+
+
+# Record batches as they lie in memory: the slice of a request frame, or bytes somebody made.
+Buffer: TypeAlias = bytes | bytearray | memoryview
+Records: TypeAlias = Buffer | FileRegion
+# A piece of an encoded message, in the order of the wire.
+Part: TypeAlias = bytes | bytearray | memoryview | FileRegion
+
+
+def is_buffer(part: object) -> bool:
+    """Tell bytes in memory from a piece of a file."""
+    return isinstance(part, bytes | bytearray | memoryview)
+
+
+def total_length(parts: Iterable[Part]) -> int:
+    """Bytes that `parts` put on the wire."""
+    return sum(
+        len(part) if isinstance(part, bytes | bytearray | memoryview) else part.length
+        for part in parts
+    )
+
+
+def close_all(parts: Iterable[Part]) -> None:
+    """Close every file region among `parts`, for answers that are never sent."""
+    for part in parts:
+        if not isinstance(part, bytes | bytearray | memoryview):
+            part.close()
