@@ -1,0 +1,75 @@
+"""The whole path on the built-in Kubernetes: `make up` is run once, as a newcomer runs it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.support.kubectl import Kubectl, eventually
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Installed:
+    """A cluster that `make up` made: what it printed, and kubectl for it."""
+
+    output: str
+    kubectl: Kubectl
+
+
+@pytest.fixture(scope="session")
+def installed() -> Installed:
+    """The quickstart, up and running."""
+    environment = {key: value for key, value in os.environ.items() if key != "MAKEFLAGS"}
+    ended = subprocess.run(
+        ["make", "up"], cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stdout[-4000:]
+    kubeconfig = subprocess.run(
+        ["make", "-s", "kubeconfig"],
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    ).stdout.strip()
+    cache = Path(os.environ.get("ODRADEK_CACHE", Path.home() / ".cache" / "odradek"))
+    return Installed(ended.stdout, Kubectl(cache / "bin" / "kubectl", Path(kubeconfig)))
+
+
+@pytest.fixture(scope="session")
+def kubectl(installed: Installed) -> Kubectl:
+    """kubectl in the quickstart's namespace."""
+    return installed.kubectl
+
+
+@pytest.fixture
+def bootstrap(kubectl: Kubectl) -> str:
+    """Addresses of the brokers, as a client outside the cluster needs them."""
+    brokers = kubectl.get("kafkacluster", "main")["status"]["brokers"]
+    return ",".join(broker["address"] for broker in brokers)
+
+
+@pytest.fixture
+def healthy(kubectl: Kubectl) -> Iterator[None]:
+    """Every resource is Ready before the test and again after it."""
+
+    def all_ready() -> bool:
+        return all(
+            kubectl.condition(kind, name).get("status") == "True"
+            for kind, name in (
+                ("kafkacluster", "main"),
+                ("topic", "cluster-logs"),
+                ("consumergroup", "log-counts"),
+            )
+        )
+
+    eventually(all_ready, "all resources Ready before the test", 180)
+    yield
+    eventually(all_ready, "all resources Ready again after the test", 240)

@@ -1,0 +1,176 @@
+"""The main path: what a newcomer sees after `make up`."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import struct
+import subprocess
+import urllib.parse
+
+import pytest
+
+from tests.e2e.conftest import Installed
+from tests.support.kubectl import Kubectl, KubectlError, eventually
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+
+
+def kcat(*arguments: str, stdin: str | None = None) -> str:
+    """Standard output of kcat, an outside client."""
+    return subprocess.run(
+        ["kcat", *arguments], input=stdin, capture_output=True, text=True, timeout=60, check=True
+    ).stdout
+
+
+def topic(name: str, **spec: object) -> dict[str, object]:
+    return {
+        "apiVersion": "odradek.io/v1alpha1",
+        "kind": "Topic",
+        "metadata": {"name": name},
+        "spec": {
+            "clusterRef": {"name": "main"},
+            "partitions": 2,
+            "replicationFactor": 3,
+            "deletionPolicy": "Delete",
+            **spec,
+        },
+    }
+
+
+@pytest.mark.timeout(3000)
+def test_up_ends_with_counts_and_no_lag(installed: Installed) -> None:
+    tail = "\n".join(installed.output.splitlines()[-80:])
+    counts = [
+        int(row) for row in re.findall(r"^.*\b(?:info|warning|error)\b\D+(\d+)\s*\W*$", tail, re.M)
+    ]
+    assert counts, tail
+    assert min(counts) > 0
+    assert re.search(r"total lag\D*0\b", tail, re.I), tail
+
+
+def test_get_shows_ready_with_useful_columns(kubectl: Kubectl, healthy: None) -> None:
+    table = kubectl("get", "kafkaclusters,topics,consumergroups")
+    headers = [line.split() for line in table.splitlines() if line.startswith("NAME")]
+    assert len(headers) == 3
+    rows = [line.split() for line in table.splitlines() if line and not line.startswith("NAME")]
+    assert {row[0].partition(".")[0] for row in rows} >= {"kafkacluster", "topic", "consumergroup"}
+    for header in headers:
+        assert "READY" in header
+    for name in ("main", "cluster-logs", "log-counts"):
+        (row,) = [row for row in rows if row[0].endswith(f"/{name}")]
+        assert "True" in row
+
+
+def test_outside_clients_list_and_read_the_topic(kubectl: Kubectl, bootstrap: str) -> None:
+    listing = json.loads(kcat("-b", bootstrap, "-L", "-J", "-t", "cluster-logs"))
+    (found,) = listing["topics"]
+    assert len(found["partitions"]) == 6
+    assert {each["leader"] for each in found["partitions"]} == {0, 1, 2}
+    assert all(len(each["isrs"]) == 3 for each in found["partitions"])
+    lines = kcat("-b", bootstrap, "-C", "-t", "cluster-logs", "-o", "beginning", "-c", "50", "-e")
+    records = [json.loads(line) for line in lines.splitlines()]
+    assert len(records) == 50
+    assert all(record["component"] and record["line"] for record in records)
+
+
+def test_prometheus_scrapes_brokers_operator_and_job(kubectl: Kubectl) -> None:
+    def query(expression: str) -> list[dict[str, object]]:
+        path = "/api/v1/namespaces/logs/services/prometheus:9090/proxy/api/v1/query?query="
+        answer = json.loads(kubectl("get", "--raw", path + urllib.parse.quote(expression)))
+        result: list[dict[str, object]] = answer["data"]["result"]
+        return result
+
+    eventually(
+        lambda: len(query('kafka_consumergroup_lag{consumergroup="log-counts"}')) == 6,
+        "a lag series for each of the six partitions",
+    )
+    eventually(lambda: len(query("odradek_broker_info")) == 3, "a series of each broker")
+    eventually(lambda: query('{__name__=~"odradek_operator_.+"}'), "series of the operator")
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"partitions": 0}, "partitions"),
+        ({"replicationFactor": 0}, "replicationFactor"),
+        ({"topicName": "no/slash"}, "topicName"),
+        ({"topicName": ".."}, "topicName|named"),
+        ({"bogus": 1}, "bogus"),
+    ],
+)
+def test_impossible_topic_is_refused_at_admission(
+    kubectl: Kubectl, change: dict[str, object], reason: str
+) -> None:
+    with pytest.raises(KubectlError, match=reason):
+        kubectl.apply(topic("refused", **change))
+
+
+def test_topic_with_too_many_replicas_is_not_ready_and_not_written(
+    kubectl: Kubectl, bootstrap: str
+) -> None:
+    kubectl.apply(topic("too-wide", replicationFactor=9))
+    try:
+        condition = eventually(
+            lambda: kubectl.condition("topic", "too-wide"), "a condition on the impossible topic"
+        )
+        assert condition["status"] == "False"
+        assert "9" in condition["message"]
+        assert "3" in condition["message"]
+        listed = json.loads(kcat("-b", bootstrap, "-L", "-J"))
+        assert "too-wide" not in {each["topic"] for each in listed["topics"]}
+    finally:
+        kubectl("delete", "topic", "too-wide", "--timeout=60s", timeout_s=90)
+
+
+def test_deleted_topic_leaves_no_znode_and_no_folder(kubectl: Kubectl, bootstrap: str) -> None:
+    kubectl.apply(topic("short-lived", config={"file.delete.delay.ms": "1000"}))
+    eventually(
+        lambda: kubectl.condition("topic", "short-lived").get("status") == "True", "topic Ready"
+    )
+    kcat("-b", bootstrap, "-P", "-t", "short-lived", stdin="one\ntwo\n")
+
+    def folders() -> list[str]:
+        pods = [f"main-broker-{number}" for number in range(3)]
+        return [
+            name
+            for pod in pods
+            for name in kubectl("exec", pod, "--", "sh", "-c", "ls /data /data/*").split()
+            if name.startswith("short-lived-")
+        ]
+
+    assert len(folders()) >= 6
+    kubectl("delete", "topic", "short-lived", "--timeout=60s", timeout_s=90)
+    listed = json.loads(kcat("-b", bootstrap, "-L", "-J"))
+    assert "short-lived" not in {each["topic"] for each in listed["topics"]}
+    eventually(lambda: not folders(), "the topic's folders gone")
+
+
+def test_frame_that_is_not_the_protocol_closes_only_its_connection(bootstrap: str) -> None:
+    host, _, port = bootstrap.split(",")[0].rpartition(":")
+    with socket.create_connection((host, int(port)), 10) as good:
+        api_versions = struct.pack(">ihhih4s", 14, 18, 0, 7, 4, b"test")
+        for hostile in (
+            b"GET / HTTP/1.1\r\n\r\n",
+            struct.pack(">i", -1),
+            struct.pack(">ihhi", 8, 999, 0, 1),
+            struct.pack(">ihhih", 10, 3, 8, 1, 2000),
+        ):
+            with socket.create_connection((host, int(port)), 10) as bad:
+                bad.settimeout(20)
+                bad.sendall(hostile)
+                assert bad.recv(1) == b""
+            good.sendall(api_versions)
+            size, correlation = struct.unpack(">ii", _exactly(good, 8))
+            assert correlation == 7
+            _exactly(good, size - 4)
+
+
+def _exactly(connection: socket.socket, count: int) -> bytes:
+    received = b""
+    while len(received) < count:
+        piece = connection.recv(count - len(received))
+        assert piece, "the broker closed a good connection"
+        received += piece
+    return received

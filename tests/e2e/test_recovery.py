@@ -1,0 +1,117 @@
+"""SIGKILL of broker, Spark driver and operator: no acknowledged line is lost (K4, R7)."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.support.kubectl import Kubectl, eventually
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+
+
+def kill_container(kubectl: Kubectl, pod: str) -> None:
+    """SIGKILL the first process of the pod's container, from the host that runs it."""
+    uid = kubectl.get("pod", pod)["metadata"]["uid"]
+    victims = [pid for pid in _processes() if uid in _text(pid, "cgroup").replace("_", "-")]
+    victims = [pid for pid in victims if _text(pid, "cmdline").split("\0")[0] != "/pause"]
+    assert victims, f"no process of pod {pod} ({uid}) on this host"
+    os.kill(min(victims), signal.SIGKILL)
+
+
+def _processes() -> list[int]:
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
+
+
+def _text(pid: int, name: str) -> str:
+    try:
+        return Path(f"/proc/{pid}/{name}").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def restarts(kubectl: Kubectl, pod: str) -> tuple[str, int]:
+    found = kubectl.get("pod", pod)
+    statuses = found["status"].get("containerStatuses", [])
+    return found["metadata"]["uid"], sum(each["restartCount"] for each in statuses)
+
+
+def operator_pod(kubectl: Kubectl) -> str:
+    pods = kubectl.get("pods", "", "-l", "app.kubernetes.io/component=operator")["items"]
+    return str(pods[0]["metadata"]["name"])
+
+
+@pytest.mark.parametrize("victim", ["broker", "driver", "operator"])
+def test_killed_pod_comes_back_by_itself(kubectl: Kubectl, healthy: None, victim: str) -> None:
+    pod = {
+        "broker": "main-broker-1",
+        "driver": "log-counts-driver",
+        "operator": operator_pod(kubectl),
+    }[victim]
+    before = restarts(kubectl, pod)
+    kill_container(kubectl, pod)
+    eventually(lambda: restarts(kubectl, pod) != before, f"{pod} restarted or replaced", 180)
+
+
+def test_no_acknowledged_line_is_missing_in_the_output(
+    kubectl: Kubectl, healthy: None, bootstrap: str
+) -> None:
+    pods = kubectl.get("pods", "", "-l", "app.kubernetes.io/component=collector")["items"]
+    acknowledged = sum(_acknowledged(kubectl, pod["metadata"]["name"]) for pod in pods)
+    assert acknowledged > 0
+    kubectl(
+        "patch", "daemonset", "collector", "--type=merge",
+        "-p", json.dumps({"spec": {"template": {"spec": {"nodeSelector": {"stop": "here"}}}}}),
+    )  # fmt: skip
+    try:
+        eventually(
+            lambda: (
+                not kubectl.get("pods", "", "-l", "app.kubernetes.io/component=collector")["items"]
+            ),
+            "collectors stopped",
+        )
+        produced = _end_offsets(bootstrap)
+        assert produced >= acknowledged
+        eventually(lambda: _counted(kubectl) == produced, f"all {produced} lines counted", 180, 3)
+    finally:
+        kubectl(
+            "patch", "daemonset", "collector", "--type=json",
+            "-p", json.dumps([{"op": "remove", "path": "/spec/template/spec/nodeSelector/stop"}]),
+        )  # fmt: skip
+
+
+def _acknowledged(kubectl: Kubectl, pod: str) -> int:
+    metrics = kubectl("get", "--raw", f"/api/v1/namespaces/logs/pods/{pod}:9407/proxy/metrics")
+    values = [
+        float(line.split()[-1])
+        for line in metrics.splitlines()
+        if line.startswith("collector_lines_acknowledged_total")
+    ]
+    return int(sum(values))
+
+
+def _end_offsets(bootstrap: str) -> int:
+    """Records in the topic: the sum of its end offsets, for nothing has been removed yet."""
+    queries = [argument for number in range(6) for argument in ("-t", f"cluster-logs:{number}:-1")]
+    answer = subprocess.run(
+        ["kcat", "-b", bootstrap, "-Q", *queries],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    ).stdout
+    return sum(int(line.split()[-1]) for line in answer.splitlines())
+
+
+def _counted(kubectl: Kubectl) -> int:
+    """Sum of the counts in the job's Parquet output."""
+    shown = kubectl(
+        "exec", "log-counts-driver", "--",
+        "python3", "-m", "odradek_spark", "show", "/data/counts", "--json",
+    )  # fmt: skip
+    return sum(json.loads(row)["lines"] for row in shown.splitlines())

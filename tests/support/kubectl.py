@@ -1,0 +1,85 @@
+"""kubectl as a function, and waiting for what a cluster reaches in its own time."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+Found = TypeVar("Found")
+
+
+class KubectlError(AssertionError):
+    """kubectl refused; the text is what it wrote to stderr."""
+
+
+@dataclass(frozen=True)
+class Kubectl:
+    """kubectl bound to one cluster and namespace."""
+
+    binary: Path
+    kubeconfig: Path
+    namespace: str = "logs"
+
+    def __call__(self, *arguments: str, stdin: str | None = None, timeout_s: float = 60) -> str:
+        """Standard output of `kubectl ARGUMENTS`. Raises KubectlError."""
+        ended = subprocess.run(
+            [
+                str(self.binary),
+                f"--kubeconfig={self.kubeconfig}",
+                f"--namespace={self.namespace}",
+                *arguments,
+            ],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+        if ended.returncode:
+            raise KubectlError(ended.stderr.strip() or f"kubectl exited {ended.returncode}")
+        return ended.stdout
+
+    def get(self, kind: str, name: str = "", *options: str) -> dict[str, Any]:
+        """One object, or the list of a kind."""
+        found = self("get", kind, *([name] if name else []), "-o", "json", *options)
+        loaded: dict[str, Any] = json.loads(found)
+        return loaded
+
+    def apply(self, *manifests: dict[str, Any]) -> None:
+        """Apply objects, as a user does with a file."""
+        self("apply", "-f", "-", stdin="\n---\n".join(json.dumps(each) for each in manifests))
+
+    def condition(self, kind: str, name: str, type_: str = "Ready") -> dict[str, Any]:
+        """The condition of that type, {} while there is none for the present generation."""
+        found = self.get(kind, name)
+        status = found.get("status", {})
+        if status.get("observedGeneration") != found["metadata"]["generation"]:
+            return {}
+        for condition in status.get("conditions", []):
+            if condition["type"] == type_:
+                return dict(condition)
+        return {}
+
+
+def eventually(
+    probe: Callable[[], Found], what: str, timeout_s: float = 120, pause_s: float = 1
+) -> Found:
+    """The first truthy answer of `probe`; a falsy one or an AssertionError means: ask again."""
+    deadline = time.monotonic() + timeout_s
+    last: object = None
+    while True:
+        try:
+            found = probe()
+            if found:
+                return found
+            last = found
+        except (AssertionError, OSError, subprocess.TimeoutExpired) as error:
+            last = error
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {timeout_s:.0f} s: {what}; last: {last}")
+        time.sleep(pause_s)
