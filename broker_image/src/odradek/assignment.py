@@ -1,0 +1,254 @@
+"""Who gets what: replicas to brokers (row R1), partitions to the threads of a group (row G1).
+
+Replicas are laid out as Kafka's own tools do it, so that a topic looks the same whoever makes it.
+The first replica of partition p goes to the broker at (start + p) mod n of the sorted list, and the
+others follow with a shift that grows by one each time the partitions have gone once around, so that
+the followers of one leader are spread over all brokers. Where brokers have racks, the list
+alternates between racks and a broker is skipped while another rack still has no replica.
+
+Everything here is pure: the random start is an argument.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count, zip_longest
+from random import Random
+
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.zk.znodes import BrokerId
+
+Replicas = dict[int, tuple[BrokerId, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where the layout begins: place of partition 0 in the list of brokers, and the first shift."""
+
+    index: int
+    shift: int
+
+    @classmethod
+    def fixed(cls, index: int) -> "Start":
+        """Begin at one place with the same shift, as Kafka does when it adds partitions."""
+        return cls(index, index)
+
+    @classmethod
+    def draw(cls, random: Random, brokers: int) -> "Start":
+        """Begin anywhere, as Kafka does for a new topic, so that topics spread over the brokers."""
+        return cls(random.randrange(max(1, brokers)), random.randrange(max(1, brokers)))
+
+
+def assign_replicas(
+    brokers: Mapping[BrokerId, str | None],
+    partitions: int,
+    replication_factor: int,
+    start: Start,
+    first_partition: int = 0,
+) -> Replicas:
+    """Return the replicas of `partitions` partitions from `first_partition` on, preferred first.
+
+    `brokers` maps each living broker to its rack, or all of them to None. Raises KafkaError:
+    INVALID_PARTITIONS, INVALID_REPLICATION_FACTOR, or INVALID_REQUEST where only some have a rack.
+    """
+    if partitions <= 0:
+        raise KafkaError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"Number of partitions {partitions} must be larger than 0.",
+        )
+    if replication_factor <= 0:
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"Replication factor {replication_factor} must be larger than 0.",
+        )
+    if replication_factor > len(brokers):
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"Replication factor: {replication_factor} larger than available brokers: "
+            f"{len(brokers)}.",
+        )
+    racks = {rack for rack in brokers.values() if rack is not None}
+    if not racks:
+        return _assign_plain(
+            sorted(brokers), partitions, replication_factor, start, first_partition
+        )
+    without = sorted(broker for broker, rack in brokers.items() if rack is None)
+    if without:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"Not all brokers have a rack: {len(without)} of {len(brokers)} have none: {without}.",
+        )
+    located = {broker: rack for broker, rack in brokers.items() if rack is not None}
+    return _assign_by_rack(located, partitions, replication_factor, start, first_partition)
+
+
+def forget_partial_racks(brokers: Mapping[BrokerId, str | None]) -> dict[BrokerId, str | None]:
+    """Return the brokers without racks unless all have one (Kafka's RackAwareMode.Safe).
+
+    Topics made on the fly use this: a missing rack then costs spread and not the topic.
+    """
+    if all(rack is not None for rack in brokers.values()):
+        return dict(brokers)
+    return dict.fromkeys(brokers, None)
+
+
+def _rounds(
+    partitions: int, start: Start, first_partition: int, brokers: int
+) -> Iterable[tuple[int, int, int]]:
+    """Yield (partition, place of its first replica, shift of the others)."""
+    shift = start.shift
+    for partition in range(first_partition, first_partition + partitions):
+        if partition > 0 and partition % brokers == 0:
+            shift += 1
+        yield partition, (partition + start.index) % brokers, shift
+
+
+def _place(first: int, shift: int, replica: int, brokers: int) -> int:
+    """Return the place of follower `replica`: never that of the first, whatever the shift."""
+    return (first + 1 + (shift + replica) % (brokers - 1)) % brokers
+
+
+def _assign_plain(
+    brokers: Sequence[BrokerId], partitions: int, factor: int, start: Start, first_partition: int
+) -> Replicas:
+    size = len(brokers)
+    return {
+        partition: (
+            brokers[first],
+            *(brokers[_place(first, shift, replica, size)] for replica in range(factor - 1)),
+        )
+        for partition, first, shift in _rounds(partitions, start, first_partition, size)
+    }
+
+
+def alternate_racks(racks: Mapping[BrokerId, str]) -> list[BrokerId]:
+    """Return the brokers so that neighbours lie in different racks as long as racks last."""
+    by_rack: dict[str, list[BrokerId]] = {}
+    for broker in sorted(racks):
+        by_rack.setdefault(racks[broker], []).append(broker)
+    columns = zip_longest(*(by_rack[rack] for rack in sorted(by_rack)))
+    return [broker for column in columns for broker in column if broker is not None]
+
+
+def _assign_by_rack(
+    racks: Mapping[BrokerId, str], partitions: int, factor: int, start: Start, first_partition: int
+) -> Replicas:
+    brokers = alternate_racks(racks)
+    size, rack_count = len(brokers), len(set(racks.values()))
+    assigned: Replicas = {}
+    for partition, first, shift in _rounds(partitions, start, first_partition, size):
+        replicas = [brokers[first]]
+        used_racks = {racks[brokers[first]]}
+        # Candidates repeat with period size - 1 and visit every other broker, so this ends.
+        candidates = (
+            brokers[_place(first, shift * rack_count, attempt, size)] for attempt in count()
+        )
+        while len(replicas) < factor:
+            broker = next(candidates)
+            rack_is_free = racks[broker] not in used_racks or len(used_racks) == rack_count
+            if rack_is_free and broker not in replicas:
+                replicas.append(broker)
+                used_racks.add(racks[broker])
+        assigned[partition] = tuple(replicas)
+    return assigned
+
+
+def add_partitions(
+    existing: Mapping[int, Sequence[int]], brokers: Mapping[BrokerId, str | None], partitions: int
+) -> Replicas:
+    """Return the replicas of the new partitions of a topic that shall have `partitions` of them.
+
+    The layout goes on where partition 0 began and keeps its replication factor. Raises KafkaError:
+    INVALID_PARTITIONS where this would not be growth, and as `assign_replicas`.
+    """
+    check_growth(len(existing), partitions)
+    if not existing.get(0):
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT, "The topic has no replicas of partition 0."
+        )
+    ordered = sorted(brokers)
+    first = existing[0][0]
+    index = next((place for place, broker in enumerate(ordered) if broker >= first), 0)
+    return assign_replicas(
+        brokers, partitions - len(existing), len(existing[0]), Start.fixed(index), len(existing)
+    )
+
+
+def check_growth(existing: int, wanted: int) -> None:
+    """Raise INVALID_PARTITIONS unless `wanted` is more than the topic has."""
+    if wanted <= existing:
+        raise KafkaError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"Topic currently has {existing} partitions, which is higher than or equal to the "
+            f"requested {wanted}.",
+        )
+
+
+def check_manual(
+    assignment: Mapping[int, Sequence[int]],
+    brokers: Collection[int],
+    first_partition: int = 0,
+    replication_factor: int | None = None,
+) -> Replicas:
+    """Return an assignment that a user wrote, sorted by partition, once it is known to be possible.
+
+    Partitions must follow each other from `first_partition`, lists must be of one length
+    (`replication_factor` where given) without repetition, and name known brokers only. Raises
+    KafkaError INVALID_REPLICA_ASSIGNMENT.
+    """
+    if sorted(assignment) != list(range(first_partition, first_partition + len(assignment))):
+        raise _bad_assignment(
+            f"Partitions must be consecutive from {first_partition}: {sorted(assignment)}."
+        )
+    if not assignment:
+        raise _bad_assignment("No partition is assigned.")
+    factor = replication_factor or len(assignment[first_partition])
+    known = set(brokers)
+    for partition, replicas in sorted(assignment.items()):
+        if not replicas:
+            raise _bad_assignment(f"Partition {partition} has no replicas.")
+        if min(replicas) < 0:
+            raise _bad_assignment(f"Partition {partition} has a negative broker id: {replicas}.")
+        if len(set(replicas)) != len(replicas):
+            raise _bad_assignment(f"Partition {partition} names a broker twice: {list(replicas)}.")
+        if len(replicas) != factor:
+            raise _bad_assignment(
+                f"All partitions should have the same number of replicas: partition {partition} "
+                f"has {len(replicas)} and not {factor}."
+            )
+        unknown = [broker for broker in replicas if broker not in known]
+        if unknown:
+            raise _bad_assignment(
+                f"Partition {partition} names unknown brokers {unknown}; known are {sorted(known)}."
+            )
+    return {
+        partition: tuple(map(BrokerId, replicas))
+        for partition, replicas in sorted(assignment.items())
+    }
+
+
+def _bad_assignment(message: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
+
+
+def thread_names(subscriptions: Mapping[str, int]) -> list[str]:
+    """Return the threads `ID-n` of consumers with so many threads each, in Kafka's order."""
+    return sorted(
+        f"{consumer}-{n}" for consumer, count in subscriptions.items() for n in range(count)
+    )
+
+
+def assign_range(partitions: Iterable[int], threads: Iterable[str]) -> dict[str, tuple[int, ...]]:
+    """Return which consecutive partitions of one topic each thread owns.
+
+    Threads are sorted by name; each gets P div C partitions and the first P mod C one more, as the
+    old consumer's RangeAssignor does. Threads beyond the number of partitions get none.
+    """
+    ordered, names = sorted(partitions), sorted(threads)
+    if not names:
+        return {}
+    share, extra = divmod(len(ordered), len(names))
+    owned = {}
+    for place, name in enumerate(names):
+        begin = share * place + min(place, extra)
+        owned[name] = tuple(ordered[begin : begin + share + (place < extra)])
+    return owned
