@@ -1,0 +1,116 @@
+{{/* Names are cut at 53 characters, so that suffixes still fit into a label value of 63. */}}
+{{- define "odradek.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 53 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "odradek.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 53 | trimSuffix "-" -}}
+{{- else if contains (include "odradek.name" .) .Release.Name -}}
+{{- .Release.Name | trunc 53 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name (include "odradek.name" .) | trunc 53 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Cluster-scoped objects carry the release's namespace, so that two releases do not collide. */}}
+{{- define "odradek.clusterName" -}}
+{{- printf "%s-%s" .Release.Namespace (include "odradek.fullname" .) -}}
+{{- end -}}
+
+{{- define "odradek.labels" -}}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+app.kubernetes.io/part-of: odradek
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* Labels of pod templates: without versions, because a changed label restarts the pod. */}}
+{{- define "odradek.podLabels" -}}
+app.kubernetes.io/part-of: odradek
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "odradek.operator.selector" -}}
+app.kubernetes.io/name: {{ include "odradek.name" . }}-operator
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "odradek.zookeeper.selector" -}}
+app.kubernetes.io/name: {{ include "odradek.name" . }}-zookeeper
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "odradek.operator.serviceAccount" -}}
+{{- default (printf "%s-operator" (include "odradek.fullname" .)) .Values.operator.serviceAccount.name -}}
+{{- end -}}
+
+{{/* An image of this project: the tag defaults to the chart's appVersion. Argument: (dict "image" ... "root" $) */}}
+{{- define "odradek.image" -}}
+{{- printf "%s:%s" .image.repository (.image.tag | default .root.Chart.AppVersion) -}}
+{{- end -}}
+
+{{- define "odradek.imagePullSecrets" -}}
+{{- with .Values.image.pullSecrets -}}
+imagePullSecrets:
+  {{- range . }}
+  - name: {{ . }}
+  {{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* What the restricted pod security standard asks of a container. */}}
+{{- define "odradek.restricted" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+runAsNonRoot: true
+capabilities:
+  drop: [ALL]
+seccompProfile:
+  type: RuntimeDefault
+{{- end -}}
+
+{{/* Namespaces where groups' jobs may run: the watched one, or the release's own and those named. A JSON array. */}}
+{{- define "odradek.jobNamespaces" -}}
+{{- if .Values.watchNamespace -}}
+{{- list .Values.watchNamespace | toJson -}}
+{{- else -}}
+{{- concat (list .Release.Namespace) .Values.sparkJob.extraNamespaces | uniq | toJson -}}
+{{- end -}}
+{{- end -}}
+
+{{/* What the operator does to namespaced objects, the same in a ClusterRole and in a Role. */}}
+{{- define "odradek.operator.rules" -}}
+# The four kinds: read them, keep finalizers and annotations, write status, and own what is made for them.
+- apiGroups: [odradek.io]
+  resources: [kafkaclusters, topics, reassignments, consumergroups]
+  verbs: [get, list, watch, patch]
+- apiGroups: [odradek.io]
+  resources: [kafkaclusters/status, topics/status, reassignments/status, consumergroups/status]
+  verbs: [get, patch]
+- apiGroups: [odradek.io]
+  resources: [kafkaclusters/finalizers, topics/finalizers, reassignments/finalizers, consumergroups/finalizers]
+  verbs: [update]
+# Spark drivers, and the brokers' pods in a rolling change.
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [""]
+  resources: [configmaps, services, persistentvolumeclaims]
+  verbs: [get, list, create, patch, delete]
+- apiGroups: [apps]
+  resources: [statefulsets]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [policy]
+  resources: [poddisruptionbudgets]
+  verbs: [get, list, create, patch, delete]
+# Events tell what happened, on the resource they happened to.
+- apiGroups: [""]
+  resources: [events]
+  verbs: [create, patch]
+{{- end -}}
