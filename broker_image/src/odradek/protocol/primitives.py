@@ -41,7 +41,9 @@ STRUCTS: Final = {kind: struct.Struct(">" + char) for kind, (char, _) in FIXED.i
 LENGTH16: Final = STRUCTS[Kind.INT16]
 LENGTH32: Final = STRUCTS[Kind.INT32]
 
-MAX_UVARINT = 0xFFFFFFFF
+MAX_UVARINT: Final = 0xFFFFFFFF
+# Strings are never longer in either style: the older one counts in int16.
+MAX_STRING: Final = 0x7FFF
 
 
 def read_uvarint(buffer: Buffer, position: int) -> tuple[int, int]:
@@ -74,3 +76,15 @@ def write_uvarint(value: int) -> bytes:
 
 
 _SHORT_UVARINTS: Final = [bytes((value,)) for value in range(0x80)]
+
+
+def skip_tagged_fields(buffer: Buffer, position: int, end: int) -> int:
+    """Return the position after a section of tagged fields that nobody here knows."""
+    count, position = read_uvarint(buffer, position)
+    for _ in range(count):
+        _tag, position = read_uvarint(buffer, position)
+        size, position = read_uvarint(buffer, position)
+        position += size
+        if position > end:
+            raise MalformedError("tagged field exceeds the message")
+    return position

@@ -36,17 +36,14 @@ Records: TypeAlias = Buffer | FileRegion
 Part: TypeAlias = bytes | bytearray | memoryview | FileRegion
 
 
-def is_buffer(part: object) -> bool:
-    """Tell bytes in memory from a piece of a file."""
-    return isinstance(part, bytes | bytearray | memoryview)
+def part_length(part: Part) -> int:
+    """Bytes that `part` puts on the wire."""
+    return len(part) if isinstance(part, bytes | bytearray | memoryview) else part.length
 
 
 def total_length(parts: Iterable[Part]) -> int:
-    """Bytes that `parts` put on the wire."""
-    return sum(
-        len(part) if isinstance(part, bytes | bytearray | memoryview) else part.length
-        for part in parts
-    )
+    """Bytes that `parts` put on the wire together."""
+    return sum(map(part_length, parts))
 
 
 def close_all(parts: Iterable[Part]) -> None:

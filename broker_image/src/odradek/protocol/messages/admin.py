@@ -103,7 +103,7 @@ class TopicPartitions:
 
 @message(versions=(0, 2), flexible_from=2)
 class ElectLeadersRequest(Request[ElectLeadersResponse]):
-    """Elect the preferred (type 0) or any live (type 1) replica; null means everywhere (KIP-460)."""
+    """Elect the preferred (type 0) or any live (type 1) replica; null means all (KIP-460)."""
 
     election_type: int = int8(since=1, default=0)
     topic_partitions: list[TopicPartitions] | None = array(

@@ -1,0 +1,103 @@
+"""What stands before the body of every request and response.
+
+    request   api_key i16, api_version i16, correlation_id i32, client_id nullable i16-string,
+    [tags] response  correlation_id i32, [tags]
+
+The tags are there in flexible versions only. ControlledShutdown version 0 has no client id. The
+size of the frame is not part of the header; `net` writes and reads it.
+"""
+
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+from odradek.protocol import codec
+from odradek.protocol.api import APIS, Api, ApiKey
+from odradek.protocol.primitives import LENGTH16, LENGTH32, MalformedError, skip_tagged_fields
+from odradek.protocol.regions import Buffer, Part
+
+_REQUEST_START: Final = struct.Struct(">hhi")
+_NO_TAGS: Final = b"\0"
+
+
+@dataclass(frozen=True, slots=True)
+class RequestHeader:
+    """Header of a request; the pair of key and version need not be one that is known here."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+
+
+def decode_request_header(frame: Buffer) -> tuple[RequestHeader, int]:
+    """Return the header and where the body starts; raises MalformedError.
+
+    A key or version that is not known here still gives its first fields; only the body's start is
+    then a guess.
+    """
+    try:
+        key, version, correlation_id = _REQUEST_START.unpack_from(frame)
+        position = _REQUEST_START.size
+        if key == ApiKey.CONTROLLED_SHUTDOWN and version == 0:
+            return RequestHeader(key, version, correlation_id, None), position
+        client_id, position = _read_client_id(frame, position)
+        api = APIS.get(key)
+        if api is not None and api.is_flexible(version):
+            position = skip_tagged_fields(frame, position, len(frame))
+    except (struct.error, IndexError, UnicodeDecodeError) as error:
+        raise MalformedError(f"request header: {error}") from error
+    return RequestHeader(key, version, correlation_id, client_id), position
+
+
+def encode_request_header(header: RequestHeader) -> bytes:
+    """Return the bytes of the header of a known request."""
+    start = _REQUEST_START.pack(header.api_key, header.api_version, header.correlation_id)
+    if header.api_key == ApiKey.CONTROLLED_SHUTDOWN and header.api_version == 0:
+        return start
+    if header.client_id is None:
+        start += LENGTH16.pack(-1)
+    else:
+        client_id = header.client_id.encode()
+        start += LENGTH16.pack(len(client_id)) + client_id
+    flexible = APIS[header.api_key].is_flexible(header.api_version)
+    return start + _NO_TAGS if flexible else start
+
+
+def encode_response_header(api: Api, version: int, correlation_id: int) -> bytes:
+    """Return the bytes of the header that precedes an answer of this version."""
+    start = LENGTH32.pack(correlation_id)
+    return start + _NO_TAGS if api.has_flexible_response_header(version) else start
+
+
+def decode_response_header(api: Api, version: int, frame: Buffer) -> tuple[int, int]:
+    """Return the correlation id and where the body starts; raises MalformedError."""
+    try:
+        (correlation_id,) = LENGTH32.unpack_from(frame)
+        position = LENGTH32.size
+        if api.has_flexible_response_header(version):
+            position = skip_tagged_fields(frame, position, len(frame))
+    except (struct.error, IndexError) as error:
+        raise MalformedError(f"response header: {error}") from error
+    return correlation_id, position
+
+
+def encode_response(api: Api, version: int, correlation_id: int, response: object) -> list[Part]:
+    """Return header and body of an answer, ready for the connection to send."""
+    parts = codec.encode_parts(response, version)
+    header = encode_response_header(api, version, correlation_id)
+    first = parts[0]
+    if isinstance(first, bytes):
+        return [header + first, *parts[1:]]
+    return [header, *parts]
+
+
+def _read_client_id(frame: Buffer, position: int) -> tuple[str | None, int]:
+    (length,) = LENGTH16.unpack_from(frame, position)
+    position += LENGTH16.size
+    if length < 0:
+        return None, position
+    end = position + length
+    if end > len(frame):
+        raise MalformedError("client id exceeds the frame")
+    return str(frame[position:end], "utf-8"), end
