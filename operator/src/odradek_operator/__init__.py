@@ -1,0 +1,1 @@
+"""The operator: custom resources to Kubernetes objects and znodes, and their state back."""

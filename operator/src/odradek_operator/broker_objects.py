@@ -1,0 +1,323 @@
+"""The Kubernetes objects of a KafkaCluster: Service, ConfigMap, StatefulSet and budget. Pure.
+
+The StatefulSet has strategy OnDelete: a changed template reaches a broker only when `cluster` says
+that its pod may go.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from odradek_operator.spec import API_VERSION, ClusterSpec, Meta
+
+USER: Final = 10001
+DATA_PATH: Final = "/var/lib/odradek"
+CONFIG_PATH: Final = "/etc/odradek"
+MANAGED_BY: Final = "odradek-operator"
+CLUSTER_LABEL: Final = "odradek.io/cluster"
+CONFIG_HASH: Final = "odradek.io/config-hash"
+
+Object = dict[str, Any]
+
+# Ids come from the pod's ordinal, the address from where it runs, the rack from its node. An IPv6
+# address stands in brackets in a listener.
+_START: Final = """\
+case "$ADVERTISED_HOST" in *:*) ADVERTISED_HOST="[$ADVERTISED_HOST]" ;; esac
+rack=$(sed -n "s|^$NODE_NAME=||p" {config}/racks | head -n 1)
+set -- --override "broker.id=${{POD_NAME##*-}}" \\
+  --override "advertised.listeners=PLAINTEXT://$ADVERTISED_HOST:{port}"
+[ -z "$rack" ] || set -- "$@" --override "broker.rack=$rack"
+exec odradek broker {config}/server.properties "$@"
+"""
+
+
+def labels(meta: Meta) -> dict[str, str]:
+    """Labels of everything that belongs to a cluster."""
+    return {
+        "app.kubernetes.io/name": "odradek",
+        "app.kubernetes.io/instance": meta.name,
+        "app.kubernetes.io/component": "broker",
+        "app.kubernetes.io/managed-by": MANAGED_BY,
+        CLUSTER_LABEL: meta.name,
+    }
+
+
+def selector(meta: Meta) -> dict[str, str]:
+    """Labels that select a cluster's broker pods."""
+    return {"app.kubernetes.io/component": "broker", CLUSTER_LABEL: meta.name}
+
+
+def selector_text(meta: Meta) -> str:
+    """The selector as text, for lists and for the scale subresource."""
+    return ",".join(f"{key}={value}" for key, value in sorted(selector(meta).items()))
+
+
+def service_name(cluster: str) -> str:
+    """Name of the headless Service of the brokers."""
+    return f"{cluster}-brokers"
+
+
+def workload_name(cluster: str) -> str:
+    """Name of StatefulSet, ConfigMap and PodDisruptionBudget."""
+    return f"{cluster}-broker"
+
+
+def owner_reference(meta: Meta) -> Object:
+    """Make the garbage collector delete a child with its owner."""
+    return {
+        "apiVersion": API_VERSION,
+        "kind": meta.kind,
+        "name": meta.name,
+        "uid": meta.uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+
+
+def metadata(meta: Meta, name: str, all_labels: Mapping[str, str]) -> Object:
+    """Metadata of a child object."""
+    return {
+        "name": name,
+        "namespace": meta.namespace,
+        "labels": dict(all_labels),
+        "ownerReferences": [owner_reference(meta)],
+    }
+
+
+def server_properties(spec: ClusterSpec) -> str:
+    """The part of server.properties that all brokers share."""
+    values = {
+        **spec.config,
+        "zookeeper.connect": spec.zookeeper,
+        "listeners": f"PLAINTEXT://:{spec.port}",
+        "log.dirs": f"{DATA_PATH}/data",
+        "odradek.metrics.port": str(spec.metrics_port),
+    }
+    return "".join(f"{name}={_escape(text)}\n" for name, text in sorted(values.items()))
+
+
+def _escape(text: str) -> str:
+    r"""A Java properties file takes \ for an escape and drops spaces in front."""
+    escaped = text.replace("\\", "\\\\")
+    return f"\\{escaped}" if escaped.startswith((" ", "\t")) else escaped
+
+
+def racks_file(racks: Mapping[str, str]) -> str:
+    """Lines of node=rack, which a broker reads when it starts."""
+    return "".join(f"{node}={rack}\n" for node, rack in sorted(racks.items()))
+
+
+def digest(value: object) -> str:
+    """A short hash of any JSON value."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def desired_objects(
+    meta: Meta,
+    spec: ClusterSpec,
+    image: str,
+    pull_policy: str,
+    racks: Mapping[str, str],
+    live_set: Mapping[str, Any] | None,
+    replicas: int,
+) -> list[Object]:
+    """Return every child object, in the order in which they are applied.
+
+    `live_set` is the StatefulSet as it is: its claim templates cannot change, so they are kept.
+    """
+    common = server_properties(spec)
+    return [
+        _service(meta, spec),
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": metadata(meta, workload_name(meta.name), labels(meta)),
+            "data": {"server.properties": common, "racks": racks_file(racks)},
+        },
+        {
+            "apiVersion": "policy/v1",
+            "kind": "PodDisruptionBudget",
+            "metadata": metadata(meta, workload_name(meta.name), labels(meta)),
+            "spec": {"maxUnavailable": 1, "selector": {"matchLabels": selector(meta)}},
+        },
+        _stateful_set(meta, spec, image, pull_policy, common, live_set, replicas),
+    ]
+
+
+def _service(meta: Meta, spec: ClusterSpec) -> Object:
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": metadata(meta, service_name(meta.name), labels(meta)),
+        "spec": {
+            "clusterIP": "None",
+            # A broker must find its peers, and be found, before it is ready.
+            "publishNotReadyAddresses": True,
+            "selector": selector(meta),
+            "ports": [
+                {"name": "kafka", "port": spec.port, "targetPort": spec.port},
+                {"name": "metrics", "port": spec.metrics_port, "targetPort": spec.metrics_port},
+            ],
+        },
+    }
+
+
+def _stateful_set(
+    meta: Meta,
+    spec: ClusterSpec,
+    image: str,
+    pull_policy: str,
+    common: str,
+    live_set: Mapping[str, Any] | None,
+    replicas: int,
+) -> Object:
+    name = workload_name(meta.name)
+    claims = live_set["spec"]["volumeClaimTemplates"] if live_set else [_claim_template(meta, spec)]
+    kept = "Delete" if spec.storage.delete_claims else "Retain"
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": metadata(meta, name, labels(meta)),
+        "spec": {
+            "replicas": replicas,
+            "serviceName": service_name(meta.name),
+            "podManagementPolicy": "Parallel",
+            "updateStrategy": {"type": "OnDelete"},
+            "persistentVolumeClaimRetentionPolicy": {"whenDeleted": kept, "whenScaled": "Retain"},
+            "selector": {"matchLabels": selector(meta)},
+            "volumeClaimTemplates": claims,
+            "template": {
+                "metadata": {
+                    "labels": labels(meta),
+                    "annotations": {
+                        CONFIG_HASH: digest(common),
+                        **scrape_annotations(spec.metrics_port),
+                    },
+                },
+                "spec": _pod_spec(meta, spec, image, pull_policy),
+            },
+        },
+    }
+
+
+def scrape_annotations(port: int) -> dict[str, str]:
+    """What Prometheus' usual pod discovery reads."""
+    return {
+        "prometheus.io/scrape": "true",
+        "prometheus.io/port": str(port),
+        "prometheus.io/path": "/metrics",
+    }
+
+
+def _claim_template(meta: Meta, spec: ClusterSpec) -> Object:
+    claim: Object = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "data", "labels": selector(meta)},
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": spec.storage.size}},
+        },
+    }
+    if spec.storage.storage_class:
+        claim["spec"]["storageClassName"] = spec.storage.storage_class
+    return claim
+
+
+def _pod_spec(meta: Meta, spec: ClusterSpec, image: str, pull_policy: str) -> Object:
+    pod: Object = {
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": 30,
+        "affinity": {
+            "podAntiAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": [
+                    {
+                        "labelSelector": {"matchLabels": selector(meta)},
+                        "topologyKey": "kubernetes.io/hostname",
+                    }
+                ]
+            }
+        },
+        "securityContext": pod_security(),
+        "containers": [_container(meta, spec, image, pull_policy)],
+        "volumes": [
+            {"name": "config", "configMap": {"name": workload_name(meta.name)}},
+            {"name": "tmp", "emptyDir": {}},
+        ],
+    }
+    if spec.host_network:
+        pod |= {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}
+    if spec.node_selector:
+        pod["nodeSelector"] = dict(spec.node_selector)
+    if spec.tolerations:
+        pod["tolerations"] = [dict(one) for one in spec.tolerations]
+    if spec.priority_class:
+        pod["priorityClassName"] = spec.priority_class
+    return pod
+
+
+def pod_security() -> Object:
+    """The restricted profile's pod part."""
+    return {
+        "runAsNonRoot": True,
+        "runAsUser": USER,
+        "runAsGroup": USER,
+        "fsGroup": USER,
+        # Without it each start walks the whole data folder to change owners that are right.
+        "fsGroupChangePolicy": "OnRootMismatch",
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
+def container_security() -> Object:
+    """The restricted profile's container part."""
+    return {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+
+
+def field_env(name: str, path: str) -> Object:
+    """An environment variable from the pod's own fields."""
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+
+
+def _container(meta: Meta, spec: ClusterSpec, image: str, pull_policy: str) -> Object:
+    if spec.host_network:
+        advertised = field_env("ADVERTISED_HOST", "status.hostIP")
+    else:
+        host = f"$(POD_NAME).{service_name(meta.name)}.{meta.namespace}.svc"
+        advertised = {"name": "ADVERTISED_HOST", "value": host}
+    return {
+        "name": "broker",
+        "image": image,
+        "imagePullPolicy": pull_policy,
+        "command": ["sh", "-c", _START.format(config=CONFIG_PATH, port=spec.port)],
+        "env": [
+            field_env("POD_NAME", "metadata.name"),
+            field_env("NODE_NAME", "spec.nodeName"),
+            advertised,
+        ],
+        "ports": [
+            {"name": "kafka", "containerPort": spec.port, "protocol": "TCP"},
+            {"name": "metrics", "containerPort": spec.metrics_port, "protocol": "TCP"},
+        ],
+        "readinessProbe": {
+            "tcpSocket": {"port": spec.port},
+            "periodSeconds": 5,
+            "failureThreshold": 3,
+        },
+        "resources": dict(spec.resources),
+        "securityContext": container_security(),
+        "volumeMounts": [
+            {"name": "data", "mountPath": DATA_PATH},
+            {"name": "config", "mountPath": CONFIG_PATH, "readOnly": True},
+            {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 (inside the container)
+        ],
+    }

@@ -1,0 +1,188 @@
+"""Health of a KafkaCluster, and the order in which its brokers are replaced.
+
+Pure: `view_brokers` joins what Kubernetes and ZooKeeper say, `judge` turns it into conditions,
+`safe_replicas` refuses a scale-down that would lose data, and `next_to_roll` names the one pod to
+delete next so that it comes back with the current template. The controller goes last, since each of
+its restarts costs an election.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from odradek_operator import broker_objects, status
+from odradek_operator.spec import ClusterSpec, Meta
+from odradek_operator.status import Condition
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerPod:
+    """One broker as seen: the pod by Kubernetes, the registration by ZooKeeper."""
+
+    broker_id: int
+    pod: str | None
+    node: str | None
+    address: str | None
+    revision: str | None
+    ready: bool
+    registered: bool
+    terminating: bool = False
+
+    @property
+    def healthy(self) -> bool:
+        """Whether it serves."""
+        return self.ready and self.registered and not self.terminating
+
+
+@dataclass(frozen=True, slots=True)
+class Partitions:
+    """Counts over all partitions of a cluster; `holders` are the brokers that hold replicas."""
+
+    under_replicated: int
+    offline: int
+    holders: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    """Everything seen of a cluster. `partitions` None: ZooKeeper did not answer."""
+
+    brokers: tuple[BrokerPod, ...]
+    controller_id: int | None
+    partitions: Partitions | None
+    update_revision: str | None
+
+
+def next_to_roll(view: ClusterView) -> BrokerPod | None:
+    """Return the broker pod to delete now so that it comes back with the current template.
+
+    A broker that is down anyway goes first. A healthy one goes only while all others are healthy
+    and every partition has all its replicas in sync. None: nothing is outdated, or it is not safe.
+    """
+    pods = [one for one in view.brokers if one.pod is not None]
+    outdated = [one for one in pods if one.revision != view.update_revision]
+    if not outdated or view.update_revision is None:
+        return None
+    if any(one.terminating for one in pods):
+        return None
+    unhealthy = [one for one in view.brokers if not one.healthy]
+    if unhealthy:
+        broken = [one for one in outdated if not one.healthy]
+        return broken[0] if len(broken) == len(unhealthy) else None
+    if view.partitions is None or view.partitions.under_replicated or view.partitions.offline:
+        return None
+    others = [one for one in outdated if one.broker_id != view.controller_id]
+    return max(others or outdated, key=lambda one: one.broker_id)
+
+
+def safe_replicas(wanted: int, current: int | None, partitions: Partitions | None) -> int:
+    """Return how many brokers there may be: fewer only when those that go hold nothing."""
+    if current is None or wanted >= current:
+        return wanted
+    if partitions is None:
+        return current
+    highest = max((holder for holder in partitions.holders if holder < current), default=-1)
+    return max(wanted, highest + 1)
+
+
+def judge(spec: ClusterSpec, view: ClusterView, allowed: int) -> tuple[Condition, ...]:
+    """Return the conditions of a cluster; `allowed` is what `safe_replicas` said."""
+    return _verdict(spec, view, allowed) + _warnings(spec)
+
+
+def _verdict(spec: ClusterSpec, view: ClusterView, allowed: int) -> tuple[Condition, ...]:
+    if view.partitions is None:
+        return status.progressing("ZooKeeperUnreachable", f"no answer from {spec.zookeeper}")
+    registered = sum(one.registered for one in view.brokers)
+    count = f"{registered} of {allowed} brokers registered"
+    if allowed > spec.replicas:
+        return status.stalled(
+            "ScaleDownBlocked",
+            f"brokers {spec.replicas} to {allowed - 1} still hold replicas; move them away first",
+        )
+    if registered < allowed:
+        return status.progressing("BrokersStarting", count)
+    if view.controller_id is None:
+        return status.progressing("NoController", f"{count}; no controller is elected")
+    if view.partitions.offline:
+        return status.progressing(
+            "PartitionsOffline", f"{view.partitions.offline} partitions have no leader"
+        )
+    if any(one.revision != view.update_revision for one in view.brokers if one.pod is not None):
+        return (
+            Condition("Ready", True, "BrokersRolling", count),
+            Condition("Reconciling", True, "BrokersRolling", "brokers take a new template in turn"),
+            Condition("Stalled", False, "BrokersRolling"),
+        )
+    return status.ready("BrokersReady", count)
+
+
+def _warnings(spec: ClusterSpec) -> tuple[Condition, ...]:
+    if spec.unknown_keys:
+        text = f"no broker knows {', '.join(spec.unknown_keys)}"
+        return (Condition("ConfigWarning", True, "UnknownKeys", text),)
+    return (Condition("ConfigWarning", False, "AllKeysKnown"),)
+
+
+def status_fields(meta: Meta, view: ClusterView) -> dict[str, Any]:
+    """Return the part of the status that is not conditions."""
+    known = view.partitions is not None
+    return {
+        "replicas": sum(one.registered for one in view.brokers) if known else None,
+        "selector": broker_objects.selector_text(meta),
+        "brokers": [_broker_status(one) for one in view.brokers],
+        "controllerId": view.controller_id,
+        "underReplicatedPartitions": view.partitions.under_replicated if view.partitions else None,
+        "offlinePartitions": view.partitions.offline if view.partitions else None,
+    }
+
+
+def _broker_status(broker: BrokerPod) -> dict[str, Any]:
+    fields = {
+        "id": broker.broker_id,
+        "pod": broker.pod,
+        "node": broker.node,
+        "address": broker.address,
+        "registered": broker.registered,
+    }
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def view_brokers(
+    meta: Meta,
+    pods: Sequence[Mapping[str, Any]],
+    addresses: Mapping[int, str],
+    replicas: int,
+) -> tuple[BrokerPod, ...]:
+    """Join pods and registrations (broker id to host:port) by broker id, over all wanted ids."""
+    prefix = f"{broker_objects.workload_name(meta.name)}-"
+    by_id = {}
+    for pod in pods:
+        ordinal = pod["metadata"]["name"].removeprefix(prefix)
+        if ordinal.isdigit():
+            by_id[int(ordinal)] = pod
+    ids = sorted(set(range(replicas)) | set(by_id) | set(addresses))
+    return tuple(_view_broker(one, by_id.get(one), addresses.get(one)) for one in ids)
+
+
+def _view_broker(broker_id: int, pod: Mapping[str, Any] | None, address: str | None) -> BrokerPod:
+    if pod is None:
+        return BrokerPod(broker_id, None, None, address, None, False, address is not None)
+    return BrokerPod(
+        broker_id=broker_id,
+        pod=pod["metadata"]["name"],
+        node=pod["spec"].get("nodeName"),
+        address=address,
+        revision=pod["metadata"].get("labels", {}).get("controller-revision-hash"),
+        ready=is_ready(pod),
+        registered=address is not None,
+        terminating="deletionTimestamp" in pod["metadata"],
+    )
+
+
+def is_ready(pod: Mapping[str, Any]) -> bool:
+    """Whether a pod's Ready condition is true."""
+    conditions = pod.get("status", {}).get("conditions", ())
+    return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)

@@ -1,0 +1,86 @@
+"""A ConsumerGroup's health: observed through ZooKeeper, or run as a Spark job. Pure.
+
+`judge_verdict` follows the words of Burrow's evaluation: STOP where nobody reads though records
+wait, STALL where the backlog grows and no batch ends, WARN where a limit of the user's is passed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from odradek_operator import job as jobs
+from odradek_operator import status
+from odradek_operator.spec import GroupSpec
+from odradek_operator.status import Condition
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """A group as its znodes show it. `exists` is whether /consumers/G is there."""
+
+    exists: bool
+    members: int
+    offsets: int
+
+
+def judge_verdict(
+    spec: GroupSpec, lag: int | None, lag_seconds: int | None, active: bool
+) -> str | None:
+    """Return the verdict, or None while the lag is not known."""
+    if lag is None:
+        return None
+    if lag > 0 and not active:
+        return "STOP"
+    over_lag = spec.max_lag is not None and lag > spec.max_lag
+    over_time = (
+        spec.max_lag_seconds is not None
+        and lag_seconds is not None
+        and lag_seconds > spec.max_lag_seconds
+    )
+    return "WARN" if over_lag or over_time else "OK"
+
+
+def judge_observed(view: GroupView) -> tuple[tuple[Condition, ...], dict[str, Any]]:
+    """Return conditions and status of a group without a job."""
+    if not view.exists:
+        state, text = "Absent", "the group has neither members nor offsets"
+    elif view.members:
+        state, text = "Stable", f"{view.members} members"
+    else:
+        state, text = "Empty", f"no members; offsets of {view.offsets} partitions are kept"
+    return status.ready("Observed", text), {"state": state, "members": view.members}
+
+
+def judge_job(
+    spec: GroupSpec,
+    decision: jobs.Decision,
+    report: Mapping[str, Any] | None,
+    driver: str,
+) -> tuple[tuple[Condition, ...], dict[str, Any]]:
+    """Return conditions and status of a group with a job, after its decision."""
+    told = report or {}
+    lag, lag_seconds = told.get("totalLag"), told.get("maxLagSeconds")
+    phase = decision.memory.phase
+    fields = {
+        "state": told.get("state", phase),
+        "members": told.get("members", 0),
+        "totalLag": lag,
+        "maxLagSeconds": lag_seconds,
+        "verdict": judge_verdict(spec, lag, lag_seconds, phase == "Running"),
+        "job": jobs.status_fields(decision.memory, driver, report),
+    }
+    return _job_conditions(decision), fields
+
+
+def _job_conditions(decision: jobs.Decision) -> tuple[Condition, ...]:
+    memory, message = decision.memory, decision.message
+    match memory.phase:
+        case "Running" | "Completed" | "Suspended":
+            return status.ready(memory.phase, message)
+        case _ if memory.application >= jobs.BROKEN_AFTER:
+            text = f"failed {memory.application} times in a row; {message}"
+            return status.stalled("JobFailing", text)
+        case phase:
+            return status.progressing(phase, message)

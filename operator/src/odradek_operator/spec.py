@@ -1,0 +1,353 @@
+"""What users ask for: custom resources as the API server admitted them, read into frozen values.
+
+The CRD schemas refuse what a schema can refuse. `parse_*` here checks the rest, what depends on
+Kafka's own keys, and raises `InvalidSpec` with the reason that the Ready condition then carries.
+Nothing is written for an invalid resource, and it is not tried again until it changes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
+
+from odradek import config as broker_config
+from odradek import properties
+
+GROUP: Final = "odradek.io"
+VERSION: Final = "v1alpha1"
+API_VERSION: Final = f"{GROUP}/{VERSION}"
+FINALIZER: Final = "odradek.io/finalizer"
+
+Body = Mapping[str, Any]
+
+# The operator decides these itself; a value of the user's could only break the cluster.
+OPERATOR_OWNED_KEYS: Final = frozenset(
+    {
+        "broker.id",
+        "broker.id.generation.enable",
+        "broker.rack",
+        "listeners",
+        "advertised.listeners",
+        "advertised.host.name",
+        "advertised.port",
+        "host.name",
+        "port",
+        "log.dir",
+        "log.dirs",
+        "odradek.metrics.port",
+        "zookeeper.connect",
+    }
+)
+
+
+class InvalidSpec(Exception):  # noqa: N818 (what is wrong is the spec, and users read the name)
+    """A resource that cannot be carried out as written: `reason` in CamelCase, and a sentence."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.message = message
+
+
+@dataclass(frozen=True, slots=True)
+class Meta:
+    """Identity and life cycle of a resource; times are the API server's wall clock."""
+
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+    generation: int
+    created: datetime
+    deleted: datetime | None
+    finalizers: tuple[str, ...]
+
+    @property
+    def deleting(self) -> bool:
+        """Whether the API server waits only for finalizers."""
+        return self.deleted is not None
+
+    @property
+    def has_finalizer(self) -> bool:
+        """Whether this operator's own finalizer is set."""
+        return FINALIZER in self.finalizers
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """One claim a broker; `storage_class` None means the default class."""
+
+    size: str
+    storage_class: str | None
+    delete_claims: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSpec:
+    """A KafkaCluster as wanted."""
+
+    connect: str
+    chroot: str
+    replicas: int
+    host_network: bool
+    port: int
+    metrics_port: int
+    storage: Storage
+    config: Mapping[str, str]
+    unknown_keys: tuple[str, ...]
+    rack_key: str | None
+    resources: Mapping[str, Any]
+    node_selector: Mapping[str, str]
+    tolerations: tuple[Mapping[str, Any], ...]
+    priority_class: str | None
+    paused: bool
+
+    @property
+    def zookeeper(self) -> str:
+        """The connect string with the chroot, as Kafka writes it."""
+        return connect_string(self.connect, self.chroot)
+
+    @property
+    def default_partitions(self) -> int:
+        """Partitions of a topic that names no number."""
+        return int(self.config.get("num.partitions", "1"))
+
+    @property
+    def default_replication_factor(self) -> int:
+        """Replicas of a topic that names no number."""
+        return int(self.config.get("default.replication.factor", "1"))
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSpec:
+    """A Topic as wanted. None for partitions and replication factor: the cluster's default."""
+
+    cluster: str
+    topic: str
+    partitions: int | None
+    replication_factor: int | None
+    assignment: Mapping[int, tuple[int, ...]]
+    config: Mapping[str, str]
+    unmanaged: frozenset[str]
+    managed: bool
+    adoption: str
+    deletion_policy: str
+    paused: bool
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """The Spark job of a ConsumerGroup: what the operator itself reads of it; `raw` is the rest."""
+
+    cores: int
+    memory_mib: int
+    volume_size: str | None
+    volume_class: str | None
+    image: str | None
+    node_selector: Mapping[str, str]
+    credentials_secret: str | None
+    available_now: bool
+    suspend: bool
+    raw: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSpec:
+    """A ConsumerGroup as wanted."""
+
+    cluster: str
+    group: str
+    topics: tuple[str, ...]
+    topic_pattern: str | None
+    offset_store: str
+    job: JobSpec | None
+    max_lag: int | None
+    max_lag_seconds: int | None
+    deletion_policy: str
+    reset: Mapping[str, Any] = field(default_factory=dict)
+
+
+def connect_string(connect: str, chroot: str) -> str:
+    """Return host:port[,host:port...][/chroot]."""
+    return connect if chroot in ("", "/") else f"{connect}{chroot}"
+
+
+def parse_time(text: str) -> datetime:
+    """Read a time as the API server writes it (RFC 3339, UTC)."""
+    return datetime.fromisoformat(text.replace("Z", "+00:00"))
+
+
+def parse_meta(body: Body) -> Meta:
+    """Read the metadata of any resource."""
+    meta = body["metadata"]
+    deleted = meta.get("deletionTimestamp")
+    return Meta(
+        kind=body["kind"],
+        namespace=meta.get("namespace", ""),
+        name=meta["name"],
+        uid=meta["uid"],
+        generation=meta.get("generation", 0),
+        created=parse_time(meta["creationTimestamp"]),
+        deleted=parse_time(deleted) if deleted else None,
+        finalizers=tuple(meta.get("finalizers", ())),
+    )
+
+
+def cluster_of(body: Body) -> str:
+    """Return the name of the KafkaCluster that a resource belongs to."""
+    if body["kind"] == "KafkaCluster":
+        return str(body["metadata"]["name"])
+    return str(body["spec"]["clusterRef"]["name"])
+
+
+def parse_cluster(body: Body) -> ClusterSpec:
+    """Read a KafkaCluster, raising InvalidSpec for configuration that brokers would refuse."""
+    spec = body["spec"]
+    brokers = spec["brokers"]
+    storage = brokers.get("storage", {})
+    config = dict(brokers.get("config", {}))
+    result = ClusterSpec(
+        connect=spec["zookeeper"]["connect"],
+        chroot=spec["zookeeper"].get("chroot", "/"),
+        replicas=brokers["replicas"],
+        host_network=brokers.get("hostNetwork", True),
+        port=brokers.get("port", 9092),
+        metrics_port=brokers.get("metricsPort", 9404),
+        storage=Storage(
+            size=storage.get("size", "10Gi"),
+            storage_class=storage.get("storageClassName"),
+            delete_claims=storage.get("deleteClaims", False),
+        ),
+        config=config,
+        unknown_keys=_unknown_keys(config),
+        rack_key=brokers.get("rackTopologyKey"),
+        resources=brokers.get("resources", {}),
+        node_selector=brokers.get("nodeSelector", {}),
+        tolerations=tuple(brokers.get("tolerations", ())),
+        priority_class=brokers.get("priorityClassName"),
+        paused=spec.get("paused", False),
+    )
+    _check_broker_config(result)
+    return result
+
+
+def _unknown_keys(config: Mapping[str, str]) -> tuple[str, ...]:
+    known = properties.known_names(broker_config.BrokerConfig) | broker_config.INERT_KEYS
+    return tuple(sorted(set(config) - known))
+
+
+def _check_broker_config(spec: ClusterSpec) -> None:
+    owned = sorted(OPERATOR_OWNED_KEYS & set(spec.config))
+    if owned:
+        raise InvalidSpec("InvalidConfig", f"the operator sets {', '.join(owned)} itself")
+    for name, text in spec.config.items():
+        if "\n" in name or "\n" in text:
+            raise InvalidSpec("InvalidConfig", f"{name.splitlines()[0]} holds a line break")
+    try:
+        broker_config.from_values(
+            {**spec.config, "zookeeper.connect": spec.zookeeper, "log.dirs": "/data"}
+        )
+    except properties.ConfigError as error:
+        raise InvalidSpec("InvalidConfig", str(error)) from None
+    if spec.default_replication_factor > spec.replicas:
+        raise InvalidSpec(
+            "InvalidConfig",
+            f"default.replication.factor {spec.default_replication_factor} is larger than the "
+            f"number of brokers, {spec.replicas}",
+        )
+
+
+def parse_topic(body: Body) -> TopicSpec:
+    """Read a Topic, raising InvalidSpec for an impossible configuration or assignment."""
+    spec = body["spec"]
+    topic = spec.get("topicName", body["metadata"]["name"])
+    config = dict(spec.get("config", {}))
+    try:
+        broker_config.check_topic_entries(config)
+    except properties.ConfigError as error:
+        raise InvalidSpec("InvalidConfig", str(error)) from None
+    assignment = _parse_assignment(spec.get("replicaAssignment", {}))
+    return TopicSpec(
+        cluster=spec["clusterRef"]["name"],
+        topic=topic,
+        partitions=len(assignment) or spec.get("partitions"),
+        replication_factor=spec.get("replicationFactor"),
+        assignment=assignment,
+        config=config,
+        unmanaged=frozenset(spec.get("unmanagedConfig", ())),
+        managed=spec.get("management", "Managed") == "Managed",
+        adoption=spec.get("adoption", "IfMatching"),
+        deletion_policy=spec.get("deletionPolicy", "Retain"),
+        paused=spec.get("paused", False),
+    )
+
+
+def _parse_assignment(raw: Mapping[str, list[int]]) -> dict[int, tuple[int, ...]]:
+    expected = {str(partition) for partition in range(len(raw))}
+    if set(raw) != expected:
+        wrong = ", ".join(sorted(set(raw) - expected))
+        raise InvalidSpec(
+            "InvalidReplicaAssignment",
+            f"replicaAssignment must name partitions 0 to {len(raw) - 1}, and has {wrong}",
+        )
+    sizes = {len(replicas) for replicas in raw.values()}
+    if len(sizes) > 1:
+        raise InvalidSpec(
+            "InvalidReplicaAssignment", "all partitions of a topic have the same number of replicas"
+        )
+    for partition, replicas in raw.items():
+        if len(set(replicas)) != len(replicas):
+            raise InvalidSpec(
+                "InvalidReplicaAssignment", f"partition {partition} names one broker twice"
+            )
+    return {int(partition): tuple(replicas) for partition, replicas in raw.items()}
+
+
+def parse_group(body: Body) -> GroupSpec:
+    """Read a ConsumerGroup, raising InvalidSpec for a pattern that is no regular expression."""
+    spec = body["spec"]
+    pattern = spec.get("topicPattern")
+    if pattern is not None:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise InvalidSpec("InvalidTopicPattern", f"topicPattern: {error}") from None
+    slo = spec.get("slo", {})
+    return GroupSpec(
+        cluster=spec["clusterRef"]["name"],
+        group=spec.get("group", body["metadata"]["name"]),
+        topics=tuple(spec.get("topics", ())),
+        topic_pattern=pattern,
+        offset_store=spec.get("offsetStore", "ZooKeeper"),
+        job=_parse_job(spec["job"]) if "job" in spec else None,
+        max_lag=slo.get("maxLag"),
+        max_lag_seconds=slo.get("maxLagSeconds"),
+        deletion_policy=spec.get("deletionPolicy", "Retain"),
+        reset=spec.get("reset", {}),
+    )
+
+
+def _parse_job(job: Mapping[str, Any]) -> JobSpec:
+    driver = job.get("driver", {})
+    volume = job.get("volume", {})
+    return JobSpec(
+        cores=driver.get("cores", 1),
+        memory_mib=parse_memory_mib(driver.get("memory", "1Gi")),
+        volume_size=volume.get("size"),
+        volume_class=volume.get("storageClassName"),
+        image=job.get("image"),
+        node_selector=job.get("nodeSelector", {}),
+        credentials_secret=job["sink"].get("jdbc", {}).get("credentialsSecret"),
+        available_now=job.get("trigger") == "availableNow",
+        suspend=job.get("suspend", False),
+        raw=job,
+    )
+
+
+def parse_memory_mib(text: str) -> int:
+    """Read 512Mi or 2Gi."""
+    number, unit = int(text[:-2]), text[-2:]
+    return number * 1024 if unit == "Gi" else number

@@ -1,0 +1,115 @@
+"""What is known of a topic and its cluster, and what can be done about a topic: values only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Final
+
+from odradek.zk.znodes import BrokerId, PartitionState, TopicAssignment
+from odradek_operator.status import Condition, Event
+
+# status.incarnation of a topic that this operator is about to create.
+CREATING: Final = 0
+STEADY_SECONDS: Final = 60.0
+
+
+class Owner(Enum):
+    """State of the KafkaCluster resource that a topic refers to."""
+
+    PRESENT = "present"
+    TERMINATING = "terminating"
+    GONE = "gone"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterState:
+    """What all topics of a cluster share. `brokers` maps registered ids to racks.
+
+    `settled_seconds` is how long the set of registered brokers has not changed. `reachable` False:
+    ZooKeeper did not answer, and nothing else here means anything.
+    """
+
+    owner: Owner
+    paused: bool = False
+    reachable: bool = True
+    brokers: Mapping[BrokerId, str | None] = field(default_factory=dict)
+    expected: int = 0
+    settled_seconds: float = 0.0
+    default_partitions: int = 1
+    default_replication_factor: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class TopicView:
+    """A topic as it is in ZooKeeper. `assignment` None: there is no such topic.
+
+    `config` None: there is no configuration znode. `unreadable` says which znode makes no sense.
+    """
+
+    assignment: TopicAssignment | None = None
+    version: int = -1
+    incarnation: int | None = None
+    config: Mapping[str, str] | None = None
+    config_version: int = -1
+    states: Mapping[int, PartitionState] = field(default_factory=dict)
+    deletion_requested: bool = False
+    unreadable: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTopic:
+    """Write `/config/topics/T` and `/brokers/topics/T` in one transaction."""
+
+    topic: str
+    assignment: TopicAssignment
+    config: Mapping[str, str]
+    config_version: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class GrowTopic:
+    """Write `/brokers/topics/T` with more partitions if it still has this version."""
+
+    topic: str
+    assignment: TopicAssignment
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class SetConfig:
+    """Write `/config/topics/T` and a notice; `version` None creates the znode."""
+
+    topic: str
+    config: Mapping[str, str]
+    version: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class RequestDeletion:
+    """Create `/admin/delete_topics/T` if `/brokers/topics/T` still has this version."""
+
+    topic: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class SetFinalizer:
+    """Add or take away the operator's finalizer."""
+
+    present: bool
+
+
+Step = CreateTopic | GrowTopic | SetConfig | RequestDeletion | SetFinalizer
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to do now. `again` is in how many seconds to look again if nothing happens before."""
+
+    steps: tuple[Step, ...] = ()
+    conditions: tuple[Condition, ...] = ()
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    events: tuple[Event, ...] = ()
+    again: float = STEADY_SECONDS
