@@ -1,0 +1,49 @@
+"""Prints where a topic's partitions are, as ZooKeeper has it; runs inside a broker pod, where kazoo and odradek are.
+
+usage: python3 - HOST:PORT[,...][/CHROOT] TOPIC < leaders.py
+
+One JSON array on stdout, an object a partition: partition, leader (-1: none may lead), isr, replicas. A topic or a
+partition that has no state yet is left out.
+"""
+
+import json
+import sys
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
+from odradek.zk import znodes
+
+
+def read(client: KazooClient, topic: str) -> list[dict]:
+    """Return the partitions of a topic that have a leader and an ISR, by number."""
+    path = znodes.topic_path(topic)
+    try:
+        assignment = znodes.decode_topic(path, client.get(path)[0])
+    except NoNodeError:
+        return []
+    found = []
+    for partition, replicas in sorted(assignment.partitions.items()):
+        path = znodes.state_path(topic, partition)
+        try:
+            state = znodes.decode_state(path, client.get(path)[0])
+        except NoNodeError:
+            continue
+        found.append(
+            {
+                "partition": partition,
+                "leader": state.leader,
+                "isr": list(state.isr),
+                "replicas": list(replicas),
+            }
+        )
+    return found
+
+
+if __name__ == "__main__":
+    zookeeper = KazooClient(sys.argv[1], read_only=True)
+    zookeeper.start(timeout=15)
+    try:
+        print(json.dumps(read(zookeeper, sys.argv[2])))
+    finally:
+        zookeeper.stop()
+        zookeeper.close()
