@@ -1,20 +1,24 @@
-"""Prints where a topic's partitions are, as ZooKeeper has it; runs inside a broker pod, where kazoo and odradek are.
+"""Prints where a topic's partitions are, as ZooKeeper has it; runs inside a broker pod.
 
 usage: python3 - HOST:PORT[,...][/CHROOT] TOPIC < leaders.py
 
-One JSON array on stdout, an object a partition: partition, leader (-1: none may lead), isr, replicas. A topic or a
-partition that has no state yet is left out.
+One JSON array on stdout, an object a partition: partition, leader (-1: none may lead), isr,
+replicas. A topic or a partition that has no state yet is left out.
 """
+
+# ruff: noqa: T201 - what a script prints is its result
 
 import json
 import sys
+from typing import Any
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
+
 from odradek.zk import znodes
 
 
-def read(client: KazooClient, topic: str) -> list[dict]:
+def read(client: KazooClient, topic: str) -> list[dict[str, Any]]:
     """Return the partitions of a topic that have a leader and an ISR, by number."""
     path = znodes.topic_path(topic)
     try:

@@ -1,15 +1,19 @@
-"""Waits until the quickstart's whole path has worked, then prints what it did; `make up` ends with it.
+"""Waits until the quickstart's whole path has worked, then prints what it did.
 
 usage: python3 show.py [--namespace logs] [--timeout 600]
 
-The path: log files -> collector -> topic -> Spark job -> Parquet, and the job's lag -> Prometheus. It has worked when
-the Parquet result counts at least one line and, after that, Prometheus has a scrape in which the group's lag is 0 on
-every partition. New lines keep coming, so lag is 0 only between batches: the job commits a batch, its lag is 0 until
-the collector sends again, and a scrape every five seconds soon meets such a moment.
+`make up` ends with it. The path: log files -> collector -> topic -> Spark job -> Parquet, and the
+job's lag -> Prometheus. It has worked when the Parquet result counts at least one line and, after
+that, Prometheus has a scrape in which the group's lag is 0 on every partition. New lines keep
+coming, so lag is 0 only between batches: the job commits a batch, its lag is 0 until the
+collector sends again, and a scrape every five seconds soon meets such a moment.
 
-Everything is asked through kubectl, so whoever can reach the API server can run this; only the standard library is
-needed. Progress goes to stderr, the result to stdout. Exit status: 0 shown, 1 not reached in time.
+Everything is asked through kubectl, so whoever can reach the API server can run this; only the
+standard library is needed. Progress goes to stderr, the result to stdout. Exit status: 0 shown, 1
+not reached in time.
 """
+
+# ruff: noqa: T201 - what a script prints is its result
 
 from __future__ import annotations
 
@@ -17,12 +21,14 @@ import argparse
 import json
 import math
 import pathlib
+import re
 import subprocess
 import sys
 import time
 import urllib.parse
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 HERE = pathlib.Path(__file__).resolve().parent
 CLUSTER = "main"
@@ -34,8 +40,11 @@ LAG_QUERY = f'sum(kafka_consumergroup_lag{{consumergroup="{GROUP}",topic="{TOPIC
 PARTITIONS_QUERY = f'count(kafka_consumergroup_lag{{consumergroup="{GROUP}",topic="{TOPIC}"}})'
 POLL_S = 2.0
 
+Answer = TypeVar("Answer")
+Resource = dict[str, Any]
 
-class NotYet(Exception):
+
+class NotYetError(Exception):
     """Something that time may mend; the text says what is missing."""
 
 
@@ -46,20 +55,23 @@ class Kubectl:
     namespace: str
 
     def __call__(self, *arguments: str, stdin: str | None = None) -> str:
-        """Return the standard output; raise NotYet with the last line of stderr."""
+        """Return the standard output; raise NotYetError with the last line of stderr."""
         command = ["kubectl", f"--namespace={self.namespace}", *arguments]
         try:
             ended = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60)
         except subprocess.TimeoutExpired as error:
-            raise NotYet(f"kubectl {arguments[0]} takes longer than {error.timeout} s") from error
+            raise NotYetError(
+                f"kubectl {arguments[0]} takes longer than {error.timeout} s"
+            ) from error
         if ended.returncode:
             complaint = ended.stderr.strip().splitlines() or [f"exit status {ended.returncode}"]
-            raise NotYet(complaint[-1])
+            raise NotYetError(complaint[-1])
         return ended.stdout
 
-    def get(self, kind: str, name: str) -> dict:
+    def get(self, kind: str, name: str) -> Resource:
         """Return one object."""
-        return json.loads(self("get", kind, name, "--output=json"))
+        found: Resource = json.loads(self("get", kind, name, "--output=json"))
+        return found
 
 
 @dataclass(frozen=True)
@@ -74,35 +86,47 @@ class Counts:
         return sum(row[3] for row in self.rows)
 
 
-# --- what is asked ---------------------------------------------------------------------------------
+# --- what is asked --------------------------------------------------------------------------------
 
 
-def ready_or_why(resource: dict) -> None:
-    """Raise NotYet with the reason unless the resource is Ready in its present generation."""
+def ready_or_why(resource: Resource) -> None:
+    """Raise NotYetError with the reason unless the resource is Ready in its present generation."""
     name = f"{resource['kind']} {resource['metadata']['name']}"
     for condition in resource.get("status", {}).get("conditions", []):
         if condition["type"] == "Ready":
             if condition["status"] == "True":
                 return
-            raise NotYet(f"{name}: {condition['reason']}: {condition['message']}")
-    raise NotYet(f"{name}: the operator has not looked at it yet")
+            raise NotYetError(f"{name}: {condition['reason']}: {condition['message']}")
+    raise NotYetError(f"{name}: the operator has not looked at it yet")
+
+
+def parse_table(text: str) -> list[dict[str, str]]:
+    """Return the rows of a table: a line of names, one of dashes as wide as each column, rows."""
+    names, rule, *lines = text.splitlines()
+    columns = [match.span() for match in re.finditer("-+", rule)]
+    # The last column has no right edge: nothing follows it.
+    edges = [*columns[:-1], (columns[-1][0], None)]
+    header = [names[slice(*edge)].strip() for edge in edges]
+    return [
+        dict(zip(header, (line[slice(*e)].strip() for e in edges), strict=True)) for line in lines
+    ]
 
 
 def counts(kubectl: Kubectl) -> Counts:
-    """Return what the job has counted; raise NotYet while that is nothing."""
-    text = kubectl("exec", DRIVER, "--", "python3", "-m", "odradek_spark", "show", RESULT, "--json")
-    rows = tuple(
-        (str(row["minute"]), row["component"], row["severity"], int(row["lines"]))
-        for row in map(json.loads, text.splitlines())
-    )
+    """Return what the job has counted; raise NotYetError while that is nothing."""
+    text = kubectl("exec", DRIVER, "--", "python3", "-m", "odradek_spark", "show", RESULT)
+    rows = [
+        (row["minute"], row["component"], row["severity"], int(row["lines"]))
+        for row in parse_table(text)
+    ]
     found = Counts(tuple(sorted(rows, key=lambda row: (row[0], -row[3]))))
     if not found.lines:
-        raise NotYet("the job has counted nothing yet")
+        raise NotYetError("the job has counted nothing yet")
     return found
 
 
 def instant(kubectl: Kubectl, query: str) -> float:
-    """Return the single value of a Prometheus query; raise NotYet when there is none."""
+    """Return the single value of a Prometheus query; raise NotYetError when there is none."""
     path = (
         f"/api/v1/namespaces/{kubectl.namespace}/services/prometheus:9090/proxy"
         f"/api/v1/query?query={urllib.parse.quote(query)}"
@@ -110,29 +134,29 @@ def instant(kubectl: Kubectl, query: str) -> float:
     return single_value(json.loads(kubectl("get", "--raw", path)))
 
 
-def single_value(answer: dict) -> float:
-    """Return the value of an instant query's answer that is one sample; raise NotYet for none, or for NaN."""
+def single_value(answer: Resource) -> float:
+    """Return the value of an instant query; raise NotYetError when there is none or it is NaN."""
     samples = answer.get("data", {}).get("result", [])
     if not samples:
-        raise NotYet("Prometheus has no lag of the group yet")
+        raise NotYetError("Prometheus has no lag of the group yet")
     value = float(samples[0]["value"][1])
     if math.isnan(value):
-        raise NotYet("Prometheus has no number for the group's lag")
+        raise NotYetError("Prometheus has no number for the group's lag")
     return value
 
 
 def zero_lag(kubectl: Kubectl, partitions: int) -> int:
-    """Return 0 once Prometheus reports the lag of every partition and the sum is 0; raise NotYet until then."""
+    """Return 0 when Prometheus has the lag of every partition as 0; else raise NotYetError."""
     reported = int(instant(kubectl, PARTITIONS_QUERY))
     if reported < partitions:
-        raise NotYet(f"Prometheus has the lag of {reported} of {partitions} partitions")
+        raise NotYetError(f"Prometheus has the lag of {reported} of {partitions} partitions")
     lag = int(instant(kubectl, LAG_QUERY))
     if lag:
-        raise NotYet(f"total lag {lag}, catching up")
+        raise NotYetError(f"total lag {lag}, catching up")
     return lag
 
 
-def leaders(kubectl: Kubectl, cluster: dict) -> list[dict]:
+def leaders(kubectl: Kubectl, cluster: Resource) -> list[Resource]:
     """Return partition, leader, isr and replicas of the topic's partitions."""
     zookeeper = cluster["spec"]["zookeeper"]
     chroot = zookeeper.get("chroot", "/").rstrip("/")
@@ -140,15 +164,17 @@ def leaders(kubectl: Kubectl, cluster: dict) -> list[dict]:
     arguments = ["python3", "-", f"{zookeeper['connect']}{chroot}", TOPIC]
     pod = next((b["pod"] for b in cluster["status"]["brokers"] if b.get("registered")), None)
     if pod is None:
-        raise NotYet("no broker is registered")
-    return json.loads(kubectl("exec", "--stdin", pod, "--", *arguments, stdin=script))
+        raise NotYetError("no broker is registered")
+    answer = kubectl("exec", "--stdin", pod, "--", *arguments, stdin=script)
+    found: list[Resource] = json.loads(answer)
+    return found
 
 
-# --- how it is waited for --------------------------------------------------------------------------
+# --- how it is waited for -------------------------------------------------------------------------
 
 
 class Progress:
-    """One line on stderr for each new state of what is waited for, with the seconds since the start."""
+    """One line on stderr for each new state of what is waited for."""
 
     def __init__(self, deadline_s: float) -> None:
         self.started = time.monotonic()
@@ -162,26 +188,28 @@ class Progress:
             print(f"  [{elapsed:4.0f} s] {text}", file=sys.stderr, flush=True)
             self.last = text
 
-    def wait(self, what: str, ask: Callable[[], object]) -> object:
-        """Ask until it raises NotYet no more, and return the answer; raise TimeoutError at the deadline."""
+    def wait(self, what: str, ask: Callable[[], Answer]) -> Answer:
+        """Ask until it raises NotYetError no more; raise TimeoutError at the deadline."""
         while True:
             try:
                 return ask()
-            except NotYet as missing:
+            except NotYetError as missing:
                 self.tell(f"{what}: {missing}")
                 if time.monotonic() - self.started > self.deadline_s:
                     raise TimeoutError(f"{what}: {missing}") from missing
             time.sleep(POLL_S)
 
 
-# --- how it is printed -----------------------------------------------------------------------------
+# --- how it is printed ----------------------------------------------------------------------------
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """Return columns that are as wide as their widest cell; numbers stand right."""
     cells = [[str(cell) for cell in row] for row in (header, *rows)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
-    right = [bool(rows) and all(isinstance(row[i], int) for row in rows) for i in range(len(header))]
+    right = [
+        bool(rows) and all(isinstance(row[i], int) for row in rows) for i in range(len(header))
+    ]
     return "\n".join(
         "  "
         + "  ".join(
@@ -193,7 +221,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 
 def count_table(found: Counts, windows: int = 3) -> str:
-    """Return the rows of the newest windows, oldest first, and how many windows stand before them."""
+    """Return the rows of the newest windows, and how many windows there are."""
     minutes = sorted({row[0] for row in found.rows})
     shown = minutes[-windows:]
     rows = [row for row in found.rows if row[0] in shown]
@@ -202,7 +230,7 @@ def count_table(found: Counts, windows: int = 3) -> str:
     return text if not hidden else f"{text}\n  (the newest {len(shown)} of {len(minutes)} windows)"
 
 
-def broker_table(cluster: dict) -> str:
+def broker_table(cluster: Resource) -> str:
     """Return one row a broker; a star marks the controller."""
     status = cluster["status"]
     return table(
@@ -221,12 +249,17 @@ def broker_table(cluster: dict) -> str:
     )
 
 
-def leader_table(partitions: Sequence[dict]) -> str:
+def leader_table(partitions: Sequence[Resource]) -> str:
     """Return one row a partition."""
     return table(
         ("PARTITION", "LEADER", "IN SYNC", "REPLICAS"),
         [
-            (p["partition"], p["leader"], ",".join(map(str, p["isr"])), ",".join(map(str, p["replicas"])))
+            (
+                p["partition"],
+                p["leader"],
+                ",".join(map(str, p["isr"])),
+                ",".join(map(str, p["replicas"])),
+            )
             for p in partitions
         ],
     )
@@ -244,7 +277,9 @@ def further(namespace: str, address: str) -> str:
   kcat -b {address} -C -t {TOPIC} -o -5 -e             the last lines of each partition"""
 
 
-def report(namespace: str, found: Counts, cluster: dict, partitions: Sequence[dict], lag: int) -> str:
+def report(
+    namespace: str, found: Counts, cluster: Resource, partitions: Sequence[Resource], lag: int
+) -> str:
     """Return everything that is shown."""
     brokers = cluster["status"]["brokers"]
     address = next((b["address"] for b in brokers if b.get("address")), "BROKER:9092")
@@ -268,13 +303,13 @@ Lines counted:             {found.lines}
 Total lag in Prometheus:   {lag}"""
 
 
-# --- the whole -------------------------------------------------------------------------------------
+# --- the whole ------------------------------------------------------------------------------------
 
 
 def collect(kubectl: Kubectl, progress: Progress) -> str:
     """Wait for each stage of the path in its order, and return the report."""
 
-    def ready(kind: str, name: str) -> dict:
+    def ready(kind: str, name: str) -> Resource:
         resource = kubectl.get(kind, name)
         ready_or_why(resource)
         return resource

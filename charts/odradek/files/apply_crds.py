@@ -1,11 +1,14 @@
 """Applies the chart's CRDs to the cluster, before an upgrade of the release.
 
-Helm installs the folder crds/ of a chart once and never touches it again, so a release that is upgraded would run a
-new operator against old schemas. This script runs as a pre-upgrade Job in the operator's image, with Python's
-standard library only: each file NAME.yaml of the given folder goes to the API server as a server-side apply of the
-CustomResourceDefinition NAME, and the script ends when the API server has established every one. It never deletes:
-deleting a CRD deletes every resource of its kind.
+Helm installs the folder crds/ of a chart once and never touches it again, so a release that is
+upgraded would run a new operator against old schemas. This script runs as a pre-upgrade Job in
+the operator's image, with Python's standard library only: each file NAME.yaml of the given folder
+goes to the API server as a server-side apply of the CustomResourceDefinition NAME, and the script
+ends when the API server has established every one. It never deletes: deleting a CRD deletes every
+resource of its kind.
 """
+
+# ruff: noqa: T201 - what a script prints is its result
 
 import http.client
 import json
@@ -14,6 +17,7 @@ import pathlib
 import ssl
 import sys
 import time
+from typing import Any
 
 FIELD_MANAGER = "odradek-chart"
 ESTABLISH_TIMEOUT_S = 60.0
@@ -36,11 +40,9 @@ class Api:
         self.service_account = service_account
         self.tls = ssl.create_default_context(cafile=str(service_account / "ca.crt"))
 
-    def call(self, method: str, path: str, body: bytes | None = None) -> dict:
+    def call(self, method: str, path: str, body: bytes | None = None) -> dict[str, Any]:
         """Send one request and return the answer's JSON object; raise ApiError on a refusal."""
-        connection = http.client.HTTPSConnection(
-            self.host, self.port, timeout=30, context=self.tls
-        )
+        connection = http.client.HTTPSConnection(self.host, self.port, timeout=30, context=self.tls)
         headers = {
             "Authorization": f"Bearer {(self.service_account / 'token').read_text().strip()}",
             "Accept": "application/json",
@@ -54,17 +56,21 @@ class Api:
             connection.close()
         if response.status >= 300:
             raise ApiError(f"{method} {path}: {response.status} {text}")
-        return json.loads(text)
+        answer: dict[str, Any] = json.loads(text)
+        return answer
 
 
-def is_established(crd: dict) -> bool:
+def is_established(crd: dict[str, Any]) -> bool:
     """Tell whether the API server serves the CRD."""
     conditions = crd.get("status", {}).get("conditions", [])
     return any(c["type"] == "Established" and c["status"] == "True" for c in conditions)
 
 
 def apply(api: Api, folder: pathlib.Path) -> list[str]:
-    """Apply every NAME.yaml of the folder and return the names; force takes over fields that Helm's first install owns."""
+    """Apply every NAME.yaml of the folder and return the names.
+
+    force takes over the fields that Helm's first installation owns.
+    """
     names = sorted(path.stem for path in folder.glob("*.yaml"))
     if not names:
         raise ApiError(f"no CRD in {folder}")
