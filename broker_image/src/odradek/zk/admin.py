@@ -1,0 +1,178 @@
+"""What several writers share: rules for topic names, and topic changes as lists of operations.
+
+The broker (asyncio), the operator (plain kazoo) and Kafka's own tools all create, grow and delete
+topics by writing the same znodes; the controller sees the change and acts. Here each change is one
+transaction where ZooKeeper allows it: a topic never appears without its configuration.
+`session.Session.multi` or `operations.commit` applies the lists.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+
+from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
+
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.zk import znodes
+from odradek.zk.operations import Create, Operation, SetData, TransactionFailedError
+from odradek.zk.session import Session
+from odradek.zk.znodes import BrokerId, BrokerRegistration, ConfigChange, TopicAssignment
+
+LONGEST_TOPIC_NAME = 249  # with "-" and a partition number it must fit into a folder's name
+_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
+
+
+def check_topic_name(topic: str) -> None:
+    """Raise KafkaError INVALID_TOPIC_EXCEPTION for a name that Kafka does not allow."""
+    if not topic:
+        reason = "it is empty"
+    elif topic in (".", ".."):
+        reason = "it is '.' or '..'"
+    elif len(topic) > LONGEST_TOPIC_NAME:
+        reason = f"it is {len(topic)} characters long, the limit is {LONGEST_TOPIC_NAME}"
+    elif not _TOPIC_NAME.fullmatch(topic):
+        reason = "it has other characters than ASCII letters, digits, '.', '_' and '-'"
+    else:
+        return
+    raise KafkaError(
+        ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name {topic[:300]!r} is illegal: {reason}"
+    )
+
+
+def check_collision(topic: str, existing: Iterable[str]) -> None:
+    """Raise INVALID_TOPIC_EXCEPTION if an existing name differs only in '.' and '_'.
+
+    Metric names have '_' for both, so two such topics could not be told apart.
+    """
+    plain = topic.replace(".", "_")
+    rivals = [name for name in existing if name != topic and name.replace(".", "_") == plain]
+    if rivals:
+        raise KafkaError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"Topic {topic!r} collides with existing topics: {', '.join(sorted(rivals))}",
+        )
+
+
+def create_topic(
+    topic: str,
+    assignment: TopicAssignment,
+    config: Mapping[str, str],
+    *,
+    config_exists: bool = False,
+) -> list[Operation]:
+    """Return what creates a topic: configuration first, then partitions, in one transaction.
+
+    `config_exists` replaces a configuration that an earlier topic of this name left behind.
+    """
+    path, data = znodes.topic_config_path(topic), znodes.encode_config(config)
+    return [
+        SetData(path, data) if config_exists else Create(path, data),
+        Create(znodes.topic_path(topic), znodes.encode_topic(assignment)),
+    ]
+
+
+def grow_topic(topic: str, assignment: TopicAssignment, version: int) -> list[Operation]:
+    """Return what gives a topic all partitions of `assignment`, if its znode has this version."""
+    return [SetData(znodes.topic_path(topic), znodes.encode_topic(assignment), version)]
+
+
+def request_deletion(topic: str) -> list[Operation]:
+    """Return what asks the controller to delete a topic."""
+    return [Create(znodes.delete_topic_path(topic))]
+
+
+def change_config(
+    entity_type: str, name: str, config: Mapping[str, str], version: int | None
+) -> list[Operation]:
+    """Return what replaces the overrides of an entity and tells the brokers.
+
+    `version` is that of its znode as it was read, None where there was none.
+    """
+    path, data = znodes.config_path(entity_type, name), znodes.encode_config(config)
+    notice = znodes.encode_config_change(ConfigChange(f"{entity_type}/{name}"))
+    return [
+        Create(path, data) if version is None else SetData(path, data, version),
+        Create(
+            f"{znodes.CONFIG_CHANGES_PATH}/{znodes.CONFIG_CHANGE_PREFIX}", notice, sequence=True
+        ),
+    ]
+
+
+# --- the same from asyncio, with Kafka's error codes --------------------------------------------
+
+
+async def apply_create_topic(
+    session: Session, topic: str, assignment: TopicAssignment, config: Mapping[str, str]
+) -> None:
+    """Create a topic. Raises KafkaError TOPIC_ALREADY_EXISTS."""
+    config_exists = False
+    while True:
+        try:
+            wanted = create_topic(topic, assignment, config, config_exists=config_exists)
+            await session.multi(wanted)
+        except TransactionFailedError as failure:
+            is_config = failure.index == 0
+            if is_config and isinstance(failure.error, NodeExistsError | NoNodeError):
+                if await session.exists(znodes.topic_path(topic)) is None:
+                    config_exists = isinstance(failure.error, NodeExistsError)
+                    continue
+            elif not isinstance(failure.error, NodeExistsError):
+                raise
+            raise KafkaError(
+                ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{topic}' already exists."
+            ) from None
+        return
+
+
+async def apply_grow_topic(
+    session: Session, topic: str, added: Mapping[int, tuple[BrokerId, ...]]
+) -> None:
+    """Add partitions to a topic.
+
+    Raises KafkaError UNKNOWN_TOPIC_OR_PARTITION, or INVALID_PARTITIONS where one exists already.
+    """
+    path = znodes.topic_path(topic)
+    while True:
+        try:
+            data, stat = await session.get(path)
+            current = znodes.decode_topic(path, data)
+            if current.partitions.keys() & added.keys():
+                raise KafkaError(
+                    ErrorCode.INVALID_PARTITIONS,
+                    f"Topic '{topic}' already has {len(current.partitions)} partitions.",
+                )
+            grown = TopicAssignment(
+                {**current.partitions, **added}, current.adding, current.removing, current.topic_id
+            )
+            await session.multi(grow_topic(topic, grown, stat.version))
+        except NoNodeError:
+            raise _unknown_topic(topic) from None
+        except TransactionFailedError as failure:
+            if isinstance(failure.error, BadVersionError):
+                continue  # somebody else changed the topic: look again
+            if isinstance(failure.error, NoNodeError):
+                raise _unknown_topic(topic) from None
+            raise
+        return
+
+
+async def apply_request_deletion(session: Session, topic: str) -> None:
+    """Ask for a deletion; asking twice is no error. Raises UNKNOWN_TOPIC_OR_PARTITION."""
+    if await session.exists(znodes.topic_path(topic)) is None:
+        raise _unknown_topic(topic)
+    try:
+        await session.multi(request_deletion(topic))
+    except TransactionFailedError as failure:
+        if not isinstance(failure.error, NodeExistsError):
+            raise
+
+
+def _unknown_topic(topic: str) -> KafkaError:
+    return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{topic}' does not exist.")
+
+
+async def read_brokers(session: Session) -> dict[BrokerId, BrokerRegistration]:
+    """Return the registered brokers."""
+    names = await session.children(znodes.BROKER_IDS_PATH)
+    found = await session.get_all(f"{znodes.BROKER_IDS_PATH}/{name}" for name in names)
+    registrations = (znodes.decode_broker(path, data) for path, (data, _) in found.items())
+    return {registration.broker_id: registration for registration in registrations}

@@ -1,0 +1,153 @@
+"""A broker's place in the cluster: its ephemeral /brokers/ids/N, and the cluster's identity.
+
+The znode lives as long as the session. After a crash the one of the previous incarnation lingers
+until its session expires, so an existing znode is waited for; one that outlives the wait belongs to
+a living broker with the same id, and registering fails. After the session was lost the broker
+registers again, and then tells its listeners, the controller among them: a broker must be
+registered before it may be elected.
+"""
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Awaitable, Callable
+
+from odradek.zk import znodes
+from odradek.zk.session import (
+    ConnectionLoss,
+    NodeExistsError,
+    NoNodeError,
+    Session,
+    SessionExpiredError,
+    SessionState,
+    WatchEvent,
+)
+from odradek.zk.znodes import BrokerRegistration
+
+logger = logging.getLogger(__name__)
+
+# A server rounds the end of a session up to its next tick, and asks its leader; half a time-out
+# more than the time-out covers both.
+LINGER_FACTOR = 1.5
+
+
+class DuplicateBrokerError(Exception):
+    """A living broker has this broker.id."""
+
+
+class ForeignClusterError(Exception):
+    """The log directories belong to another cluster than the one in ZooKeeper."""
+
+
+async def create_persistent_paths(session: Session) -> None:
+    """Create the znodes that every cluster has, where they are missing."""
+    for path in znodes.PERSISTENT_PATHS:
+        await session.ensure(path)
+
+
+async def ensure_cluster_id(session: Session, expected: str | None = None) -> str:
+    """Return the id of the cluster, making one if it is new.
+
+    `expected` is what the log directories remember; ForeignClusterError is raised where it differs.
+    """
+    await session.ensure("/cluster")
+    while True:
+        try:
+            data, _ = await session.get(znodes.CLUSTER_ID_PATH)
+        except NoNodeError:
+            fresh = expected or znodes.new_cluster_id(uuid.uuid4())
+            try:
+                await session.create(znodes.CLUSTER_ID_PATH, znodes.encode_cluster_id(fresh))
+            except (NodeExistsError, ConnectionLoss):
+                continue  # another broker was first, or the answer was lost: read again
+            return fresh
+        found = znodes.decode_cluster_id(znodes.CLUSTER_ID_PATH, data)
+        if expected is not None and found != expected:
+            raise ForeignClusterError(f"log directories belong to cluster {expected}, not {found}")
+        return found
+
+
+class Registration:
+    """Keeps one broker registered. `epoch` is the broker epoch, the czxid of its znode (KIP-380).
+
+    `registration` makes the payload at the moment of writing. `start` registers once, `run` keeps
+    registered until cancelled. Both raise DuplicateBrokerError.
+    """
+
+    def __init__(self, session: Session, registration: Callable[[], BrokerRegistration]) -> None:
+        self.epoch = -1
+        self._session = session
+        self._registration = registration
+        self._expired = asyncio.Event()
+        self._listeners: list[Callable[[], Awaitable[None]]] = []
+
+    def on_registered(self, listener: Callable[[], Awaitable[None]]) -> None:
+        """Call `listener` after each registration that follows a lost session."""
+        self._listeners.append(listener)
+
+    async def start(self) -> None:
+        """Register for the first time."""
+        self._session.on_state(self._note_state)
+        await self._register()
+
+    async def run(self) -> None:
+        """Register again whenever the session was lost."""
+        while True:
+            await self._expired.wait()
+            self._expired.clear()
+            await self._register()
+            if not self._expired.is_set():
+                for listener in self._listeners:
+                    await listener()
+
+    def _note_state(self, state: SessionState) -> None:
+        if state is SessionState.EXPIRED:
+            self.epoch = -1
+            self._expired.set()
+
+    async def _register(self) -> None:
+        registration = self._registration()
+        path = znodes.broker_path(registration.broker_id)
+        data = znodes.encode_broker(registration)
+        give_up = asyncio.get_running_loop().time() + (
+            self._session.negotiated_timeout_ms / 1000 * LINGER_FACTOR
+        )
+        while True:
+            try:
+                await self._session.create(path, data, ephemeral=True, make_parents=True)
+            except NodeExistsError:
+                if not await self._settle_existing(path, data, give_up):
+                    continue
+            except (ConnectionLoss, SessionExpiredError):
+                continue  # the outcome is unknown, or the znode went with its session: try again
+            stat = await self._session.exists(path)
+            if stat is not None and stat.owner == self._session.session_id:
+                self.epoch = stat.czxid
+                logger.info("broker %d registered, epoch %d", registration.broker_id, self.epoch)
+                return
+
+    async def _settle_existing(self, path: str, data: bytes, give_up: float) -> bool:
+        """Return True once the znode is this session's; False when it went and may be created."""
+        gone = asyncio.Event()
+
+        def notice(_: WatchEvent) -> None:
+            gone.set()
+
+        try:
+            found, stat = await self._session.get(path, notice)
+        except NoNodeError:
+            return False
+        if stat.owner == self._session.session_id:
+            await self._session.set(path, data)
+            return True
+        try:
+            async with asyncio.timeout_at(give_up):
+                logger.info("waiting for the end of session %#x, which holds %s", stat.owner, path)
+                await gone.wait()
+        except TimeoutError:
+            holder = znodes.decode_broker(path, found)
+            raise DuplicateBrokerError(
+                f"broker.id {holder.broker_id} is taken by a living broker at "
+                f"{', '.join(map(str, holder.endpoints))}"
+            ) from None
+        return False

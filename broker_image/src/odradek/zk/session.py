@@ -1,0 +1,449 @@
+"""One ZooKeeper session for asyncio.
+
+kazoo runs the connection in threads of its own. A call here queues a request with kazoo and awaits
+a future; kazoo's completion thread appends the answer to an inbox and wakes the loop once for all
+that came meanwhile, so a thousand pipelined reads cost a handful of wake-ups. Watches and state
+changes come to the loop the same way.
+
+Reads are repeated when the connection breaks under them. Writes are not: `ConnectionLoss` says that
+the outcome is unknown, and only the caller can tell what to look at. While the connection is down
+calls wait; when the session turns out to have expired they raise `SessionExpiredError`, kazoo
+starts a new session, and the owners of ephemeral znodes and watches put them back when told
+CONNECTED.
+
+kazoo forgets all watches when a connection breaks (it sends no SetWatches), so CONNECTED after
+SUSPENDED means: read again and watch again. Watches lost this way do not fire.
+
+`deadline` answers whether the session can have ended unseen. The server counts the time-out from
+the last packet it got; an answer proves that the server got the question, no earlier than it was
+sent. So the session lives at least until (start of the last answered call) + time-out, and a
+heartbeat call keeps that moment fresh. kazoo itself reports only SUSPENDED while it is cut off.
+"""
+
+import asyncio
+import contextlib
+import enum
+import logging
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import (
+    BadVersionError,
+    ConnectionClosedError,
+    ConnectionLoss,
+    KazooException,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    SessionExpiredError,
+)
+from kazoo.protocol.serialization import Connect
+from kazoo.protocol.states import EventType, KazooState, KeeperState
+from kazoo.retry import KazooRetry
+
+from odradek.zk import operations
+from odradek.zk.operations import ANY_VERSION, Operation
+
+__all__ = [
+    "BadVersionError",
+    "ConnectionLoss",
+    "NoNodeError",
+    "NodeExistsError",
+    "NotEmptyError",
+    "Session",
+    "SessionExpiredError",
+    "SessionState",
+    "Stat",
+    "WatchEvent",
+]
+
+logger = logging.getLogger(__name__)
+
+# Heartbeats in one session time-out: `deadline` is never older than this part of it.
+HEARTBEATS_PER_TIMEOUT = 6
+FIRST_RECONNECT_SECONDS = 0.05
+LONGEST_RECONNECT_SECONDS = 0.5
+
+
+class SessionState(enum.Enum):
+    """What the session knows of itself."""
+
+    CONNECTED = "connected"
+    SUSPENDED = "suspended"
+    EXPIRED = "expired"
+    CLOSED = "closed"
+
+
+class WatchKind(enum.Enum):
+    """What a watch saw."""
+
+    CREATED = EventType.CREATED
+    DELETED = EventType.DELETED
+    CHANGED = EventType.CHANGED
+    CHILDREN = EventType.CHILD
+
+
+@dataclass(frozen=True, slots=True)
+class WatchEvent:
+    """One firing of a one-shot watch."""
+
+    kind: WatchKind
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    """What ZooKeeper tells of a znode beside its data. `owner` is the session of an ephemeral."""
+
+    version: int
+    cversion: int
+    czxid: int
+    mzxid: int
+    owner: int
+    children: int
+
+
+Watch = Callable[[WatchEvent], None]
+StateListener = Callable[[SessionState], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _KazooWatch:
+    """Hands kazoo's event to the loop; equal for equal callbacks, so kazoo keeps one a path."""
+
+    session: "Session"
+    callback: Watch
+
+    def __call__(self, event: Any) -> None:
+        if event.type != EventType.NONE:  # NONE: the connection broke, see the module's docstring
+            fired = WatchEvent(WatchKind(event.type), event.path)
+            self.session._post(self.callback, fired)
+
+
+class Session:
+    """A session with the servers of a connect string `host:port[,host:port...][/chroot]`.
+
+    Used from one event loop only. `timeout_ms` is asked for; the servers may grant another within
+    their bounds (`negotiated_timeout_ms`).
+    """
+
+    def __init__(
+        self,
+        connect: str,
+        timeout_ms: int,
+        connection_timeout_ms: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.connect = connect
+        self.timeout_ms = timeout_ms
+        self.negotiated_timeout_ms = timeout_ms
+        self.state = SessionState.CLOSED
+        self.generation = 0
+        self.deadline = float("-inf")
+        self._connection_timeout_ms = connection_timeout_ms or timeout_ms
+        self._clock = clock
+        self._listeners: list[StateListener] = []
+        self._inbox: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
+        self._inbox_lock = threading.Lock()
+        self._client: Any = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._heartbeat: asyncio.TimerHandle | None = None
+        self._connected = asyncio.Event()
+
+    # --- life ---
+
+    async def start(self) -> None:
+        """Connect, creating the chroot where it is missing. Raises ConnectionError."""
+        self._loop = asyncio.get_running_loop()
+        hosts, slash, chroot = self.connect.partition("/")
+        if slash and chroot.strip("/"):
+            await self._create_chroot(hosts, "/" + chroot.strip("/"))
+        self._client = _new_client(self.connect, self.timeout_ms)
+        _note_negotiated_timeout(self._client, self._set_negotiated_timeout)
+        self._client.add_listener(self._kazoo_state)
+        self._client.start_async()
+        try:
+            async with asyncio.timeout(self._connection_timeout_ms / 1000):
+                await self._connected.wait()
+        except TimeoutError:
+            await self.close()
+            raise ConnectionError(
+                f"no ZooKeeper at {self.connect} within {self._connection_timeout_ms} ms"
+            ) from None
+        self._beat()
+
+    async def _create_chroot(self, hosts: str, chroot: str) -> None:
+        client = _new_client(hosts, self.timeout_ms)
+        try:
+            await asyncio.to_thread(client.start, self._connection_timeout_ms / 1000)
+            await asyncio.to_thread(client.ensure_path, chroot)
+        except client.handler.timeout_exception:
+            raise ConnectionError(
+                f"no ZooKeeper at {hosts} within {self._connection_timeout_ms} ms"
+            ) from None
+        finally:
+            await asyncio.to_thread(_stop, client)
+
+    async def close(self) -> None:
+        """End the session; its ephemeral znodes go at once. Idempotent."""
+        if self._heartbeat is not None:
+            self._heartbeat.cancel()
+            self._heartbeat = None
+        client, self._client = self._client, None
+        if client is not None:
+            await asyncio.to_thread(_stop, client)
+        self.state = SessionState.CLOSED
+        self.deadline = float("-inf")
+
+    @property
+    def session_id(self) -> int:
+        """Return the owner of the session's ephemeral znodes, 0 while there is none."""
+        if self._client is None or self._client.client_id is None:
+            return 0
+        return int(self._client.client_id[0])
+
+    def on_state(self, listener: StateListener) -> Callable[[], None]:
+        """Call `listener` on the loop at every change of state; returns what takes it off again."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    # --- reads ---
+
+    async def get(self, path: str, watch: Watch | None = None) -> tuple[bytes, Stat]:
+        """Return data and stat. Raises NoNodeError."""
+        data, stat = await self._read(lambda c: c.get_async(path, self._watch(watch)))
+        return data or b"", _stat(stat)
+
+    async def exists(self, path: str, watch: Watch | None = None) -> Stat | None:
+        """Return the stat, or None; the watch also sees the znode's creation."""
+        stat = await self._read(lambda c: c.exists_async(path, self._watch(watch)))
+        return None if stat is None else _stat(stat)
+
+    async def children(self, path: str, watch: Watch | None = None) -> list[str]:
+        """Return the names of the children, sorted. Raises NoNodeError."""
+        return sorted(await self._read(lambda c: c.get_children_async(path, self._watch(watch))))
+
+    async def get_all(
+        self, paths: Iterable[str], watch: Watch | None = None
+    ) -> dict[str, tuple[bytes, Stat]]:
+        """Read many znodes in one pipeline; those that do not exist are left out."""
+
+        async def get_one(path: str) -> tuple[bytes, Stat] | None:
+            try:
+                return await self.get(path, watch)
+            except NoNodeError:
+                return None
+
+        wanted = list(paths)
+        found = await asyncio.gather(*map(get_one, wanted))
+        return {path: one for path, one in zip(wanted, found, strict=True) if one is not None}
+
+    # --- writes ---
+
+    async def create(
+        self,
+        path: str,
+        data: bytes = b"",
+        *,
+        ephemeral: bool = False,
+        sequence: bool = False,
+        make_parents: bool = False,
+    ) -> str:
+        """Create a znode and return its path. Raises NodeExistsError, NoNodeError (no parent)."""
+        return str(
+            await self._call(
+                lambda c: c.create_async(
+                    path, data, ephemeral=ephemeral, sequence=sequence, makepath=make_parents
+                )
+            )
+        )
+
+    async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Stat:
+        """Replace the data and return the new stat. Raises BadVersionError, NoNodeError."""
+        return _stat(await self._call(lambda c: c.set_async(path, data, version)))
+
+    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        """Delete a znode. Raises BadVersionError, NoNodeError, NotEmptyError."""
+        await self._call(lambda c: c.delete_async(path, version))
+
+    async def ensure(self, path: str) -> None:
+        """Create a persistent znode and its parents where they are missing."""
+        await self._read(lambda c: c.ensure_path_async(path))
+
+    async def multi(self, wanted: Sequence[Operation]) -> list[Any]:
+        """Apply all operations or none.
+
+        Returns one result an operation: the path of Create, the Stat of SetData, True otherwise.
+        Raises operations.TransactionFailedError naming the operation that failed.
+        """
+
+        def commit(client: Any) -> Any:
+            transaction = client.transaction()
+            operations.fill(transaction, wanted)
+            return transaction.commit_async()
+
+        results = operations.check_results(wanted, await self._call(commit))
+        return [
+            _stat(result) if isinstance(operation, operations.SetData) else result
+            for operation, result in zip(wanted, results, strict=True)
+        ]
+
+    # --- calls to kazoo ---
+
+    def _watch(self, watch: Watch | None) -> _KazooWatch | None:
+        return None if watch is None else _KazooWatch(self, watch)
+
+    async def _read(self, request: Callable[[Any], Any]) -> Any:
+        """Repeat a call that changes nothing until the connection holds or the session is over."""
+        while True:
+            try:
+                return await self._call(request)
+            except ConnectionLoss:
+                # kazoo holds the next try back until it is connected again.
+                await asyncio.sleep(0)
+
+    def _call(self, request: Callable[[Any], Any]) -> Awaitable[Any]:
+        if self._client is None or self._loop is None:
+            raise ConnectionClosedError("the session is closed")
+        future: asyncio.Future[Any] = self._loop.create_future()
+        started, generation = self._clock(), self.generation
+        result = request(self._client)
+        result.rawlink(lambda done: self._post(self._settle, future, done, started, generation))
+        return future
+
+    def _settle(
+        self, future: asyncio.Future[Any], done: Any, started: float, generation: int
+    ) -> None:
+        error = done.exception
+        if error is None or _is_answer(error):
+            self._note_exchange(started, generation)
+        if future.done():
+            return
+        if error is None:
+            future.set_result(done.value)
+        else:
+            future.set_exception(error)
+
+    def _note_exchange(self, started: float, generation: int) -> None:
+        if generation == self.generation and self.state is not SessionState.EXPIRED:
+            self.deadline = max(self.deadline, started + self.negotiated_timeout_ms / 1000)
+
+    def _beat(self) -> None:
+        """Ask the server something cheap, and again before a part of the time-out is over."""
+        if self._client is None or self._loop is None:
+            return
+        if self.state is SessionState.CONNECTED:
+            started, generation = self._clock(), self.generation
+            answer = self._client.exists_async("/")
+            answer.rawlink(lambda done: self._post(self._heard, done, started, generation))
+        pause = self.negotiated_timeout_ms / 1000 / HEARTBEATS_PER_TIMEOUT
+        if self._heartbeat is not None:
+            self._heartbeat.cancel()
+        self._heartbeat = self._loop.call_later(pause, self._beat)
+
+    def _heard(self, done: Any, started: float, generation: int) -> None:
+        if done.exception is None or _is_answer(done.exception):
+            self._note_exchange(started, generation)
+
+    # --- from kazoo's threads to the loop ---
+
+    def _post(self, callback: Callable[..., None], *arguments: Any) -> None:
+        """Run a callback on the loop; called from any thread."""
+        loop = self._loop
+        if loop is None or loop.is_closed():
+            return
+        with self._inbox_lock:
+            is_first = not self._inbox
+            self._inbox.append((callback, arguments))
+        if is_first:
+            with contextlib.suppress(RuntimeError):  # the loop closed since it was looked at
+                loop.call_soon_threadsafe(self._drain)
+
+    def _drain(self) -> None:
+        with self._inbox_lock:
+            came, self._inbox = self._inbox, []
+        for callback, arguments in came:
+            try:
+                callback(*arguments)
+            except Exception:
+                logger.exception("a ZooKeeper callback failed")
+
+    def _kazoo_state(self, state: str) -> None:
+        """Note a change of state; called by kazoo's connection thread."""
+        if state == KazooState.CONNECTED:
+            new = SessionState.CONNECTED
+        elif state == KazooState.SUSPENDED:
+            new = SessionState.SUSPENDED
+        elif self._client is not None and self._client.client_state == KeeperState.CLOSED:
+            new = SessionState.CLOSED
+        else:
+            new = SessionState.EXPIRED
+        self._post(self._enter, new)
+
+    def _enter(self, state: SessionState) -> None:
+        if self._client is None:
+            return
+        self.state = state
+        if state is SessionState.EXPIRED:
+            self.generation += 1
+            self.deadline = float("-inf")
+        if state is SessionState.CONNECTED:
+            self._connected.set()
+            self._beat()
+        logger.info("ZooKeeper session %#x is %s", self.session_id, state.value)
+        for listener in list(self._listeners):
+            listener(state)
+
+    def _set_negotiated_timeout(self, timeout_ms: int) -> None:
+        self.negotiated_timeout_ms = timeout_ms
+
+
+def _new_client(hosts: str, timeout_ms: int) -> Any:
+    retry = KazooRetry(
+        max_tries=-1,
+        delay=FIRST_RECONNECT_SECONDS,
+        backoff=2,
+        max_delay=LONGEST_RECONNECT_SECONDS,
+    )
+    return KazooClient(hosts=hosts, timeout=timeout_ms / 1000, connection_retry=retry)
+
+
+def _stop(client: Any) -> None:
+    client.stop()
+    client.close()
+
+
+def _note_negotiated_timeout(client: Any, tell: Callable[[int], None]) -> None:
+    """Learn what time-out the server grants, which kazoo reads and keeps to itself."""
+    connection = client._connection
+    invoke = connection._invoke
+
+    def invoke_and_note(timeout: float, request: Any, xid: int | None = None) -> Any:
+        answer = invoke(timeout, request, xid)
+        if isinstance(request, Connect) and answer[0].time_out > 0:
+            tell(answer[0].time_out)
+        return answer
+
+    connection._invoke = invoke_and_note
+
+
+def _is_answer(error: Exception) -> bool:
+    """Say whether the server answered, if only with a refusal."""
+    return isinstance(error, KazooException) and not isinstance(
+        error, ConnectionLoss | SessionExpiredError | ConnectionClosedError
+    )
+
+
+def _stat(stat: Any) -> Stat:
+    return Stat(
+        version=stat.version,
+        cversion=stat.cversion,
+        czxid=stat.czxid,
+        mzxid=stat.mzxid,
+        owner=stat.ephemeralOwner,
+        children=stat.numChildren,
+    )

@@ -1,0 +1,109 @@
+"""Topic changes that broker, operator and real tools share, on a real ZooKeeper."""
+
+import asyncio
+
+import pytest
+
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.zk import admin, operations, znodes
+from odradek.zk.registration import create_persistent_paths
+from odradek.zk.znodes import BrokerId, TopicAssignment
+
+ASSIGNMENT = TopicAssignment({0: (BrokerId(1), BrokerId(2))})
+
+
+@pytest.fixture
+async def session(sessions):
+    opened = await sessions()
+    await create_persistent_paths(opened)
+    return opened
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("", "empty"),
+        (".", "'.' or '..'"),
+        ("..", "'.' or '..'"),
+        ("a" * 250, "250 characters"),
+        ("a b", "other characters"),
+        ("a/b", "other characters"),
+        ("é", "other characters"),
+        ("a\n", "other characters"),
+    ],
+)
+def test_illegal_topic_names_are_refused(name, words):
+    with pytest.raises(KafkaError, match=words) as caught:
+        admin.check_topic_name(name)
+    assert caught.value.code == ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
+def test_legal_names_pass_and_collisions_are_named():
+    for name in ("a", "A-b_c.9", "a" * 249, "__consumer_offsets", "..."):
+        admin.check_topic_name(name)
+    admin.check_collision("a.b", ["a.b", "c"])
+    with pytest.raises(KafkaError, match=r"a_b"):
+        admin.check_collision("a.b", ["a_b", "c"])
+
+
+async def test_topic_comes_with_its_configuration(session):
+    await admin.apply_create_topic(session, "t", ASSIGNMENT, {"retention.ms": "1"})
+    assert (await session.get("/brokers/topics/t"))[0] == znodes.encode_topic(ASSIGNMENT)
+    assert (await session.get("/config/topics/t"))[0] == znodes.encode_config({"retention.ms": "1"})
+    with pytest.raises(KafkaError) as caught:
+        await admin.apply_create_topic(session, "t", ASSIGNMENT, {})
+    assert caught.value.code == ErrorCode.TOPIC_ALREADY_EXISTS
+    assert b"retention" in (await session.get("/config/topics/t"))[0]
+
+
+async def test_configuration_left_behind_is_replaced(session):
+    await session.create("/config/topics/t", znodes.encode_config({"cleanup.policy": "compact"}))
+    await admin.apply_create_topic(session, "t", ASSIGNMENT, {})
+    assert (await session.get("/config/topics/t"))[0] == znodes.encode_config({})
+
+
+async def test_racing_creators_make_one_topic(sessions, session):
+    other = await sessions()
+    results = await asyncio.gather(
+        *(admin.apply_create_topic(one, "t", ASSIGNMENT, {}) for one in (session, other)),
+        return_exceptions=True,
+    )
+    assert sorted(map(str, results)) == ["None", "TOPIC_ALREADY_EXISTS: Topic 't' already exists."]
+
+
+async def test_growth_keeps_old_partitions_and_loses_no_race(sessions, session):
+    await admin.apply_create_topic(session, "t", ASSIGNMENT, {})
+    other = await sessions()
+    results = await asyncio.gather(
+        admin.apply_grow_topic(session, "t", {1: (BrokerId(2),)}),
+        admin.apply_grow_topic(other, "t", {1: (BrokerId(1),)}),
+        return_exceptions=True,
+    )
+    assert [type(one) for one in results if one is not None] == [KafkaError]
+    data, _ = await session.get("/brokers/topics/t")
+    grown = znodes.decode_topic("/brokers/topics/t", data)
+    assert grown.partitions[0] == (1, 2)
+    assert set(grown.partitions) == {0, 1}
+    with pytest.raises(KafkaError, match="UNKNOWN_TOPIC_OR_PARTITION"):
+        await admin.apply_grow_topic(session, "missing", {1: (BrokerId(1),)})
+
+
+async def test_deletion_is_asked_for_once(session):
+    await admin.apply_create_topic(session, "t", ASSIGNMENT, {})
+    await admin.apply_request_deletion(session, "t")
+    await admin.apply_request_deletion(session, "t")
+    assert await session.children("/admin/delete_topics") == ["t"]
+    with pytest.raises(KafkaError, match="UNKNOWN_TOPIC_OR_PARTITION"):
+        await admin.apply_request_deletion(session, "missing")
+
+
+async def test_config_change_leaves_a_notice_in_the_same_transaction(server, chroot, session):
+    with server.client(chroot) as client:
+        operations.commit(client, admin.change_config("topics", "t", {"a": "1"}, None))
+        operations.commit(client, admin.change_config("topics", "t", {"a": "2"}, 0))
+        with pytest.raises(operations.TransactionFailedError):
+            operations.commit(client, admin.change_config("topics", "t", {"a": "3"}, 0))
+    names = await session.children("/config/changes")
+    assert [znodes.parse_sequence(name, znodes.CONFIG_CHANGE_PREFIX) for name in names] == [0, 1]
+    data, _ = await session.get(f"/config/changes/{names[0]}")
+    assert data == b'{"version":2,"entity_path":"topics/t"}'

@@ -1,0 +1,86 @@
+"""Registration of brokers and the identity of the cluster, on a real ZooKeeper."""
+
+import asyncio
+
+import pytest
+
+from odradek.zk import registration, znodes
+from odradek.zk.registration import DuplicateBrokerError, ForeignClusterError, Registration
+from odradek.zk.znodes import BrokerId, BrokerRegistration, Endpoint
+
+
+def broker(port=9092):
+    return lambda: BrokerRegistration(BrokerId(1), (Endpoint("PLAINTEXT", "h", port),))
+
+
+async def test_persistent_paths_exist_and_may_be_made_twice(sessions):
+    session = await sessions()
+    await registration.create_persistent_paths(session)
+    await registration.create_persistent_paths(session)
+    found = await session.get_all(znodes.PERSISTENT_PATHS)
+    assert sorted(found) == sorted(znodes.PERSISTENT_PATHS)
+
+
+async def test_all_brokers_agree_on_one_cluster_id(sessions):
+    one, two = await sessions(), await sessions()
+    ids = await asyncio.gather(*map(registration.ensure_cluster_id, (one, two)))
+    assert len(set(ids)) == 1
+    assert await registration.ensure_cluster_id(one, ids[0]) == ids[0]
+    with pytest.raises(ForeignClusterError, match=ids[0]):
+        await registration.ensure_cluster_id(two, "another-cluster")
+
+
+async def test_broker_epoch_is_the_czxid_of_the_znode(sessions):
+    session = await sessions()
+    mine = Registration(session, broker())
+    await mine.start()
+    data, stat = await session.get("/brokers/ids/1")
+    assert mine.epoch == stat.czxid
+    assert stat.owner == session.session_id
+    assert znodes.decode_broker("/brokers/ids/1", data) == broker()()
+
+
+async def test_live_duplicate_id_refuses_to_start(sessions):
+    first = Registration(await sessions(), broker(9092))
+    await first.start()
+    second = Registration(await sessions(timeout_ms=500), broker(9093))
+    with pytest.raises(DuplicateBrokerError, match=r"broker\.id 1 .* PLAINTEXT://h:9092"):
+        await second.start()
+
+
+async def test_lingering_znode_of_the_previous_incarnation_is_waited_for(server, chroot, sessions):
+    with server.client(chroot) as old:
+        old.create("/brokers/ids/1", b"{}", ephemeral=True, makepath=True)
+        mine = Registration(await sessions(timeout_ms=8000), broker())
+        starting = asyncio.ensure_future(mine.start())
+        await asyncio.sleep(0.2)
+        assert not starting.done()
+    await starting
+    assert mine.epoch > 0
+
+
+async def test_own_znode_is_taken_over_with_the_new_payload(sessions):
+    """A create whose answer was lost leaves the znode to this session."""
+    session = await sessions()
+    await session.create("/brokers/ids/1", b"old", ephemeral=True, make_parents=True)
+    await Registration(session, broker()).start()
+    assert (await session.get("/brokers/ids/1"))[0] == znodes.encode_broker(broker()())
+
+
+async def test_broker_registers_again_after_expiry_and_tells(server, sessions):
+    session = await sessions()
+    mine = Registration(session, broker())
+    await mine.start()
+    told = asyncio.Event()
+
+    async def tell():
+        told.set()
+
+    mine.on_registered(tell)
+    first = mine.epoch
+    running = asyncio.ensure_future(mine.run())
+    await asyncio.to_thread(server.expire_session, session._client.client_id)
+    await told.wait()
+    assert mine.epoch > first
+    assert (await session.exists("/brokers/ids/1")).owner == session.session_id
+    running.cancel()

@@ -1,0 +1,184 @@
+"""The asyncio session against a real ZooKeeper."""
+
+import asyncio
+import time
+
+import pytest
+
+from odradek.zk.operations import Check, Create, Delete, SetData, TransactionFailedError, commit
+from odradek.zk.session import (
+    BadVersionError,
+    NodeExistsError,
+    NoNodeError,
+    Session,
+    SessionExpiredError,
+    SessionState,
+    WatchKind,
+)
+from tests.support import zookeeper
+
+
+def watcher():
+    """Return (callback, awaitable next event)."""
+    events = asyncio.Queue()
+    return events.put_nowait, events.get
+
+
+async def until(condition):
+    while not condition():  # noqa: ASYNC110 - conditions here have no event to wait for
+        await asyncio.sleep(0.01)
+
+
+async def test_chroot_is_created_and_hidden(server, chroot, sessions):
+    session = await sessions()
+    assert await session.create("/a/b", b"x", make_parents=True) == "/a/b"
+    assert await session.children("/") == ["a"]
+    with server.client() as client:
+        assert client.get(f"{chroot}/a/b")[0] == b"x"
+
+
+async def test_reads_writes_and_their_errors(sessions):
+    session = await sessions()
+    await session.create("/n", b"1")
+    data, stat = await session.get("/n")
+    assert (data, stat.version) == (b"1", 0)
+    assert (await session.set("/n", b"2", 0)).version == 1
+    with pytest.raises(BadVersionError):
+        await session.set("/n", b"3", 0)
+    with pytest.raises(NodeExistsError):
+        await session.create("/n")
+    with pytest.raises(NoNodeError):
+        await session.get("/missing")
+    assert await session.exists("/missing") is None
+    await session.delete("/n", 1)
+    assert await session.exists("/n") is None
+
+
+async def test_of_two_conditional_writers_one_wins(sessions):
+    one, two = await sessions(), await sessions()
+    await one.create("/n", b"")
+    results = await asyncio.gather(
+        *(session.set("/n", b"x", 0) for session in (one, two)), return_exceptions=True
+    )
+    assert sorted(type(result).__name__ for result in results) == ["BadVersionError", "Stat"]
+
+
+async def test_many_reads_are_pipelined_and_missing_ones_left_out(sessions):
+    session = await sessions()
+    await session.multi([Create(f"/n{i}", str(i).encode()) for i in range(300)])
+    found = await session.get_all(f"/n{i}" for i in range(400))
+    assert {path: data for path, (data, _) in found.items()} == {
+        f"/n{i}": str(i).encode() for i in range(300)
+    }
+
+
+async def test_multi_is_all_or_nothing_and_names_what_failed(server, chroot, sessions):
+    session = await sessions()
+    await session.create("/fence", b"")
+    path, stat, checked = await session.multi(
+        [Create("/s-", b"", sequence=True), SetData("/fence", b"1", 0), Check("/fence", 1)]
+    )
+    assert path == "/s-0000000001"
+    assert (stat.version, checked) == (1, True)
+    with pytest.raises(TransactionFailedError) as caught:
+        await session.multi([Create("/new"), Check("/fence", 0), Delete("/fence")])
+    assert caught.value.index == 1
+    assert isinstance(caught.value.error, BadVersionError)
+    assert await session.exists("/new") is None
+    with server.client(chroot) as client:
+        with pytest.raises(TransactionFailedError):
+            commit(client, [Create("/new"), Check("/fence", 0)])
+        commit(client, [Create("/new"), Check("/fence", 1)])
+    assert await session.exists("/new") is not None
+
+
+async def test_watches_fire_once_on_the_loop(sessions):
+    session = await sessions()
+    notice, next_event = watcher()
+    assert await session.exists("/n", notice) is None
+    await session.create("/n")
+    event = await next_event()
+    assert (event.kind, event.path) == (WatchKind.CREATED, "/n")
+    await session.get("/n", notice)
+    await session.get("/n", notice)
+    await session.set("/n", b"1")
+    await session.set("/n", b"2")
+    assert (await next_event()).kind is WatchKind.CHANGED
+    await session.children("/", notice)
+    await session.create("/m")
+    assert (await next_event()).kind is WatchKind.CHILDREN
+    await session.exists("/n", notice)
+    await session.delete("/n")
+    assert (await next_event()).kind is WatchKind.DELETED
+
+
+async def test_negotiated_timeout_is_the_servers(sessions):
+    assert (await sessions(timeout_ms=50)).negotiated_timeout_ms == 400
+    assert (await sessions(timeout_ms=3000)).negotiated_timeout_ms == 3000
+
+
+async def test_no_server_is_a_connection_error():
+    session = Session(f"127.0.0.1:{zookeeper.free_port()}", 2000, connection_timeout_ms=300)
+    with pytest.raises(ConnectionError, match="within 300 ms"):
+        await session.start()
+    with pytest.raises(ConnectionError, match="no ZooKeeper"):
+        await Session(f"127.0.0.1:{zookeeper.free_port()}/c", 2000, 300).start()
+
+
+async def test_expired_session_is_replaced_in_place(server, sessions):
+    session = await sessions()
+    states = []
+    session.on_state(states.append)
+    await session.create("/mine", ephemeral=True)
+    old = session.session_id
+    await asyncio.to_thread(server.expire_session, session._client.client_id)
+    await until(lambda: SessionState.EXPIRED in states and states[-1] is SessionState.CONNECTED)
+    assert session.session_id not in (0, old)
+    assert session.generation == 1
+    assert await session.exists("/mine") is None
+    await until(lambda: session.deadline > time.monotonic())
+
+
+async def test_deadline_stands_still_while_the_server_is_silent(tmp_path):
+    with zookeeper.Server(tmp_path, tick_time_ms=200) as server:
+        session = Session(server.connect, 2000)
+        await session.start()
+        await until(lambda: session.deadline > time.monotonic() + 1)
+        server.pause()
+        try:
+            await until(lambda: time.monotonic() > session.deadline)
+            frozen = session.deadline
+        finally:
+            server.resume()
+        await until(lambda: session.deadline > frozen)
+        await session.close()
+        assert session.deadline < time.monotonic()
+
+
+async def test_session_outlives_a_restart_of_the_server(tmp_path):
+    with zookeeper.Server(tmp_path, tick_time_ms=500) as server:
+        session = Session(server.connect, 20_000)
+        await session.start()
+        states = []
+        session.on_state(states.append)
+        await session.create("/mine", ephemeral=True)
+        old = session.session_id
+        await asyncio.to_thread(server.kill)
+        await until(lambda: SessionState.SUSPENDED in states)
+        read = asyncio.ensure_future(session.get("/mine"))
+        await asyncio.sleep(0)
+        await asyncio.to_thread(server.start)
+        _, stat = await read
+        assert stat.owner == old == session.session_id
+        assert states == [SessionState.SUSPENDED, SessionState.CONNECTED]
+        await session.close()
+
+
+async def test_calls_on_an_expired_session_fail_by_name(server, sessions):
+    session = await sessions()
+    await session.create("/n")
+    client_id = session._client.client_id
+    await asyncio.to_thread(server.expire_session, client_id)
+    # Whether a call meets the end of the session or the new one, it never hangs and never lies.
+    outcome = await asyncio.gather(session.get("/n"), return_exceptions=True)
+    assert isinstance(outcome[0], tuple | SessionExpiredError)
