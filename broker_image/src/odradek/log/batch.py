@@ -1,0 +1,306 @@
+"""Record batches as bytes: their header, their checks and the few bytes a broker changes in them.
+
+A broker moves batches, not records: everything an append or a recovery has to know stands in the first 61
+bytes of a magic-2 batch, and the CRC-32C over the rest is computed by a C library. `parse` reads one
+header, `scan` walks the headers of a buffer, `check_crc` looks at every byte, `validate` applies the
+rules for batches from outside, and `stamp` returns the buffers to write.
+
+Layout of magic 2 (Kafka's message format, KIP-98), big-endian:
+
+    offset  size  field
+    0       8     base offset           outside the CRC: an append patches it
+    8       4     length of what follows
+    12      4     partition leader epoch  outside the CRC: an append patches it
+    16      1     magic
+    17      4     CRC-32C of bytes 21..end
+    21      2     attributes: 0-2 codec, 3 log append time, 4 transactional, 5 control
+    23      4     last offset delta
+    27      8     first timestamp, ms
+    35      8     max timestamp, ms
+    43      8     producer id
+    51      2     producer epoch
+    53      4     base sequence
+    57      4     record count
+    61            records
+
+Magic 0 and 1 entries (offset i64, size i32, CRC-32 u32, magic i8, attributes i8, in magic 1 timestamp
+i64, then key and value) are described by the same `Header`; their offset field is the last offset.
+"""
+
+import struct
+import zlib
+from collections.abc import Iterator
+from enum import Enum
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from odradek.protocol.errors import ErrorCode, KafkaError
+
+HEADER = struct.Struct(">qiibIhiqqqhii")
+HEADER_SIZE = 61
+LOG_OVERHEAD = 12
+"""Bytes of base offset and length, which stand before what `length` counts."""
+
+_PATCH = struct.Struct(">qii")
+_CRC_POSITION = 17
+_CRC_START = 21
+_LEGACY = struct.Struct(">qiIbb")
+_LEGACY_TIMESTAMP = struct.Struct(">q")
+_LEGACY_TIMESTAMP_POSITION = 18
+_LEGACY_CRC_START = 16
+_LEGACY_MIN_LENGTH = (14, 22)
+_PREFIX = struct.Struct(">qiib")
+PREFIX_SIZE = _PREFIX.size
+
+CODEC_MASK = 0x07
+LOG_APPEND_TIME = 0x08
+TRANSACTIONAL = 0x10
+CONTROL = 0x20
+
+NO_PRODUCER_ID = -1
+NO_TIMESTAMP = -1
+NO_EPOCH = -1
+
+View = bytes | bytearray | memoryview
+
+
+class Origin(Enum):
+    """Who appends: clients are checked fully, coordinators may write without sequences."""
+
+    CLIENT = "client"
+    COORDINATOR = "coordinator"
+    REPLICATION = "replication"
+
+
+class CorruptBatchError(Exception):
+    """Bytes that are no valid batch; `position` counts from the start of the buffer that was scanned."""
+
+    def __init__(self, position: int, reason: str) -> None:
+        super().__init__(f"{reason} at byte {position}")
+        self.position = position
+        self.reason = reason
+
+
+class Header(NamedTuple):
+    """The header of a batch. A named tuple, not a dataclass: it is built for every batch that passes."""
+
+    base_offset: int
+    length: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    first_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole batch."""
+        return self.length + LOG_OVERHEAD
+
+    @property
+    def last_offset(self) -> int:
+        """Offset of the last record."""
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def codec(self) -> int:
+        """Compression: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd."""
+        return self.attributes & CODEC_MASK
+
+    @property
+    def is_control(self) -> bool:
+        """True for transaction markers and their like."""
+        return bool(self.attributes & CONTROL)
+
+    @property
+    def is_transactional(self) -> bool:
+        """True when the records belong to a transaction."""
+        return bool(self.attributes & TRANSACTIONAL)
+
+    @property
+    def is_log_append_time(self) -> bool:
+        """True when max_timestamp holds for every record of the batch."""
+        return bool(self.attributes & LOG_APPEND_TIME)
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequence of the last record; sequences wrap from 2^31-1 to 0. -1 without a producer."""
+        if self.base_sequence < 0:
+            return -1
+        return (self.base_sequence + self.last_offset_delta) & 0x7FFFFFFF
+
+
+def parse(buffer: View, position: int = 0) -> Header:
+    """Read the header at `position`, which must be wholly inside `buffer`; records may be cut off.
+
+    Raises CorruptBatchError for an impossible length or magic, or when the header itself is cut off.
+    """
+    if len(buffer) - position < PREFIX_SIZE:
+        raise CorruptBatchError(position, "batch header cut off")
+    magic = buffer[position + 16]
+    if magic == 2:
+        if len(buffer) - position < HEADER_SIZE:
+            raise CorruptBatchError(position, "batch header cut off")
+        header = Header._make(HEADER.unpack_from(buffer, position))
+        if header.length < HEADER_SIZE - LOG_OVERHEAD:
+            raise CorruptBatchError(position, f"batch length {header.length}")
+        if header.last_offset_delta < 0:
+            raise CorruptBatchError(position, f"last offset delta {header.last_offset_delta}")
+        return header
+    if magic > 2:
+        raise CorruptBatchError(position, f"magic {magic}")
+    return _parse_legacy(buffer, position, magic)
+
+
+def _parse_legacy(buffer: View, position: int, magic: int) -> Header:
+    length_needed = _LEGACY_TIMESTAMP_POSITION + 8 * magic
+    if len(buffer) - position < length_needed:
+        raise CorruptBatchError(position, "message header cut off")
+    offset, length, crc, _, attributes = _LEGACY.unpack_from(buffer, position)
+    if length < _LEGACY_MIN_LENGTH[magic]:
+        raise CorruptBatchError(position, f"message size {length}")
+    timestamp = NO_TIMESTAMP
+    if magic == 1:
+        (timestamp,) = _LEGACY_TIMESTAMP.unpack_from(buffer, position + _LEGACY_TIMESTAMP_POSITION)
+    return Header(
+        offset, length, NO_EPOCH, magic, crc, attributes & 0x0F, 0, timestamp, timestamp, NO_PRODUCER_ID,
+        -1, -1, 1,
+    )  # fmt: skip
+
+
+def scan(buffer: View, position: int = 0) -> Iterator[tuple[int, Header]]:
+    """Yield (position, header) of each whole batch in `buffer`; a cut-off last batch ends the walk.
+
+    Only headers are read. Raises CorruptBatchError where a header is impossible.
+    """
+    end = len(buffer)
+    while end - position >= PREFIX_SIZE:
+        size = (
+            int.from_bytes(buffer[position + 8 : position + 12], "big", signed=True) + LOG_OVERHEAD
+        )
+        if size <= end - position or size < PREFIX_SIZE:
+            header = parse(buffer, position)
+            yield position, header
+            position += size
+        else:
+            return
+
+
+def check_crc(buffer: View, position: int, header: Header) -> None:
+    """Compute the checksum of the whole batch at `position`; raise CorruptBatchError if it is wrong."""
+    view = memoryview(buffer)[position : position + header.size]
+    if header.magic == 2:
+        computed = crc32c(view[_CRC_START:])
+    else:
+        computed = zlib.crc32(view[_LEGACY_CRC_START:])
+    if computed != header.crc:
+        raise CorruptBatchError(position, f"checksum {computed:#010x}, stored {header.crc:#010x}")
+
+
+def validate(records: View, origin: Origin, max_bytes: int) -> Header:
+    """Check that `records` is exactly one well-formed magic-2 batch of at most `max_bytes`; return its header.
+
+    Raises KafkaError: CORRUPT_MESSAGE for bytes that are no batch or a wrong checksum, MESSAGE_TOO_LARGE,
+    INVALID_RECORD for a batch that is sound but breaks a rule (count and offset range, control batch from a
+    client, producer id without sequence, more than one batch), as Kafka's LogValidator does.
+    """
+    try:
+        header = parse(records)
+    except CorruptBatchError as error:
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
+    if header.magic != 2:
+        raise KafkaError(ErrorCode.INVALID_RECORD, f"magic {header.magic} where 2 is required")
+    if header.size > len(records):
+        raise KafkaError(
+            ErrorCode.CORRUPT_MESSAGE, f"batch of {header.size} bytes cut off at {len(records)}"
+        )
+    if header.size < len(records):
+        raise KafkaError(ErrorCode.INVALID_RECORD, "more than one batch for a partition")
+    if header.size > max_bytes:
+        raise KafkaError(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"batch of {header.size} bytes is over max.message.bytes={max_bytes}",
+        )
+    try:
+        check_crc(records, 0, header)
+    except CorruptBatchError as error:
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
+    _check_rules(header, origin)
+    return header
+
+
+def _check_rules(header: Header, origin: Origin) -> None:
+    if header.record_count <= 0 or header.record_count != header.last_offset_delta + 1:
+        raise KafkaError(
+            ErrorCode.INVALID_RECORD,
+            f"{header.record_count} records with a last offset delta of {header.last_offset_delta}",
+        )
+    if header.codec > 4:
+        raise KafkaError(ErrorCode.INVALID_RECORD, f"compression codec {header.codec}")
+    if origin is Origin.CLIENT:
+        if header.is_control:
+            raise KafkaError(ErrorCode.INVALID_RECORD, "clients may not write control batches")
+        if header.producer_id >= 0 and header.base_sequence < 0:
+            raise KafkaError(
+                ErrorCode.INVALID_RECORD,
+                f"producer {header.producer_id} sent base sequence {header.base_sequence}",
+            )
+
+
+def check_timestamps(header: Header, now_ms: int, difference_max_ms: int) -> None:
+    """Refuse create times too far from `now_ms` (INVALID_TIMESTAMP), and batches that pose as stamped.
+
+    Looks at the first and the largest timestamp, which bound what a well-behaved producer sends.
+    """
+    if header.is_log_append_time:
+        raise KafkaError(ErrorCode.INVALID_TIMESTAMP, "clients may not set log append time")
+    for timestamp in (header.first_timestamp, header.max_timestamp):
+        if timestamp != NO_TIMESTAMP and abs(timestamp - now_ms) > difference_max_ms:
+            raise KafkaError(
+                ErrorCode.INVALID_TIMESTAMP,
+                f"timestamp {timestamp} is more than {difference_max_ms} ms from {now_ms}",
+            )
+
+
+def stamp(
+    records: View,
+    header: Header,
+    base_offset: int,
+    leader_epoch: int,
+    append_time_ms: int | None = None,
+) -> tuple[Header, list[View]]:
+    """Return the header as it will be stored, and the buffers to write one after another.
+
+    With create time only the first 16 bytes are new and the checksum stays; with `append_time_ms` the
+    whole header is new, says log append time, and carries a new checksum.
+    """
+    view = memoryview(records)
+    if append_time_ms is None:
+        stored = header._replace(base_offset=base_offset, leader_epoch=leader_epoch)
+        return stored, [_PATCH.pack(base_offset, header.length, leader_epoch), view[16:]]
+    stored = header._replace(
+        base_offset=base_offset,
+        leader_epoch=leader_epoch,
+        attributes=header.attributes | LOG_APPEND_TIME,
+        max_timestamp=append_time_ms,
+    )
+    head = bytearray(HEADER.pack(*stored))
+    crc = crc32c(view[HEADER_SIZE:], crc32c(head[_CRC_START:]))
+    struct.pack_into(">I", head, _CRC_POSITION, crc)
+    return stored._replace(crc=crc), [head, view[HEADER_SIZE:]]
+
+
+def seal(header: Header, payload: View) -> bytes:
+    """Return a whole magic-2 batch of `header` and the stored records; length and checksum are computed."""
+    header = header._replace(length=HEADER_SIZE - LOG_OVERHEAD + len(payload), magic=2, crc=0)
+    out = bytearray(HEADER.pack(*header))
+    out += payload
+    struct.pack_into(">I", out, _CRC_POSITION, crc32c(memoryview(out)[_CRC_START:]))
+    return bytes(out)

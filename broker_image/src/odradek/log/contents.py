@@ -1,0 +1,61 @@
+"""The few places where an append or a lookup has to look past a batch's header."""
+
+from odradek.log import batch, compression, records
+from odradek.log.batch import CorruptBatchError, Header
+from odradek.protocol.errors import ErrorCode, KafkaError
+
+View = bytes | bytearray | memoryview
+
+
+def check_keys(data: View) -> None:
+    """Refuse a batch with a record without key: a compacted topic could never clean it (INVALID_RECORD)."""
+    try:
+        found = records.decode(data)
+    except CorruptBatchError as error:
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
+    if any(record.key is None for record in found):
+        raise KafkaError(ErrorCode.INVALID_RECORD, "a compacted topic takes only records with keys")
+
+
+def recompress(header: Header, data: View, compression_type: str) -> tuple[Header, View]:
+    """Bring a batch to the topic's compression.type; `producer` leaves it as it came."""
+    if compression_type == "producer" or header.is_control:
+        return header, data
+    codec = compression.CODECS[compression_type]
+    if codec == header.codec:
+        return header, data
+    payload = memoryview(data)[batch.HEADER_SIZE :]
+    try:
+        plain = compression.decompress(header.codec, payload, records.DEFAULT_LIMIT)
+    except compression.CompressionError as error:
+        code = ErrorCode.MESSAGE_TOO_LARGE if error.too_large else ErrorCode.CORRUPT_MESSAGE
+        raise KafkaError(code, str(error)) from error
+    attributes = header.attributes & ~batch.CODEC_MASK | codec
+    sealed = batch.seal(header._replace(attributes=attributes), compression.compress(codec, plain))
+    return batch.parse(sealed), sealed
+
+
+def marker_epoch(header: Header, data: View) -> int | None:
+    """Coordinator epoch of a transaction marker; None for other or emptied control batches.
+
+    The value of a marker is version i16, coordinator epoch i32 (Kafka's EndTxnMarker).
+    """
+    if header.record_count <= 0:
+        return None
+    try:
+        value = records.decode(data)[0].value
+    except CorruptBatchError:
+        return None
+    return int.from_bytes(value[2:6], "big", signed=True) if value and len(value) >= 6 else None
+
+
+def first_since(header: Header, data: View, timestamp: int, offset: int) -> tuple[int, int] | None:
+    """Offset and timestamp of the first record of a batch not older than `timestamp`, from `offset` on.
+
+    Raises CorruptBatchError.
+    """
+    batch.check_crc(data, 0, header)
+    for record in records.decode(data):
+        if record.timestamp >= timestamp and record.offset >= offset:
+            return record.offset, record.timestamp
+    return None

@@ -1,0 +1,493 @@
+"""One segment of a partition: a `.log` file of batches and its two indexes, named by the base offset.
+
+Only the newest segment grows. `append` writes bytes and index entries at the end; nothing of that is visible
+until `publish` moves `size`, so a failed write leaves a segment as it was. A lookup goes index, then scan of
+batch headers; the last batches written are remembered in `Tail`, so that reading at the end needs neither.
+
+An index that proves wrong is rebuilt from the log on the spot. `recover` is the strict form after a crash: it
+computes every checksum and cuts the file behind the last valid batch.
+"""
+
+import os
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from odradek.log import batch
+from odradek.log.batch import CorruptBatchError, Header
+from odradek.log.files import Buffer, SharedFile, read_exactly, write_all
+from odradek.log.index import MAX_RELATIVE_OFFSET, CorruptIndexError, OffsetIndex, TimeIndex
+
+LOG_SUFFIX = ".log"
+INDEX_SUFFIX = ".index"
+TIME_INDEX_SUFFIX = ".timeindex"
+TXN_INDEX_SUFFIX = ".txnindex"
+DELETED_SUFFIX = ".deleted"
+CLEANED_SUFFIX = ".cleaned"
+SWAP_SUFFIX = ".swap"
+SEGMENT_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
+
+_HEADER_CHUNK = 8192
+_RECOVERY_CHUNK = 1 << 20
+_TAIL_BATCHES = 128
+
+
+def file_name(offset: int, suffix: str) -> str:
+    """Kafka's name of a segment file: the offset in 20 digits, then the suffix."""
+    return f"{offset:020d}{suffix}"
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentSettings:
+    """What a segment needs of the topic's configuration, and when it was made (wall clock, ms)."""
+
+    index_interval_bytes: int
+    index_max_bytes: int
+    created_ms: int
+    jitter_ms: int = 0
+
+
+class Tail:
+    """Where the last batches are: at most 128 (last offset, position) pairs, oldest dropped first."""
+
+    __slots__ = ("_first", "_last_offsets", "_positions")
+
+    def __init__(self) -> None:
+        self._first = -1
+        self._last_offsets = array("q")
+        self._positions = array("q")
+
+    def add(self, header: Header, position: int) -> None:
+        """Remember the batch at `position`, which follows the one before."""
+        if not self._last_offsets:
+            self._first = header.base_offset
+        elif len(self._last_offsets) >= _TAIL_BATCHES:
+            half = _TAIL_BATCHES // 2
+            self._first = self._last_offsets[half - 1] + 1
+            del self._last_offsets[:half], self._positions[:half]
+        self._last_offsets.append(header.last_offset)
+        self._positions.append(position)
+
+    def find(self, offset: int, end: int) -> tuple[int, int] | None:
+        """Start and end position of the first batch whose last offset is at least `offset`.
+
+        None when that batch is not remembered; `end` is where the last one ends.
+        """
+        if offset < self._first:
+            return None
+        found = bisect_left(self._last_offsets, offset)
+        count = len(self._last_offsets)
+        if found == count:
+            return None
+        following = self._positions[found + 1] if found + 1 < count else end
+        return self._positions[found], following
+
+
+class Segment:
+    """A segment; one writer at a time, any number of readers."""
+
+    __slots__ = (
+        "_bytes_since_index", "_first_timestamp", "_indexes_checked", "_max_timestamp",
+        "base_offset", "created_ms", "directory", "index", "interval_bytes", "jitter_ms", "log",
+        "offset_of_max_timestamp", "size", "tail", "time_index",
+    )  # fmt: skip
+
+    def __init__(
+        self, directory: str, base_offset: int, settings: SegmentSettings, suffix: str = ""
+    ) -> None:
+        self.directory = directory
+        self.base_offset = base_offset
+        path = os.path.join(directory, file_name(base_offset, ""))
+        self.log = SharedFile(path + LOG_SUFFIX + suffix)
+        self.index = OffsetIndex(
+            path + INDEX_SUFFIX + suffix, base_offset, settings.index_max_bytes
+        )
+        self.time_index = TimeIndex(
+            path + TIME_INDEX_SUFFIX + suffix, base_offset, settings.index_max_bytes
+        )
+        self.interval_bytes = settings.index_interval_bytes
+        self.created_ms = settings.created_ms
+        self.jitter_ms = settings.jitter_ms
+        self.size = 0
+        self.tail = Tail()
+        self.offset_of_max_timestamp = base_offset
+        self._max_timestamp: int | None = -1
+        self._first_timestamp: int | None = None
+        self._bytes_since_index = 0
+        self._indexes_checked = True
+
+    # -- life -----------------------------------------------------------------------------------
+
+    def create(self) -> None:
+        """Make the three files, empty. Leftovers of the same name are emptied."""
+        for file in (self.log, self.index.file, self.time_index.file):
+            fd = file.acquire()
+            try:
+                os.ftruncate(fd, 0)
+            finally:
+                file.release()
+
+    def open(self, log_size: int) -> None:
+        """Take over existing files; `log_size` is the length of the `.log` file.
+
+        Indexes are only measured here; what is in them is checked at the first lookup.
+        """
+        self.size = log_size
+        self._max_timestamp = None
+        self._indexes_checked = False
+        try:
+            self.index.load()
+            self.time_index.load()
+        except CorruptIndexError:
+            self.rebuild_indexes()
+
+    def become_inactive(self) -> None:
+        """Finish the indexes as Kafka does when a segment rolls or closes: newest timestamp, then trim."""
+        if self.max_timestamp >= 0:
+            self.time_index.append(self.max_timestamp, self.offset_of_max_timestamp)
+        self.index.trim()
+        self.time_index.trim()
+
+    def flush(self) -> None:
+        """Make log and indexes durable."""
+        fd = self.log.acquire()
+        try:
+            os.fsync(fd)
+        finally:
+            self.log.release()
+        self.index.flush()
+        self.time_index.flush()
+
+    def retire(self) -> None:
+        """Close the files once nobody reads them."""
+        for file in (self.log, self.index.file, self.time_index.file):
+            file.retire()
+
+    def release_idle(self) -> None:
+        """Give back descriptors and maps that nobody used since the last call."""
+        self.log.close_idle()
+        self.index.release_idle()
+        self.time_index.release_idle()
+
+    def rename_suffix(self, old: str, new: str) -> None:
+        """Rename every file of the segment from `...old` to `...new`; missing ones are skipped."""
+        base = os.path.join(self.directory, file_name(self.base_offset, ""))
+        for suffix in SEGMENT_SUFFIXES:
+            if os.path.exists(base + suffix + old):
+                os.replace(base + suffix + old, base + suffix + new)
+        self.log.path = base + LOG_SUFFIX + new
+        self.index.file.path = base + INDEX_SUFFIX + new
+        self.time_index.file.path = base + TIME_INDEX_SUFFIX + new
+
+    def paths(self) -> list[str]:
+        """Every file of the segment that may exist, with the suffix it has now."""
+        base = os.path.join(self.directory, file_name(self.base_offset, ""))
+        ending = self.log.path[len(base) + len(LOG_SUFFIX) :]
+        return [base + suffix + ending for suffix in SEGMENT_SUFFIXES]
+
+    # -- writing --------------------------------------------------------------------------------
+
+    def accepts(self, offset: int) -> bool:
+        """Tell whether `offset` can be written relative to the base offset."""
+        return 0 <= offset - self.base_offset <= MAX_RELATIVE_OFFSET
+
+    def append(self, buffers: Sequence[Buffer], batches: Sequence[tuple[int, Header]]) -> int:
+        """Write whole batches at the end, with index entries where they are due; return their length.
+
+        `batches` gives (position within the buffers, header as stored). Nothing shows before `publish`.
+        When a write fails the file is cut back and OSError is raised: no torn bytes are left to be read.
+        """
+        position = self.size
+        entries = self.index.entries, self.time_index.entries
+        fd = self.log.acquire()
+        try:
+            length = write_all(fd, buffers, position)
+            self._index(batches, position, length)
+            return length
+        except OSError:
+            self.index.keep(entries[0])
+            self.time_index.keep(entries[1])
+            os.ftruncate(fd, position)
+            raise
+        finally:
+            self.log.release()
+
+    def _index(self, batches: Sequence[tuple[int, Header]], position: int, length: int) -> None:
+        newest, newest_offset = self.max_timestamp, self.offset_of_max_timestamp
+        since = self._bytes_since_index
+        for at, header in batches:
+            if header.max_timestamp > newest:
+                newest, newest_offset = header.max_timestamp, header.last_offset
+            if since > self.interval_bytes and not self.index.is_full:
+                self.index.append(header.last_offset, position + at)
+                if newest >= 0 and not self.time_index.is_full:
+                    self.time_index.append(newest, newest_offset)
+                since = 0
+            since += header.size
+        self._bytes_since_index = since
+
+    def publish(self, batches: Sequence[tuple[int, Header]], length: int) -> None:
+        """Make what `append` wrote visible to readers."""
+        if self.size == 0:
+            self._first_timestamp = batches[0][1].max_timestamp
+        newest = self.max_timestamp
+        for at, header in batches:
+            self.tail.add(header, self.size + at)
+            if header.max_timestamp > newest:
+                newest = header.max_timestamp
+                self._max_timestamp, self.offset_of_max_timestamp = newest, header.last_offset
+        self.size += length
+
+    def cut_for(self, offset: int) -> tuple[int, int]:
+        """File position where batches that reach `offset` begin, and the offset the log then ends with."""
+        found = self.find(offset)
+        if found is None:
+            return self.size, offset
+        position, header = found
+        return position, min(offset, header.base_offset)
+
+    def truncate_files(self, end_offset: int, now_ms: int) -> None:
+        """Bring the files down to `size`, which the owner has lowered to what `cut_for` gave."""
+        self._checked_indexes()
+        self.index.truncate_to(end_offset)
+        self.time_index.truncate_to(end_offset)
+        fd = self.log.acquire()
+        try:
+            os.ftruncate(fd, self.size)
+        finally:
+            self.log.release()
+        if self.size == 0:
+            self.created_ms = now_ms
+            self._first_timestamp = None
+        self._bytes_since_index = 0
+        self._load_max_timestamp()
+
+    # -- reading --------------------------------------------------------------------------------
+
+    def find(self, offset: int, end: int | None = None) -> tuple[int, Header] | None:
+        """Position and header of the first batch whose last offset is at least `offset`; None at the end.
+
+        `end` is the published size the caller saw. Raises CorruptBatchError when the log itself is damaged.
+        """
+        end = self.size if end is None else end
+        if end == 0:
+            return None
+        start = self._checked_indexes().lookup(offset)
+        try:
+            for position, header in self.scan(start, end):
+                if header.last_offset >= offset:
+                    return position, header
+        except CorruptBatchError:
+            if start == 0:
+                raise
+            return self._find_from_start(offset, end)
+        return None
+
+    def _find_from_start(self, offset: int, end: int) -> tuple[int, Header] | None:
+        for position, header in self.scan(0, end):
+            if header.last_offset >= offset:
+                return position, header
+        return None
+
+    def scan(self, position: int, end: int | None = None) -> Iterator[tuple[int, Header]]:
+        """Yield (position, header) of the batches from `position` on, reading headers only.
+
+        Raises CorruptBatchError at bytes that are no batch of this segment, also at a torn end.
+        """
+        end = self.size if end is None else end
+        fd = self.log.acquire()
+        try:
+            chunk, chunk_start = b"", position
+            while position < end:
+                at = position - chunk_start
+                if at < 0 or at + batch.HEADER_SIZE > len(chunk):
+                    chunk = read_exactly(fd, min(_HEADER_CHUNK, end - position), position)
+                    chunk_start, at = position, 0
+                header = batch.parse(chunk, at)
+                if position + header.size > end or not self.accepts(header.last_offset):
+                    raise CorruptBatchError(position, "no batch of this segment")
+                yield position, header
+                position += header.size
+        except CorruptBatchError as error:
+            raise CorruptBatchError(position, error.reason) from error
+        finally:
+            self.log.release()
+
+    def read(self, position: int, length: int) -> bytes:
+        """Return bytes of the log; fewer only at its end."""
+        fd = self.log.acquire()
+        try:
+            return read_exactly(fd, length, position)
+        finally:
+            self.log.release()
+
+    def next_offset(self) -> int:
+        """Offset after the last batch, from the last index entry on. Raises CorruptBatchError if torn."""
+        _, start = self._checked_indexes().last()
+        end = self.base_offset
+        for _, header in self.scan(start):
+            end = header.last_offset + 1
+        return end
+
+    # -- time -----------------------------------------------------------------------------------
+
+    @property
+    def max_timestamp(self) -> int:
+        """Largest timestamp in the segment, ms; -1 when no record has one."""
+        if self._max_timestamp is None:
+            self._load_max_timestamp()
+        assert self._max_timestamp is not None
+        return self._max_timestamp
+
+    def _load_max_timestamp(self) -> None:
+        """From the last time index entry, and the batches behind it."""
+        self._checked_indexes()
+        newest, newest_offset = self.time_index.last()
+        for _, header in self.scan(self.index.lookup(newest_offset) if self.size else 0):
+            if header.max_timestamp > newest:
+                newest, newest_offset = header.max_timestamp, header.last_offset
+        self._max_timestamp, self.offset_of_max_timestamp = newest, newest_offset
+
+    def first_timestamp(self) -> int:
+        """Timestamp of the first batch, ms; -1 when the segment is empty or the batch has none."""
+        if self._first_timestamp is None and self.size:
+            for _, header in self.scan(0):
+                self._first_timestamp = header.max_timestamp
+                break
+        return -1 if self._first_timestamp is None else self._first_timestamp
+
+    def age_for_roll(self, now_ms: int, newest_timestamp: int) -> int:
+        """Kafka's age of a segment: by record time if there is one, else since its creation."""
+        first = self.first_timestamp()
+        return newest_timestamp - first if first >= 0 else now_ms - self.created_ms
+
+    def newest_or_modified_ms(self) -> int:
+        """Largest timestamp, or the file's modification time when no record has one."""
+        if self.max_timestamp >= 0:
+            return self.max_timestamp
+        return os.stat(self.log.path).st_mtime_ns // 1_000_000
+
+    def batches_since(self, timestamp: int, offset: int) -> Iterator[tuple[int, Header]]:
+        """Yield batches that may hold the first record not older than `timestamp`, nor below `offset`."""
+        if self.size == 0:
+            return
+        self._checked_indexes()
+        start = self.index.lookup(max(self.time_index.lookup(timestamp), offset))
+        for position, header in self.scan(start):
+            if header.max_timestamp >= timestamp and header.last_offset >= offset:
+                yield position, header
+
+    # -- indexes --------------------------------------------------------------------------------
+
+    def _checked_indexes(self) -> OffsetIndex:
+        """The offset index, after both were looked through once since they were opened."""
+        if not self._indexes_checked:
+            try:
+                self._check_indexes()
+            except (CorruptIndexError, CorruptBatchError):
+                self.rebuild_indexes()
+            self._indexes_checked = True
+        return self.index
+
+    def _check_indexes(self) -> None:
+        """Compare the last entry of each index with the batch it speaks of.
+
+        The indexes themselves see to it that their entries are in order.
+        """
+        if self.index.entries:
+            offset, position = self.index.last()
+            header = next((found for _, found in self.scan(position)), None)
+            if header is None or not self.base_offset <= header.base_offset <= offset:
+                raise CorruptIndexError(f"{self.index.file.path}: last entry points nowhere")
+        if self.time_index.entries:
+            timestamp, offset = self.time_index.last()
+            for _, header in self.scan(self.index.lookup(offset)):
+                if header.last_offset >= offset:
+                    if header.max_timestamp == timestamp:
+                        return
+                    break
+            raise CorruptIndexError(f"{self.time_index.file.path}: last entry is not in the log")
+
+    def rebuild_indexes(self) -> None:
+        """Make both indexes anew from the batch headers, up to the first damaged one."""
+        self._reset_indexes()
+        try:
+            for position, header in self.scan(0):
+                self._index_one(position, header)
+        except CorruptBatchError:
+            pass  # what lies behind the damage is reported to whoever reads it
+        if self.max_timestamp >= 0:
+            self.time_index.append(self.max_timestamp, self.offset_of_max_timestamp)
+
+    def _reset_indexes(self) -> None:
+        self.index.reset()
+        self.time_index.reset()
+        self._indexes_checked = True
+        self._max_timestamp, self.offset_of_max_timestamp = -1, self.base_offset
+        self._bytes_since_index = 0
+
+    def _index_one(self, position: int, header: Header) -> None:
+        self._index([(0, header)], position, header.size)
+        if header.max_timestamp > self.max_timestamp:
+            self._max_timestamp, self.offset_of_max_timestamp = (
+                header.max_timestamp,
+                header.last_offset,
+            )
+
+    def recover(self, on_batch: Callable[[int, Header, memoryview], None]) -> int:
+        """Check every batch, rebuild the indexes, cut behind the last valid batch; return the bytes cut.
+
+        `on_batch(position, header, whole batch)` is called for each valid batch in order. Used after a
+        crash, when anything behind the recovery point may be torn or missing.
+        """
+        self._reset_indexes()
+        self.tail = Tail()
+        self._first_timestamp = None
+        fd = self.log.acquire()
+        try:
+            actual = os.fstat(fd).st_size
+            position, next_offset = 0, self.base_offset
+            for data, header in _whole_batches(fd, actual):
+                if header.base_offset < next_offset and header.magic == 2:
+                    break
+                if not self.accepts(header.last_offset):
+                    break
+                self._index_one(position, header)
+                on_batch(position, header, data)
+                next_offset = header.last_offset + 1
+                position += header.size
+            self.size = position
+            os.ftruncate(fd, position)
+        finally:
+            self.log.release()
+        return actual - position
+
+
+def _whole_batches(fd: int, end: int) -> Iterator[tuple[memoryview, Header]]:
+    """Yield each batch of a file with its header, checksum verified, until the first that is not sound."""
+    position = 0
+    data, start = b"", 0
+    while position < end:
+        at = position - start
+        header: Header | None
+        try:
+            header = batch.parse(data, at)
+            whole = at + header.size <= len(data)
+        except CorruptBatchError:
+            header, whole = None, False
+        if not whole:
+            if header is not None and position + header.size > end:
+                return
+            want = max(_RECOVERY_CHUNK, header.size if header is not None else 0)
+            if at == 0 and len(data) >= min(want, end - position):
+                return
+            data, start = read_exactly(fd, want, position), position
+            continue
+        assert header is not None
+        try:
+            batch.check_crc(data, at, header)
+        except CorruptBatchError:
+            return
+        yield memoryview(data)[at : at + header.size], header
+        position += header.size
