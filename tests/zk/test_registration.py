@@ -49,9 +49,10 @@ async def test_live_duplicate_id_refuses_to_start(sessions):
 
 
 async def test_lingering_znode_of_the_previous_incarnation_is_waited_for(server, chroot, sessions):
+    session = await sessions(timeout_ms=8000)
     with server.client(chroot) as old:
         old.create("/brokers/ids/1", b"{}", ephemeral=True, makepath=True)
-        mine = Registration(await sessions(timeout_ms=8000), broker())
+        mine = Registration(session, broker())
         starting = asyncio.ensure_future(mine.start())
         await asyncio.sleep(0.2)
         assert not starting.done()
