@@ -1,0 +1,175 @@
+"""One accepted connection: reads frames, has them answered one at a time, in order.
+
+As in Kafka, the next request of a connection is dispatched when the answer to the one before has
+been handed to the kernel. That alone keeps pipelined answers in order and bounds what a peer can
+make us hold: one request in work, one answer under way, and one buffer of bytes read ahead. When
+that buffer is full the socket is not read any more, and TCP holds the peer back. A peer that does
+not read its answers holds up nobody but itself.
+
+The socket stays registered for reading while a request is in work, so the common peer, who asks
+again only after the answer, costs no call to epoll besides the wait.
+"""
+
+import asyncio
+import logging
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from odradek.net.frame import FrameReader, ProtocolViolation
+from odradek.net.sending import send_all
+from odradek.protocol.primitives import LENGTH32, MalformedError
+from odradek.protocol.regions import Part, close_all, total_length
+
+logger = logging.getLogger(__name__)
+
+# Frames of one connection answered in a row before others get their turn.
+FRAMES_A_TURN: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Who is at the other end of an accepted connection; `connection_id` is never used again."""
+
+    host: str
+    port: int
+    connection_id: int
+
+
+# Answers a frame: its parts with response header but without size, or None for no answer. The
+# frame's memory is valid until the answer is there. ProtocolViolation closes the connection.
+Dispatch: TypeAlias = Callable[[memoryview, Peer], Awaitable[Sequence[Part] | None]]
+
+
+class Connection:
+    """An accepted, non-blocking socket; `run()` lives as long as it is open and owns it."""
+
+    def __init__(
+        self, sock: socket.socket, peer: Peer, max_frame_bytes: int, dispatch: Dispatch
+    ) -> None:
+        self.peer = peer
+        self._loop = asyncio.get_running_loop()
+        self._sock = sock
+        self._dispatch = dispatch
+        self._reader = FrameReader(max_frame_bytes)
+        self._reading = False
+        self._ended = False  # the peer sends no more
+        self._closing = False  # we answer no more
+        self._in_dispatch = False
+        self._arrival: asyncio.Future[memoryview | None] | None = None
+        self._last_active = self._loop.time()
+
+    def idle_seconds(self) -> float:
+        """Seconds without a byte in either direction; 0 while a request is in work."""
+        return 0.0 if self._in_dispatch else self._loop.time() - self._last_active
+
+    def release_spare_memory(self) -> None:
+        """Shrink the buffer if the connection has nothing in it and nothing in work."""
+        if self._arrival is not None:
+            self._reader.release_spare()
+
+    def finish(self) -> None:
+        """Answer what is in work, then close."""
+        self._closing = True
+        if self._arrival is not None and not self._arrival.done():
+            self._arrival.set_result(None)
+
+    async def run(self) -> None:
+        """Serve the peer until one side ends it; closes the socket."""
+        try:
+            await self._serve()
+        except (ProtocolViolation, MalformedError) as violation:
+            logger.warning("closing %s:%s: %s", self.peer.host, self.peer.port, violation)
+        except OSError as error:
+            logger.debug("lost %s:%s: %s", self.peer.host, self.peer.port, error)
+        except Exception:
+            logger.exception("closing %s:%s", self.peer.host, self.peer.port)
+        finally:
+            self._stop_reading()
+            self._sock.close()
+
+    async def _serve(self) -> None:
+        answered = 0
+        while (frame := await self._next_frame()) is not None:
+            self._in_dispatch = True
+            try:
+                parts = await self._dispatch(frame, self.peer)
+            finally:
+                self._in_dispatch = False
+            self._note_activity()
+            if parts is not None:
+                await self._answer(parts)
+            answered += 1
+            if answered % FRAMES_A_TURN == 0:
+                await asyncio.sleep(0)
+
+    async def _answer(self, parts: Sequence[Part]) -> None:
+        try:
+            size = LENGTH32.pack(total_length(parts))
+        except BaseException:
+            close_all(parts)
+            raise
+        await send_all(self._sock, [size, *parts], self._note_activity)
+
+    async def _next_frame(self) -> memoryview | None:
+        """Wait for a frame; None when the peer has ended or we are closing."""
+        if self._closing:
+            return None
+        frame = self._reader.next_frame()
+        if frame is not None:
+            return frame
+        if self._ended:
+            return None
+        self._start_reading()
+        self._arrival = self._loop.create_future()
+        try:
+            return await self._arrival
+        finally:
+            self._arrival = None
+
+    def _on_readable(self) -> None:
+        room = self._reader.room()
+        if not room:
+            # Read ahead as far as the buffer goes; the next `_next_frame` takes it up again.
+            self._stop_reading()
+            return
+        try:
+            count = self._sock.recv_into(room)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            logger.debug("lost %s:%s: %s", self.peer.host, self.peer.port, error)
+            count = 0
+        self._note_activity()
+        self._reader.received(count)
+        if count == 0:
+            self._ended = True
+            self._stop_reading()
+        self._announce()
+
+    def _announce(self) -> None:
+        """Hand a complete frame, the end or a violation to whoever waits for it."""
+        arrival = self._arrival
+        if arrival is None or arrival.done():
+            return
+        try:
+            frame = self._reader.next_frame()
+        except ProtocolViolation as violation:
+            arrival.set_exception(violation)
+            return
+        if frame is not None or self._ended:
+            arrival.set_result(frame)
+
+    def _note_activity(self) -> None:
+        self._last_active = self._loop.time()
+
+    def _start_reading(self) -> None:
+        if not self._reading:
+            self._loop.add_reader(self._sock, self._on_readable)
+            self._reading = True
+
+    def _stop_reading(self) -> None:
+        if self._reading:
+            self._loop.remove_reader(self._sock)
+            self._reading = False

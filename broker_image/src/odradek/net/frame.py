@@ -1,0 +1,104 @@
+"""Cuts a byte stream into frames, without doing any input itself.
+
+A frame is an int32 size and that many bytes. The reader owns one buffer: `room()` is where the next
+bytes go, `received(n)` says how many came, `next_frame()` returns a complete frame or None. The
+buffer doubles as bytes arrive and never goes by the announced size, so that a peer can make us hold
+only what it has really sent.
+
+A reader that reuses its buffer treats `next_frame()` as the word that the frame returned before is
+done with: its bytes may then be overwritten. Until then `room()` shrinks to nothing once the buffer
+is full, which is how a busy connection stops reading. A reader that does not reuse gives frames
+away for good.
+"""
+
+from typing import Final
+
+from odradek.protocol.primitives import LENGTH32
+
+SIZE_BYTES: Final = LENGTH32.size
+INITIAL_BUFFER_BYTES: Final = 64 * 1024
+# Frames up to this size are copied out of a buffer that would otherwise be given away with them.
+COPIED_FRAME_BYTES: Final = 4 * 1024
+
+
+class ProtocolViolation(Exception):  # noqa: N818  it names what the peer did
+    """The peer sent what the protocol does not allow; its connection is closed, no other."""
+
+
+class FrameReader:
+    """Frames of one connection, each of at most `max_frame_bytes` without its size field."""
+
+    def __init__(self, max_frame_bytes: int, *, reuse: bool = True) -> None:
+        self._max_frame_bytes = max_frame_bytes
+        self._reuse = reuse
+        self._view = memoryview(bytearray(INITIAL_BUFFER_BYTES))
+        self._start = 0  # first byte that is not part of a frame returned so far
+        self._end = 0  # end of the bytes received
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Received bytes that belong to no frame returned so far."""
+        return self._end - self._start
+
+    @property
+    def capacity(self) -> int:
+        """Bytes that the buffer can hold at present."""
+        return len(self._view)
+
+    def room(self) -> memoryview:
+        """Return where received bytes go; empty only while an unfinished frame pins the buffer."""
+        return self._view[self._end :]
+
+    def received(self, count: int) -> None:
+        """Take note that the first `count` bytes of `room()` were filled."""
+        self._end += count
+
+    def next_frame(self) -> memoryview | None:
+        """Return the next complete frame without its size; None when more bytes are needed.
+
+        Raises ProtocolViolation for a size that is negative or above the limit, as soon as the size
+        has arrived.
+        """
+        available = self._end - self._start
+        if available < SIZE_BYTES:
+            self._make_room(SIZE_BYTES)
+            return None
+        (size,) = LENGTH32.unpack_from(self._view, self._start)
+        if not 0 <= size <= self._max_frame_bytes:
+            raise ProtocolViolation(f"frame of {size} bytes, limit {self._max_frame_bytes}")
+        total = SIZE_BYTES + size
+        if available < total:
+            self._make_room(total)
+            return None
+        frame = self._view[self._start + SIZE_BYTES : self._start + total]
+        self._start += total
+        return frame if self._reuse else self._give_away(frame)
+
+    def release_spare(self) -> None:
+        """Go back to the initial buffer if nothing is buffered; only while no frame is in use."""
+        if self._start == self._end and len(self._view) > INITIAL_BUFFER_BYTES:
+            self._replace(INITIAL_BUFFER_BYTES)
+
+    def _make_room(self, needed: int) -> None:
+        """Arrange that a unit of `needed` bytes from `_start` on can grow by at least one byte."""
+        if self._start == self._end:
+            self._start = self._end = 0
+        elif self._start + needed > len(self._view):
+            held = self._end - self._start
+            self._view[:held] = self._view[self._start : self._end]
+            self._start, self._end = 0, held
+        if self._end == len(self._view):
+            self._replace(min(needed, 2 * len(self._view)))
+
+    def _give_away(self, frame: memoryview) -> memoryview:
+        if len(frame) <= COPIED_FRAME_BYTES:
+            return memoryview(bytes(frame))
+        self._replace(max(INITIAL_BUFFER_BYTES, self._end - self._start))
+        return frame
+
+    def _replace(self, capacity: int) -> None:
+        """Move what is buffered into a new buffer; views of the old one stay valid."""
+        held = self._end - self._start
+        view = memoryview(bytearray(capacity))
+        view[:held] = self._view[self._start : self._end]
+        self._view, self._start, self._end = view, 0, held

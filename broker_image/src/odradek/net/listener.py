@@ -1,0 +1,174 @@
+"""Accepts connections on one address and looks after them until they are closed.
+
+Too many connections in all stop the accepting until one ends, so that peers wait in the backlog;
+too many from one address are closed at once, as `max.connections` and `max.connections.per.ip` do
+in Kafka. A sweep closes connections that were idle for too long (`connections.max.idle.ms`).
+"""
+
+import asyncio
+import errno
+import itertools
+import logging
+import socket
+from collections import Counter
+from dataclasses import dataclass
+from typing import Final
+
+from odradek.net.connection import Connection, Dispatch, Peer
+
+logger = logging.getLogger(__name__)
+
+BACKLOG: Final = 128
+# Pause after running out of file descriptors or memory; accepting again at once would only spin.
+EXHAUSTED_PAUSE_SECONDS: Final = 0.1
+_EXHAUSTED: Final = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+_MAX_SWEEP_SECONDS: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds on what peers can make a listener hold."""
+
+    max_frame_bytes: int
+    max_connections: int
+    max_connections_per_ip: int
+    max_idle_ms: int
+
+
+class Listener:
+    """Serves `dispatch` on `host`:`port`; port 0 takes a free one, an empty host all addresses."""
+
+    def __init__(self, host: str, port: int, limits: Limits, dispatch: Dispatch) -> None:
+        self._host = host
+        self._port = port
+        self._limits = limits
+        self._dispatch = dispatch
+        self._ids = itertools.count(1)
+        self._sock: socket.socket | None = None
+        self._serving: asyncio.Task[None] | None = None
+        self._connections: dict[Connection, asyncio.Task[None]] = {}
+        self._per_ip: Counter[str] = Counter()
+        self._closing = asyncio.Event()
+        self._changed = asyncio.Event()
+
+    @property
+    def port(self) -> int:
+        """The port bound, once started."""
+        return self._port
+
+    @property
+    def connection_count(self) -> int:
+        """Connections open at present."""
+        return len(self._connections)
+
+    async def start(self) -> None:
+        """Bind and begin to accept; raises OSError when the address cannot be bound."""
+        self._sock = await self._bind()
+        self._port = self._sock.getsockname()[1]
+        self._serving = asyncio.create_task(self._serve(self._sock), name="listener")
+
+    async def wait_closed(self) -> None:
+        """Return after `close`; raises what made accepting impossible before that."""
+        assert self._serving is not None, "not started"
+        await asyncio.shield(self._serving)
+
+    async def close(self, grace_ms: int = 5000) -> None:
+        """Stop accepting, let requests in work be answered for up to `grace_ms`, close the rest."""
+        if self._serving is None:
+            return
+        self._closing.set()
+        _done, unfinished = await asyncio.wait({self._serving}, timeout=grace_ms / 1000)
+        if unfinished:
+            for task in list(self._connections.values()):
+                task.cancel()
+        await self._serving
+
+    async def _bind(self) -> socket.socket:
+        loop = asyncio.get_running_loop()
+        family, kind, protocol, _name, address = (
+            await loop.getaddrinfo(
+                self._host or "0.0.0.0",  # noqa: S104  what an empty host in `listeners` means
+                self._port,
+                type=socket.SOCK_STREAM,
+                flags=socket.AI_PASSIVE,
+            )
+        )[0]
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind(address)
+            sock.listen(BACKLOG)
+            sock.setblocking(False)
+        except BaseException:
+            sock.close()
+            raise
+        return sock
+
+    async def _serve(self, sock: socket.socket) -> None:
+        """Run until closing; returns when the last connection has ended."""
+        async with asyncio.TaskGroup() as group:
+            with sock:
+                accepting = group.create_task(self._accept_all(sock, group), name="accept")
+                sweeping = group.create_task(self._sweep(), name="sweep")
+                closing = group.create_task(self._closing.wait(), name="closing")
+                await asyncio.wait({accepting, closing}, return_when=asyncio.FIRST_COMPLETED)
+                for task in (accepting, closing, sweeping):
+                    task.cancel()
+                await asyncio.wait({accepting})
+            for connection in list(self._connections):
+                connection.finish()
+
+    async def _accept_all(self, sock: socket.socket, group: asyncio.TaskGroup) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            while len(self._connections) >= self._limits.max_connections:
+                self._changed.clear()
+                await self._changed.wait()
+            try:
+                accepted, address = await loop.sock_accept(sock)
+            except ConnectionAbortedError:
+                continue
+            except OSError as error:
+                if error.errno not in _EXHAUSTED:
+                    raise
+                logger.error("cannot accept: %s", error)
+                await asyncio.sleep(EXHAUSTED_PAUSE_SECONDS)
+                continue
+            self._admit(accepted, Peer(address[0], address[1], next(self._ids)), group)
+
+    def _admit(self, sock: socket.socket, peer: Peer, group: asyncio.TaskGroup) -> None:
+        if self._per_ip[peer.host] >= self._limits.max_connections_per_ip:
+            logger.warning("refusing %s: too many connections from there", peer.host)
+            sock.close()
+            return
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        connection = Connection(sock, peer, self._limits.max_frame_bytes, self._dispatch)
+        self._per_ip[peer.host] += 1
+        task = group.create_task(connection.run(), name=f"connection {peer.connection_id}")
+        self._connections[connection] = task
+        task.add_done_callback(lambda _task: self._forget(connection, sock))
+
+    def _forget(self, connection: Connection, sock: socket.socket) -> None:
+        # A task cancelled before its first step never came to close the socket itself.
+        sock.close()
+        del self._connections[connection]
+        host = connection.peer.host
+        self._per_ip[host] -= 1
+        if not self._per_ip[host]:
+            del self._per_ip[host]
+        self._changed.set()
+
+    async def _sweep(self) -> None:
+        """Close idle connections and take back buffers that grew, a few times per idle time."""
+        max_idle = self._limits.max_idle_ms / 1000
+        pause = min(max_idle / 4, _MAX_SWEEP_SECONDS)
+        while True:
+            await asyncio.sleep(pause)
+            for connection, task in list(self._connections.items()):
+                idle = connection.idle_seconds()
+                if idle >= max_idle:
+                    logger.info("closing %s: idle for %.0f s", connection.peer.host, idle)
+                    task.cancel()
+                elif idle >= pause:
+                    connection.release_spare_memory()

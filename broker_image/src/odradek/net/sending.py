@@ -1,0 +1,135 @@
+"""Moves an answer, bytes and file regions, into a non-blocking socket.
+
+Bytes are gathered with sendmsg, with MSG_MORE while something follows, so that header and records
+share packets. Regions go from the page cache to the socket by sendfile and never enter Python.
+Partial sends and a full socket are the normal case: the rest waits until the socket is writable
+again.
+
+A region read from a cold disk blocks the thread that calls sendfile. It is therefore moved in
+slices and the loop runs in between. `_send_slice` is the single place that blocks on file pages: if
+a profile shows it stalling the loop, it is what moves to a thread.
+"""
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from odradek.protocol.regions import FileRegion, Part
+
+# Most bytes handed to the kernel before other connections get their turn.
+SLICE_BYTES: Final = 1024 * 1024
+# Buffers gathered in one call; the kernel's limit is 1024.
+GATHERED_BUFFERS: Final = 64
+
+
+class Outgoing:
+    """What is left to send of one answer; owns its regions and closes each exactly once."""
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self._parts = list(parts)
+        self._index = 0
+        self._offset = 0
+
+    @property
+    def done(self) -> bool:
+        """Tell whether everything has been handed to the kernel."""
+        return self._index == len(self._parts)
+
+    def send_some(self, sock: socket.socket) -> int:
+        """Send at most about one slice; returns its bytes.
+
+        Raises BlockingIOError when the socket is full, another OSError when the peer is gone, and
+        ConnectionError when a file ends before its region does.
+        """
+        part = self._parts[self._index]
+        if isinstance(part, bytes | bytearray | memoryview):
+            return self._send_buffers(sock)
+        count = min(part.length - self._offset, SLICE_BYTES)
+        sent = _send_slice(sock, part, self._offset, count) if count else 0
+        if count and not sent:
+            raise ConnectionError("file ended before the region that was promised")
+        self._offset += sent
+        if self._offset == part.length:
+            self._advance()
+            part.close()
+        return sent
+
+    def close(self) -> None:
+        """Close the regions that are not sent; idempotent."""
+        while not self.done:
+            part = self._parts[self._index]
+            self._advance()
+            if not isinstance(part, bytes | bytearray | memoryview):
+                part.close()
+
+    def _send_buffers(self, sock: socket.socket) -> int:
+        gathered: list[memoryview] = []
+        index = self._index
+        for part in self._parts[index : index + GATHERED_BUFFERS]:
+            if not isinstance(part, bytes | bytearray | memoryview):
+                break
+            gathered.append(memoryview(part))
+            index += 1
+        gathered[0] = gathered[0][self._offset :]
+        more = socket.MSG_MORE if index < len(self._parts) else 0
+        sent = sock.sendmsg(gathered, (), more)
+        self._skip_buffers(gathered, sent)
+        return sent
+
+    def _skip_buffers(self, gathered: list[memoryview], sent: int) -> None:
+        for buffer in gathered:
+            if sent < len(buffer):
+                self._offset += sent
+                return
+            sent -= len(buffer)
+            self._advance()
+
+    def _advance(self) -> None:
+        self._index += 1
+        self._offset = 0
+
+
+async def send_all(
+    sock: socket.socket, parts: Sequence[Part], on_progress: Callable[[], None]
+) -> None:
+    """Send every part and close the regions, whatever happens; `on_progress` follows each send.
+
+    Raises OSError when the peer is gone. A cancelled or failed call leaves a torn answer behind, so
+    the caller then closes the socket.
+    """
+    outgoing = Outgoing(parts)
+    budget = SLICE_BYTES
+    try:
+        while not outgoing.done:
+            try:
+                budget -= outgoing.send_some(sock)
+            except (BlockingIOError, InterruptedError):
+                await _writable(sock)
+                continue
+            on_progress()
+            if budget <= 0:
+                await asyncio.sleep(0)
+                budget = SLICE_BYTES
+    finally:
+        outgoing.close()
+
+
+def _send_slice(sock: socket.socket, region: FileRegion, offset: int, count: int) -> int:
+    return os.sendfile(sock.fileno(), region.fd, region.position + offset, count)
+
+
+async def _writable(sock: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    ready = loop.create_future()
+    loop.add_writer(sock, _settle, ready)
+    try:
+        await ready
+    finally:
+        loop.remove_writer(sock)
+
+
+def _settle(ready: "asyncio.Future[None]") -> None:
+    if not ready.done():
+        ready.set_result(None)

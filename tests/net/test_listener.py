@@ -1,0 +1,344 @@
+"""Connections over real sockets on loopback: order, bounds, and what a broken peer can do."""
+
+import asyncio
+import contextlib
+import socket
+import struct
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+
+from odradek.net.connection import Dispatch, Peer
+from odradek.net.frame import INITIAL_BUFFER_BYTES, ProtocolViolation
+from odradek.net.listener import Limits, Listener
+from odradek.protocol.regions import Part
+from tests.support.file_regions import CountedRegion
+
+LIMITS = Limits(
+    max_frame_bytes=1_000_000, max_connections=100, max_connections_per_ip=100, max_idle_ms=60_000
+)
+
+
+@contextlib.asynccontextmanager
+async def listening(dispatch: Dispatch, limits: Limits = LIMITS) -> AsyncIterator[Listener]:
+    listener = Listener("127.0.0.1", 0, limits, dispatch)
+    await listener.start()
+    try:
+        yield listener
+    finally:
+        await listener.close(grace_ms=200)
+
+
+@contextlib.asynccontextmanager
+async def connected(
+    listener: Listener,
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+def framed(payload: bytes) -> bytes:
+    return struct.pack(">i", len(payload)) + payload
+
+
+async def read_frame(reader: asyncio.StreamReader) -> bytes:
+    (size,) = struct.unpack(">i", await reader.readexactly(4))
+    return await reader.readexactly(size)
+
+
+async def echo(frame: memoryview, peer: Peer) -> Sequence[Part]:
+    return [bytes(frame)]
+
+
+async def test_frame_cut_at_every_byte_arrives_whole() -> None:
+    request = framed(b"one request") + framed(b"and its successor")
+    async with listening(echo) as listener:
+        for cut in range(1, len(request)):
+            async with connected(listener) as (reader, writer):
+                writer.get_extra_info("socket").setsockopt(
+                    socket.IPPROTO_TCP, socket.TCP_NODELAY, 1
+                )
+                writer.write(request[:cut])
+                await writer.drain()
+                await asyncio.sleep(0.001)
+                writer.write(request[cut:])
+                assert await read_frame(reader) == b"one request"
+                assert await read_frame(reader) == b"and its successor"
+
+
+async def test_pipelined_requests_are_answered_in_order_though_later_ones_are_quicker() -> None:
+    in_work = 0
+
+    async def slower_first(frame: memoryview, peer: Peer) -> Sequence[Part]:
+        nonlocal in_work
+        in_work += 1
+        assert in_work == 1
+        await asyncio.sleep(0.02 if frame[0] == 0 else 0)
+        in_work -= 1
+        return [bytes(frame)]
+
+    async with listening(slower_first) as listener, connected(listener) as (reader, writer):
+        writer.write(b"".join(framed(bytes((number,)) * 3000) for number in range(100)))
+        for number in range(100):
+            assert await read_frame(reader) == bytes((number,)) * 3000
+
+
+async def test_request_without_answer_does_not_hold_up_the_next() -> None:
+    async def silent_on_a(frame: memoryview, peer: Peer) -> Sequence[Part] | None:
+        return None if frame == b"a" else [bytes(frame)]
+
+    async with listening(silent_on_a) as listener, connected(listener) as (reader, writer):
+        writer.write(framed(b"a") + framed(b"b") + framed(b"a") + framed(b"c"))
+        assert await read_frame(reader) == b"b"
+        assert await read_frame(reader) == b"c"
+
+
+@pytest.mark.parametrize(
+    "size",
+    [
+        pytest.param(-1, id="negative"),
+        pytest.param(-(2**31), id="most-negative"),
+        pytest.param(1_000_001, id="one-too-many"),
+        pytest.param(2**31 - 1, id="largest"),
+        pytest.param(int.from_bytes(b"GET "), id="http"),
+    ],
+)
+async def test_hostile_size_closes_that_connection_only(size: int) -> None:
+    async with listening(echo) as listener, connected(listener) as (reader, writer):
+        async with connected(listener) as (hostile_reader, hostile_writer):
+            hostile_writer.write(struct.pack(">i", size))
+            assert await hostile_reader.read() == b""
+        writer.write(framed(b"still here"))
+        assert await read_frame(reader) == b"still here"
+
+
+async def test_violation_found_by_dispatch_closes_that_connection_only() -> None:
+    async def refuse_bad(frame: memoryview, peer: Peer) -> Sequence[Part]:
+        if frame == b"bad":
+            raise ProtocolViolation("bad")
+        if frame == b"bug":
+            raise KeyError("bug")
+        return [bytes(frame)]
+
+    async with listening(refuse_bad) as listener, connected(listener) as (reader, writer):
+        for payload in (b"bad", b"bug"):
+            async with connected(listener) as (bad_reader, bad_writer):
+                bad_writer.write(framed(payload))
+                assert await bad_reader.read() == b""
+        writer.write(framed(b"good"))
+        assert await read_frame(reader) == b"good"
+
+
+async def test_peer_that_shuts_its_side_still_gets_its_answers() -> None:
+    async with listening(echo) as listener, connected(listener) as (reader, writer):
+        writer.write(framed(b"last") + framed(b"words"))
+        writer.write_eof()
+        assert await reader.read() == framed(b"last") + framed(b"words")
+
+
+async def test_peer_that_never_reads_stops_being_read_and_holds_up_nobody() -> None:
+    dispatched = 0
+
+    async def large_answers(frame: memoryview, peer: Peer) -> Sequence[Part]:
+        nonlocal dispatched
+        dispatched += 1
+        return [bytes(100_000)]
+
+    async with listening(large_answers) as listener, connected(listener) as (reader, writer):
+        slow = socket.create_connection(("127.0.0.1", listener.port))
+        slow.setblocking(False)
+        request = framed(bytes(10_000))
+        accepted = 0
+        stalled_turns = 0
+        while stalled_turns < 20:
+            try:
+                accepted += slow.send(request * 10)
+                stalled_turns = 0
+            except BlockingIOError:
+                stalled_turns += 1
+            await asyncio.sleep(0.005)
+        held_back = accepted // len(request) - dispatched
+        at_stall = dispatched
+        writer.write(framed(b"?"))
+        assert len(await read_frame(reader)) == 100_000
+        assert dispatched == at_stall + 1
+        # What the kernel and one read-ahead buffer hold was never dispatched.
+        assert held_back > INITIAL_BUFFER_BYTES // len(request)
+        slow.close()
+
+
+async def test_sendfile_moves_a_large_region_around_bytes(tmp_path) -> None:
+    content = bytes(range(256)) * 40_000
+    path = tmp_path / "segment"
+    path.write_bytes(b"before" + content + b"after")
+    with path.open("rb") as file:
+        region = CountedRegion(file.fileno(), 6, len(content))
+
+        async def fetch(frame: memoryview, peer: Peer) -> Sequence[Part]:
+            return [b"header", region, b"between", b"and", b"trailer"]
+
+        async with listening(fetch) as listener, connected(listener) as (reader, writer):
+            writer.write(framed(b"fetch"))
+            await asyncio.sleep(0.02)  # long enough for the socket to fill
+            assert await read_frame(reader) == b"header" + content + b"betweenandtrailer"
+    assert region.closed == 1
+
+
+async def test_regions_are_closed_once_when_the_peer_dies_in_the_middle(tmp_path) -> None:
+    path = tmp_path / "segment"
+    path.write_bytes(bytes(8_000_000))
+    with path.open("rb") as file:
+        regions = [CountedRegion(file.fileno(), 0, 8_000_000) for _ in range(3)]
+
+        async def fetch(frame: memoryview, peer: Peer) -> Sequence[Part]:
+            return [b"header", *regions]
+
+        async with listening(fetch) as listener:
+            async with connected(listener) as (reader, writer):
+                writer.write(framed(b"fetch"))
+                await reader.readexactly(100)
+                writer.transport.abort()
+            async with asyncio.timeout(5):
+                while listener.connection_count:
+                    await asyncio.sleep(0.005)
+    assert [region.closed for region in regions] == [1, 1, 1]
+
+
+async def test_regions_are_closed_once_when_the_listener_closes_under_a_slow_reader(
+    tmp_path,
+) -> None:
+    path = tmp_path / "segment"
+    path.write_bytes(bytes(8_000_000))
+    with path.open("rb") as file:
+        regions = [CountedRegion(file.fileno(), 0, 8_000_000) for _ in range(2)]
+
+        async def fetch(frame: memoryview, peer: Peer) -> Sequence[Part]:
+            return [b"header", *regions]
+
+        async with listening(fetch) as listener, connected(listener) as (reader, writer):
+            writer.write(framed(b"fetch"))
+            await reader.readexactly(100)
+            await listener.close(grace_ms=50)
+            assert listener.connection_count == 0
+    assert [region.closed for region in regions] == [1, 1]
+
+
+async def test_file_shorter_than_its_region_closes_the_connection(tmp_path) -> None:
+    path = tmp_path / "segment"
+    path.write_bytes(b"short")
+    with path.open("rb") as file:
+        region = CountedRegion(file.fileno(), 0, 100)
+
+        async def fetch(frame: memoryview, peer: Peer) -> Sequence[Part]:
+            return [b"header", region]
+
+        async with listening(fetch) as listener, connected(listener) as (reader, writer):
+            writer.write(framed(b"fetch"))
+            assert (await reader.read())[4:] == b"headershort"
+    assert region.closed == 1
+
+
+async def test_request_in_work_is_answered_when_the_listener_closes() -> None:
+    started = asyncio.Event()
+
+    async def slow(frame: memoryview, peer: Peer) -> Sequence[Part]:
+        started.set()
+        await asyncio.sleep(0.05)
+        return [b"done"]
+
+    async with listening(slow) as listener, connected(listener) as (reader, writer):
+        async with connected(listener) as (idle_reader, _):
+            writer.write(framed(b"work"))
+            await started.wait()
+            closing = asyncio.create_task(listener.close(grace_ms=5000))
+            assert await read_frame(reader) == b"done"
+            assert await reader.read() == b""
+            assert await idle_reader.read() == b""
+            await closing
+            with pytest.raises(ConnectionError):
+                await asyncio.open_connection("127.0.0.1", listener.port)
+
+
+async def test_request_that_outlasts_the_grace_is_cancelled() -> None:
+    started = asyncio.Event()
+
+    async def endless(frame: memoryview, peer: Peer) -> Sequence[Part]:
+        started.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async with listening(endless) as listener, connected(listener) as (reader, writer):
+        writer.write(framed(b"work"))
+        await started.wait()
+        await listener.close(grace_ms=20)
+        assert await reader.read() == b""
+
+
+async def test_idle_connection_is_closed_and_a_waiting_one_is_not() -> None:
+    async def long_poll(frame: memoryview, peer: Peer) -> Sequence[Part]:
+        await asyncio.sleep(0.5)
+        return [b"late"]
+
+    limits = Limits(1000, 100, 100, max_idle_ms=100)
+    async with listening(long_poll, limits) as listener:
+        async with connected(listener) as (idle, _), connected(listener) as (reader, writer):
+            writer.write(framed(b"poll"))
+            assert await idle.read() == b""
+            assert await read_frame(reader) == b"late"
+
+
+async def test_too_many_connections_from_one_address_are_refused() -> None:
+    limits = Limits(1000, 100, max_connections_per_ip=2, max_idle_ms=60_000)
+    async with listening(echo, limits) as listener, connected(listener) as (reader, writer):
+        async with connected(listener) as (second, second_writer):
+            second_writer.write(framed(b"second"))
+            assert await read_frame(second) == b"second"
+            async with connected(listener) as (third, _):
+                assert await third.read() == b""
+        while listener.connection_count > 1:
+            await asyncio.sleep(0.001)
+        async with connected(listener) as (fourth, fourth_writer):
+            fourth_writer.write(framed(b"fourth"))
+            assert await read_frame(fourth) == b"fourth"
+
+
+async def test_connection_above_the_total_waits_for_a_place() -> None:
+    limits = Limits(1000, max_connections=1, max_connections_per_ip=100, max_idle_ms=60_000)
+    async with listening(echo, limits) as listener:
+        async with connected(listener) as (reader, writer):
+            writer.write(framed(b"first"))
+            assert await read_frame(reader) == b"first"
+            async with connected(listener) as (waiting, waiting_writer):
+                waiting_writer.write(framed(b"second"))
+                await asyncio.sleep(0.05)
+                assert listener.connection_count == 1
+                writer.close()
+                assert await read_frame(waiting) == b"second"
+
+
+async def test_peer_is_told_apart_by_connection() -> None:
+    async def who(frame: memoryview, peer: Peer) -> Sequence[Part]:
+        return [f"{peer.host}:{peer.port}:{peer.connection_id}".encode()]
+
+    async with listening(who) as listener:
+        answers = set()
+        for _ in range(2):
+            async with connected(listener) as (reader, writer):
+                writer.write(framed(b""))
+                host, port = writer.get_extra_info("sockname")
+                answer = (await read_frame(reader)).decode()
+                assert answer.startswith(f"{host}:{port}:")
+                answers.add(answer.rpartition(":")[2])
+        assert len(answers) == 2
+
+
+async def test_address_in_use_is_an_error_of_start() -> None:
+    async with listening(echo) as listener:
+        second = Listener("127.0.0.1", listener.port, LIMITS, echo)
+        with pytest.raises(OSError, match="[Aa]ddress already in use"):
+            await second.start()
