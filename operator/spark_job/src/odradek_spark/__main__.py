@@ -1,0 +1,76 @@
+"""Command line of the Spark image.
+
+python3 -m odradek_spark             run the job of the file named by ODRADEK_JOB
+python3 -m odradek_spark show PATH   print a Parquet result as a table
+
+Exit codes of a job: 0 everything is read (availableNow) or a signal was followed; 1 the job failed;
+2 the job cannot run as it is written. The last line on stderr tells the reason; the kubelet finds
+it in /dev/termination-log as well.
+"""
+
+import contextlib
+import logging
+import os
+import sys
+from pathlib import Path
+
+import click
+
+_TERMINATION_LOG = Path("/dev/termination-log")
+_DEFAULT_JOB = "/etc/odradek/job.json"
+
+
+def _leave(reason: str, code: int) -> None:
+    line = f"odradek-spark: {reason}"
+    print(line, file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):
+        if _TERMINATION_LOG.exists():
+            _TERMINATION_LOG.write_text(line, encoding="utf-8")
+    raise SystemExit(code)
+
+
+@click.group(invoke_without_command=True)
+@click.pass_context
+def main(context: click.Context) -> None:
+    """Run a consumer group's Spark job, or show its result."""
+    if context.invoked_subcommand is None:
+        _run()
+
+
+def _run() -> None:
+    # Only here: `show` must not pay for loading Spark.
+    from odradek_spark import config, driver, parquet_store
+
+    logging.basicConfig(
+        level=logging.INFO,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        stream=sys.stderr,
+    )
+    logging.getLogger("kazoo").setLevel(logging.WARNING)
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    try:
+        environment = driver.environment()
+        job = driver.load(os.environ.get("ODRADEK_JOB", _DEFAULT_JOB), environment)
+        driver.Driver(job, environment).run()
+    except config.ConfigError as error:
+        _leave(str(error), 2)
+    except (driver.JobError, parquet_store.StoreError) as error:
+        _leave(str(error), 1)
+
+
+@main.command()
+@click.argument("path", type=click.Path(path_type=Path))
+def show(path: Path) -> None:
+    """Print the Parquet result at PATH as a table."""
+    from odradek_spark import show as table
+
+    try:
+        names, rows = table.read(path)
+    except (table.NothingToShowError, OSError) as error:
+        _leave(str(error), 1)
+        return
+    print(table.render(names, rows))
+
+
+if __name__ == "__main__":
+    main(prog_name="odradek-spark")

@@ -1,0 +1,111 @@
+"""What the driver asks the brokers beside Spark: partitions, ends of logs, time stamps.
+
+Spark's own connections live in the JVM and tell nothing while no batch runs, so the lag of an idle
+or stuck query is measured from here. librdkafka reconnects by itself; a call that fails while a
+broker restarts raises `confluent_kafka.KafkaException`, and the caller keeps what it knew.
+"""
+
+import re
+import time
+from collections.abc import Iterable, Mapping
+
+from confluent_kafka import Consumer, KafkaException
+from confluent_kafka import TopicPartition as ClientPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._listoffsets import OffsetSpec
+
+from odradek.zk.znodes import TopicPartition
+
+_REQUEST_TIMEOUT_S = 10.0
+_STAMPS_TIMEOUT_S = 3.0
+_CONSUME_AT_ONCE = 100
+
+
+class Brokers:
+    """Two clients of the cluster at `bootstrap`. Not for use by several threads at once."""
+
+    def __init__(self, bootstrap: str, client_id: str) -> None:
+        common: dict[str, str | int | float | bool] = {
+            "bootstrap.servers": bootstrap,
+            "client.id": client_id,
+            "reconnect.backoff.max.ms": 2000,
+            "log_level": 3,
+        }
+        self._admin = AdminClient(common)
+        self._consumer = Consumer(
+            common
+            | {
+                "group.id": client_id,  # demanded by the library; nothing is ever committed with it
+                "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
+                "allow.auto.create.topics": False,
+                # One record a partition is wanted; a broker sends the first batch whole anyway.
+                "max.partition.fetch.bytes": 1024,
+                "queued.min.messages": 1,
+                "queued.max.messages.kbytes": 1024,
+            }
+        )
+        self._stamps: dict[TopicPartition, tuple[int, int]] = {}
+
+    def partitions(self, topics: tuple[str, ...], pattern: str | None) -> list[TopicPartition]:
+        """Return the partitions of those topics that exist, sorted. Raises KafkaException.
+
+        All topics are asked for, because asking for one that is missing may create it.
+        """
+        wanted = re.compile(pattern) if pattern is not None else None
+        metadata = self._admin.list_topics(timeout=_REQUEST_TIMEOUT_S)
+        return sorted(
+            TopicPartition(name, number)
+            for name, topic in metadata.topics.items()
+            if topic.error is None and (wanted.fullmatch(name) if wanted else name in topics)
+            for number in topic.partitions
+        )
+
+    def ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the end of each partition's log; partitions without a leader are left out."""
+        latest: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # theirs
+        futures = self._admin.list_offsets(
+            {ClientPartition(p.topic, p.partition): latest for p in partitions},
+            request_timeout=_REQUEST_TIMEOUT_S,
+        )
+        found = {}
+        for partition, future in futures.items():
+            try:
+                offset = future.result().offset
+            except KafkaException:
+                continue
+            found[TopicPartition(partition.topic, partition.partition)] = offset
+        return found
+
+    def timestamps(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Return the time stamp (ms) of the first record at or after each position.
+
+        Answers are kept until a position changes. A record that cannot be read within the bounded
+        wait is left out.
+        """
+        self._stamps = {p: s for p, s in self._stamps.items() if positions.get(p) == s[0]}
+        missing = {p: o for p, o in positions.items() if p not in self._stamps}
+        if missing:
+            self._read_stamps(missing)
+        return {partition: stamp for partition, (_, stamp) in self._stamps.items()}
+
+    def _read_stamps(self, positions: Mapping[TopicPartition, int]) -> None:
+        waiting = dict(positions)
+        self._consumer.assign(
+            [ClientPartition(p.topic, p.partition, offset) for p, offset in waiting.items()]
+        )
+        deadline = time.monotonic() + _STAMPS_TIMEOUT_S
+        while waiting and time.monotonic() < deadline:
+            for message in self._consumer.consume(_CONSUME_AT_ONCE, timeout=0.2):
+                if message.error() is not None:
+                    continue
+                key = TopicPartition(str(message.topic()), int(message.partition() or 0))
+                position = waiting.pop(key, None)
+                if position is not None:
+                    self._stamps[key] = (position, message.timestamp()[1])
+                    self._consumer.incremental_unassign([ClientPartition(key.topic, key.partition)])
+        self._consumer.unassign()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._consumer.close()

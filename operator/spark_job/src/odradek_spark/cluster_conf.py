@@ -1,0 +1,152 @@
+"""Turns a job into Spark's settings: pure, no JVM, no cluster.
+
+The driver pod is Spark's driver in client mode. Spark's own Kubernetes backend launches executor
+pods from the same image, with the job's volume claim at the same place, because the checkpoint's
+state files and the sink's files are written by executors and read by the driver. Executor pods
+belong to the driver pod (spark.kubernetes.driver.pod.name makes Spark set the owner), so they go
+when it goes.
+"""
+
+import json
+from collections.abc import Mapping
+
+from odradek_spark.config import MEMORY_BESIDE_HEAP, MIB, ConfigError, Environment, Job
+
+EXECUTOR_CONTAINER = "executor"
+EXECUTOR_ENTRYPOINT = "/usr/local/bin/spark-entrypoint"
+
+# Settings that hold the job together; sparkConf may not touch them.
+_RESERVED = (
+    "spark.master",
+    "spark.submit.",
+    "spark.driver.host",
+    "spark.driver.bindAddress",
+    "spark.kubernetes.namespace",
+    "spark.kubernetes.driver.pod.name",
+    "spark.kubernetes.executor.volumes.",
+    "spark.kubernetes.executor.podTemplate",
+    "spark.sql.streaming.checkpointLocation",
+    "spark.sql.session.timeZone",
+)
+
+
+def spark_conf(job: Job, environment: Environment, pod_template: str | None) -> dict[str, str]:
+    """Return every Spark property of the job; `pod_template` is the file of `executor_pod`.
+
+    Raises ConfigError where sparkConf sets what the job depends on.
+    """
+    reserved = [key for key in job.spark_conf if key.startswith(_RESERVED)]
+    if reserved:
+        raise ConfigError(f"job.sparkConf may not set {', '.join(sorted(reserved))}")
+    conf = _common(job)
+    if environment.on_kubernetes:
+        conf |= _kubernetes(job, environment)
+        if pod_template is not None:
+            conf["spark.kubernetes.executor.podTemplateFile"] = pod_template
+            conf["spark.kubernetes.executor.podTemplateContainerName"] = EXECUTOR_CONTAINER
+    else:
+        conf["spark.master"] = str(environment.master)
+    return conf | dict(job.spark_conf)
+
+
+def _common(job: Job) -> dict[str, str]:
+    cores = job.executor_instances * job.executors.cores
+    return {
+        "spark.app.name": f"odradek-{job.group}",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.memory": f"{job.driver.heap_mib}m",
+        "spark.executor.memory": f"{job.executors.heap_mib}m",
+        # Times in topics have zones; a job must not mean another minute on another node.
+        "spark.sql.session.timeZone": "UTC",
+        # A checkpoint keeps the first value for ever, and Spark's 200 would mean 200 state files a
+        # batch.
+        "spark.sql.shuffle.partitions": str(max(2, cores)),
+        "spark.sql.streaming.stopTimeout": "60s",
+        # A record that Spark cannot read again is a loss; it fails the query and is not skipped
+        # (row 31).
+        "spark.sql.files.ignoreMissingFiles": "false",
+    }
+
+
+def _kubernetes(job: Job, environment: Environment) -> dict[str, str]:
+    claim = "spark.kubernetes.executor.volumes.persistentVolumeClaim.data"
+    conf = {
+        "spark.master": environment.master or "k8s://https://kubernetes.default.svc",
+        "spark.submit.deployMode": "client",
+        "spark.driver.host": environment.pod_ip,
+        "spark.driver.bindAddress": "0.0.0.0",  # noqa: S104 - a pod has one address, and its own network
+        "spark.kubernetes.namespace": environment.pod_namespace,
+        "spark.kubernetes.driver.pod.name": environment.pod_name,
+        "spark.kubernetes.container.image": str(job.image),
+        "spark.kubernetes.container.image.pullPolicy": "IfNotPresent",
+        "spark.kubernetes.executor.deleteOnTermination": "true",
+        "spark.executor.instances": str(job.executor_instances),
+        "spark.executor.cores": str(job.executors.cores),
+        "spark.executor.memoryOverhead": f"{MEMORY_BESIDE_HEAP // MIB}m",
+        # A lost executor is ordinary: Spark replaces it. Only a storm of losses ends the driver.
+        "spark.executor.maxNumFailures": str(20 * job.executor_instances),
+        "spark.executor.failuresValidityInterval": "10m",
+        "spark.task.maxFailures": "8",
+        f"{claim}.mount.path": environment.data,
+        f"{claim}.mount.readOnly": "false",
+        f"{claim}.options.claimName": str(job.claim_name),
+    }
+    if job.service_account is not None:
+        conf["spark.kubernetes.authenticate.executor.serviceAccountName"] = job.service_account
+    for key, value in job.node_selector.items():
+        conf[f"spark.kubernetes.node.selector.{key}"] = value
+    for key, value in executor_labels(job).items():
+        conf[f"spark.kubernetes.executor.label.{key}"] = value
+    return conf
+
+
+def executor_labels(job: Job) -> dict[str, str]:
+    """Return the labels of executor pods; a group's name that is no label value is left out."""
+    labels = {
+        "app.kubernetes.io/name": "odradek",
+        "app.kubernetes.io/component": "spark-executor",
+        "app.kubernetes.io/managed-by": "odradek-operator",
+    }
+    if len(job.group) <= 63 and job.group[0].isalnum() and job.group[-1].isalnum():
+        labels["odradek.io/group"] = job.group
+    return labels
+
+
+def executor_pod(environment: Environment) -> Mapping[str, object]:
+    """Return the pod template of executors: what Spark's properties cannot say.
+
+    The executor runs as the driver's own user, and the claim is writable to the driver's group, so
+    that either can replace what the other wrote. The pod meets the restricted Pod Security
+    Standard.
+    """
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "spec": {
+            "securityContext": {
+                "runAsNonRoot": environment.uid != 0,
+                "runAsUser": environment.uid,
+                "runAsGroup": environment.gid,
+                "fsGroup": environment.gid,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "containers": [
+                {
+                    "name": EXECUTOR_CONTAINER,
+                    "command": [EXECUTOR_ENTRYPOINT],
+                    "securityContext": {
+                        "allowPrivilegeEscalation": False,
+                        "capabilities": {"drop": ["ALL"]},
+                    },
+                }
+            ],
+        },
+    }
+
+
+def executor_pod_text(environment: Environment) -> str:
+    """Return the pod template as Spark reads it (JSON is YAML)."""
+    return json.dumps(executor_pod(environment), indent=2)

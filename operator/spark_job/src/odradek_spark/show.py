@@ -1,0 +1,79 @@
+"""Prints a Parquet result of a job as a table: `python3 -m odradek_spark show PATH`.
+
+PATH is what sink.parquet.path says. A result of output mode complete is read through its link,
+resolved once, so the table is one batch's; a result of output mode append is all its batches
+together.
+"""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow.dataset
+import pyarrow.parquet
+
+
+class NothingToShowError(RuntimeError):
+    """There is no finished batch at this path."""
+
+
+def read(path: Path) -> tuple[list[str], list[tuple[Any, ...]]]:
+    """Return column names and rows of a result, rows sorted. Raises NothingToShowError."""
+    link = path / "current"
+    folder = link.resolve() if link.is_symlink() else path
+    files = sorted(
+        str(file)
+        for file in folder.rglob("*.parquet")
+        if not any(part.startswith(("_", ".")) for part in file.relative_to(folder).parts)
+    )
+    if not files:
+        raise NothingToShowError(f"{path} holds no finished batch")
+    partitioning = pyarrow.dataset.partitioning(flavor="hive")
+    dataset = pyarrow.dataset.dataset(
+        files, format="parquet", partitioning=partitioning, partition_base_dir=str(folder)
+    )
+    table = dataset.to_table()
+    names = [name for name in table.column_names if name != "batch_id"]
+    columns = [table.column(name).to_pylist() for name in names]
+    rows = list(zip(*columns, strict=True))
+    return names, sorted(rows, key=lambda row: tuple(_order(value) for value in row))
+
+
+def render(names: list[str], rows: list[tuple[Any, ...]]) -> str:
+    """Return the table as text, numbers to the right."""
+    cells = [[_text(value) for value in row] for row in rows]
+    widths = [
+        max(len(name), *(len(row[i]) for row in cells)) if cells else len(name)
+        for i, name in enumerate(names)
+    ]
+    numeric = [
+        bool(rows) and all(isinstance(row[i], int | float) for row in rows)
+        for i in range(len(names))
+    ]
+
+    def line(values: list[str]) -> str:
+        padded = (
+            value.rjust(width) if right else value.ljust(width)
+            for value, width, right in zip(values, widths, numeric, strict=True)
+        )
+        return "  ".join(padded).rstrip()
+
+    rule = ["-" * width for width in widths]
+    return "\n".join([line(names), line(rule), *(line(row) for row in cells)])
+
+
+def _order(value: Any) -> tuple[bool, str, Any]:
+    # None sorts last; values of one column are of one type, and nested ones sort by their text.
+    plain = isinstance(value, int | float | str | datetime)
+    return (value is None, "" if plain else str(value), value if plain else 0)
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, datetime):
+        moment = value.astimezone(UTC) if value.tzinfo else value
+        return f"{moment:%Y-%m-%d %H:%M:%S}"
+    if isinstance(value, dict) and set(value) == {"start", "end"}:
+        return f"{_text(value['start'])} - {_text(value['end'])}"
+    return str(value)
