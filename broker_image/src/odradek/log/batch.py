@@ -1,9 +1,9 @@
 """Record batches as bytes: their header, their checks and the few bytes a broker changes in them.
 
-A broker moves batches, not records: everything an append or a recovery has to know stands in the first 61
-bytes of a magic-2 batch, and the CRC-32C over the rest is computed by a C library. `parse` reads one
-header, `scan` walks the headers of a buffer, `check_crc` looks at every byte, `validate` applies the
-rules for batches from outside, and `stamp` returns the buffers to write.
+A broker moves batches, not records: everything an append or a recovery has to know stands in the
+first 61 bytes of a magic-2 batch, and the CRC-32C over the rest is computed by a C library. `parse`
+reads one header, `scan` walks the headers of a buffer, `check_crc` looks at every byte, `validate`
+applies the rules for batches from outside, and `stamp` returns the buffers to write.
 
 Layout of magic 2 (Kafka's message format, KIP-98), big-endian:
 
@@ -23,8 +23,9 @@ Layout of magic 2 (Kafka's message format, KIP-98), big-endian:
     57      4     record count
     61            records
 
-Magic 0 and 1 entries (offset i64, size i32, CRC-32 u32, magic i8, attributes i8, in magic 1 timestamp
-i64, then key and value) are described by the same `Header`; their offset field is the last offset.
+Magic 0 and 1 entries (offset i64, size i32, CRC-32 u32, magic i8, attributes i8, in magic 1
+timestamp i64, then key and value) are described by the same `Header`; their offset field is the
+last offset.
 """
 
 import struct
@@ -74,7 +75,9 @@ class Origin(Enum):
 
 
 class CorruptBatchError(Exception):
-    """Bytes that are no valid batch; `position` counts from the start of the buffer that was scanned."""
+    """Bytes that are no valid batch; `position` counts from the start of the buffer that was
+    scanned.
+    """
 
     def __init__(self, position: int, reason: str) -> None:
         super().__init__(f"{reason} at byte {position}")
@@ -83,7 +86,9 @@ class CorruptBatchError(Exception):
 
 
 class Header(NamedTuple):
-    """The header of a batch. A named tuple, not a dataclass: it is built for every batch that passes."""
+    """The header of a batch. A named tuple, not a dataclass: it is built for every batch that
+    passes.
+    """
 
     base_offset: int
     length: int
@@ -140,7 +145,8 @@ class Header(NamedTuple):
 def parse(buffer: View, position: int = 0) -> Header:
     """Read the header at `position`, which must be wholly inside `buffer`; records may be cut off.
 
-    Raises CorruptBatchError for an impossible length or magic, or when the header itself is cut off.
+    Raises CorruptBatchError for an impossible length or magic, or when the header itself is cut
+    off.
     """
     if len(buffer) - position < PREFIX_SIZE:
         raise CorruptBatchError(position, "batch header cut off")
@@ -170,8 +176,8 @@ def _parse_legacy(buffer: View, position: int, magic: int) -> Header:
     if magic == 1:
         (timestamp,) = _LEGACY_TIMESTAMP.unpack_from(buffer, position + _LEGACY_TIMESTAMP_POSITION)
     return Header(
-        offset, length, NO_EPOCH, magic, crc, attributes & 0x0F, 0, timestamp, timestamp, NO_PRODUCER_ID,
-        -1, -1, 1,
+        offset, length, NO_EPOCH, magic, crc, attributes & 0x0F, 0, timestamp, timestamp,
+        NO_PRODUCER_ID, -1, -1, 1,
     )  # fmt: skip
 
 
@@ -194,7 +200,9 @@ def scan(buffer: View, position: int = 0) -> Iterator[tuple[int, Header]]:
 
 
 def check_crc(buffer: View, position: int, header: Header) -> None:
-    """Compute the checksum of the whole batch at `position`; raise CorruptBatchError if it is wrong."""
+    """Compute the checksum of the whole batch at `position`; raise CorruptBatchError if it is
+    wrong.
+    """
     view = memoryview(buffer)[position : position + header.size]
     if header.magic == 2:
         computed = crc32c(view[_CRC_START:])
@@ -205,11 +213,13 @@ def check_crc(buffer: View, position: int, header: Header) -> None:
 
 
 def validate(records: View, origin: Origin, max_bytes: int) -> Header:
-    """Check that `records` is exactly one well-formed magic-2 batch of at most `max_bytes`; return its header.
+    """Check that `records` is exactly one well-formed magic-2 batch of at most `max_bytes`; return
+    its header.
 
-    Raises KafkaError: CORRUPT_MESSAGE for bytes that are no batch or a wrong checksum, MESSAGE_TOO_LARGE,
-    INVALID_RECORD for a batch that is sound but breaks a rule (count and offset range, control batch from a
-    client, producer id without sequence, more than one batch), as Kafka's LogValidator does.
+    Raises KafkaError: CORRUPT_MESSAGE for bytes that are no batch or a wrong checksum,
+    MESSAGE_TOO_LARGE, INVALID_RECORD for a batch that is sound but breaks a rule (count and offset
+    range, control batch from a client, producer id without sequence, more than one batch), as
+    Kafka's LogValidator does.
     """
     try:
         header = parse(records)
@@ -255,7 +265,8 @@ def _check_rules(header: Header, origin: Origin) -> None:
 
 
 def check_timestamps(header: Header, now_ms: int, difference_max_ms: int) -> None:
-    """Refuse create times too far from `now_ms` (INVALID_TIMESTAMP), and batches that pose as stamped.
+    """Refuse create times too far from `now_ms` (INVALID_TIMESTAMP), and batches that pose as
+    stamped.
 
     Looks at the first and the largest timestamp, which bound what a well-behaved producer sends.
     """
@@ -278,8 +289,8 @@ def stamp(
 ) -> tuple[Header, list[View]]:
     """Return the header as it will be stored, and the buffers to write one after another.
 
-    With create time only the first 16 bytes are new and the checksum stays; with `append_time_ms` the
-    whole header is new, says log append time, and carries a new checksum.
+    With create time only the first 16 bytes are new and the checksum stays; with `append_time_ms`
+    the whole header is new, says log append time, and carries a new checksum.
     """
     view = memoryview(records)
     if append_time_ms is None:
@@ -298,7 +309,9 @@ def stamp(
 
 
 def seal(header: Header, payload: View) -> bytes:
-    """Return a whole magic-2 batch of `header` and the stored records; length and checksum are computed."""
+    """Return a whole magic-2 batch of `header` and the stored records; length and checksum are
+    computed.
+    """
     header = header._replace(length=HEADER_SIZE - LOG_OVERHEAD + len(payload), magic=2, crc=0)
     out = bytearray(HEADER.pack(*header))
     out += payload

@@ -2,12 +2,15 @@
 
     0                     version
     2                     number of entries
-    topic 0 1234          topic, partition, offset      (recovery-point-, log-start-offset-,
-    topic 1 99                                           replication-offset-, cleaner-offset-checkpoint)
+    topic 0 1234          topic, partition, offset
+    topic 1 99
+
+is the format of recovery-point-, log-start-offset-, replication-offset- and
+cleaner-offset-checkpoint, and of leader-epoch-checkpoint
 
     0
     1
-    5 1200                leader epoch, first offset    (leader-epoch-checkpoint)
+    5 1200                leader epoch, first offset
 
 `meta.properties` holds version=0, broker.id and cluster.id of the broker that owns the directory.
 """
@@ -34,7 +37,9 @@ class CorruptCheckpointError(Exception):
 
 
 def read_offsets(path: str) -> dict[tuple[str, int], int]:
-    """Return {(topic, partition): offset}; a missing file is empty. Raises CorruptCheckpointError."""
+    """Return {(topic, partition): offset}; a missing file is empty. Raises
+    CorruptCheckpointError.
+    """
     try:
         rows = _read(path, 3)
     except FileNotFoundError:
@@ -116,7 +121,9 @@ def write_meta(path: str, meta: Meta) -> None:
 
 
 def take_clean_mark(directory: str) -> bool:
-    """Tell whether the directory was closed cleanly, and remove the mark: it holds for one start."""
+    """Tell whether the directory was closed cleanly, and remove the mark: it holds for one
+    start.
+    """
     try:
         os.unlink(os.path.join(directory, CLEAN_SHUTDOWN))
     except FileNotFoundError:

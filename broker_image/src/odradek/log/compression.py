@@ -1,9 +1,9 @@
 """The four codecs of record batches, with bounded output.
 
-gzip and zstd are plain streams. lz4 is the frame format. snappy is what Java clients write (the xerial block
-stream: an 8-byte mark, two versions, then length-prefixed raw blocks) or, from other clients, one raw block.
-Decompression never produces more than `limit` bytes: a bomb costs the limit, not the machine
-(CVE-2023-34455 and its kin).
+gzip and zstd are plain streams. lz4 is the frame format. snappy is what Java clients write (the
+xerial block stream: an 8-byte mark, two versions, then length-prefixed raw blocks) or, from other
+clients, one raw block. Decompression never produces more than `limit` bytes: a bomb costs the
+limit, not the machine (CVE-2023-34455 and its kin).
 """
 
 import struct

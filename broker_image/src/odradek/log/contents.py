@@ -8,7 +8,9 @@ View = bytes | bytearray | memoryview
 
 
 def check_keys(data: View) -> None:
-    """Refuse a batch with a record without key: a compacted topic could never clean it (INVALID_RECORD)."""
+    """Refuse a batch with a record without key: a compacted topic could never clean it
+    (INVALID_RECORD).
+    """
     try:
         found = records.decode(data)
     except CorruptBatchError as error:
@@ -50,7 +52,8 @@ def marker_epoch(header: Header, data: View) -> int | None:
 
 
 def first_since(header: Header, data: View, timestamp: int, offset: int) -> tuple[int, int] | None:
-    """Offset and timestamp of the first record of a batch not older than `timestamp`, from `offset` on.
+    """Offset and timestamp of the first record of a batch not older than `timestamp`, from `offset`
+    on.
 
     Raises CorruptBatchError.
     """

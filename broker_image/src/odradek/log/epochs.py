@@ -1,14 +1,16 @@
-"""Which leader epoch wrote which offsets: the file `leader-epoch-checkpoint` and the answers made from it.
+"""Which leader epoch wrote which offsets: the file `leader-epoch-checkpoint` and the answers made
+from it.
 
-A list of (epoch, first offset), both strictly rising. Followers find where their log parts from the leader's by
-asking for the end of an epoch (KIP-101, KIP-279) instead of trusting the high watermark. The file is Kafka's
-text format; it is rewritten at every change, made durable with the log's flush, and rebuilt from the batches
-(each carries its epoch) when it is missing or unreadable.
+A list of (epoch, first offset), both strictly rising. Followers find where their log parts from the
+leader's by asking for the end of an epoch (KIP-101, KIP-279) instead of trusting the high
+watermark. The file is Kafka's text format; it is rewritten at every change, made durable with the
+log's flush, and rebuilt from the batches (each carries its epoch) when it is missing or unreadable.
 """
 
 import os
 import threading
 from bisect import bisect_left, bisect_right
+from itertools import pairwise
 
 from odradek.log import checkpoints
 from odradek.log.files import fsync_path, remove_if_there, write_atomically
@@ -19,7 +21,9 @@ UNDEFINED_OFFSET = -1
 
 
 class EpochCache:
-    """The epochs of one partition, in memory and in its file. Safe to read while one thread writes."""
+    """The epochs of one partition, in memory and in its file. Safe to read while one thread
+    writes.
+    """
 
     __slots__ = ("_entries", "_lock", "_unsynced", "directory")
 
@@ -41,14 +45,15 @@ class EpochCache:
             return list(self._entries)
 
     def load(self) -> bool:
-        """Read the file; False when it is missing or not to be trusted, and the batches must be asked."""
+        """Read the file; False when it is missing or not to be trusted, and the batches must be
+        asked.
+        """
         try:
             entries = checkpoints.read_epochs(self.path)
         except (FileNotFoundError, checkpoints.CorruptCheckpointError):
             return False
         rising = all(
-            earlier[0] < later[0] and earlier[1] < later[1]
-            for earlier, later in zip(entries, entries[1:], strict=False)
+            earlier[0] < later[0] and earlier[1] < later[1] for earlier, later in pairwise(entries)
         )
         if not rising or any(epoch < 0 or offset < 0 for epoch, offset in entries):
             return False
@@ -75,8 +80,8 @@ class EpochCache:
     def end_offset(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
         """Largest epoch not above `epoch`, and the offset where it ends; (-1, -1) when unknown.
 
-        Kafka's rules: the newest epoch ends at the log end; for an epoch below every known one the answer is
-        that epoch and the first known offset.
+        Kafka's rules: the newest epoch ends at the log end; for an epoch below every known one the
+        answer is that epoch and the first known offset.
         """
         entries = self._entries
         if epoch < 0 or not entries or epoch > entries[-1][0]:

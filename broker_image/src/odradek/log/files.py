@@ -1,13 +1,15 @@
-"""The one place where the log touches the disk: positioned writes, fsync, and files that are read by sendfile.
+"""The one place where the log touches the disk: positioned writes, fsync, and files that are read
+by sendfile.
 
-`SharedFile` is an open file counted by its users. A `Region` (file descriptor, position, length) holds
-one count from the moment a fetch is planned until its last byte is sent, so a segment that retention
-deletes or truncation replaces stays readable under a transfer. A file with no user may be closed at any
-time (`close_idle`) and opens again by itself, so thousands of idle partitions cost few descriptors.
+`SharedFile` is an open file counted by its users. A `Region` (file descriptor, position, length)
+holds one count from the moment a fetch is planned until its last byte is sent, so a segment that
+retention deletes or truncation replaces stays readable under a transfer. A file with no user may be
+closed at any time (`close_idle`) and opens again by itself, so thousands of idle partitions cost
+few descriptors.
 
-Every call here may block. The broker calls the short ones (a write into the page cache, a header read)
-directly and sends the rest (fsync, cold reads, recovery) through `DiskThreads`, so that a slow disk never
-stalls heartbeats or the ZooKeeper session.
+Every call here may block. The broker calls the short ones (a write into the page cache, a header
+read) directly and sends the rest (fsync, cold reads, recovery) through `DiskThreads`, so that a
+slow disk never stalls heartbeats or the ZooKeeper session.
 """
 
 import asyncio
@@ -23,7 +25,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 Buffer = bytes | bytearray | memoryview
 
-# The process or the machine ran short of something that is not the disk: the directory stays online.
+# The process or the machine ran short of something that is not the disk: the directory stays
+# online.
 _NOT_THE_DISK = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN})
 
 
@@ -131,8 +134,8 @@ class Region:
 def write_all(fd: int, buffers: Sequence[Buffer], position: int) -> int:
     """Write `buffers` one after another at `position` and return their total length.
 
-    A short write is continued; what cannot be written raises OSError, and then any prefix of the bytes
-    may be in the file: the caller truncates it.
+    A short write is continued; what cannot be written raises OSError, and then any prefix of the
+    bytes may be in the file: the caller truncates it.
     """
     total = sum(map(len, buffers))
     written = os.pwritev(fd, buffers, position)
@@ -175,8 +178,8 @@ def fsync_path(path: str) -> None:
 def write_atomically(path: str, data: bytes, *, durable: bool = True) -> None:
     """Replace the file at `path`: temporary name, fsync, rename, fsync of the directory.
 
-    With `durable=False` the fsyncs are left out: after a power loss either content may be found, so only
-    files that are checked when read, and can be rebuilt, are written this way.
+    With `durable=False` the fsyncs are left out: after a power loss either content may be found, so
+    only files that are checked when read, and can be rebuilt, are written this way.
     """
     temporary = path + ".tmp"
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)

@@ -2,16 +2,17 @@
 
 Both are arrays of fixed-size entries, sorted, big-endian, exactly as Kafka keeps them:
 
-    .index      relative offset i32, position i32      offset = last offset of what was appended there
+    .index      relative offset i32, position i32    the last offset of what was appended there
     .timeindex  timestamp i64, relative offset i32     no later batch up to that offset is newer
 
-The file of the segment that is being written is preallocated to segment.index.bytes (a hole) and trimmed to
-its entries when the segment rolls or the log closes. Reading goes through a memory map made at the first
-lookup and dropped when idle. Writing goes through pwrite, not through the map: a store into a hole of a full
-disk would be a fatal signal, and so is an error code. On Linux both see the same page cache.
+The file of the segment that is being written is preallocated to segment.index.bytes (a hole) and
+trimmed to its entries when the segment rolls or the log closes. Reading goes through a memory map
+made at the first lookup and dropped when idle. Writing goes through pwrite, not through the map: a
+store into a hole of a full disk would be a fatal signal, and so is an error code. On Linux both see
+the same page cache.
 
-An index is a cache of what the log says. `check` finds one that cannot be right (zeroed, garbage, torn), and
-its segment builds it anew.
+An index is a cache of what the log says. `check` finds one that cannot be right (zeroed, garbage,
+torn), and its segment builds it anew.
 """
 
 import mmap
@@ -31,8 +32,8 @@ class CorruptIndexError(Exception):
 class _Index:
     """What both indexes share: a sorted array in a file, `entries` of it in use.
 
-    One writer at a time; lookups may run beside it, because entries only become visible through `entries`
-    after they are in the file, and a dropped map lives on for whoever still reads it.
+    One writer at a time; lookups may run beside it, because entries only become visible through
+    `entries` after they are in the file, and a dropped map lives on for whoever still reads it.
     """
 
     __slots__ = ("_allocated", "_checked", "_map", "base_offset", "entries", "file", "max_bytes")
@@ -172,7 +173,9 @@ class OffsetIndex(_Index):
         self._write(self.ENTRY.pack(offset - self.base_offset, position))
 
     def lookup(self, offset: int) -> int:
-        """File position to start scanning for `offset`: at or before its batch. Raises CorruptIndexError."""
+        """File position to start scanning for `offset`: at or before its batch. Raises
+        CorruptIndexError.
+        """
         found = self._floor(offset - self.base_offset) if self.entries else 0
         return self._entry(found - 1)[1] if found else 0
 
@@ -223,7 +226,9 @@ class TimeIndex(_Index):
         return self._last
 
     def lookup(self, timestamp: int) -> int:
-        """Offset up to which no record is newer than `timestamp`; the base offset if none is known."""
+        """Offset up to which no record is newer than `timestamp`; the base offset if none is
+        known.
+        """
         found = self._floor(timestamp) if self.entries else 0
         return self.base_offset + (self._entry(found - 1)[1] if found else 0)
 

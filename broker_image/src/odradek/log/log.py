@@ -1,15 +1,17 @@
 """One partition on disk: segments, epochs, producers, and the rules of appending and reading.
 
-Two locks. `_append_lock` serialises everything that writes (append, roll, truncate, retention) and may be held
-across disk calls. `_state_lock` guards the few fields readers need (segment list, end offset, published sizes)
-and is never held across a disk call, so a read is planned without waiting for a slow write, roll or fsync.
+Two locks. `_append_lock` serialises everything that writes (append, roll, truncate, retention) and
+may be held across disk calls. `_state_lock` guards the few fields readers need (segment list, end
+offset, published sizes) and is never held across a disk call, so a read is planned without waiting
+for a slow write, roll or fsync.
 
-An append is: check the header and the checksum, ask the producer state, patch offset and epoch, one pwritev,
-publish. It never looks at records (but for keys on compacted topics and re-compression where a topic demands
-it). A failed write is cut back; a failed disk takes the log offline, and nothing on it is tried again.
+An append is: check the header and the checksum, ask the producer state, patch offset and epoch, one
+pwritev, publish. It never looks at records (but for keys on compacted topics and re-compression
+where a topic demands it). A failed write is cut back; a failed disk takes the log offline, and
+nothing on it is tried again.
 
-Methods block and may be called from any thread. Those that can take long (`flush`, `truncate_to`, an append with
-flush.messages set, a read far from the end) belong into `files.DiskThreads`.
+Methods block and may be called from any thread. Those that can take long (`flush`, `truncate_to`,
+an append with flush.messages set, a read far from the end) belong into `files.DiskThreads`.
 """
 
 import contextlib
@@ -53,8 +55,8 @@ class Surroundings:
 class AppendInfo:
     """Where a batch (or a follower's run of batches) now lies.
 
-    `append_time_ms` is -1 unless the topic stamps records itself. `duplicate` means nothing was written: the
-    offsets are those of the first time.
+    `append_time_ms` is -1 unless the topic stamps records itself. `duplicate` means nothing was
+    written: the offsets are those of the first time.
     """
 
     base_offset: int
@@ -69,9 +71,9 @@ class AppendInfo:
 class LogSlice:
     """What a read found: a piece of a segment file, or no region when nothing is there yet.
 
-    `offset` is the one asked for; the region starts with the batch that holds it and may end inside a batch when
-    max_bytes cut it, as Kafka's does. `more` tells that bytes below the bound follow. Whoever takes the slice
-    closes the region.
+    `offset` is the one asked for; the region starts with the batch that holds it and may end inside
+    a batch when max_bytes cut it, as Kafka's does. `more` tells that bytes below the bound follow.
+    Whoever takes the slice closes the region.
     """
 
     offset: int
@@ -193,7 +195,8 @@ class Log:
     ) -> AppendInfo:
         """Check one batch, give it the next offsets and write it.
 
-        Raises KafkaError with the code of the rule that was broken, KAFKA_STORAGE_ERROR when the disk failed.
+        Raises KafkaError with the code of the rule that was broken, KAFKA_STORAGE_ERROR when the
+        disk failed.
         """
         config = self.config
         header = batch.validate(data, origin, config.max_message_bytes)
@@ -232,8 +235,9 @@ class Log:
     def append_as_follower(self, data: Buffer) -> AppendInfo:
         """Write batches exactly as the leader sent them; a cut-off last one is left out.
 
-        Raises KafkaError CORRUPT_MESSAGE for damaged bytes (nothing is written then), UnexpectedOffsetError when
-        the batches do not continue this log, KAFKA_STORAGE_ERROR when the disk failed.
+        Raises KafkaError CORRUPT_MESSAGE for damaged bytes (nothing is written then),
+        UnexpectedOffsetError when the batches do not continue this log, KAFKA_STORAGE_ERROR when
+        the disk failed.
         """
         batches = _checked(data, self.log_end_offset)
         view = memoryview(data)
@@ -337,9 +341,9 @@ class Log:
     ) -> LogSlice:
         """Plan a read from `offset`, of batches wholly below `upto` (default: the log end).
 
-        With `min_one` the first batch goes out whole even if it is larger than `max_bytes`. Raises KafkaError
-        OFFSET_OUT_OF_RANGE below the log start or above the log end, CORRUPT_MESSAGE where the log is damaged,
-        KAFKA_STORAGE_ERROR when the disk failed.
+        With `min_one` the first batch goes out whole even if it is larger than `max_bytes`. Raises
+        KafkaError OFFSET_OUT_OF_RANGE below the log start or above the log end, CORRUPT_MESSAGE
+        where the log is damaged, KAFKA_STORAGE_ERROR when the disk failed.
         """
         while True:
             plan = self._plan(offset, max_bytes, upto, min_one)
@@ -417,7 +421,9 @@ class Log:
         )
 
     def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
-        """First record not older than `timestamp` (ms), from the log start on; None when there is none."""
+        """First record not older than `timestamp` (ms), from the log start on; None when there is
+        none.
+        """
         with self._storage():
             for segment in self.segments:
                 try:
@@ -442,7 +448,9 @@ class Log:
             self.epochs.assign(epoch, self.log_end_offset)
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """(epoch, end offset) for OffsetForLeaderEpoch; (-1, -1) when unknown. See `EpochCache.end_offset`."""
+        """(epoch, end offset) for OffsetForLeaderEpoch; (-1, -1) when unknown. See
+        `EpochCache.end_offset`.
+        """
         return self.epochs.end_offset(epoch, self.log_end_offset)
 
     # -- truncation, deletion -------------------------------------------------------------------
@@ -488,7 +496,9 @@ class Log:
             self.install([self._new_segment(offset)], offset)
 
     def _lower_marks(self, end: int) -> None:
-        """Bring marks down to `end`; a lower recovery point is on disk before bytes are rewritten."""
+        """Bring marks down to `end`; a lower recovery point is on disk before bytes are
+        rewritten.
+        """
         self._high_watermark = min(self._high_watermark, end)
         if self.recovery_point > end:
             self.recovery_point = end
@@ -515,7 +525,8 @@ class Log:
                 files.remove_if_there(snapshot_path(self.directory, at))
 
     def advance_log_start(self, offset: int) -> None:
-        """Hide records below `offset` (DeleteRecords, or the leader's start); files go with retention.
+        """Hide records below `offset` (DeleteRecords, or the leader's start); files go with
+        retention.
 
         Raises KafkaError OFFSET_OUT_OF_RANGE above the high watermark.
         """
@@ -534,27 +545,36 @@ class Log:
             self.epochs.truncate_from_start(offset)
 
     def apply_retention(self) -> int:
-        """Delete old segments by log start offset, time and size; return how many. Files go later."""
+        """Delete old segments by log start offset, time and size; return how many. Files go
+        later.
+        """
+        # Looking at old segments may read from the disk, which appends need not wait for.
+        with self._storage():
+            segments = self.segments
+            facts = [self._facts(segment) for segment in segments]
         with self._append_lock, self._storage():
-            config = self.config
+            if tuple(self._segments[: len(segments)]) != segments:
+                return 0  # truncated or compacted meanwhile: the next round sees it
+            if len(self._segments) == len(segments):
+                facts[-1] = self._facts(self.active)
+            by_age = "delete" in self.config.cleanup_policy
             doomed = retention.deletable(
-                [self._facts(segment) for segment in self._segments],
-                self.log_end_offset,
+                facts,
+                self.log_end_offset
+                if len(self._segments) == len(segments)
+                else self._bases[len(segments)],
                 self._high_watermark,
                 self.log_start_offset,
                 self._surroundings.now_ms(),
                 retention.Limits(
-                    config.retention_ms if "delete" in config.cleanup_policy else -1,
-                    config.retention_bytes if "delete" in config.cleanup_policy else -1,
+                    self.config.retention_ms if by_age else -1,
+                    self.config.retention_bytes if by_age else -1,
                 ),
             )
             if doomed == 0:
                 return 0
             if doomed == len(self._segments):
-                if self.active.size == 0:
-                    doomed -= 1
-                else:
-                    self.roll()
+                self.roll()
             return self._retire_oldest(doomed)
 
     def _facts(self, segment: Segment) -> retention.SegmentFacts:
@@ -603,7 +623,8 @@ class Log:
         return self.recovery_point < self._bases[-1]
 
     def flush(self, *, only_rolled: bool = False) -> None:
-        """Make everything written so far durable (or only the rolled segments); appends go on meanwhile.
+        """Make everything written so far durable (or only the rolled segments); appends go on
+        meanwhile.
 
         A failed fsync takes the log offline: what the disk dropped cannot be asked for again.
         """
@@ -657,7 +678,9 @@ class Log:
             self.abandon()
 
     def abandon(self) -> None:
-        """Let go of the files as they are; used when the disk failed or the partition is deleted."""
+        """Let go of the files as they are; used when the disk failed or the partition is
+        deleted.
+        """
         self.closed = True
         for segment in self.segments:
             segment.retire()

@@ -1,12 +1,13 @@
-"""The log directories of a broker: who owns them, what lies in them, and the work done in the background.
+"""The log directories of a broker: who owns them, what lies in them, and the work done in the
+background.
 
-Each of `log.dirs` carries `meta.properties` (cluster and broker it belongs to), a lock file, Kafka's checkpoint
-files and one folder a partition. `load` opens every partition; `run` flushes rolled segments, applies
-retention, compacts, removes deleted files and writes checkpoints until it is cancelled; `close` makes everything
-durable and leaves the clean-shutdown mark.
+Each of `log.dirs` carries `meta.properties` (cluster and broker it belongs to), a lock file,
+Kafka's checkpoint files and one folder a partition. `load` opens every partition; `run` flushes
+rolled segments, applies retention, compacts, removes deleted files and writes checkpoints until it
+is cancelled; `close` makes everything durable and leaves the clean-shutdown mark.
 
-A directory whose disk fails goes offline with its partitions, and `on_dir_failure` is told once. The others go
-on. Nothing is retried on it: after a failed fsync nobody knows what the disk holds.
+A directory whose disk fails goes offline with its partitions, and `on_dir_failure` is told once.
+The others go on. Nothing is retried on it: after a failed fsync nobody knows what the disk holds.
 """
 
 import asyncio
@@ -39,7 +40,9 @@ _PRODUCER_EXPIRY_INTERVAL_S = 600.0
 
 
 class LogDirError(Exception):
-    """The log directories cannot be used; the message is one line for the operator of the broker."""
+    """The log directories cannot be used; the message is one line for the operator of the
+    broker.
+    """
 
 
 @dataclass(slots=True)
@@ -59,7 +62,9 @@ class Directory:
 
 
 class LogManager:
-    """Owner of every `Log` of the broker. Methods block unless async; safe to call from any thread."""
+    """Owner of every `Log` of the broker. Methods block unless async; safe to call from any
+    thread.
+    """
 
     def __init__(
         self,
@@ -84,16 +89,18 @@ class LogManager:
         self._directories = [Directory(os.path.abspath(path)) for path in config.log_dirs]
         self._logs: dict[TopicPartition, tuple[Log, Directory]] = {}
         self._lock = threading.Lock()
+        self._creation_lock = threading.Lock()
         self._doomed: list[tuple[float, str]] = []
         self._due = dict.fromkeys(("retention", "checkpoint", "idle", "expiry"), 0.0)
 
     # -- start ----------------------------------------------------------------------------------
 
     def load(self, progress: Callable[[int, int], None] = lambda done, total: None) -> None:
-        """Lock the directories and open every partition found; `progress(done, total)` counts partitions.
+        """Lock the directories and open every partition found; `progress(done, total)` counts
+        partitions.
 
-        Raises LogDirError when a directory belongs to another broker or cluster, is in use, or when none of them
-        works.
+        Raises LogDirError when a directory belongs to another broker or cluster, is in use, or when
+        none of them works.
         """
         for directory in self._directories:
             try:
@@ -244,14 +251,23 @@ class LogManager:
         entry = self._logs.get((topic, partition))
         return entry[1].path if entry is not None else None
 
-    def get_or_create(self, topic: str, partition: int, *, is_new: bool = True) -> Log:
-        """The log of a partition, made in the directory with the fewest partitions if there is none.
+    async def get_or_create(
+        self, topic: str, partition: int, config: TopicConfig, *, is_new: bool = True
+    ) -> Log:
+        """As `create`, in a thread."""
+        return await self.disk.run(self.create, topic, partition, config, is_new=is_new)
 
-        With `is_new=False` (the controller says the partition existed) none is made while a directory is
-        offline: it may hold the data. Raises KafkaError KAFKA_STORAGE_ERROR.
+    def create(
+        self, topic: str, partition: int, config: TopicConfig, *, is_new: bool = True
+    ) -> Log:
+        """The log of a partition, made in the directory with the fewest partitions if there is
+        none.
+
+        With `is_new=False` (the partition is known to have lived here) none is made while a
+        directory is offline: it may hold the data. Raises KafkaError KAFKA_STORAGE_ERROR.
         """
         key = topic, partition
-        with self._lock:
+        with self._creation_lock:
             entry = self._logs.get(key)
             if entry is not None:
                 return entry[0]
@@ -266,22 +282,29 @@ class LogManager:
                     directory.file(f"{topic}-{partition}"),
                     topic,
                     partition,
-                    self._topic_config(topic),
+                    config,
                     self._surroundings,
                     recovery.Checkpointed(clean=True),
                 )
                 fsync_path(directory.path)
             except OSError as error:
-                failed = error
-            else:
+                self._directory_failed(directory, error)
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+            with self._lock:
                 self._logs[key] = log, directory
                 directory.logs[key] = log
-                return log
-        self._directory_failed(directory, failed)
-        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(failed)) from failed
+            return log
 
-    def delete(self, topic: str, partition: int) -> None:
-        """Take a partition away at once; its folder is renamed and removed after file.delete.delay.ms."""
+    async def delete(self, topic: str, partition: int) -> None:
+        """As `remove`, in a thread."""
+        await self.disk.run(self.remove, topic, partition)
+
+    def remove(self, topic: str, partition: int) -> None:
+        """Take a partition away at once; its folder is renamed and deleted after
+        file.delete.delay.ms.
+
+        Raises OSError when the folder cannot be renamed; its directory is offline then.
+        """
         key = topic, partition
         with self._lock:
             log, directory = self._logs.pop(key, (None, None))
@@ -295,7 +318,7 @@ class LogManager:
             fsync_path(directory.path)
         except OSError as error:
             self._directory_failed(directory, error)
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+            raise
         due = self._surroundings.monotonic() + log.config.file_delete_delay_ms / 1000
         with self._lock:
             self._doomed.append((due, doomed))
@@ -319,7 +342,11 @@ class LogManager:
                 self._directory_failed(directory, error)
         return found
 
-    def write_high_watermarks(self, offsets: Mapping[TopicPartition, int]) -> None:
+    async def write_high_watermarks(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """As `save_high_watermarks`, in a thread."""
+        await self.disk.run(self.save_high_watermarks, offsets)
+
+    def save_high_watermarks(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Write the high watermark of every partition, each into its own directory."""
         for directory in self._online():
             mine = {
@@ -445,7 +472,9 @@ class LogManager:
         self._on_dir_failure(directory.path, error)
 
     def close(self) -> None:
-        """Close every log, write the checkpoints and the clean-shutdown marks, let go of the directories."""
+        """Close every log, write the checkpoints and the clean-shutdown marks, let go of the
+        directories.
+        """
         for directory in self._directories:
             if directory.failure is None:
                 self._close_directory(directory)

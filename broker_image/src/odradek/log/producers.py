@@ -1,9 +1,10 @@
 """What the log knows of its producers, so that a retried batch is written once.
 
-Of each producer id the last five batches are kept: their sequence ranges and offsets. A batch whose range is
-among them is a repeat and gets its first offset back; one that follows the last is new; anything else is out
-of order (KIP-98; 2.8's rules). The state follows from the batches alone, so followers and a restarted broker
-build it by reading headers; `.snapshot` files at segment boundaries and at a clean shutdown shorten that.
+Of each producer id the last five batches are kept: their sequence ranges and offsets. A batch whose
+range is among them is a repeat and gets its first offset back; one that follows the last is new;
+anything else is out of order (KIP-98; 2.8's rules). The state follows from the batches alone, so
+followers and a restarted broker build it by reading headers; `.snapshot` files at segment
+boundaries and at a clean shutdown shorten that.
 
 Snapshot, version 1, big-endian:
 
@@ -42,7 +43,9 @@ class CorruptSnapshotError(Exception):
 
 
 class Written(NamedTuple):
-    """One batch a producer wrote: last sequence, last offset, and how many records came before the last."""
+    """One batch a producer wrote: last sequence, last offset, and how many records came before the
+    last.
+    """
 
     last_sequence: int
     last_offset: int
@@ -96,11 +99,12 @@ class ProducerStates:
         return self._producers.get(producer_id)
 
     def check(self, header: Header, origin: Origin) -> Written | None:
-        """Judge a batch before it is written: the earlier batch if it is a repeat, None if it is new.
+        """Judge a batch before it is written: the earlier batch if it is a repeat, None if it is
+        new.
 
-        Raises KafkaError INVALID_PRODUCER_EPOCH for an old epoch, OUT_OF_ORDER_SEQUENCE_NUMBER for a gap, and
-        INVALID_TXN_STATE for a plain batch inside the producer's transaction.
-        An unknown producer may start at any sequence (2.5 and later).
+        Raises KafkaError INVALID_PRODUCER_EPOCH for an old epoch, OUT_OF_ORDER_SEQUENCE_NUMBER for
+        a gap, and INVALID_TXN_STATE for a plain batch inside the producer's transaction. An unknown
+        producer may start at any sequence (2.5 and later).
         """
         if header.producer_id == NO_PRODUCER_ID:
             return None
@@ -146,7 +150,9 @@ class ProducerStates:
             )
 
     def update(self, header: Header, marker_epoch: int | None = None) -> None:
-        """Take a written batch into account; `marker_epoch` is a control batch's coordinator epoch."""
+        """Take a written batch into account; `marker_epoch` is a control batch's coordinator
+        epoch.
+        """
         self.end_offset = header.last_offset + 1
         if header.producer_id == NO_PRODUCER_ID:
             return

@@ -1,8 +1,10 @@
-"""Records inside a magic-2 batch: for lookups by time, compaction, internal topics, tools and tests.
+"""Records inside a magic-2 batch: for lookups by time, compaction, internal topics, tools and
+tests.
 
-The produce and fetch path never comes here. A record is, after decompression: length varint, attributes i8,
-timestamp delta varlong, offset delta varint, key and value (varint length, -1 for null), headers (varint count,
-then key and value each). Varints are zigzag, least significant group first.
+The produce and fetch path never comes here. A record is, after decompression: length varint,
+attributes i8, timestamp delta varlong, offset delta varint, key and value (varint length, -1 for
+null), headers (varint count, then key and value each). Varints are zigzag, least significant group
+first.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -67,7 +69,9 @@ def make(
     options: BatchOptions = _PLAIN,
     base_offset: int = 0,
 ) -> bytes:
-    """Return one batch of (key, value) pairs, all with one timestamp, offsets from `base_offset` on."""
+    """Return one batch of (key, value) pairs, all with one timestamp, offsets from `base_offset`
+    on.
+    """
     return encode(
         [
             Record(base_offset + number, timestamp, key, value)

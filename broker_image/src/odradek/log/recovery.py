@@ -1,11 +1,13 @@
-"""Opening a partition folder: after a clean shutdown without looking at batches, after a crash by checking them.
+"""Opening a partition folder: after a clean shutdown without looking at batches, after a crash by
+checking them.
 
-A clean shutdown leaves `.kafka_cleanshutdown` in the log directory; then sizes are taken from the files, and
-only the last batches of the last segment are looked at. Without it every segment from the recovery point on (what
-was not surely synced) is read whole: checksums verified, the file cut behind the last valid batch, later
-segments dropped, indexes, epochs and producer state rebuilt. Leftovers of interrupted deletions and compactions
-are finished or undone as Kafka does: `.deleted` and `.cleaned` go, a `.log.swap` is complete and takes the place
-of the segments it was made from. No content of any file makes opening fail; only an OSError does.
+A clean shutdown leaves `.kafka_cleanshutdown` in the log directory; then sizes are taken from the
+files, and only the last batches of the last segment are looked at. Without it every segment from
+the recovery point on (what was not surely synced) is read whole: checksums verified, the file cut
+behind the last valid batch, later segments dropped, indexes, epochs and producer state rebuilt.
+Leftovers of interrupted deletions and compactions are finished or undone as Kafka does: `.deleted`
+and `.cleaned` go, a `.log.swap` is complete and takes the place of the segments it was made from.
+No content of any file makes opening fail; only an OSError does.
 """
 
 import os

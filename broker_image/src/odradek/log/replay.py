@@ -1,4 +1,6 @@
-"""Producer state from files: the newest usable snapshot, then the headers of the batches behind it."""
+"""Producer state from files: the newest usable snapshot, then the headers of the batches behind
+it.
+"""
 
 from collections.abc import Sequence
 
@@ -24,7 +26,8 @@ def rebuild(
 ) -> None:
     """Fill `states` with what `segments` say up to `log_end`.
 
-    Snapshots outside (log start, log end] and damaged ones are removed. Raises CorruptBatchError and OSError.
+    Snapshots outside (log start, log end] and damaged ones are removed. Raises CorruptBatchError
+    and OSError.
     """
     states.clear(log_start)
     for at in reversed(list_snapshots(directory)):

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class SegmentFacts:
-    """What a decision needs to know of a segment; `newest_ms` is its newest record or its file's time."""
+    """What a decision needs to know of a segment; `newest_ms` is its newest record or its file's
+    time.
+    """
 
     base_offset: int
     size: int
@@ -52,8 +54,9 @@ def deletable(
 ) -> int:
     """How many of the oldest segments may go.
 
-    A segment goes when it lies wholly below the log start offset, is older than retention.ms, or when without it
-    the log still has retention.bytes; never one that holds records at or above the high watermark.
+    A segment goes when it lies wholly below the log start offset, is older than retention.ms, or
+    when without it the log still has retention.bytes; never one that holds records at or above the
+    high watermark.
     """
     surplus = sum(segment.size for segment in segments) - limits.retention_bytes
     count = 0

@@ -1,11 +1,13 @@
-"""One segment of a partition: a `.log` file of batches and its two indexes, named by the base offset.
+"""One segment of a partition: a `.log` file of batches and its two indexes, named by the base
+offset.
 
-Only the newest segment grows. `append` writes bytes and index entries at the end; nothing of that is visible
-until `publish` moves `size`, so a failed write leaves a segment as it was. A lookup goes index, then scan of
-batch headers; the last batches written are remembered in `Tail`, so that reading at the end needs neither.
+Only the newest segment grows. `append` writes bytes and index entries at the end; nothing of that
+is visible until `publish` moves `size`, so a failed write leaves a segment as it was. A lookup goes
+index, then scan of batch headers; the last batches written are remembered in `Tail`, so that
+reading at the end needs neither.
 
-An index that proves wrong is rebuilt from the log on the spot. `recover` is the strict form after a crash: it
-computes every checksum and cuts the file behind the last valid batch.
+An index that proves wrong is rebuilt from the log on the spot. `recover` is the strict form after a
+crash: it computes every checksum and cuts the file behind the last valid batch.
 """
 
 import os
@@ -49,7 +51,9 @@ class SegmentSettings:
 
 
 class Tail:
-    """Where the last batches are: at most 128 (last offset, position) pairs, oldest dropped first."""
+    """Where the last batches are: at most 128 (last offset, position) pairs, oldest dropped
+    first.
+    """
 
     __slots__ = ("_first", "_last_offsets", "_positions")
 
@@ -143,7 +147,9 @@ class Segment:
             self.rebuild_indexes()
 
     def become_inactive(self) -> None:
-        """Finish the indexes as Kafka does when a segment rolls or closes: newest timestamp, then trim."""
+        """Finish the indexes as Kafka does when a segment rolls or closes: newest timestamp, then
+        trim.
+        """
         if self.max_timestamp >= 0:
             self.time_index.append(self.max_timestamp, self.offset_of_max_timestamp)
         self.index.trim()
@@ -193,10 +199,12 @@ class Segment:
         return 0 <= offset - self.base_offset <= MAX_RELATIVE_OFFSET
 
     def append(self, buffers: Sequence[Buffer], batches: Sequence[tuple[int, Header]]) -> int:
-        """Write whole batches at the end, with index entries where they are due; return their length.
+        """Write whole batches at the end, with index entries where they are due; return their
+        length.
 
-        `batches` gives (position within the buffers, header as stored). Nothing shows before `publish`.
-        When a write fails the file is cut back and OSError is raised: no torn bytes are left to be read.
+        `batches` gives (position within the buffers, header as stored). Nothing shows before
+        `publish`. When a write fails the file is cut back and OSError is raised: no torn bytes are
+        left to be read.
         """
         position = self.size
         entries = self.index.entries, self.time_index.entries
@@ -240,7 +248,9 @@ class Segment:
         self.size += length
 
     def cut_for(self, offset: int) -> tuple[int, int]:
-        """File position where batches that reach `offset` begin, and the offset the log then ends with."""
+        """File position where batches that reach `offset` begin, and the offset the log then ends
+        with.
+        """
         found = self.find(offset)
         if found is None:
             return self.size, offset
@@ -266,9 +276,11 @@ class Segment:
     # -- reading --------------------------------------------------------------------------------
 
     def find(self, offset: int, end: int | None = None) -> tuple[int, Header] | None:
-        """Position and header of the first batch whose last offset is at least `offset`; None at the end.
+        """Position and header of the first batch whose last offset is at least `offset`; None at
+        the end.
 
-        `end` is the published size the caller saw. Raises CorruptBatchError when the log itself is damaged.
+        `end` is the published size the caller saw. Raises CorruptBatchError when the log itself is
+        damaged.
         """
         end = self.size if end is None else end
         if end == 0:
@@ -323,7 +335,9 @@ class Segment:
             self.log.release()
 
     def next_offset(self) -> int:
-        """Offset after the last batch, from the last index entry on. Raises CorruptBatchError if torn."""
+        """Offset after the last batch, from the last index entry on. Raises CorruptBatchError if
+        torn.
+        """
         _, start = self._checked_indexes().last()
         end = self.base_offset
         for _, header in self.scan(start):
@@ -369,7 +383,9 @@ class Segment:
         return os.stat(self.log.path).st_mtime_ns // 1_000_000
 
     def batches_since(self, timestamp: int, offset: int) -> Iterator[tuple[int, Header]]:
-        """Yield batches that may hold the first record not older than `timestamp`, nor below `offset`."""
+        """Yield batches that may hold the first record not older than `timestamp`, nor below
+        `offset`.
+        """
         if self.size == 0:
             return
         self._checked_indexes()
@@ -436,10 +452,11 @@ class Segment:
             )
 
     def recover(self, on_batch: Callable[[int, Header, memoryview], None]) -> int:
-        """Check every batch, rebuild the indexes, cut behind the last valid batch; return the bytes cut.
+        """Check every batch, rebuild the indexes, cut behind the last valid batch; return the bytes
+        cut.
 
-        `on_batch(position, header, whole batch)` is called for each valid batch in order. Used after a
-        crash, when anything behind the recovery point may be torn or missing.
+        `on_batch(position, header, whole batch)` is called for each valid batch in order. Used
+        after a crash, when anything behind the recovery point may be torn or missing.
         """
         self._reset_indexes()
         self.tail = Tail()
@@ -465,7 +482,9 @@ class Segment:
 
 
 def _whole_batches(fd: int, end: int) -> Iterator[tuple[memoryview, Header]]:
-    """Yield each batch of a file with its header, checksum verified, until the first that is not sound."""
+    """Yield each batch of a file with its header, checksum verified, until the first that is not
+    sound.
+    """
     position = 0
     data, start = b"", 0
     while position < end:
