@@ -1,0 +1,143 @@
+"""Command line of the development cluster: `python3 -m tests.cluster --help`."""
+
+import argparse
+import fcntl
+import os
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+
+from tests.cluster import builtin, control, deploy, host, images, kind, layout, tools, volumes
+from tests.cluster.layout import Node
+from tests.cluster.settings import Paths, paths
+from tests.cluster.shell import ClusterError, step
+
+
+def _tools(where: Paths, *, on_docker: bool) -> None:
+    host.ensure({} if on_docker else host.BUILTIN_PACKAGES, where)
+    tools.ensure(where, tools.KIND_TOOLS if on_docker else tools.BUILTIN_TOOLS)
+
+
+def _cluster(where: Paths, nodes: Sequence[Node], *, on_docker: bool) -> None:
+    _tools(where, on_docker=on_docker)
+    if on_docker:
+        kind.up(where)
+    else:
+        builtin.up(nodes, where, images.pause_archive(where))
+
+
+def _images(where: Paths, nodes: Sequence[Node], *, on_docker: bool, names: list[str]) -> None:
+    known = {image.name: image for image in images.IMAGES}
+    if unknown := set(names) - set(known):
+        raise ClusterError(f"no image {sorted(unknown)[0]}; there are {', '.join(known)}")
+    wanted = [known[name] for name in names] or list(known.values())
+    if on_docker:
+        changed = kind.build_and_load(where, wanted)
+    else:
+        images.build_all(where, wanted)
+        running = where.kubeconfig.exists() and control.answers(where)
+        changed = images.load_all(where, nodes, wanted) if running else []
+    deploy.restart(where, changed)
+
+
+def _volumes(where: Paths, *, on_docker: bool) -> None:
+    def kubectl(*words: str) -> str:
+        return control.kubectl(where, *words)
+
+    empty = kind.empty_volume if on_docker else builtin.empty_volume
+    for name in volumes.renew(kubectl, empty):
+        print(name)
+
+
+def _down(where: Paths, nodes: Sequence[Node], *, on_docker: bool) -> None:
+    if on_docker:
+        kind.down(where)
+        shutil.rmtree(where.state, ignore_errors=True)
+    else:
+        with step("removing the cluster"):
+            builtin.down(nodes, where)
+
+
+def _kubeconfig(where: Paths) -> None:
+    if not where.kubeconfig.exists():
+        raise ClusterError("there is no cluster; run `make up` or `make cluster` first")
+    print(where.kubeconfig)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python3 -m tests.cluster", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands.add_parser("up", help="everything: cluster, images, chart, quickstart, results")
+    commands.add_parser("cluster", help="boot or repair the cluster alone")
+    commands.add_parser("down", help="remove the cluster and every trace of it")
+    commands.add_parser("tools", help="install packages and build the cluster's programs")
+    load = commands.add_parser("images", help="build images and load them on the nodes")
+    load.add_argument("names", nargs="*", metavar="IMAGE", help="default: all of them")
+    commands.add_parser("kubeconfig", help="print the path of the kubeconfig")
+    commands.add_parser("volumes", help="empty released volumes and offer them again")
+    for name, text in (
+        ("fail", "kill every process of a node and unplug it"),
+        ("start", "bring a failed node back"),
+        ("cut", "unplug a node that runs on"),
+        ("join", "plug a node in again"),
+    ):
+        command = commands.add_parser(name, help=text)
+        command.add_argument("node", metavar="NODE")
+    return parser
+
+
+def _dispatch(arguments: argparse.Namespace, where: Paths) -> None:
+    nodes = layout.load()
+    on_docker = kind.engine_answers()
+
+    def up() -> None:
+        _cluster(where, nodes, on_docker=on_docker)
+        _images(where, nodes, on_docker=on_docker, names=[])
+        deploy.up(where)
+
+    name = getattr(arguments, "node", "")
+    actions: dict[str, Callable[[], None]] = {
+        "up": up,
+        "cluster": lambda: _cluster(where, nodes, on_docker=on_docker),
+        "down": lambda: _down(where, nodes, on_docker=on_docker),
+        "tools": lambda: _tools(where, on_docker=on_docker),
+        "images": lambda: _images(
+            where, nodes, on_docker=on_docker, names=getattr(arguments, "names", [])
+        ),
+        "kubeconfig": lambda: _kubeconfig(where),
+        "volumes": lambda: _volumes(where, on_docker=on_docker),
+        "fail": lambda: builtin.fail_node(nodes, name),
+        "start": lambda: builtin.start_node(nodes, name, where, images.pause_archive(where)),
+        "cut": lambda: builtin.cut_node(nodes, name, up=False),
+        "join": lambda: builtin.cut_node(nodes, name, up=True),
+    }
+    actions[arguments.command]()
+
+
+def main() -> int:
+    """Run one command; an error is one line on stderr and exit 1."""
+    arguments = _parser().parse_args()
+    where = paths()
+    os.environ["PATH"] = f"{where.bin}:{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
+    try:
+        if arguments.command == "kubeconfig":
+            _kubeconfig(where)
+            return 0
+        where.cache.mkdir(parents=True, exist_ok=True)
+        with (where.cache / "lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise ClusterError("another command works on the cluster") from error
+            _dispatch(arguments, where)
+    except (ClusterError, layout.LayoutError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("error: interrupted; run the same command again to go on", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

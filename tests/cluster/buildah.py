@@ -1,0 +1,202 @@
+"""Building images without a container engine: buildah in its own storage inside the cache.
+
+Where the base image of a Dockerfile cannot be pulled, a stand-in under the same name is made from
+Debian packages, so the Dockerfiles stay those that everybody builds with Docker. Builds use the
+host's package configuration (pip, Maven) and its certificate authorities, none of which enters an
+image.
+"""
+
+import configparser
+import os
+import shlex
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tests.cluster.settings import Paths
+from tests.cluster.shell import run, run_logged, step
+
+SUITE = "trixie"
+BASE = "docker.io/library/python:3.13-slim-trixie"
+# What the published base holds that the project's Dockerfiles rely on.
+STAND_IN_PACKAGES = ("python3", "python3-venv", "ca-certificates")
+HOST_CA = Path("/etc/ssl/certs/ca-certificates.crt")
+HOST_JAVA_CA = Path("/etc/ssl/certs/java/cacerts")
+JAVA_CA_IN_BUILD = "/run/host-java-cacerts"
+RUN_ROOT = Path("/run/odradek-buildah")
+
+
+def command(paths: Paths, *words: str | Path) -> list[str | Path]:
+    """A buildah command line on the project's storage."""
+    driver = os.environ.get("STORAGE_DRIVER", "overlay")
+    where = ["--root", f"{paths.cache}/images", "--runroot", str(RUN_ROOT)]
+    return ["buildah", *where, "--storage-driver", driver, *words]
+
+
+def environment(paths: Paths) -> dict[str, str]:
+    """buildah keeps the caches of `RUN --mount=type=cache` below TMPDIR."""
+    temporary = paths.cache / "tmp"
+    temporary.mkdir(parents=True, exist_ok=True)
+    return {**os.environ, "TMPDIR": str(temporary)}
+
+
+def image_id(paths: Paths, name: str) -> str:
+    """Id of a stored image, empty when there is none."""
+    argv = command(paths, "images", "--quiet", "--no-trunc", name)
+    return run(argv, env=environment(paths), check=False).strip()
+
+
+def label(paths: Paths, name: str, key: str) -> str:
+    """A label of a stored image, empty when it has none."""
+    pattern = '{{index .OCIv1.Config.Labels "' + key + '"}}'
+    argv = command(paths, "inspect", "--type", "image", "--format", pattern, name)
+    return run(argv, env=environment(paths), check=False).strip()
+
+
+def ensure_base(paths: Paths, log: Path) -> None:
+    """Have the base image in the storage: kept, pulled, or made. Raises ClusterError."""
+    if image_id(paths, BASE):
+        return
+    with step(f"base image {BASE}", log):
+        try:
+            pull = command(paths, "pull", "--quiet", BASE)
+            done = subprocess.run(
+                [str(word) for word in pull], capture_output=True, timeout=300, check=False
+            )
+            pulled = done.returncode == 0
+        except subprocess.TimeoutExpired:
+            pulled = False
+        if not pulled:
+            _make_stand_in(paths, log)
+
+
+def _make_stand_in(paths: Paths, log: Path) -> None:
+    archive = paths.cache / "tmp" / "rootfs.tar"
+    include = f"--include={','.join(STAND_IN_PACKAGES)}"
+    # Documentation, as the published slim images leave it out.
+    slim = [f"--dpkgopt=path-exclude=/usr/share/{part}/*" for part in ("man", "doc", "locale")]
+    mirror = debian_mirror(Path("/etc/apt"))
+    options = ["--variant=minbase", include, *slim]
+    run_logged(["mmdebstrap", *options, SUITE, archive, *mirror], log, env=environment(paths))
+    container = run(command(paths, "from", "scratch"), env=environment(paths)).strip()
+    try:
+        run(command(paths, "add", "--quiet", container, archive, "/"), env=environment(paths))
+        run(command(paths, "config", "--cmd", "bash", container), env=environment(paths))
+        run(command(paths, "commit", "--quiet", container, BASE), env=environment(paths))
+    finally:
+        run(command(paths, "rm", container), env=environment(paths), check=False)
+        archive.unlink(missing_ok=True)
+
+
+def debian_mirror(apt: Path) -> list[str]:
+    """The mirror that this host's own apt uses, as an argument for mmdebstrap; [] if unknown.
+
+    Reads one-line and deb822 sources; only a Debian host's main archive will do.
+    """
+    for file in sorted([apt / "sources.list", *apt.glob("sources.list.d/*")]):
+        if not file.exists():
+            continue
+        for line in file.read_text().splitlines():
+            words = line.split()
+            for word in words[1:] if words[:1] in (["URIs:"], ["deb"]) else []:
+                if "://" in word and word.rstrip("/").endswith("/debian"):
+                    return [word]
+    return []
+
+
+def mounts(paths: Paths) -> list[str]:
+    """Options that lend a build the host's authorities and package configuration."""
+    lent = {HOST_CA: str(HOST_CA), HOST_JAVA_CA: JAVA_CA_IN_BUILD}
+    lent[Path.home() / ".m2/settings.xml"] = "/root/.m2/settings.xml"
+    configuration = _pip_configuration(paths)
+    if configuration:
+        lent[configuration] = "/etc/pip.conf"
+    options = [f"--volume={host}:{inside}:ro" for host, inside in lent.items() if host.exists()]
+    if HOST_JAVA_CA.exists():
+        trust = f"-Djavax.net.ssl.trustStore={JAVA_CA_IN_BUILD}"
+        options.append(f"--build-arg=MAVEN_OPTS={trust}")
+    return options
+
+
+def _pip_configuration(paths: Paths) -> Path | None:
+    """The host's pip indexes, from its files and environment, as one file for builds."""
+    parser = configparser.RawConfigParser()
+    user = Path(os.environ.get("XDG_CONFIG_HOME", Path.home() / ".config")) / "pip/pip.conf"
+    parser.read(["/etc/pip.conf", Path.home() / ".pip/pip.conf", user])
+    names = ("index-url", "extra-index-url", "trusted-host", "timeout")
+    found = {name: parser.get("global", name, fallback="") for name in names}
+    for name in names:
+        found[name] = os.environ.get(f"PIP_{name.upper().replace('-', '_')}", found[name])
+    lines = [f"{name} = {value}" for name, value in found.items() if value]
+    if not lines:
+        return None
+    target = paths.cache / "tmp" / "pip.conf"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text("\n".join(["[global]", *lines, ""]))
+    return target
+
+
+def build(
+    paths: Paths, name: str, dockerfile: Path, context: Path, labels: Mapping[str, str], log: Path
+) -> None:
+    """`buildah bud` with layers kept, so that only what changed is built again."""
+    options = ["--layers", "--isolation", "chroot", "--pull=false", *mounts(paths)]
+    marks = [f"--label={key}={value}" for key, value in labels.items()]
+    argv = command(paths, "bud", *options, *marks, "--tag", name, "--file", dockerfile, context)
+    run_logged(argv, log, env=environment(paths))
+
+
+def export(paths: Paths, name: str, target: Path) -> None:
+    """Write an image as an archive that containerd imports."""
+    target.unlink(missing_ok=True)
+    destination = f"docker-archive:{target}:{name}"
+    run(command(paths, "push", "--quiet", name, destination), env=environment(paths))
+
+
+def from_scratch(paths: Paths, name: str, program: Path) -> None:
+    """An image that holds one static program and runs it."""
+    container = run(command(paths, "from", "scratch"), env=environment(paths)).strip()
+    inside = f"/{program.name}"
+    steps = (
+        ("copy", "--quiet", container, program, inside),
+        ("config", "--entrypoint", f'["{inside}"]', container),
+        ("commit", "--quiet", "--rm", container, name),
+    )
+    for words in steps:
+        run(command(paths, *words), env=environment(paths))
+
+
+def image_with(paths: Paths, name: str, packages: Sequence[str], log: Path) -> str:
+    """A base with Debian packages added, for building; returns its name."""
+    full = f"localhost/{name}:1"
+    if not image_id(paths, full):
+        ensure_base(paths, log)
+        recipe = paths.cache / "tmp" / f"{name}.Dockerfile"
+        install = f"apt-get install -y --no-install-recommends {shlex.join(packages)}"
+        recipe.write_text(f"FROM {BASE}\nRUN apt-get update && {install}\n")
+        build(paths, full, recipe, recipe.parent, {}, log)
+    return full
+
+
+def run_in(
+    paths: Paths,
+    image: str,
+    argv: Sequence[str],
+    variables: Mapping[str, str],
+    *,
+    mounts: Sequence[Path],
+    cwd: Path,
+    log: Path,
+) -> None:
+    """Run a command in a throw-away container with host directories at their own paths."""
+    container = run(command(paths, "from", image), env=environment(paths)).strip()
+    lend = [f"--volume={path}:{path}" for path in mounts]
+    if HOST_CA.exists():
+        lend.append(f"--volume={HOST_CA}:{HOST_CA}:ro")
+    settings = [f"--env={key}={value}" for key, value in variables.items()]
+    where = ["--isolation", "chroot", "--workingdir", str(cwd)]
+    try:
+        words = command(paths, "run", *where, *lend, *settings, container, "--", *argv)
+        run_logged(words, log, env=environment(paths))
+    finally:
+        run(command(paths, "rm", container), env=environment(paths), check=False)

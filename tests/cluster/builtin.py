@@ -1,0 +1,175 @@
+"""The cluster that needs no container engine: boot, repair, fail a node, and remove every trace.
+
+`up` makes what is missing, in order, and starts what does not run, so it also brings a cluster back
+after a reboot. `down` finds processes by control group and mounts by directory; what components
+write outside of their directories (paths they have fixed) is removed if it was not there before.
+"""
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.cluster import cgroups, components, control, network, node, settings, volumes
+from tests.cluster.layout import Node
+from tests.cluster.settings import Paths
+from tests.cluster.shell import ClusterError, run, say, step, wait_until
+
+NAMESPACES = Path("/run/netns")  # which `ip` also turns into a mount point
+FIXED_PATHS = (
+    str(NAMESPACES),
+    "/run/containerd",
+    "/run/xtables.lock",
+    "/var/lib/cni",
+    "/var/lib/kubelet",
+    "/var/log/containers",
+    "/var/log/pods",
+)
+
+
+def _remember_host(paths: Paths) -> None:
+    """Note what the host was like before, for `down` to restore."""
+    memory = paths.state / "host.json"
+    if memory.exists():
+        return
+    paths.state.mkdir(parents=True, exist_ok=True)
+    absent = [path for path in FIXED_PATHS if not Path(path).exists()]
+    forwarding = network.FORWARDING.read_text().strip()
+    memory.write_text(json.dumps({"absent": absent, "ip_forward": forwarding}))
+
+
+def _restore_host(paths: Paths) -> None:
+    memory = paths.state / "host.json"
+    if not memory.exists():
+        return
+    before = json.loads(memory.read_text())
+    network.FORWARDING.write_text(before["ip_forward"] + "\n")
+    for path in map(Path, before["absent"]):
+        if path == NAMESPACES and network.namespaces():
+            continue  # somebody else has made one since
+        if path.is_mount():
+            run(["umount", path])
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def up(nodes: Sequence[Node], paths: Paths, pause: Path) -> None:
+    """Boot, or repair, until every node is Ready. Raises ClusterError."""
+    _remember_host(paths)
+    with step("control plane"):
+        network.create(nodes)
+        control.create_identities(paths, nodes)
+        for member in nodes:
+            node.write_files(member, paths)
+            node.start_runtime(member, paths)
+        control.start(paths)
+    with step(f"{len(nodes)} nodes"):
+        for member in nodes:
+            node.start_agents(member, paths, pause)
+        control.apply(paths, volumes.objects(_directories(nodes, paths), default=True))
+        wait_until(lambda: _nodes_ready(nodes, paths), "all nodes to be Ready", timeout_s=120)
+
+
+def _directories(nodes: Sequence[Node], paths: Paths) -> dict[str, list[str]]:
+    """Make the volumes' directories; any user of a pod may write to its own."""
+    made: dict[str, list[str]] = {}
+    for member in nodes:
+        made[member.name] = []
+        for number in range(1, settings.VOLUMES_PER_NODE + 1):
+            directory = paths.node(member.name) / f"pv{number}"
+            directory.mkdir(parents=True, exist_ok=True)
+            directory.chmod(0o777)
+            made[member.name].append(str(directory))
+    return made
+
+
+def _nodes_ready(nodes: Sequence[Node], paths: Paths) -> bool:
+    for member in nodes:
+        for name in node.names(member):
+            components.require(paths, name)
+    listed = json.loads(control.kubectl(paths, "get", "nodes", "-o", "json"))["items"]
+    ready = {
+        item["metadata"]["name"]
+        for item in listed
+        for condition in item["status"].get("conditions", ())
+        if condition["type"] == "Ready" and condition["status"] == "True"
+    }
+    return ready >= {member.name for member in nodes}
+
+
+def empty_volume(_node: str, directory: str) -> None:
+    """Remove the content of a volume's directory."""
+    for child in Path(directory).iterdir():
+        if child.is_dir() and not child.is_symlink():
+            shutil.rmtree(child)
+        else:
+            child.unlink()
+
+
+def fail_node(nodes: Sequence[Node], name: str) -> None:
+    """Cut the power of one node; `up` starts it again."""
+    node.fail(_find(nodes, name))
+
+
+def start_node(nodes: Sequence[Node], name: str, paths: Paths, pause: Path) -> None:
+    """Bring a failed node back."""
+    member = _find(nodes, name)
+    network.connect(member, up=True)
+    node.start_runtime(member, paths)
+    node.start_agents(member, paths, pause)
+
+
+def cut_node(nodes: Sequence[Node], name: str, *, up: bool) -> None:
+    """Unplug a node's cable while everything on it runs on, or plug it in again."""
+    network.connect(_find(nodes, name), up=up)
+
+
+def _find(nodes: Sequence[Node], name: str) -> Node:
+    for member in nodes:
+        if member.name == name:
+            return member
+    raise ClusterError(f"no node {name}; there are {', '.join(each.name for each in nodes)}")
+
+
+def _mounts(paths: Paths) -> list[str]:
+    """Mount points below the cluster's directories, the deepest first."""
+    points = (line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines())
+    roots = (f"{paths.state}/", f"{paths.run}/")
+    return sorted((point for point in points if point.startswith(roots)), reverse=True)
+
+
+def _shim_sockets(paths: Paths) -> list[Path]:
+    """Sockets of containerd's shims; their names are hashes, but each bundle notes its own."""
+    notes = paths.run.glob("*/io.containerd.runtime.v2.task/*/*/address")
+    return [Path(note.read_text().removeprefix("unix://")) for note in notes]
+
+
+def down(nodes: Sequence[Node], paths: Paths) -> None:
+    """Stop everything and remove every trace; nothing to do is no error. Raises ClusterError."""
+    sockets = _shim_sockets(paths)
+    cgroups.kill()
+    for _ in range(3):
+        for point in _mounts(paths):
+            run(["umount", "--lazy", point], check=False)
+    if left := _mounts(paths):
+        raise ClusterError(f"{left[0]} cannot be unmounted; nothing was removed")
+    network.remove(nodes)
+    for socket in sockets:
+        socket.unlink(missing_ok=True)
+    # The kernel frees a group a moment after its last process.
+    wait_until(_groups_removed, "the control groups to become empty", timeout_s=20)
+    _restore_host(paths)
+    for directory in (paths.state, paths.run):
+        if directory.exists():
+            shutil.rmtree(directory)
+    say("    the cluster is gone")
+
+
+def _groups_removed() -> bool:
+    try:
+        cgroups.remove()
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,84 @@
+"""Keys, certificates and kubeconfigs of the built-in cluster, made with openssl, once.
+
+One authority signs everything; Kubernetes reads a client's user from CN and its groups from O.
+"""
+
+import base64
+import os
+from pathlib import Path
+
+import yaml
+
+from tests.cluster import settings
+from tests.cluster.shell import run
+
+CURVE = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
+DAYS = "3650"
+
+
+def create_authority(pki: Path) -> None:
+    """`ca.key`, `ca.crt`, and the key pair `sa.key`, `sa.pub` that signs service account tokens."""
+    if (pki / "sa.pub").exists():
+        return
+    pki.mkdir(parents=True, exist_ok=True, mode=0o700)
+    files = ["-keyout", f"{pki}/ca.key", "-out", f"{pki}/ca.crt"]
+    run(["openssl", "req", "-x509", *CURVE, *files, "-subj", "/CN=odradek-cluster", "-days", DAYS])
+    run(["openssl", "genrsa", "-out", f"{pki}/sa.key", "2048"])
+    run(["openssl", "rsa", "-in", f"{pki}/sa.key", "-pubout", "-out", f"{pki}/sa.pub"])
+
+
+def issue(pki: Path, name: str, subject: str, alternatives: str) -> None:
+    """`<name>.key` and `<name>.crt` for both server and client use."""
+    certificate = pki / f"{name}.crt"
+    if certificate.exists():
+        return
+    request, extensions = pki / f"{name}.csr", pki / f"{name}.ext"
+    extensions.write_text(
+        f"subjectAltName={alternatives}\nextendedKeyUsage=serverAuth,clientAuth\n"
+    )
+    key = ["-keyout", f"{pki}/{name}.key", "-out", str(request)]
+    run(["openssl", "req", *CURVE, *key, "-subj", subject])
+    signer = ["-CA", f"{pki}/ca.crt", "-CAkey", f"{pki}/ca.key", "-CAcreateserial"]
+    result = ["-out", f"{certificate}", "-days", DAYS, "-extfile", f"{extensions}"]
+    run(["openssl", "x509", "-req", "-in", request, *signer, *result])
+
+
+def write_kubeconfig(pki: Path, name: str, target: Path) -> None:
+    """A kubeconfig with everything inside, so that it works wherever it is copied."""
+    if target.exists():
+        return
+
+    def content(file: Path) -> str:
+        return base64.b64encode(file.read_bytes()).decode()
+
+    document = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "odradek",
+        "clusters": [
+            {
+                "name": "odradek",
+                "cluster": {
+                    "server": f"https://{settings.GATEWAY}:6443",
+                    "certificate-authority-data": content(pki / "ca.crt"),
+                },
+            }
+        ],
+        "contexts": [{"name": "odradek", "context": {"cluster": "odradek", "user": name}}],
+        "users": [
+            {
+                "name": name,
+                "user": {
+                    "client-certificate-data": content(pki / f"{name}.crt"),
+                    "client-key-data": content(pki / f"{name}.key"),
+                },
+            }
+        ],
+    }
+    # Created unreadable for others before it holds a key; whoever called sudo may read it.
+    partial = target.with_suffix(".partial")
+    partial.touch(mode=0o600)
+    partial.write_text(yaml.safe_dump(document))
+    if "SUDO_UID" in os.environ:
+        os.chown(partial, int(os.environ["SUDO_UID"]), int(os.environ["SUDO_GID"]))
+    partial.rename(target)

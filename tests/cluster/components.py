@@ -1,0 +1,69 @@
+"""Long-running processes of the built-in cluster: started once, and found again.
+
+A component has a log file and a pid file under its name, and lives in a control group from its
+first instruction on, so that neither it nor what it starts can get lost.
+"""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.cluster import cgroups
+from tests.cluster.settings import Paths
+from tests.cluster.shell import ClusterError
+
+# Joins the groups given before "--", then becomes the command that follows.
+JOIN = 'while [ "$1" != -- ]; do echo $$ > "$1" || exit 1; shift; done; shift; exec "$@"'
+
+
+def pid_of(paths: Paths, name: str) -> int | None:
+    """Process id of a living component. A reused id is not mistaken: it has no such group."""
+    try:
+        pid = int((paths.pids / name).read_text())
+        groups = Path(f"/proc/{pid}/cgroup").read_text()
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, ValueError):
+        return None
+    return pid if f"/{cgroups.ROOT_NAME}/" in groups and state != "Z" else None
+
+
+def start(
+    paths: Paths,
+    name: str,
+    argv: Sequence[str | Path],
+    *,
+    group: str = "control",
+    netns: str | None = None,
+) -> None:
+    """Start unless it runs. Output is appended to the log, which outlives restarts."""
+    if pid_of(paths, name) is not None:
+        return
+    paths.logs.mkdir(parents=True, exist_ok=True)
+    paths.pids.mkdir(parents=True, exist_ok=True)
+    # "ip netns exec" would remount /sys and hide the control groups from kubelet; nsenter does not.
+    enter = ["nsenter", f"--net=/run/netns/{netns}"] if netns else []
+    join = ["sh", "-c", JOIN, "sh", *cgroups.create(group), "--"]
+    words = [str(word) for word in (*join, *enter, *argv)]
+    if shutil.which(str(argv[0])) is None:
+        raise ClusterError(f"{argv[0]} is not installed")
+    with (paths.logs / f"{name}.log").open("ab") as log:
+        process = subprocess.Popen(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd=paths.state,
+            env={"PATH": os.environ["PATH"], "HOME": str(paths.state)},
+            start_new_session=True,
+        )
+    (paths.pids / name).write_text(str(process.pid))
+
+
+def require(paths: Paths, name: str) -> None:
+    """Raise ClusterError with the end of its log if a component has died."""
+    if pid_of(paths, name) is None:
+        log = paths.logs / f"{name}.log"
+        tail = log.read_text(errors="replace").splitlines()[-5:] if log.exists() else []
+        raise ClusterError("\n    ".join([f"{name} has ended; the end of {log}:", *tail]))

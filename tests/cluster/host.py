@@ -1,0 +1,59 @@
+"""What the cluster needs of the machine, and getting it on Debian and Ubuntu."""
+
+import os
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from tests.cluster import node
+from tests.cluster.settings import Paths
+from tests.cluster.shell import ClusterError, run_logged, step
+
+# Debian package -> a program or file that shows that it is installed.
+BUILTIN_PACKAGES = {
+    "buildah": "buildah",
+    "conntrack": "conntrack",
+    "containerd": "containerd",
+    "containernetworking-plugins": f"{node.PLUGINS}/bridge",
+    "debian-archive-keyring": "/usr/share/keyrings/debian-archive-keyring.gpg",
+    "iproute2": "ip",
+    "iptables": "iptables",
+    "kmod": "modprobe",
+    "mmdebstrap": "mmdebstrap",
+    "openssl": "openssl",
+    "procps": "sysctl",
+    "runc": "runc",
+    "util-linux": "nsenter",
+}
+
+
+def _present(mark: str) -> bool:
+    return Path(mark).exists() if mark.startswith("/") else shutil.which(mark) is not None
+
+
+def missing(packages: Mapping[str, str], present: Callable[[str], bool] = _present) -> list[str]:
+    """Names of packages whose mark is not there."""
+    return sorted(name for name, mark in packages.items() if not present(mark))
+
+
+def ensure(packages: Mapping[str, str], paths: Paths) -> None:
+    """Install what is missing with apt. Raises ClusterError, which names it, without apt."""
+    lacking = missing(packages)
+    if not lacking:
+        return
+    if os.geteuid() != 0:
+        raise ClusterError(f"run as root: {_sentence(lacking)} must be installed")
+    if shutil.which("apt-get") is None:
+        raise ClusterError(f"this system has no apt; install what holds {_sentence(lacking)}")
+    log = paths.build_logs / "apt.log"
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    with step(f"installing {_sentence(lacking)}", log):
+        run_logged(["apt-get", "update"], log, env=environment)
+        install = ["apt-get", "install", "-y", "--no-install-recommends", *lacking]
+        run_logged(install, log, env=environment)
+    if still := missing(packages):
+        raise ClusterError(f"{_sentence(still)} did not bring what is needed; see {log}")
+
+
+def _sentence(names: Iterable[str]) -> str:
+    return ", ".join(names)

@@ -1,0 +1,79 @@
+"""Where the cluster keeps things, and the addresses it uses.
+
+Two directories: the state of the running cluster, which `down` removes, and a cache of built
+programs and images, which stays. Both can be moved by environment variables.
+"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+REPO = Path(__file__).resolve().parents[2]
+KIND_CONFIG = REPO / "kind-config.yaml"
+
+BRIDGE = "odradek0"
+GATEWAY = "172.30.0.1"
+NODE_PREFIX = "172.30.0"
+POD_CIDR = "10.244.0.0/16"
+SERVICE_CIDR = "10.96.0.0/16"
+API_SERVICE = "10.96.0.1"
+DNS_SERVICE = "10.96.0.10"
+VOLUMES_PER_NODE = 4
+VOLUME_SIZE = "10Gi"
+
+
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """The directories of one cluster; `state` and `run` belong to it alone."""
+
+    state: Path
+    cache: Path
+    run: Path
+
+    @property
+    def bin(self) -> Path:
+        """Programs built from Go modules."""
+        return self.cache / "bin"
+
+    @property
+    def logs(self) -> Path:
+        """One file a component, named NAME.log or NAME-NODE.log."""
+        return self.state / "log"
+
+    @property
+    def build_logs(self) -> Path:
+        """Output of builds; outlives the cluster, for the reader of an error."""
+        return self.cache / "log"
+
+    @property
+    def pids(self) -> Path:
+        """One file a component with its process id."""
+        return self.state / "pid"
+
+    @property
+    def pki(self) -> Path:
+        """Keys and certificates."""
+        return self.state / "pki"
+
+    @property
+    def kubeconfig(self) -> Path:
+        """The administrator's kubeconfig."""
+        return self.state / "admin.conf"
+
+    def node(self, name: str) -> Path:
+        """Everything that one node keeps on disk."""
+        return self.state / name
+
+    def socket(self, name: str) -> Path:
+        """The containerd socket of one node."""
+        return self.run / name / "containerd.sock"
+
+
+def paths() -> Paths:
+    """The directories as the environment sets them."""
+    home_cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Paths(
+        state=Path(os.environ.get("ODRADEK_CLUSTER_DIR", "/var/lib/odradek-cluster")),
+        cache=Path(os.environ.get("ODRADEK_CACHE", f"{home_cache}/odradek")),
+        run=Path("/run/odradek-cluster"),
+    )

@@ -1,0 +1,117 @@
+"""Running commands, and telling the user how long things take.
+
+A step prints its name, a line with the elapsed time at least every 15 seconds while it runs, and
+its duration at the end. The output of long commands goes to a log file; on failure the error
+carries its last lines.
+"""
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+HEARTBEAT_S = 15.0
+
+
+class ClusterError(RuntimeError):
+    """Something that the user should read; the message is complete."""
+
+
+def say(text: str) -> None:
+    """One line of progress on stderr, so that stdout holds results only."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def run(
+    argv: Sequence[str | Path],
+    *,
+    stdin: str | None = None,
+    env: Mapping[str, str] | None = None,
+    check: bool = True,
+) -> str:
+    """Run to the end and return stdout. Raises ClusterError with the last line of stderr."""
+    words = [str(word) for word in argv]
+    try:
+        done = subprocess.run(
+            words, input=stdin, env=env, capture_output=True, text=True, check=False
+        )
+    except FileNotFoundError as error:
+        raise ClusterError(f"{words[0]} is not installed") from error
+    if check and done.returncode:
+        lines = (done.stderr or done.stdout).strip().splitlines() or ["no output"]
+        raise ClusterError(f"{' '.join(words[:4])}: exit {done.returncode}: {lines[-1]}")
+    return done.stdout
+
+
+def run_logged(
+    argv: Sequence[str | Path],
+    log: Path,
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+) -> None:
+    """Run to the end with both outputs appended to `log`. Raises ClusterError with its tail."""
+    words = [str(word) for word in argv]
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as sink:
+        start = sink.tell()
+        try:
+            code = subprocess.run(
+                words, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, env=env, cwd=cwd
+            ).returncode
+        except FileNotFoundError as error:
+            raise ClusterError(f"{words[0]} is not installed") from error
+    if code:
+        with log.open("rb") as source:
+            source.seek(start)
+            tail = source.read().decode(errors="replace").splitlines()[-15:]
+        text = "\n".join(f"    {line}" for line in tail)
+        raise ClusterError(f"{words[0]} failed with exit {code}; the end of {log}:\n{text}")
+
+
+def last_line(log: Path) -> str:
+    """The newest line of a log, shortened to fit a terminal; empty when there is none."""
+    try:
+        with log.open("rb") as source:
+            source.seek(max(0, log.stat().st_size - 2000))
+            lines = source.read().decode(errors="replace").split("\n")
+    except OSError:
+        return ""
+    text = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+@contextmanager
+def step(title: str, log: Path | None = None) -> Iterator[None]:
+    """Announce a step and report while it lasts; `log` supplies what it is doing right now."""
+    started = time.monotonic()
+    done = threading.Event()
+
+    def beat() -> None:
+        while not done.wait(HEARTBEAT_S):
+            doing = f": {last_line(log)}" if log else ""
+            say(f"    ... {title}, {time.monotonic() - started:.0f} s{doing}")
+
+    say(f"--> {title}")
+    reporter = threading.Thread(target=beat, daemon=True)
+    reporter.start()
+    try:
+        yield
+    finally:
+        done.set()
+        reporter.join()
+    say(f"    {title}: {time.monotonic() - started:.1f} s")
+
+
+def wait_until(
+    condition: Callable[[], bool], what: str, *, timeout_s: float, interval_s: float = 0.25
+) -> None:
+    """Poll until true. Raises ClusterError after `timeout_s` seconds."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise ClusterError(f"waited {timeout_s:.0f} s in vain for {what}")
+        time.sleep(interval_s)

@@ -1,0 +1,126 @@
+"""The cluster's programs, built once from Go modules into the cache.
+
+kubebox holds API server, controllers, scheduler, kubelet, kube-proxy and kubectl in one binary; it
+and etcd are small main modules here, because `go install` refuses modules with replace directives.
+A program is built again when its recipe changes. A host without a Go that can build them gets one
+in a throw-away container of the images' own base.
+"""
+
+import hashlib
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.cluster import buildah
+from tests.cluster.settings import REPO, Paths
+from tests.cluster.shell import run, run_logged, step
+
+SOURCES = REPO / "tests/cluster/tools"
+KUBERNETES = "1.34.4"
+NEEDED_GO = (1, 24)
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A program: either a module here, or `package` to install as it is published."""
+
+    name: str
+    package: str = ""
+    ldflags: str = "-s -w"
+
+    def fingerprint(self) -> str:
+        """Changes whenever the program must be built again."""
+        digest = hashlib.sha256(f"{self.package} {self.ldflags}".encode())
+        if not self.package:
+            for file in sorted((SOURCES / self.name).iterdir()):
+                digest.update(file.read_bytes())
+        return digest.hexdigest()
+
+
+def _kubernetes_version() -> str:
+    package = "k8s.io/component-base/version"
+    major, minor, _ = KUBERNETES.split(".")
+    values = {"gitVersion": f"v{KUBERNETES}", "gitMajor": major, "gitMinor": minor}
+    return " ".join(f"-X {package}.{name}={value}" for name, value in values.items())
+
+
+BUILTIN_TOOLS = (
+    Tool("pause"),
+    Tool("helm", "helm.sh/helm/v3/cmd/helm@v3.19.0"),
+    Tool("etcd"),
+    Tool("coredns", "github.com/coredns/coredns@v1.12.4"),
+    Tool("kubebox", ldflags=f"-s -w {_kubernetes_version()}"),
+)
+# kind brings the rest of the cluster; kubebox is needed as kubectl.
+KIND_TOOLS = (
+    Tool("kind", "sigs.k8s.io/kind@v0.30.0"),
+    Tool("helm", "helm.sh/helm/v3/cmd/helm@v3.19.0"),
+    Tool("kubebox", ldflags=f"-s -w {_kubernetes_version()}"),
+)
+
+
+def ensure(paths: Paths, tools: tuple[Tool, ...]) -> None:
+    """Build what is missing or outdated, and link kubectl to kubebox. Raises ClusterError."""
+    paths.bin.mkdir(parents=True, exist_ok=True)
+    for tool in tools:
+        stamp = paths.bin / f".{tool.name}.built"
+        current = stamp.exists() and stamp.read_text() == tool.fingerprint()
+        if not (current and (paths.bin / tool.name).exists()):
+            log = paths.build_logs / f"tool-{tool.name}.log"
+            with step(f"building {tool.name} (once)", log):
+                _build(tool, paths, log)
+            stamp.write_text(tool.fingerprint())
+    link = paths.bin / "kubectl"
+    if not link.is_symlink():
+        link.symlink_to("kubebox")
+
+
+def _build(tool: Tool, paths: Paths, log: Path) -> None:
+    """Build into a temporary directory and move, so that an aborted build leaves nothing."""
+    target = paths.bin / ".partial"
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir()
+    environment = {
+        "CGO_ENABLED": "0",
+        "GOMODCACHE": str(paths.cache / "go/modules"),
+        "GOFLAGS": "-trimpath -buildvcs=false -modcacherw",
+        "GOBIN": str(target),
+    }
+    argv = ["go", "install", "-v", "-ldflags", tool.ldflags, tool.package]
+    if not tool.package:
+        argv = ["go", "build", "-v", "-mod=mod", "-ldflags", tool.ldflags, "-o", str(target), "."]
+    where = SOURCES if tool.package else SOURCES / tool.name
+    if _host_go_suffices(os.environ):
+        run_logged(argv, log, env={**os.environ, **environment}, cwd=where)
+    else:
+        _build_in_container(argv, environment, where, paths, log)
+    (target / tool.name).replace(paths.bin / tool.name)
+    target.rmdir()
+
+
+def _host_go_suffices(environ: Mapping[str, str]) -> bool:
+    """Go 1.21 and later fetch the version that a module asks for, unless told not to."""
+    try:
+        version = run(["go", "version"], env=environ)
+        may_fetch = run(["go", "env", "GOTOOLCHAIN"], env=environ).strip() != "local"
+    except RuntimeError:
+        return False
+    found = re.search(r"go(\d+)\.(\d+)", version)
+    number = (int(found[1]), int(found[2])) if found else (0, 0)
+    return number >= NEEDED_GO or (number >= (1, 21) and may_fetch)
+
+
+def _build_in_container(
+    argv: list[str], environment: Mapping[str, str], where: Path, paths: Paths, log: Path
+) -> None:
+    """Run the same command where Debian's own Go is installed; the host's paths are mounted."""
+    image = buildah.image_with(paths, "odradek-go", ["golang-go", "git"], log)
+    settings = {**environment, "GOCACHE": str(paths.cache / "go/build"), "GOTOOLCHAIN": "local"}
+    proxies = {key: os.environ[key] for key in ("GOPROXY", "GONOSUMDB") if key in os.environ}
+    (paths.cache / "go/build").mkdir(parents=True, exist_ok=True)
+    buildah.run_in(
+        paths, image, argv, {**settings, **proxies}, mounts=[paths.cache, REPO], cwd=where, log=log
+    )
