@@ -1,0 +1,248 @@
+"""What the chart renders, for every set of values that it is meant for."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.cluster.settings import REPO
+from tests.support import helm
+from tests.support.helm import Manifest
+
+EXAMPLES = REPO / "examples"
+VALUE_SETS: dict[str, tuple[Manifest, tuple[Path, ...]]] = {
+    "defaults": ({}, ()),
+    "quickstart": ({}, (EXAMPLES / "quickstart/values.yaml",)),
+    "production": ({}, (EXAMPLES / "helm/production.yaml",)),
+    "one namespace": ({}, (EXAMPLES / "helm/one-namespace.yaml",)),
+    "everything": (
+        {
+            "watchNamespace": "apart",
+            "commonLabels": {"team": "logs"},
+            "image": {"pullSecrets": ["registry"]},
+            "networkPolicy": {"enabled": True, "nodeCidrs": ["10.0.0.0/8"]},
+            "zookeeper": {"replicas": 5},
+        },
+        (),
+    ),
+    "own ZooKeeper": ({"zookeeper": {"enabled": False}}, ()),
+}
+CLUSTER_SCOPED = {
+    "ClusterRole",
+    "ClusterRoleBinding",
+    "ValidatingAdmissionPolicy",
+    "ValidatingAdmissionPolicyBinding",
+}
+KINDS = ["kafkaclusters", "topics", "reassignments", "consumergroups"]
+
+
+@pytest.fixture(scope="module", params=VALUE_SETS, ids=str)
+def rendered(request: pytest.FixtureRequest) -> list[Manifest]:
+    values, files = VALUE_SETS[request.param]
+    return helm.template(values, files=files, monitoring=True)
+
+
+def select(objects: list[Manifest], kind: str, name: str = "") -> list[Manifest]:
+    return [o for o in objects if o["kind"] == kind and (not name or o["metadata"]["name"] == name)]
+
+
+def one(objects: list[Manifest], kind: str, name: str = "") -> Manifest:
+    (found,) = select(objects, kind, name)
+    return found
+
+
+def pod_specs(objects: list[Manifest]) -> list[Manifest]:
+    specs = []
+    for found in objects:
+        if found["kind"] == "Pod":
+            specs.append(found["spec"])
+        elif found["kind"] in ("Deployment", "StatefulSet", "Job"):
+            specs.append(found["spec"]["template"]["spec"])
+    return specs
+
+
+def test_copies_of_crds_are_the_sources() -> None:
+    sources = {file.name: file.read_text() for file in (REPO / "crds").glob("*.yaml")}
+    copies = {file.name: file.read_text() for file in (helm.CHART / "crds").glob("*.yaml")}
+    assert len(sources) == len(KINDS)
+    assert copies == sources, "cp crds/*.yaml charts/odradek/crds/"
+
+
+def test_lint_finds_nothing() -> None:
+    report = helm.run("lint", "--strict", str(helm.CHART))
+    assert "0 chart(s) failed" in report
+    assert "[WARNING]" not in report
+
+
+def test_no_rule_has_a_wildcard(rendered: list[Manifest]) -> None:
+    roles = select(rendered, "ClusterRole") + select(rendered, "Role")
+    assert roles
+    for role in roles:
+        for rule in role["rules"]:
+            for field in ("apiGroups", "resources", "verbs"):
+                assert rule[field], f"{role['metadata']['name']}: {field} is empty"
+                assert all("*" not in entry for entry in rule[field]), role["metadata"]["name"]
+
+
+def test_no_role_reads_secrets_or_escalates(rendered: list[Manifest]) -> None:
+    for role in select(rendered, "ClusterRole") + select(rendered, "Role"):
+        for rule in role["rules"]:
+            assert "secrets" not in rule["resources"]
+            assert not {"escalate", "bind", "impersonate"} & set(rule["verbs"])
+
+
+def test_every_container_is_bounded_and_restricted(rendered: list[Manifest]) -> None:
+    for spec in pod_specs(rendered):
+        assert not spec.get("hostNetwork")
+        for container in spec["containers"]:
+            security = container["securityContext"]
+            assert security["readOnlyRootFilesystem"] is True
+            assert security["runAsNonRoot"] is True
+            assert security["capabilities"] == {"drop": ["ALL"]}
+            assert "memory" in container["resources"]["limits"]
+            assert ":" in container["image"]
+            assert not container["image"].endswith(":latest")
+
+
+def test_tokens_are_mounted_only_where_the_api_is_called(rendered: list[Manifest]) -> None:
+    calling = [spec for spec in pod_specs(rendered) if spec["automountServiceAccountToken"]]
+    assert all(spec.get("serviceAccountName") for spec in calling)
+    for account in select(rendered, "ServiceAccount"):
+        assert account["automountServiceAccountToken"] is False
+
+
+def test_names_are_unique(rendered: list[Manifest]) -> None:
+    names = [(o["kind"], o["metadata"].get("namespace"), o["metadata"]["name"]) for o in rendered]
+    assert len(names) == len(set(names))
+
+
+def test_operator_is_one_pod_that_is_replaced_not_doubled() -> None:
+    spec = one(helm.template(), "Deployment")["spec"]
+    assert spec["replicas"] == 1
+    assert spec["strategy"] == {"type": "Recreate"}
+
+
+def test_operator_is_told_its_images_and_scope() -> None:
+    values: Manifest = {
+        "watchNamespace": "apart",
+        "image": {"broker": {"repository": "r/b", "tag": "1"}, "pullPolicy": "Always"},
+    }
+    (container,) = one(helm.template(values), "Deployment")["spec"]["template"]["spec"][
+        "containers"
+    ]
+    environment = {e["name"]: e.get("value") for e in container["env"]}
+    version = yaml.safe_load((helm.CHART / "Chart.yaml").read_text())["appVersion"]
+    assert environment["ODRADEK_BROKER_IMAGE"] == "r/b:1"
+    assert environment["ODRADEK_SPARK_IMAGE"] == f"localhost/odradek/spark-job:{version}"
+    assert environment["ODRADEK_IMAGE_PULL_POLICY"] == "Always"
+    assert environment["WATCH_NAMESPACE"] == "apart"
+    assert "--namespace=apart" in container["command"]
+    assert "--all-namespaces" not in container["command"]
+
+
+def test_jobs_account_that_the_operator_names_exists_with_its_role() -> None:
+    objects = helm.template({"sparkJob": {"extraNamespaces": ["analytics"]}})
+    (container,) = one(objects, "Deployment")["spec"]["template"]["spec"]["containers"]
+    environment = {e["name"]: e.get("value") for e in container["env"]}
+    name = environment["ODRADEK_SPARK_SERVICE_ACCOUNT"]
+    assert name is not None
+    accounts = {o["metadata"]["namespace"] for o in select(objects, "ServiceAccount", name)}
+    bound = {
+        o["metadata"]["namespace"]
+        for o in select(objects, "RoleBinding")
+        if o["subjects"]
+        == [{"kind": "ServiceAccount", "name": name, "namespace": o["metadata"]["namespace"]}]
+    }
+    assert accounts == bound == {"logs", "analytics"}
+
+
+def test_one_namespace_needs_no_cluster_scoped_object() -> None:
+    objects = helm.template(files=(EXAMPLES / "helm/one-namespace.yaml",))
+    assert not [o["kind"] for o in objects if o["kind"] in CLUSTER_SCOPED]
+
+
+def test_watched_namespace_gets_the_rules_and_the_cluster_only_nodes() -> None:
+    everywhere = one(helm.template(), "ClusterRole", "logs-odradek-operator")["rules"]
+    objects = helm.template({"watchNamespace": "apart"})
+    role = one(objects, "Role", "odradek-operator")
+    cluster_role = one(objects, "ClusterRole", "logs-odradek-operator")
+    assert role["metadata"]["namespace"] == "apart"
+    assert [rule["resources"] for rule in cluster_role["rules"]] == [["nodes"]]
+    namespaced = [r for r in role["rules"] if r["resources"] != ["namespaces"]]
+    assert all(rule in everywhere for rule in namespaced)
+    assert len(namespaced) == len(everywhere) - 3  # nodes, namespaces and CRDs are the cluster's
+
+
+def test_upgrade_hook_carries_every_crd_and_may_change_only_those() -> None:
+    objects = [o for o in helm.template() if "crds" in o["metadata"]["name"]]
+    data = one(objects, "ConfigMap")["data"]
+    crds = {f"{kind}.odradek.io" for kind in KINDS}
+    assert {f"{name}.yaml" for name in crds} | {"apply_crds.py"} == set(data)
+    for name in crds:
+        source = yaml.safe_load((REPO / "crds" / f"{name.split('.')[0]}.yaml").read_text())
+        assert yaml.safe_load(data[f"{name}.yaml"]) == source
+    changing = [r for r in one(objects, "ClusterRole")["rules"] if "patch" in r["verbs"]]
+    assert [set(rule["resourceNames"]) for rule in changing] == [crds]
+    for found in objects:
+        assert found["metadata"]["annotations"]["helm.sh/hook"] == "pre-upgrade"
+
+
+def test_lone_zookeeper_has_no_budget_and_an_ensemble_finds_its_members() -> None:
+    alone = helm.template()
+    assert not select(alone, "PodDisruptionBudget")
+    assert "server." not in one(alone, "ConfigMap", "zookeeper")["data"]["zoo.cfg"]
+
+    ensemble = helm.template({"zookeeper": {"replicas": 3}}, namespace="zk")
+    assert one(ensemble, "PodDisruptionBudget")["spec"]["maxUnavailable"] == 1
+    config = one(ensemble, "ConfigMap", "zookeeper")["data"]["zoo.cfg"]
+    servers = [line for line in config.splitlines() if line.startswith("server.")]
+    domain = "zookeeper-headless.zk.svc.cluster.local"
+    assert servers == [f"server.{i + 1}=zookeeper-{i}.{domain}:2888:3888" for i in range(3)]
+
+
+def test_changed_zookeeper_configuration_rolls_its_pods() -> None:
+    def annotations(values: Manifest) -> Manifest:
+        stateful = one(helm.template(values), "StatefulSet")
+        found: Manifest = stateful["spec"]["template"]["metadata"]["annotations"]
+        return found
+
+    assert annotations({}) == annotations({"monitoring": {"enabled": False}})
+    assert annotations({}) != annotations({"zookeeper": {"tickTimeMs": 3000}})
+
+
+def test_new_chart_version_alone_restarts_no_zookeeper() -> None:
+    stateful = one(helm.template(), "StatefulSet")
+    labels = stateful["spec"]["template"]["metadata"]["labels"]
+    assert "helm.sh/chart" not in labels
+    assert "app.kubernetes.io/version" not in labels
+
+
+def test_monitors_come_only_where_their_kinds_exist() -> None:
+    def kinds(**options: bool) -> set[str]:
+        return {o["kind"] for o in helm.template(**options)} & set(helm.MONITORING)
+
+    assert kinds() == set()
+    assert kinds(monitoring=True) == set(helm.MONITORING)
+
+
+def test_selectors_find_the_pods_of_this_release(rendered: list[Manifest]) -> None:
+    labels = [
+        o["spec"]["template"]["metadata"]["labels"]
+        for o in rendered
+        if o["kind"] in ("Deployment", "StatefulSet")
+    ]
+    for service in select(rendered, "Service"):
+        selector = service["spec"]["selector"].items()
+        assert len([found for found in labels if selector <= found.items()]) == 1
+    for policy in select(rendered, "NetworkPolicy"):
+        selector = policy["spec"]["podSelector"]["matchLabels"].items()
+        assert len([found for found in labels if selector <= found.items()]) == 1
+
+
+def test_view_and_edit_roles_aggregate_every_kind() -> None:
+    objects = helm.template()
+    for suffix, aggregates in (("view", "view"), ("edit", "edit")):
+        role = one(objects, "ClusterRole", f"logs-odradek-{suffix}")
+        label = f"rbac.authorization.k8s.io/aggregate-to-{aggregates}"
+        assert role["metadata"]["labels"][label] == "true"
+        assert set(KINDS) <= set(role["rules"][0]["resources"])

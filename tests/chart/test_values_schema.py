@@ -1,0 +1,94 @@
+"""values.schema.json refuses what the chart would not understand, and says where it stands."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.support import helm
+from tests.support.helm import Manifest
+
+REFUSED: dict[str, tuple[Manifest, str]] = {
+    "a key that nobody reads": ({"zookeper": {"replicas": 3}}, "at '': additional properties"),
+    "an unknown key below a known one": (
+        {"zookeeper": {"replica": 3}},
+        "at '/zookeeper': additional properties 'replica'",
+    ),
+    "an unknown key of an image": (
+        {"image": {"broker": {"repo": "r/b"}}},
+        "at '/image/broker': additional properties 'repo'",
+    ),
+    "a third kind of resources": (
+        {"operator": {"resources": {"claims": {}}}},
+        "at '/operator/resources': additional properties 'claims'",
+    ),
+    "an even ensemble": ({"zookeeper": {"replicas": 2}}, "at '/zookeeper/replicas'"),
+    "a number as text": ({"zookeeper": {"replicas": "three"}}, "at '/zookeeper/replicas'"),
+    "ZooKeeper as root": ({"zookeeper": {"runAsUser": 0}}, "at '/zookeeper/runAsUser'"),
+    "a heap of nothing": ({"zookeeper": {"heapMegabytes": 0}}, "at '/zookeeper/heapMegabytes'"),
+    "a size without a unit": (
+        {"zookeeper": {"storage": {"size": "10"}}},
+        "at '/zookeeper/storage/size'",
+    ),
+    "an image without repository": (
+        {"image": {"broker": {"repository": ""}}},
+        "at '/image/broker/repository'",
+    ),
+    "a tag with a space": ({"image": {"operator": {"tag": "a b"}}}, "at '/image/operator/tag'"),
+    "an unknown pull policy": ({"image": {"pullPolicy": "Sometimes"}}, "at '/image/pullPolicy'"),
+    "a namespace that is no label": ({"watchNamespace": "Logs_1"}, "at '/watchNamespace'"),
+    "a list of watched namespaces": ({"watchNamespace": ["a", "b"]}, "at '/watchNamespace'"),
+    "an address block without length": (
+        {"networkPolicy": {"nodeCidrs": ["10.0.0.0"]}},
+        "at '/networkPolicy/nodeCidrs/0'",
+    ),
+    "an unknown log level": ({"zookeeper": {"logLevel": "LOUD"}}, "at '/zookeeper/logLevel'"),
+    "yes for true": ({"rbac": {"readNodes": "yes"}}, "at '/rbac/readNodes'"),
+    "a job's account without name": (
+        {"sparkJob": {"serviceAccount": {"name": ""}}},
+        "at '/sparkJob/serviceAccount/name'",
+    ),
+    "a negative alert limit": (
+        {"monitoring": {"rules": {"maxLag": -1}}},
+        "at '/monitoring/rules/maxLag'",
+    ),
+    "a quantity with an unknown unit": (
+        {"operator": {"resources": {"limits": {"memory": "1GB"}}}},
+        "at '/operator/resources/limits/memory'",
+    ),
+}
+
+
+@pytest.mark.parametrize(("values", "place"), REFUSED.values(), ids=REFUSED)
+def test_nonsense_is_refused_where_it_stands(values: Manifest, place: str) -> None:
+    with pytest.raises(helm.HelmError) as refused:
+        helm.template(values)
+    assert "don't meet the specifications of the schema" in str(refused.value)
+    assert place in str(refused.value)
+
+
+def leaves(values: Manifest, schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    """Every key of values.yaml with its part of the schema."""
+    for key, value in values.items():
+        part = schema.get("properties", {}).get(key)
+        yield f"{path}/{key}", part
+        if isinstance(value, dict) and part and "properties" in part:
+            yield from leaves(value, part, f"{path}/{key}")
+
+
+def test_schema_knows_exactly_the_documented_keys() -> None:
+    values = yaml.safe_load((helm.CHART / "values.yaml").read_text())
+    schema = json.loads((helm.CHART / "values.schema.json").read_text())
+    documented = dict(leaves(values, schema))
+    assert not [path for path, part in documented.items() if part is None]
+
+    def known(part: dict[str, Any], path: str = "") -> Iterator[str]:
+        for key, below in part.get("properties", {}).items():
+            yield f"{path}/{key}"
+            yield from known(below, f"{path}/{key}")
+
+    # metricsFrom is a selector, written where it is wanted; global is Helm's own.
+    free = {"/global"} | {p for p in known(schema) if p.startswith("/networkPolicy/metricsFrom/")}
+    assert set(known(schema)) - free == set(documented)

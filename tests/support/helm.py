@@ -1,0 +1,68 @@
+"""Helm as functions: render the chart, or run a command against a cluster."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.cluster import settings
+
+CHART = settings.REPO / "charts" / "odradek"
+# What `helm template` takes for the cluster. A helm that `go install` built knows no version.
+KUBE_VERSION = "1.34.4"
+MONITORING = ("ServiceMonitor", "PodMonitor", "PrometheusRule")
+
+Manifest = dict[str, Any]
+
+
+class HelmError(AssertionError):
+    """Helm refused; the text is what it wrote to stderr."""
+
+
+def binary() -> Path:
+    """The helm that `make setup` built, or the one on PATH."""
+    built = settings.paths().bin / "helm"
+    found = built if built.exists() else shutil.which("helm")
+    if found is None:
+        raise HelmError("no helm: `make setup` builds it")
+    return Path(found)
+
+
+def run(*arguments: str, stdin: str | None = None, timeout_s: float = 60) -> str:
+    """Standard output of `helm ARGUMENTS`. Raises HelmError."""
+    ended = subprocess.run(
+        [str(binary()), *arguments],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+    if ended.returncode:
+        raise HelmError(ended.stderr.strip() or f"helm exited {ended.returncode}")
+    return ended.stdout
+
+
+def template(
+    values: Manifest | None = None,
+    *,
+    files: tuple[Path, ...] = (),
+    namespace: str = "logs",
+    monitoring: bool = False,
+) -> list[Manifest]:
+    """Every object of the release `odradek` with these values, hooks included, CRDs not."""
+    arguments = ["template", "odradek", str(CHART), "--namespace", namespace]
+    arguments += ["--kube-version", KUBE_VERSION]
+    for file in files:
+        arguments += ["--values", str(file)]
+    if monitoring:
+        for kind in MONITORING:
+            arguments += ["--api-versions", f"monitoring.coreos.com/v1/{kind}"]
+    if values:
+        # JSON is YAML, and "-" reads it from standard input.
+        arguments += ["--values", "-"]
+    rendered = run(*arguments, stdin=json.dumps(values or {}))
+    return [found for found in yaml.safe_load_all(rendered) if found]
