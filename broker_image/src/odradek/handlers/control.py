@@ -1,0 +1,92 @@
+"""What the controller tells this broker, and ControlledShutdown, which brokers ask of the
+controller.
+"""
+
+from __future__ import annotations
+
+from odradek.handlers.context import Broker, Call
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.messages.control import (
+    ControlledShutdownRequest,
+    ControlledShutdownResponse,
+    LeaderAndIsrPartitionError,
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    RemainingPartition,
+    StopReplicaPartitionError,
+    StopReplicaRequest,
+    StopReplicaResponse,
+    UpdateMetadataRequest,
+    UpdateMetadataResponse,
+)
+
+NO_BROKER_EPOCH = -1
+
+
+def _meant_for_former_self(broker: Broker, broker_epoch: int) -> bool:
+    """Whether the request was sent to this broker before it registered anew (KIP-380)."""
+    return broker_epoch != NO_BROKER_EPOCH and broker_epoch < broker.registration.epoch
+
+
+async def leader_and_isr(
+    broker: Broker, request: LeaderAndIsrRequest, call: Call
+) -> LeaderAndIsrResponse:
+    """Take leader and follower roles."""
+    if _meant_for_former_self(broker, request.broker_epoch):
+        return LeaderAndIsrResponse(error_code=ErrorCode.STALE_BROKER_EPOCH, partition_errors=[])
+    error, errors = await broker.replicas.become_leader_or_follower(request)
+    return LeaderAndIsrResponse(
+        error_code=error,
+        partition_errors=[
+            LeaderAndIsrPartitionError(
+                topic_name=key.topic, partition_index=key.partition, error_code=code
+            )
+            for key, code in errors.items()
+        ],
+    )
+
+
+async def stop_replica(
+    broker: Broker, request: StopReplicaRequest, call: Call
+) -> StopReplicaResponse:
+    """Stop copying, and delete where told."""
+    if _meant_for_former_self(broker, request.broker_epoch):
+        return StopReplicaResponse(error_code=ErrorCode.STALE_BROKER_EPOCH, partition_errors=[])
+    error, errors = await broker.replicas.stop_replicas(request)
+    return StopReplicaResponse(
+        error_code=error,
+        partition_errors=[
+            StopReplicaPartitionError(
+                topic_name=key.topic, partition_index=key.partition, error_code=code
+            )
+            for key, code in errors.items()
+        ],
+    )
+
+
+async def update_metadata(
+    broker: Broker, request: UpdateMetadataRequest, call: Call
+) -> UpdateMetadataResponse:
+    """Take in what the controller says of the cluster."""
+    if _meant_for_former_self(broker, request.broker_epoch):
+        return UpdateMetadataResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
+    if not broker.replicas.accept_controller(request.controller_epoch):
+        return UpdateMetadataResponse(error_code=ErrorCode.STALE_CONTROLLER_EPOCH)
+    broker.metadata.update(request)
+    return UpdateMetadataResponse()
+
+
+async def controlled_shutdown(
+    broker: Broker, request: ControlledShutdownRequest, call: Call
+) -> ControlledShutdownResponse:
+    """Move the leaderships of a broker that is about to stop; only the controller can."""
+    try:
+        remaining = await broker.controller.controlled_shutdown(request.broker_id)
+    except KafkaError as refusal:
+        return ControlledShutdownResponse(error_code=refusal.code, remaining_partitions=[])
+    return ControlledShutdownResponse(
+        remaining_partitions=[
+            RemainingPartition(topic_name=one.topic, partition_index=one.partition)
+            for one in remaining
+        ]
+    )

@@ -1,0 +1,127 @@
+"""From a request frame to the parts of its answer.
+
+One table lists what this broker serves: the versions and the handler of each key. ApiVersions is
+derived from it. A key or version outside the table closes the connection, as does a body that
+cannot be decoded; only ApiVersions itself is answered in version 0 with error 35, so that newer
+clients can step down (KIP-511).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+from odradek.handlers import configs, control, fetch, metadata, offsets, produce, producers, topics
+from odradek.handlers.context import Broker, Call
+from odradek.net.connection import Peer
+from odradek.net.frame import ProtocolViolation
+from odradek.protocol import codec, headers
+from odradek.protocol.api import APIS, Api, ApiKey
+from odradek.protocol.codec import MalformedError
+from odradek.protocol.errors import ErrorCode
+from odradek.protocol.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+)
+from odradek.protocol.regions import Part
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A key that this broker answers, in versions `lowest` to `highest`."""
+
+    api: Api
+    lowest: int
+    highest: int
+    handle: Callable[[Broker, Any, Call], Any]
+
+
+async def _api_versions(
+    broker: Broker, request: ApiVersionsRequest, call: Call
+) -> ApiVersionsResponse:
+    return ApiVersionsResponse(api_keys=list(ADVERTISED))
+
+
+_HANDLERS: Mapping[ApiKey, tuple[int, int, Callable[[Broker, Any, Call], Any]]] = {
+    # Produce from 0: librdkafka up to 2.11 otherwise sends gzip, snappy and lz4 uncompressed
+    # (KAFKA-18659).
+    ApiKey.PRODUCE: (0, 9, produce.produce),
+    ApiKey.FETCH: (0, 12, fetch.fetch),
+    ApiKey.LIST_OFFSETS: (0, 6, offsets.list_offsets),
+    ApiKey.METADATA: (0, 9, metadata.metadata),
+    ApiKey.LEADER_AND_ISR: (0, 4, control.leader_and_isr),
+    ApiKey.STOP_REPLICA: (0, 3, control.stop_replica),
+    ApiKey.UPDATE_METADATA: (0, 6, control.update_metadata),
+    ApiKey.CONTROLLED_SHUTDOWN: (0, 3, control.controlled_shutdown),
+    ApiKey.API_VERSIONS: (0, 3, _api_versions),
+    ApiKey.CREATE_TOPICS: (0, 6, topics.create_topics),
+    ApiKey.DELETE_TOPICS: (0, 5, topics.delete_topics),
+    ApiKey.DELETE_RECORDS: (0, 2, offsets.delete_records),
+    ApiKey.INIT_PRODUCER_ID: (0, 4, producers.init_producer_id),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: (0, 4, offsets.offset_for_leader_epoch),
+    ApiKey.DESCRIBE_CONFIGS: (0, 4, configs.describe_configs),
+    ApiKey.CREATE_PARTITIONS: (0, 3, topics.create_partitions),
+}
+
+SERVED: Mapping[int, Served] = {
+    key: Served(APIS[key], lowest, highest, handle)
+    for key, (lowest, highest, handle) in _HANDLERS.items()
+}
+ADVERTISED = tuple(
+    ApiVersion(api_key=key, min_version=served.lowest, max_version=served.highest)
+    for key, served in SERVED.items()
+)
+
+
+class Dispatcher:
+    """Serves the requests of one listener."""
+
+    def __init__(self, broker: Broker, listener: str) -> None:
+        self._broker = broker
+        self._listener = listener
+        self._observe = broker.metrics.request_observers(
+            {key: served.api.name for key, served in SERVED.items()}
+        )
+
+    async def dispatch(self, frame: memoryview, peer: Peer) -> list[Part] | None:
+        """The parts of the answer, None where there is none. Raises ProtocolViolation."""
+        began = perf_counter()
+        try:
+            header, position = headers.decode_request_header(frame)
+        except MalformedError as error:
+            raise ProtocolViolation(str(error)) from error
+        served = SERVED.get(header.api_key)
+        if served is None:
+            raise ProtocolViolation(f"request key {header.api_key} is not served")
+        version = header.api_version
+        if not served.lowest <= version <= served.highest:
+            return _unsupported(served, version, header.correlation_id)
+        try:
+            request, _ = codec.decode(served.api.request, version, frame, position)
+        except MalformedError as error:
+            raise ProtocolViolation(str(error)) from error
+        answer = await served.handle(
+            self._broker, request, Call(version, header.client_id, self._listener, peer.host)
+        )
+        self._observe[header.api_key](perf_counter() - began)
+        if answer is None:
+            return None
+        if isinstance(answer, bytes):
+            start = headers.encode_response_header(served.api, version, header.correlation_id)
+            return [start + answer]
+        return headers.encode_response(served.api, version, header.correlation_id, answer)
+
+
+def _unsupported(served: Served, version: int, correlation_id: int) -> list[Part]:
+    if served.api.key is not ApiKey.API_VERSIONS:
+        raise ProtocolViolation(f"{served.api.name} version {version} is not served")
+    answer = ApiVersionsResponse(
+        error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=list(ADVERTISED)
+    )
+    return headers.encode_response(served.api, 0, correlation_id, answer)

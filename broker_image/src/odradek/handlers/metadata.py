@@ -1,0 +1,135 @@
+"""Metadata: which brokers there are, and who leads what.
+
+Every broker answers from what the controller last told it. Encoded answers are kept until that
+changes, so the usual question costs a lookup. A topic that does not exist is created where the
+broker and the client both allow it; the client is then told to ask again (error 5).
+"""
+
+from __future__ import annotations
+
+from odradek.handlers import topics
+from odradek.handlers.context import Broker, Call
+from odradek.protocol import codec
+from odradek.protocol.errors import ErrorCode
+from odradek.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from odradek.replica.metadata import NO_LEADER, MetadataCache, PartitionInfo
+
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
+FIRST_WITH_LISTENER_ERRORS = 6
+
+
+async def metadata(broker: Broker, request: MetadataRequest, call: Call) -> bytes:
+    """The encoded answer for the listener that was asked."""
+    names = _names(request, call.version)
+    question = (call.version, call.listener, names)
+    kept = broker.metadata.answer(question)
+    if kept is not None:
+        return kept
+    cache = broker.metadata
+    missing: list[MetadataResponseTopic] = []
+    if names is not None:
+        for name in names:
+            if name not in cache.topics:
+                missing.append(
+                    await _missing_topic(broker, name, request.allow_auto_topic_creation)
+                )
+    answer = MetadataResponse(
+        brokers=_brokers(cache, call.listener),
+        cluster_id=broker.cluster_id,
+        controller_id=cache.controller_id if cache.controller_id in cache.brokers else -1,
+        topics=[
+            *missing,
+            *(
+                _topic(cache, name, call)
+                for name in (cache.topics if names is None else names)
+                if name in cache.topics
+            ),
+        ],
+    )
+    encoded = codec.encode(answer, call.version)
+    if not missing:
+        cache.keep_answer(question, encoded)
+    return encoded
+
+
+def _names(request: MetadataRequest, version: int) -> tuple[str, ...] | None:
+    """The topics asked for, None for all: null says so, and before version 1 the empty list."""
+    if request.topics is None or (version == 0 and not request.topics):
+        return None
+    return tuple(dict.fromkeys(topic.name for topic in request.topics))
+
+
+async def _missing_topic(broker: Broker, name: str, client_allows: bool) -> MetadataResponseTopic:
+    error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if not topics.is_legal_name(name):
+        error = ErrorCode.INVALID_TOPIC_EXCEPTION
+    elif client_allows and broker.config.auto_create_topics_enable:
+        error = await topics.create_automatically(broker, name)
+    return MetadataResponseTopic(
+        error_code=error, name=name, is_internal=name in INTERNAL_TOPICS, partitions=[]
+    )
+
+
+def _brokers(cache: MetadataCache, listener: str) -> list[MetadataResponseBroker]:
+    found: list[MetadataResponseBroker] = []
+    for broker in cache.brokers.values():
+        endpoint = broker.endpoints.get(listener)
+        if endpoint is not None:
+            found.append(
+                MetadataResponseBroker(
+                    node_id=broker.broker_id, host=endpoint[0], port=endpoint[1], rack=broker.rack
+                )
+            )
+    return found
+
+
+def _topic(cache: MetadataCache, name: str, call: Call) -> MetadataResponseTopic:
+    return MetadataResponseTopic(
+        name=name,
+        is_internal=name in INTERNAL_TOPICS,
+        partitions=[
+            _partition(cache, index, info, call)
+            for index, info in sorted(cache.topics[name].items())
+        ],
+    )
+
+
+def _partition(
+    cache: MetadataCache, index: int, info: PartitionInfo, call: Call
+) -> MetadataResponsePartition:
+    error = ErrorCode.NONE
+    leader = info.leader
+    if leader not in cache.brokers:
+        error, leader = ErrorCode.LEADER_NOT_AVAILABLE, NO_LEADER
+    elif cache.endpoint(leader, call.listener) is None:
+        leader = NO_LEADER
+        error = (
+            ErrorCode.LISTENER_NOT_FOUND
+            if call.version >= FIRST_WITH_LISTENER_ERRORS
+            else ErrorCode.LEADER_NOT_AVAILABLE
+        )
+    replicas, isr = list(info.replicas), list(info.isr)
+    if call.version == 0:
+        # The oldest clients look every replica up among the brokers, so dead ones are left out
+        # (KAFKA-1609).
+        replicas = [one for one in replicas if one in cache.brokers]
+        isr = [one for one in isr if one in cache.brokers]
+        if error is ErrorCode.NONE and len(replicas) < len(info.replicas):
+            error = ErrorCode.REPLICA_NOT_AVAILABLE
+    return MetadataResponsePartition(
+        error_code=error,
+        partition_index=index,
+        leader_id=leader,
+        leader_epoch=info.leader_epoch,
+        replica_nodes=replicas,
+        isr_nodes=isr,
+        offline_replicas=[
+            one for one in info.replicas if one in info.offline_replicas or one not in cache.brokers
+        ],
+    )

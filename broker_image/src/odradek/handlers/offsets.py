@@ -1,0 +1,195 @@
+"""Where things are in a log: ListOffsets, OffsetForLeaderEpoch, and the moving log start,
+DeleteRecords.
+"""
+
+from __future__ import annotations
+
+from odradek.handlers.context import Broker, Call
+from odradek.log.log import Log
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.messages.offsets import (
+    DeleteRecordsPartition,
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+    EpochEndOffset,
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopicResult,
+)
+from odradek.replica.partition import Partition, TopicPartition
+from odradek.replica.reads import DEBUGGING_CONSUMER
+
+LATEST_TIMESTAMP = -1
+EARLIEST_TIMESTAMP = -2
+FIRST_WITH_OFFSET_NOT_AVAILABLE = 5
+HIGH_WATERMARK = -1
+UNKNOWN = -1
+
+
+async def list_offsets(
+    broker: Broker, request: ListOffsetsRequest, call: Call
+) -> ListOffsetsResponse:
+    """Offsets by timestamp, or of the log's start (-2) and end (-1)."""
+    return ListOffsetsResponse(
+        topics=[
+            ListOffsetsTopicResponse(
+                name=topic.name,
+                partitions=[
+                    _list_one(broker, request.replica_id, call.version, topic.name, part)
+                    for part in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _list_one(
+    broker: Broker, replica_id: int, version: int, topic: str, asked: ListOffsetsPartition
+) -> ListOffsetsPartitionResponse:
+    answer = ListOffsetsPartitionResponse(partition_index=asked.partition_index)
+    key = TopicPartition(topic, asked.partition_index)
+    if replica_id == DEBUGGING_CONSUMER:
+        partition = broker.replicas.partitions.get(key)
+        error = ErrorCode.NONE if partition else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    else:
+        partition, error = broker.replicas.hosted.led(key, asked.current_leader_epoch)
+    if partition is None:
+        answer.error_code = error
+        return answer
+    consumer = replica_id < 0
+    end = partition.high_watermark if consumer else partition.log.log_end_offset
+    try:
+        if version == 0:
+            answer.old_style_offsets = _offsets_before(
+                partition.log, asked.timestamp, end, asked.max_num_offsets
+            )
+        elif asked.timestamp == EARLIEST_TIMESTAMP:
+            answer.offset = partition.log.log_start_offset
+            answer.leader_epoch = partition.log.epochs.epoch_of(answer.offset)
+        elif (
+            consumer and partition.leads and partition.high_watermark < partition.leader_epoch_start
+        ):
+            # The end may seem to go back until this leader knows what its predecessor had committed
+            # (KIP-207).
+            answer.error_code = (
+                ErrorCode.OFFSET_NOT_AVAILABLE
+                if version >= FIRST_WITH_OFFSET_NOT_AVAILABLE
+                else ErrorCode.LEADER_NOT_AVAILABLE
+            )
+        elif asked.timestamp == LATEST_TIMESTAMP:
+            answer.offset = end
+            answer.leader_epoch = partition.leader_epoch
+        else:
+            _by_timestamp(partition, asked.timestamp, end, answer)
+    except KafkaError as refusal:
+        answer.error_code = refusal.code
+    return answer
+
+
+def _offsets_before(log: Log, timestamp: int, end: int, most: int) -> list[int]:
+    """What version 0 answers: starts of segments that were written before `timestamp`, newest
+    first.
+
+    The end of the log counts as one more start, written now (Kafka's legacyFetchOffsetsBefore).
+    """
+    segments = log.segments
+    if timestamp == EARLIEST_TIMESTAMP:
+        return [log.log_start_offset][:most]
+    offsets = [
+        max(segment.base_offset, log.log_start_offset)
+        for segment in segments
+        if segment.base_offset < end
+        and (timestamp == LATEST_TIMESTAMP or segment.newest_or_modified_ms() <= timestamp)
+    ]
+    if timestamp == LATEST_TIMESTAMP:
+        offsets.append(end)
+    return offsets[::-1][:most]
+
+
+def _by_timestamp(
+    partition: Partition, timestamp: int, end: int, answer: ListOffsetsPartitionResponse
+) -> None:
+    found = partition.log.offset_for_timestamp(timestamp)
+    if found is not None and found.offset < end:
+        answer.timestamp = found.timestamp
+        answer.offset = found.offset
+        answer.leader_epoch = found.leader_epoch
+
+
+async def offset_for_leader_epoch(
+    broker: Broker, request: OffsetForLeaderEpochRequest, call: Call
+) -> OffsetForLeaderEpochResponse:
+    """Where an epoch ends in the leader's log (KIP-101, KIP-279)."""
+    return OffsetForLeaderEpochResponse(
+        topics=[
+            OffsetForLeaderTopicResult(
+                topic=topic.topic,
+                partitions=[_epoch_end(broker, topic.topic, part) for part in topic.partitions],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _epoch_end(broker: Broker, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
+    partition, error = broker.replicas.hosted.led(
+        TopicPartition(topic, asked.partition), asked.current_leader_epoch
+    )
+    if partition is None:
+        return EpochEndOffset(error_code=error, partition=asked.partition)
+    epoch, end_offset = partition.log.end_offset_for_epoch(asked.leader_epoch)
+    return EpochEndOffset(partition=asked.partition, leader_epoch=epoch, end_offset=end_offset)
+
+
+async def delete_records(
+    broker: Broker, request: DeleteRecordsRequest, call: Call
+) -> DeleteRecordsResponse:
+    """Raise log starts.
+
+    Answered once the leader did it; followers learn it with their next fetch.
+    """
+    return DeleteRecordsResponse(
+        topics=[
+            DeleteRecordsTopicResult(
+                name=topic.name,
+                partitions=[_delete_before(broker, topic.name, part) for part in topic.partitions],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _delete_before(
+    broker: Broker, topic: str, asked: DeleteRecordsPartition
+) -> DeleteRecordsPartitionResult:
+    index = asked.partition_index
+    partition, error = broker.replicas.hosted.led(TopicPartition(topic, index))
+    if partition is None:
+        return _deleted(index, error)
+    if "delete" not in partition.log.config.cleanup_policy:
+        return _deleted(index, ErrorCode.POLICY_VIOLATION)
+    wanted = partition.high_watermark if asked.offset == HIGH_WATERMARK else asked.offset
+    if not 0 <= wanted <= partition.high_watermark:
+        return _deleted(index, ErrorCode.OFFSET_OUT_OF_RANGE)
+    try:
+        partition.log.advance_log_start(wanted)
+    except KafkaError as refusal:
+        return _deleted(index, refusal.code)
+    return DeleteRecordsPartitionResult(
+        partition_index=index, low_watermark=partition.log.log_start_offset
+    )
+
+
+def _deleted(index: int, error: ErrorCode) -> DeleteRecordsPartitionResult:
+    return DeleteRecordsPartitionResult(
+        partition_index=index, low_watermark=UNKNOWN, error_code=error
+    )

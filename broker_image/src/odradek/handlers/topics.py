@@ -1,0 +1,361 @@
+"""Topics: create, grow, delete, and create on first use.
+
+Requests come to the controller (others answer 41), which writes ZooKeeper through
+`odradek.zk.admin` and answers once its own metadata shows the outcome, or with 7 when the client's
+time is over first. What a client got wrong is told per topic with the code and a sentence.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from time import monotonic
+from typing import TypeVar
+
+from kazoo.exceptions import KazooException
+
+from odradek import assignment
+from odradek import config as configuration
+from odradek.handlers import configs
+from odradek.handlers.context import Broker, Call
+from odradek.properties import ConfigError
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.messages.topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicResult,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+)
+from odradek.zk import admin
+from odradek.zk.znodes import BrokerId, TopicAssignment
+
+USE_DEFAULT = -1
+FIRST_WITH_DELETION_DISABLED = 3
+# Automatic creation answers at once; this bounds the writes themselves.
+AUTOMATIC_TIMEOUT_S = 5.0
+
+Replicas = Mapping[int, tuple[BrokerId, ...]]
+Result = TypeVar("Result")
+
+logger = logging.getLogger(__name__)
+
+
+def is_legal_name(topic: str) -> bool:
+    """Whether a topic may have this name."""
+    try:
+        admin.check_topic_name(topic)
+    except KafkaError:
+        return False
+    return True
+
+
+def _racks(broker: Broker) -> dict[BrokerId, str | None]:
+    return {BrokerId(one.broker_id): one.rack for one in broker.metadata.brokers.values()}
+
+
+async def _guarded(work: Callable[[], Awaitable[Result]], what: str) -> Result:
+    """Run a change, turning a ZooKeeper failure into a retriable refusal."""
+    try:
+        return await work()
+    except KazooException as failure:
+        logger.warning("%s: ZooKeeper refuses or is away: %r", what, failure)
+        raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"ZooKeeper: {failure!r}") from failure
+
+
+# --- create -------------------------------------------------------------------------------------
+
+
+async def create_topics(
+    broker: Broker, request: CreateTopicsRequest, call: Call
+) -> CreateTopicsResponse:
+    """Create each topic; they are independent of one another."""
+    deadline = monotonic() + request.timeout_ms / 1000
+    counts = Counter(topic.name for topic in request.topics)
+    unique = {topic.name: topic for topic in request.topics}
+    results = await asyncio.gather(
+        *(
+            _create_result(broker, topic, counts[name] > 1, request.validate_only, deadline)
+            for name, topic in unique.items()
+        )
+    )
+    return CreateTopicsResponse(topics=results)
+
+
+async def _create_result(
+    broker: Broker, topic: CreatableTopic, repeated: bool, validate_only: bool, deadline: float
+) -> CreatableTopicResult:
+    async def create() -> CreatableTopicResult:
+        if not broker.controller.active:
+            raise KafkaError(ErrorCode.NOT_CONTROLLER, "This is not the controller.")
+        if repeated:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, f"The request names topic '{topic.name}' more than once."
+            )
+        return await _create(broker, topic, validate_only, deadline)
+
+    try:
+        return await _guarded(create, f"creating topic {topic.name}")
+    except KafkaError as refusal:
+        return CreatableTopicResult(
+            name=topic.name, error_code=refusal.code, error_message=refusal.message, configs=[]
+        )
+
+
+async def _create(
+    broker: Broker, topic: CreatableTopic, validate_only: bool, deadline: float
+) -> CreatableTopicResult:
+    admin.check_topic_name(topic.name)
+    if topic.name in broker.metadata.topics:
+        raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{topic.name}' already exists.")
+    admin.check_collision(topic.name, broker.metadata.topics)
+    entries = _config_entries(topic)
+    replicas = _replicas_for(broker, topic)
+    if not validate_only:
+        await admin.apply_create_topic(
+            broker.session, topic.name, TopicAssignment(replicas), entries
+        )
+        logger.info("topic %s created with %d partitions", topic.name, len(replicas))
+        left_ms = (deadline - monotonic()) * 1000
+        if not await broker.metadata.wait_for_leaders(topic.name, len(replicas), left_ms):
+            raise KafkaError(
+                ErrorCode.REQUEST_TIMED_OUT,
+                f"Topic '{topic.name}' is created, but not all partitions have a leader yet.",
+            )
+    settings = configuration.resolve_topic(broker.config, entries)
+    return CreatableTopicResult(
+        name=topic.name,
+        num_partitions=len(replicas),
+        replication_factor=len(replicas[0]),
+        configs=configs.creatable_topic_configs(broker.config, settings, entries),
+    )
+
+
+def _config_entries(topic: CreatableTopic) -> dict[str, str]:
+    entries: dict[str, str] = {}
+    for entry in topic.configs:
+        if entry.value is None:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, f"Null value not supported for topic config {entry.name}"
+            )
+        entries[entry.name] = entry.value
+    try:
+        configuration.check_topic_entries(entries)
+    except ConfigError as error:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from error
+    return entries
+
+
+def _replicas_for(broker: Broker, topic: CreatableTopic) -> Replicas:
+    brokers = _racks(broker)
+    if topic.assignments:
+        if topic.num_partitions != USE_DEFAULT or topic.replication_factor != USE_DEFAULT:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                "Both partitions or replication factor and replica assignments are given; "
+                "they cannot be used together.",
+            )
+        return _checked_assignments(brokers, topic.assignments)
+    config = broker.config
+    partitions, factor = topic.num_partitions, topic.replication_factor
+    return assignment.assign_replicas(
+        brokers,
+        config.num_partitions if partitions == USE_DEFAULT else partitions,
+        config.default_replication_factor if factor == USE_DEFAULT else factor,
+        assignment.Start.draw(broker.random, len(brokers)),
+    )
+
+
+def _checked_assignments(
+    brokers: Mapping[BrokerId, str | None], given: Sequence[CreatableReplicaAssignment]
+) -> Replicas:
+    replicas = {
+        one.partition_index: tuple(BrokerId(broker) for broker in one.broker_ids) for one in given
+    }
+    if len(replicas) != len(given) or sorted(replicas) != list(range(len(given))):
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            "partitions should be a consecutive 0-based integer sequence",
+        )
+    check_replica_lists(brokers, replicas)
+    return replicas
+
+
+def check_replica_lists(brokers: Mapping[BrokerId, str | None], replicas: Replicas) -> None:
+    """Raise INVALID_REPLICA_ASSIGNMENT unless every list names equally many different living
+    brokers.
+    """
+    sizes = {len(members) for members in replicas.values()}
+    reason = ""
+    if len(sizes) > 1:
+        reason = "All partitions should have the same number of replicas."
+    for partition, members in replicas.items():
+        if not members:
+            reason = f"Partition {partition} has an empty replica list."
+        elif len(set(members)) != len(members):
+            reason = f"Partition {partition} names a broker twice: {list(members)}."
+        elif not brokers.keys() >= set(members):
+            unknown = sorted(set(members) - brokers.keys())
+            reason = f"Partition {partition} names unknown brokers {unknown}."
+    if reason:
+        raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, reason)
+
+
+async def create_automatically(broker: Broker, topic: str) -> ErrorCode:
+    """Create a topic that a client asked for by name; the code tells the client what to do next."""
+    try:
+        admin.check_collision(topic, broker.metadata.topics)
+        brokers = assignment.forget_partial_racks(_racks(broker))
+        replicas = assignment.assign_replicas(
+            brokers,
+            broker.config.num_partitions,
+            broker.config.default_replication_factor,
+            assignment.Start.draw(broker.random, len(brokers)),
+        )
+        async with asyncio.timeout(AUTOMATIC_TIMEOUT_S):
+            await admin.apply_create_topic(broker.session, topic, TopicAssignment(replicas), {})
+        logger.info("topic %s created on first use with %d partitions", topic, len(replicas))
+    except KafkaError as refusal:
+        if refusal.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+            return refusal.code
+    except (KazooException, TimeoutError) as failure:
+        logger.warning("topic %s cannot be created now: %r", topic, failure)
+    return ErrorCode.LEADER_NOT_AVAILABLE
+
+
+# --- grow ---------------------------------------------------------------------------------------
+
+
+async def create_partitions(
+    broker: Broker, request: CreatePartitionsRequest, call: Call
+) -> CreatePartitionsResponse:
+    """Add partitions to topics; what is there stays where it is."""
+    deadline = monotonic() + request.timeout_ms / 1000
+    counts = Counter(topic.name for topic in request.topics)
+
+    async def grow(topic: CreatePartitionsTopic) -> CreatePartitionsTopicResult:
+        try:
+            if counts[topic.name] > 1:
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST, "The request names the topic more than once."
+                )
+            await _guarded(
+                lambda: _grow(broker, topic, request.validate_only, deadline),
+                f"adding partitions to topic {topic.name}",
+            )
+        except KafkaError as refusal:
+            return CreatePartitionsTopicResult(
+                name=topic.name, error_code=refusal.code, error_message=refusal.message
+            )
+        return CreatePartitionsTopicResult(name=topic.name)
+
+    unique = {topic.name: topic for topic in request.topics}
+    return CreatePartitionsResponse(results=await asyncio.gather(*map(grow, unique.values())))
+
+
+async def _grow(
+    broker: Broker, topic: CreatePartitionsTopic, validate_only: bool, deadline: float
+) -> None:
+    if not broker.controller.active:
+        raise KafkaError(ErrorCode.NOT_CONTROLLER, "This is not the controller.")
+    present = broker.metadata.topics.get(topic.name)
+    if present is None:
+        raise KafkaError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{topic.name}' does not exist."
+        )
+    extra = topic.count - len(present)
+    if extra <= 0:
+        raise KafkaError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"Topic '{topic.name}' has {len(present)} partitions; {topic.count} is not more.",
+        )
+    added = _added_replicas(broker, topic, len(present), extra)
+    if validate_only:
+        return
+    await admin.apply_grow_topic(broker.session, topic.name, added)
+    logger.info("topic %s grown from %d to %d partitions", topic.name, len(present), topic.count)
+    left_ms = (deadline - monotonic()) * 1000
+    if not await broker.metadata.wait_for_leaders(topic.name, topic.count, left_ms):
+        raise KafkaError(
+            ErrorCode.REQUEST_TIMED_OUT, "The partitions are added, but not all have a leader yet."
+        )
+
+
+def _added_replicas(
+    broker: Broker, topic: CreatePartitionsTopic, first: int, extra: int
+) -> dict[int, tuple[BrokerId, ...]]:
+    brokers = _racks(broker)
+    zero = broker.metadata.topics[topic.name][0].replicas
+    if topic.assignments is not None:
+        added = {
+            first + index: tuple(map(BrokerId, one.broker_ids))
+            for index, one in enumerate(topic.assignments)
+        }
+        if len(added) != extra:
+            raise KafkaError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"{extra} partitions are added, {len(added)} assignments given.",
+            )
+        check_replica_lists(brokers, added)
+        if any(len(members) != len(zero) for members in added.values()):
+            raise KafkaError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"The topic's partitions have {len(zero)} replicas.",
+            )
+        return added
+    places = sorted(brokers)
+    start = places.index(BrokerId(zero[0])) if zero[0] in brokers else 0
+    return dict(
+        assignment.assign_replicas(
+            brokers, extra, len(zero), assignment.Start.fixed(start), first_partition=first
+        )
+    )
+
+
+# --- delete -------------------------------------------------------------------------------------
+
+
+async def delete_topics(
+    broker: Broker, request: DeleteTopicsRequest, call: Call
+) -> DeleteTopicsResponse:
+    """Ask for deletions and wait until no broker is told of the topics any more."""
+    deadline = monotonic() + request.timeout_ms / 1000
+
+    async def delete(name: str) -> DeletableTopicResult:
+        try:
+            await _guarded(
+                lambda: _delete(broker, name, call.version, deadline), f"deleting topic {name}"
+            )
+        except KafkaError as refusal:
+            return DeletableTopicResult(
+                name=name, error_code=refusal.code, error_message=refusal.message
+            )
+        return DeletableTopicResult(name=name)
+
+    names = dict.fromkeys(request.topic_names)
+    return DeleteTopicsResponse(responses=await asyncio.gather(*map(delete, names)))
+
+
+async def _delete(broker: Broker, name: str, version: int, deadline: float) -> None:
+    if not broker.controller.active:
+        raise KafkaError(ErrorCode.NOT_CONTROLLER, "This is not the controller.")
+    if not broker.config.delete_topic_enable:
+        raise KafkaError(
+            ErrorCode.TOPIC_DELETION_DISABLED
+            if version >= FIRST_WITH_DELETION_DISABLED
+            else ErrorCode.INVALID_REQUEST,
+            "Topic deletion is disabled.",
+        )
+    await admin.apply_request_deletion(broker.session, name)
+    logger.info("deletion of topic %s asked for", name)
+    if not await broker.metadata.wait_until_gone(name, (deadline - monotonic()) * 1000):
+        raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"Topic '{name}' is still being deleted.")

@@ -1,0 +1,257 @@
+"""Every Prometheus series of the broker.
+
+The hot paths add to plain integers here; what the broker knows anyway (roles, offsets, sizes,
+connections) is read when Prometheus asks. `BrokerMetrics.collect` turns both into series, in the
+thread of the metrics server. The number of series is bounded: traffic of topics beyond the first
+thousand is counted under one name, and partitions beyond the bound have no series of their own.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Protocol
+
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+if TYPE_CHECKING:
+    from odradek.replica.manager import ReplicaManager
+
+MOST_TOPICS = 1000
+MOST_PARTITIONS = 10_000
+OTHER_TOPICS = "_other"
+BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+class _Traffic:
+    __slots__ = ("bytes_in", "bytes_out", "bytes_replicated", "messages_in")
+
+    def __init__(self) -> None:
+        self.bytes_in = 0
+        self.messages_in = 0
+        self.bytes_out = 0
+        self.bytes_replicated = 0
+
+
+class _Latency:
+    """A histogram of one API: request counts by duration."""
+
+    __slots__ = ("counts", "total_s")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(BUCKETS_S) + 1)
+        self.total_s = 0.0
+
+    def observe(self, seconds: float) -> None:
+        """Count one request."""
+        self.counts[bisect_left(BUCKETS_S, seconds)] += 1
+        self.total_s += seconds
+
+    def cumulated(self) -> list[tuple[str, float]]:
+        """(upper bound, requests up to it), as Prometheus wants them."""
+        total = 0
+        buckets: list[tuple[str, float]] = []
+        for bound, count in zip((*BUCKETS_S, float("inf")), self.counts, strict=True):
+            total += count
+            buckets.append(("+Inf" if bound == float("inf") else str(bound), total))
+        return buckets
+
+
+class HasConnections(Protocol):
+    """A listener, as far as it is counted here."""
+
+    @property
+    def connection_count(self) -> int:
+        """Connections open now."""
+
+
+class IsController(Protocol):
+    """The controller candidate, as far as it is shown here."""
+
+    @property
+    def active(self) -> bool:
+        """Whether this broker is the controller."""
+
+
+class BrokerMetrics(Collector):
+    """Counters of one broker and the series made of them. Counting belongs to the event loop."""
+
+    def __init__(self) -> None:
+        self._traffic: dict[str, _Traffic] = {}
+        self._latencies: dict[str, _Latency] = {}
+        self._info: Mapping[str, str] = {}
+        self._replicas: ReplicaManager | None = None
+        self._controller: IsController | None = None
+        self._listeners: Mapping[str, HasConnections] = {}
+
+    def watch(
+        self,
+        info: Mapping[str, str],
+        replicas: ReplicaManager,
+        controller: IsController,
+        listeners: Mapping[str, HasConnections],
+    ) -> None:
+        """Take the parts whose state is read at each scrape."""
+        self._info = info
+        self._replicas = replicas
+        self._controller = controller
+        self._listeners = listeners
+
+    def serve(self, port: int) -> Callable[[], None]:
+        """Answer Prometheus on this port from a thread of its own; returns what stops it. Raises
+        OSError.
+        """
+        registry = CollectorRegistry()
+        registry.register(self)
+        server, thread = start_http_server(port, registry=registry)
+
+        def stop() -> None:
+            server.shutdown()
+            server.server_close()
+            thread.join()
+
+        return stop
+
+    # --- counting -----------------------------------------------------------------------------
+
+    def _of(self, topic: str) -> _Traffic:
+        traffic = self._traffic.get(topic)
+        if traffic is None:
+            if len(self._traffic) >= MOST_TOPICS:
+                topic = OTHER_TOPICS
+            traffic = self._traffic.setdefault(topic, _Traffic())
+        return traffic
+
+    def bytes_in(self, topic: str, size: int, records: int) -> None:
+        """Records that producers appended."""
+        traffic = self._of(topic)
+        traffic.bytes_in += size
+        traffic.messages_in += records
+
+    def bytes_out(self, topic: str, size: int) -> None:
+        """Bytes that consumers fetched."""
+        self._of(topic).bytes_out += size
+
+    def bytes_replicated(self, topic: str, size: int) -> None:
+        """Bytes that followers fetched."""
+        self._of(topic).bytes_replicated += size
+
+    def request_observers(self, names: Mapping[int, str]) -> Mapping[int, Callable[[float], None]]:
+        """For each API key the function that takes a request's duration in seconds."""
+        return {
+            key: self._latencies.setdefault(name, _Latency()).observe for key, name in names.items()
+        }
+
+    # --- showing ------------------------------------------------------------------------------
+
+    def collect(self) -> Iterable[Metric]:
+        """Every series, as of now."""
+        info = GaugeMetricFamily(
+            "odradek_broker_info", "Identity of this broker", labels=list(self._info)
+        )
+        if self._info:
+            info.add_metric(list(self._info.values()), 1)
+        yield info
+        yield from self._traffic_series()
+        yield from self._request_series()
+        yield from self._role_series()
+        yield from self._partition_series()
+        connections = GaugeMetricFamily(
+            "odradek_connections", "Open connections", labels=["listener"]
+        )
+        for name, listener in self._listeners.items():
+            connections.add_metric([name], listener.connection_count)
+        yield connections
+
+    def _traffic_series(self) -> Iterator[Metric]:
+        for name, help_text, field in (
+            ("odradek_topic_bytes_in", "Bytes appended by producers", "bytes_in"),
+            ("odradek_topic_messages_in", "Records appended by producers", "messages_in"),
+            ("odradek_topic_bytes_out", "Bytes fetched by consumers", "bytes_out"),
+            (
+                "odradek_topic_replication_bytes_out",
+                "Bytes fetched by followers",
+                "bytes_replicated",
+            ),
+        ):
+            family = CounterMetricFamily(name, help_text, labels=["topic"])
+            for topic, traffic in list(self._traffic.items()):
+                family.add_metric([topic], getattr(traffic, field))
+            yield family
+
+    def _request_series(self) -> Iterator[Metric]:
+        family = HistogramMetricFamily(
+            "odradek_request_duration_seconds",
+            "Time from a request's arrival to its answer, waiting included",
+            labels=["api"],
+        )
+        for name, latency in self._latencies.items():
+            family.add_metric([name], buckets=latency.cumulated(), sum_value=latency.total_s)
+        yield family
+
+    def _role_series(self) -> Iterator[Metric]:
+        replicas = self._replicas
+        if replicas is None or self._controller is None:
+            return
+        partitions = list(replicas.partitions.values())
+        led = [one for one in partitions if one.leads]
+        for name, help_text, value in (
+            ("odradek_partition_count", "Replicas on this broker", len(partitions)),
+            ("odradek_leader_count", "Partitions that this broker leads", len(led)),
+            (
+                "odradek_under_replicated_partitions",
+                "Partitions led here whose in-sync set lacks a replica",
+                sum(len(one.isr.committed) < len(one.replicas) for one in led),
+            ),
+            (
+                "odradek_offline_partitions",
+                "Partitions of the cluster without a leader, as this broker was told",
+                replicas.metadata.leaderless(),
+            ),
+            (
+                "odradek_offline_replicas",
+                "Replicas on this broker whose log directory failed",
+                sum(one.offline for one in partitions),
+            ),
+            (
+                "odradek_active_controller",
+                "1 on the broker that is the controller",
+                int(self._controller.active),
+            ),
+        ):
+            yield GaugeMetricFamily(name, help_text, value=value)
+        yield CounterMetricFamily(
+            "odradek_isr_shrinks", "Times a replica left an ISR", value=replicas.isr_writer.shrinks
+        )
+        yield CounterMetricFamily(
+            "odradek_isr_expands",
+            "Times a replica entered an ISR",
+            value=replicas.isr_writer.expands,
+        )
+
+    def _partition_series(self) -> Iterator[Metric]:
+        if self._replicas is None:
+            return
+        labels = ["topic", "partition"]
+        size = GaugeMetricFamily("odradek_log_size_bytes", "Bytes on disk", labels=labels)
+        start = GaugeMetricFamily("odradek_log_start_offset", "First offset", labels=labels)
+        end = GaugeMetricFamily(
+            "odradek_log_end_offset", "Offset of the next record", labels=labels
+        )
+        mark = GaugeMetricFamily(
+            "odradek_high_watermark", "Offset below which all is committed", labels=labels
+        )
+        for key, partition in list(self._replicas.partitions.items())[:MOST_PARTITIONS]:
+            values = [key.topic, str(key.partition)]
+            size.add_metric(values, partition.log.size)
+            start.add_metric(values, partition.log.log_start_offset)
+            end.add_metric(values, partition.log.log_end_offset)
+            mark.add_metric(values, partition.high_watermark)
+        yield from (size, start, end, mark)

@@ -1,0 +1,157 @@
+"""Produce: append to the leader's log, and wait for the in-sync replicas where the producer wants
+that.
+
+With acks=all an append counts once the high watermark has passed it. Before the append the in-sync
+set must have `min.insync.replicas` members (else 19, nothing is written), and after it still (else
+20). A broker that cannot be sure of its ZooKeeper session acknowledges only what another replica
+vouches for: a follower that fetches from us takes us for the leader, whereas a set that has shrunk
+to ourselves may be out of date by now.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.replica.hosted import HostedPartitions
+from odradek.replica.partition import Partition, TopicPartition
+
+if TYPE_CHECKING:
+    from odradek.log.batch import Origin
+    from odradek.protocol.regions import Buffer
+
+ACKS_ALL = -1
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class AppendOutcome:
+    """The answer for one partition.
+
+    `log_append_time_ms` is -1 unless the topic stamps records itself.
+    """
+
+    key: TopicPartition
+    error: ErrorCode
+    base_offset: int = -1
+    log_append_time_ms: int = -1
+    log_start_offset: int = -1
+    message: str | None = None
+    record_count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Unacknowledged:
+    outcome: AppendOutcome
+    partition: Partition
+    reign: int
+    end_offset: int
+
+    def settled(self) -> bool:
+        """Whether the high watermark passed the append, or never will while it is known to be
+        there.
+        """
+        partition = self.partition
+        return (
+            partition.high_watermark >= self.end_offset
+            or partition.reign != self.reign
+            or not partition.leads
+            or partition.offline
+        )
+
+
+class Appender:
+    """Appends to hosted partitions that this broker leads."""
+
+    def __init__(
+        self,
+        hosted: HostedPartitions,
+        session_is_certain: Callable[[], bool],
+    ) -> None:
+        self._hosted = hosted
+        self._session_is_certain = session_is_certain
+
+    async def append(
+        self,
+        entries: Sequence[tuple[TopicPartition, Buffer]],
+        acks: int,
+        timeout_ms: int,
+        origin: Origin,
+    ) -> list[AppendOutcome]:
+        """Append each entry; one outcome an entry, in their order.
+
+        All logs are written before the first await, so requests that are begun in order are also
+        written in order.
+        """
+        outcomes: list[AppendOutcome] = []
+        waiting: list[_Unacknowledged] = []
+        for key, records in entries:
+            outcome, unacknowledged = self._append_one(key, records, acks, origin)
+            outcomes.append(outcome)
+            if unacknowledged is not None:
+                waiting.append(unacknowledged)
+        if waiting:
+            await self._acknowledged(waiting, timeout_ms)
+        return outcomes
+
+    def _append_one(
+        self, key: TopicPartition, records: Buffer, acks: int, origin: Origin
+    ) -> tuple[AppendOutcome, _Unacknowledged | None]:
+        partition, error = self._hosted.led(key)
+        if partition is not None and acks == ACKS_ALL:
+            error = self._may_acknowledge(partition)
+        if partition is None or error is not ErrorCode.NONE:
+            return AppendOutcome(key, error), None
+        try:
+            appended = partition.log.append_as_leader(
+                records, partition.leader_epoch, origin=origin
+            )
+        except KafkaError as refusal:
+            return AppendOutcome(key, refusal.code, message=refusal.message or None), None
+        outcome = AppendOutcome(
+            key,
+            ErrorCode.NONE,
+            appended.base_offset,
+            appended.append_time_ms,
+            appended.log_start_offset,
+            record_count=appended.last_offset - appended.base_offset + 1,
+        )
+        self._hosted.wake_log_end(key)
+        if partition.advance_high_watermark():
+            self._hosted.wake_high_watermark(key)
+        if acks != ACKS_ALL:
+            return outcome, None
+        unacknowledged = _Unacknowledged(
+            outcome, partition, partition.reign, appended.last_offset + 1
+        )
+        return outcome, unacknowledged
+
+    def _may_acknowledge(self, partition: Partition) -> ErrorCode:
+        if not partition.has_enough_replicas(partition.log.config.min_insync_replicas):
+            return ErrorCode.NOT_ENOUGH_REPLICAS
+        if not self._session_is_certain() and not partition.vouched_by_others():
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return ErrorCode.NONE
+
+    async def _acknowledged(self, waiting: Sequence[_Unacknowledged], timeout_ms: int) -> None:
+        """Fill in the outcomes once the appends are settled or the time is over."""
+        if not all(one.settled() for one in waiting):
+            await self._hosted.for_acknowledgement.wait(
+                {one.outcome.key for one in waiting},
+                timeout_ms,
+                lambda: all(one.settled() for one in waiting),
+            )
+        for one in waiting:
+            partition = one.partition
+            if partition.offline:
+                one.outcome.error = ErrorCode.KAFKA_STORAGE_ERROR
+            elif not partition.leads or partition.reign != one.reign:
+                one.outcome.error = ErrorCode.NOT_LEADER_OR_FOLLOWER
+            elif partition.high_watermark < one.end_offset:
+                one.outcome.error = ErrorCode.REQUEST_TIMED_OUT
+            elif not partition.has_enough_replicas(partition.log.config.min_insync_replicas):
+                one.outcome.error = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND

@@ -1,0 +1,406 @@
+"""Copying from leaders: one task per source broker, fetching for every partition that follows it.
+
+A partition first agrees with its leader where their logs part (OffsetForLeaderEpoch, see
+`truncation`), then is part of each Fetch request to that broker. What arrives is appended as it is:
+the leader has checked it and given the offsets. The requests are Fetch v10 and OffsetForLeaderEpoch
+v2, what Kafka brokers send each other at inter.broker.protocol.version 2.1, without fetch sessions.
+
+Errors of one partition delay that partition only; a broken connection delays the source. A
+partition whose leader says that our epoch is old (74) rests until the controller sends the new one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from odradek.log.log import UnexpectedOffsetError
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from odradek.protocol.messages.offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+from odradek.replica import truncation
+from odradek.replica.hosted import HostedPartitions
+from odradek.replica.partition import Partition, TopicPartition
+from odradek.replica.truncation import EpochEnd
+
+if TYPE_CHECKING:
+    from odradek.config import BrokerConfig
+    from odradek.net.client import PeerClient
+    from odradek.protocol.messages.fetch import FetchablePartitionResponse
+
+FETCH_VERSION = 10
+OFFSET_FOR_LEADER_EPOCH_VERSION = 2
+LIST_OFFSETS_VERSION = 4
+LATEST_TIMESTAMP = -1
+EARLIEST_TIMESTAMP = -2
+_IDLE_S = 3600.0
+
+logger = logging.getLogger(__name__)
+
+
+# Makes a client to a broker, None while its address is unknown.
+Connect = Callable[[int], "PeerClient | None"]
+
+
+@dataclass(slots=True)
+class _Following:
+    """One partition as its fetcher sees it; bound to the leader epoch under which it was handed
+    over.
+    """
+
+    partition: Partition
+    leader_epoch: int
+    truncating: bool = True
+    not_before_ms: int = 0
+
+
+class SourceFetcher:
+    """Copies from one broker. `add` and `remove` may be called at any time from the event loop."""
+
+    def __init__(
+        self,
+        source: int,
+        config: BrokerConfig,
+        connect: Connect,
+        hosted: HostedPartitions,
+        clock_ms: Callable[[], int],
+    ) -> None:
+        self.source = source
+        self._config = config
+        self._connect = connect
+        self._hosted = hosted
+        self._clock_ms = clock_ms
+        self._following: dict[TopicPartition, _Following] = {}
+        self._changed = asyncio.Event()
+        self._client: PeerClient | None = None
+
+    def __len__(self) -> int:
+        return len(self._following)
+
+    def add(self, partition: Partition) -> None:
+        """Copy this partition, under its present leader epoch."""
+        self._following[partition.key] = _Following(partition, partition.leader_epoch)
+        self._changed.set()
+
+    def remove(self, key: TopicPartition) -> None:
+        """Copy this partition no more. An answer under way for it is dropped."""
+        self._following.pop(key, None)
+
+    async def run(self) -> None:
+        """Copy until cancelled."""
+        try:
+            while True:
+                ready = self._ready()
+                if not ready:
+                    await self._rest()
+                    continue
+                try:
+                    await self._round(ready)
+                except (OSError, TimeoutError) as failure:
+                    logger.info("fetching from broker %d failed: %s", self.source, failure)
+                    await self._drop_client()
+                    self._delay(ready)
+        finally:
+            await self._drop_client()
+
+    async def _round(self, ready: list[_Following]) -> None:
+        client = self._client or self._connect(self.source)
+        if client is None:
+            raise ConnectionError(f"broker {self.source} is not among the live brokers")
+        self._client = client
+        truncating = [one for one in ready if one.truncating]
+        if truncating:
+            await self._truncate(client, truncating)
+        fetching = [one for one in ready if not one.truncating and self._is_current(one)]
+        if fetching:
+            await self._fetch(client, fetching)
+
+    def _ready(self) -> list[_Following]:
+        now = self._clock_ms()
+        return [one for one in self._following.values() if one.not_before_ms <= now]
+
+    async def _rest(self) -> None:
+        """Wait for a new partition, or for the first delay to end."""
+        self._changed.clear()
+        pause_s = _IDLE_S
+        if self._following:
+            first = min(one.not_before_ms for one in self._following.values())
+            pause_s = max(0.001, (first - self._clock_ms()) / 1000)
+        try:
+            async with asyncio.timeout(pause_s):
+                await self._changed.wait()
+        except TimeoutError:
+            return
+
+    def _delay(self, some: Iterable[_Following]) -> None:
+        until = self._clock_ms() + self._config.replica_fetch_backoff_ms
+        for one in some:
+            one.not_before_ms = until
+
+    def _is_current(self, one: _Following) -> bool:
+        return self._following.get(one.partition.key) is one
+
+    async def _drop_client(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
+
+    # --- agreeing with the leader -------------------------------------------------------------
+
+    async def _truncate(self, client: PeerClient, some: list[_Following]) -> None:
+        asking: dict[TopicPartition, tuple[_Following, int]] = {}
+        for one in some:
+            latest = one.partition.log.latest_epoch
+            if latest == truncation.UNDEFINED:
+                # Nothing of any epoch in the log: what is committed stays.
+                self._cut(one, truncation.Truncation(one.partition.high_watermark, complete=True))
+            else:
+                asking[one.partition.key] = (one, latest)
+        if not asking:
+            return
+        topics: dict[str, OffsetForLeaderTopic] = {}
+        for key, (one, latest) in asking.items():
+            topic = topics.setdefault(
+                key.topic, OffsetForLeaderTopic(topic=key.topic, partitions=[])
+            )
+            topic.partitions.append(
+                OffsetForLeaderPartition(
+                    partition=key.partition,
+                    current_leader_epoch=one.leader_epoch,
+                    leader_epoch=latest,
+                )
+            )
+        request = OffsetForLeaderEpochRequest(
+            replica_id=self._config.broker_id, topics=list(topics.values())
+        )
+        response = await client.call(
+            request, OFFSET_FOR_LEADER_EPOCH_VERSION, self._config.replica_socket_timeout_ms
+        )
+        for answered in response.topics:
+            for end in answered.partitions:
+                asked = asking.get(TopicPartition(answered.topic, end.partition))
+                if asked is None or not self._is_current(asked[0]):
+                    continue
+                if end.error_code == ErrorCode.NONE:
+                    self._cut_by(asked[0], EpochEnd(end.leader_epoch, end.end_offset))
+                else:
+                    self._refused(asked[0], end.error_code)
+
+    def _cut_by(self, one: _Following, leaders: EpochEnd) -> None:
+        partition = one.partition
+        own = EpochEnd(*partition.log.end_offset_for_epoch(leaders.epoch))
+        self._cut(
+            one,
+            truncation.decide(leaders, own, partition.log.log_end_offset, partition.high_watermark),
+        )
+
+    def _cut(self, one: _Following, cut: truncation.Truncation) -> None:
+        partition = one.partition
+        try:
+            if cut.offset < partition.log.log_end_offset:
+                logger.info(
+                    "%s: cutting the log from %d to %d to agree with leader %d of epoch %d",
+                    partition.key,
+                    partition.log.log_end_offset,
+                    cut.offset,
+                    self.source,
+                    one.leader_epoch,
+                )
+                partition.log.truncate_to(cut.offset)
+        except KafkaError as refusal:
+            self._reject(one, refusal)
+            return
+        partition.follow_high_watermark(partition.high_watermark)
+        one.truncating = not cut.complete
+
+    # --- copying ------------------------------------------------------------------------------
+
+    async def _fetch(self, client: PeerClient, some: list[_Following]) -> None:
+        config = self._config
+        topics: dict[str, FetchTopic] = {}
+        asked: dict[TopicPartition, tuple[_Following, int]] = {}
+        for one in some:
+            key = one.partition.key
+            offset = one.partition.log.log_end_offset
+            asked[key] = (one, offset)
+            topic = topics.setdefault(key.topic, FetchTopic(topic=key.topic, partitions=[]))
+            topic.partitions.append(
+                FetchPartition(
+                    partition=key.partition,
+                    current_leader_epoch=one.leader_epoch,
+                    fetch_offset=offset,
+                    log_start_offset=one.partition.log.log_start_offset,
+                    partition_max_bytes=config.replica_fetch_max_bytes,
+                )
+            )
+        request = FetchRequest(
+            replica_id=config.broker_id,
+            max_wait_ms=config.replica_fetch_wait_max_ms,
+            min_bytes=config.replica_fetch_min_bytes,
+            max_bytes=config.replica_fetch_response_max_bytes,
+            topics=list(topics.values()),
+        )
+        response = await client.call(request, FETCH_VERSION, config.replica_socket_timeout_ms)
+        for answered in response.responses:
+            for data in answered.partition_responses:
+                known = asked.get(TopicPartition(answered.topic, data.partition))
+                if known is None or not self._is_current(known[0]):
+                    continue
+                one, offset = known
+                if offset != one.partition.log.log_end_offset:
+                    continue
+                if data.error_code == ErrorCode.NONE:
+                    self._append(one, data)
+                elif data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                    await self._find_range(client, one)
+                else:
+                    self._refused(one, data.error_code)
+
+    def _append(self, one: _Following, data: FetchablePartitionResponse) -> None:
+        partition = one.partition
+        try:
+            records = data.record_set
+            if isinstance(records, bytes | bytearray | memoryview) and len(records):
+                partition.log.append_as_follower(records)
+                self._hosted.wake_log_end(partition.key)
+            partition.follow_high_watermark(data.high_watermark)
+            if data.log_start_offset > partition.log.log_start_offset:
+                partition.log.advance_log_start(
+                    min(data.log_start_offset, partition.high_watermark)
+                )
+        except (KafkaError, UnexpectedOffsetError) as refusal:
+            self._reject(one, refusal)
+
+    def _reject(self, one: _Following, refusal: Exception) -> None:
+        """What the leader sent, or asked to cut, cannot be done here: try again later."""
+        logger.error(
+            "%s: copying from leader %d of epoch %d at offset %d: %s",
+            one.partition.key,
+            self.source,
+            one.leader_epoch,
+            one.partition.log.log_end_offset,
+            refusal,
+        )
+        self._delay((one,))
+
+    def _refused(self, one: _Following, code: int) -> None:
+        partition = one.partition
+        if code == ErrorCode.FENCED_LEADER_EPOCH:
+            logger.info(
+                "%s: leader %d knows an epoch above %d, waiting for the controller",
+                partition.key,
+                self.source,
+                one.leader_epoch,
+            )
+            self.remove(partition.key)
+            return
+        if code not in (ErrorCode.UNKNOWN_LEADER_EPOCH, ErrorCode.NOT_LEADER_OR_FOLLOWER):
+            logger.warning(
+                "%s: fetching from leader %d of epoch %d is answered with %s",
+                partition.key,
+                self.source,
+                one.leader_epoch,
+                ErrorCode(code).name,
+            )
+        self._delay((one,))
+
+    async def _find_range(self, client: PeerClient, one: _Following) -> None:
+        """Our log end is not in the leader's log: start over where the leader's log is (R5).
+
+        Below the leader's start our log is of no use any more. Above its end we hold what it has
+        not, which only an unclean election can bring about: the leader's log counts.
+        """
+        partition = one.partition
+        leaders_end = await self._leaders_offset(client, one, LATEST_TIMESTAMP)
+        if leaders_end is None:
+            return
+        if leaders_end < partition.log.log_end_offset:
+            self._cut(one, truncation.Truncation(leaders_end, complete=True))
+            return
+        leaders_start = await self._leaders_offset(client, one, EARLIEST_TIMESTAMP)
+        if leaders_start is None or leaders_start <= partition.log.log_end_offset:
+            return
+        logger.warning(
+            "%s: starting over at the log start %d of leader %d",
+            partition.key,
+            leaders_start,
+            self.source,
+        )
+        try:
+            partition.log.truncate_fully_and_start_at(leaders_start)
+        except KafkaError as refusal:
+            self._reject(one, refusal)
+            return
+        partition.follow_high_watermark(leaders_start)
+
+    async def _leaders_offset(
+        self, client: PeerClient, one: _Following, timestamp: int
+    ) -> int | None:
+        key = one.partition.key
+        request = ListOffsetsRequest(
+            replica_id=self._config.broker_id,
+            topics=[
+                ListOffsetsTopic(
+                    name=key.topic,
+                    partitions=[
+                        ListOffsetsPartition(
+                            partition_index=key.partition,
+                            current_leader_epoch=one.leader_epoch,
+                            timestamp=timestamp,
+                        )
+                    ],
+                )
+            ],
+        )
+        response = await client.call(
+            request, LIST_OFFSETS_VERSION, self._config.replica_socket_timeout_ms
+        )
+        found = response.topics[0].partitions[0]
+        if not self._is_current(one):
+            return None
+        if found.error_code != ErrorCode.NONE:
+            self._refused(one, found.error_code)
+            return None
+        return int(found.offset)
+
+
+class FetcherPool:
+    """The fetchers of this broker, one a source; `run` owns their tasks."""
+
+    def __init__(self, make: Callable[[int], SourceFetcher]) -> None:
+        self._make = make
+        self._fetchers: dict[int, SourceFetcher] = {}
+        self._tasks: asyncio.TaskGroup | None = None
+
+    async def run(self) -> None:
+        """Own the fetchers' tasks until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            for fetcher in self._fetchers.values():
+                tasks.create_task(fetcher.run())
+            await asyncio.Event().wait()
+
+    def follow(self, partition: Partition) -> None:
+        """Copy the partition from its present leader, and from nobody else."""
+        self.unfollow(partition.key)
+        fetcher = self._fetchers.get(partition.leader)
+        if fetcher is None:
+            fetcher = self._fetchers[partition.leader] = self._make(partition.leader)
+            if self._tasks is not None:
+                self._tasks.create_task(fetcher.run())
+        fetcher.add(partition)
+
+    def unfollow(self, key: TopicPartition) -> None:
+        """Stop copying the partition."""
+        for fetcher in self._fetchers.values():
+            fetcher.remove(key)

@@ -1,0 +1,54 @@
+"""The partitions on this broker, and who waits for them to move.
+
+Three things of a partition move and each has its own waiters: the log end (followers' fetches), the
+high watermark (consumers' fetches), and both together with the role (produces with acks=all).
+"""
+
+from __future__ import annotations
+
+from odradek.protocol.errors import ErrorCode
+from odradek.replica.metadata import MetadataCache
+from odradek.replica.partition import NO_EPOCH, Partition, TopicPartition
+from odradek.replica.purgatory import Purgatory
+
+
+class HostedPartitions:
+    """A registry; the `ReplicaManager` adds and removes, appends and fetches look up."""
+
+    def __init__(self, metadata: MetadataCache) -> None:
+        self.partitions: dict[TopicPartition, Partition] = {}
+        self.metadata = metadata
+        self.for_log_end: Purgatory[TopicPartition] = Purgatory()
+        self.for_high_watermark: Purgatory[TopicPartition] = Purgatory()
+        self.for_acknowledgement: Purgatory[TopicPartition] = Purgatory()
+
+    def led(
+        self, key: TopicPartition, leader_epoch: int = NO_EPOCH
+    ) -> tuple[Partition | None, ErrorCode]:
+        """The partition if this broker leads it in this epoch (-1: any), else why not."""
+        partition = self.partitions.get(key)
+        if partition is not None:
+            error = partition.check_leader(leader_epoch)
+            return (partition, error) if error is ErrorCode.NONE else (None, error)
+        if self.metadata.partition(key.topic, key.partition) is not None:
+            return None, ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return None, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    def wake_log_end(self, key: TopicPartition) -> None:
+        """The partition's log end moved."""
+        self.for_log_end.wake(key)
+
+    def wake_high_watermark(self, key: TopicPartition) -> None:
+        """The partition's high watermark moved."""
+        self.for_high_watermark.wake(key)
+        self.for_acknowledgement.wake(key)
+
+    def wake_all(self, key: TopicPartition) -> None:
+        """The partition changed its role, went away, or its storage failed."""
+        self.for_log_end.wake(key)
+        self.wake_high_watermark(key)
+
+    def close(self) -> None:
+        """End every wait."""
+        for waiting in (self.for_log_end, self.for_high_watermark, self.for_acknowledgement):
+            waiting.close()

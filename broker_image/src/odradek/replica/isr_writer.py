@@ -1,0 +1,161 @@
+"""Writing changed in-sync sets to ZooKeeper, and telling the controller of them.
+
+The `state` znode is set only where it still has the version that the leader knows (Z2), so a
+deposed leader changes nothing. A lost connection leaves it open whether the write took place: the
+leader goes on with the larger set until a second look at the znode tells. Changed partitions are
+announced in batches under `/isr_change_notification`, when the last change is some seconds old or
+the last notice a minute, as Kafka does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from kazoo.exceptions import BadVersionError, KazooException, NoNodeError
+
+from odradek.replica.hosted import HostedPartitions
+from odradek.replica.partition import IsrChange
+from odradek.zk import znodes
+
+if TYPE_CHECKING:
+    from odradek.zk.session import Session
+
+RETRY_S = 0.5
+NOTICE_CHECK_S = 2.5
+NOTICE_QUIET_MS = 5_000
+NOTICE_LONGEST_MS = 60_000
+CONCURRENT_WRITES = 32
+
+logger = logging.getLogger(__name__)
+
+
+class IsrWriter:
+    """Takes proposed changes and settles them with their partitions."""
+
+    def __init__(
+        self, session: Session, hosted: HostedPartitions, clock_ms: Callable[[], int]
+    ) -> None:
+        self._session = session
+        self._hosted = hosted
+        self._clock_ms = clock_ms
+        # Bounded by the partitions: each has at most one change under way.
+        self._proposed: asyncio.Queue[IsrChange] = asyncio.Queue()
+        self._changed: set[znodes.TopicPartition] = set()
+        self._last_change_ms = 0
+        self._last_notice_ms = clock_ms()
+        self.shrinks = 0
+        self.expands = 0
+
+    def submit(self, change: IsrChange) -> None:
+        """Write this change; its partition has it as pending."""
+        self._proposed.put_nowait(change)
+
+    async def run(self) -> None:
+        """Write changes and notices until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(CONCURRENT_WRITES):
+                tasks.create_task(self._write_proposed())
+            tasks.create_task(self._send_notices())
+
+    async def _write_proposed(self) -> None:
+        while True:
+            await self._settle(await self._proposed.get())
+
+    async def _settle(self, change: IsrChange) -> None:
+        key = change.key
+        path = znodes.state_path(key.topic, key.partition)
+        state = znodes.PartitionState(
+            leader=znodes.BrokerId(change.leader),
+            leader_epoch=znodes.LeaderEpoch(change.leader_epoch),
+            isr=tuple(map(znodes.BrokerId, change.isr)),
+            controller_epoch=znodes.ControllerEpoch(change.controller_epoch),
+        )
+        while self._is_expected(change):
+            try:
+                version = await self._write(path, state, change.zk_version)
+            except KazooException as failure:
+                logger.warning(
+                    "%s: ISR %s of epoch %d cannot be written now: %r",
+                    key,
+                    change.isr,
+                    change.leader_epoch,
+                    failure,
+                )
+                await asyncio.sleep(RETRY_S)
+                continue
+            self._finish(change, version)
+            return
+
+    def _is_expected(self, change: IsrChange) -> bool:
+        partition = self._hosted.partitions.get(change.key)
+        return partition is not None and partition.expects(change)
+
+    async def _write(
+        self, path: str, state: znodes.PartitionState, known_version: int
+    ) -> int | None:
+        """The znode's version with `state` in it, None when it surely holds something else."""
+        try:
+            stat = await self._session.set(path, znodes.encode_state(state), known_version)
+        except NoNodeError:
+            return None
+        except BadVersionError:
+            # A write of ours whose answer was lost also lands here.
+            data, stat = await self._session.get(path)
+            if stat.version == known_version + 1 and znodes.decode_state(path, data) == state:
+                return int(stat.version)
+            return None
+        return int(stat.version)
+
+    def _finish(self, change: IsrChange, version: int | None) -> None:
+        partition = self._hosted.partitions.get(change.key)
+        if partition is None or not partition.expects(change):
+            return
+        if version is None:
+            partition.withdraw(change)
+            logger.info(
+                "%s: ISR %s of epoch %d refused, the znode is newer than version %d",
+                change.key,
+                change.isr,
+                change.leader_epoch,
+                change.zk_version,
+            )
+            return
+        grew = len(change.isr) > len(change.previous)
+        self.expands += grew
+        self.shrinks += not grew
+        logger.info(
+            "%s: ISR %s -> %s in epoch %d",
+            change.key,
+            change.previous,
+            change.isr,
+            change.leader_epoch,
+        )
+        if partition.confirm(change, version):
+            self._hosted.wake_high_watermark(change.key)
+        self._changed.add(znodes.TopicPartition(change.key.topic, change.key.partition))
+        self._last_change_ms = self._clock_ms()
+
+    async def _send_notices(self) -> None:
+        while True:
+            await asyncio.sleep(NOTICE_CHECK_S)
+            now = self._clock_ms()
+            if not self._changed or not (
+                now - self._last_change_ms >= NOTICE_QUIET_MS
+                or now - self._last_notice_ms >= NOTICE_LONGEST_MS
+            ):
+                continue
+            announced = frozenset(self._changed)
+            try:
+                await self._session.create(
+                    f"{znodes.ISR_CHANGES_PATH}/{znodes.ISR_CHANGE_PREFIX}",
+                    znodes.encode_isr_change(sorted(announced)),
+                    sequence=True,
+                )
+            except KazooException as failure:
+                logger.warning("ISR changes cannot be announced now: %r", failure)
+                continue
+            self._changed -= announced
+            self._last_notice_ms = now

@@ -1,0 +1,292 @@
+"""The replicas of this broker: who leads, who follows, what is kept where.
+
+The controller's LeaderAndIsr and StopReplica change roles; they are taken one after the other, and
+refused when they come from a controller whose term is over. Produces and fetches go through
+`append` and `fetch` (modules `appends` and `reads`), copying from leaders through `fetcher`,
+changed in-sync sets through `isr_writer`. `run` owns the background work: fetchers, ISR checks,
+high watermark checkpoints.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.replica.appends import Appender, AppendOutcome
+from odradek.replica.fetcher import Connect, FetcherPool, SourceFetcher
+from odradek.replica.hosted import HostedPartitions
+from odradek.replica.isr_writer import IsrWriter
+from odradek.replica.metadata import MetadataCache
+from odradek.replica.partition import LagLimits, Partition, TopicPartition
+from odradek.replica.reads import FetchLimits, FetchResult, FetchWish, Reader
+
+if TYPE_CHECKING:
+    from odradek.config import BrokerConfig
+    from odradek.log.batch import Origin
+    from odradek.log.manager import LogManager
+    from odradek.protocol.messages.control import (
+        LeaderAndIsrPartitionState,
+        LeaderAndIsrRequest,
+        StopReplicaRequest,
+    )
+    from odradek.protocol.regions import Buffer
+    from odradek.replica.topic_configs import TopicConfigs
+    from odradek.zk.session import Session
+
+logger = logging.getLogger(__name__)
+
+
+def monotonic_ms() -> int:
+    """Milliseconds of the monotonic clock."""
+    return time.monotonic_ns() // 1_000_000
+
+
+class ReplicaManager:
+    """Built and run by the server; every method belongs to the event loop."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        logs: LogManager,
+        session: Session,
+        metadata: MetadataCache,
+        connect: Connect,
+        topic_configs: TopicConfigs,
+        clock_ms: Callable[[], int] = monotonic_ms,
+    ) -> None:
+        self.config = config
+        self.metadata = metadata
+        self.controller_epoch = 0
+        self._logs = logs
+        self._session = session
+        self._topic_configs = topic_configs
+        self._clock_ms = clock_ms
+        self._roles = asyncio.Lock()
+        self._limits = LagLimits(config.replica_lag_time_max_ms, config.replica_lag_max_messages)
+        self.hosted = HostedPartitions(metadata)
+        self.isr_writer = IsrWriter(session, self.hosted, clock_ms)
+        self._appender = Appender(self.hosted, self._session_is_certain)
+        self._reader = Reader(self.hosted, self.isr_writer, clock_ms)
+        self._fetchers = FetcherPool(
+            lambda source: SourceFetcher(source, config, connect, self.hosted, clock_ms)
+        )
+
+    @property
+    def partitions(self) -> Mapping[TopicPartition, Partition]:
+        """Every partition that has a replica here."""
+        return self.hosted.partitions
+
+    def _session_is_certain(self) -> bool:
+        return time.monotonic() < self._session.deadline
+
+    # --- data ---------------------------------------------------------------------------------
+
+    async def append(
+        self,
+        entries: Sequence[tuple[TopicPartition, Buffer]],
+        acks: int,
+        timeout_ms: int,
+        origin: Origin,
+    ) -> list[AppendOutcome]:
+        """Append to partitions that this broker leads; see `appends`."""
+        return await self._appender.append(entries, acks, timeout_ms, origin)
+
+    async def fetch(
+        self, wishes: Sequence[FetchWish], replica_id: int, limits: FetchLimits
+    ) -> list[FetchResult]:
+        """Plan reads, waiting for data where the limits allow; see `reads`."""
+        return await self._reader.fetch(wishes, replica_id, limits)
+
+    # --- roles --------------------------------------------------------------------------------
+
+    def accept_controller(self, epoch: int) -> bool:
+        """Whether a request of this controller epoch may be obeyed; a higher epoch becomes the
+        present one.
+        """
+        if epoch < self.controller_epoch:
+            logger.warning(
+                "refusing a controller of epoch %d, the present one has %d",
+                epoch,
+                self.controller_epoch,
+            )
+            return False
+        self.controller_epoch = epoch
+        return True
+
+    async def become_leader_or_follower(
+        self, request: LeaderAndIsrRequest
+    ) -> tuple[ErrorCode, dict[TopicPartition, ErrorCode]]:
+        """Take the roles that the controller gives; (error of the request, error a partition)."""
+        async with self._roles:
+            if not self.accept_controller(request.controller_epoch):
+                return ErrorCode.STALE_CONTROLLER_EPOCH, {}
+            errors: dict[TopicPartition, ErrorCode] = {}
+            for key, state in _states(request):
+                errors[key] = await self._take_role(key, state)
+            return ErrorCode.NONE, errors
+
+    async def _take_role(self, key: TopicPartition, state: LeaderAndIsrPartitionState) -> ErrorCode:
+        if self.config.broker_id not in state.replicas:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        partition = self.hosted.partitions.get(key)
+        if partition is not None and state.leader_epoch <= partition.leader_epoch:
+            return ErrorCode.STALE_CONTROLLER_EPOCH
+        try:
+            if partition is None:
+                partition = await self._host(key, state.is_new)
+            if partition.offline:
+                return ErrorCode.KAFKA_STORAGE_ERROR
+            self._fetchers.unfollow(key)
+            if state.leader == self.config.broker_id:
+                partition.lead(state)
+            else:
+                partition.follow(state)
+                self._fetchers.follow(partition)
+        except KafkaError as refusal:
+            logger.error(
+                "%s: the role of epoch %d is refused: %s", key, state.leader_epoch, refusal
+            )
+            return refusal.code
+        logger.info(
+            "%s: %s of epoch %d, leader %d, ISR %s, log end %d, high watermark %d",
+            key,
+            "leader" if partition.leads else "follower",
+            state.leader_epoch,
+            state.leader,
+            state.isr,
+            partition.log.log_end_offset,
+            partition.high_watermark,
+        )
+        self.hosted.wake_all(key)
+        return ErrorCode.NONE
+
+    async def _host(self, key: TopicPartition, is_new: bool) -> Partition:
+        log = self._logs.get(key.topic, key.partition)
+        if log is None:
+            await self._topic_configs.ensure(key.topic)
+            log = await self._logs.get_or_create(
+                key.topic, key.partition, self._topic_configs(key.topic), is_new=is_new
+            )
+        partition = Partition(
+            key,
+            self.config.broker_id,
+            log,
+            log.high_watermark,
+            self._limits,
+            self._clock_ms,
+        )
+        self.hosted.partitions[key] = partition
+        return partition
+
+    async def stop_replicas(
+        self, request: StopReplicaRequest
+    ) -> tuple[ErrorCode, dict[TopicPartition, ErrorCode]]:
+        """Give up roles, and delete the logs where the controller says so."""
+        async with self._roles:
+            if not self.accept_controller(request.controller_epoch):
+                return ErrorCode.STALE_CONTROLLER_EPOCH, {}
+            errors: dict[TopicPartition, ErrorCode] = {}
+            for key, leader_epoch, delete in _stops(request):
+                errors[key] = await self._stop(key, leader_epoch, delete)
+            return ErrorCode.NONE, errors
+
+    async def _stop(self, key: TopicPartition, leader_epoch: int, delete: bool) -> ErrorCode:
+        partition = self.hosted.partitions.get(key)
+        if partition is not None:
+            if 0 <= leader_epoch < partition.leader_epoch:
+                return ErrorCode.FENCED_LEADER_EPOCH
+            if partition.offline:
+                return ErrorCode.KAFKA_STORAGE_ERROR
+        self._fetchers.unfollow(key)
+        if not delete:
+            # Kafka keeps serving a stopped replica's role until told otherwise; only copying ends.
+            return ErrorCode.NONE
+        self.hosted.partitions.pop(key, None)
+        if partition is not None:
+            partition.retire()
+            self.hosted.wake_all(key)
+        try:
+            await self._logs.delete(key.topic, key.partition)
+        except KafkaError as refusal:
+            logger.error("%s: the log cannot be deleted: %s", key, refusal)
+            return refusal.code
+        logger.info("%s: replica stopped and deleted", key)
+        return ErrorCode.NONE
+
+    # --- storage ------------------------------------------------------------------------------
+
+    def directory_failed(self, directory: str) -> None:
+        """Take every partition of a failed log directory out of service (KIP-112)."""
+        for partition in self.hosted.partitions.values():
+            if os.path.dirname(partition.log.directory) == directory:
+                partition.offline = True
+                self._fetchers.unfollow(partition.key)
+                self.hosted.wake_all(partition.key)
+
+    async def checkpoint_high_watermarks(self) -> None:
+        """Write every high watermark to its directory's checkpoint."""
+        await self._logs.write_high_watermarks(
+            {
+                (key.topic, key.partition): partition.high_watermark
+                for key, partition in tuple(self.hosted.partitions.items())
+            }
+        )
+
+    # --- background ---------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Fetch, check in-sync sets, write checkpoints, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._fetchers.run())
+            tasks.create_task(self.isr_writer.run())
+            tasks.create_task(self._check_in_sync_sets())
+            tasks.create_task(self._checkpoint_periodically())
+
+    async def _check_in_sync_sets(self) -> None:
+        while True:
+            await asyncio.sleep(self.config.replica_lag_time_max_ms / 2000)
+            for partition in tuple(self.hosted.partitions.values()):
+                change = partition.propose_shrink()
+                if change is not None:
+                    self.isr_writer.submit(change)
+
+    async def _checkpoint_periodically(self) -> None:
+        while True:
+            await asyncio.sleep(self.config.replica_high_watermark_checkpoint_interval_ms / 1000)
+            await self.checkpoint_high_watermarks()
+
+    def close(self) -> None:
+        """End every waiting produce and fetch; the server stops."""
+        self.hosted.close()
+
+
+def _states(
+    request: LeaderAndIsrRequest,
+) -> Iterable[tuple[TopicPartition, LeaderAndIsrPartitionState]]:
+    for state in request.ungrouped_partition_states:
+        yield TopicPartition(state.topic_name, state.partition_index), state
+    for topic in request.topic_states:
+        for state in topic.partition_states:
+            yield TopicPartition(topic.topic_name, state.partition_index), state
+
+
+def _stops(request: StopReplicaRequest) -> Iterable[tuple[TopicPartition, int, bool]]:
+    """(partition, leader epoch or -1, whether to delete) in every version's layout."""
+    delete = request.delete_partitions
+    for one in request.ungrouped_partitions:
+        yield TopicPartition(one.topic_name, one.partition_index), -1, delete
+    for topic in request.topics:
+        for index in topic.partition_indexes:
+            yield TopicPartition(topic.name, index), -1, delete
+    for state in request.topic_states:
+        for one_state in state.partition_states:
+            yield (
+                TopicPartition(state.topic_name, one_state.partition_index),
+                one_state.leader_epoch,
+                one_state.delete_partition,
+            )

@@ -1,0 +1,153 @@
+"""What the controller last told this broker about the cluster: live brokers, partitions, the
+controller itself.
+
+UpdateMetadata requests fill the cache; the Metadata handler, the fetchers and topic creation read
+it. Partition states are replaced one by one, live brokers as a whole. Every change raises
+`version`, by which readers know that what they derived (encoded answers, for one) is still true,
+and lets those look who wait for a topic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from odradek.replica.purgatory import Purgatory
+
+if TYPE_CHECKING:
+    from odradek.protocol.messages.control import (
+        UpdateMetadataPartitionState,
+        UpdateMetadataRequest,
+    )
+
+NO_LEADER = -1
+MOST_ANSWERS = 256
+# In place of a leader: the topic is being deleted (Kafka's LeaderAndIsr.LeaderDuringDelete).
+LEADER_DURING_DELETE = -2
+_EVERY_TOPIC = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerInfo:
+    """A live broker: its address on each listener, by the listener's name."""
+
+    broker_id: int
+    endpoints: Mapping[str, tuple[str, int]]
+    rack: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionInfo:
+    """A partition as the controller last described it."""
+
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    offline_replicas: tuple[int, ...]
+
+
+class MetadataCache:
+    """Used from the event loop only; reads are dictionary lookups."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        self.controller_id = -1
+        self.brokers: dict[int, BrokerInfo] = {}
+        self.topics: dict[str, dict[int, PartitionInfo]] = {}
+        self._answers: dict[Hashable, bytes] = {}
+        self._waiting: Purgatory[str] = Purgatory()
+
+    def update(self, request: UpdateMetadataRequest) -> None:
+        """Take in one UpdateMetadata request of any version."""
+        self.controller_id = request.controller_id
+        self.brokers = {
+            broker.id: BrokerInfo(
+                broker.id,
+                # Versions before 3 carry no listener name: the name is then that of the protocol.
+                {e.listener or "PLAINTEXT": (e.host, e.port) for e in broker.endpoints}
+                or {"PLAINTEXT": (broker.v0_host, broker.v0_port)},
+                broker.rack,
+            )
+            for broker in request.live_brokers
+        }
+        for topic, state in _states(request):
+            if state.leader == LEADER_DURING_DELETE:
+                self._drop(topic, state.partition_index)
+                continue
+            self.topics.setdefault(topic, {})[state.partition_index] = PartitionInfo(
+                state.leader,
+                state.leader_epoch,
+                tuple(state.replicas),
+                tuple(state.isr),
+                tuple(state.offline_replicas),
+            )
+        self.version += 1
+        self._answers.clear()
+        self._waiting.wake(_EVERY_TOPIC)
+
+    def _drop(self, topic: str, index: int) -> None:
+        partitions = self.topics.get(topic)
+        if partitions is not None:
+            partitions.pop(index, None)
+            if not partitions:
+                del self.topics[topic]
+
+    def endpoint(self, broker_id: int, listener: str) -> tuple[str, int] | None:
+        """(host, port) of a live broker on the named listener."""
+        broker = self.brokers.get(broker_id)
+        return None if broker is None else broker.endpoints.get(listener)
+
+    def partition(self, topic: str, index: int) -> PartitionInfo | None:
+        """The partition's description, None when the controller never told of it."""
+        return self.topics.get(topic, {}).get(index)
+
+    def leaderless(self) -> int:
+        """How many partitions of the cluster have no leader."""
+        return sum(
+            info.leader == NO_LEADER
+            for partitions in list(self.topics.values())
+            for info in list(partitions.values())
+        )
+
+    def has_leaders(self, topic: str, partitions: int) -> bool:
+        """Whether the topic's first `partitions` partitions all have a leader."""
+        known = self.topics.get(topic, {})
+        return all(
+            index in known and known[index].leader != NO_LEADER for index in range(partitions)
+        )
+
+    async def wait_for_leaders(self, topic: str, partitions: int, timeout_ms: float) -> bool:
+        """Wait until `has_leaders`; False when the time is over first."""
+        return self.has_leaders(topic, partitions) or await self._waiting.wait(
+            (_EVERY_TOPIC,), timeout_ms, lambda: self.has_leaders(topic, partitions)
+        )
+
+    async def wait_until_gone(self, topic: str, timeout_ms: float) -> bool:
+        """Wait until no partition of the topic is known; False when the time is over first."""
+        return topic not in self.topics or await self._waiting.wait(
+            (_EVERY_TOPIC,), timeout_ms, lambda: topic not in self.topics
+        )
+
+    def answer(self, question: Hashable) -> bytes | None:
+        """The encoded answer kept for a question, None once anything changed since."""
+        return self._answers.get(question)
+
+    def keep_answer(self, question: Hashable, answer: bytes) -> None:
+        """Keep an encoded answer until the next change."""
+        if len(self._answers) >= MOST_ANSWERS:
+            self._answers.clear()
+        self._answers[question] = answer
+
+    def close(self) -> None:
+        """End every wait."""
+        self._waiting.close()
+
+
+def _states(request: UpdateMetadataRequest) -> Iterator[tuple[str, UpdateMetadataPartitionState]]:
+    for state in request.ungrouped_partition_states:
+        yield state.topic_name, state
+    for topic in request.topic_states:
+        for state in topic.partition_states:
+            yield topic.topic_name, state

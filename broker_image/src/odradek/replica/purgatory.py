@@ -1,0 +1,85 @@
+"""Operations that wait until a partition moves: produces with acks=all, fetches that found too
+little.
+
+An operation waits on a set of keys (partitions). Whoever moves a partition calls `wake(key)`; each
+waiter of the key then evaluates its own condition and leaves when it holds, or when its time is
+over. Nothing runs while nothing moves: a waiter is a future, an entry per key and one timer of the
+event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Hashable, Iterable
+from typing import Generic, TypeVar
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+class _Waiter:
+    __slots__ = ("future", "satisfied")
+
+    def __init__(self, satisfied: Callable[[], bool] | None, future: asyncio.Future[bool]) -> None:
+        self.satisfied = satisfied
+        self.future = future
+
+
+class Purgatory(Generic[Key]):
+    """Waiting operations by key. Used from one event loop only."""
+
+    def __init__(self) -> None:
+        self._waiters: dict[Key, set[_Waiter]] = {}
+        self._closed = False
+
+    def __len__(self) -> int:
+        """How many (operation, key) entries wait."""
+        return sum(map(len, self._waiters.values()))
+
+    async def wait(
+        self, keys: Iterable[Key], timeout_ms: float, satisfied: Callable[[], bool] | None = None
+    ) -> bool:
+        """Wait for a wake of one of the keys that finds `satisfied()` true. False: the time is
+        over.
+
+        The caller has looked at its condition just before, without an await in between. Without a
+        condition the first wake is enough.
+        """
+        if timeout_ms <= 0 or self._closed:
+            return False
+        loop = asyncio.get_running_loop()
+        waiter = _Waiter(satisfied, loop.create_future())
+        watched = tuple(keys)
+        for key in watched:
+            self._waiters.setdefault(key, set()).add(waiter)
+        timer = loop.call_later(timeout_ms / 1000, _resolve, waiter.future, False)
+        try:
+            return await waiter.future
+        finally:
+            timer.cancel()
+            for key in watched:
+                waiting = self._waiters.get(key)
+                if waiting is not None:
+                    waiting.discard(waiter)
+                    if not waiting:
+                        del self._waiters[key]
+
+    def wake(self, key: Key) -> None:
+        """Let each waiter of the key look at its condition again."""
+        waiting = self._waiters.get(key)
+        if waiting is None:
+            return
+        for waiter in tuple(waiting):
+            if not waiter.future.done() and (waiter.satisfied is None or waiter.satisfied()):
+                waiter.future.set_result(True)
+
+    def close(self) -> None:
+        """End every wait now, as if its time were over: the broker stops."""
+        self._closed = True
+        for waiting in self._waiters.values():
+            for waiter in waiting:
+                _resolve(waiter.future, False)
+
+
+def _resolve(future: asyncio.Future[bool], result: bool) -> None:
+    if not future.done():
+        future.set_result(result)

@@ -1,0 +1,188 @@
+"""Fetch: pieces of segment files for consumers and followers, and the wait for more.
+
+A consumer reads below the high watermark, a follower up to the log end, and a follower's fetch
+position is also its report of what it holds. One pass plans a region per partition without touching
+the payload. When the pass finds less than `min_bytes`, and nothing to complain about, the fetch
+waits until one of its partitions moves, then plans again; a partition whose reader stands at the
+end costs one comparison.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.replica.hosted import HostedPartitions
+from odradek.replica.partition import NO_EPOCH, Partition, TopicPartition
+
+if TYPE_CHECKING:
+    from odradek.protocol.regions import FileRegion
+    from odradek.replica.isr_writer import IsrWriter
+
+CONSUMER = -1
+# Reads any replica, leader or not, below its high watermark: a tool that compares replicas.
+DEBUGGING_CONSUMER = -2
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class FetchWish:
+    """What a reader wants of one partition. `start_offset` is a follower's own log start."""
+
+    key: TopicPartition
+    offset: int
+    max_bytes: int
+    leader_epoch: int = NO_EPOCH
+    start_offset: int = -1
+    last_fetched_epoch: int = NO_EPOCH
+
+
+@dataclass(slots=True)
+class FetchResult:
+    """The answer for one partition; whoever takes it owns `region`."""
+
+    key: TopicPartition
+    error: ErrorCode
+    high_watermark: int = -1
+    log_start_offset: int = -1
+    region: FileRegion | None = None
+    # KIP-595: where the reader's log departs from ours, as (epoch, end offset)
+    diverging: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FetchLimits:
+    """Bounds of one fetch request. `strict`: even the first batch obeys them (Fetch before v3)."""
+
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    strict: bool = False
+
+
+class Reader:
+    """Serves fetches from the hosted partitions."""
+
+    def __init__(
+        self,
+        hosted: HostedPartitions,
+        isr_writer: IsrWriter,
+        clock_ms: Callable[[], int],
+    ) -> None:
+        self._hosted = hosted
+        self._isr_writer = isr_writer
+        self._clock_ms = clock_ms
+
+    async def fetch(
+        self, wishes: Sequence[FetchWish], replica_id: int, limits: FetchLimits
+    ) -> list[FetchResult]:
+        """One result a wish, in the order of the wishes."""
+        deadline_ms = self._clock_ms() + limits.max_wait_ms
+        follower = replica_id >= 0
+        refused = self._record_follower(wishes, replica_id) if follower else {}
+        waiting = self._hosted.for_log_end if follower else self._hosted.for_high_watermark
+        while True:
+            results, found, settled = self._plan(wishes, replica_id, limits, refused)
+            if settled or found >= limits.min_bytes or not wishes:
+                return results
+            left_ms = deadline_ms - self._clock_ms()
+            if left_ms <= 0:
+                return results
+            release(results)
+            if not await waiting.wait({wish.key for wish in wishes}, left_ms):
+                deadline_ms = 0
+
+    def _record_follower(
+        self, wishes: Sequence[FetchWish], replica_id: int
+    ) -> dict[TopicPartition, ErrorCode]:
+        """Take in how far the follower is.
+
+        Partitions that it may not fetch come back with the reason.
+        """
+        refused: dict[TopicPartition, ErrorCode] = {}
+        for wish in wishes:
+            partition, error = self._hosted.led(wish.key, wish.leader_epoch)
+            if partition is None:
+                refused[wish.key] = error
+            elif replica_id not in partition.followers:
+                refused[wish.key] = ErrorCode.REPLICA_NOT_AVAILABLE
+            elif partition.log.log_start_offset <= wish.offset <= partition.log.log_end_offset:
+                if partition.record_fetch(replica_id, wish.offset, wish.start_offset):
+                    self._hosted.wake_high_watermark(wish.key)
+                change = partition.propose_join(replica_id)
+                if change is not None:
+                    self._isr_writer.submit(change)
+        return refused
+
+    def _plan(
+        self,
+        wishes: Sequence[FetchWish],
+        replica_id: int,
+        limits: FetchLimits,
+        refused: dict[TopicPartition, ErrorCode],
+    ) -> tuple[list[FetchResult], int, bool]:
+        """(results, bytes found, whether waiting could not make the answer better)."""
+        results: list[FetchResult] = []
+        found = 0
+        settled = False
+        for wish in wishes:
+            error = refused.get(wish.key)
+            if error is not None:
+                result = FetchResult(wish.key, error)
+            else:
+                room = min(wish.max_bytes, limits.max_bytes - found)
+                whole_batch = not limits.strict and found == 0
+                result = self._read(wish, replica_id, room, whole_batch)
+            if result.error is not ErrorCode.NONE or result.diverging is not None:
+                settled = True
+            elif result.region is not None:
+                found += result.region.length
+            results.append(result)
+        return results, found, settled
+
+    def _read(self, wish: FetchWish, replica_id: int, room: int, whole_batch: bool) -> FetchResult:
+        if replica_id == DEBUGGING_CONSUMER:
+            partition = self._hosted.partitions.get(wish.key)
+            error = ErrorCode.NONE if partition else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        else:
+            partition, error = self._hosted.led(wish.key, wish.leader_epoch)
+        if partition is None:
+            return FetchResult(wish.key, error)
+        log = partition.log
+        end = log.log_end_offset if replica_id >= 0 else partition.high_watermark
+        start = log.log_start_offset
+        result = FetchResult(wish.key, ErrorCode.NONE, partition.high_watermark, start)
+        if wish.last_fetched_epoch != NO_EPOCH:
+            result.diverging = _divergence(partition, wish)
+            if result.diverging is not None:
+                return result
+        if wish.offset < start or wish.offset > log.log_end_offset:
+            result.error = ErrorCode.OFFSET_OUT_OF_RANGE
+        elif wish.offset < end and (room > 0 or whole_batch):
+            try:
+                result.region = log.read(wish.offset, max(room, 0), end, min_one=whole_batch).region
+            except KafkaError as refusal:
+                result.error = refusal.code
+        return result
+
+
+def _divergence(partition: Partition, wish: FetchWish) -> tuple[int, int] | None:
+    """Where the reader must cut its log before it may go on, None when it agrees with ours
+    (KIP-595).
+    """
+    epoch, end = partition.log.end_offset_for_epoch(wish.last_fetched_epoch)
+    if epoch < wish.last_fetched_epoch or end < wish.offset:
+        return epoch, end
+    return None
+
+
+def release(results: Sequence[FetchResult]) -> None:
+    """Let go of planned regions that will not be sent."""
+    for result in results:
+        if result.region is not None:
+            result.region.close()
+            result.region = None

@@ -1,0 +1,333 @@
+"""The composition root: builds the broker's parts, owns them, and knows in which order they start
+and stop.
+
+Start: ZooKeeper session, cluster id, log directories (locked, checked and loaded), listeners,
+registration under `/brokers/ids`, controller candidate. A broker that is registered can answer.
+Stop, on SIGTERM or SIGINT: leaderships move away (controlled shutdown), requests in work are
+answered, background work ends, logs are flushed and marked clean, and the session ends last, so
+that nobody takes this broker for gone while it still writes.
+
+A background task that fails takes the process down with a traceback: a broker that only seems to
+live is worse.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+import time
+from importlib.metadata import version
+from random import Random
+
+from kazoo.exceptions import KazooException
+
+from odradek.config import BrokerConfig
+from odradek.controller.loop import Controller
+from odradek.handlers.context import Broker
+from odradek.handlers.dispatch import Dispatcher
+from odradek.handlers.producers import ProducerIds
+from odradek.log import checkpoints
+from odradek.log.manager import LogDirError, LogManager
+from odradek.metrics import BrokerMetrics
+from odradek.net.client import PeerClient
+from odradek.net.listener import Limits, Listener
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.messages.control import ControlledShutdownRequest
+from odradek.replica.manager import ReplicaManager
+from odradek.replica.metadata import MetadataCache
+from odradek.replica.topic_configs import TopicConfigs
+from odradek.zk import registration, znodes
+from odradek.zk.session import Session
+
+CONTROLLED_SHUTDOWN_VERSION = 1
+# The whole stop takes at most 10 s; these are the shares of the steps that wait for others.
+CONTROLLED_SHUTDOWN_LIMIT_S = 5.0
+LAST_ANSWERS_LIMIT_MS = 1500
+NEVER_IDLE_MS = 2**31 - 1
+
+logger = logging.getLogger(__name__)
+
+
+class StartError(Exception):
+    """The broker cannot start; the text is one line for the person who started it."""
+
+
+def run(config: BrokerConfig) -> int:
+    """Run a broker until it is told to stop; the process's exit status."""
+    logging.basicConfig(
+        stream=sys.stdout,
+        level=os.environ.get("ODRADEK_LOG_LEVEL", "INFO").upper(),
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )
+    logging.getLogger("kazoo").setLevel(logging.WARNING)
+    try:
+        asyncio.run(Server(config).run())
+    except StartError as error:
+        print(f"odradek: {error}", file=sys.stderr)  # noqa: T201 the one line the user reads
+        return 1
+    except BaseExceptionGroup as failures:
+        logger.critical("the broker fails", exc_info=failures)
+        return 1
+    return 0
+
+
+class Server:
+    """One broker process."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self._config = config
+        self._stop = asyncio.Event()
+        self._metrics = BrokerMetrics()
+        self._metadata = MetadataCache()
+        self._listeners: dict[str, Listener] = {}
+        self._session = Session(
+            config.zookeeper_connect,
+            config.zookeeper_session_timeout_ms,
+            config.zookeeper_connection_timeout_ms,
+        )
+
+    async def run(self) -> None:
+        """Start, serve, stop. Raises StartError, or an exception group when a task failed."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop.set)
+        async with contextlib.AsyncExitStack() as cleanup:
+            await self._open_session(cleanup)
+            cluster_id = await self._cluster_id()
+            await self._load_logs(cluster_id)
+            self._build(cluster_id)
+            await self._start_serving(cleanup)
+            await self._serve_until_stopped()
+            await self._replicas.checkpoint_high_watermarks()
+            await asyncio.to_thread(self._logs.close)
+        logger.info("broker %d stopped", self._config.broker_id)
+
+    # --- start --------------------------------------------------------------------------------
+
+    async def _open_session(self, cleanup: contextlib.AsyncExitStack) -> None:
+        try:
+            await self._session.start()
+        except ConnectionError as error:
+            raise StartError(str(error)) from error
+        cleanup.push_async_callback(self._session.close)
+
+    async def _cluster_id(self) -> str:
+        try:
+            await registration.create_persistent_paths(self._session)
+            return await registration.ensure_cluster_id(self._session, self._remembered_cluster())
+        except (registration.ForeignClusterError, znodes.ZnodeError, LogDirError) as error:
+            raise StartError(str(error)) from error
+        except KazooException as failure:
+            raise StartError(f"ZooKeeper refuses: {failure!r}") from failure
+
+    def _remembered_cluster(self) -> str | None:
+        """The cluster that the log directories belong to, None for new ones."""
+        for path in self._config.log_dirs:
+            try:
+                meta = checkpoints.read_meta(os.path.join(path, checkpoints.META_PROPERTIES))
+            except (OSError, checkpoints.CorruptCheckpointError):
+                continue  # loading the directories reports it
+            if meta is not None:
+                return meta.cluster_id
+        return None
+
+    async def _load_logs(self, cluster_id: str) -> None:
+        loop = asyncio.get_running_loop()
+
+        def tell_loop(path: str, error: OSError) -> None:
+            loop.call_soon_threadsafe(self._directory_failed, path)
+
+        self._topic_configs = TopicConfigs(self._config, self._session)
+        await self._topic_configs.load()
+        self._logs = LogManager(
+            self._config,
+            cluster_id,
+            self._topic_configs,
+            on_dir_failure=tell_loop,
+        )
+        self._topic_configs.on_change(self._logs.update_topic_config)
+        began = time.monotonic()
+        try:
+            await asyncio.to_thread(self._logs.load)
+        except LogDirError as error:
+            raise StartError(str(error)) from error
+        logger.info(
+            "%d partitions loaded in %.1f s", len(self._logs.logs()), time.monotonic() - began
+        )
+
+    def _build(self, cluster_id: str) -> None:
+        config = self._config
+        self._replicas = ReplicaManager(
+            config,
+            self._logs,
+            self._session,
+            self._metadata,
+            self._connect,
+            self._topic_configs,
+        )
+        self._registration = registration.Registration(self._session, self._registration_now)
+        self._controller = Controller(config, self._session)
+        broker = Broker(
+            config=config,
+            cluster_id=cluster_id,
+            replicas=self._replicas,
+            metadata=self._metadata,
+            session=self._session,
+            controller=self._controller,
+            registration=self._registration,
+            producer_ids=ProducerIds(self._session, config.broker_id),
+            metrics=self._metrics,
+            random=Random(),  # noqa: S311 spreads replicas, hides nothing
+        )
+        for endpoint in config.listeners:
+            self._listeners[endpoint.name] = Listener(
+                endpoint.host,
+                endpoint.port,
+                self._limits(),
+                Dispatcher(broker, endpoint.name).dispatch,
+            )
+        self._metrics.watch(
+            {
+                "broker_id": str(config.broker_id),
+                "cluster_id": cluster_id,
+                "version": version("odradek"),
+            },
+            self._replicas,
+            self._controller,
+            self._listeners,
+        )
+
+    def _limits(self) -> Limits:
+        config = self._config
+        idle = config.connections_max_idle_ms
+        return Limits(
+            max_frame_bytes=config.socket_request_max_bytes,
+            max_connections=config.max_connections,
+            max_connections_per_ip=config.max_connections_per_ip,
+            max_idle_ms=idle if idle > 0 else NEVER_IDLE_MS,
+        )
+
+    def _connect(self, broker_id: int) -> PeerClient | None:
+        address = self._metadata.endpoint(broker_id, self._config.inter_broker_listener_name)
+        if address is None:
+            return None
+        return PeerClient(*address, f"broker-{self._config.broker_id}-fetcher")
+
+    def _registration_now(self) -> znodes.BrokerRegistration:
+        """What this broker tells about itself; port 0 stands for the port that was bound."""
+        return znodes.BrokerRegistration(
+            broker_id=znodes.BrokerId(self._config.broker_id),
+            endpoints=tuple(
+                znodes.Endpoint(
+                    one.name,
+                    one.host or os.uname().nodename,
+                    one.port or self._listeners[one.name].port,
+                    one.protocol,
+                )
+                for one in self._config.advertised_listeners
+            ),
+            rack=self._config.broker_rack,
+            timestamp_ms=time.time_ns() // 1_000_000,
+        )
+
+    async def _start_serving(self, cleanup: contextlib.AsyncExitStack) -> None:
+        config = self._config
+        for name, listener in self._listeners.items():
+            try:
+                await listener.start()
+            except OSError as error:
+                raise StartError(f"cannot listen on {name}: {error}") from error
+            cleanup.push_async_callback(listener.close, 0)
+        if config.metrics_port:
+            try:
+                cleanup.callback(self._metrics.serve(config.metrics_port))
+            except OSError as error:
+                raise StartError(
+                    f"cannot serve metrics on {config.metrics_port}: {error}"
+                ) from error
+        try:
+            await self._registration.start()
+        except registration.DuplicateBrokerError as error:
+            raise StartError(str(error)) from error
+        await self._controller.start()
+
+    async def _serve_until_stopped(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            background = [
+                tasks.create_task(self._replicas.run(), name="replicas"),
+                tasks.create_task(self._logs.run(), name="logs"),
+                tasks.create_task(self._topic_configs.run(), name="topic settings"),
+                tasks.create_task(self._registration.run(), name="registration"),
+            ]
+            # Ends by itself once the listener is closed; an earlier end is a failure to accept.
+            for listener in self._listeners.values():
+                tasks.create_task(listener.wait_closed(), name="listener")
+            logger.info("broker %d is up", self._config.broker_id)
+            await self._stop.wait()
+            await self._stop_serving()
+            for task in background:
+                task.cancel()
+
+    # --- stop ---------------------------------------------------------------------------------
+
+    def _directory_failed(self, path: str) -> None:
+        """Go on without a failed log directory, or stop when it was the last."""
+        self._replicas.directory_failed(path)
+        if not self._logs.online_directories:
+            logger.critical("no log directory is left, the broker stops")
+            self._stop.set()
+
+    async def _stop_serving(self) -> None:
+        logger.info("broker %d is stopping", self._config.broker_id)
+        if self._config.controlled_shutdown_enable:
+            try:
+                async with asyncio.timeout(CONTROLLED_SHUTDOWN_LIMIT_S):
+                    await self._move_leaderships()
+            except TimeoutError:
+                logger.warning("leaderships could not all be moved in time")
+        self._replicas.close()
+        self._metadata.close()
+        async with asyncio.TaskGroup() as closing:
+            for listener in self._listeners.values():
+                closing.create_task(listener.close(LAST_ANSWERS_LIMIT_MS))
+        await self._controller.stop()
+
+    async def _move_leaderships(self) -> None:
+        """Ask the controller to give what this broker leads to others (controlled shutdown)."""
+        config = self._config
+        for attempt in range(config.controlled_shutdown_max_retries + 1):
+            if attempt:
+                await asyncio.sleep(config.controlled_shutdown_retry_backoff_ms / 1000)
+            try:
+                remaining = await self._ask_to_leave()
+            except (KafkaError, OSError, TimeoutError) as failure:
+                logger.warning("controlled shutdown, attempt %d: %s", attempt + 1, failure)
+                continue
+            if not remaining:
+                return
+            logger.info("still leading %d partitions that nobody else can lead", remaining)
+            return
+
+    async def _ask_to_leave(self) -> int:
+        """How many partitions remain that no other replica can lead."""
+        broker_id = self._config.broker_id
+        if self._controller.active:
+            return len(await self._controller.controlled_shutdown(broker_id))
+        client = self._connect(self._metadata.controller_id)
+        if client is None:
+            raise ConnectionError("the controller is not known")
+        try:
+            answer = await client.call(
+                ControlledShutdownRequest(broker_id=broker_id),
+                CONTROLLED_SHUTDOWN_VERSION,
+                self._config.controller_socket_timeout_ms,
+            )
+        finally:
+            await client.close()
+        if answer.error_code != ErrorCode.NONE:
+            raise KafkaError(ErrorCode(answer.error_code), "the controller refuses")
+        return len(answer.remaining_partitions)
