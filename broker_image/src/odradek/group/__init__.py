@@ -1,0 +1,1 @@
+"""Consumer groups that brokers coordinate: membership, generations, committed offsets."""

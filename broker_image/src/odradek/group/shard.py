@@ -1,0 +1,120 @@
+"""The groups whose records are in one partition of `__consumer_offsets`, during one leadership.
+
+A shard is filled by reading the partition from its start; the last record of a key counts. It is
+served only when that is done, and thrown away when the leadership ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from odradek.group import offsets as schemas
+from odradek.group.group import Group
+from odradek.group.offsets import Committed, GroupKey, GroupValue, OffsetKey
+from odradek.log import batch, records
+from odradek.protocol.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from odradek.log.log import Log
+    from odradek.log.records import Record
+
+logger = logging.getLogger(__name__)
+
+TopicIndex = tuple[str, int]
+
+
+class Shard:
+    """Groups and offsets of one partition. `leader_epoch` tells which leadership it belongs to."""
+
+    def __init__(self, partition: int, leader_epoch: int) -> None:
+        self.partition = partition
+        self.leader_epoch = leader_epoch
+        self.loaded = False
+        self.groups: dict[str, Group] = {}
+        self.offsets: dict[str, dict[TopicIndex, Committed]] = {}
+        self.empty_since_ms: dict[str, int] = {}
+        """Wall-clock time since when a group has had no members, where that is known."""
+
+    async def load(
+        self,
+        log: Log,
+        read_bytes: int,
+        new_group: Callable[[str], Group],
+        clock_ms: Callable[[], int],
+    ) -> None:
+        """Read the whole partition. Raises KafkaError or CorruptBatchError where it is damaged."""
+        stored: dict[str, GroupValue] = {}
+        position, end = log.log_start_offset, log.log_end_offset
+        while position < end:
+            piece = log.read(position, read_bytes)
+            if piece.region is None:
+                break
+            with piece.region as region:
+                data = await asyncio.to_thread(region.read)
+            following = self._take(data, stored, position)
+            if following == position:
+                break
+            position = following
+        for group_id, value in stored.items():
+            group = new_group(group_id)
+            group.protocol_type = value.protocol_type or None
+            group.protocol_name = value.protocol
+            members = list(schemas.members_of(value, clock_ms()))
+            group.restore(members, value.generation, value.leader)
+            self.groups[group_id] = group
+            if not members:
+                self.empty_since_ms[group_id] = value.current_state_timestamp
+        for group_id in self.offsets:
+            if group_id not in self.groups:
+                self.groups[group_id] = new_group(group_id)
+        self.loaded = True
+
+    def _take(self, data: bytes, stored: dict[str, GroupValue], position: int) -> int:
+        """Take in the whole batches of `data`; the offset after the last of them."""
+        at = 0
+        while at + batch.HEADER_SIZE <= len(data):
+            header = batch.parse(data, at)
+            if at + header.size > len(data):
+                break
+            if not header.is_control:
+                for record in records.decode(data, at):
+                    self._apply(record, stored)
+            position = header.last_offset + 1
+            at += header.size
+        return position
+
+    def _apply(self, record: Record, stored: dict[str, GroupValue]) -> None:
+        if record.key is None:
+            return
+        try:
+            key = schemas.decode_key(record.key)
+            if isinstance(key, GroupKey):
+                if record.value is None:
+                    stored.pop(key.group, None)
+                else:
+                    stored[key.group] = schemas.decode_group(record.value)
+            elif record.value is None:
+                self.forget(key)
+            else:
+                committed = schemas.decode_offset(record.value)
+                self.offsets.setdefault(key.group, {})[key.topic, key.partition] = committed
+        except schemas.UnknownRecordError as error:
+            logger.warning("__consumer_offsets-%d: skipping a record: %s", self.partition, error)
+
+    def forget(self, key: OffsetKey) -> None:
+        """Drop one committed offset."""
+        offsets = self.offsets.get(key.group)
+        if offsets is not None:
+            offsets.pop((key.topic, key.partition), None)
+            if not offsets:
+                del self.offsets[key.group]
+
+    def retire(self) -> None:
+        """The leadership ended: everybody who waits is sent to the next coordinator."""
+        for group in self.groups.values():
+            group.retire(ErrorCode.NOT_COORDINATOR)
+        self.groups.clear()
+        self.offsets.clear()

@@ -1,0 +1,381 @@
+"""The group state machine on virtual time: who is in, which generation, who is told what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from odradek.group.group import Group
+from odradek.group.members import Joined, JoinWish, Synced
+from odradek.group.states import ALLOWED_PREVIOUS, GroupState, IllegalTransitionError, check
+from odradek.protocol.errors import ErrorCode
+
+RANGE = (("range", b"topics"),)
+
+
+@dataclass
+class World:
+    """A group, a clock, and everything that was answered, by the name of who asked."""
+
+    delay_ms: int = 0
+    store_fails: ErrorCode = ErrorCode.NONE
+    holds_stores: bool = False
+    now: int = 0
+    joined: dict[str, Joined] = field(default_factory=dict)
+    synced: dict[str, Synced] = field(default_factory=dict)
+    stored: list[dict[str, bytes]] = field(default_factory=list)
+    held: list[Callable[[ErrorCode], None]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        ids = iter(range(1000))
+        self.group = Group("g", self.store, self.delay_ms, 4, lambda: str(next(ids)))
+
+    def store(
+        self, group: Group, shares: Mapping[str, bytes], done: Callable[[ErrorCode], None]
+    ) -> None:
+        self.stored.append(dict(shares))
+        if self.holds_stores:
+            self.held.append(done)
+        else:
+            done(self.store_fails)
+
+    def join(self, name: str, member_id: str = "", **changes: object) -> None:
+        wish = {
+            "member_id": member_id,
+            "instance_id": None,
+            "client_id": name,
+            "client_host": "/h",
+            "session_timeout_ms": 10_000,
+            "rebalance_timeout_ms": 60_000,
+            "protocol_type": "consumer",
+            "protocols": RANGE,
+            "requires_known_id": False,
+            **changes,
+        }
+        self.joined.pop(name, None)
+        self.group.join(
+            JoinWish(**wish),  # type: ignore[arg-type]
+            self.now,
+            lambda answer: self.joined.__setitem__(name, answer),
+        )
+
+    def sync(self, name: str, shares: Mapping[str, bytes] | None = None) -> None:
+        answer = self.joined[name]
+        self.group.sync(
+            answer.member_id,
+            None,
+            answer.generation,
+            (None, None),
+            shares or {},
+            self.now,
+            lambda given: self.synced.__setitem__(name, given),
+        )
+
+    def advance(self, by_ms: int) -> None:
+        """Let time pass the way the coordinator does: `expire` at each deadline."""
+        end = self.now + by_ms
+        for _ in range(1000):
+            deadline = self.group.next_deadline_ms()
+            if deadline is None or deadline > end:
+                self.now = end
+                return
+            self.now = max(deadline, self.now)
+            self.group.expire(self.now)
+        raise AssertionError("the group never comes to rest")
+
+    def stable(self, *names: str) -> None:
+        """Bring these members into a stable group."""
+        for name in names:
+            self.join(name)
+        self.rejoin_all()
+        leader = self.group.leader
+        for name in names:
+            shares = {each: each.encode() for each in self.group.members}
+            self.sync(name, shares if self.joined[name].member_id == leader else None)
+        assert self.group.state is GroupState.STABLE
+
+    def rejoin_all(self) -> None:
+        for member_id, member in [*self.group.members.items()]:
+            if member.join_reply is None and self.group.state is GroupState.PREPARING_REBALANCE:
+                self.join(member.client_id, member_id)
+
+    def id_of(self, name: str) -> str:
+        return self.joined[name].member_id
+
+    def beat(self, name: str) -> ErrorCode:
+        answer = self.joined[name]
+        return self.group.heartbeat(answer.member_id, None, answer.generation, self.now)
+
+
+def test_lone_member_leads_and_gets_its_own_assignment() -> None:
+    world = World()
+    world.join("a")
+    assert world.joined["a"].generation == 1
+    assert world.joined["a"].leader == world.id_of("a")
+    assert [each[0] for each in world.joined["a"].members] == [world.id_of("a")]
+    world.sync("a", {world.id_of("a"): b"all"})
+    assert world.synced["a"] == Synced(ErrorCode.NONE, "consumer", "range", b"all")
+    assert world.stored == [{world.id_of("a"): b"all"}]
+
+
+def test_only_the_leader_sees_the_members() -> None:
+    world = World(delay_ms=3000)
+    world.join("a")
+    world.join("b")
+    assert not world.joined
+    world.advance(6000)
+    leader, follower = world.joined["a"], world.joined["b"]
+    assert {each[0] for each in leader.members} == {leader.member_id, follower.member_id}
+    assert follower.members == ()
+    assert follower.generation == leader.generation == 1
+
+
+def test_initial_delay_grows_while_members_come_in_up_to_the_rebalance_timeout() -> None:
+    world = World(delay_ms=3000)
+    world.join("a", rebalance_timeout_ms=7000)
+    world.advance(2000)
+    world.join("b", rebalance_timeout_ms=7000)
+    world.advance(2000)
+    assert not world.joined
+    world.join("c", rebalance_timeout_ms=7000)
+    world.advance(2000)
+    assert not world.joined
+    world.advance(1000)
+    assert {*world.joined} == {"a", "b", "c"}
+
+
+def test_newcomer_makes_the_others_join_again() -> None:
+    world = World()
+    world.stable("a")
+    world.join("b")
+    assert "b" not in world.joined
+    assert world.beat("a") is ErrorCode.REBALANCE_IN_PROGRESS
+    world.join("a", world.id_of("a") if "a" in world.joined else "")
+    assert world.joined["a"].generation == world.joined["b"].generation == 2
+
+
+def test_member_that_does_not_rejoin_in_time_is_out() -> None:
+    world = World()
+    world.stable("a")
+    gone = world.id_of("a")
+    world.join("b", rebalance_timeout_ms=5000)
+    for _ in range(13):
+        world.group.heartbeat(gone, None, 1, world.now)
+        world.advance(5000)
+    assert world.joined["b"].leader == world.id_of("b")
+    assert world.group.heartbeat(gone, None, 1, world.now) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_silent_member_loses_its_session_and_the_rest_rebalance() -> None:
+    world = World()
+    world.stable("a", "b")
+    for _ in range(4):
+        world.advance(3000)
+        last = world.beat("a")
+    assert last is ErrorCode.REBALANCE_IN_PROGRESS
+    assert len(world.group.members) == 1
+
+
+def test_waiting_for_the_leaders_assignment_keeps_a_session_alive() -> None:
+    world = World(delay_ms=10)
+    world.join("a", session_timeout_ms=60_000)
+    world.join("b", session_timeout_ms=6000)
+    world.advance(20)
+    world.sync("b")
+    world.advance(20_000)
+    assert len(world.group.members) == 2
+    world.sync("a", {world.id_of("b"): b"share"})
+    assert world.synced["b"].assignment == b"share"
+
+
+def test_sync_of_an_interrupted_rebalance_is_told_to_join_again() -> None:
+    world = World(delay_ms=10)
+    world.join("a")
+    world.join("b")
+    world.advance(20)
+    world.sync("b")
+    world.join("c")
+    assert world.synced["b"].error is ErrorCode.REBALANCE_IN_PROGRESS
+    assert world.group.state is GroupState.PREPARING_REBALANCE
+
+
+def test_assignment_counts_only_once_it_is_durable() -> None:
+    world = World(holds_stores=True)
+    world.join("a")
+    world.sync("a", {world.id_of("a"): b"x"})
+    assert not world.synced
+    world.held.pop()(ErrorCode.NONE)
+    assert world.synced["a"].assignment == b"x"
+
+
+def test_assignment_that_cannot_be_stored_is_an_error_to_every_member() -> None:
+    world = World(delay_ms=10, store_fails=ErrorCode.NOT_COORDINATOR)
+    world.join("a")
+    world.join("b")
+    world.advance(20)
+    world.sync("b")
+    world.sync("a", {})
+    assert world.synced["a"].error is world.synced["b"].error is ErrorCode.NOT_COORDINATOR
+    assert world.group.state is GroupState.COMPLETING_REBALANCE
+
+
+def test_late_store_of_an_old_generation_changes_nothing() -> None:
+    world = World(holds_stores=True)
+    world.join("a")
+    world.sync("a", {})
+    world.join("b")
+    world.held[0](ErrorCode.NONE)
+    assert world.group.state is GroupState.PREPARING_REBALANCE
+
+
+def test_last_member_leaving_empties_the_group_durably() -> None:
+    world = World()
+    world.stable("a")
+    assert world.group.leave(world.id_of("a"), None, world.now) is ErrorCode.NONE
+    assert world.group.state is GroupState.EMPTY
+    assert world.group.generation == 2
+    assert world.stored[-1] == {}
+
+
+def test_unknown_member_first_gets_an_id_when_its_client_can_take_one() -> None:
+    world = World()
+    world.join("a", requires_known_id=True)
+    answer = world.joined["a"]
+    assert answer.error is ErrorCode.MEMBER_ID_REQUIRED
+    assert answer.member_id.startswith("a-")
+    world.join("a", answer.member_id, requires_known_id=True)
+    assert world.joined["a"].error is ErrorCode.NONE
+    world.join("b", requires_known_id=True)
+    world.advance(10_000)
+    world.join("b", world.id_of("b"))
+    assert world.joined["b"].error is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_restarted_static_member_keeps_its_share_without_a_rebalance() -> None:
+    world = World()
+    world.join("a", instance_id="i")
+    old = world.id_of("a")
+    world.group.sync(old, "i", 1, (None, None), {old: b"share"}, 0, lambda _: None)
+    world.join("a", instance_id="i")
+    answer = world.joined["a"]
+    assert answer.error is ErrorCode.NONE
+    assert answer.generation == 1
+    assert answer.leader == old
+    assert world.group.state is GroupState.STABLE
+    assert world.group.heartbeat(old, "i", 1, 0) is ErrorCode.FENCED_INSTANCE_ID
+    given: list[Synced] = []
+    world.group.sync(answer.member_id, "i", 1, (None, None), {}, 0, given.append)
+    assert given[0].assignment == b"share"
+
+
+def test_static_member_may_be_removed_by_its_instance() -> None:
+    world = World()
+    world.join("a", instance_id="i")
+    assert world.group.leave("", "i", 0) is ErrorCode.NONE
+    assert world.group.leave("", "i", 0) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert not world.group.members
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"protocol_type": "connect"}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
+        ({"protocol_type": ""}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
+        ({"protocols": ()}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
+        ({"protocols": (("sticky", b""),)}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
+        ({"member_id": "nobody"}, ErrorCode.UNKNOWN_MEMBER_ID),
+        ({"member_id": "nobody", "instance_id": "i"}, ErrorCode.UNKNOWN_MEMBER_ID),
+    ],
+)
+def test_join_that_cannot_be_is_refused(changes: dict[str, object], error: ErrorCode) -> None:
+    world = World()
+    world.stable("a")
+    world.join("b", **changes)
+    assert world.joined["b"].error is error
+    assert world.group.state is GroupState.STABLE
+
+
+def test_group_takes_no_more_than_its_largest_size() -> None:
+    world = World()
+    world.stable("a")
+    for name in "bcd":
+        world.join(name)
+    world.join("e")
+    assert world.joined["e"].error is ErrorCode.GROUP_MAX_SIZE_REACHED
+
+
+def test_strategy_is_one_that_all_know_by_most_votes() -> None:
+    world = World(delay_ms=10)
+    world.join("a", protocols=(("sticky", b""), ("range", b"")))
+    world.join("b", protocols=(("range", b""), ("sticky", b"")))
+    world.join("c", protocols=(("other", b""), ("range", b""), ("sticky", b"")))
+    world.advance(20)
+    assert world.joined["a"].protocol_name == "range"
+
+
+def test_wrong_generation_is_refused() -> None:
+    world = World()
+    world.stable("a")
+    assert world.group.heartbeat(world.id_of("a"), None, 7, 0) is ErrorCode.ILLEGAL_GENERATION
+    given: list[Synced] = []
+    world.group.sync(world.id_of("a"), None, 0, (None, None), {}, 0, given.append)
+    assert given[0].error is ErrorCode.ILLEGAL_GENERATION
+
+
+def test_retired_group_sends_everybody_away() -> None:
+    world = World(delay_ms=10)
+    world.join("a")
+    world.group.retire(ErrorCode.NOT_COORDINATOR)
+    assert world.joined["a"].error is ErrorCode.NOT_COORDINATOR
+    world.join("b")
+    assert world.joined["b"].error is ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+@pytest.mark.parametrize("following", GroupState)
+@pytest.mark.parametrize("previous", GroupState)
+def test_only_listed_transitions_pass(previous: GroupState, following: GroupState) -> None:
+    if previous in ALLOWED_PREVIOUS[following]:
+        check(previous, following)
+    else:
+        with pytest.raises(IllegalTransitionError):
+            check(previous, following)
+
+
+STEP = st.tuples(
+    st.sampled_from(["join", "rejoin", "sync", "beat", "leave", "wait"]),
+    st.sampled_from("abcd"),
+    st.integers(0, 20_000),
+)
+
+
+@given(st.lists(STEP, max_size=60))
+def test_whatever_comes_the_group_settles_and_generations_only_rise(
+    steps: list[tuple[str, str, int]],
+) -> None:
+    world = World(delay_ms=500)
+    for action, name, number in steps:
+        before = world.group.generation
+        known = name in world.joined and world.joined[name].error is ErrorCode.NONE
+        if action == "join" and name not in world.joined:
+            world.join(name)
+        elif action == "rejoin" and known:
+            world.join(name, world.id_of(name))
+        elif action == "sync" and known:
+            world.sync(name, {world.id_of(name): b"x"})
+        elif action == "beat" and known:
+            world.beat(name)
+        elif action == "leave" and known:
+            world.group.leave(world.id_of(name), None, world.now)
+            world.joined.pop(name, None)
+        else:
+            world.advance(number)
+        assert world.group.generation >= before
+        assert (world.group.leader is None) == (not world.group.members)
+    # Left alone, sessions end one by one and nobody stays.
+    world.advance(2_000_000)
+    assert not world.group.members
+    assert world.group.state is GroupState.EMPTY
