@@ -123,7 +123,7 @@ class _Source:
 
     def build(self, signature: str, cls: type) -> Any:
         """Compile what was written into a function."""
-        text = "\n".join([f"def {signature}:", *self._lines])
+        text = "\n".join([f"def {signature}:", *(self._lines or ["    pass"])])
         code = compile(text, f"<{cls.__name__} version {self.version}>", "exec")
         exec(code, self._globals)  # noqa: S102  the source comes from declarations, not from peers
         return self._globals[signature.partition("(")[0]]

@@ -1,10 +1,11 @@
 """What stands before the body of every request and response.
 
-    request   api_key i16, api_version i16, correlation_id i32, client_id nullable i16-string,
-    [tags] response  correlation_id i32, [tags]
+    request   api_key i16, api_version i16, correlation_id i32, client_id nullable string, tags
+    response  correlation_id i32, tags
 
-The tags are there in flexible versions only. ControlledShutdown version 0 has no client id. The
-size of the frame is not part of the header; `net` writes and reads it.
+The client id has an i16 length in every version. The tags are there in flexible versions only.
+ControlledShutdown version 0 has no client id. The size of the frame is not part of the header;
+`net` writes and reads it.
 """
 
 import struct

@@ -1,0 +1,237 @@
+"""The compiled codec against the interpreter, for every message and version, and hostile bytes."""
+
+import dataclasses
+import tracemalloc
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from odradek.protocol import codec, interpreter, schema
+from odradek.protocol.api import APIS
+from odradek.protocol.codec import MalformedError
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
+from odradek.protocol.messages.fetch import (
+    EpochEndOffset,
+    FetchablePartitionResponse,
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+)
+from odradek.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from odradek.protocol.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from odradek.protocol.messages.topics import DeleteTopicsRequest
+from odradek.protocol.primitives import read_uvarint, write_uvarint
+from odradek.protocol.regions import total_length
+from tests.support.file_regions import CountedRegion
+from tests.support.messages import every_message, message_id, messages
+
+EVERY_MESSAGE = pytest.mark.parametrize(("cls", "version"), list(every_message()), ids=message_id)
+QUICK = settings(
+    max_examples=8,
+    deadline=None,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+
+
+def outcome(decode: Any, cls: type[Any], version: int, data: bytes) -> Any:
+    try:
+        return decode(cls, version, data)
+    except MalformedError:
+        return MalformedError
+
+
+@EVERY_MESSAGE
+@QUICK
+@given(data=st.data())
+def test_compiled_and_interpreted_codec_are_equal(
+    cls: type[Any], version: int, data: st.DataObject
+) -> None:
+    message = data.draw(messages(cls, version))
+    encoded = codec.encode(message, version)
+    assert encoded == b"".join(interpreter.encode(message, version))
+    for decode in (codec.decode, interpreter.decode):
+        assert decode(cls, version, encoded) == (message, len(encoded))
+        assert decode(cls, version, b"??" + encoded + b"??", 2) == (message, len(encoded) + 2)
+
+
+@EVERY_MESSAGE
+@QUICK
+@given(data=st.data())
+def test_damaged_bytes_are_malformed_to_both_codecs_or_decode_to_the_same(
+    cls: type[Any], version: int, data: st.DataObject
+) -> None:
+    encoded = bytearray(codec.encode(data.draw(messages(cls, version)), version))
+    for _ in range(data.draw(st.integers(0, 3)) if encoded else 0):
+        encoded[data.draw(st.integers(0, len(encoded) - 1))] = data.draw(st.integers(0, 255))
+    for damaged in (bytes(encoded), bytes(encoded[: data.draw(st.integers(0, len(encoded)))])):
+        expected = outcome(interpreter.decode, cls, version, damaged)
+        assert outcome(codec.decode, cls, version, damaged) == expected
+
+
+@pytest.mark.parametrize("version", range(13))
+def test_message_cut_at_any_byte_is_malformed(version: int) -> None:
+    answer = fetch_response(b"records", None)
+    answer.responses[0].partition_responses[0].diverging_epoch = EpochEndOffset(end_offset=2)
+    encoded = codec.encode(answer, version)
+    for cut in range(len(encoded)):
+        for decode in (codec.decode, interpreter.decode):
+            with pytest.raises(MalformedError):
+                decode(FetchResponse, version, encoded[:cut])
+
+
+def test_every_declared_class_is_slotted_and_built_with_keywords() -> None:
+    for cls, _ in every_message():
+        assert not hasattr(cls.__new__(cls), "__dict__")
+        assert all(field.kw_only for field in dataclasses.fields(cls))
+
+
+def test_request_and_response_of_an_api_share_versions() -> None:
+    for key, entry in APIS.items():
+        assert key == entry.key
+        assert schema.of(entry.request).versions == schema.of(entry.response).versions
+        assert entry.request.__name__ == entry.name + "Request"
+        assert entry.response.__name__ == entry.name + "Response"
+
+
+def produce_request(records: bytes) -> ProduceRequest:
+    partition = PartitionProduceData(index=3, records=records)
+    topic = TopicProduceData(name="t", partition_data=[partition])
+    return ProduceRequest(acks=-1, timeout_ms=10, topic_data=[topic])
+
+
+@pytest.mark.parametrize("version", [0, 8, 9])
+def test_records_are_views_of_the_frame_and_not_copies(version: int) -> None:
+    frame = bytearray(codec.encode(produce_request(b"payload"), version))
+    decoded, _ = codec.decode(ProduceRequest, version, memoryview(frame))
+    records = decoded.topic_data[0].partition_data[0].records
+    assert isinstance(records, memoryview)
+    frame[frame.index(b"payload")] = ord("P")
+    assert records == b"Payload"
+
+
+def fetch_response(*record_sets: Any) -> FetchResponse:
+    partitions = [
+        FetchablePartitionResponse(partition=number, high_watermark=5, record_set=records)
+        for number, records in enumerate(record_sets)
+    ]
+    return FetchResponse(
+        responses=[FetchableTopicResponse(topic="t", partition_responses=partitions)]
+    )
+
+
+@pytest.mark.parametrize("version", [0, 4, 11, 12])
+@pytest.mark.parametrize("length", [1, 126, 127, 128, 70_000])
+def test_parts_with_regions_are_the_bytes_of_the_same_records(version: int, length: int) -> None:
+    region = CountedRegion(fd=0, position=0, length=length)
+    in_memory = fetch_response(bytes(length), None, b"", b"tail")
+    parts = codec.encode_parts(fetch_response(region, None, b"", b"tail"), version)
+    assert [part for part in parts if isinstance(part, CountedRegion)] == [region]
+    assert total_length(parts) == len(codec.encode(in_memory, version))
+    filled = [bytes(length) if part is region else part for part in parts]
+    assert b"".join(filled) == codec.encode(in_memory, version)
+    assert region.closed == 0
+
+
+def test_large_records_in_memory_are_not_copied_into_an_answer() -> None:
+    records = memoryview(bytes(100_000))
+    parts = codec.encode_parts(fetch_response(records), 11)
+    assert any(part is records for part in parts)
+    assert b"".join(parts) == codec.encode(fetch_response(records), 11)
+
+
+def test_small_pieces_around_records_are_joined() -> None:
+    assert len(codec.encode_parts(fetch_response(b"a", b"b", b"c"), 11)) == 1
+    region = CountedRegion(fd=0, position=0, length=9)
+    assert len(codec.encode_parts(fetch_response(b"a", region, b"c"), 11)) == 3
+
+
+@pytest.mark.parametrize("version", [0, 5])
+def test_announced_array_is_refused_before_memory_is_taken(version: int) -> None:
+    count = 50_000_000
+    announced = write_uvarint(count + 1) if version >= 4 else count.to_bytes(4)
+    tracemalloc.start()
+    try:
+        with pytest.raises(MalformedError):
+            codec.decode(DeleteTopicsRequest, version, announced + bytes(100))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 1_000_000
+
+
+def test_null_where_none_is_allowed_is_malformed() -> None:
+    null = (-1).to_bytes(4, signed=True)
+    with pytest.raises(MalformedError):
+        codec.decode(MetadataRequest, 0, null)
+    assert codec.decode(MetadataRequest, 1, null) == (MetadataRequest(topics=None), 4)
+
+
+def test_unknown_tagged_fields_are_skipped() -> None:
+    request = MetadataRequest(topics=[], allow_auto_topic_creation=False)
+    encoded = codec.encode(request, 9)
+    assert encoded[-1] == 0
+    tagged = encoded[:-1] + b"\x02" + b"\x05\x03abc" + b"\x81\x01\x00"
+    assert codec.decode(MetadataRequest, 9, tagged) == (request, len(tagged))
+
+
+def test_tagged_field_equal_to_its_default_is_not_written() -> None:
+    plain = FetchRequest(replica_id=-1, max_wait_ms=0, min_bytes=0, topics=[])
+    named = dataclasses.replace(plain, cluster_id="c")
+    assert codec.encode(named, 12) == codec.encode(plain, 12)[:-1] + b"\x01\x00\x02\x02c"
+
+
+@pytest.mark.parametrize("announced", [9, 14])
+def test_tagged_field_must_fill_its_announced_size(announced: int) -> None:
+    answer = fetch_response(b"")
+    answer.responses[0].partition_responses[0].diverging_epoch = EpochEndOffset(
+        epoch=1, end_offset=2
+    )
+    encoded = codec.encode(answer, 12)
+    body = b"\x01\x00\x0d" + (1).to_bytes(4) + (2).to_bytes(8) + b"\x00"
+    assert body in encoded
+    wrong = encoded.replace(body, b"\x01\x00" + bytes((announced,)) + body[3:])
+    for decode in (codec.decode, interpreter.decode):
+        with pytest.raises(MalformedError):
+            decode(FetchResponse, 12, wrong)
+
+
+def test_text_that_is_not_utf8_is_malformed() -> None:
+    with pytest.raises(MalformedError):
+        codec.decode(MetadataRequest, 0, (1).to_bytes(4) + (2).to_bytes(2) + b"\xff\xfe")
+
+
+def test_version_that_was_never_declared_is_unsupported() -> None:
+    answer = ApiVersionsResponse(api_keys=[ApiVersion(api_key=1, min_version=0, max_version=1)])
+    for version in (-1, 5):
+        with pytest.raises(KafkaError) as refused:
+            codec.encode(answer, version)
+        assert refused.value.code is ErrorCode.UNSUPPORTED_VERSION
+        with pytest.raises(KafkaError):
+            codec.decode(ApiVersionsResponse, version, b"")
+
+
+def test_string_too_long_for_the_wire_is_refused_in_both_styles() -> None:
+    for version in (8, 9):
+        request = MetadataRequest(topics=[MetadataRequestTopic(name="x" * 0x8000)])
+        with pytest.raises(Exception, match=r"format|too long"):
+            codec.encode(request, version)
+
+
+@pytest.mark.parametrize("value", [0, 1, 127, 128, 16_383, 16_384, 2**31 - 1, 2**32 - 1])
+def test_uvarint_round_trips(value: int) -> None:
+    encoded = write_uvarint(value)
+    assert read_uvarint(b"?" + encoded + b"?", 1) == (value, 1 + len(encoded))
+
+
+@pytest.mark.parametrize("data", [b"\xff\xff\xff\xff\x10", b"\x80\x80\x80\x80\x80\x00"])
+def test_uvarint_above_32_bits_is_malformed(data: bytes) -> None:
+    with pytest.raises(MalformedError):
+        read_uvarint(data, 0)
