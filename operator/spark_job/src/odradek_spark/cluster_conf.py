@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from odradek_spark.config import MEMORY_BESIDE_HEAP, MIB, ConfigError, Environment, Job
 
 EXECUTOR_CONTAINER = "executor"
-EXECUTOR_ENTRYPOINT = "/usr/local/bin/spark-entrypoint"
 
 # Settings that hold the job together; sparkConf may not touch them.
 _RESERVED = (
@@ -136,7 +135,6 @@ def executor_pod(environment: Environment) -> Mapping[str, object]:
             "containers": [
                 {
                     "name": EXECUTOR_CONTAINER,
-                    "command": [EXECUTOR_ENTRYPOINT],
                     "securityContext": {
                         "allowPrivilegeEscalation": False,
                         "capabilities": {"drop": ["ALL"]},

@@ -25,7 +25,7 @@ SMALLEST_HEAP = 460 * MIB
 # Bounds of waiting, in seconds. A commit outlives a ZooKeeper that is away for a minute (row 8).
 COMMIT_DEADLINE_S = 180.0
 REFRESH_INTERVAL_S = 5.0
-STOP_GRACE_S = 20.0
+STOP_GRACE_S = 15.0
 INFERENCE_SAMPLE_RECORDS = 1000
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")

@@ -12,6 +12,7 @@ which counts restarts and can move the pod to another node.
 
 import logging
 import os
+import shutil
 import signal
 import tempfile
 import threading
@@ -170,9 +171,12 @@ class Driver:
         return client
 
     def _start_spark(self) -> SparkSession:
+        # Spark puts folders where it stands (artifacts, spark-warehouse), and an image is read-only.
+        folder = tempfile.mkdtemp(prefix="odradek-")
+        os.chdir(folder)
+        self._closers.append(lambda: shutil.rmtree(folder, ignore_errors=True))
         template = None
         if self._environment.on_kubernetes:
-            folder = tempfile.mkdtemp(prefix="odradek-")
             template = str(Path(folder) / "executor.yaml")
             Path(template).write_text(
                 cluster_conf.executor_pod_text(self._environment), encoding="utf-8"

@@ -1,0 +1,1 @@
+"""Ships the log files of a Kubernetes cluster's own components to a topic."""

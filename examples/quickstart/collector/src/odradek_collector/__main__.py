@@ -1,0 +1,289 @@
+"""The collector: finds files, follows them, sends their lines, remembers what was acknowledged.
+
+One thread reads and sends; another serves /metrics, /acknowledged and /healthz. At the start a file
+is read from its beginning, unless the state file knows better; what is written later follows.
+
+Environment: BOOTSTRAP, TOPIC and LOG_GLOBS (separated by commas) are needed; STATE_FILE, NODE_NAME,
+METRICS_PORT and IDEMPOTENCE are not. Exit codes: 0 after SIGTERM, 1 cannot go on, 2 bad
+environment.
+"""
+
+import glob
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+from confluent_kafka import Producer
+
+from odradek_collector import delivery, lines, tail
+
+log = logging.getLogger("odradek_collector")
+
+_DISCOVER_S = 5.0
+_SAVE_S = 1.0
+_IDLE_WAIT_S = 0.3
+_LAST_FLUSH_S = 10.0
+_RENAME_GRACE_S = 1.0
+_GONE_AFTER_S = 60.0
+_STALE_S = 60.0
+
+
+class SettingsError(ValueError):
+    """The environment does not make sense; the message is one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The environment, read once."""
+
+    bootstrap: str
+    topic: str
+    globs: tuple[str, ...]
+    state_file: Path
+    node: str
+    metrics_port: int
+    idempotence: bool
+
+
+def settings_from(variables: Mapping[str, str]) -> Settings:
+    """Read the environment. Raises SettingsError."""
+    missing = [name for name in ("BOOTSTRAP", "TOPIC", "LOG_GLOBS") if not variables.get(name)]
+    if missing:
+        raise SettingsError(f"environment variables are missing: {', '.join(missing)}")
+    port = variables.get("METRICS_PORT", "9407")
+    if not (port.isascii() and port.isdigit() and int(port) < 65536):
+        raise SettingsError(f"METRICS_PORT {port!r} is not a port")
+    idempotence = variables.get("IDEMPOTENCE", "false").lower()
+    if idempotence not in ("true", "false"):
+        raise SettingsError(f"IDEMPOTENCE must be true or false, not {idempotence!r}")
+    return Settings(
+        bootstrap=variables["BOOTSTRAP"],
+        topic=variables["TOPIC"],
+        globs=tuple(part.strip() for part in variables["LOG_GLOBS"].split(",") if part.strip()),
+        state_file=Path(variables.get("STATE_FILE", "/state/collector.json")),
+        node=variables.get("NODE_NAME", ""),
+        metrics_port=int(port),
+        idempotence=idempotence == "true",
+    )
+
+
+class Source:
+    """One followed name: its open file, what of it is under way, and the line before."""
+
+    def __init__(self, follower: tail.Follower, origin: lines.Origin, offset: int) -> None:
+        self._follower = follower
+        self._origin = origin
+        self._ledger = delivery.Ledger(offset)
+        self._last_at: datetime | None = None
+        self._parts: list[str] = []
+        self._changed_at: float | None = None
+
+    def ship(self, sender: delivery.Sender) -> int:
+        """Send what was added; returns the number of lines. Changes file after a rotation."""
+        sent = 0
+        for line in self._follower.read():
+            sent += self._send(line, sender)
+        if sent or not self._ledger.idle:
+            self._changed_at = None
+        else:
+            self._follow_change(time.monotonic())
+        return sent
+
+    def gone(self) -> bool:
+        """Tell whether the file lost its name a while ago and nothing took its place."""
+        since = self._changed_at
+        return since is not None and time.monotonic() - since > _GONE_AFTER_S
+
+    def close(self) -> None:
+        """Close the file."""
+        self._follower.close()
+
+    def position(self) -> tail.Position:
+        """Return what to remember of the file."""
+        return self._follower.position(self._ledger.delivered)
+
+    def _send(self, line: tail.Line, sender: delivery.Sender) -> int:
+        stamp, text = None, line.text
+        if self._origin.runtime_prefix:
+            stamp, continues, text = lines.split_runtime_prefix(text)
+            self._parts.append(text)
+            if continues and sum(map(len, self._parts)) < tail.LONGEST_LINE_BYTES:
+                return 0
+            text = "".join(self._parts)
+            self._parts.clear()
+        if not text.strip():
+            return 0
+        event = lines.parse(text, self._origin, datetime.now(UTC), stamp or self._last_at)
+        self._last_at = event.at
+        sender.send(event, self._ledger, line.end)
+        return 1
+
+    def _follow_change(self, now: float) -> None:
+        # Only with nothing under way: the remembered position must stay one in one file.
+        if self._follower.was_truncated():
+            following = tail.open_at(self._follower.path, None)
+        elif self._follower.was_replaced():
+            # Who renames a file tells its writer afterwards, so the old one may still get lines.
+            if self._changed_at is None:
+                self._changed_at = now
+            if now - self._changed_at < _RENAME_GRACE_S:
+                return
+            following = tail.open_successor(self._follower)
+        else:
+            self._changed_at = None
+            return
+        if following is None:
+            return
+        self._changed_at = None
+        self._follower.close()
+        self._follower = following
+        self._ledger = delivery.Ledger(0)
+        self._parts.clear()
+
+
+class Collector:
+    """All sources, and the loop over them."""
+
+    def __init__(self, settings: Settings, state: delivery.State, sender: delivery.Sender) -> None:
+        self._settings = settings
+        self._state = state
+        self._sender = sender
+        self._sources: dict[str, Source] = {}
+        self.stop = threading.Event()
+        self.last_turn = time.monotonic()
+
+    def run(self) -> None:
+        """Collect until `stop` is set. Raises delivery.DeliveryError."""
+        next_discovery = next_save = 0.0
+        while not self.stop.is_set():
+            self.last_turn = now = time.monotonic()
+            if now >= next_discovery:
+                self._discover()
+                next_discovery = now + _DISCOVER_S
+            sent = sum(source.ship(self._sender) for source in self._sources.values())
+            self._sender.serve(0.0 if sent else _IDLE_WAIT_S)
+            if now >= next_save:
+                self.save()
+                next_save = now + _SAVE_S
+        self._sender.flush(_LAST_FLUSH_S)
+        self.save()
+
+    def save(self) -> None:
+        """Remember what is acknowledged, and forget files that are gone."""
+        for name in [name for name, source in self._sources.items() if source.gone()]:
+            self._sources.pop(name).close()
+            self._state.files.pop(name, None)
+        for name, source in self._sources.items():
+            self._state.files[name] = source.position()
+        delivery.save_state(self._settings.state_file, self._state)
+
+    def _discover(self) -> None:
+        names = {name for pattern in self._settings.globs for name in glob.glob(pattern)}
+        for name in sorted(names - set(self._sources)):
+            path = Path(name)
+            if not path.is_file():
+                continue
+            position = self._state.files.get(name)
+            follower = tail.open_at(path, position)
+            if follower is None:
+                log.warning("cannot read %s", name)
+                continue
+            origin = lines.origin_of(name, self._settings.node)
+            self._sources[name] = Source(follower, origin, follower.offset)
+            log.info(
+                "following %s (%s %s) from %d", name, origin.component, origin.node, follower.offset
+            )
+
+
+def metrics_text(state: delivery.State, dropped: int) -> str:
+    """Return the metrics in Prometheus' text format."""
+    text = [
+        "# HELP collector_lines_acknowledged_total Lines that the brokers acknowledged.",
+        "# TYPE collector_lines_acknowledged_total counter",
+        f"collector_lines_acknowledged_total {state.acknowledged}",
+        "# HELP collector_lines_dropped_total Lines that no broker would take.",
+        "# TYPE collector_lines_dropped_total counter",
+        f"collector_lines_dropped_total {dropped}",
+        "# HELP collector_acknowledged_offset Last acknowledged offset of a partition.",
+        "# TYPE collector_acknowledged_offset gauge",
+    ]
+    for partition, offset in sorted(state.offsets.copy().items()):
+        text.append(f'collector_acknowledged_offset{{partition="{partition}"}} {offset}')
+    return "\n".join(text) + "\n"
+
+
+def serve(port: int, answers: Mapping[str, Callable[[], tuple[int, str]]]) -> ThreadingHTTPServer:
+    """Serve the answers (status and text) from a thread of its own."""
+
+    class Handler(BaseHTTPRequestHandler):
+        timeout = 10
+
+        def do_GET(self) -> None:
+            answer = answers.get(self.path, lambda: (404, " ".join(answers) + "\n"))
+            status, text = answer()
+            body = text.encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Say nothing: a scrape is no event."""
+
+    server = ThreadingHTTPServer(("", port), Handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server
+
+
+def main() -> int:
+    """Run the collector; returns the exit code."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    try:
+        settings = settings_from(os.environ)
+        state = delivery.load_state(settings.state_file)
+    except (SettingsError, ValueError, OSError) as error:
+        print(f"odradek-collector: {error}", file=sys.stderr)
+        return 2
+    producer = Producer(
+        delivery.producer_settings(settings.bootstrap, idempotence=settings.idempotence)
+    )
+    sender = delivery.Sender(producer, settings.topic, state)
+    collector = Collector(settings, state, sender)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: collector.stop.set())
+
+    def healthz() -> tuple[int, str]:
+        alive = time.monotonic() - collector.last_turn < _STALE_S
+        return (200, "ok\n") if alive else (503, "no turn for a minute\n")
+
+    server = serve(
+        settings.metrics_port,
+        {
+            "/metrics": lambda: (200, metrics_text(state, sender.dropped)),
+            "/acknowledged": lambda: (200, json.dumps(state.counts()) + "\n"),
+            "/healthz": healthz,
+        },
+    )
+    try:
+        collector.run()
+    except (delivery.DeliveryError, OSError) as error:
+        print(f"odradek-collector: {error}", file=sys.stderr)
+        return 1
+    finally:
+        server.shutdown()
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

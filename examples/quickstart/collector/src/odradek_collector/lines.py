@@ -1,0 +1,185 @@
+"""From a line of a log file to a record: pure.
+
+A file's name tells the component and the node. A line's beginning tells when it was written and how
+severe it is, in the formats that Kubernetes' own components write:
+
+    klog         I1121 09:13:01.123456    1234 file.go:12] text       kubelet, apiserver, scheduler,
+    ... logfmt       time="2026-11-21T09:13:01.123456789Z" level=info msg="text"          containerd
+    zap          {"level":"info","ts":"2026-11-21T09:13:01.123456Z","msg":"text"}     etcd bracketed
+    [INFO] plugin/reload: text                                           coredns
+
+Files of the kubelet's /var/log/pods have the container runtime's own beginning in front of all
+that: a time stamp, the stream, and F, or P for a part of a longer line.
+
+A line without a time, as in a stack trace, belongs to the line before it and has its time; the
+first line of a file may only have the time of reading.
+"""
+
+import json
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+UNKNOWN = "unknown"
+_NANOSECONDS = re.compile(r"(\.[0-9]{6})[0-9]+")
+_KLOG = re.compile(r"([IWEF])(\d{2})(\d{2}) (\d{2}):(\d{2}):(\d{2})\.(\d{6})\s")
+_LOGFMT_TIME = re.compile(r'\btime="?([0-9T:.+Z-]+)"?')
+_LOGFMT_LEVEL = re.compile(r'\blevel="?(\w+)"?')
+_BRACKETED = re.compile(r"(?:\S+ )?\[(DEBUG|INFO|NOTICE|WARNING|WARN|ERROR|FATAL)\]")
+_RUNTIME = re.compile(r"(\d{4}-\d{2}-\d{2}T\S+) (?:stdout|stderr) ([FP]) ?(.*)", re.DOTALL)
+_POD_FILE = re.compile(r"/(?P<namespace>[^_/]+)_(?P<pod>[^_/]+)_[^_/]+/(?P<container>[^/]+)/[^/]+$")
+
+_SEVERITIES = {
+    "i": "info",
+    "w": "warning",
+    "e": "error",
+    "f": "error",
+    "trace": "info",
+    "debug": "info",
+    "info": "info",
+    "notice": "info",
+    "warn": "warning",
+    "warning": "warning",
+    "err": "error",
+    "error": "error",
+    "dpanic": "error",
+    "panic": "error",
+    "fatal": "error",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Whose file it is. `runtime_prefix` tells whether a container runtime wrote it."""
+
+    component: str
+    node: str
+    runtime_prefix: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One log line as it is sent. `at` has a zone."""
+
+    at: datetime
+    origin: Origin
+    severity: str
+    line: str
+
+    def key(self) -> bytes:
+        """Return the record's key: lines of one component stay in order."""
+        return self.origin.component.encode()
+
+    def value(self) -> bytes:
+        """Return the record's value, one JSON object."""
+        stamp = self.at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.") + (
+            f"{self.at.microsecond // 1000:03d}Z"
+        )
+        fields = {
+            "at": stamp,
+            "component": self.origin.component,
+            "node": self.origin.node,
+            "severity": self.severity,
+            "line": self.line,
+        }
+        return json.dumps(fields, ensure_ascii=False).encode("utf-8", "replace")
+
+
+def origin_of(path: str, default_node: str) -> Origin:
+    """Return whose file `path` is.
+
+    >>> origin_of("/logs/kubelet-node1.log", "")
+    Origin(component='kubelet', node='node1', runtime_prefix=False)
+    """
+    pod_file = _POD_FILE.search(path)
+    if pod_file is not None:
+        container, pod = pod_file["container"], pod_file["pod"]
+        # A static pod is named after its container and its node.
+        static = pod.startswith(f"{container}-") and not default_node
+        node = pod.removeprefix(f"{container}-") if static else default_node
+        return Origin(container, node, runtime_prefix=True)
+    stem = path.rpartition("/")[2].split(".", 1)[0]
+    component, dash, node = stem.rpartition("-")
+    # kube-apiserver.log names a component with a dash and no node; nodes end in a number or are
+    # known.
+    if dash and component and (node[-1:].isdigit() or node in ("control", "plane")):
+        return Origin(component, node)
+    return Origin(stem, default_node)
+
+
+def split_runtime_prefix(line: str) -> tuple[datetime | None, bool, str]:
+    """Return the runtime's time stamp, whether more of the line follows, and the text."""
+    match = _RUNTIME.fullmatch(line)
+    if match is None:
+        return None, False, line
+    return parse_rfc3339(match[1]), match[2] == "P", match[3]
+
+
+def parse(line: str, origin: Origin, now: datetime, fallback: datetime | None) -> Event:
+    """Return the event of a line without a runtime's prefix.
+
+    `fallback` is the time of the line before, or the runtime's; `now` is the time of reading.
+    """
+    at, severity = _from_klog(line, now) or _from_zap(line) or _from_logfmt(line) or (None, "")
+    if not severity:
+        bracketed = _BRACKETED.match(line)
+        severity = _SEVERITIES.get(bracketed[1].lower(), UNKNOWN) if bracketed else UNKNOWN
+    return Event(at or fallback or now, origin, severity, line)
+
+
+def _from_klog(line: str, now: datetime) -> tuple[datetime | None, str] | None:
+    match = _KLOG.match(line)
+    if match is None:
+        return None
+    letter, *numbers = match.groups()
+    month, day, hour, minute, second, micros = (int(number) for number in numbers)
+    for year in (now.year, now.year - 1):
+        try:
+            at = datetime(year, month, day, hour, minute, second, micros, tzinfo=now.tzinfo)
+        except ValueError:  # the 29th of February, or a line that only looks like klog
+            continue
+        # klog writes no year: what would be tomorrow or later was written last year.
+        if at <= now + timedelta(days=1):
+            return at, _SEVERITIES[letter.lower()]
+    return None, _SEVERITIES[letter.lower()]
+
+
+def _from_zap(line: str) -> tuple[datetime | None, str] | None:
+    if not line.startswith("{"):
+        return None
+    try:
+        fields = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    level = str(fields.get("level", "")).lower()
+    stamp = fields.get("ts", fields.get("time"))
+    if isinstance(stamp, int | float) and not isinstance(stamp, bool):
+        at = _from_epoch(float(stamp))
+    else:
+        at = parse_rfc3339(str(stamp)) if stamp is not None else None
+    return at, _SEVERITIES.get(level, UNKNOWN)
+
+
+def _from_epoch(number: float) -> datetime | None:
+    # zap's default is seconds; klog's JSON format has milliseconds.
+    seconds = number / 1000 if number > 1e11 else number
+    try:
+        return datetime.fromtimestamp(seconds, UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def _from_logfmt(line: str) -> tuple[datetime | None, str] | None:
+    stamp, level = _LOGFMT_TIME.search(line), _LOGFMT_LEVEL.search(line)
+    if stamp is None or level is None:
+        return None
+    return parse_rfc3339(stamp[1]), _SEVERITIES.get(level[1].lower(), UNKNOWN)
+
+
+def parse_rfc3339(text: str) -> datetime | None:
+    """Return a time with a zone, cut to microseconds; None where it is none."""
+    try:
+        at = datetime.fromisoformat(_NANOSECONDS.sub(r"\1", text))
+    except ValueError:
+        return None
+    return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
