@@ -27,6 +27,7 @@ from kazoo.exceptions import KazooException
 
 from odradek.config import BrokerConfig
 from odradek.controller.loop import Controller
+from odradek.group.coordinator import OFFSETS_TOPIC, GroupCoordinator
 from odradek.handlers.context import Broker
 from odradek.handlers.dispatch import Dispatcher
 from odradek.handlers.producers import ProducerIds
@@ -171,6 +172,7 @@ class Server:
         )
         self._registration = registration.Registration(self._session, self._registration_now)
         self._controller = Controller(config, self._session)
+        self._groups = GroupCoordinator(config, self._replicas, self._offsets_partitions)
         broker = Broker(
             config=config,
             cluster_id=cluster_id,
@@ -178,6 +180,7 @@ class Server:
             metadata=self._metadata,
             session=self._session,
             controller=self._controller,
+            groups=self._groups,
             registration=self._registration,
             producer_ids=ProducerIds(self._session, config.broker_id),
             metrics=self._metrics,
@@ -200,6 +203,11 @@ class Server:
             self._controller,
             self._listeners,
         )
+
+    def _offsets_partitions(self) -> int | None:
+        """How many partitions `__consumer_offsets` has, None while it does not exist."""
+        partitions = self._metadata.topics.get(OFFSETS_TOPIC)
+        return len(partitions) if partitions is not None else None
 
     def _limits(self) -> Limits:
         config = self._config
@@ -260,6 +268,7 @@ class Server:
             background = [
                 tasks.create_task(self._replicas.run(), name="replicas"),
                 tasks.create_task(self._logs.run(), name="logs"),
+                tasks.create_task(self._groups.run(), name="groups"),
                 tasks.create_task(self._topic_configs.run(), name="topic settings"),
                 tasks.create_task(self._registration.run(), name="registration"),
             ]
@@ -289,6 +298,7 @@ class Server:
                     await self._move_leaderships()
             except TimeoutError:
                 logger.warning("leaderships could not all be moved in time")
+        self._groups.close()
         self._replicas.close()
         self._metadata.close()
         async with asyncio.TaskGroup() as closing:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from odradek.config import BrokerConfig
     from odradek.controller.loop import Controller
+    from odradek.group.coordinator import GroupCoordinator
     from odradek.handlers.producers import ProducerIds
     from odradek.metrics import BrokerMetrics
     from odradek.replica.manager import ReplicaManager
@@ -37,6 +38,7 @@ class Broker:
     metadata: MetadataCache
     session: Session
     controller: Controller
+    groups: GroupCoordinator
     registration: Registration
     producer_ids: ProducerIds
     metrics: BrokerMetrics

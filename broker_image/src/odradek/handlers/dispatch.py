@@ -14,7 +14,17 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
-from odradek.handlers import configs, control, fetch, metadata, offsets, produce, producers, topics
+from odradek.handlers import (
+    configs,
+    control,
+    fetch,
+    groups,
+    metadata,
+    offsets,
+    produce,
+    producers,
+    topics,
+)
 from odradek.handlers.context import Broker, Call
 from odradek.net.connection import Peer
 from odradek.net.frame import ProtocolViolation
@@ -59,6 +69,17 @@ _HANDLERS: Mapping[ApiKey, tuple[int, int, Callable[[Broker, Any, Call], Any]]] 
     ApiKey.STOP_REPLICA: (0, 3, control.stop_replica),
     ApiKey.UPDATE_METADATA: (0, 6, control.update_metadata),
     ApiKey.CONTROLLED_SHUTDOWN: (0, 3, control.controlled_shutdown),
+    ApiKey.OFFSET_COMMIT: (0, 8, groups.offset_commit),
+    ApiKey.OFFSET_FETCH: (0, 7, groups.offset_fetch),
+    ApiKey.FIND_COORDINATOR: (0, 3, groups.find_coordinator),
+    ApiKey.JOIN_GROUP: (0, 7, groups.join_group),
+    ApiKey.HEARTBEAT: (0, 4, groups.heartbeat),
+    ApiKey.LEAVE_GROUP: (0, 4, groups.leave_group),
+    ApiKey.SYNC_GROUP: (0, 5, groups.sync_group),
+    ApiKey.DESCRIBE_GROUPS: (0, 5, groups.describe_groups),
+    ApiKey.LIST_GROUPS: (0, 4, groups.list_groups),
+    ApiKey.DELETE_GROUPS: (0, 2, groups.delete_groups),
+    ApiKey.OFFSET_DELETE: (0, 0, groups.offset_delete),
     ApiKey.API_VERSIONS: (0, 3, _api_versions),
     ApiKey.CREATE_TOPICS: (0, 6, topics.create_topics),
     ApiKey.DELETE_TOPICS: (0, 5, topics.delete_topics),

@@ -7,6 +7,7 @@ broker and the client both allow it; the client is then told to ask again (error
 
 from __future__ import annotations
 
+from odradek.group.coordinator import OFFSETS_TOPIC
 from odradek.handlers import topics
 from odradek.handlers.context import Broker, Call
 from odradek.protocol import codec
@@ -20,7 +21,7 @@ from odradek.protocol.messages.metadata import (
 )
 from odradek.replica.metadata import NO_LEADER, MetadataCache, PartitionInfo
 
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
+INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, "__transaction_state"})
 FIRST_WITH_LISTENER_ERRORS = 6
 
 

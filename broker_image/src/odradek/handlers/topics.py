@@ -18,6 +18,7 @@ from kazoo.exceptions import KazooException
 
 from odradek import assignment
 from odradek import config as configuration
+from odradek.group.coordinator import OFFSETS_TOPIC
 from odradek.handlers import configs
 from odradek.handlers.context import Broker, Call
 from odradek.properties import ConfigError
@@ -215,14 +216,14 @@ async def create_automatically(broker: Broker, topic: str) -> ErrorCode:
     try:
         admin.check_collision(topic, broker.metadata.topics)
         brokers = assignment.forget_partial_racks(_racks(broker))
+        partitions, factor, entries = _automatic_shape(broker.config, topic)
         replicas = assignment.assign_replicas(
-            brokers,
-            broker.config.num_partitions,
-            broker.config.default_replication_factor,
-            assignment.Start.draw(broker.random, len(brokers)),
+            brokers, partitions, factor, assignment.Start.draw(broker.random, len(brokers))
         )
         async with asyncio.timeout(AUTOMATIC_TIMEOUT_S):
-            await admin.apply_create_topic(broker.session, topic, TopicAssignment(replicas), {})
+            await admin.apply_create_topic(
+                broker.session, topic, TopicAssignment(replicas), entries
+            )
         logger.info("topic %s created on first use with %d partitions", topic, len(replicas))
     except KafkaError as refusal:
         if refusal.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
@@ -230,6 +231,20 @@ async def create_automatically(broker: Broker, topic: str) -> ErrorCode:
     except (KazooException, TimeoutError) as failure:
         logger.warning("topic %s cannot be created now: %r", topic, failure)
     return ErrorCode.LEADER_NOT_AVAILABLE
+
+
+def _automatic_shape(
+    config: configuration.BrokerConfig, topic: str
+) -> tuple[int, int, dict[str, str]]:
+    """Partitions, replication factor and config of a topic that nobody described."""
+    if topic == OFFSETS_TOPIC:
+        entries = {
+            "cleanup.policy": "compact",
+            "compression.type": "producer",
+            "segment.bytes": str(config.offsets_topic_segment_bytes),
+        }
+        return config.offsets_topic_num_partitions, config.offsets_topic_replication_factor, entries
+    return config.num_partitions, config.default_replication_factor, {}
 
 
 # --- grow ---------------------------------------------------------------------------------------
