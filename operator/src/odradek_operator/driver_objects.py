@@ -28,9 +28,6 @@ from odradek_operator.spec import GroupSpec, JobSpec, Meta
 METRICS_PORT: Final = 9405
 GROUP_LABEL: Final = "odradek.io/group"
 JOB_FILE: Final = "/etc/odradek/job.json"
-# Spark's own allowance for what is not heap: the larger of a tenth (PySpark: four tenths) and this.
-_OVERHEAD_MIB: Final = 384
-_PYSPARK_OVERHEAD: Final = 0.4
 # A driver on a node that is lost is given up after this, and not after five minutes.
 _LOST_NODE_SECONDS: Final = 30
 
@@ -163,7 +160,8 @@ def _pod_spec(meta: Meta, job: JobSpec, platform: Platform) -> Object:
         {"name": "tmp", "emptyDir": {}},
     ]
     mounts: list[Object] = [
-        {"name": "job", "mountPath": "/etc/odradek", "readOnly": True},
+        # One file and not the folder: a second mount below a read-only volume would have no place.
+        {"name": "job", "mountPath": JOB_FILE, "subPath": "job.json", "readOnly": True},
         {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 (inside the container)
     ]
     if job.volume_size is not None:
@@ -172,7 +170,7 @@ def _pod_spec(meta: Meta, job: JobSpec, platform: Platform) -> Object:
         mounts.append({"name": "data", "mountPath": "/data"})
     if job.credentials_secret is not None:
         volumes.append({"name": "credentials", "secret": {"secretName": job.credentials_secret}})
-        path = "/etc/odradek-credentials"
+        path = "/etc/odradek/credentials"
         mounts.append({"name": "credentials", "mountPath": path, "readOnly": True})
     spec: Object = {
         "serviceAccountName": platform.service_account,
@@ -198,7 +196,6 @@ def _pod_spec(meta: Meta, job: JobSpec, platform: Platform) -> Object:
 
 
 def _container(job: JobSpec, platform: Platform, mounts: list[Object]) -> Object:
-    memory = job.memory_mib + max(int(job.memory_mib * _PYSPARK_OVERHEAD), _OVERHEAD_MIB)
     return {
         "name": "driver",
         "image": job.image or platform.image,
@@ -219,8 +216,8 @@ def _container(job: JobSpec, platform: Platform, mounts: list[Object]) -> Object
             "timeoutSeconds": 2,
         },
         "resources": {
-            "requests": {"cpu": str(job.cores), "memory": f"{memory}Mi"},
-            "limits": {"memory": f"{memory}Mi"},
+            "requests": {"cpu": str(job.cores), "memory": f"{job.memory_mib}Mi"},
+            "limits": {"memory": f"{job.memory_mib}Mi"},
         },
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "securityContext": container_security(),

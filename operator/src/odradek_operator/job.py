@@ -133,24 +133,35 @@ def _decide_absent(memory: Memory, now: datetime) -> Decision:
         return Decision(Action.NONE, lost, "the driver pod is gone", 0.0)
     if memory.phase == "Completed":
         return Decision(Action.NONE, memory, "everything is read", 60.0)
-    if memory.last_restart is not None:
-        left = (memory.last_restart + memory.wait - now).total_seconds()
-        if left > 0:
-            text = f"the driver starts again in {left:.0f} s"
-            return Decision(Action.NONE, _phase(memory, "Restarting"), text, left)
+    left = _seconds_left(memory, now)
+    if left > 0:
+        text = "the driver starts again after a wait"
+        return Decision(Action.NONE, _phase(memory, "Restarting"), text, left)
     return Decision(Action.CREATE, _phase(memory, "Pending"), "the driver is started", 2.0)
 
 
 def _decide_ended(pod: Mapping[str, Any], memory: Memory, now: datetime) -> Decision:
+    """Count the end once, then keep the pod, and its log, until the restart is due."""
     outside, text = classify(pod)
-    since = _reset_if_healthy(pod, memory, _finished_at(pod) or now)
-    counted = Memory(
-        phase="Restarting",
-        application=since.application + (not outside),
-        infrastructure=since.infrastructure + outside,
-        last_restart=now,
-    )
-    return Decision(Action.DELETE, counted, text, 2.0)
+    if memory.phase != "Restarting":
+        since = _reset_if_healthy(pod, memory, _finished_at(pod) or now)
+        counted = Memory(
+            phase="Restarting",
+            application=since.application + (not outside),
+            infrastructure=since.infrastructure + outside,
+            last_restart=now,
+        )
+        return Decision(Action.NONE, counted, text, 0.0)
+    left = _seconds_left(memory, now)
+    if left > 0:
+        return Decision(Action.NONE, memory, text, left)
+    return Decision(Action.DELETE, memory, text, 1.0)
+
+
+def _seconds_left(memory: Memory, now: datetime) -> float:
+    if memory.last_restart is None:
+        return 0.0
+    return (memory.last_restart + memory.wait - now).total_seconds()
 
 
 def _decide_running(pod: Mapping[str, Any], memory: Memory, now: datetime) -> Decision:

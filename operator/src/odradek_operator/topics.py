@@ -22,7 +22,7 @@ from odradek import assignment
 from odradek.protocol.errors import KafkaError
 from odradek.zk.znodes import PartitionState, TopicAssignment
 from odradek_operator import drift, status
-from odradek_operator.spec import Meta, TopicSpec
+from odradek_operator.spec import Body, Meta, TopicSpec
 from odradek_operator.status import Condition, Event
 from odradek_operator.topic_state import (
     CREATING,
@@ -340,7 +340,7 @@ def plan_deletion(
         return Plan()
     release = (SetFinalizer(False),)
     if spec.deletion_policy != "Delete" or not spec.managed:
-        return Plan(release, events=(retained(spec),), again=0.0)
+        return Plan(release, events=(retained(spec.topic),), again=0.0)
     if cluster.owner is not Owner.PRESENT:
         return Plan(release, events=(_abandoned(spec, f"its cluster is {cluster.owner.value}"),))
     assert meta.deleted is not None
@@ -363,10 +363,28 @@ def plan_deletion(
     return replace(waiting, steps=(RequestDeletion(spec.topic, view.version),), again=0.5)
 
 
-def retained(spec: TopicSpec) -> Event:
+def retained(topic: str) -> Event:
     """The Event that tells that the data outlives the resource."""
-    return Event("TopicRetained", f"topic {spec.topic} and its data stay in the cluster")
+    return Event("TopicRetained", f"topic {topic} and its data stay in the cluster")
+
+
+def leaves_data(body: Body) -> str | None:
+    """Return the topic that outlives a resource which is gone; None: it had none, or deleted it."""
+    wanted = body["spec"]
+    owned = body.get("status", {}).get("incarnation") is not None
+    if not owned or wanted.get("deletionPolicy") == "Delete" or _observes(wanted):
+        return None
+    return str(wanted.get("topicName", body["metadata"]["name"]))
+
+
+def _observes(wanted: Body) -> bool:
+    return bool(wanted.get("management") == "Observe")
 
 
 def _abandoned(spec: TopicSpec, why: str) -> Event:
     return Event("TopicAbandoned", f"topic {spec.topic} was not deleted: {why}", warning=True)
+
+
+def release(meta: Meta) -> Plan:
+    """Return the plan that only takes the finalizer away."""
+    return Plan((SetFinalizer(False),)) if meta.has_finalizer else Plan()

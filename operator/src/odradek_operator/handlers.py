@@ -1,0 +1,86 @@
+"""kopf's handlers: watches come in, everything else is done by the loops.
+
+Only `on.event` handlers are used: kopf then adds neither finalizers nor annotations of its own and
+stores no copy of the spec in the object, and a touch by Argo CD or Flux costs one comparison.
+Events are taken in on kopf's event loop; the loops' threads do all that blocks.
+
+Run with `kopf run -m odradek_operator.handlers`, and -A or -n NAMESPACE.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from typing import Any
+
+import kopf
+
+from odradek_operator import broker_objects, driver_objects, spec, topics
+from odradek_operator.engine import Key
+from odradek_operator.runtime import Runtime, SettingsError, read_settings
+
+log = logging.getLogger(__name__)
+
+
+@kopf.on.startup()
+async def start(settings: kopf.OperatorSettings, memo: Any, **_: Any) -> None:
+    """Wait for the Lease before anything is watched."""
+    settings.posting.level = logging.WARNING
+    settings.peering.standalone = True
+    # kopf takes away a finalizer of the configured name where none of its handlers needs it, so
+    # this must not be the name of the operator's own.
+    settings.persistence.finalizer = f"{spec.GROUP}/kopf-finalizer"
+    settings.persistence.progress_storage = kopf.StatusProgressStorage(name=spec.GROUP)
+    settings.persistence.diffbase_storage = kopf.StatusDiffBaseStorage(name=spec.GROUP)
+    settings.scanning.disabled = True
+    settings.watching.client_timeout = 240
+    settings.watching.server_timeout = 210
+    settings.networking.request_timeout = 30
+    try:
+        memo.runtime = Runtime(read_settings(os.environ))
+    except SettingsError as error:
+        raise kopf.PermanentError(str(error)) from None
+    try:
+        await asyncio.to_thread(memo.runtime.start)
+    except asyncio.CancelledError:
+        # The process was told to end while it waited.
+        memo.runtime.stop()
+        raise
+
+
+@kopf.on.cleanup()
+async def stop(memo: Any, **_: Any) -> None:
+    """Finish the passes under way and give the Lease up."""
+    if "runtime" in memo:
+        await asyncio.to_thread(memo.runtime.stop)
+
+
+@kopf.on.event(spec.GROUP, spec.VERSION, "kafkaclusters")
+@kopf.on.event(spec.GROUP, spec.VERSION, "topics")
+@kopf.on.event(spec.GROUP, spec.VERSION, "reassignments")
+@kopf.on.event(spec.GROUP, spec.VERSION, "consumergroups")
+async def notice(event: Any, memo: Any, **_: Any) -> None:
+    """Pass a resource on to its cluster's loop."""
+    runtime: Runtime = memo.runtime
+    body = dict(event["object"])
+    if event["type"] != "DELETED":
+        runtime.engine.submit(body)
+        return
+    runtime.engine.drop(body)
+    kept = topics.leaves_data(body) if body["kind"] == "Topic" else None
+    if kept is not None:
+        await asyncio.to_thread(runtime.context.kube.tell, body, topics.retained(kept))
+
+
+@kopf.on.event("v1", "pods", labels={"app.kubernetes.io/managed-by": broker_objects.MANAGED_BY})
+async def notice_pod(meta: Any, namespace: str | None, memo: Any, **_: Any) -> None:
+    """Look at the owner of a broker or driver pod that changed."""
+    runtime: Runtime = memo.runtime
+    for label, kind in (
+        (broker_objects.CLUSTER_LABEL, "KafkaCluster"),
+        (driver_objects.GROUP_LABEL, "ConsumerGroup"),
+    ):
+        owner = meta.get("labels", {}).get(label)
+        if owner and namespace:
+            runtime.engine.wake(Key(kind, namespace, owner))

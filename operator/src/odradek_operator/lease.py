@@ -1,0 +1,160 @@
+"""One acting operator at a time, by a Lease in coordination.k8s.io.
+
+kopf's peering is not used: without its object two operators both act, and with equal priorities
+both stop. A Lease needs no CRD and fails the safe way. The holder renews it every RENEW_SECONDS;
+who wants it waits until it has not changed for LEASE_SECONDS by the waiter's own monotonic clock,
+so wall clocks do not matter. `check` is asked before every write and raises once the holder itself
+could no longer renew for DEADLINE_SECONDS, which is shorter than any waiter's patience.
+
+The identity is the pod's name: a container that was killed and starts again in the same pod is the
+same holder and goes on at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from odradek_operator import metrics
+from odradek_operator.kube import Kube, KubeError
+
+LEASE_SECONDS: Final = 15.0
+DEADLINE_SECONDS: Final = 10.0
+RENEW_SECONDS: Final = 3.0
+RETRY_SECONDS: Final = 1.0
+
+log = logging.getLogger(__name__)
+
+
+class NotHolderError(Exception):
+    """This process may not write: it does not hold the Lease, or did not renew it in time."""
+
+
+class Lease:
+    """The Lease `name` in `namespace`, wanted by `identity`; `lost` is called if it is lost."""
+
+    def __init__(
+        self,
+        kube: Kube,
+        namespace: str,
+        name: str,
+        identity: str,
+        lost: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._kube = kube
+        self._namespace = namespace
+        self._name = name
+        self._identity = identity
+        self._lost = lost
+        self._clock = clock
+        self._renewed_at: float | None = None
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        # The last state that was seen of another holder's Lease, and when it was first seen.
+        self._seen: tuple[object, float] | None = None
+
+    @property
+    def held(self) -> bool:
+        """Whether this process may act now."""
+        renewed = self._renewed_at
+        return renewed is not None and self._clock() - renewed < DEADLINE_SECONDS
+
+    def check(self) -> None:
+        """Raise NotHolderError unless this process may act now."""
+        if not self.held:
+            raise NotHolderError("this process does not hold the Lease")
+
+    def acquire(self) -> bool:
+        """Wait for the Lease, then keep it by a thread; False if `release` came first."""
+        while not self._stop.is_set():
+            if self._attempt():
+                self._thread = threading.Thread(target=self._renew, name="lease", daemon=True)
+                self._thread.start()
+                metrics.LEADER.set(1)
+                return True
+            self._stop.wait(RETRY_SECONDS)
+        return False
+
+    def release(self) -> None:
+        """Give the Lease up, so that the next holder need not wait."""
+        self._stop.set()
+        if self._thread is None:
+            return
+        self._thread.join()
+        metrics.LEADER.set(0)
+        if not self.held:
+            return
+        self._renewed_at = None
+        try:
+            found = self._read()
+            if found and found["spec"].get("holderIdentity") == self._identity:
+                found["spec"]["holderIdentity"] = ""
+                self._kube.replace(found)
+        except KubeError as error:
+            log.info("the Lease runs out by itself: %s", error)
+
+    def _renew(self) -> None:
+        while not self._stop.wait(RENEW_SECONDS):
+            self._attempt()
+            if not self.held:
+                log.error("the Lease is lost; this process ends")
+                metrics.LEADER.set(0)
+                self._lost()
+                return
+
+    def _attempt(self) -> bool:
+        """Take or renew the Lease if it is free, run out or ours; False if not."""
+        asked_at = self._clock()
+        try:
+            found = self._read()
+            if found is None:
+                self._kube.create_lease(self._body())
+            elif self._may_take(found["spec"], asked_at):
+                held_before = found["spec"].get("holderIdentity") == self._identity
+                found["spec"] = self._spec(found["spec"], held_before)
+                self._kube.replace(found)
+            else:
+                self._renewed_at = None
+                return False
+        except KubeError as error:
+            log.info("no Lease for now: %s", error)
+            return False
+        # From the moment of the question on: the write may have taken effect any time after it.
+        self._renewed_at = asked_at
+        return True
+
+    def _may_take(self, spec: dict[str, Any], now: float) -> bool:
+        holder = spec.get("holderIdentity") or ""
+        if holder in ("", self._identity):
+            return True
+        state = (holder, spec.get("renewTime"))
+        if self._seen is None or self._seen[0] != state:
+            self._seen = (state, now)
+            log.info("waiting for the Lease of %s", holder)
+        return now - self._seen[1] > LEASE_SECONDS
+
+    def _read(self) -> dict[str, Any] | None:
+        return self._kube.get("coordination.k8s.io/v1", "Lease", self._namespace, self._name)
+
+    def _body(self) -> dict[str, Any]:
+        return {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {"name": self._name, "namespace": self._namespace},
+            "spec": self._spec({}, False),
+        }
+
+    def _spec(self, before: dict[str, Any], held_before: bool) -> dict[str, Any]:
+        stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        return {
+            "holderIdentity": self._identity,
+            "leaseDurationSeconds": int(LEASE_SECONDS),
+            "renewTime": stamp,
+            "acquireTime": before.get("acquireTime", stamp) if held_before else stamp,
+            "leaseTransitions": before.get("leaseTransitions", 0) + (not held_before),
+        }

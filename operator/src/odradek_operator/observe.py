@@ -1,0 +1,158 @@
+"""Znodes read into the values that the planners work on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from odradek.zk import consumers, znodes
+from odradek.zk.payload import ZnodeError
+from odradek.zk.znodes import BrokerId, BrokerRegistration, PartitionState, TopicAssignment
+from odradek_operator.cluster import Partitions
+from odradek_operator.groups import GroupView
+from odradek_operator.topic_state import TopicView
+from odradek_operator.zookeeper import Znode, ZooKeeper
+
+
+def brokers(zookeeper: ZooKeeper) -> dict[BrokerId, BrokerRegistration]:
+    """Return the registered brokers."""
+    names = zookeeper.children([znodes.BROKER_IDS_PATH])[znodes.BROKER_IDS_PATH] or []
+    found = zookeeper.read(znodes.broker_path(int(name)) for name in names if name.isdigit())
+    registered = (znodes.decode_broker(path, one.data) for path, one in found.items() if one)
+    return {one.broker_id: one for one in registered}
+
+
+def addresses(registered: Mapping[BrokerId, BrokerRegistration]) -> dict[int, str]:
+    """Return host:port of each broker's first listener, where clients begin."""
+    return {
+        broker_id: f"{_bracket(one.endpoints[0].host)}:{one.endpoints[0].port}"
+        for broker_id, one in sorted(registered.items())
+        if one.endpoints
+    }
+
+
+def _bracket(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def controller(zookeeper: ZooKeeper) -> int | None:
+    """Return the id of the controller, or None while nobody is."""
+    found = zookeeper.read([znodes.CONTROLLER_PATH])[znodes.CONTROLLER_PATH]
+    if found is None:
+        return None
+    return znodes.decode_controller(znodes.CONTROLLER_PATH, found.data).broker_id
+
+
+def partitions(zookeeper: ZooKeeper) -> Partitions:
+    """Count partitions that lack a leader or a replica in sync, over all topics."""
+    names = zookeeper.children([znodes.TOPICS_PATH])[znodes.TOPICS_PATH] or []
+    found = zookeeper.read(znodes.topic_path(name) for name in names)
+    deleting = set(zookeeper.children([znodes.DELETE_TOPICS_PATH])[znodes.DELETE_TOPICS_PATH] or ())
+    assigned: dict[str, TopicAssignment] = {}
+    for name in names:
+        one = found[znodes.topic_path(name)]
+        if one is not None and name not in deleting:
+            assigned[name] = znodes.decode_topic(znodes.topic_path(name), one.data)
+    states = _states(zookeeper, assigned)
+    under = offline = 0
+    holders: set[int] = set()
+    for name, topic in assigned.items():
+        for partition, replicas in topic.partitions.items():
+            holders.update(replicas)
+            state = states[name].get(partition)
+            # A partition without a state is new: no broker must go before it has its leader, but
+            # nothing was lost.
+            if state is not None and state.leader < 0:
+                offline += 1
+            elif state is None or set(replicas) - set(state.isr):
+                under += 1
+    return Partitions(under, offline, frozenset(holders))
+
+
+def _states(
+    zookeeper: ZooKeeper, assigned: Mapping[str, TopicAssignment]
+) -> dict[str, dict[int, PartitionState]]:
+    """Return the readable states; one that is missing or makes no sense has no leader."""
+    paths = {
+        znodes.state_path(name, partition): (name, partition)
+        for name, topic in assigned.items()
+        for partition in topic.partitions
+    }
+    states: dict[str, dict[int, PartitionState]] = {name: {} for name in assigned}
+    for path, one in zookeeper.read(paths).items():
+        if one is None:
+            continue
+        name, partition = paths[path]
+        try:
+            states[name][partition] = znodes.decode_state(path, one.data)
+        except ZnodeError:
+            continue
+    return states
+
+
+def topics(zookeeper: ZooKeeper, names: Iterable[str]) -> dict[str, TopicView]:
+    """Return each of these topics as it is."""
+    wanted = list(names)
+    paths = [
+        path
+        for name in wanted
+        for path in (
+            znodes.topic_path(name),
+            znodes.topic_config_path(name),
+            znodes.delete_topic_path(name),
+        )
+    ]
+    found = zookeeper.read(paths)
+    views = {name: _topic(name, found) for name in wanted}
+    assigned = {name: one.assignment for name, one in views.items() if one.assignment is not None}
+    states = _states(zookeeper, assigned)
+    return {
+        name: _with_states(view, states[name]) if name in states else view
+        for name, view in views.items()
+    }
+
+
+def _topic(name: str, found: Mapping[str, Znode | None]) -> TopicView:
+    topic = found[znodes.topic_path(name)]
+    config = found[znodes.topic_config_path(name)]
+    try:
+        return TopicView(
+            assignment=znodes.decode_topic(znodes.topic_path(name), topic.data) if topic else None,
+            version=topic.version if topic else -1,
+            incarnation=topic.created if topic else None,
+            config=(
+                znodes.decode_config(znodes.topic_config_path(name), config.data)
+                if config
+                else None
+            ),
+            config_version=config.version if config else -1,
+            deletion_requested=found[znodes.delete_topic_path(name)] is not None,
+        )
+    except ZnodeError as error:
+        return TopicView(unreadable=str(error))
+
+
+def _with_states(view: TopicView, states: Mapping[int, PartitionState]) -> TopicView:
+    return TopicView(
+        view.assignment,
+        view.version,
+        view.incarnation,
+        view.config,
+        view.config_version,
+        states,
+        view.deletion_requested,
+    )
+
+
+def group(zookeeper: ZooKeeper, name: str) -> GroupView:
+    """Return a group as its znodes show it."""
+    offsets = f"{consumers.group_path(name)}/offsets"
+    root = consumers.group_path(name)
+    found = zookeeper.children([root, consumers.consumer_ids_path(name), offsets])
+    by_topic = zookeeper.children(
+        consumers.offsets_path(name, topic) for topic in found[offsets] or ()
+    )
+    return GroupView(
+        exists=found[root] is not None,
+        members=len(found[consumers.consumer_ids_path(name)] or ()),
+        offsets=sum(len(children or ()) for children in by_topic.values()),
+    )

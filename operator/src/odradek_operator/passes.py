@@ -1,0 +1,256 @@
+"""One pass of a cluster's loop: what all its resources share is read once, then each is done.
+
+The result of a pass is, for each resource, in how many seconds to look again, or the error it ended
+with. An error of one resource is told in its log line and metric and hinders no other.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from odradek.zk.payload import ZnodeError
+from odradek.zk.znodes import BrokerId, BrokerRegistration
+from odradek_operator import (
+    apply,
+    kube,
+    metrics,
+    observe,
+    reconcile_cluster,
+    reconcile_group,
+    reconcile_topic,
+    spec,
+    status,
+)
+from odradek_operator.apply import Context
+from odradek_operator.driver_objects import Addresses
+from odradek_operator.engine import Key, Store
+from odradek_operator.kube import KubeError
+from odradek_operator.lease import NotHolderError
+from odradek_operator.spec import Body, ClusterSpec
+from odradek_operator.topic_state import ClusterState, Owner, TopicView
+from odradek_operator.zookeeper import UnreachableError, ZooKeeper
+
+log = logging.getLogger(__name__)
+
+Result = float | Exception
+
+
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """What all resources of one cluster see in one pass."""
+
+    state: ClusterState
+    zookeeper: ZooKeeper | None
+    addresses: Addresses | None
+
+
+@dataclass(slots=True)
+class Passes:
+    """Reconciles batches; remembers per cluster since when its set of brokers has not changed."""
+
+    context: Context
+    store: Store
+    clock: Callable[[], float] = time.monotonic
+    _settled: dict[tuple[str, str], tuple[frozenset[int], float]] = field(default_factory=dict)
+
+    def reconcile(
+        self, namespace: str, cluster: str, batch: Mapping[Key, Body]
+    ) -> dict[Key, Result]:
+        """Do one batch of one cluster (`engine.Reconcile`)."""
+        results: dict[Key, Result] = {}
+        kinds = {
+            kind: {key: body for key, body in batch.items() if key.kind == kind}
+            for kind in ("KafkaCluster", "Topic", "ConsumerGroup", "Reassignment")
+        }
+        for key, body in kinds["KafkaCluster"].items():
+            conflict = self._cluster_conflict(body)
+            results[key] = _timed(
+                key, partial(reconcile_cluster.reconcile, self.context, body, conflict)
+            )
+        if kinds["Topic"] or kinds["ConsumerGroup"]:
+            try:
+                shared = self._shared(namespace, cluster)
+            except (KubeError, ZnodeError, NotHolderError) as error:
+                log.warning("%s/%s: %s", namespace, cluster, error)
+                for key in (*kinds["Topic"], *kinds["ConsumerGroup"]):
+                    metrics.ERRORS.labels(kind=key.kind).inc()
+                    results[key] = error
+            else:
+                results |= self._topics(shared, namespace, cluster, kinds["Topic"])
+                results |= self._groups(shared, kinds["ConsumerGroup"])
+        for key, body in kinds["Reassignment"].items():
+            results[key] = _timed(key, partial(self._reassignment, body))
+        return results
+
+    def _shared(self, namespace: str, cluster: str) -> _Shared:
+        body = self._cluster_body(namespace, cluster)
+        if body is None:
+            return _Shared(ClusterState(Owner.GONE), None, None)
+        owner = Owner.TERMINATING if "deletionTimestamp" in body["metadata"] else Owner.PRESENT
+        try:
+            wanted = spec.parse_cluster(body)
+        except spec.InvalidSpec:
+            # Its brokers may still run with the configuration of before.
+            wanted = spec.parse_cluster(_without_config(body))
+        state = ClusterState(owner, paused=wanted.paused, reachable=False, expected=wanted.replicas)
+        try:
+            zookeeper = self.context.zookeepers.get(wanted.zookeeper)
+            registered = observe.brokers(zookeeper)
+        except UnreachableError as error:
+            log.info("%s/%s: %s", namespace, cluster, error)
+            return _Shared(state, None, None)
+        return _Shared(
+            self._state(namespace, cluster, owner, wanted, registered),
+            zookeeper,
+            _addresses(wanted, registered),
+        )
+
+    def _state(
+        self,
+        namespace: str,
+        cluster: str,
+        owner: Owner,
+        wanted: ClusterSpec,
+        registered: Mapping[BrokerId, BrokerRegistration],
+    ) -> ClusterState:
+        now, ids = self.clock(), frozenset[int](registered)
+        before = self._settled.get((namespace, cluster))
+        if before is None or before[0] != ids:
+            before = self._settled[namespace, cluster] = (ids, now)
+        return ClusterState(
+            owner=owner,
+            paused=wanted.paused,
+            brokers={broker_id: one.rack for broker_id, one in registered.items()},
+            expected=wanted.replicas,
+            settled_seconds=now - before[1],
+            default_partitions=wanted.default_partitions,
+            default_replication_factor=wanted.default_replication_factor,
+        )
+
+    def _cluster_body(self, namespace: str, cluster: str) -> Body | None:
+        """Return the cluster; that there is none is believed only of the API server itself."""
+        known = self.store.get(Key("KafkaCluster", namespace, cluster))
+        if known is not None:
+            return known
+        fresh = kube.custom(self.context.kube, "KafkaCluster", namespace, cluster)
+        if fresh is not None:
+            self.store.put(fresh)
+        return fresh
+
+    def _cluster_conflict(self, body: Body) -> str | None:
+        place = _place(body)
+        rivals = (one for one in self.store.select("KafkaCluster") if _place(one) == place)
+        return self._older(body, rivals)
+
+    def _older(self, body: Body, rivals: Iterable[Body]) -> str | None:
+        """Return the oldest rival that is older than this resource and really still exists."""
+        for rival in sorted(rivals, key=_age):
+            if rival["metadata"]["uid"] == body["metadata"]["uid"]:
+                return None
+            meta = rival["metadata"]
+            fresh = kube.custom(self.context.kube, rival["kind"], meta["namespace"], meta["name"])
+            if fresh is not None and fresh["metadata"]["uid"] == meta["uid"]:
+                return str(meta["name"])
+            self.store.drop(rival)
+        return None
+
+    def _topics(
+        self, shared: _Shared, namespace: str, cluster: str, batch: Mapping[Key, Body]
+    ) -> dict[Key, Result]:
+        if not batch:
+            return {}
+        named = {key.name: body for key, body in batch.items()}
+        views = reconcile_topic.read_views(shared.zookeeper, named)
+        by_topic: dict[str, list[Body]] = {}
+        for body in self.store.select("Topic", namespace):
+            if spec.cluster_of(body) == cluster:
+                by_topic.setdefault(reconcile_topic.topic_name(body), []).append(body)
+        state = shared.state
+        if views is None and state.owner is Owner.PRESENT:
+            state = ClusterState(state.owner, state.paused, False)
+        results: dict[Key, Result] = {}
+        for key, body in batch.items():
+            rivals = by_topic.get(reconcile_topic.topic_name(body), [])
+            view = views[key.name] if views else TopicView()
+            results[key] = _timed(key, partial(self._topic, shared, state, body, view, rivals))
+        return results
+
+    def _topic(
+        self,
+        shared: _Shared,
+        state: ClusterState,
+        body: Body,
+        view: TopicView,
+        rivals: list[Body],
+    ) -> float:
+        conflict = self._older(body, rivals)
+        return reconcile_topic.reconcile(
+            self.context, shared.zookeeper, body, view, state, conflict
+        )
+
+    def _groups(self, shared: _Shared, batch: Mapping[Key, Body]) -> dict[Key, Result]:
+        return {
+            key: _timed(
+                key,
+                partial(
+                    reconcile_group.reconcile,
+                    self.context,
+                    shared.zookeeper,
+                    body,
+                    shared.state,
+                    shared.addresses,
+                ),
+            )
+            for key, body in batch.items()
+        }
+
+    def _reassignment(self, body: Body) -> float:
+        text = "this version of the operator does not carry out reassignments"
+        apply.write_status(self.context, body, status.stalled("NotSupported", text), {})
+        return 300.0
+
+
+def _addresses(
+    wanted: ClusterSpec, registered: Mapping[BrokerId, BrokerRegistration]
+) -> Addresses | None:
+    if not registered:
+        return None
+    return Addresses(",".join(observe.addresses(registered).values()), wanted.zookeeper)
+
+
+def _without_config(body: Body) -> dict[str, Any]:
+    brokers = {name: value for name, value in body["spec"]["brokers"].items() if name != "config"}
+    return {**body, "spec": {**body["spec"], "brokers": brokers}}
+
+
+def _place(body: Body) -> str:
+    zookeeper = body["spec"]["zookeeper"]
+    return spec.connect_string(zookeeper["connect"], zookeeper.get("chroot", "/"))
+
+
+def _age(body: Body) -> tuple[str, str]:
+    return body["metadata"]["creationTimestamp"], body["metadata"]["uid"]
+
+
+def _timed(key: Key, work: Callable[[], float]) -> Result:
+    """Run one reconciliation, and count it."""
+    began = time.monotonic()
+    try:
+        again = work()
+    except (KubeError, UnreachableError, ZnodeError, NotHolderError) as error:
+        log.warning("%s %s/%s: %s", key.kind, key.namespace, key.name, error)
+        metrics.ERRORS.labels(kind=key.kind).inc()
+        return error
+    except Exception as error:
+        # A programmer's error in one resource's case must not stop the others of its cluster.
+        log.exception("%s %s/%s", key.kind, key.namespace, key.name)
+        metrics.ERRORS.labels(kind=key.kind).inc()
+        return error
+    metrics.RECONCILE_SECONDS.labels(kind=key.kind).observe(time.monotonic() - began)
+    metrics.LAST_SUCCESS.labels(kind=key.kind).set_to_current_time()
+    return again

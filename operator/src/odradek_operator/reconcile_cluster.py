@@ -1,0 +1,170 @@
+"""One pass over a KafkaCluster: its objects, its rolling restart, its status."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from odradek_operator import apply, broker_objects, cluster, kube, observe, spec, status
+from odradek_operator.apply import Context
+from odradek_operator.cluster import ClusterView, Partitions
+from odradek_operator.spec import Body, ClusterSpec, Meta
+from odradek_operator.status import Condition, Event
+from odradek_operator.zookeeper import UnreachableError
+
+STEADY_SECONDS: Final = 20.0
+BUSY_SECONDS: Final = 2.0
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Znodes:
+    """What ZooKeeper said; empty when it did not answer."""
+
+    addresses: Mapping[int, str]
+    controller_id: int | None
+    partitions: Partitions | None
+
+
+def reconcile(context: Context, body: Body, conflict: str | None) -> float:
+    """Bring one cluster nearer to its spec. `conflict` names an older one on the same znodes."""
+    meta = spec.parse_meta(body)
+    if meta.deleting:
+        # Children go by their owner references, claims by the StatefulSet's retention policy.
+        return STEADY_SECONDS
+    try:
+        wanted = spec.parse_cluster(body)
+    except spec.InvalidSpec as error:
+        return apply.refuse(context, body, error)
+    if conflict is not None:
+        text = f"KafkaCluster {conflict} is older and keeps its state in the same znodes"
+        apply.write_status(context, body, status.stalled("ResourceConflict", text), {})
+        return STEADY_SECONDS
+    znodes = _read_znodes(context, wanted)
+    live_set = _live_set(context, meta)
+    current = live_set["spec"]["replicas"] if live_set else None
+    allowed = cluster.safe_replicas(wanted.replicas, current, znodes.partitions)
+    events: list[Event] = []
+    if not wanted.paused:
+        if not _apply_objects(context, body, meta, wanted, live_set, allowed):
+            return 0.0
+        live_set = _live_set(context, meta)
+        _grow_claims(context, meta, wanted, allowed)
+    view = _view(context, meta, znodes, live_set, allowed)
+    if not wanted.paused:
+        events += _roll(context, meta, view)
+    conditions = cluster.judge(wanted, view, allowed)
+    if wanted.paused:
+        conditions = (*conditions, Condition("Paused", True, "Paused", "spec.paused is true"))
+    apply.write_status(context, body, conditions, cluster.status_fields(meta, view), events)
+    steady = conditions[0].status and not conditions[1].status
+    return STEADY_SECONDS if steady else BUSY_SECONDS
+
+
+def _read_znodes(context: Context, wanted: ClusterSpec) -> _Znodes:
+    try:
+        zookeeper = context.zookeepers.get(wanted.zookeeper)
+        registered = observe.brokers(zookeeper)
+        return _Znodes(
+            observe.addresses(registered),
+            observe.controller(zookeeper),
+            observe.partitions(zookeeper),
+        )
+    except UnreachableError as error:
+        log.info("%s", error)
+        return _Znodes({}, None, None)
+
+
+def _live_set(context: Context, meta: Meta) -> dict[str, Any] | None:
+    name = broker_objects.workload_name(meta.name)
+    return context.kube.get("apps/v1", "StatefulSet", meta.namespace, name)
+
+
+def _apply_objects(
+    context: Context,
+    body: Body,
+    meta: Meta,
+    wanted: ClusterSpec,
+    live_set: Mapping[str, Any] | None,
+    allowed: int,
+) -> bool:
+    """Make the children so; False if the cluster changed meanwhile and nothing was written."""
+    racks = _racks(context, meta, wanted, live_set is None)
+    objects = broker_objects.desired_objects(
+        meta, wanted, context.broker_image, context.platform.pull_policy, racks, live_set, allowed
+    )
+    changed = [one for one in objects if _needs_apply(context, one)]
+    if changed and not apply.still_wanted(context, body):
+        return False
+    for one in changed:
+        context.kube.apply(one)
+        log.info("%s: applied %s %s", meta.name, one["kind"], one["metadata"]["name"])
+    return True
+
+
+def _needs_apply(context: Context, wanted: Mapping[str, Any]) -> bool:
+    meta = wanted["metadata"]
+    live = context.kube.get(wanted["apiVersion"], wanted["kind"], meta["namespace"], meta["name"])
+    return live is None or kube.differs(wanted, live)
+
+
+def _racks(context: Context, meta: Meta, wanted: ClusterSpec, first: bool) -> dict[str, str]:
+    """Return node to rack. Where nodes cannot be read the racks of before stay."""
+    if wanted.rack_key is None:
+        return {}
+    try:
+        nodes = context.kube.select("v1", "Node", "")
+    except kube.KubeError as error:
+        if first or error.code != 403:
+            raise
+        log.warning("racks are unknown: %s", error)
+        return {}
+    found = {
+        node["metadata"]["name"]: node["metadata"].get("labels", {}).get(wanted.rack_key)
+        for node in nodes
+    }
+    return {node: rack for node, rack in found.items() if rack}
+
+
+def _grow_claims(context: Context, meta: Meta, wanted: ClusterSpec, count: int) -> None:
+    name = broker_objects.workload_name(meta.name)
+    for ordinal in range(count):
+        apply.grow_claim(context, meta.namespace, f"data-{name}-{ordinal}", wanted.storage.size)
+
+
+def _view(
+    context: Context,
+    meta: Meta,
+    znodes: _Znodes,
+    live_set: Mapping[str, Any] | None,
+    allowed: int,
+) -> ClusterView:
+    pods = context.kube.select("v1", "Pod", meta.namespace, broker_objects.selector_text(meta))
+    revision = live_set.get("status", {}).get("updateRevision") if live_set else None
+    return ClusterView(
+        brokers=cluster.view_brokers(meta, pods, znodes.addresses, allowed),
+        controller_id=znodes.controller_id,
+        partitions=znodes.partitions,
+        update_revision=revision if live_set and _observed(live_set) else None,
+    )
+
+
+def _observed(live_set: Mapping[str, Any]) -> bool:
+    """Whether the StatefulSet's status tells of its present template."""
+    seen = live_set.get("status", {}).get("observedGeneration", 0)
+    return bool(seen >= live_set["metadata"]["generation"])
+
+
+def _roll(context: Context, meta: Meta, view: ClusterView) -> list[Event]:
+    broker = cluster.next_to_roll(view)
+    if broker is None or broker.pod is None:
+        return []
+    pod = context.kube.get("v1", "Pod", meta.namespace, broker.pod)
+    if pod is None or "deletionTimestamp" in pod["metadata"]:
+        return []
+    context.kube.delete(pod)
+    text = f"broker {broker.broker_id} ({broker.pod}) is restarted with the new template"
+    return [Event("BrokerRolled", text)]

@@ -1,0 +1,214 @@
+"""One pass over a ConsumerGroup: observed, or kept running as a Spark driver."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, Final
+
+from odradek.zk import consumers
+from odradek_operator import apply, driver_objects, groups, job, observe, spec, status
+from odradek_operator.apply import Context
+from odradek_operator.broker_objects import Object
+from odradek_operator.driver_objects import Addresses
+from odradek_operator.job import Action
+from odradek_operator.kube import KubeError
+from odradek_operator.reconcile_topic import namespace_terminating
+from odradek_operator.spec import Body, GroupSpec, JobSpec, Meta
+from odradek_operator.status import Event
+from odradek_operator.topic_state import ClusterState, Owner
+from odradek_operator.topics import TERMINATING_TIMEOUT
+from odradek_operator.zookeeper import UnreachableError, ZooKeeper
+
+OBSERVE_SECONDS: Final = 15.0
+WAIT_SECONDS: Final = 3.0
+
+log = logging.getLogger(__name__)
+
+
+def reconcile(
+    context: Context,
+    zookeeper: ZooKeeper | None,
+    body: Body,
+    cluster: ClusterState,
+    addresses: Addresses | None,
+) -> float:
+    """Bring one group nearer to its spec. `addresses` is None while no broker is known."""
+    meta = spec.parse_meta(body)
+    try:
+        wanted = spec.parse_group(body)
+    except spec.InvalidSpec as error:
+        if not meta.deleting:
+            return apply.refuse(context, body, error)
+        apply.set_finalizer(context, body, False)
+        return OBSERVE_SECONDS
+    if meta.deleting:
+        return _delete(context, zookeeper, body, meta, wanted, cluster)
+    if (wanted.deletion_policy == "Delete") != meta.has_finalizer:
+        apply.set_finalizer(context, body, wanted.deletion_policy == "Delete")
+        return 0.0
+    if wanted.job is not None:
+        return _run(context, body, meta, wanted, wanted.job, addresses)
+    if _remove_driver(context, meta):
+        return WAIT_SECONDS
+    return _observe(context, zookeeper, body, wanted, cluster)
+
+
+def _observe(
+    context: Context,
+    zookeeper: ZooKeeper | None,
+    body: Body,
+    wanted: GroupSpec,
+    cluster: ClusterState,
+) -> float:
+    if cluster.owner is not Owner.PRESENT:
+        text = f"KafkaCluster {wanted.cluster} is {cluster.owner.value}"
+        apply.write_status(context, body, status.progressing("ClusterNotFound", text), {})
+        return OBSERVE_SECONDS
+    try:
+        if zookeeper is None:
+            raise UnreachableError("ZooKeeper does not answer")
+        view = observe.group(zookeeper, wanted.group)
+    except UnreachableError as error:
+        apply.write_status(
+            context, body, status.progressing("ZooKeeperUnreachable", str(error)), {}
+        )
+        return WAIT_SECONDS
+    conditions, fields = groups.judge_observed(view)
+    apply.write_status(context, body, conditions, fields)
+    return OBSERVE_SECONDS
+
+
+def _run(
+    context: Context,
+    body: Body,
+    meta: Meta,
+    wanted: GroupSpec,
+    task: JobSpec,
+    addresses: Addresses | None,
+) -> float:
+    driver = driver_objects.driver_name(meta.name)
+    pod = context.kube.get("v1", "Pod", meta.namespace, driver)
+    known = addresses or Addresses("", "")
+    text = driver_objects.job_file(meta, wanted, task, context.platform, known)
+    made = driver_objects.driver_pod(meta, task, context.platform, text)
+    memory = job.remember(body.get("status", {}))
+    marked = made["metadata"]["annotations"][job.SPEC_HASH]
+    foreign = pod is not None and not _owns(meta, pod)
+    if foreign:
+        taken = status.stalled("ResourceConflict", f"a pod {driver} exists that is not this job's")
+        apply.write_status(context, body, taken, {})
+        return OBSERVE_SECONDS
+    if addresses is None and (pod is None or _hash_of(pod) != marked) and not task.suspend:
+        waiting = status.progressing("WaitingForBrokers", "no broker is known")
+        apply.write_status(context, body, waiting, {"job": body.get("status", {}).get("job")})
+        return WAIT_SECONDS
+    decision = job.decide(task, pod, marked, memory, context.now())
+    events = _act(context, body, meta, task, decision, pod, made, text)
+    report = apply.fetch_report(pod) if pod is not None else None
+    conditions, fields = groups.judge_job(wanted, decision, report, driver)
+    apply.write_status(context, body, conditions, fields, events)
+    return decision.again
+
+
+def _hash_of(pod: Mapping[str, Any]) -> str | None:
+    marked: str | None = pod["metadata"].get("annotations", {}).get(job.SPEC_HASH)
+    return marked
+
+
+def _owns(meta: Meta, pod: Mapping[str, Any]) -> bool:
+    owners = pod["metadata"].get("ownerReferences", ())
+    return any(one["uid"] == meta.uid for one in owners)
+
+
+def _act(
+    context: Context,
+    body: Body,
+    meta: Meta,
+    task: JobSpec,
+    decision: job.Decision,
+    pod: Mapping[str, Any] | None,
+    made: Object,
+    text: str,
+) -> list[Event]:
+    if decision.action is Action.NONE or not apply.still_wanted(context, body):
+        return []
+    if decision.action is Action.DELETE:
+        assert pod is not None
+        # That the pod goes on purpose is remembered before it goes, or a crash in between would
+        # count its end as a failure; `write_status` of the caller comes too late for that.
+        remembered = {**body.get("status", {}).get("job", {}), **_memory_fields(decision, meta)}
+        apply.write_status(context, body, (), {"job": remembered})
+        context.kube.delete(pod)
+        failed = decision.memory.application + decision.memory.infrastructure > 0
+        return [Event("DriverStopped", decision.message, warning=failed)]
+    claim = driver_objects.claim(meta, task)
+    if claim is not None:
+        found = context.kube.get(
+            "v1", "PersistentVolumeClaim", meta.namespace, claim["metadata"]["name"]
+        )
+        if found is None:
+            context.kube.apply(claim)
+        else:
+            assert task.volume_size is not None
+            apply.grow_claim(context, meta.namespace, claim["metadata"]["name"], task.volume_size)
+    apply.apply_object(context, driver_objects.config_map(meta, text))
+    try:
+        # Created, not applied: two drivers must not be made out of one stale read.
+        context.kube.create(made)
+    except KubeError as error:
+        if error.code != 409:
+            raise
+        return []
+    return [Event("DriverStarted", f"started pod {made['metadata']['name']}")]
+
+
+def _memory_fields(decision: job.Decision, meta: Meta) -> dict[str, Any]:
+    return job.status_fields(decision.memory, driver_objects.driver_name(meta.name), None)
+
+
+def _remove_driver(context: Context, meta: Meta) -> bool:
+    """Stop the driver of a group that has no job any more; True while it is not gone."""
+    driver = driver_objects.driver_name(meta.name)
+    pod = context.kube.get("v1", "Pod", meta.namespace, driver)
+    if pod is None or not _owns(meta, pod):
+        return False
+    if "deletionTimestamp" not in pod["metadata"]:
+        context.kube.delete(pod)
+    return True
+
+
+def _delete(
+    context: Context,
+    zookeeper: ZooKeeper | None,
+    body: Body,
+    meta: Meta,
+    wanted: GroupSpec,
+    cluster: ClusterState,
+) -> float:
+    if not meta.has_finalizer:
+        return OBSERVE_SECONDS
+    assert meta.deleted is not None
+    ending = namespace_terminating(context, meta.namespace)
+    too_late = ending and context.now() - meta.deleted > TERMINATING_TIMEOUT
+    if cluster.owner is not Owner.PRESENT or too_late or wanted.deletion_policy != "Delete":
+        if wanted.deletion_policy == "Delete":
+            text = f"offsets of group {wanted.group} were not deleted"
+            context.kube.tell(body, Event("GroupAbandoned", text, warning=True))
+        apply.set_finalizer(context, body, False)
+        return OBSERVE_SECONDS
+    if _remove_driver(context, meta):
+        return WAIT_SECONDS
+    if zookeeper is None:
+        waiting = status.progressing("ZooKeeperUnreachable", "ZooKeeper does not answer")
+        apply.write_status(context, body, waiting, {})
+        return WAIT_SECONDS
+    view = observe.group(zookeeper, wanted.group)
+    if view.members:
+        waiting = status.progressing("Deleting", f"waiting for {view.members} members to leave")
+        apply.write_status(context, body, waiting, {})
+        return WAIT_SECONDS
+    zookeeper.delete_tree(consumers.group_path(wanted.group))
+    context.kube.tell(body, Event("GroupDeleted", f"offsets of group {wanted.group} are deleted"))
+    apply.set_finalizer(context, body, False)
+    return OBSERVE_SECONDS

@@ -1,0 +1,100 @@
+"""One pass over a batch of Topics of one cluster: one batched read, then topic by topic."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from odradek_operator import apply, observe, spec, topics
+from odradek_operator.apply import Context
+from odradek_operator.kube import KubeError
+from odradek_operator.spec import Body, Meta, TopicSpec
+from odradek_operator.topic_state import ClusterState, Plan, TopicView
+from odradek_operator.zookeeper import UnreachableError, ZooKeeper
+
+log = logging.getLogger(__name__)
+
+
+def read_views(
+    zookeeper: ZooKeeper | None, bodies: Mapping[str, Body]
+) -> dict[str, TopicView] | None:
+    """Return the topic of each resource name; None when ZooKeeper does not answer."""
+    if zookeeper is None:
+        return None
+    names = {key: topic_name(body) for key, body in bodies.items()}
+    try:
+        found = observe.topics(zookeeper, sorted(set(names.values())))
+    except UnreachableError as error:
+        log.info("%s", error)
+        return None
+    return {key: found[name] for key, name in names.items()}
+
+
+def topic_name(body: Body) -> str:
+    """Return the topic that a resource is about, valid or not."""
+    return str(body["spec"].get("topicName", body["metadata"]["name"]))
+
+
+def reconcile(
+    context: Context,
+    zookeeper: ZooKeeper | None,
+    body: Body,
+    view: TopicView,
+    cluster: ClusterState,
+    conflict: str | None,
+) -> float:
+    """Bring one topic nearer to its spec."""
+    meta = spec.parse_meta(body)
+    known = body.get("status", {}).get("incarnation")
+    try:
+        wanted = spec.parse_topic(body)
+    except spec.InvalidSpec as error:
+        if meta.deleting:
+            return _carry_out(context, zookeeper, body, _plan_invalid_deletion(meta))
+        return apply.refuse(context, body, error)
+    if meta.deleting:
+        plan = _plan_deletion(context, meta, wanted, view, cluster, known)
+    else:
+        plan = topics.plan(meta, wanted, view, cluster, known, conflict, context.random)
+    return _carry_out(context, zookeeper, body, plan)
+
+
+def _plan_invalid_deletion(meta: Meta) -> Plan:
+    """A spec that never was carried out has nothing to delete; only the finalizer may be left."""
+    return topics.release(meta)
+
+
+def _plan_deletion(
+    context: Context,
+    meta: Meta,
+    wanted: TopicSpec,
+    view: TopicView,
+    cluster: ClusterState,
+    known: int | None,
+) -> Plan:
+    ending = meta.has_finalizer and namespace_terminating(context, meta.namespace)
+    return topics.plan_deletion(meta, wanted, view, cluster, known, ending, context.now())
+
+
+def namespace_terminating(context: Context, namespace: str) -> bool:
+    """Whether the namespace itself is being deleted; False where that cannot be read."""
+    try:
+        found: dict[str, Any] | None = context.kube.get("v1", "Namespace", "", namespace)
+    except KubeError as error:
+        if error.code != 403:
+            raise
+        return False
+    return found is not None and "deletionTimestamp" in found["metadata"]
+
+
+def _carry_out(context: Context, zookeeper: ZooKeeper | None, body: Body, plan: Plan) -> float:
+    # What a step is about to do is told only after it was done.
+    if not apply.carry_out(context, zookeeper, body, plan.steps):
+        return apply.SOON_SECONDS
+    if plan.conditions or plan.fields:
+        apply.write_status(context, body, plan.conditions, plan.fields, plan.events)
+    else:
+        for event in plan.events:
+            context.kube.tell(body, event)
+    return plan.again

@@ -1,0 +1,139 @@
+"""Composition root of the operator: environment to settings, and everything that runs, in order.
+
+Start: HTTP pages, Lease, then loops. Stop: loops after their passes, ZooKeeper, Lease, pages. A
+lost Lease ends the process, since another operator may act from then on; the kubelet starts it
+again and it waits.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from odradek_operator import health, kube
+from odradek_operator.apply import Context
+from odradek_operator.driver_objects import Platform
+from odradek_operator.engine import Engine, Store
+from odradek_operator.kube import Kube
+from odradek_operator.lease import Lease
+from odradek_operator.passes import Passes
+from odradek_operator.zookeeper import Pool
+
+HEALTH_PORT = 8080
+METRICS_PORT = 9406
+LEASE_NAME = "odradek-operator"
+
+log = logging.getLogger(__name__)
+
+
+class SettingsError(ValueError):
+    """An environment variable is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the operator's Deployment decides."""
+
+    broker_image: str
+    platform: Platform
+    namespace: str
+    identity: str
+    health_port: int = HEALTH_PORT
+    metrics_port: int = METRICS_PORT
+
+
+def read_settings(environment: Mapping[str, str]) -> Settings:
+    """Read the environment, raising SettingsError for what is missing."""
+
+    def require(name: str) -> str:
+        if not environment.get(name):
+            raise SettingsError(f"environment variable {name} is not set")
+        return environment[name]
+
+    pod = environment.get("POD_NAME")
+    return Settings(
+        broker_image=require("ODRADEK_BROKER_IMAGE"),
+        platform=Platform(
+            image=require("ODRADEK_SPARK_IMAGE"),
+            pull_policy=environment.get("ODRADEK_IMAGE_PULL_POLICY") or "IfNotPresent",
+            service_account=require("ODRADEK_SPARK_SERVICE_ACCOUNT"),
+        ),
+        namespace=environment.get("POD_NAMESPACE") or "default",
+        # Outside a pod nothing tells one process from the next on the same host.
+        identity=pod or f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}",
+        health_port=int(environment.get("ODRADEK_HEALTH_PORT") or HEALTH_PORT),
+        metrics_port=int(environment.get("ODRADEK_METRICS_PORT") or METRICS_PORT),
+    )
+
+
+class Runtime:
+    """Everything that runs, from `start` to `stop`."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        api: Kube | None = None,
+        lost: Callable[[], None] | None = None,
+    ) -> None:
+        self._api = api or kube.connect()
+        self._lease = Lease(
+            self._api, settings.namespace, LEASE_NAME, settings.identity, lost or _end_process
+        )
+        self._api.guard = self._lease.check
+        self._zookeepers = Pool(self._lease.check)
+        store = Store()
+        context = Context(
+            kube=self._api,
+            zookeepers=self._zookeepers,
+            broker_image=settings.broker_image,
+            platform=settings.platform,
+            remember=store.put,
+            forget=store.drop,
+        )
+        self.engine = Engine(store, Passes(context, store).reconcile)
+        self._context = context
+        self._pages = [
+            health.Pages(
+                settings.health_port, {"/healthz": self._healthz, "/readyz": self._readyz}
+            ),
+            health.Pages(settings.metrics_port, {"/metrics": health.show_metrics}),
+        ]
+        self._acquired = False
+
+    @property
+    def context(self) -> Context:
+        """What effects go through."""
+        return self._context
+
+    def start(self) -> bool:
+        """Wait until this operator may act; False if it was stopped before."""
+        self._acquired = self._lease.acquire()
+        return self._acquired
+
+    def stop(self) -> None:
+        """End everything; passes under way are finished."""
+        self.engine.stop()
+        self._zookeepers.close()
+        self._lease.release()
+        for pages in self._pages:
+            pages.close()
+
+    def _healthz(self) -> health.Page:
+        stuck = self.engine.stuck
+        if stuck:
+            return health.say(False, f"loops do not go on: {', '.join(stuck)}")
+        if self._acquired and not self._lease.held:
+            return health.say(False, "the Lease is lost")
+        return health.say(True, "ok" if self._acquired else "waiting for the Lease")
+
+    def _readyz(self) -> health.Page:
+        return health.say(self._lease.held, "holds the Lease" if self._lease.held else "waits")
+
+
+def _end_process() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
