@@ -1,0 +1,86 @@
+"""Argo CD's Lua judges every status that the operator writes as a reader of it would."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import lupa
+import pytest
+import yaml
+
+from odradek_operator import status
+from tests.cluster.settings import REPO
+
+NOW = datetime(2026, 11, 21, tzinfo=UTC)
+
+
+@pytest.fixture(scope="module")
+def health() -> Any:
+    """The Lua of the example as a function of a resource."""
+    config = yaml.safe_load((REPO / "examples/argocd/argocd-cm.yaml").read_text())
+    customizations = yaml.safe_load(config["data"]["resource.customizations"])
+    (lua,) = [entry["health.lua"] for entry in customizations.values()]
+    runtime = lupa.LuaRuntime()
+    function = runtime.eval(f"function(obj) {lua} end")
+
+    def judge(resource: dict[str, Any]) -> tuple[str, str]:
+        found = function(runtime.table_from(resource, recursive=True))
+        return found["status"], found["message"]
+
+    return judge
+
+
+def resource(
+    conditions: tuple[status.Condition, ...],
+    *,
+    observed: int = 3,
+    spec: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    return {
+        "metadata": {"generation": 3},
+        "spec": spec or {},
+        "status": {
+            "observedGeneration": observed,
+            "conditions": status.merge_conditions([], conditions, observed, NOW),
+        },
+    }
+
+
+def test_ready_is_healthy(health: Any) -> None:
+    assert health(resource(status.ready("Synced", "as wanted"))) == ("Healthy", "as wanted")
+
+
+def test_rolling_change_is_progressing_not_degraded(health: Any) -> None:
+    rolling = resource(status.progressing("Rolling", "broker 2 restarts"))
+    assert health(rolling) == ("Progressing", "broker 2 restarts")
+
+
+def test_what_waits_for_somebody_is_degraded(health: Any) -> None:
+    refused = resource(status.stalled("ReplicationFactorTooHigh", "4 replicas on 3 brokers"))
+    assert health(refused) == ("Degraded", "4 replicas on 3 brokers")
+
+
+def test_verdict_on_an_older_generation_does_not_count(health: Any) -> None:
+    assert health(resource(status.ready("Synced"), observed=2))[0] == "Progressing"
+    assert health(resource(status.stalled("Refused", "no"), observed=2))[0] == "Progressing"
+
+
+def test_new_resource_is_progressing(health: Any) -> None:
+    fresh = {"metadata": {"generation": 1}, "spec": {}, "status": {"observedGeneration": -1}}
+    assert health(fresh)[0] == "Progressing"
+    assert health({"metadata": {"generation": 1}, "spec": {}})[0] == "Progressing"
+
+
+@pytest.mark.parametrize("spec", [{"paused": True}, {"job": {"suspend": True}}], ids=str)
+def test_paused_is_suspended(health: Any, spec: dict[str, Any]) -> None:
+    assert health(resource(status.progressing("Paused", "paused"), spec=spec))[0] == "Suspended"
+
+
+def test_running_job_is_not_suspended(health: Any) -> None:
+    running = resource(status.ready("Running"), spec={"paused": False, "job": {"suspend": False}})
+    assert health(running)[0] == "Healthy"
+
+
+def test_the_entry_covers_all_kinds_of_the_group() -> None:
+    config = yaml.safe_load((REPO / "examples/argocd/argocd-cm.yaml").read_text())
+    customizations = yaml.safe_load(config["data"]["resource.customizations"])
+    assert list(customizations) == ["odradek.io/*"]

@@ -1,0 +1,72 @@
+"""A real ZooKeeper starts from the chart's own configuration, and the chart's probes judge it."""
+
+import subprocess
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from odradek import zookeeper as embedded
+from tests.support import helm, zookeeper
+from tests.support.helm import Manifest
+
+START_SECONDS = 60
+
+
+def probe(name: str, port: int) -> subprocess.CompletedProcess[str]:
+    """Run a probe's command as the kubelet would, at another port."""
+    (stateful,) = [o for o in helm.template() if o["kind"] == "StatefulSet"]
+    (container,) = stateful["spec"]["template"]["spec"]["containers"]
+    command = [part.replace("2181", str(port)) for part in container[name]["exec"]["command"]]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+
+
+@pytest.fixture(scope="module")
+def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """The client port of a server that has the chart's zoo.cfg, but for its folder and port."""
+    home = tmp_path_factory.mktemp("zookeeper")
+    free = zookeeper.free_port()
+    config_map: Manifest
+    (config_map,) = [
+        o
+        for o in helm.template()
+        if o["kind"] == "ConfigMap" and o["metadata"]["name"] == "zookeeper"
+    ]
+    lines = config_map["data"]["zoo.cfg"].replace("dataDir=/data", f"dataDir={home}/data")
+    config = home / "zoo.cfg"
+    config.write_text(lines.replace("clientPort=2181", f"clientPort={free}"))
+    with (home / "log").open("wb") as log:
+        server = subprocess.Popen(embedded.command(config), stdout=log, stderr=log)
+    deadline = time.monotonic() + START_SECONDS
+    while probe("livenessProbe", free).returncode and time.monotonic() < deadline:
+        assert server.poll() is None, (home / "log").read_text()[-2000:]
+        time.sleep(0.2)
+    yield free
+    server.terminate()
+    server.wait()
+
+
+@pytest.mark.parametrize("name", ["readinessProbe", "livenessProbe"])
+def test_probes_pass_on_a_server_that_serves(port: int, name: str) -> None:
+    assert probe(name, port).returncode == 0
+
+
+@pytest.mark.parametrize("name", ["readinessProbe", "livenessProbe"])
+def test_probes_fail_where_nobody_listens(name: str) -> None:
+    assert probe(name, zookeeper.free_port()).returncode != 0
+
+
+def test_four_letter_words_beyond_the_three_are_refused(port: int) -> None:
+    command = f"exec 3<>/dev/tcp/127.0.0.1/{port} && echo conf >&3 && cat <&3"
+    answer = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=30)
+    assert "not in the whitelist" in answer.stdout
+
+
+def test_log_level_reaches_both_logging_libraries() -> None:
+    (config_map,) = [
+        o
+        for o in helm.template({"zookeeper": {"logLevel": "DEBUG"}})
+        if o["kind"] == "ConfigMap" and o["metadata"]["name"] == "zookeeper"
+    ]
+    assert '<root level="DEBUG">' in config_map["data"]["logback.xml"]
+    assert config_map["data"]["log4j.properties"].startswith("log4j.rootLogger=DEBUG, CONSOLE\n")
