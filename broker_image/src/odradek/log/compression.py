@@ -1,9 +1,10 @@
 """The four codecs of record batches, with bounded output.
 
-gzip and zstd are plain streams. lz4 is the frame format. snappy is what Java clients write (the
-xerial block stream: an 8-byte mark, two versions, then length-prefixed raw blocks) or, from other
-clients, one raw block. Decompression never produces more than `limit` bytes: a bomb costs the
-limit, not the machine (CVE-2023-34455 and its kin).
+gzip and zstd are plain streams. lz4 is the frame format with independent blocks of 64 KiB, all that
+Kafka's Java reader accepts. snappy is what Java clients write (the xerial block stream: an 8-byte
+mark, two versions, then length-prefixed raw blocks) or, from other clients, one raw block.
+Decompression never produces more than `limit` bytes: a bomb costs the limit, not the machine
+(CVE-2023-34455 and its kin).
 """
 
 import struct
@@ -19,6 +20,11 @@ CODECS = {"uncompressed": NONE, "gzip": GZIP, "snappy": SNAPPY, "lz4": LZ4, "zst
 _XERIAL = b"\x82SNAPPY\x00"
 _XERIAL_HEAD = _XERIAL + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK = 32 * 1024
+# Frame mark, flags (version 1, independent blocks), block size 64 KiB, check byte of those two.
+_LZ4_HEAD = bytes.fromhex("04224d18604082")
+_LZ4_BLOCK = 64 * 1024
+_LZ4_STORED = 0x80000000
+_LZ4_END = bytes(4)
 _FIRST_GUESS = 64 * 1024
 
 View = bytes | bytearray | memoryview
@@ -38,8 +44,9 @@ def compress(codec: int, data: View) -> bytes:
         return bytes(data)
     if codec == SNAPPY:
         return _compress_xerial(data)
-    module = {GZIP: cramjam.gzip, LZ4: cramjam.lz4, ZSTD: cramjam.zstd}[codec]
-    return bytes(module.compress(data))
+    if codec == LZ4:
+        return _compress_lz4(data)
+    return bytes((cramjam.gzip if codec == GZIP else cramjam.zstd).compress(data))
 
 
 def decompress(codec: int, data: View, limit: int) -> bytes | memoryview:
@@ -70,6 +77,20 @@ def _into_bounded(into: Callable[[View, bytearray], int], data: View, limit: int
             if size >= limit:
                 raise CompressionError(f"more than {limit} bytes", too_large=True) from error
         size = min(limit, size * 4)
+
+
+def _compress_lz4(data: View) -> bytes:
+    view = memoryview(data)
+    parts = [_LZ4_HEAD]
+    for start in range(0, len(view), _LZ4_BLOCK):
+        plain = view[start : start + _LZ4_BLOCK]
+        block = bytes(cramjam.lz4.compress_block(plain, store_size=False))
+        if len(block) < len(plain):
+            parts += [struct.pack("<I", len(block)), block]
+        else:
+            parts += [struct.pack("<I", len(plain) | _LZ4_STORED), bytes(plain)]
+    parts.append(_LZ4_END)
+    return b"".join(parts)
 
 
 def _compress_xerial(data: View) -> bytes:

@@ -1,0 +1,166 @@
+"""Idempotent producers: each batch once, in order; the state survives restarts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from odradek.config import TopicConfig
+from odradek.log import producers
+from odradek.log.batch import Origin
+from odradek.log.log import AppendInfo, Log
+from odradek.protocol.errors import ErrorCode, KafkaError
+from tests.support.logs import START_MS, Partition, batch, read_all
+
+MAX = producers.MAX_SEQUENCE
+
+
+def send(log: Log, sequence: int, count: int = 1, epoch: int = 0, pid: int = 5) -> AppendInfo:
+    values = [b"%d" % (sequence + number) for number in range(count)]
+    data = batch(*values, producer_id=pid, producer_epoch=epoch, base_sequence=sequence)
+    return log.append_as_leader(data, 0)
+
+
+def refused(log: Log, sequence: int, epoch: int = 0, count: int = 1) -> ErrorCode:
+    with pytest.raises(KafkaError) as caught:
+        send(log, sequence, count, epoch)
+    return caught.value.code
+
+
+@pytest.fixture
+def partition(tmp_path: Path) -> Partition:
+    return Partition(tmp_path / "topic-0", TopicConfig(segment_bytes=400))
+
+
+@pytest.fixture
+def log(partition: Partition) -> Log:
+    return partition.open(clean=True)
+
+
+def test_a_repeat_of_the_last_five_batches_gets_its_first_offset_back(log: Log) -> None:
+    first = [send(log, number * 3, 3) for number in range(6)]
+    for number in range(1, 6):
+        again = send(log, number * 3, 3)
+        assert again.duplicate
+        assert (again.base_offset, again.last_offset) == (
+            first[number].base_offset,
+            first[number].last_offset,
+        )
+    assert log.log_end_offset == 18
+    assert refused(log, 0, count=3) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_a_gap_and_a_partial_repeat_are_out_of_order(log: Log) -> None:
+    send(log, 0, 3)
+    for sequence in (1, 2, 4, 100):
+        assert refused(log, sequence) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert send(log, 3).base_offset == 3
+
+
+def test_an_unknown_producer_may_start_anywhere(log: Log) -> None:
+    assert send(log, 777).base_offset == 0
+    assert send(log, 778).base_offset == 1
+
+
+def test_a_new_epoch_starts_at_zero_and_fences_the_old(log: Log) -> None:
+    send(log, 0)
+    assert refused(log, 1, epoch=1) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    send(log, 0, epoch=1)
+    assert refused(log, 1, epoch=0) is ErrorCode.INVALID_PRODUCER_EPOCH
+
+
+def test_sequences_wrap_to_zero(log: Log) -> None:
+    send(log, MAX)
+    assert refused(log, 1) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert send(log, 0).base_offset == 1
+
+
+def test_a_batch_may_span_the_wrap_and_be_repeated(log: Log) -> None:
+    first = send(log, MAX - 1, 4)
+    assert send(log, MAX - 1, 4).duplicate
+    assert send(log, 2).base_offset == first.last_offset + 1
+
+
+def test_followers_take_what_the_leader_took(log: Log, tmp_path: Path) -> None:
+    for number in range(4):
+        send(log, number)
+    other = Partition(tmp_path / "other-0").open(clean=True)
+    with log.read(0, 1 << 20).region as region:  # type: ignore[union-attr]
+        other.append_as_follower(region.read())
+    assert send(other, 2).duplicate
+    assert refused(other, 9) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    other.close()
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_state_survives_a_restart(partition: Partition, log: Log, clean: bool) -> None:
+    for number in range(20):
+        send(log, number)
+    assert len(log.segments) > 2
+    if clean:
+        partition.close(log)
+    else:
+        partition.crash(log)
+    log = partition.open(clean=clean)
+    assert send(log, 19).duplicate
+    assert refused(log, 21) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert send(log, 20).base_offset == 20
+
+
+def test_damaged_snapshots_cost_nothing_but_a_scan(partition: Partition, log: Log) -> None:
+    for number in range(20):
+        send(log, number)
+    partition.close(log)
+    snapshots = sorted(partition.folder.glob("*.snapshot"))
+    assert len(snapshots) > 2
+    for number, path in enumerate(snapshots):
+        path.write_bytes([b"", b"\0" * 56, path.read_bytes()[:-1], b"garbage" * 9][number % 4])
+    log = partition.open(clean=True)
+    assert refused(log, 30) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert send(log, 20).base_offset == 20
+
+
+def test_truncation_forgets_what_was_cut(partition: Partition, log: Log) -> None:
+    for number in range(20):
+        send(log, number)
+    log.truncate_to(7)
+    assert refused(log, 8) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert send(log, 7).base_offset == 7
+    assert [one.value for one in read_all(log)] == [b"%d" % number for number in range(8)]
+
+
+def test_silent_producers_expire(partition: Partition, log: Log) -> None:
+    send(log, 0)
+    partition.clock.advance(7 * 24 * 3_600_000)
+    log.expire_producers()
+    assert len(log.producers) == 0
+    assert send(log, 50).base_offset == 1
+
+
+def test_coordinators_are_checked_for_epochs_only(log: Log) -> None:
+    data = batch(b"a", producer_id=5, producer_epoch=3, base_sequence=-1)
+    log.append_as_leader(data, 0, origin=Origin.COORDINATOR)
+    log.append_as_leader(data, 0, origin=Origin.COORDINATOR)
+    assert log.log_end_offset == 2
+    old = batch(b"a", producer_id=5, producer_epoch=2, base_sequence=-1)
+    with pytest.raises(KafkaError) as caught:
+        log.append_as_leader(old, 0, origin=Origin.COORDINATOR)
+    assert caught.value.code is ErrorCode.INVALID_PRODUCER_EPOCH
+
+
+def test_snapshot_bytes_are_kafkas() -> None:
+    """Bytes of a snapshot as Kafka 2.8.2's ProducerStateManager reads them (PidSnapshot, version 1)."""
+    states = producers.ProducerStates(1000)
+    from odradek.log import batch as codec
+
+    data = batch(b"a", b"b", producer_id=7, producer_epoch=2, base_sequence=10)
+    states.update(codec.parse(data))
+    encoded = states.encode()
+    assert encoded[:2] == b"\x00\x01"
+    assert encoded[6:10] == b"\x00\x00\x00\x01"
+    assert encoded[10:].hex() == (
+        "0000000000000007" "0002" "0000000b" "0000000000000001" "00000001"
+        + START_MS.to_bytes(8, "big").hex() + "ffffffff" "ffffffffffffffff"
+    )  # fmt: skip
+    assert producers.decode(encoded)[0].last_sequence == 11
