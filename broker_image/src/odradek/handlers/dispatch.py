@@ -94,6 +94,16 @@ SERVED: Mapping[int, Served] = {
     key: Served(APIS[key], lowest, highest, handle)
     for key, (lowest, highest, handle) in _HANDLERS.items()
 }
+# What the controller sends to make this broker know, and what clients send before they ask.
+_BEFORE_METADATA = frozenset(
+    {
+        ApiKey.LEADER_AND_ISR,
+        ApiKey.STOP_REPLICA,
+        ApiKey.UPDATE_METADATA,
+        ApiKey.CONTROLLED_SHUTDOWN,
+        ApiKey.API_VERSIONS,
+    }
+)
 ADVERTISED = tuple(
     ApiVersion(api_key=key, min_version=served.lowest, max_version=served.highest)
     for key, served in SERVED.items()
@@ -127,6 +137,9 @@ class Dispatcher:
             request, _ = codec.decode(served.api.request, version, frame, position)
         except MalformedError as error:
             raise ProtocolViolation(str(error)) from error
+        if not self._broker.metadata.is_told and header.api_key not in _BEFORE_METADATA:
+            # Nothing is known of the cluster yet, and "unknown topic" would be a lie.
+            await self._broker.metadata.wait_until_told()
         answer = await served.handle(
             self._broker, request, Call(version, header.client_id, self._listener, peer.host)
         )

@@ -9,6 +9,7 @@ and lets those look who wait for a topic.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -56,6 +57,7 @@ class MetadataCache:
         self.controller_id = -1
         self.brokers: dict[int, BrokerInfo] = {}
         self.topics: dict[str, dict[int, PartitionInfo]] = {}
+        self._told = asyncio.Event()
         self._answers: dict[Hashable, bytes] = {}
         self._waiting: Purgatory[str] = Purgatory()
 
@@ -84,6 +86,7 @@ class MetadataCache:
                 tuple(state.offline_replicas),
             )
         self.version += 1
+        self._told.set()
         self._answers.clear()
         self._waiting.wake(_EVERY_TOPIC)
 
@@ -93,6 +96,15 @@ class MetadataCache:
             partitions.pop(index, None)
             if not partitions:
                 del self.topics[topic]
+
+    @property
+    def is_told(self) -> bool:
+        """Whether the controller has told anything yet."""
+        return self._told.is_set()
+
+    async def wait_until_told(self) -> None:
+        """Wait for the first UpdateMetadata."""
+        await self._told.wait()
 
     def endpoint(self, broker_id: int, listener: str) -> tuple[str, int] | None:
         """(host, port) of a live broker on the named listener."""
@@ -142,6 +154,7 @@ class MetadataCache:
 
     def close(self) -> None:
         """End every wait."""
+        self._told.set()
         self._waiting.close()
 
 

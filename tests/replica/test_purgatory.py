@@ -1,0 +1,53 @@
+"""Waiting operations wake by key, by condition, by time."""
+
+import asyncio
+
+from odradek.replica.purgatory import Purgatory
+
+
+async def test_wake_of_a_watched_key_ends_the_wait() -> None:
+    purgatory: Purgatory[str] = Purgatory()
+    waiting = asyncio.create_task(purgatory.wait(["a", "b"], 60_000))
+    await asyncio.sleep(0)
+    purgatory.wake("c")
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    purgatory.wake("b")
+    assert await waiting is True
+
+
+async def test_wake_with_a_condition_that_does_not_hold_lets_the_operation_wait_on() -> None:
+    purgatory: Purgatory[str] = Purgatory()
+    holds = False
+    waiting = asyncio.create_task(purgatory.wait(["a"], 60_000, lambda: holds))
+    await asyncio.sleep(0)
+    purgatory.wake("a")
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    holds = True
+    purgatory.wake("a")
+    assert await waiting is True
+
+
+async def test_time_over_ends_the_wait_with_false() -> None:
+    assert await Purgatory[str]().wait(["a"], 1) is False
+
+
+async def test_nothing_is_kept_after_a_wait_however_it_ended() -> None:
+    purgatory: Purgatory[str] = Purgatory()
+    await purgatory.wait(["a", "b"], 1)
+    cancelled = asyncio.create_task(purgatory.wait(["a"], 60_000))
+    await asyncio.sleep(0)
+    assert len(purgatory) == 1
+    cancelled.cancel()
+    await asyncio.gather(cancelled, return_exceptions=True)
+    assert len(purgatory) == 0
+
+
+async def test_close_ends_every_wait_and_refuses_new_ones() -> None:
+    purgatory: Purgatory[str] = Purgatory()
+    waiting = asyncio.create_task(purgatory.wait(["a"], 60_000))
+    await asyncio.sleep(0)
+    purgatory.close()
+    assert await waiting is False
+    assert await purgatory.wait(["a"], 60_000) is False

@@ -1,0 +1,343 @@
+"""What a replica manager acknowledges, shows and refuses (rows R2, R3, R4, C2)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from kazoo.exceptions import ConnectionLoss
+
+from odradek.log.batch import Origin
+from odradek.protocol.errors import ErrorCode
+from odradek.replica.appends import AppendOutcome
+from odradek.replica.reads import CONSUMER, FetchLimits, FetchResult, FetchWish, release
+from odradek.zk import znodes
+from tests.support import logs
+from tests.support.replicas import KEY, Replicas
+
+PATH = znodes.state_path(KEY.topic, KEY.partition)
+
+
+@pytest.fixture
+async def broker(tmp_path: Path) -> AsyncIterator[Replicas]:
+    async with Replicas(tmp_path) as replicas:
+        yield replicas
+
+
+async def produce(
+    broker: Replicas, *values: bytes, acks: int = -1, timeout_ms: int = 0
+) -> AppendOutcome:
+    records = logs.batch(*values)
+    return (await broker.manager.append([(KEY, records)], acks, timeout_ms, Origin.CLIENT))[0]
+
+
+async def fetch(
+    broker: Replicas, offset: int, replica: int = CONSUMER, wait_ms: int = 0, **limits: int
+) -> FetchResult:
+    wish = FetchWish(KEY, offset, limits.get("partition_bytes", 1 << 20))
+    asked = FetchLimits(wait_ms, limits.get("min_bytes", 1), limits.get("max_bytes", 1 << 20))
+    return (await broker.manager.fetch([wish], replica, asked))[0]
+
+
+def size(result: FetchResult) -> int:
+    length = result.region.length if result.region is not None else 0
+    release([result])
+    return length
+
+
+async def test_single_replica_acknowledges_at_once(broker: Replicas) -> None:
+    await broker.lead()
+    outcome = await produce(broker, b"a", b"b")
+    assert (outcome.error, outcome.base_offset) == (ErrorCode.NONE, 0)
+    assert size(await fetch(broker, 0)) > 0
+
+
+async def test_acks_all_waits_for_the_followers_fetch(broker: Replicas) -> None:
+    await broker.lead(isr=(1, 2), replicas=(1, 2))
+    waiting = asyncio.create_task(produce(broker, b"a", timeout_ms=60_000))
+    await asyncio.sleep(0)
+    release([await fetch(broker, 0, replica=2)])
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    await fetch(broker, 1, replica=2)
+    assert (await waiting).error is ErrorCode.NONE
+
+
+async def test_acks_all_times_out_without_the_follower(broker: Replicas) -> None:
+    await broker.lead(isr=(1, 2), replicas=(1, 2))
+    assert (await produce(broker, b"a", timeout_ms=1)).error is ErrorCode.REQUEST_TIMED_OUT
+
+
+async def test_acks_one_does_not_wait(broker: Replicas) -> None:
+    await broker.lead(isr=(1, 2), replicas=(1, 2))
+    assert (await produce(broker, b"a", acks=1)).error is ErrorCode.NONE
+
+
+async def test_consumer_sees_only_below_the_high_watermark_and_follower_up_to_the_end(
+    broker: Replicas,
+) -> None:
+    await broker.lead(isr=(1, 2), replicas=(1, 2))
+    await produce(broker, b"a", acks=1)
+    assert size(await fetch(broker, 0)) == 0
+    assert size(await fetch(broker, 0, replica=2)) > 0
+    await fetch(broker, 1, replica=2)
+    assert size(await fetch(broker, 0)) > 0
+
+
+async def test_too_few_in_sync_replicas_refuse_before_writing(tmp_path: Path) -> None:
+    async with Replicas(tmp_path, min_insync_replicas="2") as broker:
+        await broker.lead(isr=(1,), replicas=(1, 2))
+        assert (await produce(broker, b"a")).error is ErrorCode.NOT_ENOUGH_REPLICAS
+        assert broker.manager.partitions[KEY].log.log_end_offset == 0
+        assert (await produce(broker, b"a", acks=1)).error is ErrorCode.NONE
+
+
+async def test_in_sync_set_that_shrank_meanwhile_is_told_after_the_append(tmp_path: Path) -> None:
+    async with Replicas(tmp_path, min_insync_replicas="2") as broker:
+        await broker.lead(isr=(1, 2), replicas=(1, 2))
+        waiting = asyncio.create_task(produce(broker, b"a", timeout_ms=60_000))
+        await asyncio.sleep(0)
+        await confirm_shrink(broker)
+        assert (await waiting).error is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+
+
+async def confirm_shrink(broker: Replicas) -> None:
+    """Let every follower lag, and write the shrunk set."""
+    partition = broker.manager.partitions[KEY]
+    broker.session.znodes[PATH] = b"", partition.zk_version
+    broker.clock.now += broker.config.replica_lag_time_max_ms + 1
+    change = partition.propose_shrink()
+    assert change is not None
+    await settle(broker, change)
+
+
+async def settle(broker: Replicas, change: object) -> None:
+    writer = broker.manager.isr_writer
+    running = asyncio.create_task(writer.run())
+    writer.submit(change)  # type: ignore[arg-type]
+    while broker.manager.partitions[KEY].isr.pending is not None:
+        await asyncio.sleep(0.001)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_shrink_releases_the_high_watermark_only_when_zookeeper_confirmed(
+    broker: Replicas,
+) -> None:
+    await broker.lead(isr=(1, 2), replicas=(1, 2))
+    await produce(broker, b"a", acks=1)
+    partition = broker.manager.partitions[KEY]
+    broker.clock.now += broker.config.replica_lag_time_max_ms + 1
+    change = partition.propose_shrink()
+    assert change is not None
+    partition.advance_high_watermark()
+    assert partition.high_watermark == 0
+    broker.session.znodes[PATH] = b"", partition.zk_version
+    await settle(broker, change)
+    assert partition.high_watermark == 1
+    assert znodes.decode_state(PATH, broker.session.znodes[PATH][0]).isr == (1,)
+
+
+async def test_refused_change_is_withdrawn_and_commits_nothing(broker: Replicas) -> None:
+    await broker.lead(isr=(1, 2), replicas=(1, 2))
+    await produce(broker, b"a", acks=1)
+    partition = broker.manager.partitions[KEY]
+    broker.clock.now += broker.config.replica_lag_time_max_ms + 1
+    change = partition.propose_shrink()
+    assert change is not None
+    broker.session.znodes[PATH] = (
+        znodes.encode_state(
+            znodes.PartitionState(
+                znodes.BrokerId(2),
+                znodes.LeaderEpoch(1),
+                (znodes.BrokerId(2),),
+                znodes.ControllerEpoch(2),
+            )
+        ),
+        partition.zk_version + 5,
+    )
+    await settle(broker, change)
+    assert partition.isr.committed == (1, 2)
+    assert partition.high_watermark == 0
+
+
+async def test_change_whose_answer_was_lost_is_found_written(broker: Replicas) -> None:
+    await broker.lead(isr=(1, 2), replicas=(1, 2))
+    partition = broker.manager.partitions[KEY]
+    broker.session.lost_answers.append(ConnectionLoss())
+    broker.session.znodes[PATH] = b"", partition.zk_version
+    await produce(broker, b"a", acks=1)
+    broker.clock.now += broker.config.replica_lag_time_max_ms + 1
+    change = partition.propose_shrink()
+    assert change is not None
+    await settle(broker, change)
+    assert partition.isr.committed == (1,)
+    assert partition.zk_version == broker.session.znodes[PATH][1]
+
+
+async def test_new_leader_epoch_forgets_a_change_under_way(broker: Replicas) -> None:
+    await broker.lead(isr=(1, 2), replicas=(1, 2))
+    await produce(broker, b"a", acks=1)
+    partition = broker.manager.partitions[KEY]
+    broker.clock.now += broker.config.replica_lag_time_max_ms + 1
+    change = partition.propose_shrink()
+    assert change is not None
+    await broker.lead(isr=(1, 2), replicas=(1, 2), epoch=1)
+    assert partition.isr.pending is None
+    assert not partition.confirm(change, 99)
+    assert partition.isr.committed == (1, 2)
+
+
+async def test_caught_up_follower_is_proposed_for_the_set(broker: Replicas) -> None:
+    await broker.lead(isr=(1,), replicas=(1, 2))
+    await produce(broker, b"a")
+    await fetch(broker, 0, replica=2, wait_ms=0)
+    partition = broker.manager.partitions[KEY]
+    assert partition.isr.pending is None
+    await fetch(broker, 1, replica=2)
+    assert partition.isr.pending == (1, 2)
+
+
+async def test_follower_behind_the_leaders_epoch_start_does_not_join(broker: Replicas) -> None:
+    await broker.lead(isr=(1, 2), replicas=(1, 2))
+    await produce(broker, b"a", acks=1)
+    await broker.lead(isr=(1,), replicas=(1, 2), epoch=1)
+    partition = broker.manager.partitions[KEY]
+    await fetch(broker, 0, replica=2)
+    assert partition.isr.pending is None
+    await fetch(broker, 1, replica=2)
+    assert partition.isr.pending == (1, 2)
+
+
+async def test_uncertain_session_refuses_what_only_this_broker_vouches_for(
+    broker: Replicas,
+) -> None:
+    await broker.lead(isr=(1,), replicas=(1, 2))
+    broker.session.deadline = 0.0
+    assert (await produce(broker, b"a")).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert broker.manager.partitions[KEY].log.log_end_offset == 0
+
+
+async def test_uncertain_session_still_acknowledges_what_a_follower_has(broker: Replicas) -> None:
+    await broker.lead(isr=(1, 2), replicas=(1, 2))
+    broker.session.deadline = 0.0
+    waiting = asyncio.create_task(produce(broker, b"a", timeout_ms=60_000))
+    await asyncio.sleep(0)
+    await fetch(broker, 1, replica=2)
+    assert (await waiting).error is ErrorCode.NONE
+
+
+async def test_uncertain_session_serves_a_partition_that_has_no_other_replica(
+    broker: Replicas,
+) -> None:
+    await broker.lead()
+    broker.session.deadline = 0.0
+    assert (await produce(broker, b"a")).error is ErrorCode.NONE
+
+
+async def test_lost_leadership_ends_waiting_produces_with_not_leader(broker: Replicas) -> None:
+    await broker.lead(isr=(1, 2), replicas=(1, 2))
+    waiting = asyncio.create_task(produce(broker, b"a", timeout_ms=60_000))
+    await asyncio.sleep(0)
+    await broker.take(leader=2, isr=(1, 2), replicas=(1, 2), epoch=1)
+    assert (await waiting).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+async def test_produce_survives_a_new_epoch_of_the_same_leader(broker: Replicas) -> None:
+    await broker.lead(isr=(1, 2, 3), replicas=(1, 2, 3))
+    waiting = asyncio.create_task(produce(broker, b"a", timeout_ms=60_000))
+    await asyncio.sleep(0)
+    await broker.lead(isr=(1, 2), replicas=(1, 2, 3), epoch=1)
+    await fetch(broker, 1, replica=2)
+    assert (await waiting).error is ErrorCode.NONE
+
+
+async def test_old_controller_is_refused(broker: Replicas) -> None:
+    await broker.take(leader=1, controller_epoch=5)
+    assert await broker.take(leader=1, epoch=1, controller_epoch=4) == (
+        ErrorCode.STALE_CONTROLLER_EPOCH,
+        {},
+    )
+
+
+async def test_role_of_a_known_epoch_is_not_taken_again(broker: Replicas) -> None:
+    await broker.lead(epoch=3)
+    assert await broker.take(leader=2, replicas=(1, 2), epoch=3) == (
+        ErrorCode.NONE,
+        {KEY: ErrorCode.STALE_CONTROLLER_EPOCH},
+    )
+    assert broker.manager.partitions[KEY].leads
+
+
+@pytest.mark.parametrize(
+    ("epoch", "error"),
+    [(1, ErrorCode.FENCED_LEADER_EPOCH), (3, ErrorCode.UNKNOWN_LEADER_EPOCH)],
+)
+async def test_request_of_another_leader_epoch_is_refused(
+    broker: Replicas, epoch: int, error: ErrorCode
+) -> None:
+    await broker.lead(epoch=2)
+    wish = FetchWish(KEY, 0, 1000, leader_epoch=epoch)
+    result = (await broker.manager.fetch([wish], CONSUMER, FetchLimits(0, 1, 1000)))[0]
+    assert result.error is error
+
+
+async def test_stranger_may_not_fetch_as_a_follower(broker: Replicas) -> None:
+    await broker.lead(replicas=(1, 2))
+    assert (await fetch(broker, 0, replica=7)).error is ErrorCode.REPLICA_NOT_AVAILABLE
+
+
+@pytest.mark.parametrize("offset", [-1, 2])
+async def test_offset_outside_the_log_is_out_of_range(broker: Replicas, offset: int) -> None:
+    await broker.lead()
+    await produce(broker, b"a")
+    assert (await fetch(broker, offset)).error is ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+async def test_fetch_waits_for_records_and_is_answered_when_they_come(broker: Replicas) -> None:
+    await broker.lead()
+    waiting = asyncio.create_task(fetch(broker, 0, wait_ms=60_000))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    await produce(broker, b"a")
+    assert size(await waiting) > 0
+
+
+async def test_fetch_with_min_bytes_waits_until_enough_is_there(broker: Replicas) -> None:
+    await broker.lead()
+    waiting = asyncio.create_task(fetch(broker, 0, wait_ms=60_000, min_bytes=150))
+    for _ in range(2):
+        await produce(broker, b"a")
+        await asyncio.sleep(0.001)
+        assert not waiting.done()
+    await produce(broker, b"a" * 100)
+    assert size(await waiting) >= 150
+
+
+async def test_first_batch_is_whole_even_beyond_the_limits(broker: Replicas) -> None:
+    await broker.lead()
+    await produce(broker, b"a" * 5000)
+    assert size(await fetch(broker, 0, partition_bytes=100, max_bytes=100)) > 5000
+
+
+async def test_deleted_replica_is_unknown_afterwards(broker: Replicas) -> None:
+    from odradek.protocol.messages.control import StopReplicaPartitionV0, StopReplicaRequest
+
+    await broker.lead()
+    await produce(broker, b"a")
+    folder = Path(broker.manager.partitions[KEY].log.directory)
+    error, errors = await broker.manager.stop_replicas(
+        StopReplicaRequest(
+            controller_id=1,
+            controller_epoch=1,
+            delete_partitions=True,
+            ungrouped_partitions=[
+                StopReplicaPartitionV0(topic_name=KEY.topic, partition_index=KEY.partition)
+            ],
+        )
+    )
+    assert (error, errors) == (ErrorCode.NONE, {KEY: ErrorCode.NONE})
+    assert not folder.exists()
+    assert (await fetch(broker, 0)).error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -1,0 +1,166 @@
+"""Real broker processes for tests, with a real ZooKeeper beside them.
+
+    with broker.Cluster(tmp_path, brokers=3) as cluster:
+        client = confluent_kafka.Producer({"bootstrap.servers": cluster.bootstrap})
+        cluster.brokers[1].kill()
+
+Each broker is a child process with its own folder, port and log file. Leaving the context kills what
+still runs.
+"""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+
+from tests.support import zookeeper
+from tests.support.zookeeper import free_port
+
+START_SECONDS = 60
+POLL_SECONDS = 0.05
+
+
+def wait_until(condition: Callable[[], bool], what: str, seconds: float = 60) -> None:
+    """Return once the condition holds; a hang becomes a failure that names `what`."""
+    until = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > until:
+            raise AssertionError(f"not within {seconds} s: {what}")
+        time.sleep(POLL_SECONDS)
+
+
+class Broker:
+    """One broker process. `settings` are Kafka's keys, on top of those every test broker has."""
+
+    def __init__(
+        self, directory: Path, broker_id: int, connect: str, settings: Mapping[str, str]
+    ) -> None:
+        self.broker_id = broker_id
+        self.port = free_port()
+        self.address = f"127.0.0.1:{self.port}"
+        self.log_dir = directory / f"data-{broker_id}"
+        self.log_path = directory / f"broker-{broker_id}.log"
+        self._properties = directory / f"broker-{broker_id}.properties"
+        self._process: subprocess.Popen[bytes] | None = None
+        values = {
+            "broker.id": str(broker_id),
+            "listeners": f"PLAINTEXT://{self.address}",
+            "log.dirs": str(self.log_dir),
+            "zookeeper.connect": connect,
+            "zookeeper.session.timeout.ms": "4000",
+            "group.initial.rebalance.delay.ms": "0",
+            **settings,
+        }
+        self._properties.write_text("".join(f"{key}={value}\n" for key, value in values.items()))
+
+    def spawn(self, *arguments: str) -> None:
+        """Start the process without waiting for it."""
+        with self.log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "odradek", "broker", str(self._properties), *arguments],
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def start(self) -> None:
+        """Start the process and wait until it is registered and serves."""
+        already = self.log_text().count(" is up\n")
+        self.spawn()
+
+        def is_up() -> bool:
+            assert self._process is not None
+            if self._process.poll() is not None:
+                raise AssertionError(f"the broker ended: {self.log_text()[-3000:]}")
+            return self.log_text().count(" is up\n") > already
+
+        wait_until(is_up, f"broker {self.broker_id} is up", START_SECONDS)
+
+    def log_text(self) -> str:
+        """What the process wrote so far, over all its starts."""
+        return self.log_path.read_text() if self.log_path.exists() else ""
+
+    @property
+    def running(self) -> bool:
+        """Whether the process lives."""
+        return self._process is not None and self._process.poll() is None
+
+    def wait(self, seconds: float = 60) -> int:
+        """Wait for the process to end by itself; its exit status."""
+        assert self._process is not None
+        return self._process.wait(seconds)
+
+    def terminate(self) -> int:
+        """SIGTERM, and the exit status."""
+        self.signal(signal.SIGTERM)
+        return self.wait()
+
+    def kill(self) -> None:
+        """SIGKILL, and wait for the end."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+
+    def signal(self, number: int) -> None:
+        """Send a signal, SIGSTOP and SIGCONT for instance."""
+        assert self._process is not None
+        os.kill(self._process.pid, number)
+
+    def connect(self) -> socket.socket:
+        """A bare connection, for what no client would send."""
+        return socket.create_connection(("127.0.0.1", self.port), 10)
+
+    def partition_folders(self, topic: str) -> list[Path]:
+        """The folders of a topic's partitions in use, not those that wait to be removed."""
+        return sorted(self.log_dir.glob(f"{topic}-[0-9]*[0-9]")) + sorted(
+            self.log_dir.glob(f"{topic}-[0-9]")
+        )
+
+
+class Cluster:
+    """ZooKeeper and brokers 1 to N; a context manager that starts and ends them."""
+
+    def __init__(
+        self, directory: Path, brokers: int = 1, settings: Mapping[str, str] | None = None
+    ) -> None:
+        self.directory = directory
+        self.zookeeper = zookeeper.Server(directory)
+        self.brokers = {
+            broker_id: Broker(directory, broker_id, self.zookeeper.connect, settings or {})
+            for broker_id in range(1, brokers + 1)
+        }
+
+    @property
+    def bootstrap(self) -> str:
+        """Every broker's address, for clients."""
+        return ",".join(broker.address for broker in self.brokers.values())
+
+    def __enter__(self) -> "Cluster":
+        try:
+            self.zookeeper.start()
+            for broker in self.brokers.values():
+                broker.start()
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._end()
+
+    def _end(self) -> None:
+        for broker in self.brokers.values():
+            with contextlib.suppress(ProcessLookupError):
+                broker.kill()
+        self.zookeeper.kill()

@@ -1,0 +1,145 @@
+"""A replica manager on real logs, with a settable clock and a ZooKeeper in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kazoo.exceptions import BadVersionError, NoNodeError
+
+from odradek import config as configuration
+from odradek.log.manager import LogManager
+from odradek.net.client import PeerClient
+from odradek.protocol.messages.control import LeaderAndIsrPartitionState, LeaderAndIsrRequest
+from odradek.replica.manager import ReplicaManager
+from odradek.replica.metadata import MetadataCache
+from odradek.replica.partition import TopicPartition
+from odradek.replica.topic_configs import TopicConfigs
+from odradek.zk.session import Stat
+
+TOPIC = "orders"
+KEY = TopicPartition(TOPIC, 0)
+
+
+@dataclass
+class FakeSession:
+    """Znodes with versions; `failures` are raised, one a write, before anything is written."""
+
+    deadline: float = float("inf")
+    znodes: dict[str, tuple[bytes, int]] = field(default_factory=dict)
+    failures: list[Exception] = field(default_factory=list)
+    # Raised after the write took place: the answer is lost.
+    lost_answers: list[Exception] = field(default_factory=list)
+
+    async def set(self, path: str, data: bytes, version: int = -1) -> Stat:
+        if self.failures:
+            raise self.failures.pop(0)
+        if path not in self.znodes:
+            raise NoNodeError
+        present = self.znodes[path][1]
+        if version not in (-1, present):
+            raise BadVersionError
+        self.znodes[path] = data, present + 1
+        if self.lost_answers:
+            raise self.lost_answers.pop(0)
+        return _stat(present + 1)
+
+    async def get(self, path: str) -> tuple[bytes, Stat]:
+        if path not in self.znodes:
+            raise NoNodeError
+        data, version = self.znodes[path]
+        return data, _stat(version)
+
+    async def get_all(self, paths: Sequence[str]) -> dict[str, tuple[bytes, Stat]]:
+        return {path: await self.get(path) for path in paths if path in self.znodes}
+
+
+def _stat(version: int) -> Stat:
+    return Stat(version=version, cversion=0, czxid=0, mzxid=0, owner=0, children=0)
+
+
+@dataclass
+class Clock:
+    """Milliseconds that move when told."""
+
+    now: int = 1_000_000
+
+    def __call__(self) -> int:
+        return self.now
+
+
+class Replicas:
+    """Broker 1 with a replica manager; `async with` ends its logs."""
+
+    def __init__(self, directory: Path, **settings: str) -> None:
+        self.config, _ = configuration.from_values(
+            {
+                "broker.id": "1",
+                "zookeeper.connect": "unused",
+                "log.dirs": str(directory / "data"),
+                **{key.replace("_", "."): value for key, value in settings.items()},
+            }
+        )
+        self.session = FakeSession()
+        self.clock = Clock()
+        self.metadata = MetadataCache()
+        topic_configs = TopicConfigs(self.config, self.session)  # type: ignore[arg-type]
+        self.logs = LogManager(self.config, "cluster", topic_configs)
+        self.logs.load()
+        self.manager = ReplicaManager(
+            self.config,
+            self.logs,
+            self.session,  # type: ignore[arg-type]
+            self.metadata,
+            self._connect,
+            topic_configs,
+            self.clock,
+        )
+
+    def _connect(self, broker_id: int) -> PeerClient | None:
+        return None
+
+    async def __aenter__(self) -> Replicas:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.manager.close()
+        self.logs.close()
+
+    async def lead(
+        self, *, isr: Sequence[int] = (1,), replicas: Sequence[int] = (1,), epoch: int = 0
+    ) -> None:
+        """Make broker 1 leader of the test partition."""
+        await self.take(leader=1, isr=isr, replicas=replicas, epoch=epoch)
+
+    async def take(
+        self,
+        *,
+        leader: int,
+        isr: Sequence[int] = (1,),
+        replicas: Sequence[int] = (1,),
+        epoch: int = 0,
+        controller_epoch: int = 1,
+    ) -> object:
+        """Send one LeaderAndIsr for the test partition; the outcome."""
+        return await self.manager.become_leader_or_follower(
+            LeaderAndIsrRequest(
+                controller_id=1,
+                controller_epoch=controller_epoch,
+                ungrouped_partition_states=[
+                    LeaderAndIsrPartitionState(
+                        topic_name=TOPIC,
+                        partition_index=0,
+                        controller_epoch=controller_epoch,
+                        leader=leader,
+                        leader_epoch=epoch,
+                        isr=list(isr),
+                        zk_version=epoch,
+                        replicas=list(replicas),
+                        is_new=True,
+                    )
+                ],
+                live_leaders=[],
+            )
+        )
