@@ -171,7 +171,7 @@ class Driver:
         return client
 
     def _start_spark(self) -> SparkSession:
-        # Spark puts folders where it stands (artifacts, spark-warehouse), and an image is read-only.
+        # Spark makes folders where it stands (artifacts, spark-warehouse); images are read-only.
         folder = tempfile.mkdtemp(prefix="odradek-")
         os.chdir(folder)
         self._closers.append(lambda: shutil.rmtree(folder, ignore_errors=True))

@@ -1,0 +1,7 @@
+"""The collector is an example with a container of its own, so it is no installed package."""
+
+import sys
+from pathlib import Path
+
+SOURCE = Path(__file__).parents[2] / "examples" / "quickstart" / "collector" / "src"
+sys.path.insert(0, str(SOURCE))
