@@ -220,7 +220,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     )
 
 
-def count_table(found: Counts, windows: int = 3) -> str:
+def count_table(found: Counts, windows: int = 2) -> str:
     """Return the rows of the newest windows, and how many windows there are."""
     minutes = sorted({row[0] for row in found.rows})
     shown = minutes[-windows:]

@@ -1,0 +1,344 @@
+"""A real API server takes what the chart and the examples say, and holds the rights they give."""
+
+import dataclasses
+import json
+import urllib.parse
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from charts.odradek.files import apply_crds
+from tests.cluster.settings import REPO
+from tests.support import apiserver, helm
+from tests.support.helm import Manifest
+from tests.support.kubectl import Kubectl, KubectlError, eventually
+
+EXAMPLES = REPO / "examples"
+RESTRICTED = "restricted-release"
+KINDS = ["kafkaclusters", "topics", "reassignments", "consumergroups"]
+
+
+@pytest.fixture(scope="module")
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[apiserver.ApiServer]:
+    """An API server with this chart installed where only restricted pods may run."""
+    with apiserver.ApiServer(tmp_path_factory.mktemp("api")) as server:
+        level = {"pod-security.kubernetes.io/enforce": "restricted"}
+        metadata = {"name": RESTRICTED, "labels": level}
+        server.kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
+        helm.run("install", "odradek", str(helm.CHART), *install_options(server))
+        yield server
+
+
+@pytest.fixture(scope="module")
+def kubectl(api: apiserver.ApiServer) -> Kubectl:
+    """kubectl with all rights, in the release's namespace."""
+    return dataclasses.replace(api.kubectl, namespace=RESTRICTED)
+
+
+def install_options(api: apiserver.ApiServer) -> list[str]:
+    """Options of helm for the release of these tests: everything that can be switched on."""
+    return [
+        f"--kubeconfig={api.kubeconfig}",
+        f"--namespace={RESTRICTED}",
+        "--set=zookeeper.replicas=3,networkPolicy.enabled=true,networkPolicy.nodeCidrs={10.0.0.0/8}",
+    ]
+
+
+def pods(objects: list[Manifest]) -> Iterator[Manifest]:
+    """The pods that the controllers would make of these objects."""
+    for found in objects:
+        if found["kind"] in ("Deployment", "StatefulSet", "Job"):
+            template = found["spec"]["template"]
+            name = f"{found['metadata']['name']}-pod"
+            metadata = template["metadata"] | {"name": name}
+            yield {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": metadata,
+                "spec": template["spec"],
+            }
+        elif found["kind"] == "Pod":
+            yield found
+
+
+def dry_run(kubectl: Kubectl, *objects: Manifest, kind: str = "create") -> str:
+    """Send objects through admission and validation; nothing is kept."""
+    text = json.dumps(listing(objects))
+    return kubectl(kind, "--dry-run=server", "--validate=strict", "-f", "-", stdin=text)
+
+
+def listing(objects: Iterable[Manifest]) -> Manifest:
+    """Several objects as the one that kubectl takes as JSON."""
+    return {"apiVersion": "v1", "kind": "List", "items": list(objects)}
+
+
+def test_every_pod_of_the_chart_is_admitted_as_restricted(kubectl: Kubectl) -> None:
+    objects = helm.template({"zookeeper": {"replicas": 3}}, namespace=RESTRICTED)
+    kubectl.apply(listing(o for o in objects if o["kind"] == "ServiceAccount"))
+    made = list(pods(objects))
+    assert {pod["metadata"]["name"] for pod in made} == {
+        "odradek-operator-pod",
+        "zookeeper-pod",
+        "odradek-crds-pod",
+        "odradek-test",
+    }
+    for pod in made:
+        pod["metadata"]["namespace"] = RESTRICTED
+        # The claim of a StatefulSet becomes a volume when its controller makes the pod.
+        if pod["metadata"]["name"] == "zookeeper-pod":
+            claim = {"name": "data", "persistentVolumeClaim": {"claimName": "data"}}
+            pod["spec"]["volumes"].append(claim)
+        dry_run(kubectl, pod)
+
+
+def test_every_value_set_is_valid_to_the_api_server(kubectl: Kubectl) -> None:
+    for values in ("quickstart/values.yaml", "helm/production.yaml"):
+        objects = helm.template(files=(EXAMPLES / values,), namespace="default")
+        missing = [o for o in objects if o["metadata"].get("namespace") == "analytics"]
+        assert bool(missing) == (values == "helm/production.yaml")
+        default = dataclasses.replace(kubectl, namespace="default")
+        dry_run(default, *(o for o in objects if o not in missing and o["kind"] != "Pod"))
+
+
+def test_ensemble_cannot_change_its_size(kubectl: Kubectl, api: apiserver.ApiServer) -> None:
+    with pytest.raises(helm.HelmError, match="could outvote the one that holds it"):
+        helm.run(
+            "upgrade",
+            "odradek",
+            str(helm.CHART),
+            *install_options(api),
+            "--set=zookeeper.replicas=5",
+            "--no-hooks",
+        )
+
+
+def test_upgrade_of_an_unchanged_release_is_accepted(
+    kubectl: Kubectl, api: apiserver.ApiServer
+) -> None:
+    options = [*install_options(api), "--no-hooks"]
+    assert "has been upgraded" in helm.run("upgrade", "odradek", str(helm.CHART), *options)
+
+
+# --- rights ---------------------------------------------------------------------------------------
+
+# An account of the release, a namespace, a verb, and a resource with its subresource or name.
+Right = tuple[str, str, str, str]
+OPERATOR = "odradek-operator"
+JOB = "odradek-spark-job"
+MAY = [
+    (OPERATOR, "other", verb, kind) for verb in ("get", "list", "watch", "patch") for kind in KINDS
+]
+MAY += [(OPERATOR, "other", "patch", f"{kind}/status") for kind in KINDS]
+MAY += [(OPERATOR, "other", "update", f"{kind}/finalizers") for kind in KINDS]
+MAY += [
+    (OPERATOR, "other", "create", kind)
+    for kind in (
+        "pods",
+        "configmaps",
+        "services",
+        "persistentvolumeclaims",
+        "statefulsets.apps",
+        "poddisruptionbudgets.policy",
+        "events",
+    )
+]
+MAY += [
+    (OPERATOR, RESTRICTED, "create", "leases.coordination.k8s.io"),
+    (OPERATOR, RESTRICTED, "update", "leases.coordination.k8s.io/odradek-operator"),
+    (OPERATOR, "other", "list", "nodes"),
+    (JOB, RESTRICTED, "create", "pods"),
+    (JOB, RESTRICTED, "deletecollection", "configmaps"),
+    (JOB, RESTRICTED, "watch", "pods"),
+]
+MAY_NOT = [
+    (OPERATOR, "other", "get", "secrets"),
+    (OPERATOR, "other", "create", "pods/exec"),
+    (OPERATOR, "other", "delete", "topics"),
+    (OPERATOR, "other", "create", "roles.rbac.authorization.k8s.io"),
+    (OPERATOR, "other", "patch", "nodes"),
+    (OPERATOR, "other", "delete", "namespaces"),
+    (OPERATOR, "other", "get", "leases.coordination.k8s.io/odradek-operator"),
+    (OPERATOR, RESTRICTED, "update", "leases.coordination.k8s.io/somebody-else"),
+    (JOB, "other", "create", "pods"),
+    (JOB, RESTRICTED, "get", "secrets"),
+    (JOB, RESTRICTED, "patch", "topics"),
+    (JOB, RESTRICTED, "create", "pods/exec"),
+]
+
+
+def review(right: Right) -> Manifest:
+    """The question to the API server's authorizer whether an account has this right."""
+    account, namespace, verb, resource = right
+    kind, _, below = resource.partition("/")
+    plural, _, group = kind.partition(".")
+    return {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SubjectAccessReview",
+        "spec": {
+            "user": f"system:serviceaccount:{RESTRICTED}:{account}",
+            "resourceAttributes": {
+                "namespace": namespace,
+                "verb": verb,
+                "group": "odradek.io" if plural in KINDS else group,
+                "resource": plural,
+                # Below a lease is a name, below everything else a subresource.
+                ("name" if plural == "leases" else "subresource"): below,
+            },
+        },
+    }
+
+
+@pytest.fixture(scope="module")
+def verdicts(kubectl: Kubectl) -> dict[Right, bool]:
+    """All questions in one request."""
+    rights = MAY + MAY_NOT
+    template = '{{.status.allowed}}{{"\\n"}}'
+    options = ("-o", f"go-template={template}", "-f", "-")
+    answers = kubectl("create", *options, stdin=json.dumps(listing(map(review, rights))))
+    return dict(zip(rights, (line == "true" for line in answers.split()), strict=True))
+
+
+@pytest.mark.parametrize("right", MAY, ids=" ".join)
+def test_accounts_may_what_they_need(verdicts: dict[Right, bool], right: Right) -> None:
+    assert verdicts[right]
+
+
+@pytest.mark.parametrize("right", MAY_NOT, ids=" ".join)
+def test_accounts_may_nothing_else(verdicts: dict[Right, bool], right: Right) -> None:
+    assert not verdicts[right]
+
+
+# --- CRDs -----------------------------------------------------------------------------------------
+
+
+def hook(kind: str) -> Manifest:
+    objects = helm.template(namespace=RESTRICTED)
+    (found,) = [o for o in objects if o["kind"] == kind and o["metadata"]["name"].endswith("-crds")]
+    return found
+
+
+def certificate_authority(api: apiserver.ApiServer) -> str:
+    """What the kubelet would mount beside a token."""
+    (cluster,) = yaml.safe_load(api.kubeconfig.read_text())["clusters"]
+    return Path(cluster["cluster"]["certificate-authority"]).read_text()
+
+
+def point_to(api: apiserver.ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set what the kubelet would tell a pod of the API server's place."""
+    url = urllib.parse.urlsplit(api.url)
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", str(url.hostname))
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(url.port))
+
+
+def test_upgrade_hook_restores_old_crds_with_its_own_rights(
+    kubectl: Kubectl,
+    api: apiserver.ApiServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rights = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding")
+    kubectl.apply(listing(hook(kind) for kind in rights))
+    # An older chart had fewer columns and no short name.
+    old = [{"op": "remove", "path": "/spec/versions/0/additionalPrinterColumns"}]
+    old += [{"op": "remove", "path": "/spec/names/shortNames"}]
+    kubectl("patch", "crd", "topics.odradek.io", "--type=json", f"--patch={json.dumps(old)}")
+
+    account = tmp_path / "serviceaccount"
+    account.mkdir()
+    (account / "token").write_text(kubectl("create", "token", "odradek-crds"))
+    (account / "ca.crt").write_text(certificate_authority(api))
+    mounted = tmp_path / "crds"
+    mounted.mkdir()
+    for name, text in hook("ConfigMap")["data"].items():
+        (mounted / name).write_text(text)
+    point_to(api, monkeypatch)
+
+    assert apply_crds.main(str(mounted), str(account)) == 0, capsys.readouterr().err
+    assert capsys.readouterr().out.count(" applied\n") == len(KINDS)
+    restored: dict[str, Any] = kubectl.get("crd", "topics.odradek.io")["spec"]
+    source = yaml.safe_load((REPO / "crds/topics.yaml").read_text())["spec"]
+    assert restored["names"] == source["names"]
+    columns = source["versions"][0]["additionalPrinterColumns"]
+    assert len(restored["versions"][0]["additionalPrinterColumns"]) == len(columns)
+
+
+def test_upgrade_hook_fails_loudly_without_rights(
+    kubectl: Kubectl,
+    api: apiserver.ApiServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "token").write_text("nobody")
+    (tmp_path / "ca.crt").write_text(certificate_authority(api))
+    (tmp_path / "topics.odradek.io.yaml").write_text((REPO / "crds/topics.yaml").read_text())
+    point_to(api, monkeypatch)
+    assert apply_crds.main(str(tmp_path), str(tmp_path)) == 1
+    assert "401" in capsys.readouterr().err
+
+
+# --- resources ------------------------------------------------------------------------------------
+
+
+def test_protected_topic_cannot_be_deleted_until_its_policy_changes(kubectl: Kubectl) -> None:
+    topic = yaml.safe_load((EXAMPLES / "kubectl/topic-placed-by-hand.yaml").read_text())
+    topic["metadata"]["namespace"] = RESTRICTED
+    kubectl.apply(topic)
+    assert topic["spec"]["deletionPolicy"] == "Protect"
+
+    def refusal() -> str:
+        # The API server takes a new policy into account a moment after it was created.
+        try:
+            kubectl("delete", "topic", "audit", "--dry-run=server")
+        except KubectlError as refused:
+            return str(refused)
+        return ""
+
+    assert "deletionPolicy Protect" in eventually(refusal, "deletion is refused", pause_s=0.2)
+    patch = '{"spec": {"deletionPolicy": "Retain"}}'
+    kubectl("patch", "topic", "audit", "--type=merge", f"--patch={patch}")
+    kubectl("delete", "topic", "audit")
+
+
+@pytest.mark.parametrize(
+    "file", sorted((EXAMPLES / "kubectl").glob("*.yaml")), ids=lambda file: file.name
+)
+def test_example_resource_is_accepted(kubectl: Kubectl, file: Path) -> None:
+    for found in yaml.safe_load_all(file.read_text()):
+        found["metadata"]["namespace"] = RESTRICTED
+        dry_run(kubectl, found)
+
+
+def test_quickstart_is_accepted_whole(kubectl: Kubectl) -> None:
+    rendered = kubectl("kustomize", str(EXAMPLES / "quickstart"))
+    objects = list(yaml.safe_load_all(rendered))
+    kubectl.apply(*(o for o in objects if o["kind"] == "Namespace"))
+    answer = dry_run(dataclasses.replace(kubectl, namespace="logs"), *objects, kind="apply")
+    for expected in ("main", "cluster-logs", "log-counts"):
+        assert f"/{expected} created (server dry run)" in answer
+
+
+def test_quickstart_images_are_the_ones_that_are_built(kubectl: Kubectl) -> None:
+    rendered = yaml.safe_load_all(kubectl("kustomize", str(EXAMPLES / "quickstart")))
+    images = {
+        container["image"]
+        for found in rendered
+        if found["kind"] in ("Deployment", "DaemonSet")
+        for container in found["spec"]["template"]["spec"]["containers"]
+    }
+    assert images == {"localhost/odradek/collector:dev", "localhost/odradek/prometheus:dev"}
+
+
+def test_example_values_name_the_service_that_the_quickstart_connects_to() -> None:
+    objects = helm.template(files=(EXAMPLES / "quickstart/values.yaml",), namespace="logs")
+    services = {o["metadata"]["name"] for o in objects if o["kind"] == "Service"}
+    kafka = (EXAMPLES / "quickstart/kafka.yaml").read_text()
+    cluster = next(o for o in yaml.safe_load_all(kafka) if o["kind"] == "KafkaCluster")
+    host, _, port = cluster["spec"]["zookeeper"]["connect"].partition(":")
+    assert host.split(".")[0] in services
+    assert host.endswith(".logs.svc.cluster.local")
+    assert port == "2181"
