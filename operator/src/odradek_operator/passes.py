@@ -68,10 +68,7 @@ class Passes:
             for kind in ("KafkaCluster", "Topic", "ConsumerGroup", "Reassignment")
         }
         for key, body in kinds["KafkaCluster"].items():
-            conflict = self._cluster_conflict(body)
-            results[key] = _timed(
-                key, partial(reconcile_cluster.reconcile, self.context, body, conflict)
-            )
+            results[key] = _timed(key, partial(self._kafka_cluster, body))
         if kinds["Topic"] or kinds["ConsumerGroup"]:
             try:
                 shared = self._shared(namespace, cluster)
@@ -142,10 +139,11 @@ class Passes:
             self.store.put(fresh)
         return fresh
 
-    def _cluster_conflict(self, body: Body) -> str | None:
+    def _kafka_cluster(self, body: Body) -> float:
         place = _place(body)
         rivals = (one for one in self.store.select("KafkaCluster") if _place(one) == place)
-        return self._older(body, rivals)
+        conflict = self._older(body, rivals)
+        return reconcile_cluster.reconcile(self.context, body, conflict)
 
     def _older(self, body: Body, rivals: Iterable[Body]) -> str | None:
         """Return the oldest rival that is older than this resource and really still exists."""

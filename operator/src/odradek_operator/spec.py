@@ -248,7 +248,12 @@ def _check_broker_config(spec: ClusterSpec) -> None:
             raise InvalidSpec("InvalidConfig", f"{name.splitlines()[0]} holds a line break")
     try:
         broker_config.from_values(
-            {**spec.config, "zookeeper.connect": spec.zookeeper, "log.dirs": "/data"}
+            {
+                **spec.config,
+                "broker.id": "0",
+                "zookeeper.connect": spec.zookeeper,
+                "log.dirs": "/data",
+            }
         )
     except properties.ConfigError as error:
         raise InvalidSpec("InvalidConfig", str(error)) from None

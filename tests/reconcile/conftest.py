@@ -1,0 +1,208 @@
+"""A real API server, a real ZooKeeper and the operator as a process of its own."""
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+
+from odradek.zk import znodes
+from tests.support import zookeeper
+from tests.support.apiserver import ApiServer
+from tests.support.kubectl import Kubectl, eventually
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def api(api_server: ApiServer) -> ApiServer:
+    """The API server with the custom resource definitions."""
+    api_server.install_crds()
+    return api_server
+
+
+@pytest.fixture(scope="session")
+def zk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[zookeeper.Server]:
+    with zookeeper.Server(tmp_path_factory.mktemp("zookeeper")) as server:
+        yield server
+
+
+class Operator:
+    """`kopf run` as the image runs it; a context manager. `kill` is SIGKILL."""
+
+    def __init__(self, kubeconfig: Path, namespace: str, log: Path, identity: str) -> None:
+        self.log = log
+        self.namespace = namespace
+        self.health_port = zookeeper.free_port()
+        self.metrics_port = zookeeper.free_port()
+        self._environment = {
+            **os.environ,
+            "KUBECONFIG": str(kubeconfig),
+            "ODRADEK_BROKER_IMAGE": "registry.test/odradek-broker:1",
+            "ODRADEK_SPARK_IMAGE": "registry.test/odradek-spark:1",
+            "ODRADEK_SPARK_SERVICE_ACCOUNT": "odradek-spark",
+            "POD_NAME": identity,
+            "POD_NAMESPACE": namespace,
+            "ODRADEK_HEALTH_PORT": str(self.health_port),
+            "ODRADEK_METRICS_PORT": str(self.metrics_port),
+        }
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "kopf", "run", "-m", "odradek_operator.handlers"]
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [*command, "-n", self.namespace], stdout=log, stderr=log, env=self._environment
+            )
+
+    def kill(self) -> None:
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+        self._process = None
+
+    def end(self) -> int:
+        """SIGTERM, and the exit code."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM)
+        code = self._process.wait(timeout=60)
+        self._process = None
+        return code
+
+    def metric(self, name: str) -> float:
+        """Sum of all series of one name; 0 where there is none yet."""
+        url = f"http://127.0.0.1:{self.metrics_port}/metrics"
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            lines = answer.read().decode().splitlines()
+        return sum(float(one.rpartition(" ")[2]) for one in lines if one.startswith(name))
+
+    def page(self, path: str) -> int:
+        """Status code of a page of the health port; 0 while nobody listens."""
+        try:
+            url = f"http://127.0.0.1:{self.health_port}{path}"
+            with urllib.request.urlopen(url, timeout=5) as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as error:
+            error.close()
+            return int(error.code)
+        except OSError:
+            return 0
+
+    def __enter__(self) -> "Operator":
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+
+class Place:
+    """One namespace with one chroot in ZooKeeper, and brokers that are registrations only."""
+
+    def __init__(
+        self, server: ApiServer, ensemble: zookeeper.Server, client: KazooClient, name: str
+    ) -> None:
+        self.kubectl = Kubectl(server.kubectl, server.kubeconfig, name)
+        self.client = client
+        self.namespace = name
+        self._connect = ensemble.connect
+
+    def create_cluster(self, brokers: int = 3, **extra: Any) -> None:
+        self.kubectl.apply(
+            {
+                "apiVersion": "odradek.io/v1alpha1",
+                "kind": "KafkaCluster",
+                "metadata": {"name": "main"},
+                "spec": {
+                    "zookeeper": {"connect": self._connect, "chroot": f"/{self.namespace}"},
+                    "brokers": {"replicas": brokers, **extra},
+                },
+            }
+        )
+        for path in znodes.PERSISTENT_PATHS:
+            self.client.ensure_path(path)
+        for broker_id in range(brokers):
+            self.register(broker_id)
+
+    def register(self, broker_id: int) -> None:
+        """Register a broker as itself would; it lives as long as this test's session."""
+        endpoint = znodes.Endpoint("PLAINTEXT", "127.0.0.1", 9092 + broker_id)
+        registration = znodes.BrokerRegistration(znodes.BrokerId(broker_id), (endpoint,))
+        self.client.create(
+            znodes.broker_path(broker_id), znodes.encode_broker(registration), ephemeral=True
+        )
+
+    def elect(self, topic: str) -> None:
+        """Do what a controller does for a new topic: write a state for each partition."""
+        path = znodes.topic_path(topic)
+        data, _ = self.client.get(path)
+        for partition, replicas in znodes.decode_topic(path, data).partitions.items():
+            state = znodes.PartitionState(
+                replicas[0], znodes.LeaderEpoch(0), replicas, znodes.ControllerEpoch(1)
+            )
+            state_path = znodes.state_path(topic, partition)
+            if not self.client.exists(state_path):
+                self.client.create(state_path, znodes.encode_state(state), makepath=True)
+
+    def finish_deletion(self, topic: str) -> None:
+        """Do what a controller does at the end of a deletion."""
+        self.client.delete(znodes.topic_path(topic), recursive=True)
+        self.client.delete(znodes.topic_config_path(topic))
+        self.client.delete(znodes.delete_topic_path(topic))
+
+    def topic(self, name: str, **spec: Any) -> dict[str, Any]:
+        return {
+            "apiVersion": "odradek.io/v1alpha1",
+            "kind": "Topic",
+            "metadata": {"name": name},
+            "spec": {"clusterRef": {"name": "main"}, **spec},
+        }
+
+    def wait_for(self, kind: str, name: str, reason: str) -> dict[str, Any]:
+        """Wait until Ready has this reason, and return the condition."""
+
+        def probe() -> dict[str, Any] | None:
+            condition = self.kubectl.condition(kind, name)
+            assert condition.get("reason") == reason, condition
+            return condition
+
+        return eventually(probe, f"{kind} {name} {reason}", timeout_s=40, pause_s=0.2) or {}
+
+    def events(self, reason: str) -> list[dict[str, Any]]:
+        found = json.loads(self.kubectl("get", "events", "-o", "json"))["items"]
+        return [one for one in found if one["reason"] == reason]
+
+
+@pytest.fixture
+def place(api: ApiServer, zk: zookeeper.Server, request: pytest.FixtureRequest) -> Iterator[Place]:
+    name = f"place-{next(_numbers)}"
+    api.call("create", "namespace", name)
+    with zk.client() as root:
+        root.ensure_path(f"/{name}")
+    with zk.client(f"/{name}") as client:
+        yield Place(api, zk, client, name)
+
+
+@pytest.fixture
+def operator(api: ApiServer, place: Place, tmp_path: Path) -> Iterator[Operator]:
+    log = tmp_path / "operator.log"
+    with Operator(api.kubeconfig, place.namespace, log, "operator-0") as process:
+        yield process
+    print(log.read_text())
