@@ -1,0 +1,198 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from odradek_spark import cluster_conf, config
+
+POD = {"POD_NAME": "g-driver", "POD_NAMESPACE": "logs", "POD_IP": "10.0.0.9", "POD_UID": "u"}
+ENVIRONMENT = config.parse_environment(POD, uid=10001, gid=10001)
+
+
+def job_file(**changes: Any) -> str:
+    """Return a good job file; `a__b` in `changes` reaches into it, None takes a field away."""
+    document: dict[str, Any] = {
+        "group": "g",
+        "bootstrap": "b1:9092,b2:9092",
+        "zookeeper": "zk:2181/chroot",
+        "offsetStore": "ZooKeeper",
+        "topics": ["t"],
+        "topicPattern": None,
+        "metricsPort": 9405,
+        "image": "image:1",
+        "claimName": "claim",
+        "serviceAccount": "jobs",
+        "job": {
+            "startingOffsets": "earliest",
+            "trigger": "10s",
+            "format": "json",
+            "schema": "at timestamp",
+            "sql": "select 1",
+            "sink": {"parquet": {"path": "/data/out"}},
+            "driver": {"cores": 1, "memory": "1Gi"},
+            "executors": {"instances": 2, "cores": 3, "memory": "2Gi"},
+            "volume": {"size": "1Gi"},
+            "suspend": False,
+        },
+    }
+    for name, value in changes.items():
+        *parents, last = name.split("__")
+        place = document
+        for parent in parents:
+            place = place[parent]
+        place[last] = value
+    return json.dumps(document)
+
+
+def parse(**changes: Any) -> config.Job:
+    return config.parse_job(job_file(**changes), ENVIRONMENT)
+
+
+def test_job_file_of_the_operator_is_read() -> None:
+    job = parse()
+    assert (job.group, job.topics, job.topic_pattern) == ("g", ("t",), None)
+    assert job.zookeeper == "zk:2181/chroot"
+    assert job.trigger_ms == 10_000
+    assert job.sink == config.ParquetSink("/data/out")
+    assert (job.executor_instances, job.executors.cores) == (2, 3)
+    assert job.pipeline.output_mode is None
+
+
+def test_zookeeper_at_the_root_needs_no_chroot() -> None:
+    assert parse(zookeeper="zk:2181/").zookeeper == "zk:2181"
+
+
+@pytest.mark.parametrize(
+    ("text", "milliseconds"),
+    [("500ms", 500), ("10s", 10_000), ("2m", 120_000), ("1h", 3_600_000), ("availableNow", None)],
+)
+def test_trigger_is_a_time_or_available_now(text: str, milliseconds: int | None) -> None:
+    assert config.parse_trigger(text) == milliseconds
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"group": "no/slash"}, "group"),
+        ({"group": None}, "group"),
+        ({"bootstrap": ""}, "bootstrap is missing"),
+        ({"topics": [], "topicPattern": None}, "topics and topicPattern"),
+        ({"topicPattern": "a.*"}, "topics and topicPattern"),
+        ({"topics": ["bad name"]}, "'bad name' is not a topic name"),
+        ({"topics": None, "topicPattern": "("}, "topicPattern"),
+        ({"offsetStore": "Kafka"}, "offsetStore Kafka is not supported"),
+        ({"claimName": None}, "job.volume is needed"),
+        ({"metricsPort": 70000}, "metricsPort"),
+        ({"metricsPort": True}, "metricsPort"),
+        ({"job": []}, "job must be an object"),
+        ({"job__trigger": "10"}, "job.trigger"),
+        ({"job__trigger": "0s"}, "job.trigger"),
+        ({"job__format": "avro"}, "spark-avro"),
+        ({"job__format": "xml"}, "job.format 'xml'"),
+        ({"job__format": "text"}, "text has no schema"),
+        ({"job__format": "csv", "job__schema": None}, "csv needs a schema"),
+        ({"job__python": "m:f"}, "sql or python"),
+        ({"job__sql": None, "job__python": "no function"}, "not module:function"),
+        ({"job__outputMode": "all"}, "job.outputMode 'all'"),
+        ({"job__startingOffsets": "yesterday"}, "job.startingOffsets"),
+        ({"job__startingOffsets": "2026-11-21T09:00:00"}, "no time zone"),
+        ({"job__watermark": {"column": "at", "delay": "soon"}}, "job.watermark.delay"),
+        ({"job__watermark": {"delay": "1 minute"}}, "job.watermark.column is missing"),
+        ({"job__sink": {}}, "job.sink must be one of"),
+        ({"job__sink": {"console": {}, "topic": {"name": "t"}}}, "job.sink must be one of"),
+        ({"job__sink": {"parquet": {"path": "/elsewhere"}}}, "must be below /data"),
+        ({"job__sink": {"parquet": {"path": "/data/../etc"}}}, "must be below /data"),
+        ({"job__sink": {"parquet": {"path": "/data"}}}, "must be below /data"),
+        ({"job__sink": {"parquet": {"path": "/data/checkpoints/x"}}}, "among the checkpoints"),
+        ({"job__sink": {"jdbc": {"url": "http://x", "table": "t"}}}, "does not begin with jdbc:"),
+        ({"job__sink": {"topic": {"name": "a b"}}}, "job.sink.topic.name"),
+        ({"job__driver": {"memory": "512Mi"}}, "job.driver.memory 512Mi is below"),
+        ({"job__executors": {"memory": "1G"}}, "job.executors.memory"),
+        ({"job__executors": {"instances": 0}}, "job.executors.instances"),
+        ({"job__sparkConf": {"a": 1}}, "job.sparkConf must map"),
+    ],
+)
+def test_nonsense_is_refused_with_one_line_that_names_it(
+    changes: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(config.ConfigError) as refusal:
+        parse(**changes)
+    assert reason in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "[" * 100_000])
+def test_file_that_is_no_job_is_refused(text: str) -> None:
+    with pytest.raises(config.ConfigError):
+        config.parse_job(text, ENVIRONMENT)
+
+
+def test_pod_without_its_identity_is_refused_unless_spark_is_local() -> None:
+    with pytest.raises(config.ConfigError, match="POD_IP"):
+        config.parse_environment({**POD, "POD_IP": ""}, 1, 1)
+    assert not config.parse_environment({"ODRADEK_SPARK_MASTER": "local[2]"}, 1, 1).on_kubernetes
+
+
+def test_time_stamp_may_have_any_zone() -> None:
+    assert config.parse_timestamp_ms("2026-11-21T10:00:00.5+01:00") == 1795251600500
+    assert config.parse_timestamp_ms("2026-11-21t09:00:00.500z") == 1795251600500
+
+
+def test_executors_share_the_drivers_volume_and_find_the_driver() -> None:
+    conf = cluster_conf.spark_conf(parse(), ENVIRONMENT, "/tmp/pod.yaml")
+    claim = "spark.kubernetes.executor.volumes.persistentVolumeClaim.data"
+    assert conf["spark.master"] == "k8s://https://kubernetes.default.svc"
+    assert conf["spark.submit.deployMode"] == "client"
+    assert conf["spark.driver.host"] == "10.0.0.9"
+    assert conf["spark.kubernetes.driver.pod.name"] == "g-driver"
+    assert conf["spark.kubernetes.namespace"] == "logs"
+    assert conf["spark.kubernetes.container.image"] == "image:1"
+    assert conf["spark.executor.instances"] == "2"
+    assert conf["spark.executor.cores"] == "3"
+    assert conf[f"{claim}.mount.path"] == "/data"
+    assert conf[f"{claim}.options.claimName"] == "claim"
+    assert conf["spark.kubernetes.executor.podTemplateFile"] == "/tmp/pod.yaml"
+
+
+def test_pods_memory_is_heap_and_what_lies_beside_it() -> None:
+    conf = cluster_conf.spark_conf(parse(), ENVIRONMENT, None)
+    heap = int(conf["spark.executor.memory"].removesuffix("m"))
+    beside = int(conf["spark.executor.memoryOverhead"].removesuffix("m"))
+    assert heap + beside == 2048
+    assert conf["spark.driver.memory"] == "640m"
+
+
+def test_users_settings_and_node_labels_reach_spark() -> None:
+    job = parse(
+        job__sparkConf={"spark.sql.shuffle.partitions": "7"}, job__nodeSelector={"disk": "ssd"}
+    )
+    conf = cluster_conf.spark_conf(job, ENVIRONMENT, None)
+    assert conf["spark.sql.shuffle.partitions"] == "7"
+    assert conf["spark.kubernetes.node.selector.disk"] == "ssd"
+
+
+@pytest.mark.parametrize(
+    "key", ["spark.master", "spark.kubernetes.namespace", "spark.submit.deployMode"]
+)
+def test_settings_that_hold_the_job_together_cannot_be_changed(key: str) -> None:
+    with pytest.raises(config.ConfigError, match=key):
+        cluster_conf.spark_conf(parse(job__sparkConf={key: "x"}), ENVIRONMENT, None)
+
+
+def test_executor_runs_as_the_drivers_user_under_the_restricted_standard() -> None:
+    pod = json.loads(cluster_conf.executor_pod_text(ENVIRONMENT))
+    security = pod["spec"]["securityContext"]
+    assert (security["runAsUser"], security["fsGroup"]) == (10001, 10001)
+    assert security["runAsNonRoot"] is True
+    container = pod["spec"]["containers"][0]["securityContext"]
+    assert container == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+
+
+def test_local_spark_needs_no_cluster_settings() -> None:
+    local = config.parse_environment({"ODRADEK_SPARK_MASTER": "local[2]"}, 1, 1)
+    job = config.parse_job(job_file(claimName=None, image=None), local)
+    conf = cluster_conf.spark_conf(job, local, None)
+    assert conf["spark.master"] == "local[2]"
+    assert not [key for key in conf if "kubernetes" in key]
