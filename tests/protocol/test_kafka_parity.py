@@ -58,10 +58,13 @@ def kafka_python_classes() -> dict[str, Any]:
 
 THEIRS = kafka_python_classes()
 # kafka-python's definitions are those of Kafka 4, which has forgotten the oldest versions.
+# Two classes do not write what they read: answers with an error are taken for version 0, and names
+# of topics are moved to a field of later versions.
+ASYMMETRIC = {"ApiVersionsResponse", "DeleteTopicsRequest"}
 SHARED = [
     (cls, version)
     for cls, version in every_message()
-    if cls.__name__ in THEIRS
+    if cls.__name__ in THEIRS.keys() - ASYMMETRIC
     and THEIRS[cls.__name__].json["validVersions"] != "none"
     and version >= int(THEIRS[cls.__name__].json["validVersions"].partition("-")[0])
 ]
@@ -72,7 +75,7 @@ def test_kafka_python_reads_and_writes_the_same_bytes(cls: type[Any], version: i
     message = sample(cls, version, "full")
     encoded = codec.encode(message, version)
     read = THEIRS[cls.__name__].decode(encoded, version=version)
-    written = read.encode(version=version)
+    written = read.encode()
     assert codec.decode(cls, version, written) == (message, len(written))
 
 
