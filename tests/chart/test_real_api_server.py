@@ -27,7 +27,7 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[apiserver.ApiServe
     with apiserver.ApiServer(tmp_path_factory.mktemp("api")) as server:
         level = {"pod-security.kubernetes.io/enforce": "restricted"}
         metadata = {"name": RESTRICTED, "labels": level}
-        server.kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
+        server.call.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
         helm.run("install", "odradek", str(helm.CHART), *install_options(server))
         yield server
 
@@ -35,7 +35,7 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[apiserver.ApiServe
 @pytest.fixture(scope="module")
 def kubectl(api: apiserver.ApiServer) -> Kubectl:
     """kubectl with all rights, in the release's namespace."""
-    return dataclasses.replace(api.kubectl, namespace=RESTRICTED)
+    return dataclasses.replace(api.call, namespace=RESTRICTED)
 
 
 def install_options(api: apiserver.ApiServer) -> list[str]:
