@@ -1,0 +1,343 @@
+"""What the controller knows: an immutable `Context`, and the `Draft` through which it changes.
+
+A step reads and writes a draft, which copies only the maps that it touches and checks every
+transition against the tables of `states`. `Draft.finish` gives the next context and the actions,
+the messages of one step gathered into one request of each kind a broker (row C8).
+"""
+
+from collections.abc import Collection, ItemsView, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Generic, TypeVar
+
+from odradek.controller import states
+from odradek.controller.election import Available, Cause
+from odradek.controller.events import (
+    Action,
+    DropDeletions,
+    FinishPreferredElection,
+    LeaderAndIsr,
+    Leadership,
+    LiveBroker,
+    PartitionMetadata,
+    PartitionRole,
+    RemoveTopic,
+    StopReplicas,
+    UpdateMetadata,
+    WriteStates,
+)
+from odradek.controller.states import PartitionPhase, ReplicaPhase
+from odradek.zk.znodes import (
+    BrokerId,
+    ControllerEpoch,
+    LeaderEpoch,
+    PartitionState,
+    TopicAssignment,
+    TopicPartition,
+)
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+# In place of a leader in UpdateMetadata: the partition is being deleted.
+LEADER_DURING_DELETE = BrokerId(-2)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Replica:
+    """One replica of a partition."""
+
+    partition: TopicPartition
+    broker_id: BrokerId
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Configuration that the core depends on."""
+
+    unclean_leader_election: bool = False
+    delete_topics: bool = True
+    imbalance_percentage: int = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """The cluster as the controller of epoch `epoch` knows it.
+
+    `causes` says why a state is being written; `failed` are replicas on broken disks; `deletions`
+    are the topics being deleted.
+    """
+
+    broker_id: BrokerId
+    epoch: ControllerEpoch
+    settings: Settings = field(default_factory=Settings)
+    brokers: Mapping[BrokerId, LiveBroker] = field(default_factory=dict)
+    shutting_down: frozenset[BrokerId] = frozenset()
+    topics: Mapping[str, TopicAssignment] = field(default_factory=dict)
+    leaderships: Mapping[TopicPartition, Leadership] = field(default_factory=dict)
+    partitions: Mapping[TopicPartition, PartitionPhase] = field(default_factory=dict)
+    replicas: Mapping[Replica, ReplicaPhase] = field(default_factory=dict)
+    unclean: Mapping[str, bool] = field(default_factory=dict)
+    failed: frozenset[Replica] = frozenset()
+    deletions: frozenset[str] = frozenset()
+    causes: Mapping[TopicPartition, Cause] = field(default_factory=dict)
+
+    def offline_partitions(self) -> list[TopicPartition]:
+        """Return partitions, other than those being deleted, that have no living leader."""
+        return [
+            partition
+            for partition, phase in self.partitions.items()
+            if phase is not PartitionPhase.ONLINE and partition.topic not in self.deletions
+        ]
+
+    def led_with_others(self, broker_id: BrokerId) -> list[TopicPartition]:
+        """Return what keeps a broker from leaving: replicated partitions that it leads."""
+        return [
+            partition
+            for partition, leadership in self.leaderships.items()
+            if leadership.state.leader == broker_id
+            and partition.topic in self.topics
+            and len(self.topics[partition.topic].partitions.get(partition.partition, ())) > 1
+            and partition.topic not in self.deletions
+        ]
+
+
+class Editable(Generic[K, V]):
+    """A mapping that is copied at its first change."""
+
+    __slots__ = ("_base", "_own")
+
+    def __init__(self, base: Mapping[K, V]) -> None:
+        self._base = base
+        self._own: dict[K, V] | None = None
+
+    @property
+    def current(self) -> Mapping[K, V]:
+        """Return the mapping as it stands."""
+        return self._base if self._own is None else self._own
+
+    def __getitem__(self, key: K) -> V:
+        return self.current[key]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.current
+
+    def __iter__(self) -> Iterator[K]:
+        return iter(self.current)
+
+    def get(self, key: K) -> V | None:
+        """Return the value, or None."""
+        return self.current.get(key)
+
+    def items(self) -> ItemsView[K, V]:
+        """Return the items as they stand."""
+        return self.current.items()
+
+    def edit(self) -> dict[K, V]:
+        """Return the mapping to be changed."""
+        if self._own is None:
+            self._own = dict(self._base)
+        return self._own
+
+
+class Draft:
+    """A context under change, and the actions gathered so far."""
+
+    def __init__(self, context: Context) -> None:
+        self.base = context
+        self.settings = context.settings
+        self.brokers = context.brokers
+        self.shutting_down = context.shutting_down
+        self.failed = context.failed
+        self.deletions = context.deletions
+        self.topics = Editable(context.topics)
+        self.leaderships = Editable(context.leaderships)
+        self.partitions = Editable(context.partitions)
+        self.replicas = Editable(context.replicas)
+        self.unclean = Editable(context.unclean)
+        self.causes = Editable(context.causes)
+        self._creates: dict[TopicPartition, PartitionState] = {}
+        self._updates: dict[TopicPartition, Leadership] = {}
+        self._metadata: dict[BrokerId, dict[TopicPartition, PartitionMetadata]] = {}
+        self._roles: dict[BrokerId, dict[TopicPartition, PartitionRole]] = {}
+        self._stops: dict[tuple[BrokerId, bool], dict[TopicPartition, None]] = {}
+        self._last: list[Action] = []
+
+    # --- questions ---
+
+    def replicas_of(self, partition: TopicPartition) -> tuple[BrokerId, ...]:
+        """Return the assigned brokers, preferred first."""
+        return self.topics[partition.topic].partitions[partition.partition]
+
+    def partitions_of(self, topic: str) -> list[TopicPartition]:
+        """Return the partitions of a topic."""
+        return [TopicPartition(topic, number) for number in self.topics[topic].partitions]
+
+    def all_partitions(self) -> Iterator[TopicPartition]:
+        """Yield the partitions of all topics."""
+        for topic in self.topics:
+            yield from self.partitions_of(topic)
+
+    def partitions_on(self, brokers: Collection[BrokerId]) -> list[TopicPartition]:
+        """Return the partitions that have a replica on any of the brokers."""
+        return [
+            TopicPartition(topic, number)
+            for topic, assignment in self.topics.items()
+            for number, replicas in assignment.partitions.items()
+            if any(replica in brokers for replica in replicas)
+        ]
+
+    def is_alive(self, partition: TopicPartition, broker_id: BrokerId) -> bool:
+        """Say whether a replica's broker is registered and its disk works."""
+        return broker_id in self.brokers and Replica(partition, broker_id) not in self.failed
+
+    def available(self, partition: TopicPartition) -> Available:
+        """Return who can hold and lead a partition."""
+        alive = [one for one in self.replicas_of(partition) if self.is_alive(partition, one)]
+        return Available(alive, [one for one in alive if one not in self.shutting_down])
+
+    def is_deleted(self, partition: TopicPartition) -> bool:
+        """Say whether the partition is being deleted."""
+        return partition.topic in self.deletions
+
+    def allows_unclean(self, topic: str) -> bool:
+        """Say whether the topic may be led by a replica that is not in sync."""
+        override = self.unclean.get(topic)
+        return self.settings.unclean_leader_election if override is None else override
+
+    def next_state(
+        self, before: PartitionState | None, leader: BrokerId, isr: tuple[BrokerId, ...]
+    ) -> PartitionState:
+        """Return the state that follows: every change by the controller starts a leader epoch."""
+        epoch = LeaderEpoch(0 if before is None else before.leader_epoch + 1)
+        return PartitionState(leader, epoch, isr, self.base.epoch)
+
+    # --- changes ---
+
+    def enter_partition(self, partition: TopicPartition, *phases: PartitionPhase) -> None:
+        """Go through the phases, each checked."""
+        for phase in phases:
+            now = self.partitions.get(partition) or PartitionPhase.NON_EXISTENT
+            states.enter_partition(partition, now, phase)
+            self.partitions.edit()[partition] = phase
+
+    def enter_replica(self, replica: Replica, *phases: ReplicaPhase) -> None:
+        """Go through the phases, each checked."""
+        for phase in phases:
+            now = self.replicas.get(replica) or ReplicaPhase.NON_EXISTENT
+            states.enter_replica(replica, now, phase)
+            self.replicas.edit()[replica] = phase
+
+    def forget_topic(self, topic: str) -> None:
+        """Drop everything known of a topic."""
+        for partition in self.partitions_of(topic):
+            for broker_id in self.replicas_of(partition):
+                self.replicas.edit().pop(Replica(partition, broker_id), None)
+            self.leaderships.edit().pop(partition, None)
+            self.partitions.edit().pop(partition, None)
+            self.causes.edit().pop(partition, None)
+        self.failed = frozenset(one for one in self.failed if one.partition.topic != topic)
+        self.topics.edit().pop(topic)
+        self.unclean.edit().pop(topic, None)
+        self.deletions -= {topic}
+
+    # --- actions ---
+
+    def create_state(self, partition: TopicPartition, state: PartitionState) -> None:
+        """Write the first state of a partition."""
+        self._creates[partition] = state
+
+    def update_state(self, partition: TopicPartition, wanted: Leadership, cause: Cause) -> None:
+        """Replace the state of a partition; `wanted` names the version to be replaced."""
+        self._updates[partition] = wanted
+        self.causes.edit()[partition] = cause
+
+    def is_being_written(self, partition: TopicPartition) -> bool:
+        """Say whether this step writes the partition's state: others hear of it afterwards."""
+        return partition in self._updates or partition in self._creates
+
+    def tell_metadata(
+        self, to: Iterable[BrokerId], partitions: Iterable[TopicPartition] = ()
+    ) -> None:
+        """Tell brokers who lives, and of those of the partitions that have a state."""
+        known = [partition for partition in partitions if partition in self.leaderships]
+        described = {partition: self._describe(partition) for partition in known}
+        for broker_id in to:
+            self._metadata.setdefault(broker_id, {}).update(described)
+
+    def _describe(self, partition: TopicPartition) -> PartitionMetadata:
+        leadership = self.leaderships[partition]
+        if self.is_deleted(partition):
+            gone = replace(leadership.state, leader=LEADER_DURING_DELETE)
+            leadership = replace(leadership, state=gone)
+        replicas = self.replicas_of(partition)
+        offline = tuple(one for one in replicas if not self.is_alive(partition, one))
+        return PartitionMetadata(partition, leadership, replicas, offline)
+
+    def tell_role(
+        self, to: Iterable[BrokerId], partition: TopicPartition, is_new: bool = False
+    ) -> None:
+        """Tell living brokers the state of a partition that they have a replica of."""
+        role = PartitionRole(
+            partition, self.leaderships[partition], self.replicas_of(partition), is_new
+        )
+        for broker_id in to:
+            if broker_id in self.brokers:
+                self._roles.setdefault(broker_id, {})[partition] = role
+
+    def stop_replica(self, to: BrokerId, partition: TopicPartition, delete: bool) -> None:
+        """Tell a broker to stop a replica."""
+        self._stops.setdefault((to, delete), {})[partition] = None
+
+    def remove_topic(self, topic: str) -> None:
+        """Remove the znodes of a topic."""
+        self._last.append(RemoveTopic(topic))
+
+    def drop_deletions(self, topics: Iterable[str]) -> None:
+        """Remove requests for deletion."""
+        self._last.append(DropDeletions(tuple(sorted(topics))))
+
+    def finish_preferred_election(self) -> None:
+        """Remove the request for a preferred election."""
+        self._last.append(FinishPreferredElection())
+
+    def finish(self) -> tuple[Context, list[Action]]:
+        """Return the next context and the actions, in the order in which they are to be done."""
+        context = replace(
+            self.base,
+            brokers=self.brokers,
+            shutting_down=self.shutting_down,
+            failed=self.failed,
+            deletions=self.deletions,
+            topics=self.topics.current,
+            leaderships=self.leaderships.current,
+            partitions=self.partitions.current,
+            replicas=self.replicas.current,
+            unclean=self.unclean.current,
+            causes=self.causes.current,
+        )
+        actions: list[Action] = [*self._metadata_messages(), *self._role_messages()]
+        actions += [
+            StopReplicas(broker_id, tuple(partitions), delete)
+            for (broker_id, delete), partitions in sorted(self._stops.items(), key=lambda i: i[0])
+            if broker_id in self.brokers
+        ]
+        if self._creates or self._updates:
+            actions.append(WriteStates(self._creates, self._updates))
+        return context, actions + self._last
+
+    def _metadata_messages(self) -> Iterator[UpdateMetadata]:
+        """Yield one message for all brokers that are told the same."""
+        living = tuple(self.brokers[broker_id] for broker_id in sorted(self.brokers))
+        alike: dict[tuple[TopicPartition, ...], list[BrokerId]] = {}
+        for broker_id, described in sorted(self._metadata.items()):
+            if broker_id in self.brokers:
+                alike.setdefault(tuple(described), []).append(broker_id)
+        for partitions, to in alike.items():
+            described = self._metadata[to[0]]
+            yield UpdateMetadata(tuple(to), living, tuple(described[one] for one in partitions))
+
+    def _role_messages(self) -> Iterator[LeaderAndIsr]:
+        for broker_id, roles in sorted(self._roles.items()):
+            leaders = sorted({role.leadership.state.leader for role in roles.values()})
+            living = tuple(self.brokers[leader] for leader in leaders if leader in self.brokers)
+            yield LeaderAndIsr(broker_id, tuple(roles.values()), living)

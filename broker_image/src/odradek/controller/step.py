@@ -1,0 +1,385 @@
+"""The controller's pure core: (context, event) -> (context, actions).
+
+Each event has one handler, which changes a draft of the context. Leaders are never set directly:
+`_examine` asks the rule of `election` what should stand and, where that differs, writes it on the
+version it was decided on. What ZooKeeper then says comes back as `StatesWritten`: a success is
+told to the replicas and to everybody, a conflict (a leader changed its in-sync set meanwhile) is
+examined again on what stands. So every path is level-triggered and may be repeated.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from odradek.controller import deletion, election
+from odradek.controller.context import Context, Draft, Replica
+from odradek.controller.election import Cause
+from odradek.controller.events import (
+    Action,
+    BrokersChanged,
+    ContextLoaded,
+    DeletionsRequested,
+    Event,
+    IsrChanged,
+    Leadership,
+    LiveBroker,
+    LogDirFailed,
+    PartitionsChanged,
+    PreferredRequested,
+    RebalanceDue,
+    ReplicasFailed,
+    ReplicasStopped,
+    ResendRequired,
+    ShutdownRequested,
+    StatesWritten,
+    TopicRemoved,
+    TopicsChanged,
+    UncleanChanged,
+)
+from odradek.controller.states import PartitionPhase, ReplicaPhase
+from odradek.zk.znodes import NO_LEADER, BrokerId, TopicAssignment, TopicPartition
+
+
+def step(context: Context, event: Event) -> tuple[Context, list[Action]]:
+    """Return the next context and what is to be done, in order."""
+    draft = Draft(context)
+    _HANDLERS[type(event)](draft, event)
+    return draft.finish()
+
+
+def split(context: Context, brokers: Mapping[BrokerId, LiveBroker]) -> list[BrokersChanged]:
+    """Return the events for a new list of brokers.
+
+    A broker that restarted between two looks has another epoch: it went and came back, and both
+    must happen, because what it was told before is lost (row C7).
+    """
+    steady = {
+        broker_id: broker
+        for broker_id, broker in brokers.items()
+        if broker_id not in context.brokers or context.brokers[broker_id].epoch == broker.epoch
+    }
+    if len(steady) == len(brokers):
+        return [BrokersChanged(brokers)]
+    return [BrokersChanged(steady), BrokersChanged(brokers)]
+
+
+# --- taking office --------------------------------------------------------------------------------
+
+
+def _load(draft: Draft, event: ContextLoaded) -> None:
+    draft.brokers = event.brokers
+    draft.topics.edit().update(event.topics)
+    draft.unclean.edit().update(event.unclean)
+    for partition in draft.all_partitions():
+        draft.enter_partition(partition, PartitionPhase.NEW)
+        leadership = event.leaderships.get(partition)
+        if leadership is not None:
+            draft.leaderships.edit()[partition] = leadership
+            leads = draft.is_alive(partition, leadership.state.leader)
+            phase = PartitionPhase.ONLINE if leads else PartitionPhase.OFFLINE
+            draft.enter_partition(partition, phase)
+        for broker_id in draft.replicas_of(partition):
+            alive = draft.is_alive(partition, broker_id)
+            phase_of_replica = ReplicaPhase.ONLINE if alive else ReplicaPhase.OFFLINE
+            draft.enter_replica(Replica(partition, broker_id), ReplicaPhase.NEW, phase_of_replica)
+    # Before anything is examined: a half deleted topic must not be given new states.
+    deletion.request(draft, event.deletions)
+    living = _living_partitions(draft)
+    _examine_all(draft, living)
+    steady = [one for one in living if not draft.is_being_written(one)]
+    draft.tell_metadata(draft.brokers, steady)
+    for partition in steady:
+        if partition in draft.leaderships:
+            draft.tell_role(draft.replicas_of(partition), partition)
+
+
+# --- leaders --------------------------------------------------------------------------------------
+
+
+def _examine_all(
+    draft: Draft, partitions: Iterable[TopicPartition], cause: Cause = Cause.AVAILABILITY
+) -> None:
+    for partition in partitions:
+        _examine(draft, partition, cause)
+
+
+def _examine(draft: Draft, partition: TopicPartition, cause: Cause) -> None:
+    """Write the state that should stand, if it is another than what stands."""
+    if draft.is_deleted(partition):
+        return
+    replicas, available = draft.replicas_of(partition), draft.available(partition)
+    leadership = draft.leaderships.get(partition)
+    if leadership is None:
+        first = election.choose_first(replicas, available)
+        if first is not None:
+            draft.create_state(partition, draft.next_state(None, first.leader, first.isr))
+        return
+    unclean = draft.allows_unclean(partition.topic)
+    choice = election.choose(cause, replicas, leadership.state, available, unclean)
+    if choice is not None:
+        wanted = draft.next_state(leadership.state, choice.leader, choice.isr)
+        draft.update_state(partition, Leadership(wanted, leadership.zk_version), cause)
+
+
+def _note_written(draft: Draft, event: StatesWritten) -> None:
+    for partition, leadership in event.written.items():
+        before = draft.leaderships.get(partition)
+        draft.causes.edit().pop(partition, None)
+        _take_state(draft, partition, leadership)
+        leaders = {leadership.state.leader, before.state.leader if before else NO_LEADER}
+        # A follower that shuts down was told to stop; a new role would make it fetch again.
+        to = [
+            one
+            for one in draft.replicas_of(partition)
+            if one not in draft.shutting_down or one in leaders
+        ]
+        draft.tell_role(to, partition, is_new=before is None)
+    draft.tell_metadata(draft.brokers if event.written else (), event.written)
+    for partition, leadership in event.conflicts.items():
+        cause = draft.causes.edit().pop(partition, Cause.AVAILABILITY)
+        _take_state(draft, partition, leadership)
+        _examine(draft, partition, cause)
+        if not draft.is_being_written(partition):
+            # What somebody else wrote may stay; those who missed it hear of it from us.
+            draft.tell_role(draft.replicas_of(partition), partition)
+            draft.tell_metadata(draft.brokers, [partition])
+    for partition in event.missing:
+        draft.causes.edit().pop(partition, None)
+
+
+def _take_state(draft: Draft, partition: TopicPartition, leadership: Leadership) -> None:
+    draft.leaderships.edit()[partition] = leadership
+    alive = draft.is_alive(partition, leadership.state.leader)
+    draft.enter_partition(partition, PartitionPhase.ONLINE if alive else PartitionPhase.OFFLINE)
+    for broker_id in draft.replicas_of(partition):
+        replica = Replica(partition, broker_id)
+        if draft.replicas.get(replica) is ReplicaPhase.NEW:
+            living = draft.is_alive(partition, broker_id)
+            draft.enter_replica(replica, ReplicaPhase.ONLINE if living else ReplicaPhase.OFFLINE)
+
+
+def _note_isr(draft: Draft, event: IsrChanged) -> None:
+    newer = {
+        partition: leadership
+        for partition, leadership in event.leaderships.items()
+        if partition in draft.leaderships
+        and not draft.is_deleted(partition)
+        and leadership.zk_version > draft.leaderships[partition].zk_version
+    }
+    draft.leaderships.edit().update(newer)
+    draft.tell_metadata(draft.brokers if newer else (), newer)
+
+
+# --- brokers --------------------------------------------------------------------------------------
+
+
+def _change_brokers(draft: Draft, event: BrokersChanged) -> None:
+    before = draft.brokers
+    gone = before.keys() - event.brokers.keys()
+    fresh = event.brokers.keys() - before.keys()
+    draft.brokers = event.brokers
+    draft.shutting_down -= gone
+    draft.failed = frozenset(one for one in draft.failed if one.broker_id not in gone)
+    if gone:
+        affected = draft.partitions_on(gone)
+        for broker_id in sorted(gone):
+            _take_offline(draft, broker_id, affected)
+        _examine_all(draft, affected)
+        draft.tell_metadata(
+            draft.brokers, [one for one in affected if not draft.is_being_written(one)]
+        )
+    if fresh:
+        draft.tell_metadata(before.keys() & event.brokers.keys())
+        draft.tell_metadata(fresh, _living_partitions(draft))
+        for broker_id in sorted(fresh):
+            _bring_online(draft, broker_id)
+        _examine_all(draft, _leaderless(draft))
+
+
+def _take_offline(draft: Draft, broker_id: BrokerId, partitions: Iterable[TopicPartition]) -> None:
+    mine = [one for one in partitions if broker_id in draft.replicas_of(one)]
+    deletion.pause(draft, broker_id, [one for one in mine if draft.is_deleted(one)])
+    for partition in mine:
+        if draft.is_deleted(partition):
+            continue
+        draft.enter_replica(Replica(partition, broker_id), ReplicaPhase.OFFLINE)
+        leadership = draft.leaderships.get(partition)
+        if leadership is not None and leadership.state.leader == broker_id:
+            draft.enter_partition(partition, PartitionPhase.OFFLINE)
+
+
+def _bring_online(draft: Draft, broker_id: BrokerId) -> None:
+    mine = draft.partitions_on({broker_id})
+    deletion.resume(draft, broker_id, [one for one in mine if draft.is_deleted(one)])
+    for partition in mine:
+        if draft.is_deleted(partition):
+            continue
+        draft.enter_replica(Replica(partition, broker_id), ReplicaPhase.ONLINE)
+        if partition in draft.leaderships:
+            draft.tell_role([broker_id], partition)
+
+
+def _living_partitions(draft: Draft) -> list[TopicPartition]:
+    return [one for one in draft.all_partitions() if not draft.is_deleted(one)]
+
+
+def _leaderless(draft: Draft) -> list[TopicPartition]:
+    return [
+        one
+        for one, phase in draft.partitions.items()
+        if phase in (PartitionPhase.NEW, PartitionPhase.OFFLINE) and not draft.is_deleted(one)
+    ]
+
+
+def _begin_shutdown(draft: Draft, event: ShutdownRequested) -> None:
+    if event.broker_id not in draft.brokers:
+        return
+    draft.shutting_down |= {event.broker_id}
+    for partition in draft.partitions_on({event.broker_id}):
+        leadership = draft.leaderships.get(partition)
+        if leadership is None or len(draft.replicas_of(partition)) == 1:
+            continue
+        if leadership.state.leader != event.broker_id and not draft.is_deleted(partition):
+            draft.stop_replica(event.broker_id, partition, delete=False)
+        _examine(draft, partition, Cause.CONTROLLED_SHUTDOWN)
+
+
+def _question_replicas(draft: Draft, event: LogDirFailed) -> None:
+    """Send a broker its roles again: it answers those on the failed disk with an error."""
+    for partition in draft.partitions_on({event.broker_id}):
+        if partition in draft.leaderships and not draft.is_deleted(partition):
+            draft.tell_role([event.broker_id], partition)
+
+
+def _fail_replicas(draft: Draft, event: ReplicasFailed) -> None:
+    known = [one for one in sorted(event.partitions) if one in draft.partitions]
+    broken = {Replica(one, event.broker_id) for one in known} - draft.failed
+    draft.failed |= broken
+    affected = [one for one in known if Replica(one, event.broker_id) in broken]
+    _take_offline(draft, event.broker_id, affected)
+    _examine_all(draft, affected)
+    draft.tell_metadata(draft.brokers, [one for one in affected if not draft.is_being_written(one)])
+
+
+def _resend(draft: Draft, event: ResendRequired) -> None:
+    draft.tell_metadata([event.broker_id], _living_partitions(draft))
+    mine = draft.partitions_on({event.broker_id})
+    for partition in mine:
+        if partition in draft.leaderships and not draft.is_deleted(partition):
+            draft.tell_role([event.broker_id], partition)
+    deletion.resend(draft, event.broker_id, mine)
+
+
+# --- topics ---------------------------------------------------------------------------------------
+
+
+def _change_topics(draft: Draft, event: TopicsChanged) -> None:
+    for topic in sorted(event.removed & draft.topics.current.keys()):
+        # Somebody removed the znodes by hand; brokers at least forget the topic.
+        draft.deletions |= {topic}
+        draft.tell_metadata(draft.brokers, draft.partitions_of(topic))
+        draft.forget_topic(topic)
+    draft.unclean.edit().update(event.unclean)
+    for topic, assignment in sorted(event.added.items()):
+        if topic not in draft.topics:
+            draft.topics.edit()[topic] = assignment
+            _add_partitions(draft, draft.partitions_of(topic))
+
+
+def _grow_topic(draft: Draft, event: PartitionsChanged) -> None:
+    known = draft.topics.get(event.topic)
+    if known is None or event.topic in draft.deletions:
+        return
+    added = {
+        number: replicas
+        for number, replicas in event.assignment.partitions.items()
+        if number not in known.partitions
+    }
+    if added:
+        draft.topics.edit()[event.topic] = TopicAssignment(
+            {**known.partitions, **added},
+            event.assignment.adding,
+            event.assignment.removing,
+            event.assignment.topic_id,
+        )
+        _add_partitions(draft, [TopicPartition(event.topic, number) for number in sorted(added)])
+
+
+def _add_partitions(draft: Draft, partitions: Iterable[TopicPartition]) -> None:
+    for partition in partitions:
+        draft.enter_partition(partition, PartitionPhase.NEW)
+        for broker_id in draft.replicas_of(partition):
+            draft.enter_replica(Replica(partition, broker_id), ReplicaPhase.NEW)
+        _examine(draft, partition, Cause.AVAILABILITY)
+
+
+def _change_unclean(draft: Draft, event: UncleanChanged) -> None:
+    if event.topic not in draft.topics:
+        return
+    if event.enabled is None:
+        draft.unclean.edit().pop(event.topic, None)
+    else:
+        draft.unclean.edit()[event.topic] = event.enabled
+    _examine_all(draft, [one for one in _leaderless(draft) if one.topic == event.topic])
+
+
+def _remove_topic(draft: Draft, event: TopicRemoved) -> None:
+    if event.topic in draft.topics:
+        draft.forget_topic(event.topic)
+
+
+def _complete_deletions(draft: Draft, event: ReplicasStopped) -> None:
+    known = draft.partitions.current
+    deletion.pause(draft, event.broker_id, [one for one in event.failed if one in known])
+    deletion.complete(draft, event.broker_id, [one for one in event.deleted if one in known])
+
+
+# --- balance --------------------------------------------------------------------------------------
+
+
+def _elect_preferred(draft: Draft, event: PreferredRequested) -> None:
+    known = [one for one in event.partitions if one in draft.leaderships]
+    _examine_all(draft, known, Cause.PREFERRED)
+    draft.finish_preferred_election()
+
+
+def _rebalance(draft: Draft, _: RebalanceDue) -> None:
+    """Elect preferred leaders of brokers that lead too few of the partitions they are first for."""
+    preferred: dict[BrokerId, list[TopicPartition]] = {}
+    for partition in draft.leaderships:
+        if not draft.is_deleted(partition):
+            preferred.setdefault(draft.replicas_of(partition)[0], []).append(partition)
+    for broker_id, partitions in sorted(preferred.items()):
+        led_by_others = [
+            one for one in partitions if draft.leaderships[one].state.leader != broker_id
+        ]
+        if len(led_by_others) * 100 > len(partitions) * draft.settings.imbalance_percentage:
+            _examine_all(draft, led_by_others, Cause.PREFERRED)
+
+
+def imbalance(context: Context) -> int:
+    """Return how many partitions are not led by their preferred replicas."""
+    return sum(
+        leadership.state.leader
+        not in (NO_LEADER, context.topics[one.topic].partitions[one.partition][0])
+        for one, leadership in context.leaderships.items()
+    )
+
+
+_HANDLERS: dict[type, Callable[[Draft, Any], None]] = {
+    ContextLoaded: _load,
+    StatesWritten: _note_written,
+    IsrChanged: _note_isr,
+    BrokersChanged: _change_brokers,
+    ShutdownRequested: _begin_shutdown,
+    LogDirFailed: _question_replicas,
+    ReplicasFailed: _fail_replicas,
+    ResendRequired: _resend,
+    TopicsChanged: _change_topics,
+    PartitionsChanged: _grow_topic,
+    UncleanChanged: _change_unclean,
+    DeletionsRequested: lambda draft, event: deletion.request(draft, event.topics),
+    ReplicasStopped: _complete_deletions,
+    TopicRemoved: _remove_topic,
+    PreferredRequested: _elect_preferred,
+    RebalanceDue: _rebalance,
+}

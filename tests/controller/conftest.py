@@ -1,0 +1,133 @@
+"""A real ZooKeeper and brokers that only write down what the controller tells them."""
+
+import asyncio
+import contextlib
+import itertools
+
+import pytest
+
+from odradek import config
+from odradek.controller.loop import Controller
+from odradek.protocol.messages import control
+from odradek.zk.registration import Registration, create_persistent_paths
+from odradek.zk.session import Session
+from odradek.zk.znodes import BrokerId, BrokerRegistration, Endpoint
+from tests.support import zookeeper
+
+_numbers = itertools.count()
+
+
+class Cluster:
+    """Controllers on one chroot; `told[port]` are the requests that the broker on a port got.
+
+    A broker on a port in `down` refuses connections; `errors` are answered to every partition of
+    StopReplica by port.
+    """
+
+    def __init__(self, server, chroot):
+        self.server, self.chroot = server, chroot
+        self.told = {}
+        self.down = set()
+        self.errors = {}
+        self.stack = contextlib.AsyncExitStack()
+
+    async def session(self, timeout_ms=4000):
+        session = Session(self.server.connect + self.chroot, timeout_ms)
+        await session.start()
+        self.stack.push_async_callback(session.close)
+        await create_persistent_paths(session)
+        return session
+
+    async def broker(self, broker_id, session=None, **settings):
+        """Register a broker and put its controller into the race."""
+        session = session or await self.session()
+        port = 9000 + broker_id
+        values = {"broker.id": str(broker_id), "zookeeper.connect": "unused"}
+        values |= {key.replace("_", "."): value for key, value in settings.items()}
+        registration = Registration(
+            session,
+            lambda: BrokerRegistration(
+                BrokerId(broker_id), (Endpoint("PLAINTEXT", "localhost", port),)
+            ),
+        )
+        await registration.start()
+        running = asyncio.ensure_future(registration.run())
+        controller = Controller(config.from_values(values)[0], session, self._connect, registration)
+        controller.session = session
+        controller.registration = registration
+        self.stack.callback(running.cancel)
+        self.stack.push_async_callback(controller.stop)
+        await controller.start()
+        return controller
+
+    def _connect(self, host, port):
+        return RecordingPeer(self, port)
+
+    def requests(self, broker_id, kind):
+        return [one for one in self.told.get(9000 + broker_id, ()) if isinstance(one, kind)]
+
+    def roles(self, broker_id):
+        """Return the last leader, leader epoch and ISR that a broker was told, by partition."""
+        return {
+            (one.topic_name, one.partition_index): (one.leader, one.leader_epoch, one.isr)
+            for request in self.requests(broker_id, control.LeaderAndIsrRequest)
+            for one in request.ungrouped_partition_states
+        }
+
+    def metadata(self, broker_id):
+        """Return the last leader that a broker was told of every partition."""
+        return {
+            (one.topic_name, one.partition_index): one.leader
+            for request in self.requests(broker_id, control.UpdateMetadataRequest)
+            for one in request.ungrouped_partition_states
+        }
+
+
+class RecordingPeer:
+    def __init__(self, cluster, port):
+        self.cluster, self.port = cluster, port
+
+    async def call(self, request, version, timeout_ms):
+        await asyncio.sleep(0)
+        if self.port in self.cluster.down:
+            raise ConnectionError("down")
+        self.cluster.told.setdefault(self.port, []).append(request)
+        match request:
+            case control.LeaderAndIsrRequest():
+                return control.LeaderAndIsrResponse(partition_errors=[])
+            case control.UpdateMetadataRequest():
+                return control.UpdateMetadataResponse()
+            case control.StopReplicaRequest():
+                code = self.cluster.errors.get(self.port, 0)
+                return control.StopReplicaResponse(
+                    partition_errors=[
+                        control.StopReplicaPartitionError(
+                            topic_name=one.topic_name,
+                            partition_index=one.partition_index,
+                            error_code=code,
+                        )
+                        for one in request.ungrouped_partitions
+                    ]
+                )
+
+    async def close(self):
+        pass
+
+
+async def until(condition):
+    """Wait for a condition that only other tasks can make true."""
+    while not condition():  # noqa: ASYNC110 - conditions here have no event to wait for
+        await asyncio.sleep(0.01)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with zookeeper.Server(tmp_path_factory.mktemp("zk"), tick_time_ms=200) as running:
+        yield running
+
+
+@pytest.fixture
+async def cluster(server):
+    cluster = Cluster(server, f"/controller{next(_numbers)}")
+    async with cluster.stack:
+        yield cluster

@@ -1,0 +1,357 @@
+"""Controllers racing, taking office and directing recorded brokers, on a real ZooKeeper."""
+
+import asyncio
+
+import pytest
+
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.messages import control
+from odradek.zk import admin, znodes
+from odradek.zk.znodes import (
+    BrokerId,
+    ControllerEpoch,
+    LeaderEpoch,
+    PartitionState,
+    TopicAssignment,
+)
+from tests.controller.conftest import until
+
+
+def replicas(**partitions):
+    """Return an assignment: p0=(1, 2)."""
+    return TopicAssignment(
+        {int(name[1:]): tuple(map(BrokerId, brokers)) for name, brokers in partitions.items()}
+    )
+
+
+async def state(session, topic, partition):
+    path = znodes.state_path(topic, partition)
+    data, stat = await session.get(path)
+    return znodes.decode_state(path, data), stat.version
+
+
+async def has(session, path):
+    return await session.exists(path) is not None
+
+
+async def until_async(condition):
+    while not await condition():  # noqa: ASYNC110 - the condition reads ZooKeeper
+        await asyncio.sleep(0.01)
+
+
+async def test_one_of_three_brokers_becomes_controller_with_epoch_1(cluster):
+    controllers = await asyncio.gather(*(cluster.broker(n) for n in (1, 2, 3)))
+    await until(lambda: any(one.active for one in controllers))
+    (winner,) = [one for one in controllers if one.active]
+    session = await cluster.session()
+    assert winner.epoch == 1
+    assert (await session.get("/controller_epoch"))[0] == b"1"
+    data, stat = await session.get("/controller")
+    assert znodes.decode_controller("/controller", data).broker_id == winner.broker_id
+    assert stat.owner == winner.session.session_id
+
+
+async def test_office_passes_on_when_the_controller_leaves_and_when_it_is_removed_by_hand(cluster):
+    one = await cluster.broker(1)
+    await until(lambda: one.active)
+    two = await cluster.broker(2)
+    await one.session.close()
+    await until(lambda: two.active)
+    assert two.epoch == 2
+    await two.session.delete("/controller")
+    await until(lambda: two.active and two.epoch == 3)
+
+
+async def test_new_topic_gets_states_leaders_and_everybody_is_told(cluster):
+    controller = await cluster.broker(1)
+    await cluster.broker(2)
+    await until(
+        lambda: controller.active and len(cluster.metadata(2)) == 0 and 9002 in cluster.told
+    )
+    await admin.apply_create_topic(controller.session, "t", replicas(p0=(1, 2), p1=(2, 1)), {})
+    await until(lambda: len(cluster.roles(1)) == len(cluster.roles(2)) == 2)
+    assert (
+        cluster.roles(1)
+        == cluster.roles(2)
+        == {
+            ("t", 0): (1, 0, [1, 2]),
+            ("t", 1): (2, 0, [2, 1]),
+        }
+    )
+    assert cluster.metadata(1) == {("t", 0): 1, ("t", 1): 2}
+    found, version = await state(controller.session, "t", 0)
+    assert (found, version) == (PartitionState(1, 0, (1, 2), 1), 0)
+    (role,) = cluster.requests(1, control.LeaderAndIsrRequest)[0].ungrouped_partition_states[:1]
+    assert role.is_new
+    kinds = [type(one) for one in cluster.told[9001]]
+    assert kinds.index(control.UpdateMetadataRequest) < kinds.index(control.LeaderAndIsrRequest)
+
+
+async def test_partitions_added_to_a_topic_get_leaders(cluster):
+    controller = await cluster.broker(1)
+    await until(lambda: controller.active)
+    await admin.apply_create_topic(controller.session, "t", replicas(p0=(1,)), {})
+    await until(lambda: ("t", 0) in cluster.roles(1))
+    await admin.apply_grow_topic(controller.session, "t", {1: (BrokerId(1),)})
+    await until(lambda: cluster.roles(1).get(("t", 1)) == (1, 0, [1]))
+
+
+async def test_two_hundred_partitions_are_created_in_batches(cluster):
+    controller = await cluster.broker(1)
+    await until(lambda: controller.active)
+    many = TopicAssignment({number: (BrokerId(1),) for number in range(200)})
+    await admin.apply_create_topic(controller.session, "big", many, {})
+    await until(lambda: len(cluster.roles(1)) == 200)
+    assert len(cluster.requests(1, control.LeaderAndIsrRequest)) == 1
+    assert await state(controller.session, "big", 199) == (PartitionState(1, 0, (1,), 1), 0)
+
+
+async def test_failed_broker_loses_its_leaderships_and_returns_as_follower(cluster):
+    controller = await cluster.broker(1)
+    await until(lambda: controller.active)
+    leader = await cluster.broker(2)
+    await until(lambda: 9002 in cluster.told)
+    await admin.apply_create_topic(controller.session, "t", replicas(p0=(2, 1)), {})
+    await until(lambda: ("t", 0) in cluster.roles(1))
+    await leader.stop()
+    await leader.session.close()
+    await until(lambda: cluster.roles(1)["t", 0] == (1, 1, [1]))
+    await cluster.broker(2)
+    await until(lambda: cluster.roles(2)["t", 0] == (1, 1, [1]))
+
+
+async def test_leaders_own_isr_write_is_met_and_not_overwritten(cluster):
+    """The controller decides on an old version, conflicts, and decides again."""
+    controller = await cluster.broker(1)
+    await until(lambda: controller.active)
+    others = [await cluster.broker(number) for number in (2, 3)]
+    await until(lambda: 9003 in cluster.told)
+    await admin.apply_create_topic(controller.session, "t", replicas(p0=(2, 3, 1)), {})
+    await until(lambda: ("t", 0) in cluster.roles(1))
+    await controller.session.set(
+        znodes.state_path("t", 0),
+        znodes.encode_state(
+            PartitionState(
+                BrokerId(2), LeaderEpoch(0), (BrokerId(2), BrokerId(1)), ControllerEpoch(1)
+            )
+        ),
+        0,
+    )
+    await others[0].stop()
+    await others[0].session.close()
+    await until(lambda: cluster.roles(1)["t", 0][0] != 2)
+    assert cluster.roles(1)["t", 0] == (1, 1, [1])
+    assert await state(controller.session, "t", 0) == (PartitionState(1, 1, (1,), 1), 2)
+
+
+async def test_isr_notice_reaches_every_broker_and_is_removed(cluster):
+    controller = await cluster.broker(1)
+    await until(lambda: controller.active)
+    await cluster.broker(2)
+    await until(lambda: 9002 in cluster.told)
+    await admin.apply_create_topic(controller.session, "t", replicas(p0=(1, 2)), {})
+    await until(lambda: ("t", 0) in cluster.roles(2))
+    session = controller.session
+    shrunk = PartitionState(BrokerId(1), LeaderEpoch(0), (BrokerId(1),), ControllerEpoch(1))
+    await session.set(znodes.state_path("t", 0), znodes.encode_state(shrunk), 0)
+    notice = znodes.encode_isr_change([znodes.TopicPartition("t", 0)])
+    await session.create("/isr_change_notification/isr_change_", notice, sequence=True)
+
+    def last_isr():
+        request = cluster.requests(2, control.UpdateMetadataRequest)[-1]
+        return [one.isr for one in request.ungrouped_partition_states]
+
+    await until(lambda: last_isr() == [[1]])
+
+    async def removed():
+        return await session.children("/isr_change_notification") == []
+
+    await until_async(removed)
+
+
+@pytest.mark.parametrize("form", ["child", "payload"])
+async def test_topic_is_deleted_from_brokers_and_znodes(cluster, form):
+    controller = await cluster.broker(1)
+    await until(lambda: controller.active)
+    session = controller.session
+    await admin.apply_create_topic(session, "t", replicas(p0=(1,), p1=(1,)), {"a": "b"})
+    await until(lambda: len(cluster.roles(1)) == 2)
+    if form == "child":
+        await admin.apply_request_deletion(session, "t")
+    else:
+        await session.set("/admin/delete_topics", znodes.encode_delete_topics(["t", "unknown"]))
+
+    async def gone():
+        left = [await has(session, p) for p in ("/brokers/topics/t", "/config/topics/t")]
+        data, _ = await session.get("/admin/delete_topics")
+        return not any(left) and data == b"" and not await session.children("/admin/delete_topics")
+
+    await until_async(gone)
+    (stop,) = cluster.requests(1, control.StopReplicaRequest)
+    assert stop.delete_partitions
+    assert {one.partition_index for one in stop.ungrouped_partitions} == {0, 1}
+    assert cluster.metadata(1) == {("t", 0): -2, ("t", 1): -2}
+    await admin.apply_create_topic(session, "t", replicas(p0=(1,)), {})
+    await until(lambda: cluster.metadata(1)["t", 0] == 1)
+
+
+async def test_deletion_waits_for_a_dead_broker_and_goes_on_when_it_returns(cluster):
+    controller = await cluster.broker(1)
+    await until(lambda: controller.active)
+    other = await cluster.broker(2)
+    await until(lambda: 9002 in cluster.told)
+    session = controller.session
+    await admin.apply_create_topic(session, "t", replicas(p0=(1, 2)), {})
+    await until(lambda: ("t", 0) in cluster.roles(2))
+    await other.stop()
+    await other.session.close()
+    await until(lambda: cluster.roles(1)["t", 0] == (1, 1, [1]))
+    await admin.apply_request_deletion(session, "t")
+    await until(lambda: cluster.requests(1, control.StopReplicaRequest))
+    assert await has(session, "/brokers/topics/t")
+    await cluster.broker(2)
+
+    async def gone():
+        return not await has(session, "/brokers/topics/t")
+
+    await until_async(gone)
+    assert cluster.requests(2, control.StopReplicaRequest)
+
+
+async def test_deletion_is_refused_where_it_is_not_enabled(cluster):
+    controller = await cluster.broker(1, delete_topic_enable="false")
+    await until(lambda: controller.active)
+    session = controller.session
+    await admin.apply_create_topic(session, "t", replicas(p0=(1,)), {})
+    await until(lambda: ("t", 0) in cluster.roles(1))
+    await admin.apply_request_deletion(session, "t")
+
+    async def dropped():
+        return not await session.children("/admin/delete_topics")
+
+    await until_async(dropped)
+    assert await has(session, "/brokers/topics/t")
+    assert not cluster.requests(1, control.StopReplicaRequest)
+
+
+async def test_next_controller_finishes_a_deletion_and_offline_elections(cluster):
+    one = await cluster.broker(1)
+    await until(lambda: one.active)
+    two = await cluster.broker(2)
+    await until(lambda: 9002 in cluster.told)
+    await admin.apply_create_topic(one.session, "t", replicas(p0=(1, 2)), {})
+    await admin.apply_create_topic(one.session, "d", replicas(p0=(2,)), {})
+    await until(lambda: {("t", 0), ("d", 0)} <= cluster.roles(2).keys())
+    cluster.down.add(9002)
+    await admin.apply_request_deletion(one.session, "d")
+    await until(lambda: one.requests_queued == 0)
+    await one.session.close()
+    cluster.down.clear()
+    await until(lambda: two.active)
+    await until(lambda: cluster.roles(2)["t", 0] == (2, 1, [2]))
+    found, _ = await state(two.session, "t", 0)
+    assert found.controller_epoch == 2
+
+    async def gone():
+        return not await has(two.session, "/brokers/topics/d")
+
+    await until_async(gone)
+
+
+async def test_overtaken_controller_cannot_write_and_resigns(cluster):
+    one = await cluster.broker(1)
+    await until(lambda: one.active)
+    # Another controller took office unseen: the epoch moved on while /controller still names us.
+    await one.session.set("/controller_epoch", b"7")
+    await admin.apply_create_topic(one.session, "t", replicas(p0=(1,)), {})
+    await until(lambda: one.active and one.epoch == 8)
+    await until(lambda: ("t", 0) in cluster.roles(1))
+    found, _ = await state(one.session, "t", 0)
+    assert found.controller_epoch == 8
+
+
+async def test_session_loss_is_survived_by_a_new_term(cluster, server):
+    one = await cluster.broker(1)
+    await until(lambda: one.active)
+    await admin.apply_create_topic(one.session, "t", replicas(p0=(1,)), {})
+    await until(lambda: ("t", 0) in cluster.roles(1))
+    await asyncio.to_thread(server.expire_session, one.session._client.client_id)
+    await until(lambda: one.active and one.epoch == 2)
+    await admin.apply_create_topic(one.session, "u", replicas(p0=(1,)), {})
+    await until(lambda: cluster.roles(1).get(("u", 0)) == (1, 0, [1]))
+
+
+async def test_controlled_shutdown_moves_leaders_and_names_what_stays(cluster):
+    controller = await cluster.broker(1)
+    await until(lambda: controller.active)
+    await cluster.broker(2)
+    await until(lambda: 9002 in cluster.told)
+    session = controller.session
+    await admin.apply_create_topic(session, "t", replicas(p0=(2, 1), p1=(1, 2), p2=(2,)), {})
+    await until(lambda: len(cluster.roles(2)) == 3)
+    assert await controller.controlled_shutdown(2) == []
+    assert (await state(session, "t", 0))[0] == PartitionState(1, 1, (1,), 1)
+    assert (await state(session, "t", 1))[0] == PartitionState(1, 1, (1,), 1)
+    assert (await state(session, "t", 2))[0] == PartitionState(2, 0, (2,), 1)
+    with pytest.raises(KafkaError) as caught:
+        await controller.controlled_shutdown(9)
+    assert caught.value.code == ErrorCode.BROKER_NOT_AVAILABLE
+
+
+async def test_shutdown_is_refused_by_who_is_not_controller(cluster):
+    one = await cluster.broker(1)
+    await until(lambda: one.active)
+    two = await cluster.broker(2)
+    with pytest.raises(KafkaError) as caught:
+        await two.controlled_shutdown(1)
+    assert caught.value.code == ErrorCode.NOT_CONTROLLER
+
+
+async def test_preferred_election_moves_leaders_back_and_removes_its_node(cluster):
+    controller = await cluster.broker(1)
+    await until(lambda: controller.active)
+    await cluster.broker(2)
+    await until(lambda: 9002 in cluster.told)
+    session = controller.session
+    await admin.apply_create_topic(session, "t", replicas(p0=(2, 1)), {})
+    await until(lambda: ("t", 0) in cluster.roles(2))
+    path = znodes.state_path("t", 0)
+    moved = PartitionState(
+        BrokerId(1), LeaderEpoch(1), (BrokerId(1), BrokerId(2)), ControllerEpoch(1)
+    )
+    await session.set(path, znodes.encode_state(moved), 0)
+    notice = znodes.encode_isr_change([znodes.TopicPartition("t", 0)])
+    await session.create("/isr_change_notification/isr_change_", notice, sequence=True)
+    await until(lambda: cluster.metadata(2)["t", 0] == 1)
+    wanted = znodes.encode_preferred_election([znodes.TopicPartition("t", 0)])
+    await session.create("/admin/preferred_replica_election", wanted)
+    await until(lambda: cluster.roles(2)["t", 0] == (2, 2, [1, 2]))
+
+    async def removed():
+        return not await has(session, "/admin/preferred_replica_election")
+
+    await until_async(removed)
+
+
+async def test_garbage_znodes_do_not_stop_the_controller(cluster):
+    session = await cluster.session()
+    await session.create("/brokers/topics/garbage", b"{")
+    await session.create("/brokers/ids/77", b"no json", ephemeral=True)
+    await session.create("/admin/preferred_replica_election", b"\xff")
+    controller = await cluster.broker(1)
+    await until(lambda: controller.active)
+    await admin.apply_create_topic(session, "t", replicas(p0=(1,)), {})
+    await until(lambda: ("t", 0) in cluster.roles(1))
+
+
+async def test_unreachable_broker_gets_everything_in_order_when_it_answers(cluster):
+    controller = await cluster.broker(1)
+    await until(lambda: controller.active)
+    cluster.down.add(9002)
+    await cluster.broker(2)
+    for name in ("a", "b"):
+        await admin.apply_create_topic(controller.session, name, replicas(p0=(1, 2)), {})
+        await until(lambda name=name: (name, 0) in cluster.roles(1))
+    cluster.down.clear()
+    await until(lambda: len(cluster.roles(2)) == 2)
+    assert list(cluster.roles(2)) == [("a", 0), ("b", 0)]
