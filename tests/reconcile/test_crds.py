@@ -1,0 +1,252 @@
+"""What the API server refuses: nobody can write a resource that could never work."""
+
+import copy
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.cluster.settings import REPO
+from tests.support.apiserver import ApiServer
+from tests.support.kubectl import Kubectl, KubectlError
+
+CLUSTER: dict[str, Any] = {
+    "apiVersion": "odradek.io/v1alpha1",
+    "kind": "KafkaCluster",
+    "metadata": {"name": "c"},
+    "spec": {
+        "zookeeper": {"connect": "zk:2181", "chroot": "/a"},
+        "brokers": {"replicas": 3, "storage": {"size": "1Gi", "storageClassName": "fast"}},
+    },
+}
+TOPIC: dict[str, Any] = {
+    "apiVersion": "odradek.io/v1alpha1",
+    "kind": "Topic",
+    "metadata": {"name": "t"},
+    "spec": {
+        "clusterRef": {"name": "c"},
+        "topicName": "a.b_c",
+        "partitions": 6,
+        "config": {"retention.ms": "1"},
+    },
+}
+REASSIGNMENT: dict[str, Any] = {
+    "apiVersion": "odradek.io/v1alpha1",
+    "kind": "Reassignment",
+    "metadata": {"name": "r"},
+    "spec": {
+        "clusterRef": {"name": "c"},
+        "mode": "Explicit",
+        "moves": [{"topic": "t", "partition": 0, "replicas": [1, 0]}],
+        "cancel": True,
+    },
+}
+GROUP: dict[str, Any] = {
+    "apiVersion": "odradek.io/v1alpha1",
+    "kind": "ConsumerGroup",
+    "metadata": {"name": "g"},
+    "spec": {
+        "clusterRef": {"name": "c"},
+        "group": "g",
+        "topics": ["t"],
+        "job": {"sink": {"console": {}}, "volume": {"size": "1Gi"}},
+    },
+}
+_REMOVE = object()
+
+
+def change(body: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
+    """A copy with one field set, or taken away."""
+    changed = copy.deepcopy(body)
+    *parents, last = path.split("/")
+    at = changed
+    for name in parents:
+        at = at.setdefault(name, {})
+    if value is _REMOVE:
+        del at[last]
+    else:
+        at[last] = value
+    return changed
+
+
+@pytest.fixture(scope="module")
+def kubectl(api: ApiServer) -> Kubectl:
+    api.call("create", "namespace", "crds")
+    space = Kubectl(api.kubectl, api.kubeconfig, "crds")
+    space.apply(CLUSTER, TOPIC, REASSIGNMENT, GROUP)
+    return space
+
+
+@pytest.mark.parametrize(
+    ("body", "path", "value"),
+    [
+        (CLUSTER, "metadata/name", "a.b"),
+        (CLUSTER, "metadata/name", "x" * 41),
+        (CLUSTER, "spec/zookeeper/connect", "no-port"),
+        (CLUSTER, "spec/zookeeper/chroot", "relative"),
+        (CLUSTER, "spec/zookeeper/chroot", "/ends/"),
+        (CLUSTER, "spec/brokers/replicas", 0),
+        (CLUSTER, "spec/brokers/replicas", "three"),
+        (CLUSTER, "spec/brokers/port", 70000),
+        (CLUSTER, "spec/brokers/metricsPort", 9092),
+        (CLUSTER, "spec/brokers/storage/size", "lots"),
+        (CLUSTER, "spec/brokers/config", {"num.partitions": 3}),
+        (CLUSTER, "spec/brokers/resources", {"requests": {"cpu": "much"}}),
+        (TOPIC, "spec/topicName", "a/b"),
+        (TOPIC, "spec/topicName", ".."),
+        (TOPIC, "spec/topicName", "x" * 250),
+        (TOPIC, "spec/partitions", 0),
+        (TOPIC, "spec/partitions", -1),
+        (TOPIC, "spec/replicationFactor", 0),
+        (TOPIC, "spec/config", {"retention.ms": 1}),
+        (TOPIC, "spec/unmanagedConfig", ["retention.ms"]),
+        (TOPIC, "spec/deletionPolicy", "Maybe"),
+        (TOPIC, "spec/adoption", "Always"),
+        (TOPIC, "spec/management", "Ignored"),
+        (TOPIC, "spec/replicaAssignment", {"0": [1]}),
+        (TOPIC, "spec/clusterRef", _REMOVE),
+        (REASSIGNMENT, "spec/mode", "Shuffle"),
+        (REASSIGNMENT, "spec/mode", "AddBrokers"),
+        (REASSIGNMENT, "spec/brokers", [3]),
+        (REASSIGNMENT, "spec/moves", []),
+        (REASSIGNMENT, "spec/throttleBytesPerSec", 0),
+        (GROUP, "metadata/name", "x" * 41),
+        (GROUP, "spec/group", "a b"),
+        (GROUP, "spec/topicPattern", "t.*"),
+        (GROUP, "spec/topics", _REMOVE),
+        (GROUP, "spec/offsetStore", "File"),
+        (GROUP, "spec/job/sink", {}),
+        (GROUP, "spec/job/sink", {"console": {}, "topic": {"name": "t"}}),
+        (GROUP, "spec/job/sink", {"parquet": {}}),
+        (GROUP, "spec/job/sink", {"jdbc": {"url": "http://x", "table": "t"}}),
+        (GROUP, "spec/job/trigger", "soon"),
+        (GROUP, "spec/job/startingOffsets", "yesterday"),
+        (GROUP, "spec/job/format", "xml"),
+        (GROUP, "spec/job/python", "no_function"),
+        (GROUP, "spec/job/python", "module:function"),
+        (GROUP, "spec/job/driver", {"memory": "1G"}),
+        (GROUP, "spec/job/executors", {"instances": 0}),
+        (GROUP, "spec/job/watermark", {"column": "at"}),
+        (GROUP, "spec/reset", {"requestId": "1", "strategy": "Timestamp"}),
+        (GROUP, "spec/reset", {"requestId": "1", "strategy": "Earliest", "value": "1"}),
+    ],
+)
+def test_nonsense_is_refused_at_creation(
+    kubectl: Kubectl, body: dict[str, Any], path: str, value: Any
+) -> None:
+    fresh = change(change(body, "metadata/name", "fresh"), path, value)
+    with pytest.raises(KubectlError, match="is invalid"):
+        kubectl.apply(fresh)
+
+
+@pytest.mark.parametrize(
+    ("body", "path", "value", "why"),
+    [
+        (CLUSTER, "spec/zookeeper/chroot", "/b", "chroot is immutable"),
+        (CLUSTER, "spec/brokers/storage/storageClassName", "slow", "storageClassName is immutable"),
+        (CLUSTER, "spec/brokers/storage/storageClassName", _REMOVE, "is immutable"),
+        (CLUSTER, "spec/brokers/storage/size", "1000Mi", "may only grow"),
+        (TOPIC, "spec/partitions", 5, "partitions may only grow"),
+        (TOPIC, "spec/partitions", _REMOVE, "partitions may only grow"),
+        (TOPIC, "spec/topicName", "other", "topicName is immutable"),
+        (TOPIC, "spec/topicName", _REMOVE, "topicName is immutable"),
+        (TOPIC, "spec/clusterRef/name", "other", "clusterRef is immutable"),
+        (REASSIGNMENT, "spec/cancel", False, "cannot be taken back"),
+        (REASSIGNMENT, "spec/moves/0/partition", 1, "moves are immutable"),
+        (GROUP, "spec/group", "other", "group is immutable"),
+        (GROUP, "spec/offsetStore", "Kafka", "offsetStore is immutable"),
+        (GROUP, "spec/job/volume", _REMOVE, "checkpoint"),
+        (GROUP, "spec/job/volume/size", "1Mi", "may only grow"),
+    ],
+)
+def test_what_cannot_change_is_refused_at_update(
+    kubectl: Kubectl, body: dict[str, Any], path: str, value: Any, why: str
+) -> None:
+    if "/0/" in path:
+        changed = copy.deepcopy(body)
+        changed["spec"]["moves"][0]["partition"] = value
+    else:
+        changed = change(body, path, value)
+    with pytest.raises(KubectlError, match=why):
+        kubectl.apply(changed)
+
+
+@pytest.mark.parametrize(
+    ("body", "path", "value"),
+    [
+        (CLUSTER, "spec/brokers/storage/size", "2Gi"),
+        (TOPIC, "spec/partitions", 7),
+        (REASSIGNMENT, "spec/throttleBytesPerSec", 50_000_000),
+        (GROUP, "spec/job/suspend", True),
+        (GROUP, "spec/job/volume/size", "2Gi"),
+    ],
+)
+def test_what_may_change_is_taken(
+    kubectl: Kubectl, body: dict[str, Any], path: str, value: Any
+) -> None:
+    kubectl.apply(change(body, path, value))
+
+
+def test_unknown_fields_are_refused(kubectl: Kubectl) -> None:
+    with pytest.raises(KubectlError, match=r"unknown field .*spec\.partition"):
+        kubectl.apply(change(change(TOPIC, "metadata/name", "new"), "spec/partition", 3))
+
+
+def test_new_resources_say_that_nobody_has_looked_at_them_yet(kubectl: Kubectl) -> None:
+    for kind in ("kc", "ktop", "kre", "kcg"):
+        (found,) = kubectl.get(kind)["items"]
+        assert found["status"] == {"observedGeneration": -1}
+
+
+def test_defaults_are_those_of_the_contract(kubectl: Kubectl) -> None:
+    cluster = kubectl.get("kafkacluster", "c")["spec"]["brokers"]
+    assert (cluster["hostNetwork"], cluster["port"], cluster["metricsPort"]) == (True, 9092, 9404)
+    topic = kubectl.get("topic", "t")["spec"]
+    wanted = ("Managed", "IfMatching", "Retain", False)
+    assert tuple(topic[k] for k in ("management", "adoption", "deletionPolicy", "paused")) == wanted
+    group = kubectl.get("consumergroup", "g")["spec"]
+    assert (group["offsetStore"], group["deletionPolicy"]) == ("ZooKeeper", "Retain")
+    job = group["job"]
+    assert (job["trigger"], job["format"], job["startingOffsets"]) == ("10s", "json", "earliest")
+    assert job["driver"] == {"cores": 1, "memory": "1Gi"}
+    assert job["executors"] == {"instances": 1, "cores": 1, "memory": "1Gi"}
+
+
+def test_kubectl_scale_works_on_a_cluster(kubectl: Kubectl) -> None:
+    kubectl("scale", "kafkacluster", "c", "--replicas=4")
+    assert kubectl.get("kafkacluster", "c")["spec"]["brokers"]["replicas"] == 4
+    kubectl("scale", "kafkacluster", "c", "--replicas=3")
+
+
+def test_category_lists_all_kinds_with_a_ready_column(kubectl: Kubectl) -> None:
+    text = kubectl("get", "kafka")
+    headers = [line.split() for line in text.splitlines() if line.startswith("NAME")]
+    assert len(headers) == 4
+    assert all("READY" in header and header[-1] == "AGE" for header in headers)
+
+
+def bounded(schema: dict[str, Any], path: str) -> list[str]:
+    """Paths of lists, maps and strings without an upper bound."""
+    found = []
+    match schema.get("type"):
+        case "array" if "maxItems" not in schema:
+            found.append(path)
+        case "string" if not {"maxLength", "enum", "format"} & set(schema):
+            found.append(path)
+        case "object" if "additionalProperties" in schema and "maxProperties" not in schema:
+            found.append(path)
+    if isinstance(schema.get("items"), dict):
+        found += bounded(schema["items"], f"{path}[]")
+    if isinstance(schema.get("additionalProperties"), dict):
+        found += bounded(schema["additionalProperties"], f"{path}{{}}")
+    for name, one in schema.get("properties", {}).items():
+        found += bounded(one, f"{path}.{name}")
+    return found
+
+
+@pytest.mark.parametrize("file", sorted((REPO / "crds").glob("*.yaml")), ids=lambda f: f.stem)
+def test_every_list_map_and_string_has_a_bound(file: Any) -> None:
+    (version,) = yaml.safe_load(file.read_text())["spec"]["versions"]
+    properties = version["schema"]["openAPIV3Schema"]["properties"]
+    for part in ("spec", "status"):
+        assert bounded(properties[part], part) == []
