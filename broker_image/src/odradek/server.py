@@ -25,7 +25,7 @@ from random import Random
 
 from kazoo.exceptions import KazooException
 
-from odradek.config import BrokerConfig
+from odradek.config import BrokerConfig, TopicConfig
 from odradek.controller.loop import Controller
 from odradek.group.coordinator import OFFSETS_TOPIC, GroupCoordinator
 from odradek.handlers.context import Broker
@@ -150,7 +150,6 @@ class Server:
             self._topic_configs,
             on_dir_failure=tell_loop,
         )
-        self._topic_configs.on_change(self._logs.update_topic_config)
         began = time.monotonic()
         try:
             await asyncio.to_thread(self._logs.load)
@@ -171,7 +170,13 @@ class Server:
             self._topic_configs,
         )
         self._registration = registration.Registration(self._session, self._registration_now)
-        self._controller = Controller(config, self._session)
+        self._controller = Controller(
+            config,
+            self._session,
+            lambda host, port: PeerClient(host, port, f"broker-{config.broker_id}-controller"),
+            self._registration,
+        )
+        self._topic_configs.on_change(self._topic_config_changed)
         self._groups = GroupCoordinator(config, self._replicas, self._offsets_partitions)
         broker = Broker(
             config=config,
@@ -218,6 +223,10 @@ class Server:
             max_connections_per_ip=config.max_connections_per_ip,
             max_idle_ms=idle if idle > 0 else NEVER_IDLE_MS,
         )
+
+    def _topic_config_changed(self, topic: str, settings: TopicConfig) -> None:
+        self._logs.update_topic_config(topic, settings)
+        self._controller.topic_config_changed(topic)
 
     def _connect(self, broker_id: int) -> PeerClient | None:
         address = self._metadata.endpoint(broker_id, self._config.inter_broker_listener_name)

@@ -1,0 +1,172 @@
+"""What a single broker keeps over its end, and how it ends and starts."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import confluent_kafka
+import pytest
+
+from tests.support.broker import Broker, Cluster, wait_until
+from tests.support.clients import consume_all, create_topic, produce_all
+
+
+@pytest.fixture
+def own_cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with Cluster(tmp_path) as running:
+        yield running
+
+
+def test_every_acknowledged_record_survives_sigterm_and_sigkill(own_cluster: Cluster) -> None:
+    broker = own_cluster.brokers[1]
+    create_topic(own_cluster.bootstrap, "kept", partitions=2)
+    sent: list[bytes] = []
+    for round_number, end in enumerate((broker.terminate, broker.kill, broker.kill)):
+        values = [b"%d-%d" % (round_number, number) for number in range(300)]
+        produce_all(own_cluster.bootstrap, "kept", values, partitions=2)
+        sent += values
+        end()
+        broker.start()
+    assert sorted(consume_all(own_cluster.bootstrap, "kept", 2, len(sent))) == sorted(sent)
+
+
+def test_sigterm_ends_with_status_0_a_clean_mark_and_no_registration(own_cluster: Cluster) -> None:
+    broker = own_cluster.brokers[1]
+    produce_all(own_cluster.bootstrap, "kept", [b"x"])
+    assert broker.terminate() == 0
+    assert (broker.log_dir / ".kafka_cleanshutdown").exists()
+    with own_cluster.zookeeper.client() as client:
+        assert client.get_children("/brokers/ids") == []
+        assert client.exists("/controller") is None
+
+
+def test_offsets_go_on_after_a_restart(own_cluster: Cluster) -> None:
+    broker = own_cluster.brokers[1]
+    create_topic(own_cluster.bootstrap, "counted")
+    assert produce_all(own_cluster.bootstrap, "counted", [b"a", b"b"])[-1] == 1
+    broker.terminate()
+    broker.start()
+    assert produce_all(own_cluster.bootstrap, "counted", [b"c"]) == [2]
+
+
+def test_controller_epoch_rises_with_each_start(own_cluster: Cluster) -> None:
+    broker = own_cluster.brokers[1]
+    with own_cluster.zookeeper.client() as client:
+        wait_until(lambda: client.exists("/controller_epoch") is not None, "a controller")
+        first = int(client.get("/controller_epoch")[0])
+        broker.terminate()
+        broker.start()
+        wait_until(
+            lambda: int(client.get("/controller_epoch")[0]) > first, "the epoch of a new term"
+        )
+
+
+def test_zookeeper_away_for_a_while_does_not_stop_acknowledgements(own_cluster: Cluster) -> None:
+    create_topic(own_cluster.bootstrap, "steady")
+    produce_all(own_cluster.bootstrap, "steady", [b"before"])
+    own_cluster.zookeeper.kill()
+    assert produce_all(own_cluster.bootstrap, "steady", [b"during"]) == [1]
+    own_cluster.zookeeper.start()
+    create_topic(own_cluster.bootstrap, "later")
+    assert produce_all(own_cluster.bootstrap, "steady", [b"after"]) == [2]
+
+
+def test_lost_session_is_followed_by_a_new_registration(own_cluster: Cluster) -> None:
+    broker = own_cluster.brokers[1]
+    create_topic(own_cluster.bootstrap, "again")
+    with own_cluster.zookeeper.client() as client:
+        before = client.exists("/brokers/ids/1").czxid
+        broker.signal(signal.SIGSTOP)
+        wait_until(lambda: client.exists("/brokers/ids/1") is None, "the session is over")
+        broker.signal(signal.SIGCONT)
+
+        def registered_again() -> bool:
+            stat = client.exists("/brokers/ids/1")
+            return stat is not None and stat.czxid > before
+
+        wait_until(registered_again, "registered again")
+    assert produce_all(own_cluster.bootstrap, "again", [b"x"]) == [0]
+
+
+def test_living_duplicate_of_a_broker_refuses_to_start(
+    own_cluster: Cluster, tmp_path: Path
+) -> None:
+    folder = tmp_path / "twin"
+    folder.mkdir()
+    twin = Broker(folder, 1, own_cluster.zookeeper.connect, {})
+    twin.spawn()
+    assert twin.wait() == 1
+    assert "broker.id 1 is taken by a living broker" in twin.log_text().splitlines()[-1]
+
+
+def test_log_directory_of_another_broker_refuses_to_start(own_cluster: Cluster) -> None:
+    broker = own_cluster.brokers[1]
+    broker.terminate()
+    stranger = Broker(
+        own_cluster.directory, 2, own_cluster.zookeeper.connect, {"log.dirs": str(broker.log_dir)}
+    )
+    stranger.spawn()
+    assert stranger.wait() == 1
+    assert "belongs to broker.id 1" in stranger.log_text().splitlines()[-1]
+
+
+def test_log_directory_in_use_refuses_to_start(own_cluster: Cluster, tmp_path: Path) -> None:
+    broker = own_cluster.brokers[1]
+    folder = tmp_path / "second"
+    folder.mkdir()
+    second = Broker(folder, 1, own_cluster.zookeeper.connect, {"log.dirs": str(broker.log_dir)})
+    second.spawn()
+    assert second.wait() == 1
+    assert "is in use by another process" in second.log_text().splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("setting", "reason"),
+    [
+        ("num.partitions=many", "num.partitions"),
+        ("broker.id=-5", "broker.id"),
+        ("listeners=nonsense", "listeners"),
+    ],
+)
+def test_bad_setting_is_one_line_and_status_2(tmp_path: Path, setting: str, reason: str) -> None:
+    broker = Broker(tmp_path, 1, "127.0.0.1:1", {})
+    broker.spawn("--override", setting)
+    assert broker.wait() == 2
+    lines = broker.log_text().splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith("odradek: ")
+    assert reason in lines[0]
+
+
+def test_absent_zookeeper_is_one_line_and_status_1(tmp_path: Path) -> None:
+    broker = Broker(tmp_path, 1, "127.0.0.1:1", {"zookeeper.connection.timeout.ms": "500"})
+    broker.spawn()
+    assert broker.wait() == 1
+    assert (
+        broker.log_text().splitlines()[-1] == "odradek: no ZooKeeper at 127.0.0.1:1 within 500 ms"
+    )
+
+
+def test_port_in_use_is_one_line_and_status_1(own_cluster: Cluster, tmp_path: Path) -> None:
+    folder = tmp_path / "second"
+    folder.mkdir()
+    taken = own_cluster.brokers[1].address
+    second = Broker(folder, 2, own_cluster.zookeeper.connect, {"listeners": f"PLAINTEXT://{taken}"})
+    second.spawn()
+    assert second.wait() == 1
+    assert "cannot listen on PLAINTEXT" in second.log_text().splitlines()[-1]
+
+
+def test_unwritable_topic_is_an_error_and_not_a_hang(own_cluster: Cluster) -> None:
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": own_cluster.bootstrap, "message.timeout.ms": 20_000}
+    )
+    errors: list[confluent_kafka.KafkaError] = []
+    producer.produce("no/such", b"x", on_delivery=lambda error, message: errors.append(error))
+    assert producer.flush(30) == 0
+    assert errors[0].code() in (
+        confluent_kafka.KafkaError.TOPIC_EXCEPTION,
+        confluent_kafka.KafkaError._UNKNOWN_TOPIC,
+    )

@@ -1,0 +1,89 @@
+"""Real clients, used the same way in many tests.
+
+kafka-python is imported here without the warnings that its import raises under Python 3.11.
+"""
+
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+
+import confluent_kafka
+from confluent_kafka.admin import AdminClient, NewTopic
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    import kafka
+
+__all__ = ["consume_all", "create_topic", "kafka", "produce_all"]
+
+QUIET = {"log_level": 0}
+
+
+def create_topic(
+    bootstrap: str,
+    topic: str,
+    partitions: int = 1,
+    replicas: int = 1,
+    config: Mapping[str, str] | None = None,
+) -> None:
+    """Create a topic through the Admin API and wait until it is there."""
+    client = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
+    wanted = NewTopic(topic, partitions, replicas, config=dict(config or {}))
+    client.create_topics([wanted], operation_timeout=30, request_timeout=40)[topic].result(60)
+
+
+def produce_all(
+    bootstrap: str, topic: str, values: Sequence[bytes], partitions: int = 1, **settings: object
+) -> list[int]:
+    """Send with acks=all, spread over the partitions; the offsets in the order of the values."""
+    offsets: dict[int, int] = {}
+    failures: list[object] = []
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": bootstrap, "acks": "all", "linger.ms": 2, **QUIET, **settings}
+    )
+
+    def delivered(number: int, error: object, message: confluent_kafka.Message) -> None:
+        if error is None:
+            offsets[number] = message.offset()
+        else:
+            failures.append(error)
+
+    for number, value in enumerate(values):
+        producer.produce(
+            topic,
+            value,
+            partition=number % partitions,
+            on_delivery=lambda error, message, number=number: delivered(number, error, message),
+        )
+    assert producer.flush(90) == 0
+    assert not failures
+    return [offsets[number] for number in range(len(values))]
+
+
+def consume_all(bootstrap: str, topic: str, partitions: int, count: int) -> list[bytes]:
+    """Every value from the beginnings on, until `count` came and nothing follows them."""
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "none",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            **QUIET,
+        }
+    )
+    consumer.assign(
+        [confluent_kafka.TopicPartition(topic, index, 0) for index in range(partitions)]
+    )
+    values: list[bytes] = []
+    ended: set[int] = set()
+    until = time.monotonic() + 90
+    while (len(values) < count or len(ended) < partitions) and time.monotonic() < until:
+        message = consumer.poll(1)
+        if message is None:
+            continue
+        if message.error() is None:
+            values.append(message.value())
+        elif message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF:
+            ended.add(message.partition())
+    consumer.close()
+    return values
