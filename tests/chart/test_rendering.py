@@ -1,5 +1,6 @@
 """What the chart renders, for every set of values that it is meant for."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -223,6 +224,18 @@ def test_monitors_come_only_where_their_kinds_exist() -> None:
 
     assert kinds() == set()
     assert kinds(monitoring=True) == set(helm.MONITORING)
+
+
+def test_alerts_ask_for_series_that_exist() -> None:
+    (rules,) = select(helm.template(monitoring=True), "PrometheusRule")
+    text = " ".join(rule["expr"] for group in rules["spec"]["groups"] for rule in group["rules"])
+    asked = set(re.findall(r"\b(?:odradek|kafka)_[a-z_]+", text))
+    declared: set[str] = set()
+    for folder in ("broker_image/src", "operator/src", "operator/spark_job/src"):
+        for source in (REPO / folder).rglob("*.py"):
+            declared |= set(re.findall(r'"((?:odradek|kafka)_[a-z_]+)"', source.read_text()))
+    assert asked
+    assert asked <= declared
 
 
 def test_selectors_find_the_pods_of_this_release(rendered: list[Manifest]) -> None:
