@@ -1,0 +1,173 @@
+"""KafkaClusters and ConsumerGroups through the real operator process and the real API server."""
+
+import json
+from typing import Any
+
+from odradek.zk import consumers, znodes
+from tests.reconcile.conftest import Operator, Place
+from tests.support.kubectl import eventually
+
+
+def become_controller(place: Place, broker_id: int) -> None:
+    claim = znodes.ControllerClaim(znodes.BrokerId(broker_id), 1)
+    place.client.create(
+        znodes.CONTROLLER_PATH, znodes.encode_controller(claim), ephemeral=True, makepath=True
+    )
+
+
+def test_cluster_gets_its_objects_and_is_ready_when_all_brokers_are_registered(
+    place: Place, operator: Operator
+) -> None:
+    place.create_cluster(2, config={"num.partitions": "5", "unheard.of": "1"}, rackTopologyKey="z")
+    waiting = place.wait_for("kafkacluster", "main", "NoController")
+    assert waiting["status"] == "False"
+    become_controller(place, 1)
+    ready = place.wait_for("kafkacluster", "main", "BrokersReady")
+    assert ready["message"] == "2 of 2 brokers registered"
+    status = place.kubectl.get("kafkacluster", "main")["status"]
+    assert (status["replicas"], status["controllerId"]) == (2, 1)
+    assert (status["underReplicatedPartitions"], status["offlinePartitions"]) == (0, 0)
+    assert [one["address"] for one in status["brokers"]] == ["127.0.0.1:9092", "127.0.0.1:9093"]
+    warning = place.kubectl.condition("kafkacluster", "main", "ConfigWarning")
+    assert (warning["status"], "unheard.of" in warning["message"]) == ("True", True)
+
+    workload = place.kubectl.get("statefulset", "main-broker")
+    template = workload["spec"]["template"]["spec"]
+    assert workload["spec"]["podManagementPolicy"] == "Parallel"
+    assert (template["hostNetwork"], template["dnsPolicy"]) == (True, "ClusterFirstWithHostNet")
+    (claim,) = workload["spec"]["volumeClaimTemplates"]
+    assert claim["spec"]["resources"]["requests"]["storage"] == "10Gi"
+    config = place.kubectl.get("configmap", "main-broker")["data"]["server.properties"]
+    assert "num.partitions=5\n" in config
+    assert f"/{place.namespace}\n" in config
+    assert place.kubectl.get("pdb", "main-broker")["spec"]["maxUnavailable"] == 1
+    assert place.kubectl.get("service", "main-brokers")["spec"]["clusterIP"] == "None"
+
+
+def test_steady_state_writes_nothing_and_a_deleted_child_comes_back(
+    place: Place, operator: Operator
+) -> None:
+    place.create_cluster(1)
+    become_controller(place, 0)
+    place.wait_for("kafkacluster", "main", "BrokersReady")
+    place.kubectl.apply(place.topic("steady", partitions=2, replicationFactor=1))
+    eventually(lambda: place.client.exists(znodes.topic_path("steady")), "the topic", 30, 0.2)
+    place.elect("steady")
+    place.wait_for("topic", "steady", "Synced")
+
+    def passes() -> float:
+        return operator.metric("odradek_operator_reconcile_seconds_count")
+
+    before = operator.metric("odradek_operator_writes_total")
+    begun = passes()
+    # Touching what is not the spec makes passes, and no writes.
+    for number in range(3):
+        for kind, name in (("kafkacluster", "main"), ("topic", "steady")):
+            place.kubectl("annotate", kind, name, f"touched={number}", "--overwrite")
+        eventually(lambda n=number: passes() >= begun + 2 * (n + 1), "a pass for each", 20, 0.1)
+    assert operator.metric("odradek_operator_writes_total") == before
+
+    place.kubectl("delete", "configmap", "main-broker")
+    place.kubectl("annotate", "kafkacluster", "main", "touched=again", "--overwrite")
+    eventually(lambda: place.kubectl.get("configmap", "main-broker"), "the ConfigMap", 20, 0.2)
+
+
+def test_invalid_broker_configuration_makes_nothing(place: Place, operator: Operator) -> None:
+    place.create_cluster(1, config={"log.retention.ms": "a week"})
+    refused = place.wait_for("kafkacluster", "main", "InvalidConfig")
+    assert "log.retention.ms" in refused["message"]
+    assert place.kubectl.condition("kafkacluster", "main", "Stalled")["status"] == "True"
+    assert place.kubectl.get("statefulset")["items"] == []
+
+
+def group(name: str, **spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "odradek.io/v1alpha1",
+        "kind": "ConsumerGroup",
+        "metadata": {"name": name},
+        "spec": {"clusterRef": {"name": "main"}, **spec},
+    }
+
+
+def test_driver_that_fails_or_vanishes_is_started_again_and_a_change_replaces_it(
+    place: Place, operator: Operator
+) -> None:
+    place.create_cluster(1)
+    sink = {"parquet": {"path": "/data/out"}}
+    job = {"sink": sink, "volume": {"size": "1Gi"}, "sql": "select 1"}
+    place.kubectl.apply(group("counts", topics=["t"], job=job))
+
+    def driver(other_than: str = "") -> dict[str, Any]:
+        pod = place.kubectl.get("pod", "counts-driver")
+        assert pod["metadata"]["uid"] != other_than
+        return pod
+
+    def restarted(other_than: dict[str, Any]) -> dict[str, Any]:
+        old = other_than["metadata"]["uid"]
+        return eventually(lambda: driver(old), "another driver", 40, 0.2)
+
+    first = eventually(driver, "a driver", 30, 0.2)
+    assert first["spec"]["containers"][0]["image"] == "registry.test/odradek-spark:1"
+    assert place.kubectl.get("pvc", "counts-data")["metadata"].get("ownerReferences") is None
+    text = place.kubectl.get("configmap", "counts-job")["data"]["job.json"]
+    assert '"bootstrap": "127.0.0.1:9092"' in text
+
+    ended = {
+        "state": {"terminated": {"exitCode": 1, "reason": "Error", "message": "no such table"}}
+    }
+    container = {"name": "driver", "image": "i", "imageID": "i", "ready": False, "restartCount": 0}
+    place.kubectl(
+        "patch",
+        "pod",
+        "counts-driver",
+        "--subresource=status",
+        "--type=merge",
+        "--patch",
+        json.dumps({"status": {"phase": "Failed", "containerStatuses": [{**container, **ended}]}}),
+    )
+    second = restarted(first)
+
+    def counted() -> dict[str, Any]:
+        found = place.kubectl.get("consumergroup", "counts")["status"]["job"]
+        assert found["restarts"] == {"application": 1, "infrastructure": 0}, found
+        return found
+
+    eventually(counted, "one application restart", 20, 0.2)
+    place.kubectl("delete", "pod", "counts-driver", "--grace-period=0", "--force")
+    third = restarted(second)
+    lost = place.kubectl.get("consumergroup", "counts")["status"]["job"]["restarts"]
+    assert lost == {"application": 1, "infrastructure": 1}
+
+    place.kubectl.apply(group("counts", topics=["t"], job={**job, "sql": "select 2"}))
+    fourth = restarted(third)
+    place.kubectl.apply(group("counts", topics=["t"], job={**job, "suspend": True}))
+    place.wait_for("consumergroup", "counts", "Suspended")
+    assert fourth["metadata"]["name"] not in place.kubectl("get", "pods", "-o", "name")
+    assert place.kubectl.get("pvc", "counts-data")
+
+
+def test_group_without_a_job_is_observed_and_deletes_its_offsets_when_asked(
+    place: Place, operator: Operator
+) -> None:
+    place.create_cluster(1)
+    place.client.create(consumers.offset_path("g", "t", 0), b"7", makepath=True)
+    place.kubectl.apply(group("g", deletionPolicy="Delete"))
+    place.wait_for("consumergroup", "g", "Observed")
+    status = place.kubectl.get("consumergroup", "g")["status"]
+    assert (status["state"], status["members"]) == ("Empty", 0)
+    place.kubectl("delete", "consumergroup", "g", "--timeout=30s")
+    assert place.client.exists(consumers.group_path("g")) is None
+
+
+def test_reassignment_says_that_it_is_not_carried_out(place: Place, operator: Operator) -> None:
+    place.create_cluster(1)
+    moves = [{"topic": "t", "partition": 0, "replicas": [0]}]
+    place.kubectl.apply(
+        {
+            **group("r"),
+            "kind": "Reassignment",
+            "spec": {"clusterRef": {"name": "main"}, "mode": "Explicit", "moves": moves},
+        }
+    )
+    refused = place.wait_for("reassignment", "r", "NotSupported")
+    assert refused["status"] == "False"
