@@ -16,7 +16,7 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from odradek.protocol.regions import FileRegion, Part
+from odradek.protocol.regions import IN_MEMORY, FileRegion, Part
 
 # Most bytes handed to the kernel before other connections get their turn.
 SLICE_BYTES: Final = 1024 * 1024
@@ -44,7 +44,7 @@ class Outgoing:
         ConnectionError when a file ends before its region does.
         """
         part = self._parts[self._index]
-        if isinstance(part, bytes | bytearray | memoryview):
+        if isinstance(part, IN_MEMORY):
             return self._send_buffers(sock)
         count = min(part.length - self._offset, SLICE_BYTES)
         sent = _send_slice(sock, part, self._offset, count) if count else 0
@@ -61,14 +61,14 @@ class Outgoing:
         while not self.done:
             part = self._parts[self._index]
             self._advance()
-            if not isinstance(part, bytes | bytearray | memoryview):
+            if not isinstance(part, IN_MEMORY):
                 part.close()
 
     def _send_buffers(self, sock: socket.socket) -> int:
         gathered: list[memoryview] = []
         index = self._index
         for part in self._parts[index : index + GATHERED_BUFFERS]:
-            if not isinstance(part, bytes | bytearray | memoryview):
+            if not isinstance(part, IN_MEMORY):
                 break
             gathered.append(memoryview(part))
             index += 1

@@ -6,13 +6,12 @@ where the message ended, and it is the caller's choice to look further.
 """
 
 import struct
-from collections.abc import Iterable
 from typing import Any, Final, TypeVar
 
 from odradek.protocol import compiler, schema
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.protocol.primitives import Kind, MalformedError
-from odradek.protocol.regions import Buffer, Part
+from odradek.protocol.primitives import MalformedError
+from odradek.protocol.regions import IN_MEMORY, Buffer, Part
 
 __all__ = ["MalformedError", "decode", "encode", "encode_parts"]
 
@@ -23,7 +22,6 @@ LARGE_PART_BYTES: Final = 16 * 1024
 
 _decoders: dict[tuple[type, int], compiler.Decoder] = {}
 _encoders: dict[tuple[type, int], compiler.Encoder] = {}
-_with_records: set[type] = set()
 
 
 def decode(cls: type[T], version: int, buffer: Buffer, offset: int = 0) -> tuple[T, int]:
@@ -46,49 +44,36 @@ def decode(cls: type[T], version: int, buffer: Buffer, offset: int = 0) -> tuple
 
 def encode(message: object, version: int) -> bytes:
     """Return the bytes of a message whose records, if any, are in memory."""
-    return b"".join(_pieces(message, version))
+    pieces: list[Any] = []
+    _encoder(type(message), version)(message, pieces.append, pieces.append)
+    return b"".join(pieces)
 
 
 def encode_parts(message: object, version: int) -> list[Part]:
     """Return bytes and file regions in the order of the wire; the caller then owns the regions."""
-    pieces = _pieces(message, version)
-    if type(message) not in _with_records:
-        return [b"".join(pieces)]
-    return list(_join_small(pieces))
+    parts: list[Part] = []
+    small: list[Any] = []
+
+    def add_records(piece: Part) -> None:
+        if isinstance(piece, IN_MEMORY) and len(piece) < LARGE_PART_BYTES:
+            small.append(piece)
+            return
+        parts.append(b"".join(small))
+        small.clear()
+        parts.append(piece)
+
+    _encoder(type(message), version)(message, small.append, add_records)
+    if small or not parts:
+        parts.append(b"".join(small))
+    return parts
 
 
-def _pieces(message: object, version: int) -> list[Any]:
-    cls = type(message)
+def _encoder(cls: type, version: int) -> compiler.Encoder:
     encoder = _encoders.get((cls, version))
     if encoder is None:
         _check_version(cls, version)
         encoder = _encoders[cls, version] = compiler.compile_encoder(cls, version)
-        if _holds_records(cls):
-            _with_records.add(cls)
-    pieces: list[Part] = []
-    encoder(message, pieces.append)
-    return pieces
-
-
-def _join_small(pieces: Iterable[Part]) -> Iterable[Part]:
-    """Yield file regions and large buffers as they are, with what lies between them joined."""
-    small: list[bytes | bytearray | memoryview] = []
-    for piece in pieces:
-        if isinstance(piece, bytes | bytearray | memoryview) and len(piece) < LARGE_PART_BYTES:
-            small.append(piece)
-            continue
-        yield b"".join(small)
-        small.clear()
-        yield piece
-    if small:
-        yield b"".join(small)
-
-
-def _holds_records(cls: type) -> bool:
-    items = [field.type.item for field in schema.of(cls).fields]
-    return any(
-        item is Kind.RECORDS if isinstance(item, Kind) else _holds_records(item) for item in items
-    )
+    return encoder
 
 
 def _check_version(cls: type, version: int) -> None:

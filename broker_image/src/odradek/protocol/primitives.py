@@ -42,6 +42,8 @@ LENGTH16: Final = STRUCTS[Kind.INT16]
 LENGTH32: Final = STRUCTS[Kind.INT32]
 
 MAX_UVARINT: Final = 0xFFFFFFFF
+# What almost every length is.
+SHORT_UVARINTS: Final = [bytes((value,)) for value in range(0x80)]
 # Strings are never longer in either style: the older one counts in int16.
 MAX_STRING: Final = 0x7FFF
 
@@ -66,16 +68,13 @@ def read_uvarint(buffer: Buffer, position: int) -> tuple[int, int]:
 def write_uvarint(value: int) -> bytes:
     """Return `value`, from 0 to 2**32 - 1, as an unsigned varint."""
     if value < 0x80:
-        return _SHORT_UVARINTS[value]
+        return SHORT_UVARINTS[value]
     out = bytearray()
     while value >= 0x80:
         out.append(value & 0x7F | 0x80)
         value >>= 7
     out.append(value)
     return bytes(out)
-
-
-_SHORT_UVARINTS: Final = [bytes((value,)) for value in range(0x80)]
 
 
 def skip_tagged_fields(buffer: Buffer, position: int, end: int) -> int:

@@ -6,7 +6,7 @@ also when the peer has gone away in between.
 """
 
 from collections.abc import Iterable
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import Final, Protocol, TypeAlias, runtime_checkable
 
 
 @runtime_checkable
@@ -36,9 +36,13 @@ Records: TypeAlias = Buffer | FileRegion
 Part: TypeAlias = bytes | bytearray | memoryview | FileRegion
 
 
+# The parts that are not file regions; isinstance takes a tuple twice as fast as a union.
+IN_MEMORY: Final = (bytes, bytearray, memoryview)
+
+
 def part_length(part: Part) -> int:
     """Bytes that `part` puts on the wire."""
-    return len(part) if isinstance(part, bytes | bytearray | memoryview) else part.length
+    return len(part) if isinstance(part, IN_MEMORY) else part.length
 
 
 def total_length(parts: Iterable[Part]) -> int:
@@ -49,5 +53,5 @@ def total_length(parts: Iterable[Part]) -> int:
 def close_all(parts: Iterable[Part]) -> None:
     """Close every file region among `parts`, for answers that are never sent."""
     for part in parts:
-        if not isinstance(part, bytes | bytearray | memoryview):
+        if not isinstance(part, IN_MEMORY):
             part.close()
