@@ -39,6 +39,8 @@ log = logging.getLogger(__name__)
 
 _TRANSACTION_LIMIT = 200  # partitions in one transaction, far below ZooKeeper's 1 MiB request limit
 _RETRY_PAUSE_S = 0.5
+# kazoo keeps calls while it is disconnected, for ever; a call that must end has a limit of its own.
+_CALL_LIMIT_S = 10.0
 _THREAD = 0  # the driver is one consumer thread: Spark plans all partitions in it
 
 _TRANSIENT = (
@@ -136,6 +138,8 @@ class Member:
         deadline = time.monotonic() + deadline_s
         while True:
             try:
+                if not self._client.connected:
+                    raise ConnectionLoss("not connected")
                 with self._lock:
                     self._commit_changed(ends)
                 return
@@ -176,8 +180,9 @@ class Member:
         paths.append(consumers.consumer_id_path(self._group, self.consumer_id))
         for path in paths:
             try:
-                self._delete_if_mine(path)
-            except KazooException as error:
+                if self._client.connected:
+                    self._delete_if_mine(path)
+            except (KazooException, KazooTimeoutError) as error:
                 log.warning(
                     "group %s: %s stays until its session ends: %r", self._group, path, error
                 )
@@ -204,7 +209,7 @@ class Member:
             else:
                 self._client.ensure_path(path.rpartition("/")[0])
                 transaction.create(path, data)
-        for result in transaction.commit():
+        for result in transaction.commit_async().get(timeout=_CALL_LIMIT_S):
             # The operation that failed carries its own error, all others RolledBackError.
             if isinstance(result, Exception) and not isinstance(result, RolledBackError):
                 raise result
@@ -264,9 +269,9 @@ class Member:
 
     def _delete_if_mine(self, path: str) -> None:
         try:
-            _, stat = self._client.get(path)
+            _, stat = self._client.get_async(path).get(timeout=_CALL_LIMIT_S)
             if stat.ephemeralOwner == self._session_id():
-                self._client.delete(path)
+                self._client.delete_async(path).get(timeout=_CALL_LIMIT_S)
         except NoNodeError:
             pass
 
