@@ -30,7 +30,7 @@ last offset.
 
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import Enum
 from typing import NamedTuple
 
@@ -62,6 +62,7 @@ CONTROL = 0x20
 NO_PRODUCER_ID = -1
 NO_TIMESTAMP = -1
 NO_EPOCH = -1
+_NO_LIMIT_MS = 2**63 - 1
 
 View = bytes | bytearray | memoryview
 
@@ -152,9 +153,10 @@ def parse(buffer: View, position: int = 0) -> Header:
         raise CorruptBatchError(position, "batch header cut off")
     magic = buffer[position + 16]
     if magic == 2:
-        if len(buffer) - position < HEADER_SIZE:
-            raise CorruptBatchError(position, "batch header cut off")
-        header = Header._make(HEADER.unpack_from(buffer, position))
+        try:
+            header = Header._make(HEADER.unpack_from(buffer, position))
+        except struct.error:
+            raise CorruptBatchError(position, "batch header cut off") from None
         if header.length < HEADER_SIZE - LOG_OVERHEAD:
             raise CorruptBatchError(position, f"batch length {header.length}")
         if header.last_offset_delta < 0:
@@ -203,11 +205,11 @@ def check_crc(buffer: View, position: int, header: Header) -> None:
     """Compute the checksum of the whole batch at `position`; raise CorruptBatchError if it is
     wrong.
     """
-    view = memoryview(buffer)[position : position + header.size]
+    end = position + header.length + LOG_OVERHEAD
     if header.magic == 2:
-        computed = crc32c(view[_CRC_START:])
+        computed = crc32c(memoryview(buffer)[position + _CRC_START : end])
     else:
-        computed = zlib.crc32(view[_LEGACY_CRC_START:])
+        computed = zlib.crc32(memoryview(buffer)[position + _LEGACY_CRC_START : end])
     if computed != header.crc:
         raise CorruptBatchError(position, f"checksum {computed:#010x}, stored {header.crc:#010x}")
 
@@ -227,16 +229,15 @@ def validate(records: View, origin: Origin, max_bytes: int) -> Header:
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
     if header.magic != 2:
         raise KafkaError(ErrorCode.INVALID_RECORD, f"magic {header.magic} where 2 is required")
-    if header.size > len(records):
-        raise KafkaError(
-            ErrorCode.CORRUPT_MESSAGE, f"batch of {header.size} bytes cut off at {len(records)}"
-        )
-    if header.size < len(records):
+    size, given = header.length + LOG_OVERHEAD, len(records)
+    if size > given:
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"batch of {size} bytes cut off at {given}")
+    if size < given:
         raise KafkaError(ErrorCode.INVALID_RECORD, "more than one batch for a partition")
-    if header.size > max_bytes:
+    if size > max_bytes:
         raise KafkaError(
             ErrorCode.MESSAGE_TOO_LARGE,
-            f"batch of {header.size} bytes is over max.message.bytes={max_bytes}",
+            f"batch of {size} bytes is over max.message.bytes={max_bytes}",
         )
     try:
         check_crc(records, 0, header)
@@ -252,10 +253,10 @@ def _check_rules(header: Header, origin: Origin) -> None:
             ErrorCode.INVALID_RECORD,
             f"{header.record_count} records with a last offset delta of {header.last_offset_delta}",
         )
-    if header.codec > 4:
+    if header.attributes & CODEC_MASK > 4:
         raise KafkaError(ErrorCode.INVALID_RECORD, f"compression codec {header.codec}")
     if origin is Origin.CLIENT:
-        if header.is_control:
+        if header.attributes & CONTROL:
             raise KafkaError(ErrorCode.INVALID_RECORD, "clients may not write control batches")
         if header.producer_id >= 0 and header.base_sequence < 0:
             raise KafkaError(
@@ -272,6 +273,8 @@ def check_timestamps(header: Header, now_ms: int, difference_max_ms: int) -> Non
     """
     if header.is_log_append_time:
         raise KafkaError(ErrorCode.INVALID_TIMESTAMP, "clients may not set log append time")
+    if difference_max_ms >= _NO_LIMIT_MS:
+        return
     for timestamp in (header.first_timestamp, header.max_timestamp):
         if timestamp != NO_TIMESTAMP and abs(timestamp - now_ms) > difference_max_ms:
             raise KafkaError(
@@ -286,16 +289,20 @@ def stamp(
     base_offset: int,
     leader_epoch: int,
     append_time_ms: int | None = None,
-) -> tuple[Header, list[View]]:
+) -> tuple[Header, Sequence[View]]:
     """Return the header as it will be stored, and the buffers to write one after another.
 
-    With create time only the first 16 bytes are new and the checksum stays; with `append_time_ms`
+    With create time only the first 16 bytes are new and the checksum stays; they are patched in
+    place where `records` can be written to, which saves gathering. with `append_time_ms`
     the whole header is new, says log append time, and carries a new checksum.
     """
     view = memoryview(records)
     if append_time_ms is None:
-        stored = header._replace(base_offset=base_offset, leader_epoch=leader_epoch)
-        return stored, [_PATCH.pack(base_offset, header.length, leader_epoch), view[16:]]
+        stored = Header._make((base_offset, header.length, leader_epoch, *header[3:]))
+        if view.readonly:
+            return stored, (_PATCH.pack(base_offset, header.length, leader_epoch), view[16:])
+        _PATCH.pack_into(view, 0, base_offset, header.length, leader_epoch)
+        return stored, (view,)
     stored = header._replace(
         base_offset=base_offset,
         leader_epoch=leader_epoch,
@@ -305,7 +312,7 @@ def stamp(
     head = bytearray(HEADER.pack(*stored))
     crc = crc32c(view[HEADER_SIZE:], crc32c(head[_CRC_START:]))
     struct.pack_into(">I", head, _CRC_POSITION, crc)
-    return stored._replace(crc=crc), [head, view[HEADER_SIZE:]]
+    return stored._replace(crc=crc), (head, view[HEADER_SIZE:])
 
 
 def seal(header: Header, payload: View) -> bytes:

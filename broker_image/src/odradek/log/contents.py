@@ -20,8 +20,8 @@ def check_keys(data: View) -> None:
 
 
 def recompress(header: Header, data: View, compression_type: str) -> tuple[Header, View]:
-    """Bring a batch to the topic's compression.type; `producer` leaves it as it came."""
-    if compression_type == "producer" or header.is_control:
+    """Bring a batch to the topic's compression.type; `producer` never comes here."""
+    if header.is_control:
         return header, data
     codec = compression.CODECS[compression_type]
     if codec == header.codec:

@@ -7,9 +7,9 @@ Both are arrays of fixed-size entries, sorted, big-endian, exactly as Kafka keep
 
 The file of the segment that is being written is preallocated to segment.index.bytes (a hole) and
 trimmed to its entries when the segment rolls or the log closes. Reading goes through a memory map
-made at the first lookup and dropped when idle. Writing goes through pwrite, not through the map: a
-store into a hole of a full disk would be a fatal signal, and so is an error code. On Linux both see
-the same page cache.
+made at the first lookup and dropped when idle. New entries gather in memory and go to the file in
+runs, by pwrite and not through the map: a store into a hole of a full disk would be a fatal signal,
+and so is an error code. On Linux both see the same page cache.
 
 An index is a cache of what the log says. `check` finds one that cannot be right (zeroed, garbage,
 torn), and its segment builds it anew.
@@ -23,6 +23,7 @@ from operator import le, lt
 from odradek.log.files import SharedFile, write_all
 
 MAX_RELATIVE_OFFSET = 2**31 - 1
+_PENDING_BYTES = 1024
 
 
 class CorruptIndexError(Exception):
@@ -30,28 +31,40 @@ class CorruptIndexError(Exception):
 
 
 class _Index:
-    """What both indexes share: a sorted array in a file, `entries` of it in use.
+    """What both indexes share: a sorted array, most of it in the file, its newest end in memory.
 
-    One writer at a time; lookups may run beside it, because entries only become visible through
-    `entries` after they are in the file, and a dropped map lives on for whoever still reads it.
+    One writer at a time; lookups may run beside it. `_ends` pairs the number of entries in the file
+    with the entries still in memory and is replaced as a whole, so that a lookup always sees both
+    halves of one moment. A dropped map lives on for whoever still reads it.
     """
 
-    __slots__ = ("_allocated", "_checked", "_map", "base_offset", "entries", "file", "max_bytes")
+    __slots__ = (
+        "_allocated",
+        "_checked",
+        "_ends",
+        "_map",
+        "base_offset",
+        "file",
+        "is_full",
+        "max_entries",
+    )
     ENTRY: struct.Struct
 
-    def __init__(self, path: str, base_offset: int, max_bytes: int, entries: int = 0) -> None:
+    def __init__(self, path: str, base_offset: int, max_bytes: int) -> None:
         self.file = SharedFile(path)
         self.base_offset = base_offset
-        self.max_bytes = max_bytes - max_bytes % self.ENTRY.size
-        self.entries = entries
+        self.max_entries = max_bytes // self.ENTRY.size
+        self._ends = 0, bytearray()
+        self.is_full = self.max_entries == 0
         self._allocated = False
-        self._checked = entries == 0
+        self._checked = True
         self._map: mmap.mmap | None = None
 
     @property
-    def is_full(self) -> bool:
-        """No further entry fits into the configured size."""
-        return (self.entries + 1) * self.ENTRY.size > self.max_bytes
+    def entries(self) -> int:
+        """Entries in the index."""
+        written, pending = self._ends
+        return written + len(pending) // self.ENTRY.size
 
     def load(self) -> None:
         """Take the entry count from the file's size; a missing file is created empty.
@@ -65,20 +78,23 @@ class _Index:
             self.file.release()
         if size % self.ENTRY.size:
             raise CorruptIndexError(f"{self.file.path}: {size} bytes")
-        self.entries = size // self.ENTRY.size
-        self._checked = self.entries == 0
+        self._ends = size // self.ENTRY.size, bytearray()
+        self.is_full = self.entries >= self.max_entries
+        self._checked = size == 0
 
     def reset(self) -> None:
         """Forget every entry, in the file too."""
-        self.entries = 0
+        self._ends = 0, bytearray()
+        self.is_full = self.max_entries == 0
         self._checked = True
         self.trim()
 
     def trim(self) -> None:
-        """Cut the file to its entries."""
+        """Write what is in memory and cut the file to the entries."""
+        self._spill()
         fd = self.file.acquire()
         try:
-            os.ftruncate(fd, self.entries * self.ENTRY.size)
+            os.ftruncate(fd, self._ends[0] * self.ENTRY.size)
         finally:
             self.file.release()
         self._allocated = False
@@ -86,7 +102,12 @@ class _Index:
 
     def keep(self, entries: int) -> None:
         """Forget all but the first `entries`."""
-        self.entries = entries
+        written, pending = self._ends
+        self._ends = (
+            min(written, entries),
+            pending[: max(0, entries - written) * self.ENTRY.size],
+        )
+        self.is_full = self.entries >= self.max_entries
 
     def release_idle(self) -> None:
         """Drop the map and, if nobody used it lately, the descriptor."""
@@ -94,33 +115,46 @@ class _Index:
         self.file.close_idle()
 
     def flush(self) -> None:
-        """Write the entries to the disk itself."""
+        """Write everything to the disk itself."""
+        self._spill()
         fd = self.file.acquire()
         try:
             os.fsync(fd)
         finally:
             self.file.release()
 
-    def _write(self, entry: bytes) -> None:
+    def _add(self, entry: bytes) -> None:
+        pending = self._ends[1]
+        pending += entry
+        self.is_full = self.entries >= self.max_entries
+        if len(pending) >= _PENDING_BYTES:
+            self._spill()
+
+    def _spill(self) -> None:
+        """Move the entries in memory to the file."""
+        written, pending = self._ends
+        if not pending:
+            return
         fd = self.file.acquire()
         try:
             if not self._allocated:
                 self._allocate(fd)
-            write_all(fd, [entry], self.entries * self.ENTRY.size)
+            write_all(fd, [pending], written * self.ENTRY.size)
         finally:
             self.file.release()
-        self.entries += 1
+        self._ends = written + len(pending) // self.ENTRY.size, bytearray()
 
     def _allocate(self, fd: int) -> None:
-        if os.fstat(fd).st_size < self.max_bytes:
-            os.ftruncate(fd, self.max_bytes)
+        size = self.max_entries * self.ENTRY.size
+        if os.fstat(fd).st_size < size:
+            os.ftruncate(fd, size)
             self._map = None
         self._allocated = True
 
-    def _mapped(self) -> mmap.mmap:
-        """The map, which covers at least `entries`; only called while there are some."""
+    def _mapped(self, entries: int) -> mmap.mmap:
+        """The map, which covers at least the first `entries`, of which there are some."""
         mapped = self._map
-        if mapped is None or len(mapped) < self.entries * self.ENTRY.size:
+        if mapped is None or len(mapped) < entries * self.ENTRY.size:
             fd = self.file.acquire()
             try:
                 mapped = mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
@@ -128,36 +162,51 @@ class _Index:
                 raise CorruptIndexError(f"{self.file.path}: empty") from error
             finally:
                 self.file.release()
-            if len(mapped) < self.entries * self.ENTRY.size:
+            if len(mapped) < entries * self.ENTRY.size:
                 raise CorruptIndexError(f"{self.file.path}: shorter than its entries")
             if not self._checked:
-                self._check(mapped)
+                self._check(mapped, entries)
                 self._checked = True
             self._map = mapped
         return mapped
 
-    def _check(self, data: mmap.mmap) -> None:
+    def _check(self, data: mmap.mmap, entries: int) -> None:
         raise NotImplementedError
 
-    def _floor(self, target: int) -> int:
-        """Number of entries whose first field is at most `target`."""
-        data = self._mapped()
+    def _floor(self, target: int) -> tuple[int, int, int]:
+        """Number of entries whose first field is at most `target`, and the last of them."""
+        written, pending = self._ends
         unpack, size = self.ENTRY.unpack_from, self.ENTRY.size
-        low, high = 0, self.entries
+        offset, low, high = written, 0, len(pending) // size
+        data: bytearray | mmap.mmap = pending
+        if high == 0 or unpack(pending, 0)[0] > target:
+            if written == 0:
+                return 0, 0, 0
+            data, offset, high = self._mapped(written), 0, written
         while low < high:
             middle = (low + high) // 2
             if unpack(data, middle * size)[0] <= target:
                 low = middle + 1
             else:
                 high = middle
-        return low
+        if low == 0:
+            return 0, 0, 0
+        first, second = unpack(data, (low - 1) * size)
+        return offset + low, first, second
 
-    def _entry(self, number: int) -> tuple[int, int]:
-        first, second = self.ENTRY.unpack_from(self._mapped(), number * self.ENTRY.size)
+    def _last_entry(self) -> tuple[int, int] | None:
+        written, pending = self._ends
+        if pending:
+            first, second = self.ENTRY.unpack_from(pending, len(pending) - self.ENTRY.size)
+        elif written:
+            data = self._mapped(written)
+            first, second = self.ENTRY.unpack_from(data, (written - 1) * self.ENTRY.size)
+        else:
+            return None
         return first, second
 
-    def _columns(self, data: mmap.mmap) -> tuple[list[int], list[int]]:
-        pairs = self.ENTRY.iter_unpack(data[: self.entries * self.ENTRY.size])
+    def _columns(self, data: mmap.mmap, entries: int) -> tuple[list[int], list[int]]:
+        pairs = self.ENTRY.iter_unpack(data[: entries * self.ENTRY.size])
         first, second = zip(*pairs, strict=True)
         return list(first), list(second)
 
@@ -170,29 +219,26 @@ class OffsetIndex(_Index):
 
     def append(self, offset: int, position: int) -> None:
         """Add: what was appended at `position` ends with `offset`; larger than all before."""
-        self._write(self.ENTRY.pack(offset - self.base_offset, position))
+        self._add(self.ENTRY.pack(offset - self.base_offset, position))
 
     def lookup(self, offset: int) -> int:
-        """File position to start scanning for `offset`: at or before its batch. Raises
-        CorruptIndexError.
+        """File position to scan from for `offset`, at or before its batch.
+
+        Raises CorruptIndexError.
         """
-        found = self._floor(offset - self.base_offset) if self.entries else 0
-        return self._entry(found - 1)[1] if found else 0
+        return self._floor(offset - self.base_offset)[2]
 
     def last(self) -> tuple[int, int]:
         """Offset and position of the last entry; base offset and 0 when there is none."""
-        if not self.entries:
-            return self.base_offset, 0
-        relative, position = self._entry(self.entries - 1)
-        return self.base_offset + relative, position
+        entry = self._last_entry()
+        return (self.base_offset, 0) if entry is None else (self.base_offset + entry[0], entry[1])
 
     def truncate_to(self, offset: int) -> None:
         """Forget entries for `offset` and above."""
-        if self.entries:
-            self.keep(self._floor(offset - 1 - self.base_offset))
+        self.keep(self._floor(offset - 1 - self.base_offset)[0])
 
-    def _check(self, data: mmap.mmap) -> None:
-        offsets, positions = self._columns(data)
+    def _check(self, data: mmap.mmap, entries: int) -> None:
+        offsets, positions = self._columns(data, entries)
         sorted_offsets = all(map(lt, offsets, offsets[1:]))
         sorted_positions = all(map(lt, positions, positions[1:]))
         if not (sorted_offsets and sorted_positions) or offsets[0] < 0 or positions[0] <= 0:
@@ -205,39 +251,33 @@ class TimeIndex(_Index):
     __slots__ = ("_last",)
     ENTRY = struct.Struct(">qi")
 
-    def __init__(self, path: str, base_offset: int, max_bytes: int, entries: int = 0) -> None:
-        super().__init__(path, base_offset, max_bytes, entries)
+    def __init__(self, path: str, base_offset: int, max_bytes: int) -> None:
+        super().__init__(path, base_offset, max_bytes)
         self._last: tuple[int, int] | None = None
 
     def append(self, timestamp: int, offset: int) -> None:
         """Add an entry if `timestamp` is newer than every one before; else nothing changes."""
-        last_timestamp, _ = self.last()
-        if timestamp > last_timestamp:
-            self._write(self.ENTRY.pack(timestamp, offset - self.base_offset))
+        if timestamp > self.last()[0]:
+            self._add(self.ENTRY.pack(timestamp, offset - self.base_offset))
             self._last = (timestamp, offset)
 
     def last(self) -> tuple[int, int]:
         """Timestamp and offset of the last entry; -1 and the base offset when there is none."""
-        if not self.entries:
-            return -1, self.base_offset
         if self._last is None:
-            timestamp, relative = self._entry(self.entries - 1)
-            self._last = (timestamp, self.base_offset + relative)
+            entry = self._last_entry()
+            if entry is None:
+                return -1, self.base_offset
+            self._last = entry[0], self.base_offset + entry[1]
         return self._last
 
     def lookup(self, timestamp: int) -> int:
-        """Offset up to which no record is newer than `timestamp`; the base offset if none is
-        known.
-        """
-        found = self._floor(timestamp) if self.entries else 0
-        return self.base_offset + (self._entry(found - 1)[1] if found else 0)
+        """Offset up to which no record is newer than `timestamp`; the base offset if unknown."""
+        return self.base_offset + self._floor(timestamp)[2]
 
     def truncate_to(self, offset: int) -> None:
         """Forget entries whose offset is `offset` or above."""
-        kept = self.entries
-        while kept and self.base_offset + self._entry(kept - 1)[1] >= offset:
-            kept -= 1
-        self.keep(kept)
+        while self.entries and self.last()[1] >= offset:
+            self.keep(self.entries - 1)
 
     def keep(self, entries: int) -> None:
         """Forget all but the first `entries`."""
@@ -254,8 +294,8 @@ class TimeIndex(_Index):
         self._last = None
         super().load()
 
-    def _check(self, data: mmap.mmap) -> None:
-        timestamps, offsets = self._columns(data)
+    def _check(self, data: mmap.mmap, entries: int) -> None:
+        timestamps, offsets = self._columns(data, entries)
         if (
             not all(map(lt, timestamps, timestamps[1:]))
             or not all(map(le, offsets, offsets[1:]))

@@ -21,6 +21,7 @@ import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from odradek.config import TopicConfig
 from odradek.log import batch, contents, files, replay, retention
@@ -31,7 +32,7 @@ from odradek.log.producers import ProducerStates, list_snapshots, snapshot_path
 from odradek.log.segment import DELETED_SUFFIX, Segment, SegmentSettings, Tail
 from odradek.protocol.errors import ErrorCode, KafkaError
 
-Batches = list[tuple[int, Header]]
+Batches = Sequence[tuple[int, Header]]
 
 
 def wall_clock_ms() -> int:
@@ -51,8 +52,7 @@ class Surroundings:
     on_truncate: Callable[["Log"], None] = lambda log: None
 
 
-@dataclass(frozen=True, slots=True)
-class AppendInfo:
+class AppendInfo(NamedTuple):
     """Where a batch (or a follower's run of batches) now lies.
 
     `append_time_ms` is -1 unless the topic stamps records itself. `duplicate` means nothing was
@@ -64,11 +64,10 @@ class AppendInfo:
     append_time_ms: int
     log_start_offset: int
     size: int
-    duplicate: bool = False
+    duplicate: bool
 
 
-@dataclass(frozen=True, slots=True)
-class LogSlice:
+class LogSlice(NamedTuple):
     """What a read found: a piece of a segment file, or no region when nothing is there yet.
 
     `offset` is the one asked for; the region starts with the batch that holds it and may end inside
@@ -95,8 +94,7 @@ class TimestampOffset:
     leader_epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(NamedTuple):
     """Which bytes answer a read."""
 
     segment: Segment
@@ -204,33 +202,54 @@ class Log:
         batch.check_timestamps(header, now_ms, config.message_timestamp_difference_max_ms)
         if origin is Origin.CLIENT and "compact" in config.cleanup_policy:
             contents.check_keys(data)
-        header, data = contents.recompress(header, data, config.compression_type)
-        if header.size > config.segment_bytes:
+        if config.compression_type != "producer":
+            header, data = contents.recompress(header, data, config.compression_type)
+        size = header.length + batch.LOG_OVERHEAD
+        if size > config.segment_bytes:
             raise KafkaError(
                 ErrorCode.RECORD_LIST_TOO_LARGE,
-                f"batch of {header.size} bytes is over segment.bytes={config.segment_bytes}",
+                f"batch of {size} bytes is over segment.bytes={config.segment_bytes}",
             )
         append_time_ms = now_ms if config.message_timestamp_type == "LogAppendTime" else None
-        with self._append_lock, self._storage():
+        with self._append_lock:
+            if self.failure is not None:
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(self.failure))
+            try:
+                return self._append_checked(
+                    data, header, size, leader_epoch, origin, now_ms, append_time_ms
+                )
+            except OSError as error:
+                raise self._storage_error(error) from error
+
+    def _append_checked(
+        self,
+        data: Buffer,
+        header: Header,
+        size: int,
+        leader_epoch: int,
+        origin: Origin,
+        now_ms: int,
+        append_time_ms: int | None,
+    ) -> AppendInfo:
+        """The part of an append that needs the lock."""
+        if header.producer_id >= 0:
             repeat = self.producers.check(header, origin)
             if repeat is not None:
-                return AppendInfo(
-                    repeat.first_offset, repeat.last_offset, repeat.timestamp
-                    if append_time_ms is not None else -1, self.log_start_offset, 0, True,
-                )  # fmt: skip
-            base = self.log_end_offset
-            stored, buffers = batch.stamp(data, header, base, leader_epoch, append_time_ms)
-            if leader_epoch > self.epochs.latest:
-                self.epochs.assign(leader_epoch, base)
-            marker = contents.marker_epoch(stored, data) if stored.is_control else None
-            self._write(buffers, [(0, stored)], stored.size, now_ms, marker)
-            return AppendInfo(
-                base,
-                stored.last_offset,
-                -1 if append_time_ms is None else append_time_ms,
-                self.log_start_offset,
-                stored.size,
-            )
+                first, last = repeat.first_offset, repeat.last_offset
+                time_ms = -1 if append_time_ms is None else repeat.timestamp
+                return AppendInfo(first, last, time_ms, self.log_start_offset, 0, True)
+        base = self.log_end_offset
+        stored, buffers = batch.stamp(data, header, base, leader_epoch, append_time_ms)
+        last = base + header.last_offset_delta
+        self._write(buffers, ((0, stored),), size, last, stored.max_timestamp, now_ms)
+        return AppendInfo(
+            base,
+            last,
+            -1 if append_time_ms is None else append_time_ms,
+            self.log_start_offset,
+            size,
+            False,
+        )
 
     def append_as_follower(self, data: Buffer) -> AppendInfo:
         """Write batches exactly as the leader sent them; a cut-off last one is left out.
@@ -239,67 +258,84 @@ class Log:
         UnexpectedOffsetError when the batches do not continue this log, KAFKA_STORAGE_ERROR when
         the disk failed.
         """
-        batches = _checked(data, self.log_end_offset)
+        batches = _checked(data)
         view = memoryview(data)
         now_ms = self._surroundings.now_ms()
         with self._append_lock, self._storage():
-            if batches and batches[0][1].base_offset < self.log_end_offset:
-                raise UnexpectedOffsetError(
-                    f"{self.topic}-{self.partition}: batch at {batches[0][1].base_offset}, "
-                    f"log ends at {self.log_end_offset}"
-                )
-            base, size = self.log_end_offset, 0
+            start, size = self.log_start_offset, 0
+            if not batches:
+                return AppendInfo(self.log_end_offset, self.log_end_offset - 1, -1, start, 0, False)
+            first = batches[0][1]
+            if first.base_offset < self.log_end_offset:
+                self._accept_overlap(first)
             for run in _runs(batches, self.config.segment_bytes):
-                start, last = run[0][0], run[-1]
+                begin, last = run[0][0], run[-1]
                 end = last[0] + last[1].size
-                shifted = [(at - start, header) for at, header in run]
-                self._write([view[start:end]], shifted, end - start, now_ms, None)
-                size += end - start
-            base = batches[0][1].base_offset if batches else base
-            return AppendInfo(base, self.log_end_offset - 1, -1, self.log_start_offset, size)
+                shifted = [(at - begin, header) for at, header in run]
+                newest = max(header.max_timestamp for _, header in run)
+                self._write(
+                    [view[begin:end]], shifted, end - begin, last[1].last_offset, newest, now_ms
+                )
+                size += end - begin
+            self._raise_log_start(start)
+            return AppendInfo(
+                first.base_offset, self.log_end_offset - 1, -1, self.log_start_offset, size, False
+            )
+
+    def _accept_overlap(self, first: Header) -> None:
+        """Make room for a batch that begins below the log end, where that is no divergence.
+
+        A log that is empty because its start lies inside a batch of the leader's (DeleteRecords)
+        takes that batch whole and hides its first records, as Kafka does.
+        """
+        end = self.log_end_offset
+        if self.log_start_offset != end or first.last_offset < end:
+            raise UnexpectedOffsetError(
+                f"{self.topic}-{self.partition}: batch at {first.base_offset}, log ends at {end}"
+            )
+        self.truncate_fully_and_start_at(first.base_offset)
 
     def _write(
         self,
         buffers: Sequence[Buffer],
         batches: Batches,
         size: int,
+        last_offset: int,
+        newest_ms: int,
         now_ms: int,
-        marker_epoch: int | None,
     ) -> None:
         """Roll if due, write, publish; called with the append lock."""
-        self._roll_if_due(size, batches, now_ms)
-        segment = self.active
-        segment.append(buffers, batches)
-        end = batches[-1][1].last_offset + 1
+        segment, config = self._segments[-1], self.config
+        if (
+            segment.size
+            and retention.must_roll(
+                segment.size + size,
+                config.segment_bytes,
+                segment.age_for_roll(now_ms, newest_ms),
+                config.segment_ms - segment.jitter_ms,
+                segment.has_full_index,
+            )
+        ) or not segment.accepts(last_offset):
+            self.roll(batches[0][1].base_offset)
+            segment = self._segments[-1]
+        segment.append(buffers, size, batches)
         with self._state_lock:
             segment.publish(batches, size)
-            self.log_end_offset = end
+            self.log_end_offset = last_offset + 1
         for at, header in batches:
             if header.leader_epoch > self.epochs.latest:
                 self.epochs.assign(header.leader_epoch, header.base_offset)
-            if header.producer_id >= 0 and header.is_control and marker_epoch is None:
-                whole = memoryview(b"".join(buffers))[at : at + header.size]
-                self.producers.update(header, contents.marker_epoch(header, whole))
-            else:
-                self.producers.update(header, marker_epoch)
-        if end - self.recovery_point >= self.config.flush_messages:
+            if header.producer_id >= 0:
+                marker = None
+                if header.attributes & batch.CONTROL:
+                    whole = memoryview(b"".join(buffers))[at : at + header.size]
+                    marker = contents.marker_epoch(header, whole)
+                self.producers.update(header, marker)
+        self.producers.end_offset = last_offset + 1
+        if last_offset - self.recovery_point >= config.flush_messages - 1:
             self.flush()
 
     # -- rolling --------------------------------------------------------------------------------
-
-    def _roll_if_due(self, size: int, batches: Batches, now_ms: int) -> None:
-        segment, config = self.active, self.config
-        newest = max(header.max_timestamp for _, header in batches)
-        if retention.must_roll(
-            size=segment.size,
-            incoming=size,
-            segment_bytes=config.segment_bytes,
-            age_ms=segment.age_for_roll(now_ms, newest),
-            segment_ms=config.segment_ms - segment.jitter_ms,
-            index_full=segment.index.is_full or segment.time_index.is_full,
-            offset_fits=segment.accepts(batches[-1][1].last_offset),
-        ):
-            self.roll(batches[0][1].base_offset)
 
     def roll(self, base_offset: int | None = None) -> None:
         """Begin a new segment at `base_offset`, by default the log end."""
@@ -466,6 +502,9 @@ class Log:
             kept = max(bisect_left(self._bases, offset), 1)
             segment = self._segments[kept - 1]
             position, end = segment.cut_for(offset)
+            if end < self.log_start_offset:  # the start lies inside the batch that is cut
+                self.truncate_fully_and_start_at(self.log_start_offset)
+                return True
             # Whoever reads stops short of the cut before the bytes go.
             with self._state_lock:
                 dropped = self._segments[kept:]
@@ -709,13 +748,14 @@ class Log:
             self.failure = error
 
 
-def _checked(data: Buffer, expected: int) -> Batches:
+def _checked(data: Buffer) -> Batches:
     """The whole batches of a follower's bytes, each with a right checksum, offsets rising."""
+    expected = -1
     try:
         batches = list(batch.scan(data))
         for position, header in batches:
             batch.check_crc(data, position, header)
-            if header.base_offset < expected and position > 0:
+            if header.base_offset < expected:
                 raise CorruptBatchError(position, f"offset {header.base_offset} goes back")
             expected = header.last_offset + 1
     except CorruptBatchError as error:
@@ -725,7 +765,7 @@ def _checked(data: Buffer, expected: int) -> Batches:
 
 def _runs(batches: Batches, segment_bytes: int) -> Iterator[Batches]:
     """Split batches into runs that fit into one segment each, in size and in offsets."""
-    run: Batches = []
+    run: list[tuple[int, Header]] = []
     size = 0
     for entry in batches:
         header = entry[1]

@@ -24,24 +24,14 @@ class Limits:
 
 
 def must_roll(
-    *,
-    size: int,
-    incoming: int,
-    segment_bytes: int,
-    age_ms: int,
-    segment_ms: int,
-    index_full: bool,
-    offset_fits: bool,
+    size_after: int, segment_bytes: int, age_ms: int, segment_ms: int, index_full: bool
 ) -> bool:
-    """Tell whether `incoming` bytes have to go into a new segment (Kafka's LogSegment.shouldRoll).
+    """Tell whether a segment that is not empty gives way to a new one before it grows to
+    `size_after`.
 
-    An empty segment is only given up when the offset cannot be written relative to its base.
+    Kafka's LogSegment.shouldRoll.
     """
-    if not offset_fits:
-        return True
-    if size == 0:
-        return False
-    return size > segment_bytes - incoming or age_ms > segment_ms or index_full
+    return size_after > segment_bytes or age_ms > segment_ms or index_full
 
 
 def deletable(

@@ -62,15 +62,15 @@ class Tail:
         self._last_offsets = array("q")
         self._positions = array("q")
 
-    def add(self, header: Header, position: int) -> None:
+    def add(self, base_offset: int, last_offset: int, position: int) -> None:
         """Remember the batch at `position`, which follows the one before."""
         if not self._last_offsets:
-            self._first = header.base_offset
+            self._first = base_offset
         elif len(self._last_offsets) >= _TAIL_BATCHES:
             half = _TAIL_BATCHES // 2
             self._first = self._last_offsets[half - 1] + 1
             del self._last_offsets[:half], self._positions[:half]
-        self._last_offsets.append(header.last_offset)
+        self._last_offsets.append(last_offset)
         self._positions.append(position)
 
     def find(self, offset: int, end: int) -> tuple[int, int] | None:
@@ -198,30 +198,35 @@ class Segment:
         """Tell whether `offset` can be written relative to the base offset."""
         return 0 <= offset - self.base_offset <= MAX_RELATIVE_OFFSET
 
-    def append(self, buffers: Sequence[Buffer], batches: Sequence[tuple[int, Header]]) -> int:
-        """Write whole batches at the end, with index entries where they are due; return their
-        length.
+    @property
+    def has_full_index(self) -> bool:
+        """Tell whether one of the indexes takes no more entries."""
+        return self.index.is_full or self.time_index.is_full
+
+    def append(
+        self, buffers: Sequence[Buffer], length: int, batches: Sequence[tuple[int, Header]]
+    ) -> None:
+        """Write `length` bytes of whole batches at the end, with index entries where they are due.
 
         `batches` gives (position within the buffers, header as stored). Nothing shows before
         `publish`. When a write fails the file is cut back and OSError is raised: no torn bytes are
         left to be read.
         """
         position = self.size
-        entries = self.index.entries, self.time_index.entries
         fd = self.log.acquire()
         try:
-            length = write_all(fd, buffers, position)
-            self._index(batches, position, length)
-            return length
+            if os.pwritev(fd, buffers, position) != length:
+                write_all(fd, buffers, position)
+            self._index(batches, position)
         except OSError:
-            self.index.keep(entries[0])
-            self.time_index.keep(entries[1])
             os.ftruncate(fd, position)
+            self.index.truncate_to(batches[0][1].base_offset)
+            self.time_index.truncate_to(batches[0][1].base_offset)
             raise
         finally:
             self.log.release()
 
-    def _index(self, batches: Sequence[tuple[int, Header]], position: int, length: int) -> None:
+    def _index(self, batches: Sequence[tuple[int, Header]], position: int) -> None:
         newest, newest_offset = self.max_timestamp, self.offset_of_max_timestamp
         since = self._bytes_since_index
         for at, header in batches:
@@ -232,7 +237,7 @@ class Segment:
                 if newest >= 0 and not self.time_index.is_full:
                     self.time_index.append(newest, newest_offset)
                 since = 0
-            since += header.size
+            since += header.length + batch.LOG_OVERHEAD
         self._bytes_since_index = since
 
     def publish(self, batches: Sequence[tuple[int, Header]], length: int) -> None:
@@ -241,7 +246,7 @@ class Segment:
             self._first_timestamp = batches[0][1].max_timestamp
         newest = self.max_timestamp
         for at, header in batches:
-            self.tail.add(header, self.size + at)
+            self.tail.add(header.base_offset, header.last_offset, self.size + at)
             if header.max_timestamp > newest:
                 newest = header.max_timestamp
                 self._max_timestamp, self.offset_of_max_timestamp = newest, header.last_offset
@@ -444,7 +449,7 @@ class Segment:
         self._bytes_since_index = 0
 
     def _index_one(self, position: int, header: Header) -> None:
-        self._index([(0, header)], position, header.size)
+        self._index(((0, header),), position)
         if header.max_timestamp > self.max_timestamp:
             self._max_timestamp, self.offset_of_max_timestamp = (
                 header.max_timestamp,
