@@ -257,7 +257,8 @@ def _fail_replicas(draft: Draft, event: ReplicasFailed) -> None:
     affected = [one for one in known if Replica(one, event.broker_id) in broken]
     _take_offline(draft, event.broker_id, affected)
     _examine_all(draft, affected)
-    draft.tell_metadata(draft.brokers, [one for one in affected if not draft.is_being_written(one)])
+    unwritten = [one for one in affected if not draft.is_being_written(one)]
+    draft.tell_metadata(draft.brokers if unwritten else (), unwritten)
 
 
 def _resend(draft: Draft, event: ResendRequired) -> None:

@@ -97,12 +97,16 @@ class WatchEvent:
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """What ZooKeeper tells of a znode beside its data. `owner` is the session of an ephemeral."""
+    """What ZooKeeper tells of a znode beside its data.
+
+    `owner` is the session of an ephemeral, `created_ms` the server's wall clock.
+    """
 
     version: int
     cversion: int
     czxid: int
     mzxid: int
+    created_ms: int
     owner: int
     children: int
 
@@ -444,6 +448,7 @@ def _stat(stat: Any) -> Stat:
         cversion=stat.cversion,
         czxid=stat.czxid,
         mzxid=stat.mzxid,
+        created_ms=stat.ctime,
         owner=stat.ephemeralOwner,
         children=stat.numChildren,
     )

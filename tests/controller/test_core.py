@@ -1,0 +1,326 @@
+"""Rules of the controller's core: tables, choices, and random histories that must stay safe."""
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from odradek.controller import election, events, office, states
+from odradek.controller.context import Context, Settings
+from odradek.controller.election import Available, Cause, Choice
+from odradek.controller.events import Leadership
+from odradek.controller.office import Duty, Signal
+from odradek.controller.states import IllegalTransitionError, PartitionPhase, ReplicaPhase
+from odradek.controller.step import split, step
+from odradek.zk.znodes import NO_LEADER, PartitionState, TopicAssignment, TopicPartition
+from tests.controller.transcript import brokers
+
+BROKERS = (1, 2, 3)
+
+
+def state(leader, *isr, epoch=0):
+    return PartitionState(leader, epoch, isr, 1)
+
+
+def alive(*ids, leaving=()):
+    return Available(ids, [one for one in ids if one not in leaving])
+
+
+# --- tables ---
+
+
+def test_every_phase_can_be_entered_and_legal_moves_pass():
+    assert set(states.PARTITION_SOURCES) == set(PartitionPhase)
+    assert set(states.REPLICA_SOURCES) == set(ReplicaPhase)
+    for target, sources in states.PARTITION_SOURCES.items():
+        for source in PartitionPhase:
+            if source in sources:
+                states.enter_partition("t-0", source, target)
+            else:
+                with pytest.raises(IllegalTransitionError, match=source.value):
+                    states.enter_partition("t-0", source, target)
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [
+        (ReplicaPhase.ONLINE, ReplicaPhase.DELETION_STARTED),
+        (ReplicaPhase.NON_EXISTENT, ReplicaPhase.ONLINE),
+        (ReplicaPhase.DELETION_STARTED, ReplicaPhase.ONLINE),
+        (ReplicaPhase.DELETION_SUCCESSFUL, ReplicaPhase.OFFLINE),
+    ],
+)
+def test_illegal_replica_moves_raise(source, target):
+    with pytest.raises(IllegalTransitionError, match="replica r"):
+        states.enter_replica("r", source, target)
+
+
+def test_lost_session_ends_every_duty_and_only_registration_begins_one():
+    for duty in Duty:
+        assert office.move(duty, Signal.EXPIRED).duty is Duty.OUT
+    begins = [
+        signal
+        for (duty, signal), to in office.TABLE.items()
+        if duty is Duty.OUT and to.duty is not duty
+    ]
+    assert begins == [Signal.REGISTERED]
+    with pytest.raises(AssertionError, match="won while idle"):
+        office.move(Duty.IDLE, Signal.WON)
+
+
+# --- choices ---
+
+
+@pytest.mark.parametrize(
+    ("before", "available", "unclean", "choice"),
+    [
+        (state(1, 1, 2), alive(1, 2), False, None),
+        (state(1, 1, 2, 3), alive(2, 3), False, Choice(2, (2, 3))),
+        (state(1, 1, 2, 3), alive(1, 3), False, Choice(1, (1, 3))),
+        (state(1, 1, 3), alive(2, 3), False, Choice(3, (3,))),
+        (state(1, 1), alive(2, 3), False, Choice(NO_LEADER, (1,))),
+        (state(NO_LEADER, 1), alive(2, 3), False, None),
+        (state(NO_LEADER, 1), alive(2, 3), True, Choice(2, (2,))),
+        (state(NO_LEADER, 1), alive(1, 2), True, Choice(1, (1,))),
+        (state(1, 1, 2), alive(), True, Choice(NO_LEADER, (1, 2))),
+        (state(1, 1, 2, 3), alive(2, 3, leaving=[2]), False, Choice(3, (2, 3))),
+        (state(1, 1, 2), alive(2, leaving=[2]), False, Choice(2, (2,))),
+    ],
+)
+def test_leader_of_what_is_available(before, available, unclean, choice):
+    assert election.choose_available(BROKERS, before, available, unclean) == choice
+
+
+@pytest.mark.parametrize(
+    ("before", "available", "choice"),
+    [
+        (state(2, 2, 1), alive(1, 2), Choice(1, (2, 1))),
+        (state(1, 2, 1), alive(1, 2), None),
+        (state(2, 2), alive(1, 2), None),
+        (state(2, 2, 1), alive(2), None),
+    ],
+)
+def test_preferred_leader_only_from_the_isr(before, available, choice):
+    assert election.choose_preferred(BROKERS, before, available) == choice
+
+
+@pytest.mark.parametrize(
+    ("before", "available", "choice"),
+    [
+        (state(1, 1, 2), alive(1, 2, leaving=[1]), Choice(2, (2,))),
+        (state(2, 2, 1), alive(1, 2, leaving=[1]), Choice(2, (2,))),
+        (state(1, 1), alive(1, 2, leaving=[1]), None),
+        (state(2, 2), alive(1, 2, leaving=[1]), None),
+    ],
+)
+def test_shutdown_moves_only_to_the_isr(before, available, choice):
+    assert election.choose_for_shutdown(BROKERS, before, available) == choice
+
+
+def test_reassigned_leader_comes_from_targets_in_sync():
+    before = state(1, 1, 3)
+    chosen = election.choose(Cause.REASSIGNMENT, (2, 3), before, alive(1, 2, 3), False)
+    assert chosen == Choice(3, (1, 3))
+    assert election.choose(Cause.REASSIGNMENT, (2,), before, alive(1, 2, 3), False) is None
+
+
+@settings(deadline=None)
+@given(
+    st.permutations(BROKERS),
+    st.sets(st.sampled_from(BROKERS)),
+    st.sets(st.sampled_from(BROKERS), min_size=1),
+    st.sampled_from(Cause),
+)
+def test_clean_choices_never_leave_or_empty_the_isr(replicas, living, isr, cause):
+    before = state(min(isr), *isr)
+    choice = election.choose(cause, replicas, before, alive(*living), unclean=False)
+    if choice is not None:
+        assert choice.leader in (*isr, NO_LEADER)
+        assert choice.isr
+        assert set(choice.isr) <= isr
+        assert choice.leader == NO_LEADER or choice.leader in choice.isr
+
+
+# --- histories ---
+
+
+class Histories(RuleBasedStateMachine):
+    """Brokers come and go, leaders change their in-sync sets unseen, topics come, grow and go.
+
+    `znodes` is ZooKeeper: (state, version) by partition. Writes on an old version conflict.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.znodes = {}
+        self.live = {1: 1, 2: 2, 3: 3}
+        self.epochs = itertools.count(10)
+        self.names = itertools.count()
+        self.assignments = {}
+        self.stops = set()
+        self.context = Context(1, 1, Settings())
+        self.give(events.ContextLoaded(self.registered(), {}, {}))
+
+    def registered(self):
+        return brokers([f"{number}@{epoch}" for number, epoch in self.live.items()])
+
+    def give(self, event):
+        queue = [event]
+        while queue:
+            self.context, actions = step(self.context, queue.pop(0))
+            for action in actions:
+                if isinstance(action, events.WriteStates):
+                    queue.append(self.write(action))
+                elif isinstance(action, events.StopReplicas) and action.delete:
+                    self.stops |= {(action.to, one) for one in action.partitions}
+                elif isinstance(action, events.RemoveTopic):
+                    for one in [one for one in self.znodes if one.topic == action.topic]:
+                        del self.znodes[one]
+                    del self.assignments[action.topic]
+                    queue.append(events.TopicRemoved(action.topic))
+
+    def write(self, action):
+        written, conflicts = {}, {}
+        for one, new in action.creates.items():
+            assert one not in self.znodes
+            self.znodes[one] = written[one] = Leadership(new, 0)
+        for one, wanted in action.updates.items():
+            found = self.znodes[one]
+            if found.zk_version != wanted.zk_version:
+                conflicts[one] = found
+                continue
+            assert wanted.state.leader_epoch == found.state.leader_epoch + 1
+            assert wanted.state.leader in (*found.state.isr, NO_LEADER)
+            self.znodes[one] = written[one] = Leadership(wanted.state, found.zk_version + 1)
+        return events.StatesWritten(written, conflicts)
+
+    def brokers_changed(self):
+        for event in split(self.context, self.registered()):
+            self.give(event)
+
+    @rule(broker=st.sampled_from(BROKERS))
+    def broker_goes(self, broker):
+        self.live.pop(broker, None)
+        self.stops = {stop for stop in self.stops if stop[0] != broker}
+        self.brokers_changed()
+
+    @rule(broker=st.sampled_from(BROKERS))
+    def broker_comes_or_restarts(self, broker):
+        self.live[broker] = next(self.epochs)
+        self.stops = {stop for stop in self.stops if stop[0] != broker}
+        self.brokers_changed()
+
+    @rule(
+        replicas=st.lists(st.permutations(BROKERS), min_size=1, max_size=2),
+        factor=st.integers(1, 3),
+    )
+    def topic_comes(self, replicas, factor):
+        name = f"t{next(self.names)}"
+        found = {number: tuple(one[:factor]) for number, one in enumerate(replicas)}
+        self.assignments[name] = found
+        self.give(events.TopicsChanged({name: TopicAssignment(found)}))
+
+    @precondition(lambda self: self.assignments)
+    @rule(data=st.data())
+    def topic_grows(self, data):
+        name = data.draw(st.sampled_from(sorted(self.assignments)))
+        found = self.assignments[name]
+        found = {**found, len(found): found[0]}
+        if name not in self.context.deletions:
+            self.assignments[name] = found
+        self.give(events.PartitionsChanged(name, TopicAssignment(found)))
+
+    @precondition(lambda self: self.assignments)
+    @rule(data=st.data())
+    def topic_is_to_go(self, data):
+        name = data.draw(st.sampled_from(sorted(self.assignments)))
+        self.give(events.DeletionsRequested(frozenset({name}) | self.context.deletions))
+
+    @precondition(lambda self: self.stops)
+    @rule(data=st.data(), fails=st.booleans())
+    def broker_answers_stop(self, data, fails):
+        broker, partition = data.draw(st.sampled_from(sorted(self.stops)))
+        self.stops.discard((broker, partition))
+        done, failed = frozenset({partition}), frozenset()
+        if fails:
+            done, failed = failed, done
+        self.give(events.ReplicasStopped(broker, done, failed))
+
+    @precondition(lambda self: self.znodes)
+    @rule(data=st.data(), members=st.sets(st.sampled_from(BROKERS)), told=st.booleans())
+    def leader_changes_isr(self, data, members, told):
+        one = data.draw(st.sampled_from(sorted(self.znodes)))
+        found = self.znodes[one]
+        replicas = self.assignments[one.topic][one.partition]
+        if found.state.leader not in self.live or one.topic in self.context.deletions:
+            return
+        isr = tuple(
+            r for r in replicas if r == found.state.leader or (r in members and r in self.live)
+        )
+        changed = PartitionState(found.state.leader, found.state.leader_epoch, isr, 1)
+        self.znodes[one] = Leadership(changed, found.zk_version + 1)
+        if told:
+            self.give(events.IsrChanged({one: self.znodes[one]}))
+
+    @rule(broker=st.sampled_from(BROKERS))
+    def broker_wants_to_leave(self, broker):
+        self.give(events.ShutdownRequested(broker))
+
+    @rule()
+    def balance(self):
+        self.give(events.RebalanceDue())
+
+    @precondition(lambda self: self.znodes)
+    @rule(data=st.data())
+    def disk_fails(self, data):
+        one = data.draw(st.sampled_from(sorted(self.znodes)))
+        broker = data.draw(st.sampled_from(self.assignments[one.topic][one.partition]))
+        if broker in self.live:
+            self.give(events.ReplicasFailed(broker, frozenset({one})))
+
+    @rule()
+    def controller_changes(self):
+        """The next controller reads what there is; answers to the old one are lost."""
+        deletions = self.context.deletions
+        self.context = Context(1, 1, Settings())
+        self.stops = set()
+        topics = {name: TopicAssignment(found) for name, found in self.assignments.items()}
+        self.give(events.ContextLoaded(self.registered(), topics, dict(self.znodes), {}, deletions))
+
+    @invariant()
+    def states_are_sound(self):
+        for one, found in self.znodes.items():
+            isr, replicas = found.state.isr, self.assignments[one.topic][one.partition]
+            assert isr
+            assert set(isr) <= set(replicas)
+            assert found.state.leader in (*isr, NO_LEADER)
+
+    @invariant()
+    def whoever_can_lead_does(self):
+        for one, found in self.context.leaderships.items():
+            if one.topic in self.context.deletions:
+                continue
+            alive_isr = [
+                member
+                for member in found.state.isr
+                if member in self.live
+                and not any(
+                    f.partition == one and f.broker_id == member for f in self.context.failed
+                )
+            ]
+            assert (found.state.leader in alive_isr) == bool(alive_isr)
+            phase = self.context.partitions[one]
+            assert (phase is PartitionPhase.ONLINE) == bool(alive_isr)
+
+    @invariant()
+    def partitions_with_a_living_replica_have_a_state(self):
+        for name, found in self.assignments.items():
+            for number, replicas in found.items():
+                if name not in self.context.deletions and set(replicas) & set(self.live):
+                    assert TopicPartition(name, number) in self.znodes
+
+
+Histories.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestHistories = Histories.TestCase

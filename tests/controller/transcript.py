@@ -1,0 +1,233 @@
+"""Replays a text file of events against the controller's pure core.
+
+A line `> EVENT` is given to the core; what follows it, indented, are the actions it must give.
+Writes succeed at once, and the actions that follow from their success come after `= written`; a
+line `! conflict t-0 leader=3 epoch=4 isr=3,1 version=9` before an event makes its write of that
+partition meet this state instead. Lines with `#` are for the reader.
+"""
+
+import json
+
+from odradek.controller import events, office
+from odradek.controller.context import Context, Settings
+from odradek.controller.events import Leadership, LiveBroker
+from odradek.controller.step import split, step
+from odradek.zk.znodes import (
+    BrokerId,
+    BrokerRegistration,
+    Endpoint,
+    PartitionState,
+    TopicAssignment,
+    TopicPartition,
+)
+
+
+def replay(text):
+    """Return the transcript as the code gives it now."""
+    replayer = Replayer()
+    lines = []
+    for line in text.splitlines():
+        if line.startswith(">"):
+            lines += [line, *(f"  {one}" for one in replayer.event(line[1:].split()))]
+        elif line.startswith("!"):
+            lines.append(line)
+            replayer.conflict(line.split()[2:])
+        elif line.startswith("#") or not line.strip():
+            lines.append(line)
+    return "\n".join(lines) + "\n"
+
+
+class Replayer:
+    """One context, and the duties of the brokers in the race."""
+
+    def __init__(self):
+        self.context = Context(BrokerId(1), 1)
+        self.conflicts = {}
+        self.duties = {}
+
+    def event(self, words):
+        kind, words = words[0], words[1:]
+        options = dict(word.split("=", 1) for word in words if "=" in word)
+        if kind == "race":
+            return self.race(*words)
+        if kind == "brokers":
+            found = split(self.context, brokers(words))
+            return [line for one in found for line in self.advance(one)]
+        return self.advance(getattr(self, f"on_{kind.replace('-', '_')}")(words, options))
+
+    # --- the race ---
+
+    def race(self, broker, signal):
+        before = self.duties.get(broker, office.Duty.OUT)
+        move = office.move(before, office.Signal(signal))
+        self.duties[broker] = move.duty
+        orders = " ".join(order.value for order in move.orders)
+        return [f"broker {broker}: {before.value} -> {move.duty.value} {orders}".rstrip()]
+
+    # --- events ---
+
+    def on_load(self, words, options):
+        settings = Settings(
+            options.get("unclean") == "true",
+            options.get("delete", "true") == "true",
+        )
+        self.context = Context(BrokerId(1), int(options.get("epoch", "1")), settings)
+        topics = json.loads(options.get("topics", "{}"))
+        states = {}
+        for entry in options.get("states", "").split(";"):
+            if entry:
+                name, leader, epoch, isr, version = entry.split("/")
+                states[partition(name)] = leadership(leader, epoch, isr, version)
+        return events.ContextLoaded(
+            brokers(options["brokers"].split(",")),
+            {name: assignment(found) for name, found in topics.items()},
+            states,
+            deletions=frozenset(filter(None, options.get("deletions", "").split(","))),
+        )
+
+    def on_topic(self, words, options):
+        return events.TopicsChanged({words[0]: assignment(json.loads(options["partitions"]))})
+
+    def on_vanished(self, words, options):
+        return events.TopicsChanged({}, frozenset(words))
+
+    def on_grow(self, words, options):
+        return events.PartitionsChanged(words[0], assignment(json.loads(options["partitions"])))
+
+    def on_delete(self, words, options):
+        return events.DeletionsRequested(frozenset(words))
+
+    def on_stopped(self, words, options):
+        done = frozenset(map(partition, filter(None, options.get("deleted", "").split(","))))
+        failed = frozenset(map(partition, filter(None, options.get("failed", "").split(","))))
+        return events.ReplicasStopped(int(words[0]), done, failed)
+
+    def on_removed(self, words, options):
+        return events.TopicRemoved(words[0])
+
+    def on_isr(self, words, options):
+        found = leadership(options["leader"], options["epoch"], options["isr"], options["version"])
+        return events.IsrChanged({partition(words[0]): found})
+
+    def on_preferred(self, words, options):
+        return events.PreferredRequested(tuple(map(partition, words)))
+
+    def on_rebalance(self, words, options):
+        return events.RebalanceDue()
+
+    def on_shutdown(self, words, options):
+        return events.ShutdownRequested(int(words[0]))
+
+    def on_log_dir_failed(self, words, options):
+        return events.LogDirFailed(int(words[0]))
+
+    def on_replicas_failed(self, words, options):
+        return events.ReplicasFailed(int(words[0]), frozenset(map(partition, words[1:])))
+
+    def on_unclean(self, words, options):
+        return events.UncleanChanged(words[0], words[1] == "true")
+
+    def on_resend(self, words, options):
+        return events.ResendRequired(int(words[0]))
+
+    def conflict(self, words):
+        options = dict(word.split("=") for word in words[1:])
+        self.conflicts[partition(words[0])] = leadership(
+            options["leader"], options["epoch"], options["isr"], options["version"]
+        )
+
+    # --- the core ---
+
+    def advance(self, event):
+        lines = []
+        queue = [event]
+        while queue:
+            self.context, actions = step(self.context, queue.pop(0))
+            for action in actions:
+                lines += render(action)
+                if isinstance(action, events.WriteStates):
+                    queue.append(self.write(action))
+            if queue:
+                lines.append("= written" if not queue[0].conflicts else "= written, with conflicts")
+        return lines or ["nothing"]
+
+    def write(self, action):
+        written, conflicts = {}, {}
+        for one, state in action.creates.items():
+            written[one] = Leadership(state, 0)
+        for one, wanted in action.updates.items():
+            if one in self.conflicts:
+                conflicts[one] = self.conflicts.pop(one)
+            else:
+                written[one] = Leadership(wanted.state, wanted.zk_version + 1)
+        return events.StatesWritten(written, conflicts)
+
+
+def partition(text):
+    topic, _, number = text.rpartition("-")
+    return TopicPartition(topic, int(number))
+
+
+def assignment(found):
+    return TopicAssignment({int(number): tuple(replicas) for number, replicas in found.items()})
+
+
+def leadership(leader, epoch, isr, version):
+    members = tuple(int(member) for member in isr.split(","))
+    return Leadership(PartitionState(int(leader), int(epoch), members, 1), int(version))
+
+
+def brokers(words):
+    """Read `1 2 3@57`: ids, with epochs where they matter."""
+    found = {}
+    for word in words:
+        name, _, epoch = word.partition("@")
+        registration = BrokerRegistration(
+            BrokerId(int(name)), (Endpoint("PLAINTEXT", f"host{name}", 9092),)
+        )
+        found[int(name)] = LiveBroker(registration, int(epoch or name))
+    return found
+
+
+def ids(numbers):
+    return ",".join(map(str, numbers)) or "nobody"
+
+
+def describe(found):
+    state = found.state
+    return f"leader={state.leader} epoch={state.leader_epoch} isr={ids(state.isr)}"
+
+
+def render(action):
+    """Return the lines that show an action."""
+    match action:
+        case events.UpdateMetadata(to, living, partitions):
+            alive = ids(one.registration.broker_id for one in living)
+            return [f"update-metadata to {ids(to)}: brokers {alive}"] + [
+                f"  {one.partition} {describe(one.leadership)}"
+                + (f" offline={ids(one.offline_replicas)}" if one.offline_replicas else "")
+                for one in partitions
+            ]
+        case events.LeaderAndIsr(to, roles, _):
+            return [f"leader-and-isr to {to}:"] + [
+                f"  {one.partition} {describe(one.leadership)} version={one.leadership.zk_version}"
+                f" replicas={ids(one.replicas)}" + (" new" if one.is_new else "")
+                for one in roles
+            ]
+        case events.StopReplicas(to, partitions, delete):
+            names = " ".join(map(str, partitions))
+            return [f"stop-replica to {to}{' with delete' if delete else ''}: {names}"]
+        case events.WriteStates(creates, updates):
+            return [
+                *(f"create {one} {describe(Leadership(new, 0))}" for one, new in creates.items()),
+                *(
+                    f"update {one} {describe(new)} if version={new.zk_version}"
+                    for one, new in updates.items()
+                ),
+            ]
+        case events.RemoveTopic(topic):
+            return [f"remove topic {topic}"]
+        case events.DropDeletions(topics):
+            return [f"drop deletion of {' '.join(topics)}"]
+        case events.FinishPreferredElection():
+            return ["finish preferred election"]

@@ -1,0 +1,84 @@
+"""Notices of changed configuration on a real ZooKeeper."""
+
+import asyncio
+import time
+
+import pytest
+
+from odradek.zk import admin
+from odradek.zk.changes import NOTICE_LIFETIME_MS, ConfigChanges
+from odradek.zk.registration import create_persistent_paths
+
+
+class Heard:
+    def __init__(self, session, **options):
+        self.queue = asyncio.Queue()
+        self.changes = ConfigChanges(session, self.note, **options)
+
+    async def note(self, entity_type, name):
+        await self.queue.put((entity_type, name))
+
+
+@pytest.fixture
+async def session(sessions):
+    opened = await sessions()
+    await create_persistent_paths(opened)
+    return opened
+
+
+@pytest.fixture
+async def running():
+    tasks = []
+    yield lambda work: tasks.append(asyncio.ensure_future(work))
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_only_new_changes_are_told_in_order(session, running):
+    await session.multi(admin.change_config("topics", "old", {}, None))
+    heard = Heard(session)
+    await heard.changes.start()
+    running(heard.changes.run())
+    for name in ("a", "b", "c"):
+        await session.multi(admin.change_config("topics", name, {"k": "v"}, None))
+    await session.multi(admin.change_config("brokers", "<default>", {}, None))
+    assert [await heard.queue.get() for _ in range(4)] == [
+        ("topics", "a"),
+        ("topics", "b"),
+        ("topics", "c"),
+        ("brokers", "<default>"),
+    ]
+
+
+async def test_notices_of_old_tools_are_understood_and_garbage_is_passed_over(session, running):
+    heard = Heard(session)
+    await heard.changes.start()
+    running(heard.changes.run())
+    await session.create("/config/changes/config_change_", b"junk", sequence=True)
+    await session.create("/config/changes/other")
+    v1 = b'{"version":1,"entity_type":"topics","entity_name":"t"}'
+    await session.create("/config/changes/config_change_", v1, sequence=True)
+    assert await heard.queue.get() == ("topics", "t")
+
+
+async def test_changes_are_heard_after_the_session_was_lost(server, session, sessions, running):
+    heard = Heard(session)
+    await heard.changes.start()
+    running(heard.changes.run())
+    await asyncio.to_thread(server.expire_session, session._client.client_id)
+    other = await sessions()
+    await other.multi(admin.change_config("topics", "t", {}, None))
+    assert await heard.queue.get() == ("topics", "t")
+
+
+async def test_old_notices_are_purged_once_handled(session, running):
+    later = time.time_ns() // 1_000_000 + 2 * NOTICE_LIFETIME_MS
+    heard = Heard(session, wall_clock_ms=lambda: later)
+    await heard.changes.start()
+    running(heard.changes.run())
+    for name in ("a", "b"):
+        await session.multi(admin.change_config("topics", name, {}, None))
+        assert await heard.queue.get() == ("topics", name)
+    while len(await session.children("/config/changes")) > 1:  # noqa: ASYNC110 - reads ZooKeeper
+        await asyncio.sleep(0.01)
