@@ -342,3 +342,25 @@ def test_example_values_name_the_service_that_the_quickstart_connects_to() -> No
     assert host.split(".")[0] in services
     assert host.endswith(".logs.svc.cluster.local")
     assert port == "2181"
+
+
+def test_quickstart_fits_on_nodes_of_two_cores(kubectl: Kubectl) -> None:
+    def millicores(quantity: object) -> int:
+        text = str(quantity)
+        return int(text[:-1]) if text.endswith("m") else int(float(text) * 1000)
+
+    rendered = list(yaml.safe_load_all(kubectl("kustomize", str(EXAMPLES / "quickstart"))))
+    specs = {
+        o["kind"]: o["spec"] for o in rendered if o["kind"] in ("KafkaCluster", "ConsumerGroup")
+    }
+    job = specs["ConsumerGroup"]["job"]
+    # The worst node: driver and executors, whose volume is local, a broker, and every other pod.
+    executor = job["sparkConf"]["spark.kubernetes.executor.request.cores"]
+    wanted = [job["driver"]["cores"], *[executor] * job["executors"]["instances"]]
+    wanted.append(specs["KafkaCluster"]["brokers"]["resources"]["requests"]["cpu"])
+    release = helm.template(files=(EXAMPLES / "quickstart/values.yaml",))
+    for found in rendered + release:
+        if found["kind"] in ("Deployment", "StatefulSet", "DaemonSet"):
+            containers = found["spec"]["template"]["spec"]["containers"]
+            wanted += [c["resources"]["requests"]["cpu"] for c in containers]
+    assert sum(map(millicores, wanted)) <= 2000
