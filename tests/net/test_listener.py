@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import socket
 import struct
 from collections.abc import AsyncIterator, Sequence
@@ -11,6 +12,7 @@ import pytest
 from odradek.net.connection import Dispatch, Peer
 from odradek.net.frame import INITIAL_BUFFER_BYTES, ProtocolViolation
 from odradek.net.listener import Limits, Listener
+from odradek.protocol.codec import MalformedError
 from odradek.protocol.regions import Part
 from tests.support.file_regions import CountedRegion
 
@@ -123,21 +125,30 @@ async def test_hostile_size_closes_that_connection_only(size: int) -> None:
         assert await read_frame(reader) == b"still here"
 
 
-async def test_violation_found_by_dispatch_closes_that_connection_only() -> None:
+@pytest.mark.parametrize(
+    ("failure", "level"),
+    [
+        pytest.param(ProtocolViolation("bad"), logging.WARNING, id="violation"),
+        pytest.param(MalformedError("bad"), logging.WARNING, id="malformed"),
+        pytest.param(KeyError("bug"), logging.ERROR, id="bug"),
+        pytest.param(OSError("disk"), logging.ERROR, id="disk"),
+    ],
+)
+async def test_failure_of_dispatch_is_logged_and_closes_that_connection_only(
+    failure: Exception, level: int, caplog: pytest.LogCaptureFixture
+) -> None:
     async def refuse_bad(frame: memoryview, peer: Peer) -> Sequence[Part]:
         if frame == b"bad":
-            raise ProtocolViolation("bad")
-        if frame == b"bug":
-            raise KeyError("bug")
+            raise failure
         return [bytes(frame)]
 
     async with listening(refuse_bad) as listener, connected(listener) as (reader, writer):
-        for payload in (b"bad", b"bug"):
-            async with connected(listener) as (bad_reader, bad_writer):
-                bad_writer.write(framed(payload))
-                assert await bad_reader.read() == b""
+        async with connected(listener) as (bad_reader, bad_writer):
+            bad_writer.write(framed(b"bad"))
+            assert await bad_reader.read() == b""
         writer.write(framed(b"good"))
         assert await read_frame(reader) == b"good"
+    assert [record.levelno for record in caplog.records if record.levelno > logging.INFO] == [level]
 
 
 async def test_peer_that_shuts_its_side_still_gets_its_answers() -> None:

@@ -92,17 +92,23 @@ class Connection:
     async def _serve(self) -> None:
         answered = 0
         while (frame := await self._next_frame()) is not None:
-            self._in_dispatch = True
-            try:
-                parts = await self._dispatch(frame, self.peer)
-            finally:
-                self._in_dispatch = False
-            self._note_activity()
+            parts = await self._ask_dispatch(frame)
             if parts is not None:
                 await self._answer(parts)
             answered += 1
             if answered % FRAMES_A_TURN == 0:
                 await asyncio.sleep(0)
+
+    async def _ask_dispatch(self, frame: memoryview) -> Sequence[Part] | None:
+        self._in_dispatch = True
+        try:
+            return await self._dispatch(frame, self.peer)
+        except OSError as error:
+            # An error of ours, such as a disk's, is not to pass for a lost peer.
+            raise RuntimeError("request failed") from error
+        finally:
+            self._in_dispatch = False
+            self._note_activity()
 
     async def _answer(self, parts: Sequence[Part]) -> None:
         try:

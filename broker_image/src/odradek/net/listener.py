@@ -21,6 +21,7 @@ logger = logging.getLogger(__name__)
 BACKLOG: Final = 128
 # Pause after running out of file descriptors or memory; accepting again at once would only spin.
 EXHAUSTED_PAUSE_SECONDS: Final = 0.1
+CANCEL_PAUSE_SECONDS: Final = 0.05
 _EXHAUSTED: Final = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 _MAX_SWEEP_SECONDS: Final = 10.0
 
@@ -77,10 +78,13 @@ class Listener:
         if self._serving is None:
             return
         self._closing.set()
-        _done, unfinished = await asyncio.wait({self._serving}, timeout=grace_ms / 1000)
-        if unfinished:
+        await asyncio.wait({self._serving}, timeout=grace_ms / 1000)
+        while not self._serving.done():
+            # More than once, for a connection may still have been let in meanwhile.
             for task in list(self._connections.values()):
-                task.cancel()
+                if not task.cancelling():
+                    task.cancel()
+            await asyncio.wait({self._serving}, timeout=CANCEL_PAUSE_SECONDS)
         await self._serving
 
     async def _bind(self) -> socket.socket:
