@@ -1,0 +1,287 @@
+"""Real consumers in groups: every record delivered once, commits kept (rows G2, G3, Z8)."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import aiokafka
+import confluent_kafka
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from odradek.zk import consumers
+from tests.support.broker import Cluster, wait_until
+from tests.support.clients import QUIET, create_topic, kafka, produce_all
+
+# kafka-python reads its message definitions by a function that Python 3.11 deprecates.
+pytestmark = pytest.mark.filterwarnings("ignore:read_text is deprecated:DeprecationWarning")
+
+RECORDS = [f"value-{number}".encode() for number in range(400)]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    settings = {"offsets.topic.replication.factor": "1", "offsets.topic.num.partitions": "5"}
+    with Cluster(tmp_path_factory.mktemp("groups"), settings=settings) as running:
+        yield running
+
+
+@pytest.fixture
+def topic(cluster: Cluster) -> str:
+    """A topic of four partitions that holds RECORDS."""
+    name = f"topic-{uuid.uuid4().hex[:8]}"
+    create_topic(cluster.bootstrap, name, partitions=4)
+    produce_all(cluster.bootstrap, name, RECORDS, partitions=4)
+    return name
+
+
+def member(bootstrap: str, group: str, **settings: object) -> confluent_kafka.Consumer:
+    return confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": group,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "session.timeout.ms": 6000,
+            "heartbeat.interval.ms": 500,
+            **QUIET,
+            **settings,
+        }
+    )
+
+
+def drain(*members: confluent_kafka.Consumer, seconds: float = 5) -> list[list[bytes]]:
+    """What each member gets until nothing came for a while."""
+    got: list[list[bytes]] = [[] for _ in members]
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        for one, values in zip(members, got, strict=True):
+            for message in one.consume(500, 0.1):
+                assert message.error() is None, message.error()
+                values.append(message.value())
+                until = time.monotonic() + seconds
+    return got
+
+
+def shares(*members: confluent_kafka.Consumer) -> list[int]:
+    for one in members:
+        one.poll(0.05)
+    return [len(one.assignment()) for one in members]
+
+
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+def test_members_share_partitions_and_take_over_when_one_leaves(
+    cluster: Cluster, topic: str, strategy: str
+) -> None:
+    group = f"group-{strategy}"
+    first, second = (
+        member(cluster.bootstrap, group, **{"partition.assignment.strategy": strategy})
+        for _ in range(2)
+    )
+    first.subscribe([topic])
+    second.subscribe([topic])
+    wait_until(lambda: shares(first, second) == [2, 2], "both have two partitions")
+    first.close()
+    wait_until(lambda: shares(second) == [4], "the one that stays has all four")
+    second.close()
+
+
+def test_every_record_is_delivered_once_to_a_group(cluster: Cluster, topic: str) -> None:
+    members = [member(cluster.bootstrap, "once") for _ in range(2)]
+    for one in members:
+        one.subscribe([topic])
+    got = drain(*members)
+    for one in members:
+        one.close()
+    assert set(got[0] + got[1]) == set(RECORDS)
+
+
+# A consumer in a process of its own, to be killed: says when it has partitions.
+LONER = """
+import sys, confluent_kafka
+one = confluent_kafka.Consumer({"bootstrap.servers": sys.argv[1], "group.id": "crash",
+    "session.timeout.ms": 6000, "heartbeat.interval.ms": 500})
+one.subscribe([sys.argv[2]])
+while True:
+    one.poll(0.1)
+    if one.assignment():
+        print(len(one.assignment()), flush=True)
+"""
+
+
+def test_crashed_member_is_replaced_after_its_session(cluster: Cluster, topic: str) -> None:
+    crashed = subprocess.Popen(
+        [sys.executable, "-c", LONER, cluster.bootstrap, topic], stdout=subprocess.PIPE
+    )
+    with crashed:
+        assert crashed.stdout is not None
+        assert crashed.stdout.readline() == b"4\n"
+        crashed.kill()
+    survivor = member(cluster.bootstrap, "crash")
+    survivor.subscribe([topic])
+    wait_until(lambda: shares(survivor) == [4], "the survivor has every partition", 40)
+    survivor.close()
+
+
+def test_kafka_python_consumes_in_a_group(cluster: Cluster, topic: str) -> None:
+    one = kafka.KafkaConsumer(
+        topic,
+        bootstrap_servers=cluster.bootstrap,
+        group_id="python",
+        auto_offset_reset="earliest",
+        consumer_timeout_ms=5000,
+    )
+    assert {record.value for record in one} == set(RECORDS)
+    one.close()
+
+
+def test_synchronous_commits_leave_no_record_to_be_read_twice(cluster: Cluster, topic: str) -> None:
+    first = member(cluster.bootstrap, "resume")
+    first.subscribe([topic])
+    read: list[bytes] = []
+    while len(read) < 150:
+        message = first.poll(10)
+        assert message is not None
+        read.append(message.value())
+        first.commit(message, asynchronous=False)
+    first.close()
+    second = member(cluster.bootstrap, "resume")
+    second.subscribe([topic])
+    (rest,) = drain(second)
+    second.close()
+    assert sorted(read + rest) == sorted(RECORDS)
+
+
+def test_static_member_returns_to_its_share_without_a_rebalance(
+    cluster: Cluster, topic: str
+) -> None:
+    names = {"a": member(cluster.bootstrap, "static", **{"group.instance.id": "a"})}
+    names["b"] = member(cluster.bootstrap, "static", **{"group.instance.id": "b"})
+    for one in names.values():
+        one.subscribe([topic])
+    wait_until(lambda: shares(*names.values()) == [2, 2], "both have two partitions")
+    before = {(each.topic, each.partition) for each in names["a"].assignment()}
+    generation = describe(cluster, "static")
+    names["a"].close()
+    names["a"] = member(cluster.bootstrap, "static", **{"group.instance.id": "a"})
+    names["a"].subscribe([topic])
+    wait_until(lambda: shares(names["a"]) == [2], "the restarted member has its share again")
+    assert {(each.topic, each.partition) for each in names["a"].assignment()} == before
+    assert {each.group_instance_id for each in generation.members} == {"a", "b"}
+    for one in names.values():
+        one.close()
+
+
+def describe(cluster: Cluster, group: str) -> confluent_kafka.admin.ConsumerGroupDescription:
+    client = AdminClient({"bootstrap.servers": cluster.bootstrap, **QUIET})
+    return client.describe_consumer_groups([group], request_timeout=30)[group].result(40)
+
+
+async def test_asyncio_consumers_share_a_group(cluster: Cluster, topic: str) -> None:
+    settings = {
+        "bootstrap_servers": cluster.bootstrap,
+        "group_id": "asyncio",
+        "auto_offset_reset": "earliest",
+        "session_timeout_ms": 6000,
+    }
+    members = [aiokafka.AIOKafkaConsumer(topic, **settings) for _ in range(2)]
+    await asyncio.gather(*(one.start() for one in members))
+    got: set[bytes] = set()
+    async with asyncio.timeout(60):
+        while got != set(RECORDS):
+            for one in members:
+                for batch in (await one.getmany(timeout_ms=200)).values():
+                    got.update(record.value for record in batch)
+    await asyncio.gather(*(one.stop() for one in members))
+
+
+def test_groups_are_listed_described_and_deleted(cluster: Cluster, topic: str) -> None:
+    one = member(cluster.bootstrap, "seen")
+    one.subscribe([topic])
+    wait_until(lambda: shares(one) == [4], "joined")
+    one.commit(offsets=[confluent_kafka.TopicPartition(topic, 0, 7)], asynchronous=False)
+    client = AdminClient({"bootstrap.servers": cluster.bootstrap, **QUIET})
+    listed = client.list_consumer_groups(request_timeout=30).result(40)
+    assert "seen" in {each.group_id for each in listed.valid}
+    described = describe(cluster, "seen")
+    assert described.state.name == "STABLE"
+    assert len(described.members[0].assignment.topic_partitions) == 4
+    with pytest.raises(confluent_kafka.KafkaException, match=r"(?i)not empty|non_empty"):
+        client.delete_consumer_groups(["seen"], request_timeout=30)["seen"].result(40)
+    one.close()
+    client.delete_consumer_groups(["seen"], request_timeout=30)["seen"].result(40)
+    again = member(cluster.bootstrap, "seen")
+    (committed,) = again.committed([confluent_kafka.TopicPartition(topic, 0)], 30)
+    assert committed.offset == confluent_kafka.OFFSET_INVALID
+    again.close()
+
+
+def test_version_0_keeps_offsets_in_zookeeper(cluster: Cluster, topic: str) -> None:
+    (broker,) = cluster.brokers.values()
+
+    def text(value: str) -> bytes:
+        return struct.pack(">h", len(value)) + value.encode()
+
+    def ask(key: int, body: bytes) -> bytes:
+        frame = struct.pack(">hhi", key, 0, 1) + text("old") + body
+        with socket.create_connection(("127.0.0.1", broker.port), 10) as connection:
+            connection.sendall(struct.pack(">i", len(frame)) + frame)
+            answer = connection.makefile("rb")
+            (size,) = struct.unpack(">i", answer.read(4))
+            return answer.read(size)[4:]
+
+    where = text("oldies") + struct.pack(">i", 1) + text(topic) + struct.pack(">ii", 1, 2)
+    answer = ask(8, where + struct.pack(">q", 42) + text("note"))
+    assert answer.endswith(struct.pack(">ih", 2, 0))
+    path = consumers.offset_path("oldies", topic, 2)
+    with cluster.zookeeper.client() as client:
+        assert client.get(path)[0] == b"42"
+    assert struct.pack(">iq", 2, 42) in ask(9, where)
+
+
+def test_offsets_survive_the_death_of_their_coordinator(tmp_path: Path) -> None:
+    settings = {
+        "offsets.topic.replication.factor": "3",
+        "offsets.topic.num.partitions": "3",
+        "min.insync.replicas": "2",
+        "replica.lag.time.max.ms": "3000",
+    }
+    with Cluster(tmp_path, brokers=3, settings=settings) as running:
+        create_topic(running.bootstrap, "t", partitions=1, replicas=3)
+        produce_all(running.bootstrap, "t", RECORDS[:50])
+        one = member(running.bootstrap, "durable")
+        one.subscribe(["t"])
+        for number in range(1, 4):
+            wait_until(lambda: shares(one) == [1], "assigned", 90)
+            commit = confluent_kafka.TopicPartition("t", 0, number * 10)
+            wait_until(lambda commit=commit: committed_now(one, commit), "committed", 90)
+            victim = running.brokers[coordinator_of(running, "durable")]
+            victim.kill()
+            again = member(running.bootstrap, "durable")
+            (found,) = again.committed([confluent_kafka.TopicPartition("t", 0)], 60)
+            again.close()
+            assert found.offset == number * 10
+            victim.start()
+        one.close()
+
+
+def committed_now(one: confluent_kafka.Consumer, commit: confluent_kafka.TopicPartition) -> bool:
+    try:
+        one.commit(offsets=[commit], asynchronous=False)
+    except confluent_kafka.KafkaException:
+        one.poll(0.1)
+        return False
+    return True
+
+
+def coordinator_of(running: Cluster, group: str) -> int:
+    described = describe(running, group)
+    return int(described.coordinator.id)
