@@ -14,6 +14,7 @@ import click
 
 from odradek import config as configuration
 from odradek import zookeeper as zookeeper_server
+from odradek.properties import ConfigError
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -30,7 +31,7 @@ def broker(properties: str, override: tuple[str, ...]) -> None:
     try:
         overrides = dict(_key_and_value(text) for text in override)
         settings, unknown = configuration.load(properties, overrides)
-    except configuration.ConfigError as error:
+    except ConfigError as error:
         _exit(str(error), 2)
     for name in unknown:
         click.echo(f"odradek: warning: unknown configuration {name} is ignored", err=True)
@@ -64,7 +65,7 @@ def zookeeper(port: int, host: str, data_dir: Path | None) -> None:
 def _key_and_value(text: str) -> tuple[str, str]:
     name, separator, value = text.partition("=")
     if not separator or not name.strip():
-        raise configuration.ConfigError(f"--override {text} is not KEY=VALUE")
+        raise ConfigError(f"--override {text} is not KEY=VALUE")
     return name.strip(), value.strip()
 
 
