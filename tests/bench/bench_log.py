@@ -1,7 +1,9 @@
-"""What the log costs beside the least it could cost. `python -m pytest -s tests/bench/bench_log.py` prints ratios.
+"""What the log costs beside the least it could cost. `python -m pytest -s tests/bench/bench_log.py`
+prints ratios.
 
-No figure is asserted: machines differ. Goals: append at least 0.8 of plain crc32c + pwrite, planning of a 1 MiB
-fetch under 30 microseconds, 2 000 partitions opened in seconds with at most 20 KiB each.
+No figure is asserted: machines differ. Goals: append at least 0.8 of plain crc32c + pwrite,
+planning of a 1 MiB fetch under 30 microseconds, 2 000 partitions opened in seconds with at most 20
+KiB each.
 """
 
 from __future__ import annotations

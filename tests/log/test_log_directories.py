@@ -286,7 +286,9 @@ def test_a_failed_write_leaves_no_torn_bytes_and_fails_its_directory_only(
         assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
     good.append_as_leader(batch(b"fine"), 0)
     assert [one.value for one in read_all(good)] == [b"fine"]
-    assert manager.create("t", 9, TopicConfig()).directory.startswith(os.path.dirname(good.directory))
+    assert manager.create("t", 9, TopicConfig()).directory.startswith(
+        os.path.dirname(good.directory)
+    )
     manager.close()
     assert not os.path.exists(os.path.join(failures[0], ".kafka_cleanshutdown"))
     again = make().get("t", 0)

@@ -150,7 +150,9 @@ def test_coordinators_are_checked_for_epochs_only(log: Log) -> None:
 
 
 def test_snapshot_bytes_are_kafkas() -> None:
-    """Bytes of a snapshot as Kafka 2.8.2's ProducerStateManager reads them (PidSnapshot, version 1)."""
+    """Bytes of a snapshot as Kafka 2.8.2's ProducerStateManager reads them (PidSnapshot,
+    version 1).
+    """
     states = producers.ProducerStates(1000)
     from odradek.log import batch as codec
 

@@ -10,7 +10,6 @@ import pytest
 
 from odradek.config import TopicConfig
 from odradek.log.log import Log
-from odradek.log.records import Record
 from odradek.protocol.errors import ErrorCode, KafkaError
 from tests.support.logs import START_MS, Partition, batch, read_all, whole_records
 

@@ -1,4 +1,6 @@
-"""Logs for tests: batches with little effort, and partitions in a temporary folder with a settable clock."""
+"""Logs for tests: batches with little effort, and partitions in a temporary folder with a
+settable clock.
+"""
 
 from __future__ import annotations
 

@@ -1,0 +1,277 @@
+"""What topic settings, old offsets, big batches and concurrent readers mean for a log."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from odradek.config import TopicConfig
+from odradek.log import batch as codec
+from odradek.log import compression, records
+from odradek.log.log import Log, UnexpectedOffsetError
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.regions import FileRegion
+from tests.support.logs import START_MS, Partition, batch, read_all, whole_records
+
+
+def opened(tmp_path: Path, name: str = "topic-0", **config: object) -> tuple[Partition, Log]:
+    partition = Partition(tmp_path / name, TopicConfig(**config))  # type: ignore[arg-type]
+    return partition, partition.open(clean=True)
+
+
+def code_of(log: Log, data: bytes) -> ErrorCode:
+    with pytest.raises(KafkaError) as caught:
+        log.append_as_leader(data, 0)
+    return caught.value.code
+
+
+def test_log_append_time_dates_records_with_the_brokers_clock(tmp_path: Path) -> None:
+    partition, log = opened(tmp_path, message_timestamp_type="LogAppendTime")
+    info = log.append_as_leader(batch(b"a", b"b", timestamp=5), 0)
+    assert info.append_time_ms == START_MS
+    assert [one.timestamp for one in read_all(log)] == [START_MS, START_MS]
+    partition.clock.advance(10)
+    log.append_as_leader(batch(b"c", timestamp=5), 0)
+    found = log.offset_for_timestamp(START_MS + 1)
+    assert found is not None
+    assert (found.offset, found.timestamp) == (2, START_MS + 10)
+
+
+def test_compacted_topics_refuse_records_without_key(tmp_path: Path) -> None:
+    _, log = opened(tmp_path, cleanup_policy=("compact",))
+    assert code_of(log, batch(b"a", key=None)) is ErrorCode.INVALID_RECORD
+    assert log.append_as_leader(batch(b"a", key=b""), 0).base_offset == 0
+
+
+@pytest.mark.parametrize("wanted", ["gzip", "snappy", "lz4", "zstd", "uncompressed"])
+def test_compression_type_of_the_topic_is_what_is_stored(tmp_path: Path, wanted: str) -> None:
+    _, log = opened(tmp_path, compression_type=wanted)
+    for number in range(5):
+        log.append_as_leader(batch(b"x" * 100, codec=number), 0)
+    region = log.read(0, 1 << 20).region
+    assert region is not None
+    with region:
+        stored = {header.codec for _, header in codec.scan(region.read())}
+    assert stored == {compression.CODECS[wanted]}
+    assert [one.value for one in read_all(log)] == [b"x" * 100] * 5
+
+
+def test_a_batch_over_segment_bytes_is_refused(tmp_path: Path) -> None:
+    _, log = opened(tmp_path, segment_bytes=100)
+    assert code_of(log, batch(b"x" * 100)) is ErrorCode.RECORD_LIST_TOO_LARGE
+
+
+def test_segments_roll_by_record_time(tmp_path: Path) -> None:
+    _, log = opened(tmp_path, segment_ms=1000)
+    for later in (0, 1000, 1001, 1500):
+        log.append_as_leader(batch(b"a", timestamp=START_MS + later), 0)
+    assert [segment.base_offset for segment in log.segments] == [0, 2]
+
+
+def test_segments_roll_when_an_index_is_full(tmp_path: Path) -> None:
+    _, log = opened(tmp_path, segment_index_bytes=24, index_interval_bytes=1)
+    for later in range(9):
+        log.append_as_leader(batch(b"a", timestamp=START_MS + later), 0)
+    assert len(log.segments) > 2
+    assert len(read_all(log)) == 9
+    for segment in log.segments[:-1]:
+        assert os.stat(segment.index.file.path).st_size <= 24
+
+
+def test_the_index_of_the_open_segment_is_preallocated_and_trimmed_at_the_end(
+    tmp_path: Path,
+) -> None:
+    partition, log = opened(tmp_path, segment_index_bytes=8192, index_interval_bytes=1)
+    for _ in range(300):
+        log.append_as_leader(batch(b"a"), 0)
+    path = log.active.index.file.path
+    log.flush()
+    assert os.stat(path).st_size == 8192
+    partition.close(log)
+    assert os.stat(path).st_size == 299 * 8
+
+
+def test_a_follower_whose_start_lies_inside_a_batch_takes_it_whole(tmp_path: Path) -> None:
+    _, leader = opened(tmp_path)
+    leader.append_as_leader(batch(b"a", b"b", b"c"), 0)
+    leader.append_as_leader(batch(b"d"), 0)
+    _, follower = opened(tmp_path, "other-0")
+    follower.truncate_fully_and_start_at(2)
+    region = leader.read(2, 1 << 20).region
+    assert region is not None
+    with region:
+        follower.append_as_follower(region.read())
+    assert (follower.log_start_offset, follower.log_end_offset) == (2, 4)
+    assert [one.value for one in read_all(follower)] == [b"c", b"d"]
+
+
+def test_a_follower_refuses_batches_below_its_end(tmp_path: Path) -> None:
+    _, log = opened(tmp_path)
+    log.append_as_leader(batch(b"a", b"b"), 0)
+    with pytest.raises(UnexpectedOffsetError):
+        log.append_as_follower(batch(b"x"))
+    assert len(read_all(log)) == 2
+
+
+def test_a_follower_takes_nothing_from_a_damaged_answer(tmp_path: Path) -> None:
+    _, log = opened(tmp_path)
+    whole = batch(b"a")
+    _, parts = codec.stamp(batch(b"b"), codec.parse(batch(b"b")), 1, 0)
+    second = bytearray(b"".join(parts))
+    second[-1] ^= 1
+    with pytest.raises(KafkaError) as caught:
+        log.append_as_follower(whole + bytes(second))
+    assert caught.value.code is ErrorCode.CORRUPT_MESSAGE
+    assert log.log_end_offset == 0
+
+
+def test_the_first_batch_goes_out_whole_only_when_asked(tmp_path: Path) -> None:
+    _, log = opened(tmp_path)
+    size = log.append_as_leader(batch(b"x" * 500), 0).size
+    assert log.read(0, 10).length == size
+    assert log.read(0, 10, min_one=False).length == 10
+    assert log.read(0, 0, min_one=False).region is None
+
+
+@pytest.mark.parametrize("offset", [-1, 3, 100])
+def test_offsets_outside_the_log_are_out_of_range(tmp_path: Path, offset: int) -> None:
+    _, log = opened(tmp_path)
+    log.append_as_leader(batch(b"a", b"b"), 0)
+    assert log.read(2, 100).region is None
+    with pytest.raises(KafkaError) as caught:
+        log.read(offset, 100)
+    assert caught.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+def test_a_region_is_what_the_protocol_takes_for_one(tmp_path: Path) -> None:
+    _, log = opened(tmp_path)
+    log.append_as_leader(batch(b"a"), 0)
+    region = log.read(0, 100).region
+    assert isinstance(region, FileRegion)
+    region.close()
+    region.close()
+
+
+def test_a_region_outlives_retention(tmp_path: Path) -> None:
+    _, log = opened(tmp_path, segment_bytes=200, retention_bytes=0, file_delete_delay_ms=0)
+    for number in range(6):
+        log.append_as_leader(batch(b"%d" % number * 50), 0)
+    region = log.read(0, 1 << 20).region
+    assert region is not None
+    log.high_watermark = log.log_end_offset
+    assert log.apply_retention() > 2
+    log.delete_due()
+    assert whole_records(region.read())[0].offset == 0
+    region.close()
+    assert not list(Path(log.directory).glob("*.deleted"))
+
+
+def test_descriptors_of_idle_segments_are_given_back_and_reopened(tmp_path: Path) -> None:
+    _, log = opened(tmp_path, segment_bytes=200)
+    for number in range(20):
+        log.append_as_leader(batch(b"%d" % number * 50), 0)
+    assert len(read_all(log)) == 20
+    before = len(os.listdir("/proc/self/fd"))
+    log.release_idle()
+    log.release_idle()
+    assert len(os.listdir("/proc/self/fd")) < before - 10
+    assert len(read_all(log)) == 20
+
+
+def test_deletion_by_time_spares_young_and_unreplicated_segments(tmp_path: Path) -> None:
+    partition, log = opened(tmp_path, segment_bytes=100, retention_ms=1000)
+    for later in (0, 100, 5000):
+        log.append_as_leader(batch(b"x" * 20, timestamp=START_MS + later), 0)
+    log.high_watermark = 1
+    partition.clock.advance(3000)
+    assert log.apply_retention() == 1
+    log.high_watermark = 3
+    assert log.apply_retention() == 1
+    assert log.log_start_offset == 2
+    partition.clock.advance(10_000)
+    assert log.apply_retention() == 1
+    assert (log.log_start_offset, log.log_end_offset) == (3, 3)
+    assert log.append_as_leader(batch(b"next"), 0).base_offset == 3
+
+
+@pytest.mark.parametrize(
+    ("asked", "answer"),
+    [(-1, (-1, -1)), (0, (0, 2)), (2, (2, 4)), (3, (2, 4)), (5, (5, 6)), (6, (-1, -1))],
+)
+def test_epoch_ends_are_kafkas(tmp_path: Path, asked: int, answer: tuple[int, int]) -> None:
+    partition, log = opened(tmp_path)
+    for epoch in (0, 0, 2, 2, 5, 5):
+        log.append_as_leader(batch(b"a"), epoch)
+    assert log.end_offset_for_epoch(asked) == answer
+    partition.close(log)
+    assert partition.open(clean=True).end_offset_for_epoch(asked) == answer
+
+
+def test_an_epoch_without_records_is_known(tmp_path: Path) -> None:
+    _, log = opened(tmp_path)
+    log.append_as_leader(batch(b"a"), 1)
+    log.assign_epoch(4)
+    assert log.end_offset_for_epoch(4) == (4, 1)
+    assert log.end_offset_for_epoch(2) == (1, 1)
+
+
+def test_readers_never_see_torn_or_unordered_batches_while_the_log_moves(tmp_path: Path) -> None:
+    """One writer appends, rolls, retains and truncates; readers check each byte they are given."""
+    partition, log = opened(tmp_path, segment_bytes=4000, retention_bytes=20_000)
+    wrong: list[BaseException] = []
+    done = threading.Event()
+
+    def read() -> None:
+        offset = 0
+        while not done.is_set():
+            try:
+                piece = log.read(offset, 3000, log.high_watermark)
+                if piece.region is None:
+                    offset = log.log_start_offset
+                    continue
+                with piece.region as region:
+                    found = whole_records(region.read())
+                assert found
+                assert found[0].offset <= offset
+                numbers = [record.offset for record in found]
+                assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+                offset = found[-1].offset + 1
+            except KafkaError as error:
+                if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE:
+                    wrong.append(error)
+                    return
+                offset = log.log_start_offset
+            except BaseException as error:
+                wrong.append(error)
+                return
+
+    readers = [threading.Thread(target=read) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    for number in range(1500):
+        log.append_as_leader(batch(*[b"%d" % number] * (number % 7 + 1)), number // 100)
+        if number % 5 == 0:
+            log.high_watermark = log.log_end_offset
+        if number % 100 == 99:
+            log.truncate_to(max(log.high_watermark, log.log_end_offset - 3))
+            log.apply_retention()
+            log.delete_due()
+            log.release_idle()
+    done.set()
+    for reader in readers:
+        reader.join()
+    assert wrong == []
+
+
+def test_magic_2_batches_made_here_decode_with_gaps(tmp_path: Path) -> None:
+    """Compaction leaves gaps between offsets; a reader at a gap gets what follows."""
+    _, log = opened(tmp_path, segment_bytes=300)
+    for offset in (0, 10, 25, 40, 41):
+        log.append_as_follower(records.make([(b"k", b"v" * 60)], START_MS, base_offset=offset))
+    for asked, first in ((0, 0), (1, 10), (10, 10), (24, 25), (26, 40), (41, 41)):
+        assert read_all(log, asked)[0].offset == first
+    log.release_idle()
+    assert log.read(26, 1 << 20, 40).region is None
