@@ -1,0 +1,93 @@
+"""Which broker is replaced next, and when a cluster may shrink, as pure decisions."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from odradek_operator import cluster
+from odradek_operator.cluster import BrokerPod, ClusterView, Partitions
+
+NEW, OLD = "new", "old"
+HEALTHY = Partitions(0, 0, frozenset({0, 1, 2}))
+
+
+def broker(
+    broker_id: int, revision: str = OLD, healthy: bool = True, going: bool = False
+) -> BrokerPod:
+    name = f"main-broker-{broker_id}"
+    return BrokerPod(broker_id, name, "node", "h:9092", revision, healthy, healthy, going)
+
+
+def view(
+    *brokers: BrokerPod, controller: int | None = 0, partitions: Partitions | None = HEALTHY
+) -> ClusterView:
+    return ClusterView(tuple(brokers), controller, partitions, NEW)
+
+
+def test_controller_is_replaced_last() -> None:
+    order = []
+    pods = {one: broker(one) for one in range(3)}
+    while (chosen := cluster.next_to_roll(view(*pods.values(), controller=2))) is not None:
+        order.append(chosen.broker_id)
+        pods[chosen.broker_id] = broker(chosen.broker_id, NEW)
+    assert order == [1, 0, 2]
+
+
+def test_nothing_is_replaced_while_a_replica_is_out_of_sync_or_nothing_is_known() -> None:
+    pods = [broker(one) for one in range(3)]
+    for partitions in (Partitions(1, 0, frozenset()), Partitions(0, 1, frozenset()), None):
+        assert cluster.next_to_roll(view(*pods, partitions=partitions)) is None
+
+
+def test_rolling_stops_at_the_first_replaced_broker_that_is_not_healthy() -> None:
+    assert cluster.next_to_roll(view(broker(0), broker(1), broker(2, NEW, healthy=False))) is None
+
+
+def test_outdated_broker_that_is_down_anyway_goes_first() -> None:
+    chosen = cluster.next_to_roll(
+        view(
+            broker(0), broker(1, healthy=False), broker(2), partitions=Partitions(4, 0, frozenset())
+        )
+    )
+    assert chosen is not None
+    assert chosen.broker_id == 1
+
+
+brokers = st.lists(
+    st.tuples(st.sampled_from([OLD, NEW]), st.booleans(), st.booleans()), min_size=1, max_size=6
+)
+
+
+@given(brokers, st.integers(0, 3), st.integers(0, 2), st.none() | st.integers(0, 5))
+def test_a_healthy_broker_goes_only_when_all_are_healthy_and_in_sync(
+    drawn: list[tuple[str, bool, bool]], under: int, offline: int, controller: int | None
+) -> None:
+    pods = [broker(one, *fields) for one, fields in enumerate(drawn)]
+    chosen = cluster.next_to_roll(
+        view(*pods, controller=controller, partitions=Partitions(under, offline, frozenset()))
+    )
+    if chosen is None:
+        return
+    assert chosen.revision == OLD
+    assert not any(one.terminating for one in pods)
+    if chosen.healthy:
+        assert all(one.healthy for one in pods)
+        assert (under, offline) == (0, 0)
+        if chosen.broker_id == controller:
+            assert [one for one in pods if one.revision == OLD] == [chosen]
+
+
+@given(
+    st.integers(1, 9), st.none() | st.integers(1, 9), st.none() | st.frozensets(st.integers(0, 8))
+)
+def test_brokers_that_hold_replicas_are_never_scaled_away(
+    wanted: int, current: int | None, holders: frozenset[int] | None
+) -> None:
+    known = None if holders is None else Partitions(0, 0, holders)
+    allowed = cluster.safe_replicas(wanted, current, known)
+    assert allowed >= wanted
+    if current is not None and wanted < current:
+        assert allowed <= current
+        if holders is None:
+            assert allowed == current
+        else:
+            assert not any(allowed <= one < current for one in holders)

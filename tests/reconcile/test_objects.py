@@ -1,0 +1,149 @@
+"""The Kubernetes objects and files that a resource becomes."""
+
+import json
+from typing import Any
+
+import pytest
+
+from odradek import config
+from odradek.properties import load_properties
+from odradek_operator import broker_objects, driver_objects, kube, spec
+from odradek_operator.driver_objects import Addresses, Platform
+
+PLATFORM = Platform("spark:1", "IfNotPresent", "spark")
+META = spec.parse_meta(
+    {
+        "kind": "KafkaCluster",
+        "metadata": {
+            "name": "main",
+            "namespace": "logs",
+            "uid": "u",
+            "creationTimestamp": "2026-11-21T11:00:00Z",
+        },
+    }
+)
+
+
+def cluster(**brokers: Any) -> spec.ClusterSpec:
+    return spec.parse_cluster(
+        {
+            "kind": "KafkaCluster",
+            "metadata": {"name": "main"},
+            "spec": {
+                "zookeeper": {"connect": "zk:2181", "chroot": "/a"},
+                "brokers": {"replicas": 3, **brokers},
+            },
+        }
+    )
+
+
+def group(**job: Any) -> spec.GroupSpec:
+    return spec.parse_group(
+        {
+            "kind": "ConsumerGroup",
+            "metadata": {"name": "g"},
+            "spec": {
+                "clusterRef": {"name": "main"},
+                "topics": ["t"],
+                "job": {"sink": {"console": {}}, **job},
+            },
+        }
+    )
+
+
+def test_broker_reads_back_every_value_of_server_properties() -> None:
+    awkward = {"min.insync.replicas": "2", "unheard.of": r"C:\new folder = #x!", "spaced": "  two"}
+    text = broker_objects.server_properties(cluster(config=awkward))
+    loaded = load_properties(text)
+    assert awkward.items() <= loaded.items()
+    settings, unknown = config.from_values({**loaded, "broker.id": "0"})
+    assert (settings.min_insync_replicas, settings.zookeeper_connect) == (2, "zk:2181/a")
+    assert settings.metrics_port == 9404
+    assert unknown == ["spaced", "unheard.of"]
+
+
+@pytest.mark.parametrize("key", sorted(spec.OPERATOR_OWNED_KEYS))
+def test_keys_of_the_operator_are_refused(key: str) -> None:
+    with pytest.raises(spec.InvalidSpec) as refused:
+        cluster(config={key: "1"})
+    assert refused.value.reason == "InvalidConfig"
+
+
+def test_line_break_cannot_smuggle_a_key() -> None:
+    with pytest.raises(spec.InvalidSpec):
+        cluster(config={"unheard.of": "1\nbroker.id=7"})
+
+
+def stateful_set(wanted: spec.ClusterSpec, live: Any = None) -> dict[str, Any]:
+    objects = broker_objects.desired_objects(META, wanted, "b:1", "IfNotPresent", {}, live, 3)
+    return next(one for one in objects if one["kind"] == "StatefulSet")
+
+
+def test_configuration_change_changes_the_template_and_racks_do_not() -> None:
+    before = stateful_set(cluster())["spec"]["template"]
+    assert stateful_set(cluster(config={"num.partitions": "2"}))["spec"]["template"] != before
+    assert stateful_set(cluster(rackTopologyKey="zone"))["spec"]["template"] == before
+
+
+def test_claim_templates_of_a_live_set_are_kept_when_the_size_grows() -> None:
+    live = stateful_set(cluster(storage={"size": "1Gi"}))
+    grown = stateful_set(cluster(storage={"size": "2Gi"}), live)
+    assert grown["spec"]["volumeClaimTemplates"] == live["spec"]["volumeClaimTemplates"]
+
+
+def test_job_file_has_what_the_seam_names() -> None:
+    wanted = group(volume={"size": "1Gi"}, sql="select 1")
+    assert wanted.job is not None
+    text = driver_objects.job_file(META, wanted, wanted.job, PLATFORM, Addresses("h:1", "zk:2/a"))
+    assert json.loads(text) == {
+        "group": "g",
+        "bootstrap": "h:1",
+        "zookeeper": "zk:2/a",
+        "offsetStore": "ZooKeeper",
+        "topics": ["t"],
+        "topicPattern": None,
+        "metricsPort": 9405,
+        "image": "spark:1",
+        "claimName": "main-data",
+        "serviceAccount": "spark",
+        "job": wanted.job.raw,
+    }
+
+
+def mark(wanted: spec.GroupSpec, bootstrap: str = "h:1") -> str:
+    assert wanted.job is not None
+    addresses = Addresses(bootstrap, "zk:2/a")
+    text = driver_objects.job_file(META, wanted, wanted.job, PLATFORM, addresses)
+    pod = driver_objects.driver_pod(META, wanted.job, PLATFORM, text)
+    return str(pod["metadata"]["annotations"][driver_objects.SPEC_HASH])
+
+
+def test_driver_is_replaced_for_what_it_must_know_and_for_nothing_else() -> None:
+    same = mark(group(volume={"size": "1Gi"}))
+    assert mark(group(volume={"size": "1Gi"}), "other:9") == same
+    assert mark(group(volume={"size": "2Gi"})) == same
+    assert mark(group(volume={"size": "1Gi"}, suspend=False)) == same
+    assert mark(group(volume={"size": "1Gi"}, sql="select 2")) != same
+    assert mark(group(volume={"size": "1Gi"}, driver={"cores": 2})) != same
+
+
+def test_report_of_a_driver_is_believed_only_where_the_types_are_right() -> None:
+    raw = {"lastBatchId": 4, "totalLag": True, "maxLagSeconds": 1.5, "state": 7, "executors": "2"}
+    assert driver_objects.read_report(raw) == {"lastBatchId": 4, "maxLagSeconds": 1}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "live", "differ"),
+    [
+        ({"a": 1}, {"a": 1, "defaulted": 2}, False),
+        ({"a": 1}, {"a": 2}, True),
+        ({"a": {}}, {}, False),
+        ({"a": []}, {}, False),
+        ({"a": [{"name": "x"}]}, {"a": [{"name": "x", "protocol": "TCP"}]}, False),
+        ({"a": [1]}, {"a": [1, 2]}, True),
+        ({"a": [1]}, {}, True),
+        ({"a": False}, {}, True),
+    ],
+)
+def test_defaults_of_the_api_server_are_no_difference(wanted: Any, live: Any, differ: bool) -> None:
+    assert kube.differs(wanted, live) is differ

@@ -1,0 +1,71 @@
+"""Conditions turn when something turns, and a status is written when it says something new."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from odradek_operator import status
+from odradek_operator.status import Condition
+
+NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+
+
+def resource(generation: int = 1, **fields: Any) -> dict[str, Any]:
+    return {"metadata": {"name": "x", "generation": generation}, "status": fields}
+
+
+def written(body: dict[str, Any], conditions: Any, now: datetime = NOW) -> dict[str, Any]:
+    return status.build(body, conditions, {}, now)
+
+
+def test_transition_time_moves_with_the_status_and_not_with_the_message() -> None:
+    first = written(resource(), status.progressing("Starting", "1 of 3"))
+    later = NOW + timedelta(minutes=1)
+    second = written(resource(**first), status.progressing("Starting", "2 of 3"), later)
+    assert status.condition_of(second, "Ready") == {
+        **(status.condition_of(first, "Ready") or {}),
+        "message": "2 of 3",
+    }
+    third = written(resource(**second), status.ready("Done"), later)
+    assert (status.condition_of(third, "Ready") or {})["lastTransitionTime"].startswith(
+        "2026-11-21T12:01"
+    )
+
+
+def test_the_same_finding_is_not_written_again() -> None:
+    first = written(resource(), status.ready("Done"))
+    again = written(resource(**first), status.ready("Done"), NOW + timedelta(hours=1))
+    assert not status.needs_write(first, again)
+    assert not status.needs_write({**first, "conditions": first["conditions"][::-1]}, again)
+    assert status.needs_write(first, written(resource(2, **first), status.ready("Done")))
+
+
+def test_a_new_resource_is_not_taken_for_reconciled() -> None:
+    assert status.needs_write({"observedGeneration": -1}, written(resource(), status.ready("Done")))
+
+
+def test_an_event_tells_each_turn_once_and_warns_only_of_what_stays() -> None:
+    first = written(resource(), status.stalled("InvalidConfig", "why"))
+    (event,) = status.transitions(resource(), first)
+    assert (event.reason, event.message, event.warning) == ("InvalidConfig", "why", True)
+    assert status.transitions(resource(**first), first) == ()
+    second = written(resource(**first), status.progressing("Starting", "soon"))
+    assert [one.warning for one in status.transitions(resource(**first), second)] == [False]
+
+
+def test_unknown_is_a_status_of_its_own() -> None:
+    (condition,) = status.merge_conditions((), [Condition("Synced", None, "Paused")], 1, NOW)
+    assert condition["status"] == "Unknown"
+
+
+def test_terminal_errors_stall_and_passing_ones_do_not() -> None:
+    kinds = {
+        "stalled": status.stalled("A", ""),
+        "progressing": status.progressing("A", ""),
+        "ready": status.ready("A"),
+    }
+    shape = {name: [one.status for one in found] for name, found in kinds.items()}
+    assert shape == {
+        "stalled": [False, False, True],
+        "progressing": [False, True, False],
+        "ready": [True, False, False],
+    }

@@ -1,0 +1,242 @@
+"""What a Topic needs, as a pure function; and that carrying the plan out always comes to an end."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from odradek.zk.znodes import (
+    BrokerId,
+    ControllerEpoch,
+    LeaderEpoch,
+    PartitionState,
+    TopicAssignment,
+)
+from odradek_operator import spec, topics
+from odradek_operator.spec import FINALIZER
+from odradek_operator.topic_state import (
+    CREATING,
+    ClusterState,
+    CreateTopic,
+    GrowTopic,
+    Owner,
+    Plan,
+    RequestDeletion,
+    SetConfig,
+    SetFinalizer,
+    TopicView,
+)
+
+NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+CLUSTER = ClusterState(
+    Owner.PRESENT, brokers={BrokerId(one): None for one in range(3)}, expected=3, settled_seconds=60
+)
+
+
+def body(deleted: bool = False, finalizer: bool = False, **fields: Any) -> dict[str, Any]:
+    metadata: dict[str, Any] = {
+        "name": "t",
+        "namespace": "n",
+        "uid": "u",
+        "generation": 1,
+        "creationTimestamp": "2026-11-21T11:00:00Z",
+        "finalizers": [FINALIZER] if finalizer else [],
+    }
+    if deleted:
+        metadata["deletionTimestamp"] = NOW.strftime("%Y-%m-%dT%H:%M:%SZ")
+    wanted = {"clusterRef": {"name": "c"}, **fields}
+    return {"kind": "Topic", "metadata": metadata, "spec": wanted}
+
+
+def plan(
+    resource: dict[str, Any],
+    view: TopicView,
+    cluster: ClusterState = CLUSTER,
+    known: int | None = None,
+) -> Plan:
+    meta, wanted = spec.parse_meta(resource), spec.parse_topic(resource)
+    if meta.deleting:
+        return topics.plan_deletion(meta, wanted, view, cluster, known, False, NOW)
+    return topics.plan(meta, wanted, view, cluster, known, None, Random(1))
+
+
+def existing(partitions: int, factor: int = 1, config: dict[str, str] | None = None) -> TopicView:
+    replicas = {one: tuple(map(BrokerId, range(factor))) for one in range(partitions)}
+    return TopicView(TopicAssignment(replicas), 0, 77, config or {}, 0)
+
+
+def reason(done: Plan) -> str:
+    return done.conditions[0].reason
+
+
+def test_nothing_is_planned_while_zookeeper_or_the_cluster_is_away() -> None:
+    for cluster in (
+        replace(CLUSTER, reachable=False),
+        ClusterState(Owner.GONE),
+        replace(CLUSTER, owner=Owner.TERMINATING),
+    ):
+        for resource in (body(), body(deletionPolicy="Delete")):
+            assert plan(resource, TopicView(), cluster).steps == ()
+
+
+def test_creation_is_noted_before_it_is_done() -> None:
+    first = plan(body(partitions=2), TopicView())
+    assert (first.steps, first.fields["incarnation"]) == ((), CREATING)
+    (step,) = plan(body(partitions=2), TopicView(), known=CREATING).steps
+    assert isinstance(step, CreateTopic)
+
+
+def test_topic_found_after_a_noted_creation_is_its_own_even_if_adoption_is_never() -> None:
+    resource = body(partitions=2, replicationFactor=1, adoption="Never")
+    done = plan(resource, existing(2), known=CREATING)
+    assert (done.steps, done.fields["incarnation"], done.events) == ((), 77, ())
+
+
+def test_incomplete_set_of_brokers_is_waited_for_until_it_has_settled() -> None:
+    two = {BrokerId(0): None, BrokerId(1): None}
+    fresh = replace(CLUSTER, brokers=two, settled_seconds=1)
+    resource = body(replicationFactor=2)
+    assert reason(plan(resource, TopicView(), fresh, CREATING)) == "WaitingForBrokers"
+    settled = replace(fresh, settled_seconds=topics.SETTLE_SECONDS)
+    assert plan(resource, TopicView(), settled, CREATING).steps
+    three = body(replicationFactor=3)
+    assert reason(plan(three, TopicView(), settled, CREATING)) == "WaitingForBrokers"
+
+
+def test_finalizer_stands_before_a_topic_that_shall_be_deleted_exists() -> None:
+    assert plan(body(deletionPolicy="Delete"), TopicView()).steps == (SetFinalizer(True),)
+    kept = body(finalizer=True, deletionPolicy="Retain")
+    assert plan(kept, existing(1), known=77).steps == (SetFinalizer(False),)
+
+
+def test_replication_factor_is_never_changed_in_place() -> None:
+    done = plan(body(replicationFactor=3), existing(1, 1), known=77)
+    assert (done.steps, reason(done)) == ((), "ReplicationFactorChangeNotSupported")
+
+
+def test_topic_that_others_grew_is_reported_and_left() -> None:
+    done = plan(body(partitions=2), existing(4), known=77)
+    assert (done.steps, reason(done)) == ((), "PartitionsOutgrown")
+
+
+def test_throttles_of_a_reassignment_and_unmanaged_keys_are_left_alone() -> None:
+    have = {"leader.replication.throttled.replicas": "0:1", "retention.ms": "5", "flush.ms": "9"}
+    resource = body(unmanagedConfig=["retention.ms"], config={"segment.ms": "7"})
+    (step,) = plan(resource, existing(1, config=have), known=77).steps
+    assert isinstance(step, SetConfig)
+    kept = {name: text for name, text in have.items() if name != "flush.ms"}
+    assert step.config == {**kept, "segment.ms": "7"}
+
+
+def test_observed_and_paused_topics_are_never_written() -> None:
+    differing = existing(2, config={"flush.ms": "9"})
+    for fields in ({"management": "Observe"}, {"paused": True}):
+        for view in (TopicView(), differing):
+            for known in (None, CREATING, 77):
+                resource = body(partitions=3, deletionPolicy="Delete", **fields)
+                assert plan(resource, view, known=known).steps == ()
+                assert plan(body(True, True, **resource["spec"]), view, known=known).steps in (
+                    (),
+                    (SetFinalizer(False),),
+                )
+
+
+def test_only_its_own_topic_is_ever_deleted() -> None:
+    resource = body(True, True, deletionPolicy="Delete")
+    (step,) = plan(resource, existing(1), known=77).steps
+    assert isinstance(step, RequestDeletion)
+    for known in (None, 76):
+        done = plan(resource, existing(1), known=known)
+        assert done.steps == (SetFinalizer(False),)
+        assert done.events[0].reason == "TopicAbandoned"
+
+
+def test_terminating_namespace_is_held_for_a_bounded_time_only() -> None:
+    resource = body(True, True, deletionPolicy="Delete")
+    meta, wanted = spec.parse_meta(resource), spec.parse_topic(resource)
+    away = replace(CLUSTER, reachable=False)
+    late = NOW + topics.TERMINATING_TIMEOUT + timedelta(seconds=1)
+    early = topics.plan_deletion(meta, wanted, TopicView(), away, 77, True, NOW)
+    assert early.steps == ()
+    done = topics.plan_deletion(meta, wanted, TopicView(), away, 77, True, late)
+    assert done.steps == (SetFinalizer(False),)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"replicaAssignment": {"0": [0], "2": [1]}}, {"replicaAssignment": {"0": [0], "1": [1, 2]}}],
+)
+def test_assignments_with_holes_or_mixed_sizes_are_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(spec.InvalidSpec):
+        spec.parse_topic(body(**fields))
+
+
+configs = st.dictionaries(
+    st.sampled_from(["retention.ms", "segment.ms", "flush.ms"]), st.sampled_from(["1", "2"])
+)
+wanted_fields = st.fixed_dictionaries(
+    {
+        "config": configs,
+        "adoption": st.sampled_from(["IfMatching", "Force", "Never"]),
+        "deletionPolicy": st.sampled_from(["Delete", "Retain", "Protect"]),
+    },
+    optional={"partitions": st.integers(1, 5), "replicationFactor": st.integers(1, 4)},
+)
+views = st.one_of(
+    st.just(TopicView()), st.builds(existing, st.integers(1, 5), st.integers(1, 3), configs)
+)
+
+
+def simulate(step: object, view: TopicView, resource: dict[str, Any]) -> TopicView:
+    """What ZooKeeper holds after a step, and after the controller has elected leaders."""
+    match step:
+        case SetFinalizer(present):
+            resource["metadata"]["finalizers"] = [FINALIZER] if present else []
+            return view
+        case CreateTopic(_, assignment, config, _):
+            view = TopicView(assignment, 0, 99, config, 0)
+        case GrowTopic(_, assignment, version):
+            assert version == view.version
+            assert view.assignment is not None
+            old = view.assignment.partitions
+            assert {one: assignment.partitions[one] for one in old} == old
+            view = replace(view, assignment=assignment, version=version + 1)
+        case SetConfig(_, config, version):
+            assert version == (None if view.config is None else view.config_version)
+            view = replace(view, config=config, config_version=view.config_version + 1)
+        case _:
+            raise AssertionError(step)
+    assert view.assignment is not None
+    states = {
+        one: PartitionState(replicas[0], LeaderEpoch(0), replicas, ControllerEpoch(1))
+        for one, replicas in view.assignment.partitions.items()
+    }
+    return replace(view, states=states)
+
+
+@given(wanted_fields, views, st.sampled_from([None, CREATING, 77]))
+def test_every_topic_comes_to_rest_and_what_is_done_is_not_done_again(
+    fields: dict[str, Any], view: TopicView, known: int | None
+) -> None:
+    resource = body(**fields)
+    for _ in range(12):
+        done = plan(resource, view, known=known)
+        known_after = done.fields.get("incarnation", known)
+        if not done.steps and known_after == known and done.conditions:
+            break
+        known = known_after
+        for step in done.steps:
+            view = simulate(step, view, resource)
+    else:
+        pytest.fail("the plan never comes to an end")
+    assert plan(resource, view, known=known) == done
+    if done.conditions[0].status:
+        assert view.assignment is not None
+        assert view.config == fields["config"]
+        assert len(view.assignment.partitions) == fields.get(
+            "partitions", len(view.assignment.partitions)
+        )

@@ -1,0 +1,39 @@
+"""The Lease: of two operators one acts, and the other takes over."""
+
+from pathlib import Path
+
+from odradek.zk import znodes
+from tests.reconcile.conftest import Operator, Place
+from tests.support.apiserver import ApiServer
+from tests.support.kubectl import eventually
+
+
+def test_second_operator_waits_and_takes_over_when_the_first_ends(
+    api: ApiServer, place: Place, operator: Operator, tmp_path: Path
+) -> None:
+    eventually(lambda: operator.page("/readyz") == 200, "the first to be ready", 30, 0.2)
+    place.create_cluster(1)
+    log = tmp_path / "second.log"
+    with Operator(api.kubeconfig, place.namespace, log, "operator-1") as second:
+        eventually(lambda: second.page("/healthz") == 200, "the second to be alive", 30, 0.2)
+        assert second.page("/readyz") == 503
+        place.kubectl.apply(place.topic("one", partitions=1, replicationFactor=1))
+        eventually(lambda: place.client.exists(znodes.topic_path("one")), "the topic", 30, 0.2)
+        assert second.metric("odradek_operator_writes_total") == 0
+        assert operator.end() == 0
+        eventually(lambda: second.page("/readyz") == 200, "the second to be ready", 30, 0.2)
+        place.kubectl.apply(place.topic("two", partitions=1, replicationFactor=1))
+        eventually(lambda: place.client.exists(znodes.topic_path("two")), "the topic", 30, 0.2)
+        holder = place.kubectl.get("lease", "odradek-operator")["spec"]["holderIdentity"]
+        assert holder == "operator-1"
+
+
+def test_operator_that_waits_for_the_lease_ends_when_told(
+    api: ApiServer, place: Place, operator: Operator, tmp_path: Path
+) -> None:
+    eventually(lambda: operator.page("/readyz") == 200, "the first to be ready", 30, 0.2)
+    log = tmp_path / "second.log"
+    with Operator(api.kubeconfig, place.namespace, log, "operator-1") as second:
+        eventually(lambda: second.page("/healthz") == 200, "the second to be alive", 30, 0.2)
+        second.end()
+    assert operator.page("/readyz") == 200
