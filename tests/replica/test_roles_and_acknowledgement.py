@@ -117,7 +117,7 @@ async def settle(broker: Replicas, change: object) -> None:
     writer = broker.manager.isr_writer
     running = asyncio.create_task(writer.run())
     writer.submit(change)  # type: ignore[arg-type]
-    while broker.manager.partitions[KEY].isr.pending is not None:
+    while broker.manager.partitions[KEY].isr.pending is not None:  # noqa: ASYNC110 no event tells
         await asyncio.sleep(0.001)
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
@@ -339,5 +339,5 @@ async def test_deleted_replica_is_unknown_afterwards(broker: Replicas) -> None:
         )
     )
     assert (error, errors) == (ErrorCode.NONE, {KEY: ErrorCode.NONE})
-    assert not folder.exists()
+    assert not folder.exists()  # noqa: ASYNC240 a look at a test's folder
     assert (await fetch(broker, 0)).error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

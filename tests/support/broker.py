@@ -4,8 +4,8 @@
         client = confluent_kafka.Producer({"bootstrap.servers": cluster.bootstrap})
         cluster.brokers[1].kill()
 
-Each broker is a child process with its own folder, port and log file. Leaving the context kills what
-still runs.
+Each broker is a child process with its own folder, port and log file. Leaving the context kills
+what still runs.
 """
 
 import contextlib

@@ -143,7 +143,7 @@ class Server:
             loop.call_soon_threadsafe(self._directory_failed, path)
 
         self._topic_configs = TopicConfigs(self._config, self._session)
-        await self._topic_configs.load()
+        await self._topic_configs.start()
         self._logs = LogManager(
             self._config,
             cluster_id,
@@ -176,6 +176,7 @@ class Server:
             lambda host, port: PeerClient(host, port, f"broker-{config.broker_id}-controller"),
             self._registration,
         )
+        self._registration.on_registered(self._topic_configs.load)
         self._topic_configs.on_change(self._topic_config_changed)
         self._groups = GroupCoordinator(config, self._replicas, self._offsets_partitions)
         broker = Broker(

@@ -1,27 +1,23 @@
 """The settings of each topic: the broker's defaults with the topic's own entries from
 `/config/topics/T` (Z11).
 
-All entries are read at the start and again when the ZooKeeper connection comes back; in between a
-notice under `/config/changes` names what changed. A changed entry is in force at once, also for
+All entries are read at the start and after a lost session; in between a notice under
+`/config/changes` names what changed. A changed entry is in force at once, also for
 open logs. Entries that make no sense are logged and left out, so that one bad value does not take a
 topic away.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Mapping
-
-from kazoo.exceptions import KazooException, NoNodeError
 
 from odradek import config as configuration
 from odradek.config import BrokerConfig, TopicConfig
 from odradek.properties import ConfigError
 from odradek.zk import znodes
-from odradek.zk.session import Session, SessionState, WatchEvent
-
-RETRY_S = 1.0
+from odradek.zk.changes import ConfigChanges
+from odradek.zk.session import Session
 
 logger = logging.getLogger(__name__)
 
@@ -35,9 +31,7 @@ class TopicConfigs:
         self._known: dict[str, TopicConfig] = {}
         self._defaults = configuration.resolve_topic(config, {})
         self._apply: Callable[[str, TopicConfig], None] = lambda topic, settings: None
-        self._stir = asyncio.Event()
-        self._read_all = False
-        self._seen = -1
+        self._changes = ConfigChanges(session, self._changed)
 
     def __call__(self, topic: str) -> TopicConfig:
         """The settings as known now; the broker's defaults for a topic without entries."""
@@ -47,8 +41,13 @@ class TopicConfigs:
         """Call `apply(topic, settings)` whenever a topic's settings differ from before."""
         self._apply = apply
 
+    async def start(self) -> None:
+        """Begin to watch, then read every topic: nothing is missed in between."""
+        await self._changes.start()
+        await self.load()
+
     async def load(self) -> None:
-        """Read the entries of every topic."""
+        """Read the entries of every topic; also after a lost session, whose notices may be gone."""
         topics = await self._session.children(f"{znodes.CONFIG_PATH}/topics")
         await self._read(topics)
 
@@ -87,49 +86,8 @@ class TopicConfigs:
 
     async def run(self) -> None:
         """Follow changes until cancelled."""
-        unsubscribe = self._session.on_state(self._note_state)
-        try:
-            while True:
-                self._stir.clear()
-                try:
-                    await self._follow()
-                except KazooException as failure:
-                    logger.warning("topic settings cannot be read now: %r", failure)
-                    await asyncio.sleep(RETRY_S)
-                    continue
-                await self._stir.wait()
-        finally:
-            unsubscribe()
+        await self._changes.run()
 
-    def _note_state(self, state: SessionState) -> None:
-        if state is SessionState.CONNECTED:
-            # Watches are gone, and notices may have been missed and purged.
-            self._read_all = True
-            self._stir.set()
-
-    def _note_child(self, event: WatchEvent) -> None:
-        self._stir.set()
-
-    async def _follow(self) -> None:
-        names = await self._session.children(znodes.CONFIG_CHANGES_PATH, self._note_child)
-        if self._read_all:
-            await self.load()
-            self._read_all = False
-        for name in names:
-            number = znodes.parse_sequence(name, znodes.CONFIG_CHANGE_PREFIX)
-            if number > self._seen:
-                await self._take_notice(f"{znodes.CONFIG_CHANGES_PATH}/{name}")
-                self._seen = number
-
-    async def _take_notice(self, path: str) -> None:
-        try:
-            data, _ = await self._session.get(path)
-            change = znodes.decode_config_change(path, data)
-        except NoNodeError:
-            return
-        except znodes.ZnodeError as error:
-            logger.warning("%s", error)
-            return
-        if change.entity_type == "topics":
-            await self._read([change.entity_name])
-            logger.info("topic %s: settings changed", change.entity_name)
+    async def _changed(self, entity_type: str, name: str) -> None:
+        if entity_type == "topics":
+            await self._read([name])

@@ -1,0 +1,313 @@
+"""What is not the protocol closes its own connection and nothing else (reliability, bad input)."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import zlib
+
+import pytest
+
+from odradek.log import records
+from odradek.protocol import codec, headers
+from odradek.protocol.api import APIS, ApiKey
+from odradek.protocol.errors import ErrorCode
+from odradek.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from odradek.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from odradek.protocol.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from odradek.protocol.messages.producers import InitProducerIdRequest
+from tests.support.broker import Cluster
+from tests.support.clients import create_topic, produce_all
+
+TOPIC = "input"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def topic(cluster: Cluster) -> None:
+    create_topic(cluster.bootstrap, TOPIC, config={"max.message.bytes": "20000"})
+
+
+@pytest.fixture(autouse=True)
+def broker_still_serves_a_good_client(cluster: Cluster) -> object:
+    yield
+    assert ask(cluster, ApiVersionsRequest(), 0).error_code == ErrorCode.NONE
+
+
+def frame(body: bytes) -> bytes:
+    return struct.pack(">i", len(body)) + body
+
+
+def request_bytes(request: object, version: int, key: int | None = None) -> bytes:
+    api = next(one for one in APIS.values() if one.request is type(request))
+    header = headers.RequestHeader(api.key, version, 7, "test")
+    return frame(headers.encode_request_header(header) + codec.encode(request, version))
+
+
+def answer(connection: socket.socket) -> bytes | None:
+    """One answer's frame, None when the broker closes instead."""
+    size = read(connection, 4)
+    return None if size is None else read(connection, struct.unpack(">i", size)[0])
+
+
+def read(connection: socket.socket, count: int) -> bytes | None:
+    data = b""
+    while len(data) < count:
+        try:
+            part = connection.recv(count - len(data))
+        except ConnectionResetError:
+            return None
+        if not part:
+            return None
+        data += part
+    return data
+
+
+def send(cluster: Cluster, data: bytes) -> bytes | None:
+    with cluster.brokers[1].connect() as connection:
+        connection.sendall(data)
+        return answer(connection)
+
+
+def ask(cluster: Cluster, request: object, version: int) -> object:
+    """Send a request and decode what comes back; it must come."""
+    data = send(cluster, request_bytes(request, version))
+    assert data is not None, "closed instead of answered"
+    api = next(one for one in APIS.values() if one.request is type(request))
+    _, position = headers.decode_response_header(api, version, data)
+    return codec.decode(api.response, version, data, position)[0]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        struct.pack(">i", -1),
+        struct.pack(">i", 200 * 1024 * 1024),
+        frame(b""),
+        frame(b"\0"),
+        frame(struct.pack(">hhih", 999, 0, 1, -1)),
+        frame(struct.pack(">hhih", -1, 0, 1, -1)),
+        frame(struct.pack(">hhih", ApiKey.PRODUCE, 99, 1, -1)),
+        frame(struct.pack(">hhih", ApiKey.FETCH, -1, 1, -1)),
+        frame(struct.pack(">hhih", ApiKey.METADATA, 1, 1, -1) + struct.pack(">i", 0x7FFFFFFF)),
+        frame(struct.pack(">hhih", ApiKey.METADATA, 1, 1, -1) + b"\0\0\0\5\0\3ab"),
+        frame(struct.pack(">hhih", ApiKey.PRODUCE, 3, 1, 500) + b"short"),
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\0" * 50,
+    ],
+    ids=[
+        "negative size",
+        "size above the limit",
+        "empty frame",
+        "one byte",
+        "unknown key",
+        "negative key",
+        "version too new",
+        "negative version",
+        "array longer than the frame",
+        "string cut off",
+        "client id longer than the frame",
+        "HTTP",
+        "TLS hello",
+    ],
+)
+def test_frame_that_is_not_the_protocol_closes_its_connection(
+    cluster: Cluster, data: bytes
+) -> None:
+    with cluster.brokers[1].connect() as other, cluster.brokers[1].connect() as bad:
+        bad.sendall(data)
+        assert answer(bad) is None
+        other.sendall(request_bytes(ApiVersionsRequest(), 0))
+        assert answer(other) is not None
+
+
+def test_api_versions_too_new_is_answered_in_version_0_with_what_is_served(
+    cluster: Cluster,
+) -> None:
+    data = send(cluster, frame(struct.pack(">hhih", ApiKey.API_VERSIONS, 99, 5, -1) + b"\0junk"))
+    assert data is not None
+    assert struct.unpack_from(">i", data)[0] == 5
+    found, end = codec.decode(ApiVersionsResponse, 0, data, 4)
+    assert end == len(data)
+    assert found.error_code == ErrorCode.UNSUPPORTED_VERSION
+    assert (18, 0, 3) in [(k.api_key, k.min_version, k.max_version) for k in found.api_keys]
+
+
+def test_advertised_versions_keep_produce_0_and_leave_transactions_out(cluster: Cluster) -> None:
+    found = ask(
+        cluster, ApiVersionsRequest(client_software_name="t", client_software_version="1"), 3
+    )
+    ranges = {key.api_key: (key.min_version, key.max_version) for key in found.api_keys}
+    assert ranges[ApiKey.PRODUCE] == (0, 9)
+    assert ranges[ApiKey.FETCH] == (0, 12)
+    assert not ranges.keys() & {17, 24, 25, 26, 27, 28, 36}
+
+
+def produced(cluster: Cluster, data: bytes, version: int = 8, acks: int = 1) -> int:
+    """The error code for one partition's worth of records."""
+    found = ask(cluster, produce_request(data, acks), version)
+    return int(found.responses[0].partition_responses[0].error_code)
+
+
+def produce_request(data: bytes, acks: int, topic: str = TOPIC, index: int = 0) -> ProduceRequest:
+    return ProduceRequest(
+        acks=acks,
+        timeout_ms=1000,
+        topic_data=[
+            TopicProduceData(
+                name=topic, partition_data=[PartitionProduceData(index=index, records=data)]
+            )
+        ],
+    )
+
+
+def batch(value: bytes = b"v", **options: object) -> bytes:
+    return records.make([(b"k", value)], 1_700_000_000_000, records.BatchOptions(**options))
+
+
+def legacy_message(magic: int) -> bytes:
+    """One message of the old formats, as producers before 0.11 send it."""
+    body = bytes([magic, 0]) + (b"\0" * 8 if magic == 1 else b"")
+    body += struct.pack(">i", -1) + struct.pack(">i", 1) + b"v"
+    checked = struct.pack(">I", zlib.crc32(body)) + body
+    return struct.pack(">qi", 0, len(checked)) + checked
+
+
+@pytest.mark.parametrize("acks", [2, -2, 100])
+def test_impossible_acks_are_refused(cluster: Cluster, acks: int) -> None:
+    assert produced(cluster, batch(), acks=acks) == ErrorCode.INVALID_REQUIRED_ACKS
+
+
+def test_wrong_checksum_is_corrupt(cluster: Cluster) -> None:
+    data = bytearray(batch())
+    data[-1] ^= 1
+    assert produced(cluster, bytes(data)) == ErrorCode.CORRUPT_MESSAGE
+
+
+@pytest.mark.parametrize("version", [3, 7])
+def test_two_batches_are_corrupt_for_clients_that_know_no_better_code(
+    cluster: Cluster, version: int
+) -> None:
+    assert produced(cluster, batch() * 2, version) == ErrorCode.CORRUPT_MESSAGE
+
+
+def test_two_batches_are_an_invalid_record(cluster: Cluster) -> None:
+    assert produced(cluster, batch() * 2, 8) == ErrorCode.INVALID_RECORD
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_old_message_format_is_an_invalid_record_since_version_3(
+    cluster: Cluster, magic: int
+) -> None:
+    assert produced(cluster, legacy_message(magic), 8) == ErrorCode.INVALID_RECORD
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_old_message_format_is_refused_for_good_before_version_3(
+    cluster: Cluster, version: int
+) -> None:
+    refused = produced(cluster, legacy_message(min(version, 1)), version)
+    assert refused == ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
+
+
+def test_zstd_is_refused_below_version_7(cluster: Cluster) -> None:
+    data = batch(codec=4)
+    assert produced(cluster, data, 6) == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+    assert produced(cluster, data, 7) == ErrorCode.NONE
+
+
+def test_batch_above_max_message_bytes_is_too_large(cluster: Cluster) -> None:
+    assert produced(cluster, batch(b"x" * 30_000)) == ErrorCode.MESSAGE_TOO_LARGE
+
+
+def test_unknown_partition_is_told(cluster: Cluster) -> None:
+    found = ask(cluster, produce_request(batch(), 1, index=9), 8)
+    code = found.responses[0].partition_responses[0].error_code
+    assert code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+@pytest.mark.parametrize("acks", [0, -1])
+def test_error_without_an_answer_closes_the_connection(cluster: Cluster, acks: int) -> None:
+    with cluster.brokers[1].connect() as connection:
+        connection.sendall(request_bytes(produce_request(batch() * 2, acks), 8))
+        assert (answer(connection) is None) is (acks == 0)
+
+
+def test_acks_0_has_no_answer_and_later_requests_have(cluster: Cluster) -> None:
+    with cluster.brokers[1].connect() as connection:
+        connection.sendall(request_bytes(produce_request(batch(), 0), 8))
+        connection.sendall(request_bytes(ApiVersionsRequest(), 0))
+        data = answer(connection)
+    assert data is not None
+    assert codec.decode(ApiVersionsResponse, 0, data, 4)[0].error_code == ErrorCode.NONE
+
+
+def test_sequence_gap_old_epoch_and_repeat_have_their_codes(cluster: Cluster) -> None:
+    producer = ask(cluster, InitProducerIdRequest(transaction_timeout_ms=1000), 1).producer_id
+
+    def send_as(sequence: int, epoch: int = 1) -> tuple[int, int]:
+        data = batch(producer_id=producer, producer_epoch=epoch, base_sequence=sequence)
+        found = ask(cluster, produce_request(data, -1), 8)
+        one = found.responses[0].partition_responses[0]
+        return one.error_code, one.base_offset
+
+    first = send_as(0)
+    assert first[0] == ErrorCode.NONE
+    assert send_as(1)[0] == ErrorCode.NONE
+    assert send_as(0) == first
+    assert send_as(5)[0] == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert send_as(2, epoch=0)[0] == ErrorCode.INVALID_PRODUCER_EPOCH
+
+
+def test_transactional_producer_is_refused_for_good(cluster: Cluster) -> None:
+    found = ask(
+        cluster, InitProducerIdRequest(transactional_id="t", transaction_timeout_ms=1000), 1
+    )
+    assert found.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+
+
+def fetched(cluster: Cluster, version: int, **session: int) -> object:
+    return ask(
+        cluster,
+        FetchRequest(
+            replica_id=-1,
+            max_wait_ms=0,
+            min_bytes=1,
+            topics=[
+                FetchTopic(
+                    topic=TOPIC,
+                    partitions=[
+                        FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
+                    ],
+                )
+            ],
+            **session,
+        ),
+        version,
+    )
+
+
+def test_unknown_fetch_session_is_told(cluster: Cluster) -> None:
+    found = fetched(cluster, 11, session_id=1234, session_epoch=3)
+    assert found.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+@pytest.mark.parametrize("version", [0, 3])
+def test_versions_that_cannot_carry_the_stored_format_are_told_so(
+    cluster: Cluster, version: int
+) -> None:
+    produce_all(cluster.bootstrap, TOPIC, [b"x"])
+    one = fetched(cluster, version).responses[0].partition_responses[0]
+    assert one.error_code == ErrorCode.UNSUPPORTED_VERSION
+
+
+@pytest.mark.parametrize("version", [4, 7, 11, 12])
+def test_fetch_returns_whole_batches_with_their_checksums(cluster: Cluster, version: int) -> None:
+    produce_all(cluster.bootstrap, TOPIC, [b"x"])
+    one = fetched(cluster, version).responses[0].partition_responses[0]
+    assert one.error_code == ErrorCode.NONE
+    assert one.high_watermark == one.last_stable_offset > 0
+    assert list(records.decode(bytes(one.record_set), 0))
