@@ -14,6 +14,7 @@ import click
 
 from odradek import config as configuration
 from odradek import zookeeper as zookeeper_server
+from odradek.log import dump
 from odradek.properties import ConfigError
 
 
@@ -21,6 +22,9 @@ from odradek.properties import ConfigError
 @click.version_option(package_name="odradek")
 def main() -> None:
     """A log broker that speaks Kafka's wire protocol and keeps its state in ZooKeeper."""
+
+
+main.add_command(dump.commands)
 
 
 @main.command()
