@@ -116,7 +116,7 @@ class RecordingPeer:
 
 async def until(condition):
     """Wait for a condition that only other tasks can make true."""
-    while not condition():  # noqa: ASYNC110 - conditions here have no event to wait for
+    while not condition():
         await asyncio.sleep(0.01)
 
 

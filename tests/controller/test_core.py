@@ -160,6 +160,8 @@ class Histories(RuleBasedStateMachine):
         self.names = itertools.count()
         self.assignments = {}
         self.stops = set()
+        self.roles = {}  # (broker, partition) -> leader epoch it was told
+        self.metadata = {}  # (broker, partition) -> leader and leader epoch it was told
         self.context = Context(1, 1, Settings())
         self.give(events.ContextLoaded(self.registered(), {}, {}))
 
@@ -175,6 +177,13 @@ class Histories(RuleBasedStateMachine):
                     queue.append(self.write(action))
                 elif isinstance(action, events.StopReplicas) and action.delete:
                     self.stops |= {(action.to, one) for one in action.partitions}
+                elif isinstance(action, events.LeaderAndIsr):
+                    for role in action.roles:
+                        self.roles[action.to, role.partition] = role.leadership.state.leader_epoch
+                elif isinstance(action, events.UpdateMetadata):
+                    for to, one in itertools.product(action.to, action.partitions):
+                        told = one.leadership.state
+                        self.metadata[to, one.partition] = (told.leader, told.leader_epoch)
                 elif isinstance(action, events.RemoveTopic):
                     for one in [one for one in self.znodes if one.topic == action.topic]:
                         del self.znodes[one]
@@ -196,21 +205,24 @@ class Histories(RuleBasedStateMachine):
             self.znodes[one] = written[one] = Leadership(wanted.state, found.zk_version + 1)
         return events.StatesWritten(written, conflicts)
 
-    def brokers_changed(self):
+    def brokers_changed(self, broker):
+        """A broker that is gone or new has forgotten what it was told."""
+        self.stops = {stop for stop in self.stops if stop[0] != broker}
+        for told in (self.roles, self.metadata):
+            for key in [key for key in told if key[0] == broker]:
+                del told[key]
         for event in split(self.context, self.registered()):
             self.give(event)
 
     @rule(broker=st.sampled_from(BROKERS))
     def broker_goes(self, broker):
         self.live.pop(broker, None)
-        self.stops = {stop for stop in self.stops if stop[0] != broker}
-        self.brokers_changed()
+        self.brokers_changed(broker)
 
     @rule(broker=st.sampled_from(BROKERS))
     def broker_comes_or_restarts(self, broker):
         self.live[broker] = next(self.epochs)
-        self.stops = {stop for stop in self.stops if stop[0] != broker}
-        self.brokers_changed()
+        self.brokers_changed(broker)
 
     @rule(
         replicas=st.lists(st.permutations(BROKERS), min_size=1, max_size=2),
@@ -313,6 +325,25 @@ class Histories(RuleBasedStateMachine):
             assert (found.state.leader in alive_isr) == bool(alive_isr)
             phase = self.context.partitions[one]
             assert (phase is PartitionPhase.ONLINE) == bool(alive_isr)
+
+    @invariant()
+    def every_living_broker_was_told(self):
+        for one, found in self.context.leaderships.items():
+            if one.topic in self.context.deletions:
+                continue
+            leader, epoch = found.state.leader, found.state.leader_epoch
+            for broker in self.live:
+                assert self.metadata[broker, one] == (leader, epoch)
+            for broker in self.assignments[one.topic][one.partition]:
+                # A follower that shuts down was told to stop instead.
+                if broker in self.live and broker not in self.context.shutting_down:
+                    assert self.roles[broker, one] == epoch
+
+    @invariant()
+    def every_started_deletion_waits_for_an_answer(self):
+        for replica, phase in self.context.replicas.items():
+            if phase is ReplicaPhase.DELETION_STARTED:
+                assert (replica.broker_id, replica.partition) in self.stops
 
     @invariant()
     def partitions_with_a_living_replica_have_a_state(self):

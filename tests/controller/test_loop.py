@@ -35,7 +35,7 @@ async def has(session, path):
 
 
 async def until_async(condition):
-    while not await condition():  # noqa: ASYNC110 - the condition reads ZooKeeper
+    while not await condition():
         await asyncio.sleep(0.01)
 
 

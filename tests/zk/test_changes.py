@@ -80,5 +80,5 @@ async def test_old_notices_are_purged_once_handled(session, running):
     for name in ("a", "b"):
         await session.multi(admin.change_config("topics", name, {}, None))
         assert await heard.queue.get() == ("topics", name)
-    while len(await session.children("/config/changes")) > 1:  # noqa: ASYNC110 - reads ZooKeeper
+    while len(await session.children("/config/changes")) > 1:
         await asyncio.sleep(0.01)

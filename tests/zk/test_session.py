@@ -25,7 +25,7 @@ def watcher():
 
 
 async def until(condition):
-    while not condition():  # noqa: ASYNC110 - conditions here have no event to wait for
+    while not condition():
         await asyncio.sleep(0.01)
 
 
