@@ -177,13 +177,16 @@ class Place:
 
     def wait_for(self, kind: str, name: str, reason: str) -> dict[str, Any]:
         """Wait until Ready has this reason, and return the condition."""
+        # One kubectl that watches costs less than many that ask.
+        path = '{.status.conditions[?(@.type=="Ready")].reason}'
+        self.kubectl("wait", f"{kind}/{name}", f"--for=jsonpath={path}={reason}", "--timeout=50s")
 
         def probe() -> dict[str, Any] | None:
             condition = self.kubectl.condition(kind, name)
             assert condition.get("reason") == reason, condition
             return condition
 
-        return eventually(probe, f"{kind} {name} {reason}", timeout_s=40, pause_s=0.2) or {}
+        return eventually(probe, f"{kind} {name} {reason}", timeout_s=40, pause_s=0.5) or {}
 
     def events(self, reason: str) -> list[dict[str, Any]]:
         found = json.loads(self.kubectl("get", "events", "-o", "json"))["items"]

@@ -69,7 +69,7 @@ def test_steady_state_writes_nothing_and_a_deleted_child_comes_back(
 
     place.kubectl("delete", "configmap", "main-broker")
     place.kubectl("annotate", "kafkacluster", "main", "touched=again", "--overwrite")
-    eventually(lambda: place.kubectl.get("configmap", "main-broker"), "the ConfigMap", 20, 0.2)
+    eventually(lambda: place.kubectl.get("configmap", "main-broker"), "the ConfigMap", 20, 0.5)
 
 
 def test_invalid_broker_configuration_makes_nothing(place: Place, operator: Operator) -> None:
@@ -104,7 +104,7 @@ def test_driver_that_fails_or_vanishes_is_started_again_and_a_change_replaces_it
 
     def restarted(other_than: dict[str, Any]) -> dict[str, Any]:
         old = other_than["metadata"]["uid"]
-        return eventually(lambda: driver(old), "another driver", 40, 0.2)
+        return eventually(lambda: driver(old), "another driver", 40, 0.5)
 
     first = eventually(driver, "a driver", 30, 0.2)
     assert first["spec"]["containers"][0]["image"] == "registry.test/odradek-spark:1"
@@ -132,7 +132,7 @@ def test_driver_that_fails_or_vanishes_is_started_again_and_a_change_replaces_it
         assert found["restarts"] == {"application": 1, "infrastructure": 0}, found
         return found
 
-    eventually(counted, "one application restart", 20, 0.2)
+    eventually(counted, "one application restart", 20, 0.5)
     place.kubectl("delete", "pod", "counts-driver", "--grace-period=0", "--force")
     third = restarted(second)
     lost = place.kubectl.get("consumergroup", "counts")["status"]["job"]["restarts"]

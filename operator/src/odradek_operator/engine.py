@@ -22,7 +22,8 @@ from odradek_operator.spec import Body
 KIND_ORDER: Final = ("KafkaCluster", "Topic", "ConsumerGroup", "Reassignment")
 BATCH: Final = 100
 FIRST_RETRY_SECONDS: Final = 1.0
-LONGEST_RETRY_SECONDS: Final = 120.0
+# A cluster that comes back after an outage is looked after within this time.
+LONGEST_RETRY_SECONDS: Final = 15.0
 # A pass may wait for ZooKeeper and the API server several times; longer than this it is stuck.
 STUCK_SECONDS: Final = 300.0
 

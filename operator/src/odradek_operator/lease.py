@@ -4,7 +4,9 @@ kopf's peering is not used: without its object two operators both act, and with 
 both stop. A Lease needs no CRD and fails the safe way. The holder renews it every RENEW_SECONDS;
 who wants it waits until it has not changed for LEASE_SECONDS by the waiter's own monotonic clock,
 so wall clocks do not matter. `check` is asked before every write and raises once the holder itself
-could no longer renew for DEADLINE_SECONDS, which is shorter than any waiter's patience.
+could no longer renew for DEADLINE_SECONDS, which is shorter than any waiter's patience. A holder
+that lost it goes on asking and acts again once it has it: everything it does is level-triggered and
+conditional, so nothing that happened in between can mislead it.
 
 The identity is the pod's name: a container that was killed and starts again in the same pod is the
 same holder and goes on at once.
@@ -35,7 +37,7 @@ class NotHolderError(Exception):
 
 
 class Lease:
-    """The Lease `name` in `namespace`, wanted by `identity`; `lost` is called if it is lost."""
+    """The Lease `name` in `namespace`, wanted by `identity`."""
 
     def __init__(
         self,
@@ -43,20 +45,19 @@ class Lease:
         namespace: str,
         name: str,
         identity: str,
-        lost: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._kube = kube
         self._namespace = namespace
         self._name = name
         self._identity = identity
-        self._lost = lost
         self._clock = clock
         self._renewed_at: float | None = None
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         # The last state that was seen of another holder's Lease, and when it was first seen.
         self._seen: tuple[object, float] | None = None
+        metrics.LEADER.set_function(lambda: float(self.held))
 
     @property
     def held(self) -> bool:
@@ -75,7 +76,6 @@ class Lease:
             if self._attempt():
                 self._thread = threading.Thread(target=self._renew, name="lease", daemon=True)
                 self._thread.start()
-                metrics.LEADER.set(1)
                 return True
             self._stop.wait(RETRY_SECONDS)
         return False
@@ -86,7 +86,6 @@ class Lease:
         if self._thread is None:
             return
         self._thread.join()
-        metrics.LEADER.set(0)
         if not self.held:
             return
         self._renewed_at = None
@@ -99,13 +98,12 @@ class Lease:
             log.info("the Lease runs out by itself: %s", error)
 
     def _renew(self) -> None:
-        while not self._stop.wait(RENEW_SECONDS):
+        acting = True
+        while not self._stop.wait(RENEW_SECONDS if acting else RETRY_SECONDS):
             self._attempt()
-            if not self.held:
-                log.error("the Lease is lost; this process ends")
-                metrics.LEADER.set(0)
-                self._lost()
-                return
+            if acting != self.held:
+                acting = self.held
+                log.warning("the Lease is %s", "held again" if acting else "lost: nothing is done")
 
     def _attempt(self) -> bool:
         """Take or renew the Lease if it is free, run out or ours; False if not."""

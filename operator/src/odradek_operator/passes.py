@@ -38,6 +38,7 @@ from odradek_operator.zookeeper import UnreachableError, ZooKeeper
 log = logging.getLogger(__name__)
 
 Result = float | Exception
+STANDBY_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +52,14 @@ class _Shared:
 
 @dataclass(slots=True)
 class Passes:
-    """Reconciles batches; remembers per cluster since when its set of brokers has not changed."""
+    """Reconciles batches while `may_act`.
+
+    Remembers per cluster since when its set of brokers has not changed.
+    """
 
     context: Context
     store: Store
+    may_act: Callable[[], bool] = lambda: True
     clock: Callable[[], float] = time.monotonic
     _settled: dict[tuple[str, str], tuple[frozenset[int], float]] = field(default_factory=dict)
 
@@ -62,6 +67,8 @@ class Passes:
         self, namespace: str, cluster: str, batch: Mapping[Key, Body]
     ) -> dict[Key, Result]:
         """Do one batch of one cluster (`engine.Reconcile`)."""
+        if not self.may_act():
+            return dict.fromkeys(batch, STANDBY_SECONDS)
         results: dict[Key, Result] = {}
         kinds = {
             kind: {key: body for key, body in batch.items() if key.kind == kind}

@@ -1,18 +1,14 @@
 """Composition root of the operator: environment to settings, and everything that runs, in order.
 
-Start: HTTP pages, Lease, then loops. Stop: loops after their passes, ZooKeeper, Lease, pages. A
-lost Lease ends the process, since another operator may act from then on; the kubelet starts it
-again and it waits.
+Start: HTTP pages, Lease, then loops. Stop: loops after their passes, ZooKeeper, Lease, pages.
 """
 
 from __future__ import annotations
 
 import logging
-import os
-import signal
 import socket
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from odradek_operator import health, kube
@@ -78,12 +74,9 @@ class Runtime:
         self,
         settings: Settings,
         api: Kube | None = None,
-        lost: Callable[[], None] | None = None,
     ) -> None:
         self._api = api or kube.connect()
-        self._lease = Lease(
-            self._api, settings.namespace, LEASE_NAME, settings.identity, lost or _end_process
-        )
+        self._lease = Lease(self._api, settings.namespace, LEASE_NAME, settings.identity)
         self._api.guard = self._lease.check
         self._zookeepers = Pool(self._lease.check)
         store = Store()
@@ -95,7 +88,7 @@ class Runtime:
             remember=store.put,
             forget=store.drop,
         )
-        self.engine = Engine(store, Passes(context, store).reconcile)
+        self.engine = Engine(store, Passes(context, store, lambda: self._lease.held).reconcile)
         self._context = context
         self._pages = [
             health.Pages(
@@ -103,7 +96,6 @@ class Runtime:
             ),
             health.Pages(settings.metrics_port, {"/metrics": health.show_metrics}),
         ]
-        self._acquired = False
 
     @property
     def context(self) -> Context:
@@ -112,8 +104,7 @@ class Runtime:
 
     def start(self) -> bool:
         """Wait until this operator may act; False if it was stopped before."""
-        self._acquired = self._lease.acquire()
-        return self._acquired
+        return self._lease.acquire()
 
     def stop(self) -> None:
         """End everything; passes under way are finished."""
@@ -127,13 +118,7 @@ class Runtime:
         stuck = self.engine.stuck
         if stuck:
             return health.say(False, f"loops do not go on: {', '.join(stuck)}")
-        if self._acquired and not self._lease.held:
-            return health.say(False, "the Lease is lost")
-        return health.say(True, "ok" if self._acquired else "waiting for the Lease")
+        return health.say(True, "ok" if self._lease.held else "waiting for the Lease")
 
     def _readyz(self) -> health.Page:
         return health.say(self._lease.held, "holds the Lease" if self._lease.held else "waits")
-
-
-def _end_process() -> None:
-    os.kill(os.getpid(), signal.SIGTERM)
