@@ -94,7 +94,7 @@ class LogMachine(RuleBasedStateMachine):
         end = offset
         while self.model and self.model[-1][-1][0] >= offset:
             end = min(offset, self.model.pop()[0][0])
-        if offset <= self.start or end < self.start:
+        if offset <= self.start or end <= self.start:
             # Nothing is left; the log starts over where it was cut, or at its start.
             self.start = self.end = min(offset, self.start)
             self.model, self.epochs = [], []

@@ -220,7 +220,7 @@ def test_an_epoch_without_records_is_known(tmp_path: Path) -> None:
 
 def test_readers_never_see_torn_or_unordered_batches_while_the_log_moves(tmp_path: Path) -> None:
     """One writer appends, rolls, retains and truncates; readers check each byte they are given."""
-    partition, log = opened(tmp_path, segment_bytes=4000, retention_bytes=20_000)
+    _, log = opened(tmp_path, segment_bytes=4000, retention_bytes=20_000)
     wrong: list[BaseException] = []
     done = threading.Event()
 

@@ -13,8 +13,8 @@ import pytest
 from odradek import config as configuration
 from odradek.config import TopicConfig
 from odradek.log import checkpoints, files, producers
-from odradek.log.log import Surroundings
 from odradek.log.manager import LogDirError, LogManager
+from odradek.log.reading import Surroundings
 from odradek.protocol.errors import ErrorCode, KafkaError
 from tests.support.logs import FakeClock, batch, read_all
 

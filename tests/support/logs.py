@@ -10,7 +10,8 @@ from pathlib import Path
 
 from odradek.config import TopicConfig
 from odradek.log import records, recovery
-from odradek.log.log import Log, Surroundings
+from odradek.log.log import Log
+from odradek.log.reading import ReadableLog, Surroundings
 
 START_MS = 1_700_000_000_000
 
@@ -54,7 +55,7 @@ class Partition:
             on_truncate=self._remember,
         )
 
-    def _remember(self, log: Log) -> None:
+    def _remember(self, log: ReadableLog) -> None:
         self.recovery_point = log.recovery_point
 
     def open(self, *, clean: bool) -> Log:

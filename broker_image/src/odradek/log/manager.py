@@ -25,7 +25,8 @@ from odradek.config import BrokerConfig, TopicConfig
 from odradek.log import checkpoints, recovery
 from odradek.log.checkpoints import CorruptCheckpointError, Meta
 from odradek.log.files import DiskThreads, fsync_path, remove_tree, write_atomically
-from odradek.log.log import Log, Surroundings
+from odradek.log.log import Log
+from odradek.log.reading import ReadableLog, Surroundings
 from odradek.protocol.errors import ErrorCode, KafkaError
 
 logger = logging.getLogger(__name__)
@@ -450,13 +451,13 @@ class LogManager:
 
     # -- failure and end ------------------------------------------------------------------------
 
-    def _log_failed(self, log: Log, error: OSError) -> None:
+    def _log_failed(self, log: ReadableLog, error: OSError) -> None:
         parent = os.path.dirname(log.directory)
         for directory in self._directories:
             if directory.path == parent:
                 self._directory_failed(directory, error)
 
-    def _log_truncated(self, log: Log) -> None:
+    def _log_truncated(self, log: ReadableLog) -> None:
         parent = os.path.dirname(log.directory)
         for directory in self._online():
             if directory.path == parent:

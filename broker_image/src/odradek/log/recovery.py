@@ -17,7 +17,8 @@ from odradek.config import TopicConfig
 from odradek.log import replay
 from odradek.log.batch import CorruptBatchError, Header
 from odradek.log.files import remove_if_there
-from odradek.log.log import Log, Surroundings
+from odradek.log.log import Log
+from odradek.log.reading import Surroundings
 from odradek.log.segment import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
@@ -165,7 +166,8 @@ def _finish(log: Log, segments: list[Segment], end: int, known: Checkpointed) ->
     log.log_start_offset = start
     log.recovery_point = end if known.clean else min(max(known.recovery_point, start), end)
     log.high_watermark = start
-    log.epochs.truncate_from_end(end)
+    # An epoch that begins at the log end has led without writing yet: it stays known.
+    log.epochs.truncate_from_end(end + 1)
     log.epochs.truncate_from_start(start)
     try:
         replay.rebuild(

@@ -11,15 +11,14 @@ crash: it computes every checksum and cuts the file behind the last valid batch.
 """
 
 import os
-from array import array
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from odradek.log import batch
+from odradek.log import batch, batch_file
 from odradek.log.batch import CorruptBatchError, Header
 from odradek.log.files import Buffer, SharedFile, read_exactly, write_all
 from odradek.log.index import MAX_RELATIVE_OFFSET, CorruptIndexError, OffsetIndex, TimeIndex
+from odradek.log.tail import Tail
 
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
@@ -29,10 +28,7 @@ DELETED_SUFFIX = ".deleted"
 CLEANED_SUFFIX = ".cleaned"
 SWAP_SUFFIX = ".swap"
 SEGMENT_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
-
 _HEADER_CHUNK = 8192
-_RECOVERY_CHUNK = 1 << 20
-_TAIL_BATCHES = 128
 
 
 def file_name(offset: int, suffix: str) -> str:
@@ -48,44 +44,6 @@ class SegmentSettings:
     index_max_bytes: int
     created_ms: int
     jitter_ms: int = 0
-
-
-class Tail:
-    """Where the last batches are: at most 128 (last offset, position) pairs, oldest dropped
-    first.
-    """
-
-    __slots__ = ("_first", "_last_offsets", "_positions")
-
-    def __init__(self) -> None:
-        self._first = -1
-        self._last_offsets = array("q")
-        self._positions = array("q")
-
-    def add(self, base_offset: int, last_offset: int, position: int) -> None:
-        """Remember the batch at `position`, which follows the one before."""
-        if not self._last_offsets:
-            self._first = base_offset
-        elif len(self._last_offsets) >= _TAIL_BATCHES:
-            half = _TAIL_BATCHES // 2
-            self._first = self._last_offsets[half - 1] + 1
-            del self._last_offsets[:half], self._positions[:half]
-        self._last_offsets.append(last_offset)
-        self._positions.append(position)
-
-    def find(self, offset: int, end: int) -> tuple[int, int] | None:
-        """Start and end position of the first batch whose last offset is at least `offset`.
-
-        None when that batch is not remembered; `end` is where the last one ends.
-        """
-        if offset < self._first:
-            return None
-        found = bisect_left(self._last_offsets, offset)
-        count = len(self._last_offsets)
-        if found == count:
-            return None
-        following = self._positions[found + 1] if found + 1 < count else end
-        return self._positions[found], following
 
 
 class Segment:
@@ -470,7 +428,7 @@ class Segment:
         try:
             actual = os.fstat(fd).st_size
             position, next_offset = 0, self.base_offset
-            for data, header in _whole_batches(fd, actual):
+            for data, header in batch_file.whole_batches(fd, actual):
                 if header.base_offset < next_offset and header.magic == 2:
                     break
                 if not self.accepts(header.last_offset):
@@ -484,34 +442,3 @@ class Segment:
         finally:
             self.log.release()
         return actual - position
-
-
-def _whole_batches(fd: int, end: int) -> Iterator[tuple[memoryview, Header]]:
-    """Yield each batch of a file with its header, checksum verified, until the first that is not
-    sound.
-    """
-    position = 0
-    data, start = b"", 0
-    while position < end:
-        at = position - start
-        header: Header | None
-        try:
-            header = batch.parse(data, at)
-            whole = at + header.size <= len(data)
-        except CorruptBatchError:
-            header, whole = None, False
-        if not whole:
-            if header is not None and position + header.size > end:
-                return
-            want = max(_RECOVERY_CHUNK, header.size if header is not None else 0)
-            if at == 0 and len(data) >= min(want, end - position):
-                return
-            data, start = read_exactly(fd, want, position), position
-            continue
-        assert header is not None
-        try:
-            batch.check_crc(data, at, header)
-        except CorruptBatchError:
-            return
-        yield memoryview(data)[at : at + header.size], header
-        position += header.size

@@ -1,0 +1,46 @@
+"""Where the newest batches of a segment are, so that reads near the end need no index and no
+scan.
+"""
+
+from array import array
+from bisect import bisect_left
+
+_TAIL_BATCHES = 128
+
+
+class Tail:
+    """Where the last batches are: at most 128 (last offset, position) pairs, oldest dropped
+    first.
+    """
+
+    __slots__ = ("_first", "_last_offsets", "_positions")
+
+    def __init__(self) -> None:
+        self._first = -1
+        self._last_offsets = array("q")
+        self._positions = array("q")
+
+    def add(self, base_offset: int, last_offset: int, position: int) -> None:
+        """Remember the batch at `position`, which follows the one before."""
+        if not self._last_offsets:
+            self._first = base_offset
+        elif len(self._last_offsets) >= _TAIL_BATCHES:
+            half = _TAIL_BATCHES // 2
+            self._first = self._last_offsets[half - 1] + 1
+            del self._last_offsets[:half], self._positions[:half]
+        self._last_offsets.append(last_offset)
+        self._positions.append(position)
+
+    def find(self, offset: int, end: int) -> tuple[int, int] | None:
+        """Start and end position of the first batch whose last offset is at least `offset`.
+
+        None when that batch is not remembered; `end` is where the last one ends.
+        """
+        if offset < self._first:
+            return None
+        found = bisect_left(self._last_offsets, offset)
+        count = len(self._last_offsets)
+        if found == count:
+            return None
+        following = self._positions[found + 1] if found + 1 < count else end
+        return self._positions[found], following
