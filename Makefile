@@ -3,7 +3,7 @@
 
 PY := .venv/bin/python
 PACKAGES := broker_image/src operator/src operator/spark_job/src
-SOURCES := $(PACKAGES) tests examples
+SOURCES := $(PACKAGES) tests examples charts
 
 help: ## show this list
 	@sed -n 's/^\([a-z0-9]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14

@@ -1,14 +1,23 @@
-"""What runs on the cluster: the chart, and the quickstart example."""
+"""What runs on the cluster: the chart, and the quickstart example with its report."""
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Sequence
 
 from tests.cluster import control
-from tests.cluster.settings import Paths
+from tests.cluster.settings import REPO, Paths
+from tests.cluster.shell import ClusterError, run_logged, step
+
+RELEASE = "odradek"
+NAMESPACE = "logs"
+QUICKSTART = REPO / "examples/quickstart"
+CHART = REPO / "charts/odradek"
 
 
 def restart(paths: Paths, changed: Sequence[str]) -> None:
-    """Replace the pods that run an older build of the given images."""
+    """Replace the pods that run an older build of the given images; others keep running."""
     if not changed:
         return
     pods = json.loads(control.kubectl(paths, "get", "pods", "--all-namespaces", "-o", "json"))
@@ -19,4 +28,20 @@ def restart(paths: Paths, changed: Sequence[str]) -> None:
 
 
 def up(paths: Paths) -> None:
-    """Install the chart and the example, wait until lines flow, print the result."""
+    """Install chart and example, wait until lines flow, print the report. Raises ClusterError."""
+    log = paths.build_logs / "helm.log"
+    with step("installing the chart", log):
+        control.kubectl(paths, "apply", "-f", QUICKSTART / "namespace.yaml")
+        where = ["--kubeconfig", paths.kubeconfig, "--namespace", NAMESPACE]
+        install = ["upgrade", "--install", RELEASE, CHART, "--values", QUICKSTART / "values.yaml"]
+        # helm keeps caches and settings in the home directory unless told otherwise.
+        home = {f"HELM_{name}_HOME": f"{paths.cache}/helm" for name in ("CACHE", "CONFIG", "DATA")}
+        waiting = ["--wait", "--timeout", "5m"]
+        argv = [paths.bin / "helm", *install, *where, *waiting]
+        run_logged(argv, log, env={**os.environ, **home})
+    with step("applying the quickstart"):
+        control.kubectl(paths, "apply", "-k", QUICKSTART)
+    environment = {**os.environ, "KUBECONFIG": str(paths.kubeconfig)}
+    report = [sys.executable, str(QUICKSTART / "show.py"), "--namespace", NAMESPACE]
+    if subprocess.run(report, env=environment, check=False).returncode:
+        raise ClusterError("the quickstart has not come to its end; see above")

@@ -52,7 +52,8 @@ class Kubectl:
 
     def apply(self, *manifests: dict[str, Any]) -> None:
         """Apply objects, as a user does with a file."""
-        self("apply", "-f", "-", stdin="\n---\n".join(json.dumps(each) for each in manifests))
+        listed = {"apiVersion": "v1", "kind": "List", "items": manifests}
+        self("apply", "-f", "-", stdin=json.dumps(listed))
 
     def condition(self, kind: str, name: str, type_: str = "Ready") -> dict[str, Any]:
         """The condition of that type, {} while there is none for the present generation."""
