@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from odradek.controller import election, events, office, states
-from odradek.controller.context import Context, Settings
+from odradek.controller.context import Context, Replica, Settings
 from odradek.controller.election import Available, Cause, Choice
 from odradek.controller.events import Leadership
 from odradek.controller.office import Duty, Signal
@@ -161,7 +161,7 @@ class Histories(RuleBasedStateMachine):
         self.assignments = {}
         self.stops = set()
         self.roles = {}  # (broker, partition) -> leader epoch it was told
-        self.metadata = {}  # (broker, partition) -> leader and leader epoch it was told
+        self.metadata = {}  # (broker, partition) -> leader, leader epoch, offline replicas
         self.context = Context(1, 1, Settings())
         self.give(events.ContextLoaded(self.registered(), {}, {}))
 
@@ -183,7 +183,11 @@ class Histories(RuleBasedStateMachine):
                 elif isinstance(action, events.UpdateMetadata):
                     for to, one in itertools.product(action.to, action.partitions):
                         told = one.leadership.state
-                        self.metadata[to, one.partition] = (told.leader, told.leader_epoch)
+                        self.metadata[to, one.partition] = (
+                            told.leader,
+                            told.leader_epoch,
+                            one.offline_replicas,
+                        )
                 elif isinstance(action, events.RemoveTopic):
                     for one in [one for one in self.znodes if one.topic == action.topic]:
                         del self.znodes[one]
@@ -332,8 +336,13 @@ class Histories(RuleBasedStateMachine):
             if one.topic in self.context.deletions:
                 continue
             leader, epoch = found.state.leader, found.state.leader_epoch
+            offline = tuple(
+                broker
+                for broker in self.assignments[one.topic][one.partition]
+                if broker not in self.live or Replica(one, broker) in self.context.failed
+            )
             for broker in self.live:
-                assert self.metadata[broker, one] == (leader, epoch)
+                assert self.metadata[broker, one] == (leader, epoch, offline)
             for broker in self.assignments[one.topic][one.partition]:
                 # A follower that shuts down was told to stop instead.
                 if broker in self.live and broker not in self.context.shutting_down:

@@ -120,7 +120,7 @@ class Controller:
 
     @property
     def active(self) -> bool:
-        """Say whether this broker is controller and has read the cluster."""
+        """Say whether this broker holds the office."""
         return self._term is not None and self._duty is Duty.ACTIVE
 
     @property

@@ -193,6 +193,13 @@ def _change_brokers(draft: Draft, event: BrokersChanged) -> None:
         for broker_id in sorted(fresh):
             _bring_online(draft, broker_id)
         _examine_all(draft, _leaderless(draft))
+        # Their replicas are no longer offline, which the others were told.
+        returned = [
+            one
+            for one in draft.partitions_on(fresh)
+            if not draft.is_deleted(one) and not draft.is_being_written(one)
+        ]
+        draft.tell_metadata(draft.brokers, returned)
 
 
 def _take_offline(draft: Draft, broker_id: BrokerId, partitions: Iterable[TopicPartition]) -> None:
