@@ -75,6 +75,9 @@ def _make_stand_in(paths: Paths, log: Path) -> None:
     include = f"--include={','.join(STAND_IN_PACKAGES)}"
     # Documentation, as the published slim images leave it out.
     slim = [f"--dpkgopt=path-exclude=/usr/share/{part}/*" for part in ("man", "doc", "locale")]
+    # Nor are downloaded packages kept, whoever installs them later.
+    keep = 'echo \'APT::Keep-Downloaded-Packages "false";\' >"$1/etc/apt/apt.conf.d/keep-nothing"'
+    slim.append(f"--customize-hook={keep}")
     mirror = debian_mirror(Path("/etc/apt"))
     options = ["--variant=minbase", include, *slim]
     run_logged(["mmdebstrap", *options, SUITE, archive, *mirror], log, env=environment(paths))

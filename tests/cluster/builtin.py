@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.cluster import cgroups, components, control, network, node, settings, volumes
+from tests.cluster import buildah, cgroups, components, control, network, node, settings, volumes
 from tests.cluster.layout import Node
 from tests.cluster.settings import Paths
 from tests.cluster.shell import ClusterError, run, say, step, wait_until
@@ -47,7 +47,7 @@ def _restore_host(paths: Paths) -> None:
     for path in map(Path, before["absent"]):
         if path == NAMESPACES and network.namespaces():
             continue  # somebody else has made one since
-        if path.is_mount():
+        if str(path) in _mount_points():
             run(["umount", path])
         if path.is_dir():
             shutil.rmtree(path)
@@ -135,9 +135,12 @@ def _find(nodes: Sequence[Node], name: str) -> Node:
 
 def _mounts(paths: Paths) -> list[str]:
     """Mount points below the cluster's directories, the deepest first."""
-    points = (line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines())
     roots = (f"{paths.state}/", f"{paths.run}/")
-    return sorted((point for point in points if point.startswith(roots)), reverse=True)
+    return sorted((point for point in _mount_points() if point.startswith(roots)), reverse=True)
+
+
+def _mount_points() -> list[str]:
+    return [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
 
 
 def _shim_sockets(paths: Paths) -> list[Path]:
@@ -161,7 +164,7 @@ def down(nodes: Sequence[Node], paths: Paths) -> None:
     # The kernel frees a group a moment after its last process.
     wait_until(_groups_removed, "the control groups to become empty", timeout_s=20)
     _restore_host(paths)
-    for directory in (paths.state, paths.run):
+    for directory in (paths.state, paths.run, buildah.RUN_ROOT):
         if directory.exists():
             shutil.rmtree(directory)
     say("    the cluster is gone")

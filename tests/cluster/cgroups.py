@@ -81,7 +81,9 @@ def processes(under: str = "") -> set[int]:
 def kill(under: str = "", *, timeout_s: float = 20.0) -> None:
     """SIGKILL every process in the tree, repeatedly, until none is left. Raises ClusterError."""
     deadline = time.monotonic() + timeout_s
+    killed: set[int] = set()
     while left := processes(under):
+        killed |= left
         for pid in left:
             try:
                 os.kill(pid, signal.SIGKILL)
@@ -90,6 +92,9 @@ def kill(under: str = "", *, timeout_s: float = 20.0) -> None:
         if time.monotonic() > deadline:
             raise ClusterError(f"processes {sorted(left)[:5]} survive SIGKILL")
         time.sleep(0.05)
+    # The dead stay in the process table until init collects them, which some do lazily.
+    while any(Path(f"/proc/{pid}").exists() for pid in killed) and time.monotonic() < deadline:
+        time.sleep(0.1)
 
 
 def remove() -> None:

@@ -7,6 +7,7 @@ first instruction on, so that neither it nor what it starts can get lost.
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -59,6 +60,10 @@ def start(
             start_new_session=True,
         )
     (paths.pids / name).write_text(str(process.pid))
+    # Until it has joined its group it cannot be told from a stranger.
+    deadline = time.monotonic() + 5
+    while pid_of(paths, name) is None and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.005)
 
 
 def require(paths: Paths, name: str) -> None:

@@ -32,13 +32,17 @@ def up(paths: Paths) -> None:
     log = paths.build_logs / "helm.log"
     with step("installing the chart", log):
         control.kubectl(paths, "apply", "-f", QUICKSTART / "namespace.yaml")
-        where = ["--kubeconfig", paths.kubeconfig, "--namespace", NAMESPACE]
-        install = ["upgrade", "--install", RELEASE, CHART, "--values", QUICKSTART / "values.yaml"]
+        where = ["--kubeconfig", str(paths.kubeconfig), "--namespace", NAMESPACE]
+        install = ["upgrade", "--install", RELEASE, str(CHART)]
         # helm keeps caches and settings in the home directory unless told otherwise.
         home = {f"HELM_{name}_HOME": f"{paths.cache}/helm" for name in ("CACHE", "CONFIG", "DATA")}
+        values = ["--values", str(QUICKSTART / "values.yaml")]
         waiting = ["--wait", "--timeout", "5m"]
-        argv = [paths.bin / "helm", *install, *where, *waiting]
-        run_logged(argv, log, env={**os.environ, **home})
+        run_logged(
+            [paths.bin / "helm", *install, *values, *where, *waiting],
+            log,
+            env={**os.environ, **home},
+        )
     with step("applying the quickstart"):
         control.kubectl(paths, "apply", "-k", QUICKSTART)
     environment = {**os.environ, "KUBECONFIG": str(paths.kubeconfig)}

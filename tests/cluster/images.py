@@ -28,6 +28,8 @@ class Image:
     name: str
     dockerfile: str
     inputs: tuple[str, ...]
+    # .dockerignore narrows what a build sees of the repository.
+    folder: str = "."
 
     @property
     def tag(self) -> str:
@@ -36,8 +38,8 @@ class Image:
 
     @property
     def context(self) -> Path:
-        """Every build has the repository as its context; .dockerignore narrows it."""
-        return REPO
+        """The directory that the Dockerfile's COPY lines count from."""
+        return REPO / self.folder
 
 
 WHEEL = ("pyproject.toml", "README.md", "broker_image/src", "operator/src")
@@ -54,6 +56,7 @@ IMAGES = (
         "collector",
         "examples/quickstart/collector/Dockerfile",
         ("examples/quickstart/collector",),
+        folder="examples/quickstart/collector",
     ),
     Image(
         "zookeeper",
