@@ -10,6 +10,7 @@ what still runs.
 
 import contextlib
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -18,6 +19,8 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
+
+from confluent_kafka.admin import AdminClient
 
 from tests.support import zookeeper
 from tests.support.zookeeper import free_port
@@ -47,6 +50,8 @@ class Broker:
         self.log_dir = directory / f"data-{broker_id}"
         self.log_path = directory / f"broker-{broker_id}.log"
         self._properties = directory / f"broker-{broker_id}.properties"
+        # Kernel limits of the next process, by resource number.
+        self.spawn_limits: dict[int, int] = {}
         self._process: subprocess.Popen[bytes] | None = None
         values = {
             "broker.id": str(broker_id),
@@ -67,12 +72,17 @@ class Broker:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
+                preexec_fn=self._limit,
             )
 
-    def start(self) -> None:
+    def _limit(self) -> None:
+        for number, limit in self.spawn_limits.items():
+            resource.setrlimit(number, (limit, limit))
+
+    def start(self, *arguments: str) -> None:
         """Start the process and wait until it is registered and serves."""
         already = self.log_text().count(" is up\n")
-        self.spawn()
+        self.spawn(*arguments)
 
         def is_up() -> bool:
             assert self._process is not None
@@ -141,11 +151,24 @@ class Cluster:
         """Every broker's address, for clients."""
         return ",".join(broker.address for broker in self.brokers.values())
 
+    def wait_for_members(self) -> None:
+        """Wait until every broker that runs was told of all that run."""
+        running = {one.broker_id for one in self.brokers.values() if one.running}
+        for broker_id in running:
+            client = AdminClient(
+                {"bootstrap.servers": self.brokers[broker_id].address, "log_level": 0}
+            )
+            wait_until(
+                lambda client=client: client.list_topics(timeout=30).brokers.keys() == running,
+                f"broker {broker_id} knows {sorted(running)}",
+            )
+
     def __enter__(self) -> "Cluster":
         try:
             self.zookeeper.start()
             for broker in self.brokers.values():
                 broker.start()
+            self.wait_for_members()
         except BaseException:
             self._end()
             raise

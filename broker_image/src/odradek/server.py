@@ -48,6 +48,7 @@ CONTROLLED_SHUTDOWN_VERSION = 1
 # The whole stop takes at most 10 s; these are the shares of the steps that wait for others.
 CONTROLLED_SHUTDOWN_LIMIT_S = 5.0
 LAST_ANSWERS_LIMIT_MS = 1500
+RETRY_S = 1.0
 NEVER_IDLE_MS = 2**31 - 1
 
 logger = logging.getLogger(__name__)
@@ -66,14 +67,13 @@ def run(config: BrokerConfig) -> int:
     )
     logging.getLogger("kazoo").setLevel(logging.WARNING)
     try:
-        asyncio.run(Server(config).run())
+        return asyncio.run(Server(config).run())
     except StartError as error:
         print(f"odradek: {error}", file=sys.stderr)  # noqa: T201 the one line the user reads
         return 1
     except BaseExceptionGroup as failures:
         logger.critical("the broker fails", exc_info=failures)
         return 1
-    return 0
 
 
 class Server:
@@ -82,6 +82,8 @@ class Server:
     def __init__(self, config: BrokerConfig) -> None:
         self._config = config
         self._stop = asyncio.Event()
+        self._failed = False
+        self._failed_directories = asyncio.Event()
         self._metrics = BrokerMetrics()
         self._metadata = MetadataCache()
         self._listeners: dict[str, Listener] = {}
@@ -91,8 +93,11 @@ class Server:
             config.zookeeper_connection_timeout_ms,
         )
 
-    async def run(self) -> None:
-        """Start, serve, stop. Raises StartError, or an exception group when a task failed."""
+    async def run(self) -> int:
+        """Start, serve, stop; the exit status.
+
+        Raises StartError, or an exception group when a task failed.
+        """
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
@@ -106,6 +111,7 @@ class Server:
             await self._replicas.checkpoint_high_watermarks()
             await asyncio.to_thread(self._logs.close)
         logger.info("broker %d stopped", self._config.broker_id)
+        return int(self._failed)
 
     # --- start --------------------------------------------------------------------------------
 
@@ -281,6 +287,7 @@ class Server:
                 tasks.create_task(self._groups.run(), name="groups"),
                 tasks.create_task(self._topic_configs.run(), name="topic settings"),
                 tasks.create_task(self._registration.run(), name="registration"),
+                tasks.create_task(self._tell_of_failed_directories(), name="failed directories"),
             ]
             # Ends by itself once the listener is closed; an earlier end is a failure to accept.
             for listener in self._listeners.values():
@@ -296,9 +303,27 @@ class Server:
     def _directory_failed(self, path: str) -> None:
         """Go on without a failed log directory, or stop when it was the last."""
         self._replicas.directory_failed(path)
+        self._failed_directories.set()
         if not self._logs.online_directories:
             logger.critical("no log directory is left, the broker stops")
+            self._failed = True
             self._stop.set()
+
+    async def _tell_of_failed_directories(self) -> None:
+        """Have the controller move leaderships off failed log directories (KIP-112)."""
+        while True:
+            await self._failed_directories.wait()
+            self._failed_directories.clear()
+            try:
+                await self._session.create(
+                    f"{znodes.LOG_DIR_EVENTS_PATH}/{znodes.LOG_DIR_EVENT_PREFIX}",
+                    znodes.encode_log_dir_event(self._config.broker_id),
+                    sequence=True,
+                )
+            except KazooException as failure:
+                logger.warning("the failed log directory cannot be announced now: %r", failure)
+                self._failed_directories.set()
+                await asyncio.sleep(RETRY_S)
 
     async def _stop_serving(self) -> None:
         logger.info("broker %d is stopping", self._config.broker_id)

@@ -1,0 +1,60 @@
+"""A log directory that fails takes its partitions away and nothing else (KIP-112)."""
+
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+
+import confluent_kafka
+
+from odradek.zk import znodes
+from tests.support.broker import Cluster, wait_until
+from tests.support.clients import QUIET, create_topic, produce_all
+
+LARGEST_FILE = 25 * 1024 * 1024
+
+
+def test_failed_directory_moves_leadership_and_the_broker_stays(tmp_path: Path) -> None:
+    """The kernel's limit on file sizes stands for a disk that refuses writes."""
+    cluster = Cluster(tmp_path, brokers=2, settings={"log.index.size.max.bytes": "1000000"})
+    limited = cluster.brokers[1]
+    folders = ",".join(str(tmp_path / f"disk-{number}") for number in (1, 2))
+    with cluster:
+        limited.terminate()
+        limited.spawn_limits = {resource.RLIMIT_FSIZE: LARGEST_FILE}
+        limited.start("--override", f"log.dirs={folders}")
+        for topic in ("doomed", "spared"):
+            create_topic(cluster.bootstrap, topic, replicas=2)
+        with cluster.zookeeper.client() as client:
+
+            def state(topic: str) -> znodes.PartitionState:
+                path = znodes.state_path(topic, 0)
+                return znodes.decode_state(path, client.get(path)[0])
+
+            for topic in ("doomed", "spared"):
+                wait_until(lambda topic=topic: len(state(topic).isr) == 2, "both in sync")
+            fill(cluster.bootstrap, "doomed", LARGEST_FILE + 2_000_000)
+            wait_until(lambda: state("doomed").isr == (2,), "the failed replica is out")
+            wait_until(lambda: state("doomed").leader == 2, "the other replica leads")
+            assert 1 in state("spared").isr
+        assert limited.running
+        assert "is offline" in limited.log_text()
+        produce_all(cluster.bootstrap, "doomed", [b"goes on"])
+        produce_all(cluster.bootstrap, "spared", [b"goes on"])
+
+
+def fill(bootstrap: str, topic: str, size: int) -> None:
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": bootstrap, "acks": "all", "enable.idempotence": True, **QUIET}
+    )
+    errors: list[object] = []
+    for _ in range(size // 100_000):
+        producer.produce(
+            topic,
+            b"x" * 100_000,
+            partition=0,
+            on_delivery=lambda error, _: errors.append(error) if error else None,
+        )
+        producer.poll(0)
+    assert producer.flush(90) == 0
+    assert not errors
