@@ -21,7 +21,7 @@ class Cluster:
     """Controllers on one chroot; `told[port]` are the requests that the broker on a port got.
 
     A broker on a port in `down` refuses connections; `errors` are answered to every partition of
-    StopReplica by port.
+    StopReplica by port, and storage errors to the `broken` partitions of LeaderAndIsr.
     """
 
     def __init__(self, server, chroot):
@@ -29,6 +29,7 @@ class Cluster:
         self.told = {}
         self.down = set()
         self.errors = {}
+        self.broken = {}
         self.stack = contextlib.AsyncExitStack()
 
     async def session(self, timeout_ms=4000):
@@ -94,7 +95,15 @@ class RecordingPeer:
         self.cluster.told.setdefault(self.port, []).append(request)
         match request:
             case control.LeaderAndIsrRequest():
-                return control.LeaderAndIsrResponse(partition_errors=[])
+                broken = self.cluster.broken.get(self.port, ())
+                return control.LeaderAndIsrResponse(
+                    partition_errors=[
+                        control.LeaderAndIsrPartitionError(
+                            topic_name=topic, partition_index=number, error_code=56
+                        )
+                        for topic, number in broken
+                    ]
+                )
             case control.UpdateMetadataRequest():
                 return control.UpdateMetadataResponse()
             case control.StopReplicaRequest():

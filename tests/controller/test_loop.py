@@ -14,7 +14,8 @@ from odradek.zk.znodes import (
     PartitionState,
     TopicAssignment,
 )
-from tests.controller.conftest import until
+from tests.controller.conftest import Cluster, until
+from tests.support import zookeeper
 
 
 def replicas(**partitions):
@@ -355,3 +356,59 @@ async def test_unreachable_broker_gets_everything_in_order_when_it_answers(clust
     cluster.down.clear()
     await until(lambda: len(cluster.roles(2)) == 2)
     assert list(cluster.roles(2)) == [("a", 0), ("b", 0)]
+
+
+async def test_restart_of_zookeeper_changes_no_leader_and_loses_no_watch(tmp_path):
+    with zookeeper.Server(tmp_path, tick_time_ms=500) as server:
+        cluster = Cluster(server, "/restarted")
+        async with cluster.stack:
+            one = await cluster.broker(1, await cluster.session(20_000))
+            await until(lambda: one.active)
+            two = await cluster.broker(2, await cluster.session(20_000))
+            await until(lambda: 9002 in cluster.told)
+            await admin.apply_create_topic(one.session, "t", replicas(p0=(1, 2)), {})
+            await until(lambda: ("t", 0) in cluster.roles(2))
+            await asyncio.to_thread(server.restart)
+            await admin.apply_create_topic(two.session, "u", replicas(p0=(2, 1)), {})
+            await until(lambda: cluster.roles(1).get(("u", 0)) == (2, 0, [2, 1]))
+            assert (one.active, one.epoch, two.active) == (True, 1, False)
+            assert await state(two.session, "t", 0) == (PartitionState(1, 0, (1, 2), 1), 0)
+            # The loser's watch on /controller is back too.
+            await one.stop()
+            await until(lambda: two.active and two.epoch == 2)
+
+
+async def test_log_dir_failure_moves_the_leaders_of_the_broken_disk(cluster):
+    controller = await cluster.broker(1)
+    await until(lambda: controller.active)
+    await cluster.broker(2)
+    await until(lambda: 9002 in cluster.told)
+    session = controller.session
+    await admin.apply_create_topic(session, "t", replicas(p0=(2, 1), p1=(2, 1)), {})
+    await until(lambda: len(cluster.roles(2)) == 2)
+    cluster.broken[9002] = {("t", 1)}
+    event = znodes.encode_log_dir_event(2)
+    await session.create("/log_dir_event_notification/log_dir_event_", event, sequence=True)
+    await until(lambda: cluster.roles(1)["t", 1] == (1, 1, [1]))
+    assert cluster.roles(1)["t", 0] == (2, 0, [2, 1])
+
+
+async def test_unclean_election_by_topic_configuration_takes_effect_at_once(cluster):
+    controller = await cluster.broker(1)
+    await until(lambda: controller.active)
+    other = await cluster.broker(2)
+    await until(lambda: 9002 in cluster.told)
+    session = controller.session
+    await admin.apply_create_topic(session, "t", replicas(p0=(2, 1)), {})
+    await until(lambda: ("t", 0) in cluster.roles(2))
+    alone = PartitionState(BrokerId(2), LeaderEpoch(0), (BrokerId(2),), ControllerEpoch(1))
+    await session.set(znodes.state_path("t", 0), znodes.encode_state(alone), 0)
+    await other.stop()
+    await other.session.close()
+    await until(lambda: cluster.roles(1)["t", 0] == (-1, 1, [2]))
+    assert controller.offline_partitions == 1
+    change = {"unclean.leader.election.enable": "true"}
+    await session.multi(admin.change_config("topics", "t", change, 0))
+    controller.topic_config_changed("t")
+    await until(lambda: cluster.roles(1)["t", 0] == (1, 2, [1]))
+    assert controller.offline_partitions == 0

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from odradek.config import BrokerConfig
-from odradek.controller import office, store
+from odradek.controller import claim, office
+from odradek.controller.claim import Office
 from odradek.controller.context import Context, Settings
 from odradek.controller.events import (
     ContextLoaded,
@@ -50,7 +51,7 @@ from odradek.controller.inbox import (
 from odradek.controller.office import Duty, Order, Signal
 from odradek.controller.outbox import Outbox, Peer, Sender
 from odradek.controller.step import imbalance, split, step
-from odradek.controller.store import FencedError, Office, Store
+from odradek.controller.store import FencedError, Store
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.zk import znodes
 from odradek.zk.session import (
@@ -169,7 +170,7 @@ class Controller:
         self._fail_calls()
         if was_active and self._session.state is SessionState.CONNECTED:
             with contextlib.suppress(SessionExpiredError):
-                await store.yield_office(self._session)
+                await claim.yield_office(self._session)
 
     async def controlled_shutdown(self, broker_id: int) -> list[TopicPartition]:
         """Move leaderships off a broker; returns the replicated partitions that it still leads.
@@ -272,18 +273,18 @@ class Controller:
             case Order.RESIGN:
                 await self._resign()
             case Order.YIELD:
-                await store.yield_office(self._session)
+                await claim.yield_office(self._session)
         return []
 
     async def _look(self) -> Signal:
-        found = await store.find_controller(self._session, self._inbox.watch(Signal.CHANGED))
+        found = await claim.find_controller(self._session, self._inbox.watch(Signal.CHANGED))
         if found is None:
             return Signal.SEEN_VACANT
         return Signal.SEEN_SELF if found[1] else Signal.SEEN_OTHER
 
     async def _claim(self) -> Signal:
         try:
-            won = await store.claim(self._session, self.broker_id, self._wall_clock_ms())
+            won = await claim.claim(self._session, self.broker_id, self._wall_clock_ms())
         except ConnectionLoss:
             return Signal.LOST  # a claim that went through is seen at the next look
         if won is None:

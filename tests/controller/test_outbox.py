@@ -1,0 +1,135 @@
+"""The outbox: order, repetition, overflow, and what answers mean."""
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from odradek.controller import outbox as module
+from odradek.controller.events import (
+    LeaderAndIsr,
+    ReplicasFailed,
+    ReplicasStopped,
+    ResendRequired,
+    StopReplicas,
+    UpdateMetadata,
+)
+from odradek.controller.outbox import Outbox, Sender
+from odradek.protocol.messages import control
+from odradek.zk.znodes import TopicPartition
+from tests.controller.conftest import until
+from tests.controller.transcript import brokers
+
+ONE = TopicPartition("t", 0)
+
+
+class Scripted:
+    """A peer that answers each call with the next of `answers`; an exception is raised."""
+
+    def __init__(self):
+        self.calls = []
+        self.answers = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.closed = False
+
+    async def call(self, request, version, timeout_ms):
+        await self.gate.wait()
+        self.calls.append((type(request).__name__, version, request.controller_epoch))
+        answer = self.answers.pop(0) if self.answers else control.UpdateMetadataResponse()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def close(self):
+        self.closed = True
+
+
+@pytest.fixture
+async def rig():
+    rig = SimpleNamespace(peer=Scripted(), told=[], deposed=[])
+    rig.outbox = Outbox(
+        Sender(1, 5, "PLAINTEXT", 1000),
+        lambda host, port: rig.peer,
+        rig.told.append,
+        lambda: rig.deposed.append(True),
+    )
+    rig.outbox.keep(brokers(["2"]))
+    yield rig
+    await rig.outbox.close()
+
+
+def update():
+    return UpdateMetadata((2,), (), ())
+
+
+async def test_requests_go_out_in_order_and_are_repeated_until_acknowledged(rig):
+    rig.peer.answers = [ConnectionError("down"), TimeoutError("slow")]
+    rig.outbox.send(update())
+    rig.outbox.send(StopReplicas(2, (ONE,), delete=False))
+    rig.peer.answers += [
+        control.UpdateMetadataResponse(),
+        control.StopReplicaResponse(partition_errors=[]),
+    ]
+    await until(lambda: len(rig.peer.calls) == 4)
+    assert rig.peer.calls == [("UpdateMetadataRequest", 4, 5)] * 3 + [("StopReplicaRequest", 0, 5)]
+
+
+async def test_newer_controller_known_to_a_broker_deposes(rig):
+    rig.peer.answers = [control.UpdateMetadataResponse(error_code=11)]
+    rig.outbox.send(update())
+    await until(lambda: rig.deposed)
+
+
+async def test_answers_become_events(rig):
+    def error(kind, number, code):
+        return kind(topic_name="t", partition_index=number, error_code=code)
+
+    rig.peer.answers = [
+        control.LeaderAndIsrResponse(
+            partition_errors=[
+                error(control.LeaderAndIsrPartitionError, 0, 56),
+                error(control.LeaderAndIsrPartitionError, 1, 11),
+            ]
+        ),
+        control.StopReplicaResponse(
+            partition_errors=[
+                error(control.StopReplicaPartitionError, 0, 0),
+                error(control.StopReplicaPartitionError, 1, 56),
+                error(control.StopReplicaPartitionError, 2, 3),
+            ]
+        ),
+    ]
+    three = tuple(TopicPartition("t", number) for number in range(3))
+    rig.outbox.send(LeaderAndIsr(2, (), ()))
+    rig.outbox.send(StopReplicas(2, three, delete=True))
+    await until(lambda: len(rig.told) == 2)
+    assert rig.told == [
+        ReplicasFailed(2, frozenset({ONE})),
+        ReplicasStopped(2, frozenset({three[0], three[2]}), frozenset({three[1]})),
+    ]
+
+
+async def test_overflow_asks_to_tell_everything_again(rig, monkeypatch):
+    monkeypatch.setattr(module, "LONGEST_QUEUE", 3)
+    rig.peer.gate.clear()
+    for _ in range(6):
+        rig.outbox.send(update())
+    assert rig.told == [ResendRequired(2)]
+    assert rig.outbox.queued() < 4
+
+
+async def test_gone_or_restarted_broker_gets_nothing_of_what_was_meant_before(rig):
+    rig.peer.gate.clear()
+    rig.outbox.send(update())
+    old, rig.peer = rig.peer, Scripted()
+    rig.outbox.keep(brokers(["2@99"]))
+    old.gate.set()
+    rig.outbox.send(StopReplicas(2, (ONE,), delete=False))
+    rig.peer.answers = [control.StopReplicaResponse(partition_errors=[])]
+    await until(lambda: rig.peer.calls)
+    assert [name for name, _, _ in rig.peer.calls] == ["StopReplicaRequest"]
+    rig.outbox.keep({})
+    await until(lambda: rig.peer.closed)
+    rig.outbox.send(update())
+    assert rig.outbox.queued() == 0
