@@ -146,6 +146,30 @@ def test_driver_that_fails_or_vanishes_is_started_again_and_a_change_replaces_it
     assert place.kubectl.get("pvc", "counts-data")
 
 
+def test_driver_that_the_api_server_refuses_is_explained(place: Place, operator: Operator) -> None:
+    place.create_cluster(1)
+    place.kubectl.apply(
+        {
+            "apiVersion": "v1",
+            "kind": "ResourceQuota",
+            "metadata": {"name": "none"},
+            "spec": {"hard": {"pods": "0"}},
+        }
+    )
+    # A quota counts only once its use is known, which a controller would write.
+    place.kubectl(
+        "patch",
+        "resourcequota",
+        "none",
+        "--subresource=status",
+        "--type=merge",
+        '--patch={"status": {"hard": {"pods": "0"}, "used": {"pods": "0"}}}',
+    )
+    place.kubectl.apply(group("refused", topics=["t"], job={"sink": {"console": {}}}))
+    refused = place.wait_for("consumergroup", "refused", "DriverRefused")
+    assert "exceeded quota" in refused["message"]
+
+
 def test_group_without_a_job_is_observed_and_deletes_its_offsets_when_asked(
     place: Place, operator: Operator
 ) -> None:

@@ -36,6 +36,8 @@ from odradek_operator.zookeeper import Pool, ZooKeeper
 
 SOON_SECONDS: Final = 0.2
 _REPORT_SECONDS: Final = 2.0
+# The API server understood and said no: users must learn why, and asking again at once is no use.
+REFUSALS: Final = frozenset({400, 403, 422})
 
 log = logging.getLogger(__name__)
 
@@ -172,19 +174,25 @@ def apply_object(context: Context, wanted: Mapping[str, Any]) -> bool:
     return True
 
 
-def grow_claim(context: Context, namespace: str, name: str, size: str) -> None:
-    """Ask for a larger claim, where the claim's class can grow; it never shrinks."""
+def grow_claim(context: Context, namespace: str, name: str, size: str) -> str | None:
+    """Ask for a larger claim; return why that is refused, as it is where the class cannot grow."""
     live = context.kube.get("v1", "PersistentVolumeClaim", namespace, name)
     if live is None or live["spec"]["resources"]["requests"]["storage"] == size:
-        return
-    context.kube.apply(
-        {
-            "apiVersion": "v1",
-            "kind": "PersistentVolumeClaim",
-            "metadata": {"name": name, "namespace": namespace},
-            "spec": {"resources": {"requests": {"storage": size}}},
-        }
-    )
+        return None
+    try:
+        context.kube.apply(
+            {
+                "apiVersion": "v1",
+                "kind": "PersistentVolumeClaim",
+                "metadata": {"name": name, "namespace": namespace},
+                "spec": {"resources": {"requests": {"storage": size}}},
+            }
+        )
+    except KubeError as error:
+        if error.code not in REFUSALS:
+            raise
+        return str(error)
+    return None
 
 
 def fetch_report(pod: Mapping[str, Any]) -> dict[str, Any] | None:

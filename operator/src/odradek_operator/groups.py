@@ -71,6 +71,9 @@ def judge_job(
         "verdict": judge_verdict(spec, lag, lag_seconds, phase == "Running"),
         "job": jobs.status_fields(decision.memory, driver, report),
     }
+    if phase == "Running" and told.get("state", phase) != phase:
+        # The container serves, but the query does not run yet, or no more.
+        return status.progressing(told["state"], f"the driver says {told['state']}"), fields
     return _job_conditions(decision), fields
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 from odradek_operator import apply, broker_objects, cluster, kube, observe, spec, status
 from odradek_operator.apply import Context
 from odradek_operator.cluster import ClusterView, Partitions
+from odradek_operator.kube import KubeError
 from odradek_operator.spec import Body, ClusterSpec, Meta
 from odradek_operator.status import Condition, Event
 from odradek_operator.zookeeper import UnreachableError
@@ -48,17 +49,25 @@ def reconcile(context: Context, body: Body, conflict: str | None) -> float:
     current = live_set["spec"]["replicas"] if live_set else None
     allowed = cluster.safe_replicas(wanted.replicas, current, znodes.partitions)
     events: list[Event] = []
+    told: tuple[Condition, ...] = ()
     if not wanted.paused:
-        if not _apply_objects(context, body, meta, wanted, live_set, allowed):
-            return 0.0
+        try:
+            if not _apply_objects(context, body, meta, wanted, live_set, allowed):
+                return 0.0
+        except KubeError as error:
+            if error.code not in apply.REFUSALS:
+                raise
+            refused = status.progressing("ApplyRefused", str(error))
+            apply.write_status(context, body, refused, {})
+            return STEADY_SECONDS
         live_set = _live_set(context, meta)
-        _grow_claims(context, meta, wanted, allowed)
+        told = _grow_claims(context, meta, wanted, allowed)
     view = _view(context, meta, znodes, live_set, allowed)
     if not wanted.paused:
         events += _roll(context, meta, view)
-    conditions = cluster.judge(wanted, view, allowed)
     if wanted.paused:
-        conditions = (*conditions, Condition("Paused", True, "Paused", "spec.paused is true"))
+        told = (Condition("Paused", True, "Paused", "spec.paused is true"),)
+    conditions = (*cluster.judge(wanted, view, allowed), *told)
     apply.write_status(context, body, conditions, cluster.status_fields(meta, view), events)
     steady = conditions[0].status and not conditions[1].status
     return STEADY_SECONDS if steady else BUSY_SECONDS
@@ -117,7 +126,7 @@ def _racks(context: Context, meta: Meta, wanted: ClusterSpec, first: bool) -> di
         return {}
     try:
         nodes = context.kube.select("v1", "Node", "")
-    except kube.KubeError as error:
+    except KubeError as error:
         if first or error.code != 403:
             raise
         log.warning("racks are unknown: %s", error)
@@ -129,10 +138,16 @@ def _racks(context: Context, meta: Meta, wanted: ClusterSpec, first: bool) -> di
     return {node: rack for node, rack in found.items() if rack}
 
 
-def _grow_claims(context: Context, meta: Meta, wanted: ClusterSpec, count: int) -> None:
+def _grow_claims(
+    context: Context, meta: Meta, wanted: ClusterSpec, count: int
+) -> tuple[Condition, ...]:
     name = broker_objects.workload_name(meta.name)
     for ordinal in range(count):
-        apply.grow_claim(context, meta.namespace, f"data-{name}-{ordinal}", wanted.storage.size)
+        claim = f"data-{name}-{ordinal}"
+        refused = apply.grow_claim(context, meta.namespace, claim, wanted.storage.size)
+        if refused is not None:
+            return (Condition("StorageGrown", False, "ResizeRefused", refused),)
+    return ()
 
 
 def _view(

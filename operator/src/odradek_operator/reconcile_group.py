@@ -104,11 +104,18 @@ def _run(
         apply.write_status(context, body, waiting, {"job": body.get("status", {}).get("job")})
         return WAIT_SECONDS
     decision = job.decide(task, pod, marked, memory, context.now())
-    events = _act(context, body, meta, task, decision, pod, made, text)
+    try:
+        events = _act(context, body, meta, task, decision, pod, made, text)
+    except KubeError as error:
+        if error.code not in apply.REFUSALS:
+            raise
+        apply.write_status(context, body, status.progressing("DriverRefused", str(error)), {})
+        return OBSERVE_SECONDS
     report = apply.fetch_report(pod) if pod is not None else None
     conditions, fields = groups.judge_job(wanted, decision, report, driver)
     apply.write_status(context, body, conditions, fields, events)
-    return decision.again
+    settled = conditions[0].status or conditions[2].status
+    return decision.again if settled else min(decision.again, WAIT_SECONDS)
 
 
 def _hash_of(pod: Mapping[str, Any]) -> str | None:
@@ -151,7 +158,10 @@ def _act(
             context.kube.apply(claim)
         else:
             assert task.volume_size is not None
-            apply.grow_claim(context, meta.namespace, claim["metadata"]["name"], task.volume_size)
+            name = claim["metadata"]["name"]
+            refused = apply.grow_claim(context, meta.namespace, name, task.volume_size)
+            if refused is not None:
+                log.warning("%s: %s", meta.name, refused)
     apply.apply_object(context, driver_objects.config_map(meta, text))
     try:
         # Created, not applied: two drivers must not be made out of one stale read.

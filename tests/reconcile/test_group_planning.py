@@ -1,0 +1,59 @@
+"""What a ConsumerGroup's status says of what was seen."""
+
+from typing import Any
+
+import pytest
+
+from odradek_operator import groups, job, spec
+from odradek_operator.groups import GroupView
+from odradek_operator.job import Action, Decision, Memory
+
+
+def group(**slo: Any) -> spec.GroupSpec:
+    body = {"kind": "ConsumerGroup", "metadata": {"name": "g"}}
+    return spec.parse_group({**body, "spec": {"clusterRef": {"name": "c"}, "slo": slo}})
+
+
+@pytest.mark.parametrize(
+    ("slo", "lag", "seconds", "active", "verdict"),
+    [
+        ({}, None, None, True, None),
+        ({}, 0, 0, False, "OK"),
+        ({}, 9, 9, True, "OK"),
+        ({}, 9, 9, False, "STOP"),
+        ({"maxLag": 8}, 9, 0, True, "WARN"),
+        ({"maxLag": 9}, 9, 0, True, "OK"),
+        ({"maxLagSeconds": 5}, 9, 6, True, "WARN"),
+        ({"maxLagSeconds": 5}, 9, None, True, "OK"),
+    ],
+)
+def test_verdict(
+    slo: dict[str, int], lag: int | None, seconds: int | None, active: bool, verdict: str | None
+) -> None:
+    assert groups.judge_verdict(group(**slo), lag, seconds, active) == verdict
+
+
+def judged(phase: str, report: dict[str, Any] | None, failures: int = 0) -> tuple[str, str]:
+    decision = Decision(Action.NONE, Memory(phase, failures), "why")
+    conditions, _ = groups.judge_job(group(), decision, report, "g-driver")
+    true = [one.type for one in conditions if one.status]
+    return conditions[0].reason, ",".join(true)
+
+
+def test_a_job_is_ready_only_when_its_query_runs() -> None:
+    assert judged("Running", {"state": "Running"}) == ("Running", "Ready")
+    assert judged("Running", {"state": "Starting"}) == ("Starting", "Reconciling")
+    assert judged("Pending", None) == ("Pending", "Reconciling")
+
+
+def test_a_job_that_fails_again_and_again_is_stalled() -> None:
+    assert judged("Restarting", None, job.BROKEN_AFTER) == ("JobFailing", "Stalled")
+    assert judged("Restarting", None, job.BROKEN_AFTER - 1) == ("Restarting", "Reconciling")
+
+
+def test_group_without_znodes_is_absent_and_one_without_members_empty() -> None:
+    states = [
+        groups.judge_observed(view)[1]["state"]
+        for view in (GroupView(False, 0, 0), GroupView(True, 0, 3), GroupView(True, 2, 3))
+    ]
+    assert states == ["Absent", "Empty", "Stable"]
