@@ -150,7 +150,11 @@ def _jdbc(sink: config.JdbcSink, context: SinkContext) -> WriteBatch:
         properties["driver"] = sink.driver
 
     def append(rows: DataFrame, table: str, mode: str) -> None:
-        rows.write.jdbc(sink.url, table, mode=mode, properties=properties)
+        writer = rows.write
+        if BATCH_COLUMN in rows.columns:
+            # Spark's own choice for text may be a type that cannot be compared (Derby's CLOB).
+            writer = writer.option("createTableColumnTypes", f"{BATCH_COLUMN} VARCHAR(64)")
+        writer.jdbc(sink.url, table, mode=mode, properties=properties)
 
     # The table's name is the job's own declaration, as is the query: whoever writes one may write
     # the other.
@@ -159,7 +163,10 @@ def _jdbc(sink: config.JdbcSink, context: SinkContext) -> WriteBatch:
         tagged = rows.withColumn(BATCH_COLUMN, F.lit(tag))
         # Creates the table where it is missing, so that the deletion finds it.
         append(rows.sparkSession.createDataFrame([], tagged.schema), sink.table, "append")
-        delete = f"DELETE FROM {sink.table} WHERE {BATCH_COLUMN} = ?"  # noqa: S608 - see above
+        jvm: Any = rows.sparkSession._jvm
+        dialect = jvm.org.apache.spark.sql.jdbc.JdbcDialects.get(sink.url)
+        column = dialect.quoteIdentifier(BATCH_COLUMN)
+        delete = f"DELETE FROM {sink.table} WHERE {column} = ?"  # noqa: S608 - see above
         _execute(rows, sink, properties, [(delete, tag)])
         append(tagged, sink.table, "append")
 

@@ -1,0 +1,263 @@
+"""The driver as a process: this project's broker and ZooKeeper before it, Parquet behind it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from odradek.zk import consumers
+from odradek_spark import show
+from tests.support import broker
+from tests.support.broker import wait_until
+from tests.support.spark_jars import connector_jars
+from tests.support.zookeeper import free_port
+
+pytestmark = pytest.mark.timeout(400)
+
+PATIENCE_S = 180
+
+# Kills the driver when the sink has batch 1 and nothing is committed of it.
+CRASHING_DRIVER = """
+import os, signal
+from odradek_spark import sinks
+open_sink = sinks.open_sink
+
+def open_crashing(sink, context):
+    write = open_sink(sink, context)
+    def write_and_die(rows, batch_id):
+        write(rows, batch_id)
+        if batch_id == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+    return write_and_die
+
+sinks.open_sink = open_crashing
+from odradek_spark.__main__ import main
+main()
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[broker.Cluster]:
+    with broker.Cluster(tmp_path_factory.mktemp("cluster")) as running:
+        yield running
+
+
+class Driver:
+    """One group's driver, its folder /data and the topic it reads, both named after the group."""
+
+    def __init__(self, cluster: broker.Cluster, folder: Path, group: str) -> None:
+        self.cluster = cluster
+        self.group = group
+        self.data = folder / "data"
+        self.data.mkdir()
+        self.out = self.data / "out"
+        self.port = free_port()
+        self.log = folder / "driver.log"
+        self._job = folder / "job.json"
+        self._process: subprocess.Popen[bytes] | None = None
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+        for future in admin.create_topics([NewTopic(group, 2, 1)]).values():
+            future.result()
+
+    def start(self, program: str | None = None, **job: Any) -> None:
+        document = {
+            "group": self.group,
+            "bootstrap": self.cluster.bootstrap,
+            "zookeeper": self.cluster.zookeeper.connect,
+            "topics": [self.group],
+            "metricsPort": self.port,
+            "job": {
+                "trigger": "500ms",
+                "schema": "n int",
+                "sql": f"select n, _partition, _offset from `{self.group}`",
+                "sink": {"parquet": {"path": str(self.out)}},
+                **job,
+            },
+        }
+        self._job.write_text(json.dumps(document))
+        jars = ",".join(str(jar) for jar in connector_jars())
+        environment = {
+            **os.environ,
+            "PYSPARK_SUBMIT_ARGS": f"--jars {jars} pyspark-shell",
+            "PYSPARK_PYTHON": sys.executable,
+            "ODRADEK_JOB": str(self._job),
+            "ODRADEK_SPARK_MASTER": "local[2]",
+            "ODRADEK_DATA": str(self.data),
+            "ODRADEK_SESSION_TIMEOUT_MS": "2000",
+            "POD_NAME": "driver",
+        }
+        arguments = ["-m", "odradek_spark"] if program is None else ["-c", program]
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, *arguments],
+                env=environment,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def wait(self) -> int:
+        assert self._process is not None
+        return self._process.wait(PATIENCE_S)
+
+    def terminate(self) -> int:
+        assert self._process is not None
+        self._process.terminate()
+        return self.wait()
+
+    def kill(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            # The JVM is in the group, too.
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+    def produce(self, numbers: range) -> None:
+        producer = Producer({"bootstrap.servers": self.cluster.bootstrap, "acks": "all"})
+        failures: list[object] = []
+        for number in numbers:
+            producer.produce(
+                self.group,
+                key=str(number),
+                value=json.dumps({"n": number}),
+                on_delivery=lambda error, _: failures.append(error) if error else None,
+            )
+        assert producer.flush(60) == 0
+        assert failures == []
+
+    def get(self, path: str) -> str:
+        with contextlib.suppress(OSError):
+            address = f"http://127.0.0.1:{self.port}{path}"
+            with urllib.request.urlopen(address, timeout=5) as answer:
+                return str(answer.read().decode())
+        return ""
+
+    def committed(self) -> int:
+        """Return the sum of the group's offsets in ZooKeeper."""
+        with self.cluster.zookeeper.client() as client:
+            paths = [consumers.offset_path(self.group, self.group, number) for number in (0, 1)]
+            return sum(int(client.get(path)[0]) for path in paths if client.exists(path))
+
+    def await_committed(self, count: int) -> None:
+        def reached() -> bool:
+            assert self._process is not None
+            assert self._process.poll() is None, self.log.read_text()[-3000:]
+            return self.committed() == count
+
+        wait_until(reached, f"{count} records are committed", PATIENCE_S)
+
+    def registered(self) -> list[str]:
+        """Return every ephemeral name that the group's members have."""
+        with self.cluster.zookeeper.client() as client:
+            found = list(client.get_children(consumers.consumer_ids_path(self.group)))
+            return found + client.get_children(consumers.owners_path(self.group, self.group))
+
+    def rows(self) -> list[int]:
+        """Return the numbers in the result, each as often as it is there."""
+        names, rows = show.read(self.out)
+        return sorted(row[names.index("n")] for row in rows)
+
+    def last_line(self) -> str:
+        return self.log.read_text().splitlines()[-1]
+
+
+@pytest.fixture
+def driver(cluster: broker.Cluster, tmp_path: Path) -> Iterator[Callable[[str], Driver]]:
+    made: list[Driver] = []
+
+    def make(group: str) -> Driver:
+        made.append(Driver(cluster, tmp_path, group))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.kill()
+
+
+def test_crash_between_sink_and_commit_replays_the_batch_and_nothing_is_lost_or_doubled(
+    driver: Callable[[str], Driver],
+) -> None:
+    one = driver("crash-1")
+    one.produce(range(100))
+    one.start(CRASHING_DRIVER)
+    one.await_committed(100)
+    one.produce(range(100, 250))
+    assert one.wait() == -signal.SIGKILL
+    # The sink has more than is committed: the crash was where it was meant to be.
+    shown = one.rows()
+    assert len(shown) > one.committed() == 100
+    one.produce(range(250, 300))
+    one.start(trigger="availableNow")
+    assert one.wait() == 0, one.log.read_text()[-3000:]
+    assert one.rows() == list(range(300))
+    assert one.committed() == 300
+    assert one.registered() == []
+    folders = sorted(
+        int(path.name.removeprefix("batch_id=")) for path in one.out.glob("batch_id=*")
+    )
+    assert folders == list(range(len(folders)))
+
+
+def test_query_outlives_a_broker_restart_and_ends_cleanly_when_asked(
+    driver: Callable[[str], Driver],
+) -> None:
+    one = driver("restart-1")
+    one.produce(range(50))
+    one.start()
+    one.await_committed(50)
+    broker_one = next(iter(one.cluster.brokers.values()))
+    broker_one.kill()
+    broker_one.start()
+    one.produce(range(50, 120))
+    one.await_committed(120)
+    lag_line = 'kafka_consumergroup_lag_sum{consumergroup="restart-1",topic="restart-1"} 0.0'
+    current = (
+        'kafka_topic_partition_current_offset{partition="0",topic="restart-1"}',
+        'kafka_topic_partition_current_offset{partition="1",topic="restart-1"}',
+    )
+
+    def measured() -> bool:
+        lines = one.get("/metrics").splitlines()
+        ends = sum(float(line.split()[-1]) for line in lines if line.startswith(current))
+        return lag_line in lines and ends == 120
+
+    wait_until(measured, "the lag is 0 over 120 records", PATIENCE_S)
+    status = json.loads(one.get("/status"))
+    assert (status["state"], status["totalLag"], status["members"]) == ("Running", 0, 1)
+    assert one.terminate() == 0
+    assert one.rows() == list(range(120))
+    assert one.registered() == []
+
+
+def test_group_of_a_living_owner_is_left_alone(driver: Callable[[str], Driver]) -> None:
+    one = driver("owned-1")
+    owner = consumers.owner_path("owned-1", "owned-1", 1)
+    with one.cluster.zookeeper.client() as client:
+        client.create(owner, b"other-0", ephemeral=True, makepath=True)
+        one.start()
+        assert one.wait() == 1
+        assert client.get_children(consumers.consumer_ids_path("owned-1")) == []
+        assert client.get_children(consumers.owners_path("owned-1", "owned-1")) == ["1"]
+    assert one.last_line() == (
+        "odradek-spark: partition owned-1-1 of group owned-1 is owned by other"
+    )
+    assert not one.out.exists()
+
+
+def test_job_without_sense_ends_with_one_line_and_code_2(driver: Callable[[str], Driver]) -> None:
+    one = driver("nonsense-1")
+    one.start(trigger="often")
+    assert one.wait() == 2
+    assert one.log.read_text().startswith("odradek-spark: job.trigger 'often'")
+    assert one.log.read_text().count("\n") == 1
