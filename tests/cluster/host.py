@@ -18,7 +18,6 @@ BUILTIN_PACKAGES = {
     "debian-archive-keyring": "/usr/share/keyrings/debian-archive-keyring.gpg",
     "iproute2": "ip",
     "iptables": "iptables",
-    "kmod": "modprobe",
     "mmdebstrap": "mmdebstrap",
     "openssl": "openssl",
     "procps": "sysctl",

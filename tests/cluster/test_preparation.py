@@ -1,0 +1,105 @@
+"""What is decided before anything is built: mirrors, missing packages, outdated images, volumes."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cluster import buildah, host, images, volumes
+
+
+def sources(apt: Path, name: str, text: str) -> Path:
+    file = apt / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+    return apt
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "deb http://mirror.example/debian bookworm main\n",
+        "deb [signed-by=/usr/share/keyrings/a.gpg] http://mirror.example/debian bookworm main\n",
+        "# deb http://other.example/debian\nTypes: deb\nURIs: http://mirror.example/debian\n",
+    ],
+)
+def test_the_hosts_own_mirror_is_used_in_either_format(tmp_path: Path, text: str) -> None:
+    apt = sources(tmp_path, "sources.list.d/debian.sources", text)
+    assert buildah.debian_mirror(apt) == ["http://mirror.example/debian"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "deb http://mirror.example/ubuntu noble main\n",
+        "deb http://mirror.example/debian-security bookworm-security main\n",
+        "deb-src http://mirror.example/debian bookworm main\n",
+    ],
+)
+def test_an_archive_without_debians_packages_is_no_mirror(tmp_path: Path, text: str) -> None:
+    assert buildah.debian_mirror(sources(tmp_path, "sources.list", text)) == []
+
+
+def test_packages_are_missing_when_their_mark_is() -> None:
+    wanted = {"iproute2": "ip", "openssl": "openssl", "buildah": "buildah"}
+    assert host.missing(wanted, lambda mark: mark == "ip") == ["buildah", "openssl"]
+
+
+@pytest.fixture
+def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> images.Image:
+    monkeypatch.setattr(images, "REPO", tmp_path)
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src/module.py").write_text("x = 1\n")
+    (tmp_path / "Dockerfile").write_text("FROM scratch\n")
+    return images.Image("i", "Dockerfile", ("src",))
+
+
+def test_an_image_is_outdated_when_any_input_changes(image: images.Image, tmp_path: Path) -> None:
+    seen = {images.fingerprint(image, "base")}
+    (tmp_path / "src/module.py").write_text("x = 2\n")
+    seen.add(images.fingerprint(image, "base"))
+    (tmp_path / "src/module.py").chmod(0o755)
+    seen.add(images.fingerprint(image, "base"))
+    (tmp_path / "src/module.py").rename(tmp_path / "src/other.py")
+    seen.add(images.fingerprint(image, "base"))
+    (tmp_path / "Dockerfile").write_text("FROM scratch\nUSER 1\n")
+    seen.add(images.fingerprint(image, "base"))
+    seen.add(images.fingerprint(image, "another base"))
+    assert len(seen) == 6
+
+
+def test_byte_code_does_not_outdate_an_image(image: images.Image, tmp_path: Path) -> None:
+    before = images.fingerprint(image, "base")
+    (tmp_path / "src/__pycache__").mkdir()
+    (tmp_path / "src/__pycache__/module.pyc").write_bytes(b"\0")
+    assert images.fingerprint(image, "base") == before
+
+
+def test_every_image_has_its_dockerfile_and_inputs() -> None:
+    for each in images.IMAGES:
+        for name in (each.dockerfile, *each.inputs):
+            assert (images.REPO / name).exists(), name
+
+
+def test_only_released_volumes_of_ours_are_emptied_and_offered_again() -> None:
+    def listed(name: str, phase: str, storage: str = volumes.STORAGE_CLASS) -> dict[str, object]:
+        item = volumes.volume("node2", 1, f"/volumes/{name}")
+        item["metadata"]["name"] = name
+        item["spec"]["storageClassName"] = storage
+        return {**item, "status": {"phase": phase}}
+
+    items = [listed("a", "Released"), listed("b", "Bound"), listed("c", "Available")]
+    items.append(listed("d", "Released", "other"))
+    calls: list[tuple[str, ...]] = []
+    emptied: list[tuple[str, str]] = []
+
+    def kubectl(*words: str) -> str:
+        calls.append(words)
+        return json.dumps({"items": items})
+
+    def empty(node: str, directory: str) -> None:
+        emptied.append((node, directory))
+
+    assert volumes.renew(kubectl, empty) == ["a"]
+    assert emptied == [("node2", "/volumes/a")]
+    assert [words[:3] for words in calls[1:]] == [("patch", "persistentvolume", "a")]
