@@ -29,11 +29,12 @@ LOGS = "at timestamp, component string"
 
 def raw(spark: SparkSession, *values: str | None, topic: str = "cluster-logs") -> DataFrame:
     """Return records as Spark's Kafka source gives them."""
-    text = """select cast('k' as binary) as key, cast(value as binary) as value, :topic as topic,
+    text = """select cast('k' as binary) as key, cast(nullif(value, '') as binary) as value,
+                     :topic as topic,
                      0 as partition, cast(position as bigint) as offset,
                      timestamp'2026-11-21 09:30:00' as timestamp
               from (select posexplode(:values) as (position, value))"""
-    return spark.sql(text, args={"topic": topic, "values": list(values)})
+    return spark.sql(text, args={"topic": topic, "values": [value or "" for value in values]})
 
 
 def line(at: str, component: str) -> str:
