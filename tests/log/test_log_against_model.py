@@ -211,6 +211,6 @@ class LogMachine(RuleBasedStateMachine):
 
 
 LogMachine.TestCase.settings = settings(
-    max_examples=60, stateful_step_count=30, deadline=None, print_blob=True
+    max_examples=40, stateful_step_count=30, deadline=None, print_blob=True
 )
 TestLogAgainstModel = LogMachine.TestCase

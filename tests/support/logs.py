@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from odradek.config import TopicConfig
+from odradek.log import batch as batches
 from odradek.log import records, recovery
 from odradek.log.log import Log
 from odradek.log.reading import ReadableLog, Surroundings
@@ -98,17 +99,15 @@ def read_all(log: Log, offset: int | None = None, max_bytes: int = 1 << 20) -> l
             return found
         with piece.region as region:
             data = region.read()
-        for record in whole_records(data):
-            if record.offset >= offset:
-                found.append(record)
-        assert found, "a read that returns bytes returns at least one whole batch"
-        offset = found[-1].offset + 1
+        headers = [header for _, header in batches.scan(data)]
+        assert headers, "a read that returns bytes returns at least one whole batch"
+        found += [record for record in whole_records(data) if record.offset >= offset]
+        # As consumers do: behind the batch, whose last records compaction may have taken.
+        offset = headers[-1].last_offset + 1
 
 
 def whole_records(data: bytes) -> list[records.Record]:
     """Records of the whole batches in `data`; a cut-off last batch is left out as clients do."""
-    from odradek.log import batch as batches
-
     found: list[records.Record] = []
     for position, header in batches.scan(data):
         batches.check_crc(data, position, header)

@@ -22,9 +22,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from odradek.config import BrokerConfig, TopicConfig
-from odradek.log import checkpoints, recovery
+from odradek.log import checkpoints, cleaner, recovery
+from odradek.log.batch import CorruptBatchError
 from odradek.log.checkpoints import CorruptCheckpointError, Meta
-from odradek.log.files import DiskThreads, fsync_path, remove_tree, write_atomically
+from odradek.log.files import (
+    DiskThreads,
+    FileRetiredError,
+    fsync_path,
+    remove_tree,
+    write_atomically,
+)
 from odradek.log.log import Log
 from odradek.log.reading import ReadableLog, Surroundings
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -92,7 +99,8 @@ class LogManager:
         self._lock = threading.Lock()
         self._creation_lock = threading.Lock()
         self._doomed: list[tuple[float, str]] = []
-        self._due = dict.fromkeys(("retention", "checkpoint", "idle", "expiry"), 0.0)
+        self._throttle = cleaner.Throttle(config.log_cleaner_io_max_bytes_per_second)
+        self._due = dict.fromkeys(("retention", "checkpoint", "idle", "expiry", "clean"), 0.0)
 
     # -- start ----------------------------------------------------------------------------------
 
@@ -410,12 +418,63 @@ class LogManager:
         self._remove_doomed(now)
         if self._is_due("retention", now, config.log_retention_check_interval_ms / 1000):
             self._each(logs, Log.apply_retention)
+        if config.log_cleaner_enable and self._is_due(
+            "clean", now, config.log_cleaner_backoff_ms / 1000
+        ):
+            self.clean_dirtiest()
         if self._is_due("idle", now, _IDLE_INTERVAL_S):
             self._each(logs, Log.release_idle)
         if self._is_due("expiry", now, _PRODUCER_EXPIRY_INTERVAL_S):
             self._each(logs, Log.expire_producers)
         if self._is_due("checkpoint", now, config.log_flush_offset_checkpoint_interval_ms / 1000):
             self.write_checkpoints()
+
+    def clean_dirtiest(self) -> Log | None:
+        """Compact the partition that needs it most; None when none does."""
+        now_ms = self._surroundings.now_ms()
+        best: tuple[tuple[bool, float], Log, Directory, cleaner.Dirty] | None = None
+        for directory in self._online():
+            firsts = self._checkpoint(directory, checkpoints.CLEANER_OFFSETS)
+            for key, log in self._of(directory).items():
+                if "compact" not in log.config.cleanup_policy or log.failure or log.closed:
+                    continue
+                try:
+                    dirty = cleaner.dirty_range(log, firsts.get(key, 0), now_ms)
+                except (FileRetiredError, CorruptBatchError):
+                    continue
+                urgency = dirty.overdue, dirty.ratio
+                if cleaner.is_due(log, dirty) and (best is None or urgency > best[0]):
+                    best = urgency, log, directory, dirty
+        if best is None:
+            return None
+        _, log, directory, dirty = best
+        self._clean(log, directory, dirty)
+        return log
+
+    def _clean(self, log: Log, directory: Directory, dirty: cleaner.Dirty) -> None:
+        max_keys = self.config.log_cleaner_dedupe_buffer_size // cleaner.BYTES_PER_KEY
+        try:
+            end = cleaner.clean(log, dirty, max_keys, self._throttle)
+        except FileRetiredError:
+            return  # deleted or truncated under our hands
+        except (CorruptBatchError, KafkaError) as error:
+            logger.error("%s-%d cannot be compacted: %s", log.topic, log.partition, error)
+            return
+        except OSError as error:
+            self._directory_failed(directory, error)
+            return
+        self._note_cleaned(log, directory, end)
+
+    def _note_cleaned(self, log: ReadableLog, directory: Directory, end: int) -> None:
+        """Write where the dirty part of a log begins now."""
+        offsets = self._checkpoint(directory, checkpoints.CLEANER_OFFSETS)
+        offsets[log.topic, log.partition] = end
+        known = self._of(directory)
+        self._write_offsets(
+            directory,
+            checkpoints.CLEANER_OFFSETS,
+            {key: offset for key, offset in offsets.items() if key in known},
+        )
 
     def _is_due(self, task: str, now: float, interval_s: float) -> bool:
         if now < self._due[task]:
@@ -428,7 +487,9 @@ class LogManager:
         for log in logs:
             try:
                 work(log)
-            except KafkaError as error:
+            except FileRetiredError:
+                continue  # truncated or deleted under our hands: nothing is left to do
+            except (KafkaError, CorruptBatchError) as error:
                 logger.warning("%s-%d: %s", log.topic, log.partition, error)
 
     @staticmethod
@@ -458,10 +519,14 @@ class LogManager:
                 self._directory_failed(directory, error)
 
     def _log_truncated(self, log: ReadableLog) -> None:
+        """Lower a log's checkpoints before what they speak of is written anew."""
         parent = os.path.dirname(log.directory)
         for directory in self._online():
             if directory.path == parent:
                 self._write_checkpoints(directory)
+                cleaned = self._checkpoint(directory, checkpoints.CLEANER_OFFSETS)
+                if cleaned.get((log.topic, log.partition), 0) > log.log_end_offset:
+                    self._note_cleaned(log, directory, log.log_end_offset)
 
     def _directory_failed(self, directory: Directory, error: OSError) -> None:
         if directory.failure is not None:

@@ -63,6 +63,23 @@ def encode(records: Sequence[Record], options: BatchOptions = _PLAIN) -> bytes:
     return batch.seal(header, compression.compress(options.codec, body))
 
 
+def rebuild(header: Header, kept: Sequence[Record]) -> tuple[bytes, Header]:
+    """Return the batch of `header` with only `kept` of its records, and its new header.
+
+    Offsets, timestamps of records, producer fields and the last offset stay what they were; without
+    records it is an empty batch, as compaction leaves it.
+    """
+    body = bytearray()
+    for record in kept:
+        _put_record(body, record, header.base_offset, header.first_timestamp)
+    newest = header.max_timestamp
+    if kept and not header.is_log_append_time:
+        newest = max(record.timestamp for record in kept)
+    payload = compression.compress(header.codec, body) if kept else b""
+    data = batch.seal(header._replace(record_count=len(kept), max_timestamp=newest), payload)
+    return data, batch.parse(data)
+
+
 def make(
     values: Iterable[tuple[bytes | None, bytes | None]],
     timestamp: int,

@@ -10,6 +10,7 @@ An index that proves wrong is rebuilt from the log on the spot. `recover` is the
 crash: it computes every checksum and cuts the file behind the last valid batch.
 """
 
+import contextlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -318,12 +319,13 @@ class Segment:
         return self._max_timestamp
 
     def _load_max_timestamp(self) -> None:
-        """From the last time index entry, and the batches behind it."""
+        """From the last time index entry, and the batches behind it up to the first damaged one."""
         self._checked_indexes()
         newest, newest_offset = self.time_index.last()
-        for _, header in self.scan(self.index.lookup(newest_offset) if self.size else 0):
-            if header.max_timestamp > newest:
-                newest, newest_offset = header.max_timestamp, header.last_offset
+        with contextlib.suppress(CorruptBatchError):
+            for _, header in self.scan(self.index.lookup(newest_offset) if self.size else 0):
+                if header.max_timestamp > newest:
+                    newest, newest_offset = header.max_timestamp, header.last_offset
         self._max_timestamp, self.offset_of_max_timestamp = newest, newest_offset
 
     def first_timestamp(self) -> int:

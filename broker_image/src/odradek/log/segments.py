@@ -139,8 +139,9 @@ class SegmentedLog(ReadableLog):
         rewritten.
         """
         self._high_watermark = min(self._high_watermark, end)
-        if self.recovery_point > end:
-            self.recovery_point = end
+        lowered = self.recovery_point > end
+        self.recovery_point = min(self.recovery_point, end)
+        if lowered or "compact" in self.config.cleanup_policy:
             self._surroundings.on_truncate(self)
 
     def _delete_now(self, segment: Segment) -> None:
@@ -247,3 +248,27 @@ class SegmentedLog(ReadableLog):
             self._deleted = [entry for entry in self._deleted if entry[0] > now]
             for segment in due:
                 self._delete_now(segment)
+
+    def replace_segments(
+        self, old: Sequence[Segment], copy: Segment, suffix: str, complete_suffix: str
+    ) -> bool:
+        """Put a compacted, durable `copy` in the place of neighbouring segments.
+
+        The copy is renamed from `suffix` to `complete_suffix`, which recovery takes as finished,
+        and then to its own name. False when one of the old segments is gone; nothing changed then.
+        """
+        with self._append_lock, self._storage():
+            first = next(
+                (number for number, each in enumerate(self._segments) if each is old[0]), -1
+            )
+            if first < 0 or self._segments[first : first + len(old)] != list(old):
+                return False
+            copy.rename_suffix(suffix, complete_suffix)
+            files.fsync_path(self.directory)
+            with self._state_lock:
+                self._segments[first : first + len(old)] = [copy]
+                self._bases[first : first + len(old)] = [copy.base_offset]
+            self.schedule_delete(old)
+            copy.rename_suffix(complete_suffix, "")
+            files.fsync_path(self.directory)
+            return True

@@ -1,0 +1,86 @@
+"""`odradek log dump` and `odradek log verify` tell what is in files, and what is wrong with
+them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from odradek.config import TopicConfig
+from odradek.log.dump import commands
+from tests.support.logs import START_MS, Partition, batch
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    partition = Partition(
+        tmp_path / "topic-0", TopicConfig(segment_bytes=900, index_interval_bytes=50)
+    )
+    log = partition.open(clean=True)
+    for number in range(30):
+        data = batch(
+            b"value%d" % number,
+            timestamp=START_MS + number,
+            codec=number % 5,
+            producer_id=3,
+            producer_epoch=0,
+            base_sequence=number,
+        )
+        log.append_as_leader(data, number // 10)
+    partition.close(log)
+    return tmp_path / "topic-0"
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(commands, [str(one) for one in arguments])
+
+
+def test_dump_shows_every_batch_record_entry_and_producer(folder: Path) -> None:
+    result = run("dump", "--records", folder)
+    assert result.exit_code == 0
+    assert result.output.count("  offsets ") == 30
+    for number in range(30):
+        assert f"    {number} {START_MS + number} key b'k' value b'value{number}'" in result.output
+    assert "  epoch 2 from offset 20" in result.output
+    assert "  producer 3 epoch 0 last sequence 29" in result.output
+    assert "  timestamp " in result.output
+    assert " position " in result.output
+
+
+def test_verify_finds_a_closed_log_sound(folder: Path) -> None:
+    result = run("verify", folder)
+    assert (result.exit_code, result.output) == (0, "sound\n")
+
+
+@pytest.mark.parametrize("suffix", [".log", ".index", ".timeindex", ".snapshot"])
+def test_verify_finds_a_flipped_bit(folder: Path, suffix: str) -> None:
+    path = sorted(folder.glob("*" + suffix))[0]
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 0x40
+    path.write_bytes(data)
+    result = run("verify", folder)
+    assert result.exit_code == 1
+    assert path.name in result.output
+
+
+def test_verify_finds_a_torn_tail(folder: Path) -> None:
+    path = sorted(folder.glob("*.log"))[-1]
+    path.write_bytes(path.read_bytes()[:-1])
+    result = run("verify", path)
+    assert result.exit_code == 1
+    assert "cut off" in result.output
+
+
+@pytest.mark.parametrize("name", ["missing", "notes.txt", "empty", "abc.log"])
+def test_a_path_that_is_no_log_is_one_line_and_exit_2(tmp_path: Path, name: str) -> None:
+    (tmp_path / "notes.txt").write_text("hello")
+    (tmp_path / "abc.log").write_text("hello")
+    (tmp_path / "empty").mkdir()
+    for command in ("dump", "verify"):
+        result = run(command, tmp_path / name)
+        assert result.exit_code == 2
+        assert result.stderr.count("\n") == 1
+        assert result.stdout == ""
