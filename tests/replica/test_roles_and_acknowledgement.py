@@ -117,8 +117,9 @@ async def settle(broker: Replicas, change: object) -> None:
     writer = broker.manager.isr_writer
     running = asyncio.create_task(writer.run())
     writer.submit(change)  # type: ignore[arg-type]
-    while broker.manager.partitions[KEY].isr.pending is not None:  # noqa: ASYNC110 no event tells
+    while broker.manager.partitions[KEY].isr.pending is not None and not running.done():
         await asyncio.sleep(0.001)
+    assert not running.done(), running.exception()
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
 
@@ -339,5 +340,5 @@ async def test_deleted_replica_is_unknown_afterwards(broker: Replicas) -> None:
         )
     )
     assert (error, errors) == (ErrorCode.NONE, {KEY: ErrorCode.NONE})
-    assert not folder.exists()  # noqa: ASYNC240 a look at a test's folder
+    assert not folder.exists()
     assert (await fetch(broker, 0)).error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -56,7 +56,7 @@ class FakeSession:
 
 
 def _stat(version: int) -> Stat:
-    return Stat(version=version, cversion=0, czxid=0, mzxid=0, owner=0, children=0)
+    return Stat(version=version, cversion=0, czxid=0, mzxid=0, owner=0, children=0, created_ms=0)
 
 
 @dataclass

@@ -104,9 +104,8 @@ class IsrWriter:
         except BadVersionError:
             # A write of ours whose answer was lost also lands here.
             data, stat = await self._session.get(path)
-            if stat.version == known_version + 1 and znodes.decode_state(path, data) == state:
-                return int(stat.version)
-            return None
+            ours = stat.version == known_version + 1 and data == znodes.encode_state(state)
+            return int(stat.version) if ours else None
         return int(stat.version)
 
     def _finish(self, change: IsrChange, version: int | None) -> None:

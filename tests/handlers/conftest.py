@@ -1,0 +1,39 @@
+"""A broker's parts around a replica manager on real logs, for handlers called directly."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from random import Random
+from types import SimpleNamespace
+
+import pytest
+
+from odradek.handlers.context import Broker
+from odradek.handlers.producers import ProducerIds
+from odradek.metrics import BrokerMetrics
+from tests.support.replicas import Replicas
+
+
+@pytest.fixture
+async def replicas(tmp_path: Path) -> AsyncIterator[Replicas]:
+    async with Replicas(tmp_path) as built:
+        yield built
+
+
+@pytest.fixture
+def broker(replicas: Replicas) -> Broker:
+    """Broker 1, which is not controller and has been told nothing."""
+    return Broker(
+        config=replicas.config,
+        cluster_id="the-cluster",
+        replicas=replicas.manager,
+        metadata=replicas.metadata,
+        session=replicas.session,  # type: ignore[arg-type]
+        controller=SimpleNamespace(active=False),  # type: ignore[arg-type]
+        registration=SimpleNamespace(epoch=100),
+        producer_ids=ProducerIds(replicas.session, 1),  # type: ignore[arg-type]
+        groups=None,  # type: ignore[arg-type]
+        metrics=BrokerMetrics(),
+        random=Random(1),
+    )

@@ -1,0 +1,137 @@
+"""Metadata answers: from what the controller told, for the listener and the version that asked."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+
+import pytest
+
+from odradek.handlers import control, metadata
+from odradek.handlers.context import Broker, Call
+from odradek.protocol import codec
+from odradek.protocol.errors import ErrorCode
+from odradek.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+)
+from tests.support.control import state, update
+
+
+async def ask(
+    broker: Broker, *names: str, version: int = 9, listener: str = "PLAINTEXT", create: bool = False
+) -> MetadataResponse:
+    request = MetadataRequest(
+        topics=[MetadataRequestTopic(name=name) for name in names] if names else None,
+        allow_auto_topic_creation=create,
+    )
+    data = await metadata.metadata(broker, request, Call(version, "c", listener, "h"))
+    return codec.decode(MetadataResponse, version, data)[0]
+
+
+async def tell(broker: Broker, request: object) -> object:
+    return await control.update_metadata(
+        broker,
+        request,  # type: ignore[arg-type]
+        Call(4, "c", "PLAINTEXT", "h"),
+    )
+
+
+async def test_answer_tells_brokers_controller_leader_epoch_and_sets(broker: Broker) -> None:
+    await tell(broker, update(state(leader=2)))
+    found = await ask(broker, "orders")
+    assert [(b.node_id, b.host, b.port) for b in found.brokers] == [
+        (1, "host-1", 9001),
+        (2, "host-2", 9002),
+    ]
+    assert (found.cluster_id, found.controller_id) == ("the-cluster", 1)
+    part = found.topics[0].partitions[0]
+    assert (part.leader_id, part.leader_epoch, part.error_code) == (2, 3, 0)
+    assert (part.replica_nodes, part.isr_nodes, part.offline_replicas) == ([1, 2], [1, 2], [])
+
+
+async def test_partition_whose_leader_is_gone_has_no_leader(broker: Broker) -> None:
+    await tell(broker, update(state(leader=2), brokers=(1,)))
+    part = (await ask(broker, "orders")).topics[0].partitions[0]
+    assert (part.error_code, part.leader_id) == (ErrorCode.LEADER_NOT_AVAILABLE, -1)
+    assert part.offline_replicas == [2]
+
+
+@pytest.mark.parametrize(
+    ("version", "error"), [(5, ErrorCode.LEADER_NOT_AVAILABLE), (6, ErrorCode.LISTENER_NOT_FOUND)]
+)
+async def test_leader_without_the_listener_that_was_asked_is_told_apart_since_version_6(
+    broker: Broker, version: int, error: ErrorCode
+) -> None:
+    await tell(broker, update(state(leader=1)))
+    found = await ask(broker, "orders", version=version, listener="INTERNAL")
+    assert [b.node_id for b in found.brokers] == [2]
+    assert found.topics[0].partitions[0].error_code == error
+
+
+async def test_version_0_hides_dead_replicas_and_says_so(broker: Broker) -> None:
+    await tell(broker, update(state(leader=1), brokers=(1,)))
+    part = (await ask(broker, "orders", version=0)).topics[0].partitions[0]
+    assert (part.error_code, part.replica_nodes) == (ErrorCode.REPLICA_NOT_AVAILABLE, [1])
+    later = (await ask(broker, "orders", version=1)).topics[0].partitions[0]
+    assert (later.error_code, later.replica_nodes) == (ErrorCode.NONE, [1, 2])
+
+
+async def test_unknown_and_impossible_names_have_their_codes(broker: Broker) -> None:
+    await tell(broker, update())
+    assert (await ask(broker, "none")).topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert (await ask(broker, "a/b")).topics[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
+async def test_topic_is_not_created_where_the_broker_forbids_it(broker: Broker) -> None:
+    strict = dataclasses.replace(
+        broker, config=dataclasses.replace(broker.config, auto_create_topics_enable=False)
+    )
+    await tell(strict, update())
+    found = await ask(strict, "none", create=True)
+    assert found.topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+async def test_kept_answer_ends_with_the_next_change(broker: Broker) -> None:
+    await tell(broker, update(state(leader=1)))
+    assert (await ask(broker, "orders")).topics[0].partitions[0].leader_id == 1
+    await tell(broker, update(state(leader=2)))
+    assert (await ask(broker, "orders")).topics[0].partitions[0].leader_id == 2
+
+
+async def test_deleted_topic_is_unknown_and_its_waiters_are_told(broker: Broker) -> None:
+    await tell(broker, update(state()))
+    waiting = asyncio.create_task(broker.metadata.wait_until_gone("orders", 60_000))
+    await asyncio.sleep(0)
+    await tell(broker, update(state(leader=-2)))
+    assert await waiting
+    assert (await ask(broker, "orders")).topics[0].error_code == (
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    )
+
+
+async def test_waiting_for_leaders_ends_when_the_last_partition_has_one(broker: Broker) -> None:
+    await tell(broker, update(state(index=0), state(index=1, leader=-1)))
+    waiting = asyncio.create_task(broker.metadata.wait_for_leaders("orders", 2, 60_000))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    assert broker.metadata.leaderless() == 1
+    await tell(broker, update(state(index=1)))
+    assert await waiting
+    assert not await broker.metadata.wait_for_leaders("orders", 3, 1)
+
+
+async def test_update_of_an_old_controller_changes_nothing(broker: Broker) -> None:
+    await tell(broker, update(state(), epoch=5))
+    refused = await tell(broker, update(state(leader=2), epoch=4))
+    assert refused.error_code == ErrorCode.STALE_CONTROLLER_EPOCH  # type: ignore[attr-defined]
+    assert (await ask(broker, "orders")).topics[0].partitions[0].leader_id == 1
+
+
+async def test_update_for_a_former_registration_is_refused(broker: Broker) -> None:
+    request = update(state())
+    request.broker_epoch = 99
+    refused = await tell(broker, request)
+    assert refused.error_code == ErrorCode.STALE_BROKER_EPOCH  # type: ignore[attr-defined]
+    assert not broker.metadata.topics

@@ -1,0 +1,195 @@
+"""ListOffsets and its oldest version, DeleteRecords, epochs, and producer ids."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from odradek.handlers import offsets, producers
+from odradek.handlers.context import Broker, Call
+from odradek.log.batch import Origin
+from odradek.protocol.errors import ErrorCode
+from odradek.protocol.messages.offsets import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+from odradek.protocol.messages.producers import InitProducerIdRequest, InitProducerIdResponse
+from odradek.zk import znodes
+from tests.support import logs
+from tests.support.replicas import KEY, Replicas
+
+BLOCK = znodes.PRODUCER_ID_BLOCK_PATH
+
+
+def call(version: int) -> Call:
+    return Call(version, "c", "PLAINTEXT", "h")
+
+
+async def list_one(
+    broker: Broker, timestamp: int, version: int = 5, replica: int = -1, most: int = 1
+) -> ListOffsetsPartitionResponse:
+    part = ListOffsetsPartition(
+        partition_index=KEY.partition, timestamp=timestamp, max_num_offsets=most
+    )
+    request = ListOffsetsRequest(
+        replica_id=replica, topics=[ListOffsetsTopic(name=KEY.topic, partitions=[part])]
+    )
+    answer = await offsets.list_offsets(broker, request, call(version))
+    return answer.topics[0].partitions[0]
+
+
+async def append(replicas: Replicas, count: int = 1, acks: int = 1) -> None:
+    for number in range(count):
+        data = logs.batch(b"v", timestamp=logs.START_MS + number * 1000)
+        outcomes = await replicas.manager.append([(KEY, data)], acks, 0, Origin.CLIENT)
+        assert outcomes[0].error is ErrorCode.NONE
+
+
+async def test_end_is_the_high_watermark_for_consumers_and_the_log_end_for_followers(
+    broker: Broker, replicas: Replicas
+) -> None:
+    await replicas.lead(isr=(1, 2), replicas=(1, 2))
+    await append(replicas, 3)
+    assert (await list_one(broker, -1)).offset == 0
+    assert (await list_one(broker, -1, replica=2)).offset == 3
+    assert (await list_one(broker, -2)).offset == 0
+
+
+@pytest.mark.parametrize(
+    ("version", "error"), [(4, ErrorCode.LEADER_NOT_AVAILABLE), (5, ErrorCode.OFFSET_NOT_AVAILABLE)]
+)
+async def test_end_is_not_told_until_the_new_leader_knows_what_is_committed(
+    broker: Broker, replicas: Replicas, version: int, error: ErrorCode
+) -> None:
+    await replicas.lead(isr=(1, 2), replicas=(1, 2))
+    await append(replicas, 3)
+    await replicas.lead(isr=(1, 2), replicas=(1, 2), epoch=1)
+    assert (await list_one(broker, -1, version)).error_code == error
+
+
+async def test_timestamp_finds_the_first_record_not_older(
+    broker: Broker, replicas: Replicas
+) -> None:
+    await replicas.lead()
+    await append(replicas, 5)
+    found = await list_one(broker, logs.START_MS + 1500)
+    assert (found.offset, found.timestamp, found.leader_epoch) == (2, logs.START_MS + 2000, 0)
+    assert (await list_one(broker, logs.START_MS + 9000)).offset == -1
+
+
+async def test_timestamp_lookup_does_not_reach_beyond_the_high_watermark(
+    broker: Broker, replicas: Replicas
+) -> None:
+    await replicas.lead(isr=(1, 2), replicas=(1, 2))
+    await append(replicas, 2)
+    assert (await list_one(broker, logs.START_MS)).offset == -1
+
+
+async def test_version_0_lists_segment_starts_and_the_end_newest_first(
+    broker: Broker, replicas: Replicas
+) -> None:
+    await replicas.lead()
+    await append(replicas, 2)
+    replicas.manager.partitions[KEY].log.roll()
+    await append(replicas, 2)
+    assert (await list_one(broker, -1, 0, most=9)).old_style_offsets == [4, 2, 0]
+    assert (await list_one(broker, -1, 0, most=1)).old_style_offsets == [4]
+    assert (await list_one(broker, -2, 0, most=9)).old_style_offsets == [0]
+    assert (await list_one(broker, 1, 0, most=9)).old_style_offsets == []
+
+
+async def test_partition_that_is_led_elsewhere_is_told(broker: Broker, replicas: Replicas) -> None:
+    assert (await list_one(broker, -1)).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    await replicas.take(leader=2, isr=(1, 2), replicas=(1, 2))
+    assert (await list_one(broker, -1)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+async def delete_before(broker: Broker, offset: int) -> tuple[int, int]:
+    part = DeleteRecordsPartition(partition_index=KEY.partition, offset=offset)
+    answer = await offsets.delete_records(
+        broker,
+        DeleteRecordsRequest(
+            topics=[DeleteRecordsTopic(name=KEY.topic, partitions=[part])], timeout_ms=0
+        ),
+        call(1),
+    )
+    one = answer.topics[0].partitions[0]
+    return one.error_code, one.low_watermark
+
+
+async def test_deleted_records_move_the_start_up_to_the_high_watermark(
+    broker: Broker, replicas: Replicas
+) -> None:
+    await replicas.lead()
+    await append(replicas, 4)
+    assert await delete_before(broker, 2) == (ErrorCode.NONE, 2)
+    assert (await list_one(broker, -2)).offset == 2
+    assert await delete_before(broker, 5) == (ErrorCode.OFFSET_OUT_OF_RANGE, -1)
+    assert await delete_before(broker, -1) == (ErrorCode.NONE, 4)
+
+
+async def test_epoch_ends_are_those_of_the_leaders_log(broker: Broker, replicas: Replicas) -> None:
+    await replicas.lead()
+    await append(replicas, 3)
+    await replicas.lead(epoch=4)
+    await append(replicas, 2)
+
+    async def end_of(epoch: int, current: int = -1) -> tuple[int, int, int]:
+        part = OffsetForLeaderPartition(
+            partition=KEY.partition, current_leader_epoch=current, leader_epoch=epoch
+        )
+        topic = OffsetForLeaderTopic(topic=KEY.topic, partitions=[part])
+        answer = await offsets.offset_for_leader_epoch(
+            broker, OffsetForLeaderEpochRequest(topics=[topic]), call(2)
+        )
+        one = answer.topics[0].partitions[0]
+        return one.error_code, one.leader_epoch, one.end_offset
+
+    assert await end_of(0) == (0, 0, 3)
+    assert await end_of(2) == (0, 0, 3)
+    assert await end_of(4) == (0, 4, 5)
+    assert await end_of(9) == (0, -1, -1)
+    assert (await end_of(0, current=3))[0] == ErrorCode.FENCED_LEADER_EPOCH
+    assert (await end_of(0, current=5))[0] == ErrorCode.UNKNOWN_LEADER_EPOCH
+
+
+async def init(broker: Broker) -> InitProducerIdResponse:
+    return await producers.init_producer_id(
+        broker, InitProducerIdRequest(transaction_timeout_ms=1), call(1)
+    )
+
+
+async def test_ids_rise_and_a_new_block_follows_what_others_took(
+    broker: Broker, replicas: Replicas
+) -> None:
+    taken = znodes.ProducerIdBlock(znodes.BrokerId(7), 0, 999)
+    replicas.session.znodes[BLOCK] = znodes.encode_producer_id_block(taken), 4
+    answers = await asyncio.gather(*(init(broker) for _ in range(1001)))
+    ids = [one.producer_id for one in answers]
+    assert ids == list(range(1000, 2001))
+    last = znodes.decode_producer_id_block(BLOCK, replicas.session.znodes[BLOCK][0])
+    assert last == znodes.ProducerIdBlock(znodes.BrokerId(1), 2000, 2999)
+
+
+async def test_block_that_another_broker_took_meanwhile_is_not_handed_out(
+    broker: Broker, replicas: Replicas
+) -> None:
+    replicas.session.znodes[BLOCK] = b"", 0
+    other = producers.ProducerIds(replicas.session, 2)  # type: ignore[arg-type]
+    mine, theirs = await asyncio.gather(init(broker), other.take())
+    assert mine.producer_id // 1000 != theirs // 1000
+
+
+async def test_without_zookeeper_the_refusal_can_be_retried(
+    broker: Broker, replicas: Replicas
+) -> None:
+    assert (await init(broker)).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
