@@ -14,6 +14,16 @@ from tests.cluster.shell import run
 
 CURVE = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
 DAYS = "3650"
+# Python 3.13 verifies strictly by RFC 5280: an authority says what its key is for, and a certificate
+# names the key that signed it.
+AUTHORITY = ("-addext", "keyUsage=critical,keyCertSign,cRLSign,digitalSignature")
+EXTENSIONS = """\
+basicConstraints=critical,CA:FALSE
+keyUsage=critical,digitalSignature
+extendedKeyUsage=serverAuth,clientAuth
+subjectKeyIdentifier=hash
+authorityKeyIdentifier=keyid
+"""
 
 
 def create_authority(pki: Path) -> None:
@@ -22,7 +32,10 @@ def create_authority(pki: Path) -> None:
         return
     pki.mkdir(parents=True, exist_ok=True, mode=0o700)
     files = ["-keyout", f"{pki}/ca.key", "-out", f"{pki}/ca.crt"]
-    run(["openssl", "req", "-x509", *CURVE, *files, "-subj", "/CN=odradek-cluster", "-days", DAYS])
+    # Python from 3.13 on accepts an authority only with this extension (RFC 5280).
+    usage = ["-addext", "keyUsage=critical,keyCertSign,cRLSign"]
+    name = ["-subj", "/CN=odradek-cluster"]
+    run(["openssl", "req", "-x509", *CURVE, *files, *name, "-days", DAYS, *usage])
     run(["openssl", "genrsa", "-out", f"{pki}/sa.key", "2048"])
     run(["openssl", "rsa", "-in", f"{pki}/sa.key", "-pubout", "-out", f"{pki}/sa.pub"])
 
@@ -34,7 +47,12 @@ def issue(pki: Path, name: str, subject: str, alternatives: str) -> None:
         return
     request, extensions = pki / f"{name}.csr", pki / f"{name}.ext"
     extensions.write_text(
-        f"subjectAltName={alternatives}\nextendedKeyUsage=serverAuth,clientAuth\n"
+        f"subjectAltName={alternatives}\n"
+        "basicConstraints=CA:FALSE\n"
+        "keyUsage=critical,digitalSignature\n"
+        "extendedKeyUsage=serverAuth,clientAuth\n"
+        "subjectKeyIdentifier=hash\n"
+        "authorityKeyIdentifier=keyid\n"
     )
     key = ["-keyout", f"{pki}/{name}.key", "-out", str(request)]
     run(["openssl", "req", *CURVE, *key, "-subj", subject])
