@@ -14,8 +14,8 @@ from tests.cluster.shell import run
 
 CURVE = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
 DAYS = "3650"
-# Python 3.13 verifies strictly by RFC 5280: an authority says what its key is for, and a certificate
-# names the key that signed it.
+# Python 3.13 verifies strictly by RFC 5280: an authority says what its key is for, and a
+# certificate names the key that signed it.
 AUTHORITY = ("-addext", "keyUsage=critical,keyCertSign,cRLSign,digitalSignature")
 EXTENSIONS = """\
 basicConstraints=critical,CA:FALSE
