@@ -312,7 +312,8 @@ class LogManager:
         """Take a partition away at once; its folder is renamed and deleted after
         file.delete.delay.ms.
 
-        Raises OSError when the folder cannot be renamed; its directory is offline then.
+        Raises KafkaError KAFKA_STORAGE_ERROR when the folder cannot be renamed; its directory is
+        offline then.
         """
         key = topic, partition
         with self._lock:
@@ -327,7 +328,7 @@ class LogManager:
             fsync_path(directory.path)
         except OSError as error:
             self._directory_failed(directory, error)
-            raise
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
         due = self._surroundings.monotonic() + log.config.file_delete_delay_ms / 1000
         with self._lock:
             self._doomed.append((due, doomed))
