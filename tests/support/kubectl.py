@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import yaml
+
 Found = TypeVar("Found")
 
 
@@ -52,8 +54,7 @@ class Kubectl:
 
     def apply(self, *manifests: dict[str, Any]) -> None:
         """Apply objects, as a user does with a file."""
-        listed = {"apiVersion": "v1", "kind": "List", "items": manifests}
-        self("apply", "-f", "-", stdin=json.dumps(listed))
+        self("apply", "-f", "-", stdin=yaml.safe_dump_all(manifests))
 
     def condition(self, kind: str, name: str, type_: str = "Ready") -> dict[str, Any]:
         """The condition of that type, {} while there is none for the present generation."""
