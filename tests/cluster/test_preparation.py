@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster import buildah, host, images, volumes
+from tests.cluster import buildah, host, images, settings, volumes
 
 
 def sources(apt: Path, name: str, text: str) -> Path:
@@ -78,7 +78,7 @@ def test_byte_code_does_not_outdate_an_image(image: images.Image, tmp_path: Path
 def test_every_image_has_its_dockerfile_and_inputs() -> None:
     for each in images.IMAGES:
         for name in (each.dockerfile, *each.inputs):
-            assert (images.REPO / name).exists(), name
+            assert (settings.REPO / name).exists(), name
 
 
 def test_only_released_volumes_of_ours_are_emptied_and_offered_again() -> None:
