@@ -17,6 +17,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import resource
 import signal
 import sys
 import time
@@ -66,6 +67,9 @@ def run(config: BrokerConfig) -> int:
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
     logging.getLogger("kazoo").setLevel(logging.WARNING)
+    # A partition in use holds three files; the usual soft limit of 1024 is for small programs.
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     try:
         return asyncio.run(Server(config).run())
     except StartError as error:
