@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt lint type unit e2e test bench up down cluster images kubeconfig lock
+.PHONY: help setup fmt lint type unit e2e test bench chaos up down cluster images kubeconfig lock
 
 PY := .venv/bin/python
 PACKAGES := broker_image/src operator/src operator/spark_job/src
@@ -39,6 +39,9 @@ test: lint type unit ## everything: lint, types, unit and end-to-end tests, from
 
 bench: .venv/.ready ## measurements, beside Apache Kafka where there is a peer
 	@for each in tests/bench/bench_*.py; do echo "== $$each"; $(PY) $$each || exit 1; done
+
+chaos: .venv/.ready ## hundreds of faults under load, and a checker of what clients were promised (long)
+	@$(PY) -m tests.chaos --faults 160 $(ARGS)
 
 up: .venv/.ready ## a Kubernetes cluster, Odradek and the quickstart on it, and what they show
 	@$(PY) -m tests.cluster up

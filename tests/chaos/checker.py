@@ -1,0 +1,257 @@
+"""What a history must not show. Pure functions; each returns one line a violation.
+
+The promises are those of acks=all with min.insync.replicas 2 and idempotent producers: a record
+that was acknowledged stays at its offset, an offset has one value for ever, no value has two
+offsets, and what a consumer once read does not vanish. Epochs only rise, a leader is in sync, and
+replicas hold the same bytes below the high watermark.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+
+from tests.chaos.history import Commit, History, Place
+
+_BATCH_HEAD = struct.Struct(">qi")
+_LAST_OFFSET_DELTA = struct.Struct(">i")
+_LAST_OFFSET_DELTA_AT = 23
+
+
+def lost(history: History) -> list[str]:
+    """Acknowledged records that the final read does not show at their offset."""
+    final = {place: dict(records) for place, records in history.final.items()}
+    return [
+        f"{one.value} was acknowledged at {one.place}@{one.offset}, found there: {found}"
+        for one in history.acknowledged
+        if (found := final.get(one.place, {}).get(one.offset)) != one.value
+    ]
+
+
+def duplicated(history: History) -> list[str]:
+    """Values that the final read shows more than once: the producers were idempotent."""
+    places: dict[str, list[str]] = defaultdict(list)
+    for place, records in history.final.items():
+        for offset, value in records:
+            places[value].append(f"{place}@{offset}")
+    return [f"{value} is at {', '.join(at)}" for value, at in places.items() if len(at) > 1]
+
+
+def inconsistent(history: History) -> list[str]:
+    """Offsets at which two values were ever seen, by whomever."""
+    values: dict[tuple[Place, int], set[str]] = defaultdict(set)
+    for place, offset, value in _observed(history):
+        values[place, offset].add(value)
+    return [
+        f"{place}@{offset} had the values {', '.join(sorted(found))}"
+        for (place, offset), found in values.items()
+        if len(found) > 1
+    ]
+
+
+def _observed(history: History) -> Iterator[tuple[Place, int, str]]:
+    for one in history.acknowledged:
+        yield one.place, one.offset, one.value
+    for read in history.reads:
+        yield read.place, read.offset, read.value
+    for place, records in history.final.items():
+        for offset, value in records:
+            yield place, offset, value
+
+
+def vanished(history: History) -> list[str]:
+    """Records that a consumer was given and that the final read does not have."""
+    final = {place: dict(records) for place, records in history.final.items()}
+    return [
+        f"{one.reader} read {one.value} at {one.place}@{one.offset}, gone in the end"
+        for one in history.reads
+        if one.offset not in final.get(one.place, {})
+    ]
+
+
+def invented(history: History) -> list[str]:
+    """Values in the final read that no producer sent."""
+    found = []
+    for place, records in history.final.items():
+        for offset, value in records:
+            producer, _, number = value.rpartition(":")
+            if not number.isdecimal() or int(number) >= history.sent.get(producer, 0):
+                found.append(f"{value} at {place}@{offset} was never sent")
+    return found
+
+
+def skipped(history: History) -> list[str]:
+    """Steps of an assigned consumer, and gaps of the final read, other than to the next offset."""
+    positions: dict[tuple[str, Place], int] = {}
+    found = []
+    steps = [(one.reader, one.place, one.offset) for one in history.reads]
+    steps += [
+        ("final", place, offset) for place, all_ in history.final.items() for offset, _ in all_
+    ]
+    for reader, place, offset in steps:
+        before = positions.get((reader, place), -1)
+        if offset != before + 1:
+            found.append(f"{reader} stepped from {before} to {offset} in {place}")
+        positions[reader, place] = offset
+    return found
+
+
+def disordered(history: History) -> list[str]:
+    """Records of one producer that lie in another order than it sent them."""
+    last: dict[tuple[Place, str], int] = {}
+    found = []
+    for place, records in history.final.items():
+        for offset, value in records:
+            producer, _, text = value.rpartition(":")
+            number = int(text) if text.isdecimal() else -1
+            if number <= last.get((place, producer), -1):
+                found.append(f"{value} at {place}@{offset} follows {last[place, producer]}")
+            last[place, producer] = number
+    return found
+
+
+def out_of_time(history: History) -> list[str]:
+    """Records sent after another's acknowledgement that lie before it."""
+    found = []
+    places: dict[Place, list[tuple[int, int]]] = defaultdict(list)
+    for one in history.acknowledged:
+        places[one.place].append((one.acknowledged_ns, one.offset))
+    highest: dict[Place, tuple[list[int], list[int]]] = {
+        place: _running_maximum(pairs) for place, pairs in places.items()
+    }
+    for one in history.acknowledged:
+        times, maxima = highest[one.place]
+        earlier = bisect_left(times, one.sent_ns) - 1
+        if earlier >= 0 and one.offset <= maxima[earlier]:
+            found.append(
+                f"{one.value} was sent after {one.place}@{maxima[earlier]} was acknowledged "
+                f"and lies at {one.offset}"
+            )
+    return found
+
+
+def _running_maximum(pairs: Iterable[tuple[int, int]]) -> tuple[list[int], list[int]]:
+    times: list[int] = []
+    maxima: list[int] = []
+    for time, offset in sorted(pairs):
+        times.append(time)
+        maxima.append(max(offset, maxima[-1]) if maxima else offset)
+    return times, maxima
+
+
+def uncommitted(history: History) -> list[str]:
+    """Group offsets that fell: read back lower than a commit that had already succeeded."""
+    found = []
+    places: dict[Place, list[tuple[int, int]]] = defaultdict(list)
+    for one in history.commits:
+        places[one.place].append((one.ended_ns, one.offset))
+    highest = {place: _running_maximum(pairs) for place, pairs in places.items()}
+
+    def check(one: Commit, what: str) -> None:
+        times, maxima = highest.get(one.place, ([], []))
+        earlier = bisect_left(times, one.began_ns) - 1
+        if earlier >= 0 and one.offset < maxima[earlier]:
+            found.append(
+                f"{one.place} was committed at {maxima[earlier]}, then {what} {one.offset}"
+            )
+
+    for one in history.commits:
+        check(one, "committed at")
+    for one in history.committed_seen:
+        check(one, "read back as")
+    return found
+
+
+def fallen_epochs(history: History) -> list[str]:
+    """Controller or leader epochs that fell, and leader epochs with two leaders."""
+    found = []
+    for before, after in zip(
+        history.controller_epochs, history.controller_epochs[1:], strict=False
+    ):
+        if after < before:
+            found.append(f"controller epoch fell from {before} to {after}")
+    last: dict[Place, int] = {}
+    leaders: dict[tuple[Place, int], int] = {}
+    for one in history.states:
+        before = last.get(one.place, -1)
+        if one.leader_epoch < before:
+            found.append(f"leader epoch of {one.place} fell from {before} to {one.leader_epoch}")
+        last[one.place] = one.leader_epoch
+        first = leaders.setdefault((one.place, one.leader_epoch), one.leader)
+        if first != one.leader:
+            found.append(
+                f"{one.place} had leaders {first} and {one.leader} in epoch {one.leader_epoch}"
+            )
+    return found
+
+
+def broken_states(history: History) -> list[str]:
+    """States whose leader is not in sync, whose in-sync set is empty or not of the replicas."""
+    return [
+        f"{one.place}: leader {one.leader}, in sync {one.isr}, replicas {one.replicas}"
+        for one in dict.fromkeys(history.states)
+        if not one.isr
+        or not set(one.isr) <= set(one.replicas)
+        or (one.leader != -1 and one.leader not in one.isr)
+    ]
+
+
+def diverged(history: History) -> list[str]:
+    """Replicas whose bytes below the high watermark differ from those of the first replica."""
+    found = []
+    for place, mark in history.high_watermarks.items():
+        images = [one for one in history.images if one.place == place]
+        if not images:
+            found.append(f"{place} has no replica on any disk")
+            continue
+        first, *others = [(one.broker, below(one.data, mark)) for one in images]
+        for broker, data in others:
+            if data != first[1]:
+                found.append(
+                    f"{place} below {mark}: {len(first[1])} bytes on broker {first[0]} differ "
+                    f"from {len(data)} on broker {broker}"
+                )
+    return found
+
+
+def below(data: bytes, mark: int) -> bytes:
+    """The whole batches of a replica that end below an offset."""
+    position = 0
+    while position + _BATCH_HEAD.size + _LAST_OFFSET_DELTA_AT <= len(data):
+        base, length = _BATCH_HEAD.unpack_from(data, position)
+        end = position + _BATCH_HEAD.size + length
+        (delta,) = _LAST_OFFSET_DELTA.unpack_from(data, position + _LAST_OFFSET_DELTA_AT)
+        if end > len(data) or length <= 0 or base + delta >= mark:
+            break
+        position = end
+    return data[:position]
+
+
+def failed_clients(history: History) -> list[str]:
+    """Errors after which a client cannot go on; no fault here excuses one."""
+    return list(history.client_failures)
+
+
+CHECKS: dict[str, Callable[[History], list[str]]] = {
+    "lost": lost,
+    "duplicated": duplicated,
+    "two values at an offset": inconsistent,
+    "vanished": vanished,
+    "invented": invented,
+    "skipped": skipped,
+    "producer order": disordered,
+    "real-time order": out_of_time,
+    "group offsets": uncommitted,
+    "epochs": fallen_epochs,
+    "states": broken_states,
+    "replicas differ": diverged,
+    "clients": failed_clients,
+}
+
+
+def check(history: History) -> dict[str, list[str]]:
+    """The violations of each check that found some."""
+    found = {name: rule(history) for name, rule in CHECKS.items()}
+    return {name: violations for name, violations in found.items() if violations}

@@ -1,0 +1,177 @@
+"""Which faults, in which order, from a seed; and how each is done to a running cluster.
+
+`plan` is pure: one seed and one count give one plan, so a run can be asked for again. The shares
+are those of the long run: ten kills of leaders to two kills of controllers, two pauses, one restart
+of ZooKeeper and one kill of everything; the double kill takes a follower and its leader within one
+fetch.
+"""
+
+from __future__ import annotations
+
+import enum
+import random
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
+
+from odradek.zk import znodes
+from tests.chaos.history import Place
+from tests.support.broker import Broker, Cluster, wait_until
+
+SESSION_MS = 4000
+NOBODY = -1
+
+
+class Kind(enum.Enum):
+    """What is done; the value is its name on the command line."""
+
+    KILL_LEADER = "kill-leader"
+    KILL_CONTROLLER = "kill-controller"
+    KILL_TWO = "kill-two"
+    PAUSE_LEADER = "pause-leader"
+    PAUSE_CONTROLLER = "pause-controller"
+    RESTART_ZOOKEEPER = "restart-zookeeper"
+    KILL_ALL = "kill-all"
+
+
+SHARES = {
+    Kind.KILL_LEADER: 9,
+    Kind.KILL_CONTROLLER: 2,
+    Kind.KILL_TWO: 1,
+    Kind.PAUSE_LEADER: 1,
+    Kind.PAUSE_CONTROLLER: 1,
+    Kind.RESTART_ZOOKEEPER: 1,
+    Kind.KILL_ALL: 1,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault: on the leader of partition `aim` (modulo how many there are), after a calm of
+    `calm_seconds`, kept for `hold_seconds`.
+    """
+
+    kind: Kind
+    aim: int
+    calm_seconds: float
+    hold_seconds: float
+
+
+def plan(seed: int, count: int, kinds: Sequence[Kind] = tuple(SHARES)) -> list[Fault]:
+    """`count` faults of the given kinds; the first ones are of each kind once where they fit."""
+    chance = random.Random(seed)
+    chosen = chance.sample(kinds, len(kinds)) if count >= len(kinds) else []
+    weights = [SHARES[kind] for kind in kinds]
+    chosen += chance.choices(kinds, weights, k=count - len(chosen))
+    return [_fault(kind, chance) for kind in chosen]
+
+
+def _fault(kind: Kind, chance: random.Random) -> Fault:
+    session = SESSION_MS / 1000
+    hold = {
+        Kind.PAUSE_LEADER: chance.uniform(1.5 * session, 3 * session),
+        Kind.PAUSE_CONTROLLER: chance.uniform(1.5 * session, 3 * session),
+        Kind.RESTART_ZOOKEEPER: chance.uniform(0, 3 * session),
+        Kind.KILL_ALL: chance.uniform(0, 1.5 * session),
+    }.get(kind, chance.choice([0.0, chance.uniform(0, 2 * session)]))
+    return Fault(kind, chance.randrange(1 << 16), chance.uniform(0.2, 3), hold)
+
+
+class Saboteur:
+    """Does faults to a cluster and heals them; knows who leads from ZooKeeper."""
+
+    def __init__(self, cluster: Cluster, places: Sequence[Place], client: KazooClient) -> None:
+        self._cluster = cluster
+        self._places = places
+        self._client = client
+
+    def hurt(self, fault: Fault) -> str:
+        """Do the fault, keep it and heal it; what was done, in words."""
+        match fault.kind:
+            case Kind.KILL_LEADER:
+                return self._kill([self._leader(fault.aim)], fault.hold_seconds)
+            case Kind.KILL_CONTROLLER:
+                return self._kill([self._controller()], fault.hold_seconds)
+            case Kind.KILL_TWO:
+                leader = self._leader(fault.aim)
+                others = [one for one in self._cluster.brokers if one != leader]
+                return self._kill([others[fault.aim % len(others)], leader], fault.hold_seconds)
+            case Kind.PAUSE_LEADER:
+                return self._pause(self._leader(fault.aim), fault.hold_seconds)
+            case Kind.PAUSE_CONTROLLER:
+                return self._pause(self._controller(), fault.hold_seconds)
+            case Kind.RESTART_ZOOKEEPER:
+                self._cluster.zookeeper.kill()
+                time.sleep(fault.hold_seconds)
+                self._cluster.zookeeper.start()
+                return f"ZooKeeper gone for {fault.hold_seconds:.1f} s"
+            case Kind.KILL_ALL:
+                return self._kill(list(self._cluster.brokers), fault.hold_seconds)
+
+    def _kill(self, broker_ids: Sequence[int], hold_seconds: float) -> str:
+        brokers = [self._cluster.brokers[one] for one in broker_ids]
+        for broker in brokers:
+            broker.signal(signal.SIGKILL)
+        for broker in brokers:
+            broker.wait()
+        time.sleep(hold_seconds)
+        start_together(brokers)
+        return f"killed {broker_ids}, back after {hold_seconds:.1f} s"
+
+    def _pause(self, broker_id: int, hold_seconds: float) -> str:
+        broker = self._cluster.brokers[broker_id]
+        broker.signal(signal.SIGSTOP)
+        try:
+            time.sleep(hold_seconds)
+        finally:
+            broker.signal(signal.SIGCONT)
+        return f"stopped {broker_id} for {hold_seconds:.1f} s"
+
+    def _leader(self, aim: int) -> int:
+        place = self._places[aim % len(self._places)]
+        path = znodes.state_path(*place)
+        found: list[int] = []
+
+        def known() -> bool:
+            found[:] = [
+                znodes.decode_state(path, self._client.retry(self._client.get, path)[0]).leader
+            ]
+            return found[0] != NOBODY
+
+        wait_until(known, f"{place} has a leader")
+        return found[0]
+
+    def _controller(self) -> int:
+        found: list[int] = []
+
+        def known() -> bool:
+            try:
+                data = self._client.retry(self._client.get, znodes.CONTROLLER_PATH)[0]
+            except NoNodeError:
+                return False
+            found[:] = [znodes.decode_controller(znodes.CONTROLLER_PATH, data).broker_id]
+            return True
+
+        wait_until(known, "there is a controller")
+        return found[0]
+
+
+def start_together(brokers: Sequence[Broker]) -> None:
+    """Start brokers at the same time and wait until each serves."""
+    ups = [broker.log_text().count(" is up\n") for broker in brokers]
+    for broker in brokers:
+        broker.spawn()
+    for broker, before in zip(brokers, ups, strict=True):
+
+        def is_up(broker: Broker = broker, before: int = before) -> bool:
+            if not broker.running:
+                raise AssertionError(
+                    f"broker {broker.broker_id} ended: {broker.log_text()[-3000:]}"
+                )
+            return broker.log_text().count(" is up\n") > before
+
+        wait_until(is_up, f"broker {broker.broker_id} is up", 90)

@@ -1,0 +1,274 @@
+"""The clients of a run, each in a thread of its own, writing down what they were told.
+
+Producers are idempotent with acks=all and give every record a unique value; they spread over all
+partitions in turn. One consumer is assigned every partition and reads from the start on; two others
+share a group, commit after every batch and leave and return by turns. A sampler reads the states
+and epochs that ZooKeeper holds. Appending to a list is atomic in CPython, so threads share one
+`History`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import confluent_kafka
+from confluent_kafka import TopicPartition
+from kazoo.client import KazooClient
+from kazoo.exceptions import KazooException
+from kazoo.handlers.threading import KazooTimeoutError
+
+from odradek.zk import znodes
+from tests.chaos.history import Acknowledged, Commit, History, Place, Read, State, value_of
+from tests.support.clients import QUIET
+
+GROUP = "chaos"
+RECORDS_PER_SECOND = 100
+SAMPLE_SECONDS = 0.3
+MEMBER_LIFE_SECONDS = 30
+DELIVERY_MS = 600_000
+
+
+class Load:
+    """Every client of a run; a context manager that starts them and ends them in order."""
+
+    def __init__(
+        self, bootstrap: str, places: Sequence[Place], history: History, client: KazooClient
+    ) -> None:
+        self._bootstrap = bootstrap
+        self._places = places
+        self._history = history
+        self._client = client
+        self._stop_sending = threading.Event()
+        self._stop = threading.Event()
+        # Per partition, when the latest acknowledged record was sent.
+        self._latest_sent_ns: dict[Place, int] = {}
+        self.failed = Counter[str]()
+        self._senders = [
+            threading.Thread(target=self._send, args=(f"p{number}",)) for number in range(3)
+        ]
+        self._others = [
+            threading.Thread(target=self._read_all),
+            threading.Thread(target=self._sample),
+            *(threading.Thread(target=self._take_part, args=(number,)) for number in range(2)),
+        ]
+
+    def __enter__(self) -> Load:
+        for thread in (*self._senders, *self._others):
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop_sending()
+        self._stop.set()
+        for thread in self._others:
+            thread.join()
+
+    def stop_sending(self) -> None:
+        """End the producers; returns when each has an answer for everything it sent."""
+        self._stop_sending.set()
+        for thread in self._senders:
+            thread.join()
+
+    def behind(self, moment_ns: int) -> list[Place]:
+        """The partitions that acknowledged no record that was sent after a moment."""
+        return [place for place in self._places if self._latest_sent_ns.get(place, 0) <= moment_ns]
+
+    # --- producers ---
+
+    def _send(self, name: str) -> None:
+        producer = confluent_kafka.Producer(
+            {
+                "bootstrap.servers": self._bootstrap,
+                "client.id": name,
+                "acks": "all",
+                "enable.idempotence": True,
+                "linger.ms": 0,
+                "message.timeout.ms": DELIVERY_MS,
+                "request.timeout.ms": 10_000,
+                "topic.metadata.refresh.interval.ms": 2000,
+                "reconnect.backoff.max.ms": 1000,
+                "error_cb": lambda error: self._note_error(name, error),
+                **QUIET,
+            }
+        )
+        number = 0
+        while not self._stop_sending.wait(1 / RECORDS_PER_SECOND):
+            if self._send_one(producer, name, number):
+                number += 1
+                self._history.sent[name] = number
+            producer.poll(0)
+        left = producer.flush(DELIVERY_MS / 1000)
+        if left:
+            self._history.client_failures.append(f"{name}: {left} records without an answer")
+
+    def _send_one(self, producer: confluent_kafka.Producer, name: str, number: int) -> bool:
+        place = self._places[number % len(self._places)]
+        sent_ns = time.monotonic_ns()
+
+        def answered(error: object, message: confluent_kafka.Message) -> None:
+            if error is not None:
+                self.failed[str(error)] += 1
+                return
+            now = time.monotonic_ns()
+            one = Acknowledged(name, number, place, message.offset(), sent_ns, now)
+            self._history.acknowledged.append(one)
+            self._latest_sent_ns[place] = max(self._latest_sent_ns.get(place, 0), sent_ns)
+
+        try:
+            producer.produce(
+                place.topic, value_of(name, number), partition=place.partition, on_delivery=answered
+            )
+        except BufferError:
+            return False
+        return True
+
+    def _note_error(self, name: str, error: confluent_kafka.KafkaError) -> None:
+        if error.code() == confluent_kafka.KafkaError._FATAL or error.fatal():
+            self._history.client_failures.append(f"{name}: {error}")
+
+    # --- consumers ---
+
+    def _consumer(self, **settings: object) -> confluent_kafka.Consumer:
+        return confluent_kafka.Consumer(
+            {
+                "bootstrap.servers": self._bootstrap,
+                "group.id": GROUP,
+                "enable.auto.commit": False,
+                "auto.offset.reset": "error",
+                "session.timeout.ms": 10_000,
+                "reconnect.backoff.max.ms": 1000,
+                "fetch.wait.max.ms": 300,
+                **QUIET,
+                **settings,
+            }
+        )
+
+    def _read_all(self) -> None:
+        consumer = self._consumer(**{"group.id": "reader"})
+        consumer.assign([TopicPartition(*place, 0) for place in self._places])
+        while not self._stop.is_set():
+            for message in consumer.consume(500, 0.5):
+                self._take("reader", message)
+        consumer.close()
+
+    def _take(self, reader: str, message: confluent_kafka.Message) -> bool:
+        """Note a message, or an error after which this consumer reads elsewhere than it should."""
+        error = message.error()
+        place = Place(message.topic() or "", message.partition() or 0)
+        if error is None:
+            value = message.value().decode()
+            self._history.reads.append(Read(reader, place, message.offset(), value))
+        elif error.code() in (
+            confluent_kafka.KafkaError._AUTO_OFFSET_RESET,
+            confluent_kafka.KafkaError.OFFSET_OUT_OF_RANGE,
+        ):
+            self._history.client_failures.append(f"{reader} at {place}: {error}")
+        return error is None
+
+    def _take_part(self, number: int) -> None:
+        """Live as a member of the group again and again, reading what is new and committing it."""
+        life = 0
+        while not self._stop.is_set():
+            life += 1
+            consumer = self._consumer(**{"auto.offset.reset": "earliest"})
+            consumer.subscribe(sorted({place.topic for place in self._places}))
+            until = time.monotonic() + MEMBER_LIFE_SECONDS * (1 + number / 2)
+            while not self._stop.is_set() and time.monotonic() < until:
+                messages = [one for one in consumer.consume(500, 0.5) if one.error() is None]
+                if messages:
+                    self._commit(consumer, messages)
+            consumer.close()
+
+    def _commit(
+        self, consumer: confluent_kafka.Consumer, messages: Sequence[confluent_kafka.Message]
+    ) -> None:
+        offsets: dict[Place, int] = {}
+        for one in messages:
+            place = Place(one.topic(), one.partition())
+            offsets[place] = max(offsets.get(place, 0), one.offset() + 1)
+        wanted = [TopicPartition(*place, offset) for place, offset in offsets.items()]
+        began = time.monotonic_ns()
+        try:
+            done = consumer.commit(offsets=wanted, asynchronous=False)
+        except confluent_kafka.KafkaException:
+            return  # in doubt: a rebalance came between, or the answer was lost
+        ended = time.monotonic_ns()
+        for one in done:
+            if one.error is None:
+                place = Place(one.topic, one.partition)
+                self._history.commits.append(Commit(place, one.offset, began, ended))
+
+    # --- samples ---
+
+    def _sample(self) -> None:
+        onlooker = self._consumer()
+        asked = time.monotonic()
+        while not self._stop.wait(SAMPLE_SECONDS):
+            with contextlib.suppress(KazooException, KazooTimeoutError):
+                self._history.controller_epochs.append(
+                    int(self._client.get(znodes.CONTROLLER_EPOCH_PATH)[0])
+                )
+                self._history.states.extend(read_states(self._client, self._places))
+            if time.monotonic() > asked + 2:
+                asked = time.monotonic()
+                self._read_committed(onlooker)
+        onlooker.close()
+
+    def _read_committed(self, onlooker: confluent_kafka.Consumer) -> None:
+        began = time.monotonic_ns()
+        try:
+            found = onlooker.committed([TopicPartition(*place) for place in self._places], 2)
+        except confluent_kafka.KafkaException:
+            return
+        ended = time.monotonic_ns()
+        for one in found:
+            if one.error is None:
+                offset = max(one.offset, -1)
+                place = Place(one.topic, one.partition)
+                self._history.committed_seen.append(Commit(place, offset, began, ended))
+
+
+def read_states(client: KazooClient, places: Sequence[Place]) -> Iterator[State]:
+    """The state znode of each partition, with its replicas. Raises KazooException."""
+    for place in places:
+        path = znodes.state_path(*place)
+        state = znodes.decode_state(path, client.get(path)[0])
+        replicas = (1, 2, 3)
+        yield State(
+            place, replicas, state.isr, state.leader, state.leader_epoch, state.controller_epoch
+        )
+
+
+def read_to_end(
+    bootstrap: str, places: Sequence[Place], seconds: float = 120
+) -> dict[Place, list[tuple[int, str]]]:
+    """Every record of the partitions, from the start to the high watermark."""
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "final",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+            **QUIET,
+        }
+    )
+    consumer.assign([TopicPartition(*place, 0) for place in places])
+    found: dict[Place, list[tuple[int, str]]] = {place: [] for place in places}
+    ended: set[Place] = set()
+    until = time.monotonic() + seconds
+    while len(ended) < len(places):
+        if time.monotonic() > until:
+            raise AssertionError(f"the final read did not reach the end of {set(places) - ended}")
+        for message in consumer.consume(1000, 0.5):
+            place = Place(message.topic(), message.partition())
+            if message.error() is None:
+                found[place].append((message.offset(), message.value().decode()))
+            elif message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF:
+                ended.add(place)
+    consumer.close()
+    return found

@@ -1,0 +1,154 @@
+"""One run: a cluster, its load, the faults of a plan, then healing, the final read and the verdict.
+
+After each fault everything is healed, and the run goes on once every partition has acknowledged a
+record that was sent after the fault and every replica is in sync again. What takes longer than
+`HEAL_SECONDS` is itself a violation: the cluster has to come back by itself.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import KazooException
+
+from tests.chaos import checker, history
+from tests.chaos.faults import SESSION_MS, Fault, Saboteur
+from tests.chaos.history import History, Image, Place
+from tests.chaos.load import Load, read_states, read_to_end
+from tests.support.broker import Cluster
+from tests.support.clients import create_topic
+
+HEAL_SECONDS = 120
+TOPICS = ("left", "right")
+PARTITIONS = 3
+PLACES = tuple(Place(topic, number) for topic in TOPICS for number in range(PARTITIONS))
+SETTINGS = {
+    "zookeeper.session.timeout.ms": str(SESSION_MS),
+    "min.insync.replicas": "2",
+    "default.replication.factor": "3",
+    "offsets.topic.replication.factor": "3",
+    "offsets.topic.num.partitions": "3",
+    "replica.lag.time.max.ms": "5000",
+    "replica.fetch.wait.max.ms": "300",
+    # Many small segments, so that faults also hit the rolling of one.
+    "log.segment.bytes": "65536",
+    "leader.imbalance.check.interval.seconds": "10",
+    "auto.create.topics.enable": "false",
+}
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What a run came to: its violations by check, and how long each fault kept partitions from
+    acknowledging.
+    """
+
+    violations: dict[str, list[str]] = field(default_factory=dict)
+    seconds_to_progress: list[float] = field(default_factory=list)
+    acknowledged: int = 0
+    in_doubt: int = 0
+
+    def __str__(self) -> str:
+        times = sorted(self.seconds_to_progress) or [0.0]
+        facts = (
+            f"{self.acknowledged} acknowledged, {self.in_doubt} in doubt, "
+            f"{len(self.seconds_to_progress)} faults, seconds to progress: "
+            f"median {times[len(times) // 2]:.1f}, worst {times[-1]:.1f}"
+        )
+        if not self.violations:
+            return f"PASS: {facts}"
+        counts = ", ".join(f"{name}: {len(found)}" for name, found in self.violations.items())
+        return f"FAIL: {counts} ({facts})"
+
+
+def run(directory: Path, plan: Sequence[Fault], tell: Callable[[str], None]) -> Verdict:
+    """Do a plan to a new cluster below `directory`; `tell` is given each fault's story."""
+    observed = History()
+    verdict = Verdict()
+    with Cluster(directory, brokers=3, settings=SETTINGS) as cluster:
+        for topic in TOPICS:
+            create_topic(cluster.bootstrap, topic, PARTITIONS, 3)
+        with (
+            cluster.zookeeper.client() as client,
+            Load(cluster.bootstrap, PLACES, observed, client) as load,
+        ):
+            _do_faults(cluster, client, load, plan, verdict, tell)
+            tell("waiting for every answer")
+            load.stop_sending()
+            _note_stuck(verdict, "in sync at the end", lambda: _out_of_sync(client))
+            observed.final = read_to_end(cluster.bootstrap, PLACES)
+            verdict.in_doubt = sum(load.failed.values())
+        observed.high_watermarks = {
+            place: records[-1][0] + 1 if records else 0 for place, records in observed.final.items()
+        }
+        for broker in cluster.brokers.values():
+            broker.kill()
+        observed.images = list(read_images(cluster))
+    history.write(observed, directory / "history.jsonl")
+    verdict.acknowledged = len(observed.acknowledged)
+    verdict.violations.update(checker.check(observed))
+    return verdict
+
+
+def _do_faults(
+    cluster: Cluster,
+    client: KazooClient,
+    load: Load,
+    plan: Sequence[Fault],
+    verdict: Verdict,
+    tell: Callable[[str], None],
+) -> None:
+    saboteur = Saboteur(cluster, PLACES, client)
+    _note_stuck(verdict, "first records", lambda: load.behind(0))
+    for number, fault in enumerate(plan, 1):
+        time.sleep(fault.calm_seconds)
+        began_ns = time.monotonic_ns()
+        story = saboteur.hurt(fault)
+        healed_ns = time.monotonic_ns()
+        what = f"after fault {number}, {fault.kind.value}: {story}"
+        _note_stuck(verdict, f"no progress {what}", lambda since=healed_ns: load.behind(since))
+        verdict.seconds_to_progress.append((time.monotonic_ns() - began_ns) / 1e9)
+        back = _note_stuck(verdict, f"not in sync {what}", lambda: _out_of_sync(client))
+        tell(f"{fault.kind.value}: {story}; all in sync {back:.1f} s later")
+
+
+def _note_stuck(verdict: Verdict, what: str, missing: Callable[[], Sequence[object]]) -> float:
+    """Wait until nothing is missing; a violation names what still is. Returns the seconds."""
+    began = time.monotonic()
+    while left := missing():
+        if time.monotonic() > began + HEAL_SECONDS:
+            verdict.violations.setdefault("stuck", []).append(f"{what}: {left}")
+            break
+        time.sleep(0.1)
+    return time.monotonic() - began
+
+
+def _out_of_sync(client: KazooClient) -> list[str]:
+    try:
+        states = list(read_states(client, PLACES))
+    except KazooException as error:
+        return [repr(error)]
+    return [
+        f"{one.place} led by {one.leader} with {one.isr} in sync"
+        for one in states
+        if one.leader == -1 or len(one.isr) < len(one.replicas)
+    ]
+
+
+def read_images(cluster: Cluster) -> list[Image]:
+    """The bytes of every replica of the load's partitions."""
+    return [
+        Image(
+            broker_id,
+            place,
+            b"".join(
+                path.read_bytes() for path in sorted((broker.log_dir / str(place)).glob("*.log"))
+            ),
+        )
+        for broker_id, broker in cluster.brokers.items()
+        for place in PLACES
+    ]

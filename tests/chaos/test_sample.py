@@ -1,0 +1,23 @@
+"""A short run of the real thing: a fault of each important kind, and no promise broken."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.faults import Fault, Kind
+from tests.chaos.run import run
+
+PLAN = [
+    Fault(Kind.KILL_LEADER, 0, calm_seconds=1, hold_seconds=0),
+    Fault(Kind.PAUSE_CONTROLLER, 0, calm_seconds=1, hold_seconds=7),
+    Fault(Kind.RESTART_ZOOKEEPER, 0, calm_seconds=1, hold_seconds=2),
+    Fault(Kind.KILL_ALL, 0, calm_seconds=1, hold_seconds=0),
+]
+
+
+@pytest.mark.timeout(300)
+def test_faults_break_no_promise(tmp_path: Path) -> None:
+    verdict = run(tmp_path, PLAN, print)
+    assert verdict.violations == {}, str(verdict)
+    assert verdict.acknowledged > 1000
+    assert len(verdict.seconds_to_progress) == len(PLAN)
