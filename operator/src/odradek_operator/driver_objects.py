@@ -174,6 +174,8 @@ def _pod_spec(meta: Meta, job: JobSpec, platform: Platform) -> Object:
         mounts.append({"name": "credentials", "mountPath": path, "readOnly": True})
     spec: Object = {
         "serviceAccountName": platform.service_account,
+        # The account withholds its token from pods that do not ask; the driver makes executors.
+        "automountServiceAccountToken": True,
         "restartPolicy": "Never",
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": 30,

@@ -148,7 +148,8 @@ class GroupCoordinator:
         return shard
 
     def _give_up(self, shard: Shard) -> None:
-        logger.info("%s-%d: no longer coordinating its groups", OFFSETS_TOPIC, shard.partition)
+        if shard.groups:
+            logger.info("%s-%d: no longer coordinating its groups", OFFSETS_TOPIC, shard.partition)
         for group_id in shard.groups:
             self._cancel_timer(group_id)
         shard.retire()
@@ -169,7 +170,8 @@ class GroupCoordinator:
             logger.error("%s-%d: cannot be loaded: %s", OFFSETS_TOPIC, shard.partition, error)
             self._give_up(shard)
             return
-        logger.info(
+        logger.log(
+            logging.INFO if shard.groups else logging.DEBUG,
             "%s-%d: coordinating %d groups, read in %d ms",
             OFFSETS_TOPIC,
             shard.partition,
