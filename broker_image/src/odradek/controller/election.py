@@ -21,6 +21,7 @@ class Cause(enum.Enum):
     PREFERRED = "preferred"
     CONTROLLED_SHUTDOWN = "controlled-shutdown"
     REASSIGNMENT = "reassignment"
+    UNCLEAN = "unclean"  # an operator accepts to lose records for a leader
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +119,8 @@ def choose(
             return choose_for_shutdown(replicas, state, available)
         case Cause.REASSIGNMENT:
             return choose_reassigned(replicas, state, available)
+        case Cause.UNCLEAN:
+            return choose_available(replicas, state, available, unclean=True)
 
 
 def _first(

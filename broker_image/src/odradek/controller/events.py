@@ -8,6 +8,7 @@ result of a write comes back as `StatesWritten` before any other event is looked
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from odradek.controller.election import Cause
 from odradek.zk.znodes import (
     BrokerId,
     BrokerRegistration,
@@ -120,6 +121,14 @@ class PreferredRequested:
 
 
 @dataclass(frozen=True, slots=True)
+class ElectionRequested:
+    """ElectLeaders (KIP-460): partitions whose leader shall be chosen by the rule of `cause`."""
+
+    partitions: tuple[TopicPartition, ...]
+    cause: Cause
+
+
+@dataclass(frozen=True, slots=True)
 class RebalanceDue:
     """It is time to look for brokers that lead too little of what they are preferred for."""
 
@@ -177,6 +186,7 @@ Event = (
     | TopicRemoved
     | IsrChanged
     | PreferredRequested
+    | ElectionRequested
     | RebalanceDue
     | ShutdownRequested
     | LogDirFailed

@@ -7,11 +7,13 @@ read again plus the requests that brokers have not answered.
 import asyncio
 import enum
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from odradek.controller.election import Cause
 from odradek.controller.events import Event
 from odradek.controller.office import Signal
+from odradek.protocol.errors import KafkaError
 from odradek.zk.session import WatchEvent
 from odradek.zk.znodes import BrokerId, TopicPartition
 
@@ -49,7 +51,17 @@ class ShutdownCall:
     future: asyncio.Future[list[TopicPartition]]
 
 
-Item = Reading | TopicWritten | TopicConfigWritten | ShutdownCall | Signal | Event
+@dataclass(frozen=True, slots=True, eq=False)
+class ElectionCall:
+    """Somebody waits for the leaders of partitions that are to be elected."""
+
+    partitions: tuple[TopicPartition, ...]
+    cause: Cause
+    future: asyncio.Future[Mapping[TopicPartition, BrokerId | KafkaError]]
+
+
+Call = ShutdownCall | ElectionCall
+Item = Reading | TopicWritten | TopicConfigWritten | Call | Signal | Event
 
 
 class Inbox:
@@ -90,6 +102,6 @@ class Inbox:
         """Queue the topic whose znode changed."""
         self.put(TopicWritten(event.path.rpartition("/")[2]))
 
-    def calls(self) -> list[ShutdownCall]:
+    def calls(self) -> list[Call]:
         """Return the callers that wait."""
-        return [item for item in self._items if isinstance(item, ShutdownCall)]
+        return [item for item in self._items if isinstance(item, Call)]

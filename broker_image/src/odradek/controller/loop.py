@@ -14,18 +14,20 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from odradek.config import BrokerConfig
-from odradek.controller import claim, office
+from odradek.controller import claim, office, requested
 from odradek.controller.claim import Office
 from odradek.controller.context import Context, Settings
+from odradek.controller.election import Cause
 from odradek.controller.events import (
     ContextLoaded,
     DeletionsRequested,
     DropDeletions,
+    ElectionRequested,
     Event,
     FinishPreferredElection,
     IsrChanged,
@@ -41,6 +43,8 @@ from odradek.controller.events import (
     WriteStates,
 )
 from odradek.controller.inbox import (
+    Call,
+    ElectionCall,
     Inbox,
     Item,
     Reading,
@@ -183,6 +187,22 @@ class Controller:
         self._inbox.put(ShutdownCall(BrokerId(broker_id), future))
         return await future
 
+    async def elect_leaders(
+        self, partitions: Iterable[TopicPartition], cause: Cause
+    ) -> Mapping[TopicPartition, BrokerId | KafkaError]:
+        """Hold elections of cause PREFERRED or UNCLEAN; the leader of each partition, or a refusal.
+
+        Raises KafkaError NOT_CONTROLLER (row C11, ElectLeaders).
+        """
+        if not self.active:
+            raise _not_controller()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Mapping[TopicPartition, BrokerId | KafkaError]] = (
+            loop.create_future()
+        )
+        self._inbox.put(ElectionCall(tuple(partitions), cause, future))
+        return await future
+
     def topic_config_changed(self, topic: str) -> None:
         """Have the topic's unclean.leader.election.enable read again."""
         if self.active:
@@ -233,7 +253,7 @@ class Controller:
         if isinstance(item, Signal):
             await self._signal(item)
         elif self._term is None:
-            if isinstance(item, ShutdownCall) and not item.future.done():
+            if isinstance(item, Call) and not item.future.done():
                 item.future.set_exception(_not_controller())
         elif isinstance(item, Reading):
             await self._read(self._term, item)
@@ -244,6 +264,8 @@ class Controller:
             await self._advance(self._term, UncleanChanged(item.topic, found.get(item.topic)))
         elif isinstance(item, ShutdownCall):
             await self._shut_down(self._term, item)
+        elif isinstance(item, ElectionCall):
+            await self._elect(self._term, item)
         else:
             await self._advance(self._term, item)
 
@@ -430,6 +452,19 @@ class Controller:
             return
         if not call.future.done():
             call.future.set_result(sorted(term.context.led_with_others(call.broker_id)))
+
+    async def _elect(self, term: _Term, call: ElectionCall) -> None:
+        refused = requested.refusals(term.context, call.partitions, call.cause)
+        wanted = tuple(one for one in call.partitions if one not in refused)
+        try:
+            await self._advance(term, ElectionRequested(wanted, call.cause))
+        except BaseException:
+            if not call.future.done():
+                call.future.set_exception(_not_controller())
+            raise
+        if not call.future.done():
+            elected = requested.outcomes(term.context, wanted, call.cause)
+            call.future.set_result({**refused, **elected})
 
     def _schedule_rebalance(self, term: _Term, seconds: float) -> None:
         def due() -> None:

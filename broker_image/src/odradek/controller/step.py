@@ -18,6 +18,7 @@ from odradek.controller.events import (
     BrokersChanged,
     ContextLoaded,
     DeletionsRequested,
+    ElectionRequested,
     Event,
     IsrChanged,
     Leadership,
@@ -350,6 +351,11 @@ def _elect_preferred(draft: Draft, event: PreferredRequested) -> None:
     draft.finish_preferred_election()
 
 
+def _elect_requested(draft: Draft, event: ElectionRequested) -> None:
+    known = [one for one in event.partitions if one in draft.leaderships]
+    _examine_all(draft, known, event.cause)
+
+
 def _rebalance(draft: Draft, _: RebalanceDue) -> None:
     """Elect preferred leaders of brokers that lead too few of the partitions they are first for."""
     preferred: dict[BrokerId, list[TopicPartition]] = {}
@@ -389,5 +395,6 @@ _HANDLERS: dict[type, Callable[[Draft, Any], None]] = {
     ReplicasStopped: _complete_deletions,
     TopicRemoved: _remove_topic,
     PreferredRequested: _elect_preferred,
+    ElectionRequested: _elect_requested,
     RebalanceDue: _rebalance,
 }

@@ -1,4 +1,7 @@
-"""DescribeConfigs: the settings of topics and of this broker, and where each value comes from."""
+"""DescribeConfigs: the settings of topics and of this broker, and where each value comes from.
+
+The resource of a broker without a name stands for all brokers.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from kazoo.exceptions import KazooException
 from odradek import config as configuration
 from odradek import properties
 from odradek.config import BrokerConfig, TopicConfig
+from odradek.dynamic_config import DYNAMIC_KEYS, LayeredConfig
 from odradek.handlers.context import Broker, Call
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.configs import (
@@ -20,25 +24,46 @@ from odradek.protocol.messages.configs import (
     DescribeConfigsResourceResult,
     DescribeConfigsResponse,
     DescribeConfigsResult,
+    DescribeConfigsSynonym,
 )
 from odradek.protocol.messages.topics import CreatableTopicConfigs
 from odradek.zk import znodes
 
 TOPIC = 2
 BROKER = 4
+# Where a value comes from (KIP-226).
 DYNAMIC_TOPIC = 1
+DYNAMIC_BROKER = 2
+DYNAMIC_CLUSTER = 3
 STATIC_BROKER = 4
 DEFAULT = 5
+STRING = 2
 # Config types of version 3 (KIP-569); every whole number is answered as LONG.
-_TYPES: Mapping[type, int] = {bool: 1, str: 2, int: 5, float: 6, tuple: 7}
+_TYPES: Mapping[type, int] = {bool: 1, str: STRING, int: 5, float: 6, tuple: 7}
+
+
+@dataclass(frozen=True, slots=True)
+class _Origin:
+    """One of the places that give a setting its value."""
+
+    name: str
+    text: str
+    source: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Setting:
+    """A setting in force; `origins` are the places that name it, the one that counts first."""
+
     name: str
     text: str | None
-    source: int
     type: int
+    origins: tuple[_Origin, ...]
+    read_only: bool = False
+
+    @property
+    def source(self) -> int:
+        return self.origins[0].source if self.origins else DEFAULT
 
 
 def _text(value: Any) -> str | None:
@@ -51,34 +76,65 @@ def _text(value: Any) -> str | None:
     return str(value)
 
 
-def _topic_settings(
-    config: BrokerConfig, settings: TopicConfig, entries: Mapping[str, str]
-) -> Iterator[_Setting]:
-    defaults = TopicConfig()
+_BROKER_FIELDS = {field.name: field for field in dataclasses.fields(BrokerConfig)}
+
+
+def _broker_origins(settings: LayeredConfig, field: str) -> tuple[_Origin, ...]:
+    declared = _BROKER_FIELDS[field]
+    name = declared.metadata["key"].name
+    found = [
+        _Origin(name, entries[name], source)
+        for entries, source in ((settings.own, DYNAMIC_BROKER), (settings.cluster, DYNAMIC_CLUSTER))
+        if name in entries
+    ]
+    static = _text(getattr(settings.static, field))
+    if static is not None and static != _text(declared.default):
+        found.append(_Origin(name, static, STATIC_BROKER))
+    if declared.default is not None:
+        found.append(_Origin(name, _text(declared.default) or "", DEFAULT))
+    return tuple(found)
+
+
+def _topic_settings(settings: LayeredConfig, entries: Mapping[str, str]) -> Iterator[_Setting]:
+    resolved, defaults = configuration.resolve_topic(settings.effective, entries), TopicConfig()
     for field, declared in properties.keys_of(TopicConfig):
-        value = getattr(settings, field)
-        if declared.name in entries:
-            source = DYNAMIC_TOPIC
+        value, name = getattr(resolved, field), declared.name
+        if declared.inherits:
+            origins = _broker_origins(settings, declared.inherits)
         else:
-            source = DEFAULT if value == getattr(defaults, field) else STATIC_BROKER
-        yield _Setting(declared.name, _text(value), source, _TYPES.get(type(value), 2))
+            origins = (_Origin(name, _text(getattr(defaults, field)) or "", DEFAULT),)
+        if name in entries:
+            origins = (_Origin(name, entries[name], DYNAMIC_TOPIC), *origins)
+        yield _Setting(name, _text(value), _TYPES.get(type(value), STRING), origins)
 
 
-def _broker_settings(config: BrokerConfig) -> Iterator[_Setting]:
-    defaults = {field.name: field.default for field in dataclasses.fields(BrokerConfig)}
+def _broker_settings(settings: LayeredConfig) -> Iterator[_Setting]:
     for field, declared in properties.keys_of(BrokerConfig):
-        value = getattr(config, field)
-        source = DEFAULT if value == defaults[field] else STATIC_BROKER
-        yield _Setting(declared.name, _text(value), source, _TYPES.get(type(value), 2))
+        value = getattr(settings.effective, field)
+        yield _Setting(
+            declared.name,
+            _text(value),
+            _TYPES.get(type(value), STRING),
+            _broker_origins(settings, field),
+            read_only=declared.name not in DYNAMIC_KEYS,
+        )
+
+
+def _cluster_settings(settings: LayeredConfig) -> Iterator[_Setting]:
+    """What was changed at run time for all brokers, and nothing else."""
+    for name, text in settings.cluster.items():
+        value = getattr(settings.effective, DYNAMIC_KEYS[name][0])
+        origin = _Origin(name, text, DYNAMIC_CLUSTER)
+        yield _Setting(name, text, _TYPES.get(type(value), STRING), (origin,))
 
 
 def creatable_topic_configs(
-    config: BrokerConfig, settings: TopicConfig, entries: Mapping[str, str]
+    settings: LayeredConfig, entries: Mapping[str, str]
 ) -> list[CreatableTopicConfigs]:
     """The settings of a new topic, as CreateTopics tells them."""
     return [
         CreatableTopicConfigs(name=one.name, value=one.text, config_source=one.source)
-        for one in _topic_settings(config, settings, entries)
+        for one in _topic_settings(settings, entries)
     ]
 
 
@@ -87,11 +143,16 @@ async def describe_configs(
 ) -> DescribeConfigsResponse:
     """Settings of each resource asked for."""
     return DescribeConfigsResponse(
-        results=[await _describe(broker, resource) for resource in request.resources]
+        results=[
+            await _describe(broker, resource, request.include_synonyms)
+            for resource in request.resources
+        ]
     )
 
 
-async def _describe(broker: Broker, resource: DescribeConfigsResource) -> DescribeConfigsResult:
+async def _describe(
+    broker: Broker, resource: DescribeConfigsResource, with_synonyms: bool
+) -> DescribeConfigsResult:
     result = DescribeConfigsResult(
         resource_type=resource.resource_type, resource_name=resource.resource_name, configs=[]
     )
@@ -105,11 +166,15 @@ async def _describe(broker: Broker, resource: DescribeConfigsResource) -> Descri
         DescribeConfigsResourceResult(
             name=one.name,
             value=one.text,
-            # A broker's settings are read from its file only; a topic's can be altered.
-            read_only=resource.resource_type == BROKER,
+            read_only=one.read_only,
             is_default=one.source == DEFAULT,
             config_source=one.source,
             is_sensitive=False,
+            synonyms=[
+                DescribeConfigsSynonym(name=origin.name, value=origin.text, source=origin.source)
+                for origin in one.origins
+                if with_synonyms
+            ],
             config_type=one.type,
         )
         for one in settings
@@ -132,15 +197,25 @@ async def _settings_of(broker: Broker, resource: DescribeConfigsResource) -> lis
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"ZooKeeper: {failure!r}") from failure
         entries = znodes.decode_config(path, found[path][0]) if path in found else {}
         known = {key: text for key, text in entries.items() if key in configuration.TOPIC_KEYS}
-        settings = configuration.resolve_topic(broker.config, known)
-        return list(_topic_settings(broker.config, settings, known))
+        return list(_topic_settings(broker.replicas.settings, known))
     if resource.resource_type == BROKER:
-        if name != str(broker.config.broker_id):
-            raise KafkaError(
-                ErrorCode.INVALID_REQUEST,
-                f"Unexpected broker id, expected {broker.config.broker_id}, but received {name}",
-            )
-        return list(_broker_settings(broker.config))
+        if not name:
+            return list(_cluster_settings(broker.replicas.settings))
+        check_broker_id(broker, name)
+        return list(_broker_settings(broker.replicas.settings))
     raise KafkaError(
         ErrorCode.INVALID_REQUEST, f"Unsupported resource type {resource.resource_type}"
     )
+
+
+def check_broker_id(broker: Broker, name: str) -> None:
+    """Raise INVALID_REQUEST unless the resource is this very broker."""
+    own = broker.config.broker_id
+    if not name.isdecimal():
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, f"Broker id must be an integer, but it is: {name}"
+        )
+    if int(name) != own:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, f"Unexpected broker id, expected {own}, but received {name}"
+        )

@@ -15,10 +15,13 @@ from time import perf_counter
 from typing import Any
 
 from odradek.handlers import (
+    alter_configs,
     configs,
     control,
+    elections,
     fetch,
     groups,
+    log_dirs,
     metadata,
     offsets,
     produce,
@@ -87,6 +90,10 @@ _HANDLERS: Mapping[ApiKey, tuple[int, int, Callable[[Broker, Any, Call], Any]]] 
     ApiKey.INIT_PRODUCER_ID: (0, 4, producers.init_producer_id),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: (0, 4, offsets.offset_for_leader_epoch),
     ApiKey.DESCRIBE_CONFIGS: (0, 4, configs.describe_configs),
+    ApiKey.ALTER_CONFIGS: (0, 2, alter_configs.alter_configs),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: (0, 1, alter_configs.incremental_alter_configs),
+    ApiKey.DESCRIBE_LOG_DIRS: (0, 2, log_dirs.describe_log_dirs),
+    ApiKey.ELECT_LEADERS: (0, 2, elections.elect_leaders),
     ApiKey.CREATE_PARTITIONS: (0, 3, topics.create_partitions),
 }
 

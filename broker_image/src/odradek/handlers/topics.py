@@ -132,12 +132,11 @@ async def _create(
                 ErrorCode.REQUEST_TIMED_OUT,
                 f"Topic '{topic.name}' is created, but not all partitions have a leader yet.",
             )
-    settings = configuration.resolve_topic(broker.config, entries)
     return CreatableTopicResult(
         name=topic.name,
         num_partitions=len(replicas),
         replication_factor=len(replicas[0]),
-        configs=configs.creatable_topic_configs(broker.config, settings, entries),
+        configs=configs.creatable_topic_configs(broker.replicas.settings, entries),
     )
 
 

@@ -27,6 +27,7 @@ from odradek.replica.reads import FetchLimits, FetchResult, FetchWish, Reader
 
 if TYPE_CHECKING:
     from odradek.config import BrokerConfig
+    from odradek.dynamic_config import LayeredConfig
     from odradek.log.batch import Origin
     from odradek.log.manager import LogManager
     from odradek.protocol.messages.control import (
@@ -80,6 +81,11 @@ class ReplicaManager:
     def partitions(self) -> Mapping[TopicPartition, Partition]:
         """Every partition that has a replica here."""
         return self.hosted.partitions
+
+    @property
+    def settings(self) -> LayeredConfig:
+        """The broker's settings as in force now."""
+        return self._topic_configs.broker
 
     def _session_is_certain(self) -> bool:
         return time.monotonic() < self._session.deadline
@@ -227,6 +233,19 @@ class ReplicaManager:
                 partition.offline = True
                 self._fetchers.unfollow(partition.key)
                 self.hosted.wake_all(partition.key)
+
+    def log_directories(self) -> dict[str, list[TopicPartition] | None]:
+        """Each configured log directory and the partitions in it, None where it failed."""
+        online = self._logs.online_directories
+        found: dict[str, list[TopicPartition] | None] = {
+            path: [] if path in online else None
+            for path in map(os.path.abspath, self.config.log_dirs)
+        }
+        for key, partition in self.hosted.partitions.items():
+            contents = found.get(os.path.dirname(partition.log.directory))
+            if contents is not None:
+                contents.append(key)
+        return found
 
     async def checkpoint_high_watermarks(self) -> None:
         """Write every high watermark to its directory's checkpoint."""

@@ -136,6 +136,19 @@ class MetadataCache:
             (_EVERY_TOPIC,), timeout_ms, lambda: self.has_leaders(topic, partitions)
         )
 
+    async def wait_until_led(
+        self, leaders: Mapping[tuple[str, int], int], timeout_ms: float
+    ) -> bool:
+        """Wait until partitions have these leaders; False when the time is over first."""
+
+        def are_led() -> bool:
+            known = {key: self.partition(*key) for key in leaders}
+            return all(
+                info is not None and info.leader == leaders[key] for key, info in known.items()
+            )
+
+        return are_led() or await self._waiting.wait((_EVERY_TOPIC,), timeout_ms, are_led)
+
     async def wait_until_gone(self, topic: str, timeout_ms: float) -> bool:
         """Wait until no partition of the topic is known; False when the time is over first."""
         return topic not in self.topics or await self._waiting.wait(

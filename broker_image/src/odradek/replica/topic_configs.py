@@ -1,5 +1,5 @@
 """The settings of each topic: the broker's defaults with the topic's own entries from
-`/config/topics/T` (Z11).
+`/config/topics/T` (Z11). The defaults themselves can change at run time, see `dynamic_config`.
 
 All entries are read at the start and after a lost session; in between a notice under
 `/config/changes` names what changed. A changed entry is in force at once, also for
@@ -13,7 +13,9 @@ import logging
 from collections.abc import Callable, Mapping
 
 from odradek import config as configuration
+from odradek import dynamic_config
 from odradek.config import BrokerConfig, TopicConfig
+from odradek.dynamic_config import CLUSTER_DEFAULT, LayeredConfig
 from odradek.properties import ConfigError
 from odradek.zk import znodes
 from odradek.zk.changes import ConfigChanges
@@ -26,9 +28,10 @@ class TopicConfigs:
     """Call it with a topic's name for the topic's settings; from any thread."""
 
     def __init__(self, config: BrokerConfig, session: Session) -> None:
-        self._config = config
+        self._layers = LayeredConfig(config, config)
         self._session = session
         self._known: dict[str, TopicConfig] = {}
+        self._entries: dict[str, Mapping[str, str]] = {}
         self._defaults = configuration.resolve_topic(config, {})
         self._apply: Callable[[str, TopicConfig], None] = lambda topic, settings: None
         self._changes = ConfigChanges(session, self._changed)
@@ -36,6 +39,11 @@ class TopicConfigs:
     def __call__(self, topic: str) -> TopicConfig:
         """The settings as known now; the broker's defaults for a topic without entries."""
         return self._known.get(topic, self._defaults)
+
+    @property
+    def broker(self) -> LayeredConfig:
+        """The broker's settings as in force now."""
+        return self._layers
 
     def on_change(self, apply: Callable[[str, TopicConfig], None]) -> None:
         """Call `apply(topic, settings)` whenever a topic's settings differ from before."""
@@ -47,7 +55,8 @@ class TopicConfigs:
         await self.load()
 
     async def load(self) -> None:
-        """Read the entries of every topic; also after a lost session, whose notices may be gone."""
+        """Read every entry; also after a lost session, whose notices may be gone."""
+        await self._read_broker()
         topics = await self._session.children(f"{znodes.CONFIG_PATH}/topics")
         await self._read(topics)
 
@@ -60,26 +69,26 @@ class TopicConfigs:
         paths = {znodes.topic_config_path(topic): topic for topic in topics}
         found = await self._session.get_all(paths)
         for path, topic in paths.items():
-            entries: Mapping[str, str] = {}
-            if path in found:
-                try:
-                    entries = znodes.decode_config(path, found[path][0])
-                except znodes.ZnodeError as error:
-                    logger.error("%s: %s", topic, error)
-            self._take(topic, self._resolve(topic, entries))
+            data = found[path][0] if path in found else None
+            self._entries[topic] = _sound(path, data, configuration.check_topic_entries)
+            self._take(topic)
 
-    def _resolve(self, topic: str, entries: Mapping[str, str]) -> TopicConfig:
-        sound: dict[str, str] = {}
-        for name, text in entries.items():
-            try:
-                configuration.check_topic_entries({name: text})
-            except ConfigError as error:
-                logger.warning("topic %s: %s; the broker's value holds", topic, error)
-            else:
-                sound[name] = text
-        return configuration.resolve_topic(self._config, sound)
+    async def _read_broker(self) -> None:
+        static = self._layers.static
+        names = (CLUSTER_DEFAULT, str(static.broker_id))
+        paths = [znodes.broker_config_path(name) for name in names]
+        found = await self._session.get_all(paths)
+        cluster, own = (
+            _sound(path, found[path][0] if path in found else None, dynamic_config.check)
+            for path in paths
+        )
+        self._layers = dynamic_config.layer(static, cluster, own)
+        self._defaults = configuration.resolve_topic(self._layers.effective, {})
+        for topic in self._entries:
+            self._take(topic)
 
-    def _take(self, topic: str, settings: TopicConfig) -> None:
+    def _take(self, topic: str) -> None:
+        settings = configuration.resolve_topic(self._layers.effective, self._entries[topic])
         if self._known.get(topic) != settings:
             self._known[topic] = settings
             self._apply(topic, settings)
@@ -91,3 +100,27 @@ class TopicConfigs:
     async def _changed(self, entity_type: str, name: str) -> None:
         if entity_type == "topics":
             await self._read([name])
+        elif entity_type == "brokers":
+            await self._read_broker()
+
+
+def _sound(
+    path: str, data: bytes | None, check: Callable[[Mapping[str, str]], None]
+) -> dict[str, str]:
+    """The entries of a znode that can be used; the others are logged."""
+    if data is None:
+        return {}
+    try:
+        entries = znodes.decode_config(path, data)
+    except znodes.ZnodeError as error:
+        logger.error("%s: %s", path, error)
+        return {}
+    sound: dict[str, str] = {}
+    for name, text in entries.items():
+        try:
+            check({name: text})
+        except ConfigError as error:
+            logger.warning("%s: %s; what it would replace holds", path, error)
+        else:
+            sound[name] = text
+    return sound

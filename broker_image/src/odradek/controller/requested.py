@@ -1,0 +1,58 @@
+"""Elections that somebody asks for by name (ElectLeaders, KIP-460): which apply, and how they went.
+
+A preferred election applies where another than the first replica leads; an unclean one where
+nobody does.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from odradek.controller.context import Context
+from odradek.controller.election import Cause
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.zk.znodes import BrokerId, TopicPartition
+
+_UNAVAILABLE = {
+    Cause.PREFERRED: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
+    Cause.UNCLEAN: ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
+}
+
+
+def refusals(
+    context: Context, partitions: Iterable[TopicPartition], cause: Cause
+) -> dict[TopicPartition, KafkaError]:
+    """Return the partitions for which no election is held, and why."""
+    found = {one: _refusal(context, one, cause) for one in partitions}
+    return {one: refusal for one, refusal in found.items() if refusal is not None}
+
+
+def _refusal(context: Context, partition: TopicPartition, cause: Cause) -> KafkaError | None:
+    if partition not in context.leaderships:
+        return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The partition does not exist.")
+    if partition.topic in context.deletions:
+        return KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, "The topic is being deleted")
+    if _is_led_well(context, partition, cause):
+        return KafkaError(
+            ErrorCode.ELECTION_NOT_NEEDED, "Leader election not needed for topic partition."
+        )
+    return None
+
+
+def _is_led_well(context: Context, partition: TopicPartition, cause: Cause) -> bool:
+    leader = context.leaderships[partition].state.leader
+    if cause is Cause.PREFERRED:
+        return leader == context.topics[partition.topic].partitions[partition.partition][0]
+    return leader in context.brokers
+
+
+def outcomes(
+    context: Context, partitions: Iterable[TopicPartition], cause: Cause
+) -> Mapping[TopicPartition, BrokerId | KafkaError]:
+    """Return the leader of each partition after its election, or why it has none."""
+    return {
+        one: context.leaderships[one].state.leader
+        if one in context.leaderships and _is_led_well(context, one, cause)
+        else KafkaError(
+            _UNAVAILABLE[cause], f"No replica of {one.topic}-{one.partition} can be elected."
+        )
+        for one in partitions
+    }

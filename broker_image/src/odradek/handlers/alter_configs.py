@@ -1,0 +1,274 @@
+"""AlterConfigs and IncrementalAlterConfigs (KIP-339): settings of topics, of this broker, of all.
+
+Either ends in the full list of a resource's entries, which is checked as a whole, then replaces the
+znode under `/config` together with a notice, by which every broker takes the change (row Z11). The
+write names the version that was read: a change made meanwhile by somebody else is not lost, the
+request is worked out again on it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, NoNodeError
+
+from odradek import config as configuration
+from odradek import dynamic_config
+from odradek.config import BrokerConfig, TopicConfig
+from odradek.dynamic_config import CLUSTER_DEFAULT
+from odradek.handlers.configs import BROKER, TOPIC, check_broker_id
+from odradek.handlers.context import Broker, Call
+from odradek.properties import ConfigError
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.messages.configs import (
+    AlterConfigsRequest,
+    AlterConfigsResource,
+    AlterConfigsResourceResponse,
+    AlterConfigsResponse,
+    IncrementalAlterableConfig,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
+    IncrementalAlterConfigsResourceResponse,
+    IncrementalAlterConfigsResponse,
+)
+from odradek.zk import admin, znodes
+from odradek.zk.operations import TransactionFailedError
+
+logger = logging.getLogger(__name__)
+
+Entries = Mapping[str, str]
+
+
+def _defaults(settings: type[BrokerConfig] | type[TopicConfig]) -> dict[str, Any]:
+    return {
+        one.metadata["key"].name: one.default
+        for one in dataclasses.fields(settings)
+        if "key" in one.metadata
+    }
+
+
+_TOPIC_DEFAULTS = _defaults(TopicConfig)
+_BROKER_DEFAULTS = {
+    name: default
+    for name, default in _defaults(BrokerConfig).items()
+    if name in dynamic_config.DYNAMIC_KEYS
+}
+
+
+class Operation(IntEnum):
+    """What an incremental change does with a setting."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class _Entity:
+    """What is altered: its place under /config, its settings' defaults, and the check of all its
+    entries.
+    """
+
+    kind: str
+    name: str
+    defaults: Mapping[str, Any]
+    check: Callable[[Entries], None]
+
+
+async def alter_configs(
+    broker: Broker, request: AlterConfigsRequest, call: Call
+) -> AlterConfigsResponse:
+    """Replace all entries of each resource."""
+
+    async def alter(resource: AlterConfigsResource) -> AlterConfigsResourceResponse:
+        wanted = {one.name: one.value for one in resource.configs}
+        error = await _outcome(
+            broker, resource, lambda entity, present: _complete(wanted), request.validate_only
+        )
+        return AlterConfigsResourceResponse(
+            error_code=ErrorCode.NONE if error is None else error.code,
+            error_message=None if error is None else error.message,
+            resource_type=resource.resource_type,
+            resource_name=resource.resource_name,
+        )
+
+    return AlterConfigsResponse(responses=[await alter(one) for one in request.resources])
+
+
+async def incremental_alter_configs(
+    broker: Broker, request: IncrementalAlterConfigsRequest, call: Call
+) -> IncrementalAlterConfigsResponse:
+    """Change single entries of each resource."""
+
+    async def alter(
+        resource: IncrementalAlterConfigsResource,
+    ) -> IncrementalAlterConfigsResourceResponse:
+        error = await _outcome(
+            broker,
+            resource,
+            lambda entity, present: _changed(entity.defaults, present, resource.configs),
+            request.validate_only,
+        )
+        return IncrementalAlterConfigsResourceResponse(
+            error_code=ErrorCode.NONE if error is None else error.code,
+            error_message=None if error is None else error.message,
+            resource_type=resource.resource_type,
+            resource_name=resource.resource_name,
+        )
+
+    return IncrementalAlterConfigsResponse(
+        responses=[await alter(one) for one in request.resources]
+    )
+
+
+async def _outcome(
+    broker: Broker,
+    resource: AlterConfigsResource | IncrementalAlterConfigsResource,
+    change: Callable[[_Entity, Entries], Entries],
+    validate_only: bool,
+) -> KafkaError | None:
+    try:
+        entity = _entity(broker, resource.resource_type, resource.resource_name)
+        await _apply(broker, entity, change, validate_only)
+    except KafkaError as refusal:
+        return refusal
+    except znodes.ZnodeError as error:
+        return KafkaError(ErrorCode.INVALID_REQUEST, str(error))
+    except KazooException as failure:
+        logger.warning("settings of %s cannot be changed now: %r", resource.resource_name, failure)
+        return KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"ZooKeeper: {failure!r}")
+    return None
+
+
+def _entity(broker: Broker, resource_type: int, name: str) -> _Entity:
+    if resource_type == TOPIC:
+        admin.check_topic_name(name)
+        if name not in broker.metadata.topics:
+            raise KafkaError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist."
+            )
+        return _Entity("topics", name, _TOPIC_DEFAULTS, configuration.check_topic_entries)
+    if resource_type == BROKER:
+        if name:
+            check_broker_id(broker, name)
+        return _Entity("brokers", name or CLUSTER_DEFAULT, _BROKER_DEFAULTS, dynamic_config.check)
+    raise KafkaError(
+        ErrorCode.INVALID_REQUEST,
+        "AlterConfigs is only supported for topics and brokers, "
+        f"but resource type is {resource_type}",
+    )
+
+
+async def _apply(
+    broker: Broker,
+    entity: _Entity,
+    change: Callable[[_Entity, Entries], Entries],
+    validate_only: bool,
+) -> None:
+    path = znodes.config_path(entity.kind, entity.name)
+    while True:
+        found = (await broker.session.get_all([path])).get(path)
+        present = {} if found is None else znodes.decode_config(path, found[0])
+        wanted = change(entity, present)
+        _check(entity, wanted)
+        if validate_only:
+            return
+        version = None if found is None else found[1].version
+        try:
+            await broker.session.multi(
+                admin.change_config(entity.kind, entity.name, wanted, version)
+            )
+        except TransactionFailedError as failure:
+            overtaken = isinstance(failure.error, BadVersionError | NodeExistsError)
+            removed = isinstance(failure.error, NoNodeError) and version is not None
+            if failure.index == 0 and (overtaken or removed):
+                continue
+            raise
+        logger.info("settings of %s/%s are now %s", entity.kind, entity.name, wanted)
+        return
+
+
+def _check(entity: _Entity, entries: Entries) -> None:
+    """Refuse unknown names of a topic with INVALID_CONFIG, all else with INVALID_REQUEST."""
+    try:
+        entity.check(entries)
+    except ConfigError as error:
+        is_unknown = entity.kind == "topics" and not entries.keys() <= entity.defaults.keys()
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG if is_unknown else ErrorCode.INVALID_REQUEST,
+            str(error)
+            if is_unknown
+            else f"Invalid config value for resource {entity.kind}/{entity.name}: {error}",
+        ) from error
+
+
+def _complete(wanted: Mapping[str, str | None]) -> Entries:
+    _refuse_nulls([name for name, text in wanted.items() if text is None])
+    return {name: text for name, text in wanted.items() if text is not None}
+
+
+def _refuse_nulls(names: Sequence[str]) -> None:
+    if names:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, f"Null value not supported for : {','.join(names)}"
+        )
+
+
+def _changed(
+    defaults: Mapping[str, Any], present: Entries, changes: Sequence[IncrementalAlterableConfig]
+) -> Entries:
+    """The entries after the changes. Raises KafkaError for changes that make no sense."""
+    repeated = [name for name, count in Counter(one.name for one in changes).items() if count > 1]
+    if repeated:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"Error due to duplicate config keys : {','.join(repeated)}",
+        )
+    _refuse_nulls(
+        [
+            one.name
+            for one in changes
+            if one.value is None and one.config_operation != Operation.DELETE
+        ]
+    )
+    entries = dict(present)
+    for one in changes:
+        if one.config_operation == Operation.SET:
+            entries[one.name] = one.value or ""
+        elif one.config_operation == Operation.DELETE:
+            entries.pop(one.name, None)
+        else:
+            entries[one.name] = _edited_list(defaults, entries, one)
+    return entries
+
+
+def _edited_list(
+    defaults: Mapping[str, Any], entries: Entries, change: IncrementalAlterableConfig
+) -> str:
+    """The text of a list setting with words added at its end or taken out."""
+    name = change.name
+    if name not in defaults:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"Unknown topic config name: {name}")
+    if change.config_operation not in (Operation.APPEND, Operation.SUBTRACT):
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, f"Unknown operation {change.config_operation} for {name}"
+        )
+    operation = Operation(change.config_operation).name.lower()
+    if not isinstance(defaults[name], tuple):
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"Config value {operation} is not allowed for config key: {name}",
+        )
+    text = entries.get(name, ",".join(defaults[name]))
+    present = [word for word in text.split(",") if word]
+    given = (change.value or "").split(",")
+    if change.config_operation == Operation.APPEND:
+        return ",".join(dict.fromkeys([*present, *given]))
+    return ",".join(word for word in present if word not in given)

@@ -1,0 +1,61 @@
+"""DescribeLogDirs (KIP-113): what lies in each of this broker's log directories."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from odradek.handlers.context import Broker, Call
+from odradek.protocol.errors import ErrorCode
+from odradek.protocol.messages.admin import (
+    DescribeLogDirsPartition,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+)
+from odradek.replica.partition import TopicPartition
+
+
+async def describe_log_dirs(
+    broker: Broker, request: DescribeLogDirsRequest, call: Call
+) -> DescribeLogDirsResponse:
+    """Each log directory with the partitions asked for, their sizes in bytes and their lag.
+
+    A directory that failed is listed with KAFKA_STORAGE_ERROR and nothing in it.
+    """
+    wanted = None
+    if request.topics is not None:
+        wanted = {
+            TopicPartition(topic.topic, index)
+            for topic in request.topics
+            for index in topic.partition_index
+        }
+    directories = broker.replicas.log_directories()
+    return DescribeLogDirsResponse(
+        results=[
+            DescribeLogDirsResult(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=path, topics=[])
+            if contents is None
+            else DescribeLogDirsResult(log_dir=path, topics=_topics(broker, contents, wanted))
+            for path, contents in directories.items()
+        ]
+    )
+
+
+def _topics(
+    broker: Broker, contents: list[TopicPartition], wanted: set[TopicPartition] | None
+) -> list[DescribeLogDirsTopic]:
+    topics: dict[str, list[DescribeLogDirsPartition]] = defaultdict(list)
+    for key in contents:
+        partition = broker.replicas.partitions.get(key)
+        if partition is None or (wanted is not None and key not in wanted):
+            continue
+        log = partition.log
+        topics[key.topic].append(
+            DescribeLogDirsPartition(
+                partition_index=key.partition,
+                partition_size=log.size,
+                # How much of what is committed this replica has yet to fetch.
+                offset_lag=max(log.high_watermark - log.log_end_offset, 0),
+            )
+        )
+    return [DescribeLogDirsTopic(name=name, partitions=found) for name, found in topics.items()]
