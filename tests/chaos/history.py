@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+UNKNOWN = -1
+
 
 class Place(NamedTuple):
     """A partition of a topic."""
@@ -26,7 +28,10 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """A record that a producer was told is committed at `offset`; `number` is its send order."""
+    """A record that a producer was told is committed at `offset`; `number` is its send order.
+
+    The offset is UNKNOWN where the client learned of the commit from the answer to a later batch.
+    """
 
     producer: str
     number: int
@@ -88,6 +93,8 @@ class History:
 
     acknowledged: list[Acknowledged] = field(default_factory=list)
     sent: dict[str, int] = field(default_factory=dict)
+    # Producers with several requests in flight: see `checker.duplicated`.
+    pipelined: frozenset[str] = frozenset()
     reads: list[Read] = field(default_factory=list)
     commits: list[Commit] = field(default_factory=list)
     committed_seen: list[Commit] = field(default_factory=list)

@@ -22,7 +22,7 @@ from kazoo.exceptions import KazooException
 from kazoo.handlers.threading import KazooTimeoutError
 
 from odradek.zk import znodes
-from tests.chaos.history import Acknowledged, Commit, History, Place, Read, State, value_of
+from tests.chaos.history import UNKNOWN, Acknowledged, Commit, History, Place, Read, State, value_of
 from tests.support.clients import QUIET
 
 GROUP = "chaos"
@@ -30,6 +30,8 @@ RECORDS_PER_SECOND = 100
 SAMPLE_SECONDS = 0.3
 MEMBER_LIFE_SECONDS = 30
 DELIVERY_MS = 600_000
+# Requests in flight of each producer.
+PRODUCERS = {"p0": 1, "p1": 1, "p2": 5}
 
 
 class Load:
@@ -41,6 +43,7 @@ class Load:
         self._bootstrap = bootstrap
         self._places = places
         self._history = history
+        history.pipelined = frozenset(name for name, count in PRODUCERS.items() if count > 1)
         self._client = client
         self._stop_sending = threading.Event()
         self._stop = threading.Event()
@@ -48,7 +51,8 @@ class Load:
         self._latest_sent_ns: dict[Place, int] = {}
         self.failed = Counter[str]()
         self._senders = [
-            threading.Thread(target=self._send, args=(f"p{number}",)) for number in range(3)
+            threading.Thread(target=self._send, args=(name, in_flight))
+            for name, in_flight in PRODUCERS.items()
         ]
         self._others = [
             threading.Thread(target=self._read_all),
@@ -79,13 +83,14 @@ class Load:
 
     # --- producers ---
 
-    def _send(self, name: str) -> None:
+    def _send(self, name: str, in_flight: int) -> None:
         producer = confluent_kafka.Producer(
             {
                 "bootstrap.servers": self._bootstrap,
                 "client.id": name,
                 "acks": "all",
                 "enable.idempotence": True,
+                "max.in.flight": in_flight,
                 "linger.ms": 0,
                 "message.timeout.ms": DELIVERY_MS,
                 "request.timeout.ms": 10_000,
@@ -114,7 +119,9 @@ class Load:
                 self.failed[str(error)] += 1
                 return
             now = time.monotonic_ns()
-            one = Acknowledged(name, number, place, message.offset(), sent_ns, now)
+            offset = message.offset()
+            at = UNKNOWN if offset is None else offset
+            one = Acknowledged(name, number, place, at, sent_ns, now)
             self._history.acknowledged.append(one)
             self._latest_sent_ns[place] = max(self._latest_sent_ns.get(place, 0), sent_ns)
 

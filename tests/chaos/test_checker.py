@@ -11,6 +11,7 @@ import pytest
 from odradek.log import records
 from tests.chaos import checker
 from tests.chaos.history import (
+    UNKNOWN,
     Acknowledged,
     Commit,
     History,
@@ -25,8 +26,9 @@ PLACE = Place("t", 0)
 COUNT = 5
 
 
-def batch(offset: int, value: str) -> bytes:
-    data = records.make([(None, value.encode())], 1_700_000_000_000)
+def batch(offset: int, value: str, producer_epoch: int = 0) -> bytes:
+    options = records.BatchOptions(producer_id=7, producer_epoch=producer_epoch, base_sequence=0)
+    data = records.make([(None, value.encode())], 1_700_000_000_000, options)
     return struct.pack(">q", offset) + data[8:]
 
 
@@ -72,6 +74,24 @@ def test_bytes_above_the_high_watermark_may_differ() -> None:
     assert checker.check(history) == {}
 
 
+def copy_of_the_third_record(producer_epoch: int) -> History:
+    history = sound()
+    history.pipelined = frozenset(["p"])
+    history.final[PLACE].append((COUNT, value_of("p", 2)))
+    history.high_watermarks[PLACE] += 1
+    copy = batch(COUNT, value_of("p", 2), producer_epoch)
+    history.images = [Image(one.broker, PLACE, one.data + copy) for one in history.images]
+    return history
+
+
+def test_copy_under_a_new_epoch_is_the_doing_of_a_pipelined_producer() -> None:
+    assert checker.check(copy_of_the_third_record(producer_epoch=1)) == {}
+
+
+def test_copy_within_one_epoch_of_a_pipelined_producer_is_found() -> None:
+    assert "duplicated" in checker.check(copy_of_the_third_record(producer_epoch=0))
+
+
 def lose_the_last(history: History) -> None:
     history.final[PLACE].pop()
     history.high_watermarks[PLACE] -= 1
@@ -81,6 +101,11 @@ def lose_the_last(history: History) -> None:
 def lose_a_whole_partition(history: History) -> None:
     history.final.clear()
     history.reads.clear()
+
+
+def lose_one_of_unknown_offset(history: History) -> None:
+    one = history.acknowledged[1]
+    history.acknowledged[1] = dataclasses.replace(one, number=COUNT, offset=UNKNOWN)
 
 
 def acknowledge_twice(history: History) -> None:
@@ -181,6 +206,7 @@ def fail_a_producer(history: History) -> None:
     [
         (lose_the_last, "lost"),
         (lose_a_whole_partition, "lost"),
+        (lose_one_of_unknown_offset, "lost"),
         (acknowledge_twice, "duplicated"),
         (change_a_value_after_it_was_read, "two values at an offset"),
         (roll_the_high_watermark_back, "vanished"),
