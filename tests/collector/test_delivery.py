@@ -224,6 +224,7 @@ def test_broken_state_file_is_refused_and_not_taken_for_an_empty_one(tmp_path: P
         ({"TOPIC": ""}, "TOPIC"),
         ({"METRICS_PORT": "x"}, "METRICS_PORT"),
         ({"IDEMPOTENCE": "maybe"}, "IDEMPOTENCE"),
+        ({"ROUND_S": "-1"}, "ROUND_S"),
     ],
 )
 def test_environment_without_sense_is_named(change: dict[str, str], reason: str) -> None:

@@ -4,7 +4,7 @@ One thread reads and sends; another serves /metrics, /acknowledged and /healthz.
 is read from its beginning, unless the state file knows better; what is written later follows.
 
 Environment: BOOTSTRAP, TOPIC and LOG_GLOBS (separated by commas) are needed; STATE_FILE, NODE_NAME,
-METRICS_PORT and IDEMPOTENCE are not. Exit codes: 0 after SIGTERM, 1 cannot go on, 2 bad
+METRICS_PORT, IDEMPOTENCE and ROUND_S are not. Exit codes: 0 after SIGTERM, 1 cannot go on, 2 bad
 environment.
 """
 
@@ -52,6 +52,8 @@ class Settings:
     node: str
     metrics_port: int
     idempotence: bool
+    round_s: int
+    """Seconds between rounds in which all that was added is sent; 0: send at once."""
 
 
 def settings_from(variables: Mapping[str, str]) -> Settings:
@@ -65,6 +67,9 @@ def settings_from(variables: Mapping[str, str]) -> Settings:
     idempotence = variables.get("IDEMPOTENCE", "false").lower()
     if idempotence not in ("true", "false"):
         raise SettingsError(f"IDEMPOTENCE must be true or false, not {idempotence!r}")
+    round_s = variables.get("ROUND_S", "0")
+    if not (round_s.isascii() and round_s.isdigit()):
+        raise SettingsError(f"ROUND_S {round_s!r} is not a number of seconds")
     return Settings(
         bootstrap=variables["BOOTSTRAP"],
         topic=variables["TOPIC"],
@@ -73,6 +78,7 @@ def settings_from(variables: Mapping[str, str]) -> Settings:
         node=variables.get("NODE_NAME", ""),
         metrics_port=int(port),
         idempotence=idempotence == "true",
+        round_s=int(round_s),
     )
 
 
@@ -160,6 +166,7 @@ class Collector:
         self._sources: dict[str, Source] = {}
         self.stop = threading.Event()
         self.last_turn = time.monotonic()
+        self._finished_round = -1
 
     def run(self) -> None:
         """Collect until `stop` is set. Raises delivery.DeliveryError."""
@@ -169,13 +176,27 @@ class Collector:
             if now >= next_discovery:
                 self._discover()
                 next_discovery = now + _DISCOVER_S
-            sent = sum(source.ship(self._sender) for source in self._sources.values())
+            sent = self._ship()
             self._sender.serve(0.0 if sent else _IDLE_WAIT_S)
             if now >= next_save:
                 self.save()
                 next_save = now + _SAVE_S
         self._sender.flush(_LAST_FLUSH_S)
         self.save()
+
+    def _ship(self) -> int:
+        """Send what was added, if a round is open; the number of lines.
+
+        Rounds begin at multiples of `round_s` of the wall clock, so that all collectors of a
+        cluster pause together, and end when nothing is left to send.
+        """
+        current = int(time.time()) // self._settings.round_s if self._settings.round_s else None
+        if current == self._finished_round:
+            return 0
+        sent = sum(source.ship(self._sender) for source in self._sources.values())
+        if current is not None and not sent:
+            self._finished_round = current
+        return sent
 
     def save(self) -> None:
         """Remember what is acknowledged, and forget files that are gone."""
