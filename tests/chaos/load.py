@@ -212,31 +212,28 @@ class Load:
     # --- samples ---
 
     def _sample(self) -> None:
-        onlooker = self._consumer()
-        asked = time.monotonic()
         while not self._stop.wait(SAMPLE_SECONDS):
             with contextlib.suppress(KazooException, KazooTimeoutError):
                 self._history.controller_epochs.append(
                     int(self._client.get(znodes.CONTROLLER_EPOCH_PATH)[0])
                 )
                 self._history.states.extend(read_states(self._client, self._places))
-            if time.monotonic() > asked + 2:
-                asked = time.monotonic()
-                self._read_committed(onlooker)
-        onlooker.close()
 
-    def _read_committed(self, onlooker: confluent_kafka.Consumer) -> None:
+    def read_committed(self) -> None:
+        """Read the group's offsets back, when the cluster is whole again.
+
+        Before that a coordinator that was stopped and does not know of its successor may answer
+        with what it knew, as Kafka's does.
+        """
         began = time.monotonic_ns()
-        try:
-            found = onlooker.committed([TopicPartition(*place) for place in self._places], 2)
-        except confluent_kafka.KafkaException:
-            return
-        ended = time.monotonic_ns()
-        for one in found:
-            if one.error is None:
-                offset = max(one.offset, -1)
-                place = Place(one.topic, one.partition)
-                self._history.committed_seen.append(Commit(place, offset, began, ended))
+        wanted = [TopicPartition(*place) for place in self._places]
+        onlooker = self._consumer()
+        for one in onlooker.committed(wanted, 60):
+            place = Place(one.topic, one.partition)
+            self._history.committed_seen.append(
+                Commit(place, max(one.offset, -1), began, time.monotonic_ns())
+            )
+        onlooker.close()
 
 
 def read_states(client: KazooClient, places: Sequence[Place]) -> Iterator[State]:

@@ -80,6 +80,7 @@ def run(directory: Path, plan: Sequence[Fault], tell: Callable[[str], None]) -> 
             tell("waiting for every answer")
             load.stop_sending()
             _note_stuck(verdict, "in sync at the end", lambda: _out_of_sync(client))
+            load.read_committed()
             observed.final = read_to_end(cluster.bootstrap, PLACES)
             verdict.in_doubt = sum(load.failed.values())
         observed.high_watermarks = {
