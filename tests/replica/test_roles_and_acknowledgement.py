@@ -141,27 +141,59 @@ async def test_shrink_releases_the_high_watermark_only_when_zookeeper_confirmed(
     assert znodes.decode_state(PATH, broker.session.znodes[PATH][0]).isr == (1,)
 
 
-async def test_refused_change_is_withdrawn_and_commits_nothing(broker: Replicas) -> None:
+def controller_writes(broker: Replicas, leader: int, isr: tuple[int, ...]) -> None:
+    """A state of a newer leader epoch, of which this broker was not told yet."""
+    state = znodes.PartitionState(
+        znodes.BrokerId(leader),
+        znodes.LeaderEpoch(1),
+        tuple(map(znodes.BrokerId, isr)),
+        znodes.ControllerEpoch(2),
+    )
+    version = broker.manager.partitions[KEY].zk_version
+    broker.session.znodes[PATH] = znodes.encode_state(state), version + 5
+
+
+async def try_to_write(broker: Replicas) -> None:
+    """Let the writer come to its end with a submitted change that it cannot write."""
+    running = asyncio.create_task(broker.manager.isr_writer.run())
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not running.done(), running.exception()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_refused_change_commits_nothing(broker: Replicas) -> None:
     await broker.lead(isr=(1, 2), replicas=(1, 2))
     await produce(broker, b"a", acks=1)
     partition = broker.manager.partitions[KEY]
     broker.clock.now += broker.config.replica_lag_time_max_ms + 1
     change = partition.propose_shrink()
     assert change is not None
-    broker.session.znodes[PATH] = (
-        znodes.encode_state(
-            znodes.PartitionState(
-                znodes.BrokerId(2),
-                znodes.LeaderEpoch(1),
-                (znodes.BrokerId(2),),
-                znodes.ControllerEpoch(2),
-            )
-        ),
-        partition.zk_version + 5,
-    )
-    await settle(broker, change)
+    broker.manager.isr_writer.submit(change)
+    controller_writes(broker, leader=2, isr=(2,))
+    await try_to_write(broker)
     assert partition.isr.committed == (1, 2)
     assert partition.high_watermark == 0
+
+
+async def test_nothing_is_committed_without_a_replica_that_a_refused_change_would_let_in(
+    broker: Replicas,
+) -> None:
+    await broker.lead(isr=(1, 2), replicas=(1, 2, 3))
+    partition = broker.manager.partitions[KEY]
+    await fetch(broker, 0, replica=3, wait_ms=0)
+    assert partition.isr.pending == (1, 2, 3)
+    # The change was written, its answer lost, and the controller made broker 3 the leader.
+    controller_writes(broker, leader=3, isr=(1, 2, 3))
+    await try_to_write(broker)
+    broker.clock.now += broker.config.replica_lag_time_max_ms + 1
+    await produce(broker, b"a", acks=1)
+    await fetch(broker, 1, replica=2, wait_ms=0)
+    assert partition.high_watermark == 0
+    await broker.lead(isr=(1, 2), replicas=(1, 2, 3), epoch=6)
+    await fetch(broker, 1, replica=2, wait_ms=0)
+    assert partition.high_watermark == 1
 
 
 async def test_change_whose_answer_was_lost_is_found_written(broker: Replicas) -> None:

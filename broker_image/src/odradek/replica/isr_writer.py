@@ -113,7 +113,8 @@ class IsrWriter:
         if partition is None or not partition.expects(change):
             return
         if version is None:
-            partition.withdraw(change)
+            # An earlier try whose answer was lost may have been written, and a newer state be built
+            # on it: the larger set counts until the controller tells what holds.
             logger.info(
                 "%s: ISR %s of epoch %d refused, the znode is newer than version %d",
                 change.key,

@@ -6,8 +6,10 @@ of role goes through `lead` and `follow`. The log holds the bytes, the partition
 them: consumers below the high watermark, followers up to the log end.
 
 A change of the in-sync set is proposed here (`propose_shrink`, `propose_join`), written to
-ZooKeeper by the manager, and settled here (`confirm`, `withdraw`). At most one is under way, and a
-new leader epoch forgets it: what ZooKeeper then holds came with the epoch.
+ZooKeeper by the manager, and settled here (`confirm`). At most one is under way, and a new leader
+epoch forgets it: what ZooKeeper then holds came with the epoch. A change that ZooKeeper refused
+stays under way until that epoch comes: the znode is newer than what we know, so a controller may
+already have chosen a leader from the set that we proposed, and nothing may be committed without it.
 """
 
 from __future__ import annotations
@@ -288,8 +290,3 @@ class Partition:
         self.isr = Isr(change.isr)
         self.zk_version = zk_version
         return self.advance_high_watermark()
-
-    def withdraw(self, change: IsrChange) -> None:
-        """ZooKeeper surely does not hold the change."""
-        if self.expects(change):
-            self.isr = Isr(self.isr.committed)
