@@ -87,7 +87,8 @@ def _load(draft: Draft, event: ContextLoaded) -> None:
     living = _living_partitions(draft)
     _examine_all(draft, living)
     steady = [one for one in living if not draft.is_being_written(one)]
-    draft.tell_metadata(draft.brokers, steady)
+    # Also of what is being written: a broker that just started must not deny that a topic exists.
+    draft.tell_metadata(draft.brokers, living)
     for partition in steady:
         if partition in draft.leaderships:
             draft.tell_role(draft.replicas_of(partition), partition)
