@@ -261,17 +261,18 @@ class GroupCoordinator:
 
     async def _append(
         self, group_id: str, pairs: Iterable[tuple[bytes, bytes | None]]
-    ) -> ErrorCode:
+    ) -> tuple[ErrorCode, int]:
+        """The outcome once it is settled, and the offset of the first record in the log."""
         count = self._partition_count()
         if count is None:
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE, -1
         key = TopicPartition(OFFSETS_TOPIC, partition_of(group_id, count))
         data = records.make(pairs, self._now_ms())
         outcomes = await self._replicas.append(
             [(key, data)], -1, COMMIT_TIMEOUT_MS, Origin.COORDINATOR
         )
         error = outcomes[0].error
-        return _APPEND_ERRORS.get(error, error)
+        return _APPEND_ERRORS.get(error, error), outcomes[0].base_offset
 
     def _store_group(
         self, group: Group, assignments: Mapping[str, bytes], done: Callable[[ErrorCode], None]
@@ -279,7 +280,8 @@ class GroupCoordinator:
         record = schemas.encode_group(group, assignments, self._now_ms())
 
         async def store() -> None:
-            done(await self._append(group.group_id, [record]))
+            error, _ = await self._append(group.group_id, [record])
+            done(error)
             self._schedule(group)
 
         self._spawn(store())
@@ -416,9 +418,9 @@ class GroupCoordinator:
             schemas.encode_offset(group_id, topic, index, commit)
             for (topic, index), commit in good.items()
         ]
-        error = await self._append(group_id, pairs)
+        error, position = await self._append(group_id, pairs)
         if error is ErrorCode.NONE and group.state is not GroupState.DEAD:
-            shard.offsets.setdefault(group_id, {}).update(good)
+            shard.take_committed(group_id, good, position)
         return {**answers, **dict.fromkeys(good, error)}
 
     def _committing_group(
@@ -496,7 +498,7 @@ class GroupCoordinator:
             pairs.append((schemas.group_key(group_id), None))
         if not pairs:
             return ErrorCode.NONE
-        error = await self._append(group_id, pairs)
+        error, _ = await self._append(group_id, pairs)
         if error is not ErrorCode.NONE or group.state is GroupState.DEAD:
             return error
         for topic, index in where:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from odradek.group import offsets as schemas
@@ -35,6 +35,8 @@ class Shard:
         self.loaded = False
         self.groups: dict[str, Group] = {}
         self.offsets: dict[str, dict[TopicIndex, Committed]] = {}
+        # Where in the log a commit of this leadership is: (group, topic, partition) -> offset.
+        self._positions: dict[tuple[str, TopicIndex], int] = {}
         self.empty_since_ms: dict[str, int] = {}
         """Wall-clock time since when a group has had no members, where that is known."""
 
@@ -104,8 +106,23 @@ class Shard:
         except schemas.UnknownRecordError as error:
             logger.warning("__consumer_offsets-%d: skipping a record: %s", self.partition, error)
 
+    def take_committed(
+        self, group_id: str, commits: Mapping[TopicIndex, Committed], position: int
+    ) -> None:
+        """Take in commits whose records begin at `position` of the log.
+
+        Commits that wait for the same replicas are settled in any order; the later record counts,
+        as it does for whoever reads the log next.
+        """
+        offsets = self.offsets.setdefault(group_id, {})
+        for where, committed in commits.items():
+            if position >= self._positions.get((group_id, where), -1):
+                self._positions[group_id, where] = position
+                offsets[where] = committed
+
     def forget(self, key: OffsetKey) -> None:
         """Drop one committed offset."""
+        self._positions.pop((key.group, (key.topic, key.partition)), None)
         offsets = self.offsets.get(key.group)
         if offsets is not None:
             offsets.pop((key.topic, key.partition), None)
@@ -118,3 +135,4 @@ class Shard:
             group.retire(ErrorCode.NOT_COORDINATOR)
         self.groups.clear()
         self.offsets.clear()
+        self._positions.clear()
