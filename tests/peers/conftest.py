@@ -1,25 +1,46 @@
-"""Real programs to compare with: Apache Kafka's own tools, from its published jars.
+"""Apache Kafka's own programs, unmodified, and a cluster of this project's brokers for them.
 
-Jars lie under ~/.cache/peers/kafka-2.8.2/lib; `CACHE` is filled by the targets that fetch peers.
-Without them these tests do not apply on a laptop, but where CI is set they must be there.
+The jars come with Maven on first use. Where they cannot be had these tests fail: without them
+nothing is known about the tools.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
-JARS = Path.home() / ".cache" / "peers" / "kafka-2.8.2" / "lib"
+from tests.support import kafka_peer
+from tests.support.broker import Cluster
+from tests.support.kafka_peer import Tools
 
 
 @pytest.fixture(scope="session")
 def kafka_classpath() -> str:
     """Class path of Apache Kafka 2.8.2."""
-    if shutil.which("java") and list(JARS.glob("kafka_2.13-*.jar")):
-        return f"{JARS}/*"
-    if os.environ.get("CI"):
-        pytest.fail(f"Apache Kafka 2.8.2 is not in {JARS}, or there is no java")
-    return pytest.skip(f"Apache Kafka 2.8.2 is not in {JARS}")
+    return kafka_peer.classpath()
+
+
+@pytest.fixture(scope="session")
+def tools(tmp_path_factory: pytest.TempPathFactory) -> Tools:
+    """Kafka's command-line tools."""
+    return Tools(tmp_path_factory.mktemp("tools"))
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Two brokers; leaders only move back to their preferred brokers when a tool says so."""
+    settings = {
+        "auto.leader.rebalance.enable": "false",
+        "offsets.topic.num.partitions": "2",
+        "offsets.topic.replication.factor": "2",
+    }
+    with Cluster(tmp_path_factory.mktemp("cluster"), brokers=2, settings=settings) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def admin(cluster: Cluster) -> AdminClient:
+    """Looks at the cluster without Kafka's code."""
+    return AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})

@@ -1,0 +1,76 @@
+"""Kafka's tools for leader elections, preferred and unclean (C11, O)."""
+
+from __future__ import annotations
+
+import json
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.support.broker import Cluster, wait_until
+from tests.support.kafka_peer import Tools
+
+ELECTION = "kafka.admin.LeaderElectionCommand"
+
+
+def state(cluster: Cluster, topic: str) -> tuple[int, list[int]]:
+    """Leader and in-sync replicas of partition 0, as a living broker tells them."""
+    living = next(broker for broker in cluster.brokers.values() if broker.running)
+    client = AdminClient({"bootstrap.servers": living.address, "log_level": 0})
+    partition = client.list_topics(timeout=30).topics[topic].partitions[0]
+    return partition.leader, sorted(partition.isrs)
+
+
+def test_preferred_leaders_return_when_a_tool_asks(
+    cluster: Cluster, admin: AdminClient, tools: Tools
+) -> None:
+    topics = ("by-znode", "by-request")
+    for one in topics:
+        admin.create_topics([NewTopic(one, 1, replica_assignment=[[2, 1]])])[one].result(60)
+    cluster.brokers[2].kill()
+    wait_until(lambda: all(state(cluster, one)[0] == 1 for one in topics), "broker 1 leads")
+    cluster.brokers[2].start()
+    wait_until(lambda: all(state(cluster, one) == (1, [1, 2]) for one in topics), "2 is in sync")
+
+    named = {"partitions": [{"topic": "by-znode", "partition": 0}]}
+    tools.run(
+        "kafka.admin.PreferredReplicaLeaderElectionCommand",
+        *("--zookeeper", cluster.zookeeper.connect),
+        *("--path-to-json-file", tools.file("preferred.json", json.dumps(named))),
+    )
+    wait_until(lambda: state(cluster, "by-znode")[0] == 2, "broker 2 leads the named topic")
+    assert state(cluster, "by-request")[0] == 1
+
+    at = (ELECTION, "--bootstrap-server", cluster.bootstrap, "--election-type", "preferred")
+    said = tools.run(*at, "--all-topic-partitions")
+    assert "Successfully completed leader election (PREFERRED) for partitions by-request-0" in said
+    wait_until(lambda: state(cluster, "by-request")[0] == 2, "every broker was told")
+    again = tools.run(*at, "--topic", "by-request", "--partition", "0")
+    assert "Valid replica already elected" in again
+    refused = tools.run(*at, "--topic", "by-request", "--partition", "7", statuses=[1])
+    assert "UnknownTopicOrPartitionException: The partition does not exist." in refused
+
+
+def test_an_unclean_election_makes_a_replica_lead_that_missed_records(
+    cluster: Cluster, admin: AdminClient, tools: Tools
+) -> None:
+    topic = "unclean"
+    admin.create_topics([NewTopic(topic, 1, replica_assignment=[[2, 1]])])[topic].result(60)
+    cluster.brokers[1].kill()
+    wait_until(lambda: state(cluster, topic) == (2, [2]), "broker 2 leads alone")
+    producer = Producer({"bootstrap.servers": cluster.brokers[2].address, "log_level": 0})
+    producer.produce(topic, b"lost")
+    assert producer.flush(60) == 0
+    cluster.brokers[2].kill()
+    cluster.brokers[1].start()
+    wait_until(lambda: state(cluster, topic) == (-1, [2]), "nobody leads")
+
+    at = (ELECTION, "--bootstrap-server", cluster.brokers[1].address)
+    partition = ("--topic", topic, "--partition", "0")
+    refused = tools.run(*at, "--election-type", "preferred", *partition, statuses=[1])
+    assert "PreferredLeaderNotAvailableException" in refused
+    said = tools.run(*at, "--election-type", "unclean", *partition)
+    assert f"Successfully completed leader election (UNCLEAN) for partitions {topic}-0" in said
+    assert state(cluster, topic) == (1, [1])
+    cluster.brokers[2].start()
+    wait_until(lambda: state(cluster, topic) == (1, [1, 2]), "broker 2 follows")
