@@ -84,8 +84,8 @@ class Replicas:
         self.session = FakeSession()
         self.clock = Clock()
         self.metadata = MetadataCache()
-        topic_configs = TopicConfigs(self.config, self.session)  # type: ignore[arg-type]
-        self.logs = LogManager(self.config, "cluster", topic_configs)
+        self.topic_configs = TopicConfigs(self.config, self.session)  # type: ignore[arg-type]
+        self.logs = LogManager(self.config, "cluster", self.topic_configs)
         self.logs.load()
         self.manager = ReplicaManager(
             self.config,
@@ -93,7 +93,7 @@ class Replicas:
             self.session,  # type: ignore[arg-type]
             self.metadata,
             self._connect,
-            topic_configs,
+            self.topic_configs,
             self.clock,
         )
 

@@ -190,7 +190,7 @@ async def _apply(
             removed = isinstance(failure.error, NoNodeError) and version is not None
             if failure.index == 0 and (overtaken or removed):
                 continue
-            raise
+            raise failure.error from failure
         logger.info("settings of %s/%s are now %s", entity.kind, entity.name, wanted)
         return
 

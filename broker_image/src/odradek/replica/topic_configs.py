@@ -56,7 +56,7 @@ class TopicConfigs:
 
     async def load(self) -> None:
         """Read every entry; also after a lost session, whose notices may be gone."""
-        await self._read_broker()
+        await self.read_broker()
         topics = await self._session.children(f"{znodes.CONFIG_PATH}/topics")
         await self._read(topics)
 
@@ -73,7 +73,8 @@ class TopicConfigs:
             self._entries[topic] = _sound(path, data, configuration.check_topic_entries)
             self._take(topic)
 
-    async def _read_broker(self) -> None:
+    async def read_broker(self) -> None:
+        """Read the changed settings of the broker, and give every topic its defaults anew."""
         static = self._layers.static
         names = (CLUSTER_DEFAULT, str(static.broker_id))
         paths = [znodes.broker_config_path(name) for name in names]
@@ -101,7 +102,7 @@ class TopicConfigs:
         if entity_type == "topics":
             await self._read([name])
         elif entity_type == "brokers":
-            await self._read_broker()
+            await self.read_broker()
 
 
 def _sound(

@@ -1,0 +1,220 @@
+"""AlterConfigs and IncrementalAlterConfigs: what is written; what is refused, with which code."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from kazoo.exceptions import BadVersionError, NodeExistsError
+
+from odradek.handlers import alter_configs, configs
+from odradek.handlers.context import Broker, Call
+from odradek.protocol.errors import ErrorCode
+from odradek.protocol.messages.configs import (
+    AlterableConfig,
+    AlterConfigsRequest,
+    AlterConfigsResource,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    IncrementalAlterableConfig,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
+)
+from odradek.replica.metadata import PartitionInfo
+from odradek.zk import znodes
+from odradek.zk.operations import Create, Operation, SetData, TransactionFailedError
+from tests.support.replicas import TOPIC, FakeSession, Replicas
+
+CALL = Call(1, "c", "PLAINTEXT", "h")
+SET, DELETE, APPEND, SUBTRACT = range(4)
+TOPICS, BROKERS = configs.TOPIC, configs.BROKER
+
+
+@pytest.fixture
+def session(replicas: Replicas, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> FakeSession:
+    """Takes transactions; the topic exists."""
+    fake = replicas.session
+    broker.metadata.topics[TOPIC] = {0: PartitionInfo(1, 0, (1,), (1,), ())}
+
+    async def multi(operations: Sequence[Operation]) -> None:
+        change, notice = operations
+        assert isinstance(change, Create | SetData)
+        assert isinstance(notice, Create)
+        assert notice.sequence
+        present = fake.znodes.get(change.path, (b"", -1))[1]
+        if isinstance(change, Create) and present >= 0:
+            raise TransactionFailedError(change, 0, NodeExistsError())
+        if isinstance(change, SetData) and change.version != present:
+            raise TransactionFailedError(change, 0, BadVersionError())
+        fake.znodes[change.path] = change.data, present + 1
+        fake.znodes[f"{notice.path}{len(fake.znodes)}"] = notice.data, 0
+
+    monkeypatch.setattr(fake, "multi", multi, raising=False)
+    return fake
+
+
+def entries(session: FakeSession, kind: str = "topics", name: str = TOPIC) -> dict[str, str] | None:
+    path = znodes.config_path(kind, name)
+    return znodes.decode_config(path, session.znodes[path][0]) if path in session.znodes else None
+
+
+def notices(session: FakeSession) -> list[str]:
+    return [
+        znodes.decode_config_change(path, data).entity_path
+        for path, (data, _) in session.znodes.items()
+        if path.startswith(znodes.CONFIG_CHANGES_PATH)
+    ]
+
+
+async def change(
+    broker: Broker,
+    *changes: tuple[str, int, str | None],
+    kind: int = TOPICS,
+    name: str = TOPIC,
+    validate_only: bool = False,
+) -> tuple[int, str | None]:
+    listed = [
+        IncrementalAlterableConfig(name=key, config_operation=operation, value=value)
+        for key, operation, value in changes
+    ]
+    resource = IncrementalAlterConfigsResource(
+        resource_type=kind, resource_name=name, configs=listed
+    )
+    request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=validate_only)
+    [answer] = (await alter_configs.incremental_alter_configs(broker, request, CALL)).responses
+    return answer.error_code, answer.error_message
+
+
+async def test_single_settings_change_and_the_others_stay(
+    broker: Broker, session: FakeSession
+) -> None:
+    assert (await change(broker, ("retention.ms", SET, "5"), ("segment.ms", SET, "7")))[0] == 0
+    assert (await change(broker, ("retention.ms", DELETE, None), ("flush.ms", SET, "9")))[0] == 0
+    assert entries(session) == {"segment.ms": "7", "flush.ms": "9"}
+    assert notices(session) == [f"topics/{TOPIC}"] * 2
+
+
+async def test_words_are_added_to_and_taken_from_a_list(
+    broker: Broker, session: FakeSession
+) -> None:
+    assert (await change(broker, ("cleanup.policy", APPEND, "compact")))[0] == 0
+    assert entries(session) == {"cleanup.policy": "delete,compact"}
+    assert (await change(broker, ("cleanup.policy", SUBTRACT, "delete")))[0] == 0
+    assert entries(session) == {"cleanup.policy": "compact"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "message"),
+    [
+        ([("x", SET, "1")], ErrorCode.INVALID_CONFIG, "Unknown topic config name: x"),
+        ([("x", APPEND, "1")], ErrorCode.INVALID_CONFIG, "Unknown topic config name: x"),
+        ([("retention.ms", SET, "x")], ErrorCode.INVALID_REQUEST, "Invalid config value"),
+        ([("retention.ms", SET, None)], ErrorCode.INVALID_REQUEST, "Null value not supported"),
+        ([("retention.ms", APPEND, "1")], ErrorCode.INVALID_REQUEST, "append is not allowed"),
+        ([("cleanup.policy", 9, "1")], ErrorCode.INVALID_REQUEST, "Unknown operation 9"),
+        (
+            [("retention.ms", SET, "1"), ("retention.ms", DELETE, None)],
+            ErrorCode.INVALID_REQUEST,
+            "duplicate config keys : retention.ms",
+        ),
+    ],
+)
+async def test_changes_that_make_no_sense_are_refused(
+    broker: Broker,
+    session: FakeSession,
+    changes: list[tuple[str, int, str | None]],
+    code: ErrorCode,
+    message: str,
+) -> None:
+    answer = await change(broker, *changes)
+    assert answer[0] == code
+    assert message in (answer[1] or "")
+    assert entries(session) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "code"),
+    [
+        (TOPICS, "missing", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (TOPICS, "not a name", ErrorCode.INVALID_TOPIC_EXCEPTION),
+        (BROKERS, "2", ErrorCode.INVALID_REQUEST),
+        (BROKERS, "one", ErrorCode.INVALID_REQUEST),
+        (3, "x", ErrorCode.INVALID_REQUEST),
+    ],
+)
+async def test_resources_that_are_not_here_are_refused(
+    broker: Broker, session: FakeSession, kind: int, name: str, code: ErrorCode
+) -> None:
+    assert (await change(broker, ("retention.ms", SET, "1"), kind=kind, name=name))[0] == code
+
+
+async def test_validation_writes_nothing(broker: Broker, session: FakeSession) -> None:
+    assert (await change(broker, ("retention.ms", SET, "5"), validate_only=True))[0] == 0
+    assert entries(session) is None
+    bad = await change(broker, ("retention.ms", SET, "x"), validate_only=True)
+    assert bad[0] == ErrorCode.INVALID_REQUEST
+
+
+async def test_a_change_made_meanwhile_is_kept(
+    broker: Broker, session: FakeSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = znodes.topic_config_path(TOPIC)
+    plain = session.get_all
+
+    async def overtaken(paths: Sequence[str]) -> object:
+        found = await plain(paths)
+        if path not in session.znodes:
+            session.znodes[path] = znodes.encode_config({"segment.ms": "7"}), 0
+        return found
+
+    monkeypatch.setattr(session, "get_all", overtaken)
+    assert (await change(broker, ("retention.ms", SET, "5")))[0] == 0
+    assert entries(session) == {"segment.ms": "7", "retention.ms": "5"}
+
+
+async def test_the_older_request_replaces_everything(broker: Broker, session: FakeSession) -> None:
+    await change(broker, ("retention.ms", SET, "5"))
+
+    async def alter(**settings: str | None) -> int:
+        listed = [
+            AlterableConfig(name=name.replace("_", "."), value=value)
+            for name, value in settings.items()
+        ]
+        resource = AlterConfigsResource(resource_type=TOPICS, resource_name=TOPIC, configs=listed)
+        request = AlterConfigsRequest(resources=[resource], validate_only=False)
+        [answer] = (await alter_configs.alter_configs(broker, request, CALL)).responses
+        return answer.error_code
+
+    assert await alter(segment_ms="7") == ErrorCode.NONE
+    assert entries(session) == {"segment.ms": "7"}
+    assert await alter(segment_ms=None) == ErrorCode.INVALID_REQUEST
+    assert await alter() == ErrorCode.NONE
+    assert entries(session) == {}
+
+
+async def test_settings_of_brokers_are_looked_up_from_the_nearest_to_the_farthest(
+    replicas: Replicas, broker: Broker, session: FakeSession
+) -> None:
+    fixed = await change(broker, ("broker.rack", SET, "r"), kind=BROKERS, name="1")
+    assert fixed[0] == ErrorCode.INVALID_REQUEST
+    assert "Cannot update these configs dynamically: Set(broker.rack)" in (fixed[1] or "")
+    for name, value in (("", "4000"), ("1", "3000")):
+        assert (await change(broker, ("log.segment.bytes", SET, value), kind=BROKERS, name=name))[
+            0
+        ] == ErrorCode.NONE
+    assert notices(session) == ["brokers/<default>", "brokers/1"]
+    await replicas.topic_configs.read_broker()
+    assert replicas.topic_configs("anything").segment_bytes == 3000
+
+    resource = DescribeConfigsResource(
+        resource_type=TOPICS, resource_name=TOPIC, configuration_keys=["segment.bytes"]
+    )
+    request = DescribeConfigsRequest(resources=[resource], include_synonyms=True)
+    [result] = (await configs.describe_configs(broker, request, CALL)).results
+    [found] = result.configs
+    assert (found.value, found.config_source) == ("3000", configs.DYNAMIC_BROKER)
+    assert [(one.source, one.value) for one in found.synonyms] == [
+        (configs.DYNAMIC_BROKER, "3000"),
+        (configs.DYNAMIC_CLUSTER, "4000"),
+        (configs.DEFAULT, "1073741824"),
+    ]
