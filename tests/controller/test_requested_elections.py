@@ -1,0 +1,101 @@
+"""Elections on request (KIP-460): where they apply, and what is answered."""
+
+import pytest
+
+from odradek.controller import requested
+from odradek.controller.context import Context, Settings
+from odradek.controller.election import Cause
+from odradek.controller.events import (
+    ContextLoaded,
+    ElectionRequested,
+    Leadership,
+    StatesWritten,
+    WriteStates,
+)
+from odradek.controller.step import step
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.zk.znodes import NO_LEADER, PartitionState, TopicAssignment, TopicPartition
+from tests.controller.transcript import brokers
+
+LED_BY_SECOND = TopicPartition("t", 0)
+LED_BY_FIRST = TopicPartition("t", 1)
+LEADERLESS = TopicPartition("t", 2)
+DELETED = TopicPartition("going", 0)
+
+
+@pytest.fixture
+def context():
+    """Brokers 1 and 2 live, 3 does not."""
+    states = {
+        LED_BY_SECOND: PartitionState(2, 0, (1, 2), 1),
+        LED_BY_FIRST: PartitionState(1, 0, (1, 2), 1),
+        LEADERLESS: PartitionState(NO_LEADER, 4, (3,), 1),
+        DELETED: PartitionState(1, 0, (1,), 1),
+    }
+    loaded = ContextLoaded(
+        brokers=brokers(["1", "2"]),
+        topics={
+            "t": TopicAssignment({0: (1, 2), 1: (1, 2), 2: (3, 2)}),
+            "going": TopicAssignment({0: (1,)}),
+        },
+        leaderships={one: Leadership(state, 0) for one, state in states.items()},
+        unclean={},
+        deletions=frozenset({"going"}),
+    )
+    return step(Context(1, 1, Settings()), loaded)[0]
+
+
+def elect(context, cause, *partitions):
+    """Hold elections whose writes all succeed; the context afterwards."""
+    context, actions = step(context, ElectionRequested(partitions, cause))
+    for action in actions:
+        if isinstance(action, WriteStates):
+            context, _ = step(context, StatesWritten(written=dict(action.updates)))
+    return context
+
+
+@pytest.mark.parametrize(
+    ("cause", "codes"),
+    [
+        (
+            Cause.PREFERRED,
+            {
+                LED_BY_FIRST: ErrorCode.ELECTION_NOT_NEEDED,
+                DELETED: ErrorCode.INVALID_TOPIC_EXCEPTION,
+                TopicPartition("t", 9): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            },
+        ),
+        (
+            Cause.UNCLEAN,
+            {
+                LED_BY_FIRST: ErrorCode.ELECTION_NOT_NEEDED,
+                LED_BY_SECOND: ErrorCode.ELECTION_NOT_NEEDED,
+                DELETED: ErrorCode.INVALID_TOPIC_EXCEPTION,
+                TopicPartition("t", 9): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            },
+        ),
+    ],
+)
+def test_elections_are_held_only_where_they_are_needed(context, cause, codes):
+    named = [LED_BY_SECOND, LED_BY_FIRST, LEADERLESS, DELETED, TopicPartition("t", 9)]
+    refused = requested.refusals(context, named, cause)
+    assert {one: refusal.code for one, refusal in refused.items()} == codes
+
+
+def test_a_preferred_replica_leads_or_is_told_to_be_unavailable(context):
+    after = elect(context, Cause.PREFERRED, LED_BY_SECOND, LEADERLESS)
+    outcomes = requested.outcomes(after, [LED_BY_SECOND, LEADERLESS], Cause.PREFERRED)
+    assert outcomes[LED_BY_SECOND] == 1
+    assert outcomes[LEADERLESS].code is ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+
+
+def test_an_unclean_election_takes_a_living_replica_that_is_not_in_sync(context):
+    after = elect(context, Cause.UNCLEAN, LEADERLESS)
+    assert requested.outcomes(after, [LEADERLESS], Cause.UNCLEAN) == {LEADERLESS: 2}
+    assert after.leaderships[LEADERLESS].state.isr == (2,)
+
+
+def test_an_unclean_election_without_living_replicas_fails(context):
+    outcome = requested.outcomes(context, [LEADERLESS], Cause.UNCLEAN)[LEADERLESS]
+    assert isinstance(outcome, KafkaError)
+    assert outcome.code is ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
