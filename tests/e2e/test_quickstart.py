@@ -17,6 +17,9 @@ from tests.support.kubectl import Kubectl, KubectlError, eventually
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 
+LOG_DIR = "/var/lib/odradek/data"
+
+
 def kcat(*arguments: str, stdin: str | None = None) -> str:
     """Standard output of kcat, an outside client."""
     return subprocess.run(
@@ -136,7 +139,7 @@ def test_deleted_topic_leaves_no_znode_and_no_folder(kubectl: Kubectl, bootstrap
         return [
             name
             for pod in pods
-            for name in kubectl("exec", pod, "--", "sh", "-c", "ls /data /data/*").split()
+            for name in kubectl("exec", pod, "--", "ls", LOG_DIR).split()
             if name.startswith("short-lived-")
         ]
 

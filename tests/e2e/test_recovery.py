@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 from pathlib import Path
@@ -42,7 +43,7 @@ def restarts(kubectl: Kubectl, pod: str) -> tuple[str, int]:
 
 
 def operator_pod(kubectl: Kubectl) -> str:
-    pods = kubectl.get("pods", "", "-l", "app.kubernetes.io/component=operator")["items"]
+    pods = kubectl.get("pods", "", "-l", "app.kubernetes.io/name=odradek-operator")["items"]
     return str(pods[0]["metadata"]["name"])
 
 
@@ -61,28 +62,27 @@ def test_killed_pod_comes_back_by_itself(kubectl: Kubectl, healthy: None, victim
 def test_no_acknowledged_line_is_missing_in_the_output(
     kubectl: Kubectl, healthy: None, bootstrap: str
 ) -> None:
-    pods = kubectl.get("pods", "", "-l", "app.kubernetes.io/component=collector")["items"]
-    acknowledged = sum(_acknowledged(kubectl, pod["metadata"]["name"]) for pod in pods)
+    acknowledged = sum(_acknowledged(kubectl, pod) for pod in _collectors(kubectl))
     assert acknowledged > 0
-    kubectl(
-        "patch", "daemonset", "collector", "--type=merge",
-        "-p", json.dumps({"spec": {"template": {"spec": {"nodeSelector": {"stop": "here"}}}}}),
-    )  # fmt: skip
+    kubectl("scale", "deployment", "collector-control-plane", "--replicas=0")
+    kubectl("patch", "daemonset", "collector", "-p", _nodes({"stop": "here"}))
     try:
-        eventually(
-            lambda: (
-                not kubectl.get("pods", "", "-l", "app.kubernetes.io/component=collector")["items"]
-            ),
-            "collectors stopped",
-        )
+        eventually(lambda: not _collectors(kubectl), "collectors stopped")
         produced = _end_offsets(bootstrap)
         assert produced >= acknowledged
         eventually(lambda: _counted(kubectl) == produced, f"all {produced} lines counted", 180, 3)
     finally:
-        kubectl(
-            "patch", "daemonset", "collector", "--type=json",
-            "-p", json.dumps([{"op": "remove", "path": "/spec/template/spec/nodeSelector/stop"}]),
-        )  # fmt: skip
+        kubectl("patch", "daemonset", "collector", "-p", _nodes({"stop": None}))
+        kubectl("scale", "deployment", "collector-control-plane", "--replicas=1")
+
+
+def _collectors(kubectl: Kubectl) -> list[str]:
+    pods = kubectl.get("pods", "", "-l", "app.kubernetes.io/component=collector")["items"]
+    return [pod["metadata"]["name"] for pod in pods]
+
+
+def _nodes(selector: dict[str, str | None]) -> str:
+    return json.dumps({"spec": {"template": {"spec": {"nodeSelector": selector}}}})
 
 
 def _acknowledged(kubectl: Kubectl, pod: str) -> int:
@@ -109,9 +109,8 @@ def _end_offsets(bootstrap: str) -> int:
 
 
 def _counted(kubectl: Kubectl) -> int:
-    """Sum of the counts in the job's Parquet output."""
+    """Sum of the counts in the job's Parquet output: the last column of what it shows."""
     shown = kubectl(
-        "exec", "log-counts-driver", "--",
-        "python3", "-m", "odradek_spark", "show", "/data/counts", "--json",
-    )  # fmt: skip
-    return sum(json.loads(row)["lines"] for row in shown.splitlines())
+        "exec", "log-counts-driver", "--", "python3", "-m", "odradek_spark", "show", "/data/counts"
+    )
+    return sum(int(count) for count in re.findall(r"(\d+)$", shown, re.M))
