@@ -37,7 +37,7 @@ def main(seed: int, count: int, only: tuple[str, ...], keep: bool) -> None:
     kinds = tuple(faults.Kind(name) for name in only) or tuple(faults.SHARES)
     plan = faults.plan(seed, count, kinds)
     directory = Path(tempfile.mkdtemp(prefix=f"chaos-{seed}-"))
-    with click.progressbar(length=count, label=f"seed {seed}", file=sys.stderr) as bar:
+    with click.progressbar(length=count + 1, label=f"seed {seed}", file=sys.stderr) as bar:
 
         def tell(line: str) -> None:
             click.echo(f"  {line}")

@@ -43,8 +43,8 @@ SETTINGS = {
 
 @dataclass(slots=True)
 class Verdict:
-    """What a run came to: its violations by check, and how long each fault kept partitions from
-    acknowledging.
+    """What a run came to: its violations by check, and how long after each fault had begun (its
+    own duration included) every partition acknowledged new records.
     """
 
     violations: dict[str, list[str]] = field(default_factory=dict)
@@ -112,9 +112,13 @@ def _do_faults(
         healed_ns = time.monotonic_ns()
         what = f"after fault {number}, {fault.kind.value}: {story}"
         _note_stuck(verdict, f"no progress {what}", lambda since=healed_ns: load.behind(since))
-        verdict.seconds_to_progress.append((time.monotonic_ns() - began_ns) / 1e9)
+        progress = (time.monotonic_ns() - began_ns) / 1e9
+        verdict.seconds_to_progress.append(progress)
         back = _note_stuck(verdict, f"not in sync {what}", lambda: _out_of_sync(client))
-        tell(f"{fault.kind.value}: {story}; all in sync {back:.1f} s later")
+        tell(
+            f"{fault.kind.value}: {story}; progress {progress:.1f} s after it began, "
+            f"all in sync {back:.1f} s later"
+        )
 
 
 def _note_stuck(verdict: Verdict, what: str, missing: Callable[[], Sequence[object]]) -> float:

@@ -38,6 +38,13 @@ def log(partition: Partition) -> Log:
     return partition.open(clean=True)
 
 
+@pytest.fixture
+def forgetful(log: Log) -> Log:
+    """A log whose first records, and with them who wrote them, are gone."""
+    log.truncate_fully_and_start_at(10)
+    return log
+
+
 def test_a_repeat_of_the_last_five_batches_gets_its_first_offset_back(log: Log) -> None:
     first = [send(log, number * 3, 3) for number in range(6)]
     for number in range(1, 6):
@@ -58,9 +65,25 @@ def test_a_gap_and_a_partial_repeat_are_out_of_order(log: Log) -> None:
     assert send(log, 3).base_offset == 3
 
 
-def test_an_unknown_producer_may_start_anywhere(log: Log) -> None:
-    assert send(log, 777).base_offset == 0
-    assert send(log, 778).base_offset == 1
+def test_an_unknown_producer_may_start_anywhere_where_it_may_have_been_forgotten(
+    forgetful: Log,
+) -> None:
+    assert send(forgetful, 777).base_offset == 10
+    assert send(forgetful, 778).base_offset == 11
+
+
+def test_a_batch_that_overtook_the_producers_first_is_refused(log: Log) -> None:
+    assert refused(log, 1) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert send(log, 0).base_offset == 0
+    assert send(log, 1).base_offset == 1
+
+
+def test_a_batch_that_overtook_the_first_is_refused_after_a_restart_too(
+    partition: Partition, log: Log
+) -> None:
+    send(log, 0, pid=6)
+    partition.close(log)
+    assert refused(partition.open(clean=True), 1) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
 def test_a_new_epoch_starts_at_zero_and_fences_the_old(log: Log) -> None:
@@ -70,16 +93,16 @@ def test_a_new_epoch_starts_at_zero_and_fences_the_old(log: Log) -> None:
     assert refused(log, 1, epoch=0) is ErrorCode.INVALID_PRODUCER_EPOCH
 
 
-def test_sequences_wrap_to_zero(log: Log) -> None:
-    send(log, MAX)
-    assert refused(log, 1) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert send(log, 0).base_offset == 1
+def test_sequences_wrap_to_zero(forgetful: Log) -> None:
+    send(forgetful, MAX)
+    assert refused(forgetful, 1) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert send(forgetful, 0).base_offset == 11
 
 
-def test_a_batch_may_span_the_wrap_and_be_repeated(log: Log) -> None:
-    first = send(log, MAX - 1, 4)
-    assert send(log, MAX - 1, 4).duplicate
-    assert send(log, 2).base_offset == first.last_offset + 1
+def test_a_batch_may_span_the_wrap_and_be_repeated(forgetful: Log) -> None:
+    first = send(forgetful, MAX - 1, 4)
+    assert send(forgetful, MAX - 1, 4).duplicate
+    assert send(forgetful, 2).base_offset == first.last_offset + 1
 
 
 def test_followers_take_what_the_leader_took(log: Log, tmp_path: Path) -> None:

@@ -83,10 +83,12 @@ class Producer:
 class ProducerStates:
     """The producers of one partition. One writer at a time; used under the log's append lock."""
 
-    __slots__ = ("_producers", "end_offset", "expiry_ms", "snapshot_offset")
+    __slots__ = ("_producers", "end_offset", "expiry_ms", "forgetful", "snapshot_offset")
 
     def __init__(self, expiry_ms: int) -> None:
         self._producers: dict[int, Producer] = {}
+        # Whether a producer that wrote here may be unknown by now: it expired, or its batches went.
+        self.forgetful = False
         self.expiry_ms = expiry_ms
         self.end_offset = 0
         self.snapshot_offset = -1
@@ -104,12 +106,19 @@ class ProducerStates:
 
         Raises KafkaError INVALID_PRODUCER_EPOCH for an old epoch, OUT_OF_ORDER_SEQUENCE_NUMBER for
         a gap, and INVALID_TXN_STATE for a plain batch inside the producer's transaction. An unknown
-        producer may start at any sequence (2.5 and later).
+        producer may start at any sequence (2.5 and later) where it may have been forgotten. Where
+        it surely never wrote, its first batches were refused, and one that overtook them must not
+        be taken: its acknowledgement would count for them too.
         """
         if header.producer_id == NO_PRODUCER_ID:
             return None
         known = self._producers.get(header.producer_id)
         if known is None:
+            if origin is Origin.CLIENT and header.base_sequence > 0 and not self.forgetful:
+                raise KafkaError(
+                    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                    f"producer {header.producer_id} begins with sequence {header.base_sequence}",
+                )
             return None
         if origin is Origin.CLIENT and header.producer_epoch == known.epoch:
             for written in known.batches:
@@ -188,10 +197,12 @@ class ProducerStates:
         ]
         for producer_id in expired:
             del self._producers[producer_id]
+            self.forgetful = True
 
     def clear(self, end_offset: int) -> None:
         """Forget everything; the next batch is expected at `end_offset`."""
         self._producers.clear()
+        self.forgetful = end_offset > 0
         self.end_offset = end_offset
         self.snapshot_offset = -1
 

@@ -42,6 +42,11 @@ def rebuild(
         elif log_start < at <= log_end:
             continue
         remove_if_there(path)
+    if states.snapshot_offset >= 0 and not states.forgetful:
+        # A snapshot leaves out who had expired before: possible once the log is that old.
+        oldest = next((header for _, header in segments[0].scan(0)), None)
+        age_ms = 0 if oldest is None else now_ms - oldest.max_timestamp
+        states.forgetful = age_ms >= states.expiry_ms
     _replay(states, segments, log_end)
     states.end_offset = log_end
     states.expire(now_ms)
