@@ -55,7 +55,7 @@ async def read_frame(reader: asyncio.StreamReader) -> bytes:
 
 async def emptied(listener: Listener, down_to: int = 0) -> None:
     async with asyncio.timeout(5):
-        while listener.connection_count > down_to:  # noqa: ASYNC110  it has no such event
+        while listener.connection_count > down_to:
             await asyncio.sleep(0.002)
 
 
