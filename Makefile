@@ -27,7 +27,7 @@ type: .venv/.ready ## mypy, strict, on the three packages
 
 unit: .venv/.ready ## every test that needs no Kubernetes node
 	@$(PY) -m tests.cluster tools
-	@.venv/bin/pytest -m "not e2e and not bench" $(ARGS)
+	@.venv/bin/pytest -m "not e2e and not bench" -n 2 --dist loadfile --durations 15 $(ARGS)
 
 e2e: .venv/.ready ## the whole path on the built-in Kubernetes; leaves it up
 	@.venv/bin/pytest -m e2e tests/e2e $(ARGS)
