@@ -134,8 +134,11 @@ def _find(nodes: Sequence[Node], name: str) -> Node:
 
 
 def _mounts(paths: Paths) -> list[str]:
-    """Mount points below the cluster's directories, the deepest first."""
-    roots = (f"{paths.state}/", f"{paths.run}/")
+    """Mount points below the cluster's directories, the deepest first.
+
+    A build that was interrupted leaves mounts in the image storage, which otherwise stays.
+    """
+    roots = (f"{paths.state}/", f"{paths.run}/", f"{paths.cache}/images/", f"{buildah.RUN_ROOT}/")
     return sorted((point for point in _mount_points() if point.startswith(roots)), reverse=True)
 
 
