@@ -4,38 +4,66 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import Future
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import TopicPartition as ClientPartition
+from confluent_kafka.admin import ListOffsetsResultInfo
+from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from odradek.zk.znodes import TopicPartition
 from odradek_spark import endpoint, lag
+from odradek_spark.brokers import Brokers
 
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
 NOW_MS = 1_000_000
 
 
 def test_lag_is_what_lies_between_commit_and_end() -> None:
-    measured = lag.measure({T0: 5, T1: 7}, {T0: 8, T1: 7}, {T0: NOW_MS - 2500}, 1, NOW_MS)
+    measured = lag.measure({T0: 5, T1: 7}, {T0: 8, T1: 7}, {}, {T0: NOW_MS - 2500}, 1, NOW_MS)
     assert [(part.lag, part.seconds) for part in measured.partitions] == [(3, 2.5), (0, 0.0)]
     assert (measured.total, measured.max_seconds) == (3, 2.5)
 
 
 def test_topic_made_anew_has_no_lag_below_zero() -> None:
-    assert lag.measure({T0: 50}, {T0: 2}, {}, 1, NOW_MS).total == 0
+    assert lag.measure({T0: 50}, {T0: 2}, {}, {}, 1, NOW_MS).total == 0
 
 
-def test_partition_without_a_commit_is_no_backlog() -> None:
-    measured = lag.measure({T0: 1}, {T0: 1, T1: 9}, {}, 1, NOW_MS)
-    assert measured.total == 0
-    assert measured.partitions[1].lag is None
+def test_total_without_every_commit_is_not_known() -> None:
+    measured = lag.measure({T0: 1, U0: 2}, {T0: 1, T1: 9, U0: 5}, {T1: 0}, {U0: 1}, 1, NOW_MS)
+    assert [part.lag for part in measured.partitions] == [0, None, 3]
+    assert (measured.total, measured.max_seconds) == (None, None)
+    assert measured.by_topic() == {"u": 3}
+
+
+@pytest.mark.parametrize(("start", "end"), [(None, 0), (9, 9), (12, 9)])
+def test_empty_partition_needs_no_commit_to_have_no_lag(start: int | None, end: int) -> None:
+    measured = lag.measure({T0: 1}, {T0: 1, T1: end}, {T1: start}, {}, 1, NOW_MS)
+    assert (measured.partitions[1].lag, measured.partitions[1].seconds) == (0, 0.0)
+    assert (measured.total, measured.max_seconds) == (0, 0.0)
+
+
+def test_only_partitions_that_may_hold_records_are_asked_for_their_start() -> None:
+    assert lag.uncommitted({T0: 5}, {T0: 8, T1: 7, U0: 0}) == [T1]
+    assert lag.uncommitted({}, {T0: None}) == []
+
+
+def test_partition_without_a_leader_makes_the_total_unknown() -> None:
+    measured = lag.measure({T0: 5, T1: 1}, {T0: 5, T1: None}, {}, {}, 1, NOW_MS)
+    assert [part.lag for part in measured.partitions] == [0, None]
+    assert (measured.total, measured.max_seconds, measured.by_topic()) == (None, None, {})
+    assert lag.behind({T1: 1}, {T1: None}) == {}
 
 
 def test_record_that_could_not_be_read_leaves_the_age_open_and_not_zero() -> None:
-    assert lag.measure({T0: 1}, {T0: 2}, {}, 1, NOW_MS).partitions[0].seconds is None
+    measured = lag.measure({T0: 1, T1: 1}, {T0: 2, T1: 2}, {}, {T1: NOW_MS}, 1, NOW_MS)
+    assert [part.seconds for part in measured.partitions] == [None, 0.0]
+    assert (measured.total, measured.max_seconds) == (2, None)
 
 
 def test_clock_behind_the_producers_gives_no_age_below_zero() -> None:
-    assert lag.measure({T0: 1}, {T0: 2}, {T0: NOW_MS + 9}, 1, NOW_MS).max_seconds == 0
+    assert lag.measure({T0: 1}, {T0: 2}, {}, {T0: NOW_MS + 9}, 1, NOW_MS).max_seconds == 0
 
 
 def test_only_partitions_with_records_left_are_asked_for_their_oldest() -> None:
@@ -50,7 +78,7 @@ def served() -> Iterator[tuple[list[endpoint.Status], str]]:
     def healthy() -> bool:
         return statuses[-1].state != endpoint.FAILED
 
-    server = endpoint.Endpoint("g", 0, lambda: statuses[-1], healthy)
+    server = endpoint.Endpoint("g", 0, lambda: statuses[-1], healthy, lambda: NOW_MS)
     server.start()
     yield statuses, f"http://127.0.0.1:{server.port}"
     server.stop()
@@ -65,12 +93,11 @@ def test_lag_has_the_names_that_dashboards_know(
     served: tuple[list[endpoint.Status], str],
 ) -> None:
     statuses, url = served
-    measured = lag.measure({T0: 5}, {T0: 8, T1: 4}, {T0: NOW_MS - 1000}, 2, NOW_MS)
+    measured = lag.measure({T0: 5}, {T0: 8, T1: 4}, {T1: 0}, {T0: NOW_MS - 1000}, 2, NOW_MS)
     statuses.append(endpoint.Status(endpoint.RUNNING, 7, 1.5, 3, measured))
     text = get(f"{url}/metrics")
     for line in (
         'kafka_consumergroup_lag{consumergroup="g",partition="0",topic="t"} 3.0',
-        'kafka_consumergroup_lag_sum{consumergroup="g",topic="t"} 3.0',
         'kafka_consumergroup_current_offset{consumergroup="g",partition="0",topic="t"} 5.0',
         'kafka_topic_partition_current_offset{partition="0",topic="t"} 8.0',
         'kafka_topic_partition_current_offset{partition="1",topic="t"} 4.0',
@@ -83,15 +110,48 @@ def test_lag_has_the_names_that_dashboards_know(
     ):
         assert line in text.splitlines()
     assert 'kafka_consumergroup_lag{consumergroup="g",partition="1"' not in text
+    assert "kafka_consumergroup_lag_sum{" not in text
+
+    measured = lag.measure({T0: 5}, {T0: 8, T1: 0}, {}, {}, 2, NOW_MS)
+    statuses.append(endpoint.Status(measured=measured))
+    text = get(f"{url}/metrics")
+    assert 'kafka_consumergroup_lag{consumergroup="g",partition="1",topic="t"} 0.0' in text
+    assert 'kafka_consumergroup_lag_sum{consumergroup="g",topic="t"} 3.0' in text
+
+
+def test_partition_without_a_leader_has_neither_end_nor_lag(
+    served: tuple[list[endpoint.Status], str],
+) -> None:
+    statuses, url = served
+    measured = lag.measure({T0: 5}, {T0: None}, {}, {}, 1, NOW_MS)
+    statuses.append(endpoint.Status(endpoint.RUNNING, measured=measured))
+    text = get(f"{url}/metrics")
+    assert 'kafka_consumergroup_current_offset{consumergroup="g",partition="0",topic="t"} 5' in text
+    assert "kafka_topic_partition_current_offset{" not in text
+    assert "kafka_consumergroup_lag{" not in text
+    told = json.loads(get(f"{url}/status"))
+    assert (told["totalLag"], told["maxLagSeconds"]) == (None, None)
+
+
+@pytest.mark.parametrize(("age_ms", "known"), [(15_000, True), (15_001, False)])
+def test_reading_older_than_three_intervals_is_no_longer_told(
+    served: tuple[list[endpoint.Status], str], age_ms: int, known: bool
+) -> None:
+    statuses, url = served
+    measured = lag.measure({T0: 5}, {T0: 5}, {}, {}, 2, NOW_MS - age_ms)
+    statuses.append(endpoint.Status(endpoint.RUNNING, 7, 1.5, 3, measured))
+    told = json.loads(get(f"{url}/status"))
+    assert (told["totalLag"], told["maxLagSeconds"]) == ((0, 0) if known else (None, None))
+    assert (told["lastBatchId"], told["members"]) == (7, 2)
 
 
 def test_series_of_a_partition_that_is_gone_goes(
     served: tuple[list[endpoint.Status], str],
 ) -> None:
     statuses, url = served
-    statuses.append(endpoint.Status(measured=lag.measure({U0: 1}, {U0: 1}, {}, 1, NOW_MS)))
+    statuses.append(endpoint.Status(measured=lag.measure({U0: 1}, {U0: 1}, {}, {}, 1, NOW_MS)))
     assert 'topic="u"' in get(f"{url}/metrics")
-    statuses.append(endpoint.Status(measured=lag.measure({}, {}, {}, 1, NOW_MS)))
+    statuses.append(endpoint.Status(measured=lag.measure({}, {}, {}, {}, 1, NOW_MS)))
     assert 'topic="u"' not in get(f"{url}/metrics")
 
 
@@ -101,7 +161,7 @@ def test_operator_is_told_the_state_in_one_document(
     statuses, url = served
     assert json.loads(get(f"{url}/status"))["state"] == "Starting"
     assert json.loads(get(f"{url}/status"))["totalLag"] is None
-    measured = lag.measure({T0: 5}, {T0: 8}, {T0: NOW_MS - 61_400}, 2, NOW_MS)
+    measured = lag.measure({T0: 5}, {T0: 8}, {}, {T0: NOW_MS - 61_400}, 2, NOW_MS)
     statuses.append(endpoint.Status(endpoint.RUNNING, 7, 1.5, 3, measured))
     assert json.loads(get(f"{url}/status")) == {
         "state": "Running",
@@ -121,3 +181,39 @@ def test_failed_query_is_not_healthy(served: tuple[list[endpoint.Status], str]) 
         get(f"{url}/healthz")
     assert answer.value.code == 503
     answer.value.close()
+
+
+class PartlyLed:
+    """An admin client of a cluster in which only some partitions have a leader."""
+
+    def __init__(self, offsets: dict[int, int]) -> None:
+        self._offsets = offsets
+
+    def list_offsets(
+        self, asked: dict[ClientPartition, OffsetSpec], **_: object
+    ) -> dict[ClientPartition, Future[ListOffsetsResultInfo]]:
+        futures = {}
+        for one in asked:
+            futures[one] = future = Future[ListOffsetsResultInfo]()
+            if one.partition in self._offsets:
+                future.set_result(ListOffsetsResultInfo(self._offsets[one.partition], -1, 0))
+            else:
+                code = KafkaError.LEADER_NOT_AVAILABLE
+                future.set_exception(KafkaException(KafkaError(code)))
+        return futures
+
+
+def test_partition_without_a_leader_is_read_as_one_without_an_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    brokers = Brokers("127.0.0.1:1", "test")
+    monkeypatch.setattr(brokers, "_admin", PartlyLed({0: 8}))
+    assert brokers.ends([T0, T1]) == {T0: 8, T1: None}
+    assert brokers.starts([T0]) == {T0: 8}
+    brokers.close()
+
+
+def test_no_partition_is_no_question() -> None:
+    brokers = Brokers("127.0.0.1:1", "test")
+    assert brokers.ends([]) == {}
+    brokers.close()

@@ -61,19 +61,27 @@ class Brokers:
             for number in topic.partitions
         )
 
-    def ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the end of each partition's log; partitions without a leader are left out."""
-        latest: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # theirs
-        futures = self._admin.list_offsets(
-            {ClientPartition(p.topic, p.partition): latest for p in partitions},
-            request_timeout=_REQUEST_TIMEOUT_S,
-        )
-        found = {}
+    def ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
+        """Return the end of each partition's log; None where no leader tells it."""
+        return self._offsets(partitions, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+
+    def starts(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
+        """Return the first offset of each partition's log; None where no leader tells it."""
+        return self._offsets(partitions, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
+
+    def _offsets(
+        self, partitions: Iterable[TopicPartition], place: OffsetSpec
+    ) -> dict[TopicPartition, int | None]:
+        asked = {ClientPartition(p.topic, p.partition): place for p in partitions}
+        if not asked:
+            return {}  # the library refuses an empty question
+        found: dict[TopicPartition, int | None] = {}
+        futures = self._admin.list_offsets(asked, request_timeout=_REQUEST_TIMEOUT_S)
         for partition, future in futures.items():
             try:
                 offset = future.result().offset
             except KafkaException:
-                continue
+                offset = None
             found[TopicPartition(partition.topic, partition.partition)] = offset
         return found
 

@@ -280,8 +280,10 @@ class Driver:
         member.claim_new(partitions, self._owner_patience_s)
         committed = member.committed(partitions)
         ends = brokers.ends(partitions)
+        starts = brokers.starts(lag.uncommitted(committed, ends))
         stamps = brokers.timestamps(lag.behind(committed, ends))
-        return lag.measure(committed, ends, stamps, member.members(), int(time.time() * 1000))
+        now_ms = int(time.time() * 1000)
+        return lag.measure(committed, ends, starts, stamps, member.members(), now_ms)
 
     def _update(self, **changes: object) -> None:
         with self._status_lock:

@@ -8,6 +8,7 @@ kafka_exporter, which lag dashboards know.
 
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -17,6 +18,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
+from odradek_spark.config import REFRESH_INTERVAL_S
 from odradek_spark.lag import Measurement
 
 STARTING, RUNNING, STOPPING, COMPLETED, FAILED = (
@@ -26,6 +28,9 @@ STARTING, RUNNING, STOPPING, COMPLETED, FAILED = (
     "Completed",
     "Failed",
 )
+
+# What was read is the state of things while at most two readings in a row have failed since.
+_READING_LASTS_MS = int(3 * REFRESH_INTERVAL_S * 1000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +44,22 @@ class Status:
     measured: Measurement | None = None
 
 
-def status_document(status: Status) -> dict[str, object]:
-    """Return what /status answers; numbers that are not known yet are null."""
+def status_document(status: Status, now_ms: int) -> dict[str, object]:
+    """Return what /status answers; numbers that are not known, or no more, are null.
+
+    /metrics keeps an old reading: there its time stamp tells its age.
+    """
     measured = status.measured
+    # Members stay: that the driver itself is one does not depend on the brokers.
+    fresh = None
+    if measured is not None and now_ms - measured.at_ms <= _READING_LASTS_MS:
+        fresh = measured
+    age_s = None if fresh is None else fresh.max_seconds
     return {
         "state": status.state,
         "lastBatchId": status.batch_id,
-        "totalLag": None if measured is None else measured.total,
-        "maxLagSeconds": None if measured is None else round(measured.max_seconds),
+        "totalLag": None if fresh is None else fresh.total,
+        "maxLagSeconds": None if age_s is None else round(age_s),
         "executors": status.executors,
         "members": None if measured is None else measured.members,
     }
@@ -89,7 +102,8 @@ def _lag_families(group: str, measured: Measurement) -> Iterator[Metric]:
     )
     for part in measured.partitions:
         place = [part.partition.topic, str(part.partition.partition)]
-        end.add_metric(place, part.end)
+        if part.end is not None:
+            end.add_metric(place, part.end)
         without.add_metric([group, *place], 1 if part.committed is None else 0)
         for gauge, value in (
             (lag, part.lag),
@@ -136,6 +150,7 @@ class Endpoint:
     port: int
     status: Callable[[], Status]
     healthy: Callable[[], bool]
+    now_ms: Callable[[], int] = lambda: int(time.time() * 1000)
     _server: ThreadingHTTPServer | None = field(default=None, init=False)
 
     def start(self) -> None:
@@ -162,7 +177,7 @@ def _handler(endpoint: Endpoint, registry: CollectorRegistry) -> type[BaseHTTPRe
             if self.path == "/metrics":
                 self._answer(200, CONTENT_TYPE_LATEST, generate_latest(registry))
             elif self.path == "/status":
-                body = json.dumps(status_document(endpoint.status())).encode()
+                body = json.dumps(status_document(endpoint.status(), endpoint.now_ms())).encode()
                 self._answer(200, "application/json", body)
             elif self.path == "/healthz":
                 healthy = endpoint.healthy()
