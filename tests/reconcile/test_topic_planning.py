@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from odradek.zk import znodes
 from odradek.zk.znodes import (
     BrokerId,
     ControllerEpoch,
@@ -16,7 +17,7 @@ from odradek.zk.znodes import (
     PartitionState,
     TopicAssignment,
 )
-from odradek_operator import spec, topics
+from odradek_operator import reconcile_topic, spec, topics
 from odradek_operator.spec import FINALIZER
 from odradek_operator.topic_state import (
     CREATING,
@@ -30,6 +31,7 @@ from odradek_operator.topic_state import (
     SetFinalizer,
     TopicView,
 )
+from tests.support.memory import MemoryKube, MemoryZooKeeper, context
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 CLUSTER = ClusterState(
@@ -153,6 +155,46 @@ def test_only_its_own_topic_is_ever_deleted() -> None:
         done = plan(resource, existing(1), known=known)
         assert done.steps == (SetFinalizer(False),)
         assert done.events[0].reason == "TopicAbandoned"
+
+
+@pytest.mark.parametrize(
+    "cluster", [replace(CLUSTER, reachable=False), replace(CLUSTER, paused=True)]
+)
+def test_deletion_that_had_to_wait_still_deletes_its_own_topic(cluster: ClusterState) -> None:
+    resource = body(True, True, deletionPolicy="Delete")
+    waiting = plan(resource, existing(1), cluster, known=77)
+    assert waiting.steps == ()
+    (step,) = plan(resource, existing(1), known=waiting.fields["incarnation"]).steps
+    assert isinstance(step, RequestDeletion)
+
+
+def test_conflict_with_an_older_resource_does_not_forget_the_topic() -> None:
+    resource = body()
+    meta, wanted = spec.parse_meta(resource), spec.parse_topic(resource)
+    done = topics.plan(meta, wanted, existing(1), CLUSTER, 77, "older", Random(1))
+    assert (reason(done), done.fields["incarnation"]) == ("ResourceConflict", 77)
+
+
+@pytest.mark.parametrize(
+    "fields", [{"config": {"retention.ms": "a week"}}, {"replicaAssignment": {"1": [0]}}]
+)
+def test_topic_is_deleted_even_if_its_spec_became_invalid(fields: dict[str, Any]) -> None:
+    resource = body(True, True, deletionPolicy="Delete", **fields)
+    with pytest.raises(spec.InvalidSpec):
+        spec.parse_topic(resource)
+    kube, zookeeper = MemoryKube(resource), MemoryZooKeeper()
+    resource["status"] = {"incarnation": 77}
+    reconcile_topic.reconcile(context(kube), zookeeper, resource, existing(1), CLUSTER, None)
+    assert zookeeper.created() == [znodes.delete_topic_path("t")]
+
+
+def test_invalid_spec_does_not_forget_the_topic() -> None:
+    resource = {**body(config={"retention.ms": "a week"}), "status": {"incarnation": 77}}
+    kube = MemoryKube(resource)
+    reconcile_topic.reconcile(context(kube), None, resource, existing(1), CLUSTER, None)
+    (written,) = kube.statuses
+    assert written["incarnation"] == 77
+    assert written["conditions"][0]["reason"] == "InvalidConfig"
 
 
 def test_terminating_namespace_is_held_for_a_bounded_time_only() -> None:

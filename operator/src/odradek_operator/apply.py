@@ -214,7 +214,13 @@ def fetch_report(pod: Mapping[str, Any]) -> dict[str, Any] | None:
     return driver_objects.read_report(loaded) if isinstance(loaded, dict) else None
 
 
-def refuse(context: Context, body: Body, error: spec.InvalidSpec) -> float:
-    """Say in the status that the spec cannot be carried out, and why."""
-    write_status(context, body, status.stalled(error.reason, error.message), {})
+def refuse(
+    context: Context, body: Body, error: spec.InvalidSpec, kept: Sequence[str] = ()
+) -> float:
+    """Say in the status that the spec cannot be carried out, and why.
+
+    `kept` names what the status remembers, and must once the spec is mended.
+    """
+    remembered = {name: body.get("status", {}).get(name) for name in kept}
+    write_status(context, body, status.stalled(error.reason, error.message), remembered)
     return 300.0

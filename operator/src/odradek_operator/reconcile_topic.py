@@ -48,21 +48,14 @@ def reconcile(
     meta = spec.parse_meta(body)
     known = body.get("status", {}).get("incarnation")
     try:
-        wanted = spec.parse_topic(body)
+        wanted = spec.parse_topic(spec.for_deletion(body) if meta.deleting else body)
     except spec.InvalidSpec as error:
-        if meta.deleting:
-            return _carry_out(context, zookeeper, body, _plan_invalid_deletion(meta))
-        return apply.refuse(context, body, error)
+        return apply.refuse(context, body, error, ("incarnation",))
     if meta.deleting:
         plan = _plan_deletion(context, meta, wanted, view, cluster, known)
     else:
         plan = topics.plan(meta, wanted, view, cluster, known, conflict, context.random)
     return _carry_out(context, zookeeper, body, plan)
-
-
-def _plan_invalid_deletion(meta: Meta) -> Plan:
-    """A spec that never was carried out has nothing to delete; only the finalizer may be left."""
-    return topics.release(meta)
 
 
 def _plan_deletion(

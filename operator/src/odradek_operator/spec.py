@@ -203,6 +203,15 @@ def cluster_of(body: Body) -> str:
     return str(body["spec"]["clusterRef"]["name"])
 
 
+def for_deletion(body: Body) -> Body:
+    """Return a resource without what can be invalid in it and has no meaning for its deletion."""
+    wanted = {name: value for name, value in body["spec"].items() if name not in _NOT_DELETED_BY}
+    return {**body, "spec": wanted}
+
+
+_NOT_DELETED_BY: Final = frozenset({"config", "replicaAssignment"})
+
+
 def parse_cluster(body: Body) -> ClusterSpec:
     """Read a KafkaCluster, raising InvalidSpec for configuration that brokers would refuse."""
     spec = body["spec"]

@@ -62,7 +62,7 @@ def plan(
     """
     shown = _fields(spec, view, known_incarnation)
     if conflict is not None:
-        return _blocked("ResourceConflict", f"Topic {conflict} is older and has this topic", {})
+        return _blocked("ResourceConflict", f"Topic {conflict} is older and has this topic", shown)
     early = _before_looking(spec, cluster)
     if early is not None:
         return replace(early, fields=shown)
@@ -309,11 +309,6 @@ def _blocked(reason: str, message: str, shown: Mapping[str, Any]) -> Plan:
     return Plan((), (*status.stalled(reason, message), synced, _not_paused()), shown)
 
 
-def refuse(reason: str, message: str) -> Plan:
-    """Return the plan for a resource whose spec is invalid: say so, and do nothing."""
-    return _blocked(reason, message, {})
-
-
 def _fields(spec: TopicSpec, view: TopicView, known: int | None) -> dict[str, Any]:
     shown: dict[str, Any] = {"topicName": spec.topic, "incarnation": known, "drift": []}
     if view.assignment is not None:
@@ -334,10 +329,12 @@ def plan_deletion(
     """Return what a Topic that is being deleted needs now.
 
     The finalizer goes when the topic is gone, when there is nobody left to delete it, when it is
-    not this resource's topic, or when a terminating namespace has waited long enough.
+    not this resource's topic, or when a terminating namespace has waited long enough. Whatever it
+    waits for, the status keeps the incarnation: without it the topic would be a stranger's.
     """
     if not meta.has_finalizer:
         return Plan()
+    shown = _fields(spec, view, known_incarnation)
     release = (SetFinalizer(False),)
     if spec.deletion_policy != "Delete" or not spec.managed:
         return Plan(release, events=(retained(spec.topic),), again=0.0)
@@ -347,16 +344,15 @@ def plan_deletion(
     if namespace_terminating and now - meta.deleted > TERMINATING_TIMEOUT:
         return Plan(release, events=(_abandoned(spec, "its namespace is being deleted"),))
     if spec.paused or cluster.paused:
-        return _paused(Condition("Synced", False, "Paused", "deletion waits"), {}, ())
+        return _paused(Condition("Synced", False, "Paused", "deletion waits"), shown, ())
     if not cluster.reachable:
-        return _waiting("ZooKeeperUnreachable", "ZooKeeper does not answer", {}, again=5.0)
+        return _waiting("ZooKeeperUnreachable", "ZooKeeper does not answer", shown, again=5.0)
     if view.assignment is None and not view.deletion_requested:
         owned = known_incarnation is not None
         event = Event("TopicDeleted", f"topic {spec.topic} and its data are deleted")
         return Plan(release, events=(event,) if owned else ())
     if view.assignment is not None and not is_own(spec, view, view.assignment, known_incarnation):
         return Plan(release, events=(_abandoned(spec, "it is not the topic of this resource"),))
-    shown = _fields(spec, view, known_incarnation)
     waiting = _waiting("Deleting", "the brokers delete the topic", shown, again=1.0)
     if view.deletion_requested:
         return waiting
@@ -383,8 +379,3 @@ def _observes(wanted: Body) -> bool:
 
 def _abandoned(spec: TopicSpec, why: str) -> Event:
     return Event("TopicAbandoned", f"topic {spec.topic} was not deleted: {why}", warning=True)
-
-
-def release(meta: Meta) -> Plan:
-    """Return the plan that only takes the finalizer away."""
-    return Plan((SetFinalizer(False),)) if meta.has_finalizer else Plan()

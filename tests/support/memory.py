@@ -1,0 +1,125 @@
+"""The API server and ZooKeeper as values in memory, for passes that must run without either.
+
+They answer as the operator's own `Kube` and `ZooKeeper` do, and note what was written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from random import Random
+from typing import Any
+
+from odradek.zk.operations import Create, Operation
+from odradek_operator.apply import Context
+from odradek_operator.driver_objects import Platform
+from odradek_operator.kube import KubeError
+from odradek_operator.status import Event
+from odradek_operator.zookeeper import UnreachableError, Znode
+
+
+class MemoryKube:
+    """Objects by kind, namespace and name. `forbidden` kinds cannot be read or written."""
+
+    def __init__(self, *bodies: Mapping[str, Any], forbidden: frozenset[str] = frozenset()) -> None:
+        self._objects = {_key(one): dict(one) for one in bodies}
+        self._forbidden = forbidden
+        self.statuses: list[Mapping[str, Any]] = []
+        self.told: list[Event] = []
+
+    def _ask(self, kind: str) -> None:
+        if kind in self._forbidden:
+            raise KubeError(403, f"{kind} is forbidden")
+
+    def get(self, _version: str, kind: str, namespace: str, name: str) -> dict[str, Any] | None:
+        self._ask(kind)
+        return self._objects.get((kind, namespace, name))
+
+    def select(
+        self, _version: str, kind: str, namespace: str, _selector: str = ""
+    ) -> list[dict[str, Any]]:
+        self._ask(kind)
+        return [one for key, one in self._objects.items() if key[:2] == (kind, namespace)]
+
+    def create(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
+        self._objects[_key(wanted)] = dict(wanted)
+        return dict(wanted)
+
+    apply = create
+
+    def delete(self, body: Mapping[str, Any]) -> None:
+        self._objects.pop(_key(body), None)
+
+    def apply_status(self, body: Mapping[str, Any], status: Mapping[str, Any]) -> dict[str, Any]:
+        self.statuses.append(status)
+        return self.create({**body, "status": status})
+
+    def set_finalizers(self, body: Mapping[str, Any], finalizers: list[str]) -> dict[str, Any]:
+        return self.create({**body, "metadata": {**body["metadata"], "finalizers": finalizers}})
+
+    def tell(self, _body: Mapping[str, Any], event: Event) -> None:
+        self.told.append(event)
+
+    def names(self, kind: str) -> list[str]:
+        """Names of all objects of a kind."""
+        return [key[2] for key in self._objects if key[0] == kind]
+
+
+class MemoryZooKeeper:
+    """Znodes by path; `committed` and `deleted` tell what was written."""
+
+    def __init__(self, nodes: Mapping[str, bytes] | None = None) -> None:
+        self._nodes = dict(nodes or {})
+        self.committed: list[Operation] = []
+        self.deleted: list[str] = []
+
+    def read(self, paths: Iterable[str]) -> dict[str, Znode | None]:
+        return {
+            path: Znode(self._nodes[path], 0, 77) if path in self._nodes else None for path in paths
+        }
+
+    def children(self, paths: Iterable[str]) -> dict[str, list[str] | None]:
+        found: dict[str, list[str] | None] = {}
+        for path in paths:
+            below = [one[len(path) + 1 :] for one in self._nodes if one.startswith(f"{path}/")]
+            names = sorted({one.partition("/")[0] for one in below})
+            found[path] = names if below or path in self._nodes else None
+        return found
+
+    def commit(self, wanted: Sequence[Operation]) -> None:
+        self.committed += wanted
+
+    def delete_tree(self, path: str) -> None:
+        self.deleted.append(path)
+
+    def created(self) -> list[str]:
+        """Paths that were created."""
+        return [one.path for one in self.committed if isinstance(one, Create)]
+
+
+class MemoryPool:
+    """ZooKeepers by connect string; another does not answer. `opened` notes who was asked for."""
+
+    def __init__(self, zookeepers: Mapping[str, MemoryZooKeeper] | None = None) -> None:
+        self._zookeepers = zookeepers or {}
+        self.opened: list[str] = []
+
+    def get(self, connect: str) -> MemoryZooKeeper:
+        self.opened.append(connect)
+        if connect not in self._zookeepers:
+            raise UnreachableError(f"no connection to {connect}")
+        return self._zookeepers[connect]
+
+
+def context(kube: MemoryKube, pool: MemoryPool | None = None, **fields: Any) -> Context:
+    """Return what reconciling needs, with effects in memory."""
+    stand_ins: Any = {"kube": kube, "zookeepers": pool or MemoryPool()}
+    hooks: Any = {"remember": lambda _body: None, "forget": lambda _body: None, **fields}
+    platform = Platform("spark:1", "IfNotPresent", "spark")
+    return Context(
+        broker_image="broker:1", platform=platform, random=Random(1), **stand_ins, **hooks
+    )
+
+
+def _key(body: Mapping[str, Any]) -> tuple[str, str, str]:
+    meta = body["metadata"]
+    return body["kind"], meta.get("namespace", ""), meta["name"]
