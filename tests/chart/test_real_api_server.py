@@ -128,6 +128,7 @@ def test_upgrade_of_an_unchanged_release_is_accepted(
 Right = tuple[str, str, str, str]
 OPERATOR = "odradek-operator"
 JOB = "odradek-spark-job"
+DELETE = ("delete", "deletecollection")
 MAY = [
     (OPERATOR, "other", verb, kind) for verb in ("get", "list", "watch", "patch") for kind in KINDS
 ]
@@ -149,11 +150,24 @@ MAY += [
     (OPERATOR, RESTRICTED, "create", "leases.coordination.k8s.io"),
     (OPERATOR, RESTRICTED, "update", "leases.coordination.k8s.io/odradek-operator"),
     (OPERATOR, "other", "list", "nodes"),
+    (OPERATOR, "other", "delete", "pods"),
     (JOB, RESTRICTED, "create", "pods"),
     (JOB, RESTRICTED, "deletecollection", "configmaps"),
     (JOB, RESTRICTED, "watch", "pods"),
 ]
-MAY_NOT = [
+OWNED = [
+    "configmaps",
+    "services",
+    "persistentvolumeclaims",
+    "statefulsets.apps",
+    "poddisruptionbudgets.policy",
+]
+# What the operator made goes with its owner, by the garbage collector's rights.
+MAY_NOT = [(OPERATOR, "other", verb, kind) for verb in DELETE for kind in OWNED]
+MAY_NOT += [
+    (JOB, RESTRICTED, verb, "persistentvolumeclaims") for verb in ("get", "list", "create", *DELETE)
+]
+MAY_NOT += [
     (OPERATOR, "other", "get", "secrets"),
     (OPERATOR, "other", "create", "pods/exec"),
     (OPERATOR, "other", "delete", "topics"),

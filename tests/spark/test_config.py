@@ -156,6 +156,12 @@ def test_executors_share_the_drivers_volume_and_find_the_driver() -> None:
     assert conf["spark.kubernetes.executor.podTemplateFile"] == "/tmp/pod.yaml"
 
 
+def test_spark_neither_looks_for_claims_nor_deletes_any() -> None:
+    # The account of the job has no right to claims: see the chart's role.
+    conf = cluster_conf.spark_conf(parse(), ENVIRONMENT, None)
+    assert conf["spark.kubernetes.driver.ownPersistentVolumeClaim"] == "false"
+
+
 def test_pods_memory_is_heap_and_what_lies_beside_it() -> None:
     conf = cluster_conf.spark_conf(parse(), ENVIRONMENT, None)
     heap = int(conf["spark.executor.memory"].removesuffix("m"))
@@ -174,7 +180,13 @@ def test_users_settings_and_node_labels_reach_spark() -> None:
 
 
 @pytest.mark.parametrize(
-    "key", ["spark.master", "spark.kubernetes.namespace", "spark.submit.deployMode"]
+    "key",
+    [
+        "spark.master",
+        "spark.kubernetes.namespace",
+        "spark.kubernetes.driver.ownPersistentVolumeClaim",
+        "spark.submit.deployMode",
+    ],
 )
 def test_settings_that_hold_the_job_together_cannot_be_changed(key: str) -> None:
     with pytest.raises(config.ConfigError, match=key):

@@ -96,19 +96,19 @@ seccompProfile:
 - apiGroups: [odradek.io]
   resources: [kafkaclusters/finalizers, topics/finalizers, reassignments/finalizers, consumergroups/finalizers]
   verbs: [update]
-# Spark drivers, and the brokers' pods in a rolling change.
+# Only pods are deleted: Spark drivers, and the brokers' pods in a rolling change. The rest goes with its owner.
 - apiGroups: [""]
   resources: [pods]
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [""]
   resources: [configmaps, services, persistentvolumeclaims]
-  verbs: [get, list, create, patch, delete]
+  verbs: [get, list, create, patch]
 - apiGroups: [apps]
   resources: [statefulsets]
-  verbs: [get, list, watch, create, patch, delete]
+  verbs: [get, list, watch, create, patch]
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
-  verbs: [get, list, create, patch, delete]
+  verbs: [get, list, create, patch]
 # Events tell what happened, on the resource they happened to.
 - apiGroups: [""]
   resources: [events]

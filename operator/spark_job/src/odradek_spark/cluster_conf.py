@@ -22,6 +22,7 @@ _RESERVED = (
     "spark.driver.bindAddress",
     "spark.kubernetes.namespace",
     "spark.kubernetes.driver.pod.name",
+    "spark.kubernetes.driver.ownPersistentVolumeClaim",
     "spark.kubernetes.executor.volumes.",
     "spark.kubernetes.executor.podTemplate",
     "spark.sql.streaming.checkpointLocation",
@@ -80,6 +81,9 @@ def _kubernetes(job: Job, environment: Environment) -> dict[str, str]:
         "spark.kubernetes.container.image": str(job.image),
         "spark.kubernetes.container.image.pullPolicy": "IfNotPresent",
         "spark.kubernetes.executor.deleteOnTermination": "true",
+        # Spark would look for claims of its own to use again and to delete at its end. It has none,
+        # and its account has no right to any.
+        "spark.kubernetes.driver.ownPersistentVolumeClaim": "false",
         "spark.executor.instances": str(job.executor_instances),
         "spark.executor.cores": str(job.executors.cores),
         "spark.executor.memoryOverhead": f"{MEMORY_BESIDE_HEAP // MIB}m",
