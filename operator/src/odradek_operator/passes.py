@@ -95,6 +95,8 @@ class Passes:
         body = self._cluster_body(namespace, cluster)
         if body is None:
             return _Shared(ClusterState(Owner.GONE), None, None)
+        if self._older(body, self._same_place(body)) is not None:
+            return _Shared(ClusterState(Owner.CONFLICTED), None, None)
         owner = Owner.TERMINATING if "deletionTimestamp" in body["metadata"] else Owner.PRESENT
         try:
             wanted = spec.parse_cluster(body)
@@ -147,10 +149,13 @@ class Passes:
         return fresh
 
     def _kafka_cluster(self, body: Body) -> float:
-        place = _place(body)
-        rivals = (one for one in self.store.select("KafkaCluster") if _place(one) == place)
-        conflict = self._older(body, rivals)
+        conflict = self._older(body, self._same_place(body))
         return reconcile_cluster.reconcile(self.context, body, conflict)
+
+    def _same_place(self, body: Body) -> list[Body]:
+        """Return the clusters that keep their state in the same znodes, this one among them."""
+        place = _place(body)
+        return [one for one in self.store.select("KafkaCluster") if _place(one) == place]
 
     def _older(self, body: Body, rivals: Iterable[Body]) -> str | None:
         """Return the oldest rival that is older than this resource and really still exists."""

@@ -63,7 +63,7 @@ def _observe(
 ) -> float:
     if cluster.owner is not Owner.PRESENT:
         text = f"KafkaCluster {wanted.cluster} is {cluster.owner.value}"
-        apply.write_status(context, body, status.progressing("ClusterNotFound", text), {})
+        apply.write_status(context, body, status.progressing(cluster.owner.reason, text), {})
         return OBSERVE_SECONDS
     try:
         if zookeeper is None:

@@ -16,11 +16,21 @@ STEADY_SECONDS: Final = 60.0
 
 
 class Owner(Enum):
-    """State of the KafkaCluster resource that a topic refers to."""
+    """State of the KafkaCluster resource that a topic or group refers to.
+
+    CONFLICTED: an older KafkaCluster keeps its state in the same znodes, so what is there is that
+    one's.
+    """
 
     PRESENT = "present"
     TERMINATING = "terminating"
     GONE = "gone"
+    CONFLICTED = "in conflict with an older one"
+
+    @property
+    def reason(self) -> str:
+        """Reason of the condition of a resource that waits for its cluster."""
+        return "ClusterConflict" if self is Owner.CONFLICTED else "ClusterNotFound"
 
 
 @dataclass(frozen=True, slots=True)

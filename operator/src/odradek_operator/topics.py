@@ -85,7 +85,7 @@ def plan(
 def _before_looking(spec: TopicSpec, cluster: ClusterState) -> Plan | None:
     if cluster.owner is not Owner.PRESENT:
         text = f"KafkaCluster {spec.cluster} is {cluster.owner.value}"
-        return _waiting("ClusterNotFound", text, {}, again=10.0)
+        return _waiting(cluster.owner.reason, text, {}, again=10.0)
     if not cluster.reachable:
         return _waiting("ZooKeeperUnreachable", "ZooKeeper does not answer", {}, again=5.0)
     return None

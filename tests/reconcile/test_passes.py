@@ -1,0 +1,85 @@
+"""Whole passes over resources in memory: what resources of one cluster see of each other."""
+
+from typing import Any
+
+from odradek.zk import znodes
+from odradek_operator.engine import Store, key_of
+from odradek_operator.passes import Passes
+from odradek_operator.spec import FINALIZER
+from odradek_operator.status import condition_of
+from tests.support.memory import MemoryKube, MemoryPool, MemoryZooKeeper, context
+
+
+def resource(
+    kind: str, name: str, *, namespace: str = "n", age: int = 0, deleted: bool = False, **spec: Any
+) -> dict[str, Any]:
+    """A resource; the larger `age` is, the older."""
+    metadata: dict[str, Any] = {
+        "name": name,
+        "namespace": namespace,
+        "uid": f"{kind}-{namespace}-{name}",
+        "generation": 1,
+        "resourceVersion": "1",
+        "creationTimestamp": f"2026-11-21T11:00:{59 - age:02}Z",
+        "finalizers": [FINALIZER] if spec.get("deletionPolicy") == "Delete" else [],
+    }
+    if deleted:
+        metadata["deletionTimestamp"] = "2026-11-21T12:00:00Z"
+    version = "odradek.io/v1alpha1"
+    return {"apiVersion": version, "kind": kind, "metadata": metadata, "spec": spec}
+
+
+def cluster(name: str = "c", config: dict[str, str] | None = None, **fields: Any) -> dict[str, Any]:
+    place = {"zookeeper": {"connect": "zk:2181"}}
+    brokers = {"replicas": 1, "config": config or {}}
+    return resource("KafkaCluster", name, **{**place, "brokers": brokers, **fields})
+
+
+def run(
+    batch: list[dict[str, Any]], others: list[dict[str, Any]], zookeeper: MemoryZooKeeper
+) -> MemoryKube:
+    """Run one pass over a batch of resources of cluster c in namespace n."""
+    kube, store = MemoryKube(*batch, *others), Store()
+    for body in (*batch, *others):
+        store.put(body)
+    effects = context(kube, MemoryPool({"zk:2181": zookeeper}), forget=store.drop)
+    done = Passes(effects, store).reconcile("n", "c", {key_of(body): body for body in batch})
+    for result in done.values():
+        assert not isinstance(result, Exception), result
+    return kube
+
+
+def reason(kube: MemoryKube, kind: str, name: str) -> str:
+    """Reason of Ready."""
+    body = kube.get("odradek.io/v1alpha1", kind, "n", name)
+    assert body is not None
+    condition = condition_of(body["status"], "Ready")
+    assert condition is not None
+    return str(condition["reason"])
+
+
+def existing_topic() -> MemoryZooKeeper:
+    """A broker and topic t of one partition, made by transaction 77."""
+    endpoint = znodes.Endpoint("PLAINTEXT", "127.0.0.1", 9092)
+    broker = znodes.BrokerRegistration(znodes.BrokerId(0), (endpoint,))
+    topic = znodes.TopicAssignment({0: (znodes.BrokerId(0),)})
+    return MemoryZooKeeper(
+        {
+            znodes.broker_path(0): znodes.encode_broker(broker),
+            znodes.topic_path("t"): znodes.encode_topic(topic),
+        }
+    )
+
+
+def test_topics_of_a_cluster_in_conflict_touch_nothing_of_the_older_ones() -> None:
+    older = cluster(namespace="production", age=9)
+    wanted = {"clusterRef": {"name": "c"}, "deletionPolicy": "Delete"}
+    zookeeper = existing_topic()
+    kube = run([resource("Topic", "t", **wanted)], [cluster(), older], zookeeper)
+    assert reason(kube, "Topic", "t") == "ClusterConflict"
+    going = {**resource("Topic", "t", deleted=True, **wanted), "status": {"incarnation": 77}}
+    kube = run([going], [cluster(), older], zookeeper)
+    assert [one.reason for one in kube.told] == ["TopicAbandoned"]
+    assert zookeeper.committed == []
+    run([going], [cluster()], zookeeper)
+    assert zookeeper.created() == [znodes.delete_topic_path("t")]
