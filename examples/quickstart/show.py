@@ -22,6 +22,8 @@ import json
 import math
 import pathlib
 import re
+import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -266,9 +268,12 @@ def leader_table(partitions: Sequence[Resource]) -> str:
 
 
 def further(namespace: str, address: str) -> str:
-    """Return commands for whoever wants to see more."""
+    """Return commands for whoever wants to see more, in a shell that knows of no kubectl yet."""
+    kubectl = shutil.which("kubectl")
+    folder = shlex.quote(str(pathlib.Path(kubectl).parent)) if kubectl else ""
+    path = f"  export PATH={folder}:$PATH\n" if folder else ""
     return f"""\
-  export KUBECONFIG=$(make -s kubeconfig)
+{path}  export KUBECONFIG=$(make -s kubeconfig)
   kubectl -n {namespace} get kafkaclusters,topics,consumergroups
   kubectl -n {namespace} describe kafkacluster {CLUSTER}
   kubectl -n {namespace} exec {DRIVER} -- python3 -m odradek_spark show {RESULT}

@@ -1,8 +1,10 @@
 """The report that ends `make up` waits for the whole path and says truly what it saw."""
 
 import json
+import subprocess
 import urllib.parse
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -103,6 +105,22 @@ def test_report_names_controller_and_client_address(world: World) -> None:
     (broker,) = [line for line in lines if "main-broker-0" in line]
     assert broker.split() == ["0", "main-broker-0", "n1", "10.0.0.1:9092", "yes", "*"]
     assert any(line.strip().startswith("kcat -b 10.0.0.1:9092 -L") for line in lines)
+
+
+def test_further_commands_find_the_kubectl_in_use(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "the tools"
+    folder.mkdir()
+    (folder / "kubectl").write_text("#!/bin/sh\necho found\n")
+    (folder / "kubectl").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    lines = report(world).splitlines()
+    first = lines[lines.index("Look further") + 1]
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    script = f"{first}\nkubectl"
+    found = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
+    assert found.stdout == "found\n"
 
 
 def test_lag_is_asked_until_it_is_zero(world: World, capsys: pytest.CaptureFixture[str]) -> None:
