@@ -1,5 +1,6 @@
 """Argo CD's Lua judges every status that the operator writes as a reader of it would."""
 
+import re
 from datetime import UTC, datetime
 from typing import Any
 
@@ -78,6 +79,14 @@ def test_paused_is_suspended(health: Any, spec: dict[str, Any]) -> None:
 def test_running_job_is_not_suspended(health: Any) -> None:
     running = resource(status.ready("Running"), spec={"paused": False, "job": {"suspend": False}})
     assert health(running)[0] == "Healthy"
+
+
+def test_files_that_the_examples_name_exist() -> None:
+    folder = REPO / "examples/argocd"
+    for file in folder.glob("*.yaml"):
+        comments = "\n".join(re.findall(r"^# .*$", file.read_text(), re.M))
+        named = re.findall(r"[\w-]+\.yaml", comments)
+        assert [name for name in named if not (folder / name).exists()] == []
 
 
 def test_the_entry_covers_all_kinds_of_the_group() -> None:
