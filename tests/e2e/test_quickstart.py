@@ -67,11 +67,16 @@ def test_get_shows_ready_with_useful_columns(kubectl: Kubectl, healthy: None) ->
 
 
 def test_outside_clients_list_and_read_the_topic(kubectl: Kubectl, bootstrap: str) -> None:
-    listing = json.loads(kcat("-b", bootstrap, "-L", "-J", "-t", "cluster-logs"))
-    (found,) = listing["topics"]
-    assert len(found["partitions"]) == 6
-    assert {each["leader"] for each in found["partitions"]} == {0, 1, 2}
-    assert all(len(each["isrs"]) == 3 for each in found["partitions"])
+    def led_by_all_and_in_sync() -> bool:
+        # After a broker was away, the controller evens out the leadership every 300 s.
+        listing = json.loads(kcat("-b", bootstrap, "-L", "-J", "-t", "cluster-logs"))
+        (found,) = listing["topics"]
+        assert len(found["partitions"]) == 6
+        assert {each["leader"] for each in found["partitions"]} == {0, 1, 2}
+        assert all(len(each["isrs"]) == 3 for each in found["partitions"])
+        return True
+
+    eventually(led_by_all_and_in_sync, "six partitions led by all brokers and in sync", 420)
     lines = kcat("-b", bootstrap, "-C", "-t", "cluster-logs", "-o", "beginning", "-c", "50", "-e")
     records = [json.loads(line) for line in lines.splitlines()]
     assert len(records) == 50
