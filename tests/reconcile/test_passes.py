@@ -83,3 +83,11 @@ def test_topics_of_a_cluster_in_conflict_touch_nothing_of_the_older_ones() -> No
     assert zookeeper.committed == []
     run([going], [cluster()], zookeeper)
     assert zookeeper.created() == [znodes.delete_topic_path("t")]
+
+
+def test_topic_without_numbers_is_not_created_while_its_cluster_is_invalid() -> None:
+    wrong = cluster(config={"num.partitions": "8", "log.segment.bytes": "x"})
+    topic = resource("Topic", "new", clusterRef={"name": "c"})
+    assert reason(run([topic], [wrong], existing_topic()), "Topic", "new") == "ClusterInvalid"
+    mended = cluster(config={"num.partitions": "8"})
+    assert reason(run([topic], [mended], existing_topic()), "Topic", "new") == "Creating"

@@ -109,6 +109,17 @@ def test_incomplete_set_of_brokers_is_waited_for_until_it_has_settled() -> None:
     assert reason(plan(three, TopicView(), settled, CREATING)) == "WaitingForBrokers"
 
 
+def test_defaults_of_a_cluster_whose_spec_is_invalid_are_waited_for_and_not_guessed() -> None:
+    unknown = replace(CLUSTER, default_partitions=None, default_replication_factor=None)
+    for fields in ({}, {"partitions": 2}, {"replicationFactor": 2}):
+        assert reason(plan(body(**fields), TopicView(), unknown, CREATING)) == "ClusterInvalid"
+    for fields in (
+        {"partitions": 2, "replicationFactor": 2},
+        {"replicaAssignment": {"0": [1, 2]}},
+    ):
+        assert plan(body(**fields), TopicView(), unknown, CREATING).steps
+
+
 def test_finalizer_stands_before_a_topic_that_shall_be_deleted_exists() -> None:
     assert plan(body(deletionPolicy="Delete"), TopicView()).steps == (SetFinalizer(True),)
     kept = body(finalizer=True, deletionPolicy="Retain")

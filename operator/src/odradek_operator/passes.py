@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -98,11 +98,12 @@ class Passes:
         if self._older(body, self._same_place(body)) is not None:
             return _Shared(ClusterState(Owner.CONFLICTED), None, None)
         owner = Owner.TERMINATING if "deletionTimestamp" in body["metadata"] else Owner.PRESENT
+        valid = True
         try:
             wanted = spec.parse_cluster(body)
         except spec.InvalidSpec:
-            # Its brokers may still run with the configuration of before.
-            wanted = spec.parse_cluster(_without_config(body))
+            # Its brokers may still run with the configuration of before, which nobody knows here.
+            wanted, valid = spec.parse_cluster(_without_config(body)), False
         state = ClusterState(owner, paused=wanted.paused, reachable=False, expected=wanted.replicas)
         try:
             zookeeper = self.context.zookeepers.get(wanted.zookeeper)
@@ -110,11 +111,10 @@ class Passes:
         except UnreachableError as error:
             log.info("%s/%s: %s", namespace, cluster, error)
             return _Shared(state, None, None)
-        return _Shared(
-            self._state(namespace, cluster, owner, wanted, registered),
-            zookeeper,
-            _addresses(wanted, registered),
-        )
+        state = self._state(namespace, cluster, owner, wanted, registered)
+        if not valid:
+            state = replace(state, default_partitions=None, default_replication_factor=None)
+        return _Shared(state, zookeeper, _addresses(wanted, registered))
 
     def _state(
         self,

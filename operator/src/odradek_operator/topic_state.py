@@ -38,7 +38,8 @@ class ClusterState:
     """What all topics of a cluster share. `brokers` maps registered ids to racks.
 
     `settled_seconds` is how long the set of registered brokers has not changed. `reachable` False:
-    ZooKeeper did not answer, and nothing else here means anything.
+    ZooKeeper did not answer, and nothing else here means anything. The defaults are None while the
+    cluster's spec is invalid.
     """
 
     owner: Owner
@@ -47,8 +48,8 @@ class ClusterState:
     brokers: Mapping[BrokerId, str | None] = field(default_factory=dict)
     expected: int = 0
     settled_seconds: float = 0.0
-    default_partitions: int = 1
-    default_replication_factor: int = 1
+    default_partitions: int | None = 1
+    default_replication_factor: int | None = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,7 +108,12 @@ def _plan_absent(
         return _waiting("TopicNotFound", "the topic does not exist", shown, again=30.0)
     if spec.paused or cluster.paused:
         return _paused(Condition("Synced", False, "Paused", "the topic does not exist"), shown, ())
-    factor = spec.replication_factor or cluster.default_replication_factor
+    written = spec.replication_factor or len(spec.assignment.get(0, ()))
+    factor = written or cluster.default_replication_factor
+    partitions = spec.partitions or cluster.default_partitions
+    if factor is None or partitions is None:
+        text = f"the spec of KafkaCluster {spec.cluster} is invalid, so its defaults are not known"
+        return _waiting("ClusterInvalid", text, shown, again=10.0)
     refusal = _refuse_layout(spec, cluster, factor)
     if refusal:
         return _blocked(*refusal, shown)
@@ -118,7 +123,7 @@ def _plan_absent(
         text = f"{len(cluster.brokers)} of {cluster.expected} brokers are registered"
         return _waiting("WaitingForBrokers", text, shown)
     try:
-        replicas = _lay_out(spec, cluster, factor, random)
+        replicas = _lay_out(spec, cluster, partitions, factor, random)
     except KafkaError as error:
         return _blocked("InvalidReplicaAssignment", str(error), shown)
     noted = {**shown, "incarnation": CREATING}
@@ -147,13 +152,13 @@ def _refuse_layout(spec: TopicSpec, cluster: ClusterState, factor: int) -> tuple
 
 
 def _lay_out(
-    spec: TopicSpec, cluster: ClusterState, factor: int, random: Random
+    spec: TopicSpec, cluster: ClusterState, partitions: int, factor: int, random: Random
 ) -> assignment.Replicas:
     if spec.assignment:
         return assignment.check_manual(spec.assignment, cluster.brokers)
     return assignment.assign_replicas(
         assignment.forget_partial_racks(cluster.brokers),
-        spec.partitions or cluster.default_partitions,
+        partitions,
         factor,
         assignment.Start.draw(random, len(cluster.brokers)),
     )
