@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from odradek.zk import znodes
+from odradek.zk import consumers, znodes
 from odradek_operator.engine import Store, key_of
 from odradek_operator.passes import Passes
 from odradek_operator.spec import FINALIZER
@@ -91,3 +91,46 @@ def test_topic_without_numbers_is_not_created_while_its_cluster_is_invalid() -> 
     assert reason(run([topic], [wrong], existing_topic()), "Topic", "new") == "ClusterInvalid"
     mended = cluster(config={"num.partitions": "8"})
     assert reason(run([topic], [mended], existing_topic()), "Topic", "new") == "Creating"
+
+
+def group_with_offsets() -> MemoryZooKeeper:
+    """Topic t and group g, which nobody reads with at the moment."""
+    zookeeper = existing_topic()
+    zookeeper.put(consumers.offset_path("g", "t", 0), b"5")
+    return zookeeper
+
+
+def test_younger_resource_of_a_group_waits_and_never_deletes_the_offsets_of_the_other() -> None:
+    wanted = {"clusterRef": {"name": "c"}, "group": "g"}
+    older = resource("ConsumerGroup", "a", age=9, **wanted)
+    younger = resource("ConsumerGroup", "b", deletionPolicy="Delete", **wanted)
+    zookeeper = group_with_offsets()
+    kube = run([older, younger], [cluster()], zookeeper)
+    reasons = [reason(kube, "ConsumerGroup", name) for name in ("a", "b")]
+    assert reasons == ["Observed", "ResourceConflict"]
+
+    going = resource("ConsumerGroup", "b", deleted=True, deletionPolicy="Delete", **wanted)
+    kube = run([going], [cluster(), older], zookeeper)
+    assert [one.reason for one in kube.told] == ["GroupAbandoned"]
+    assert zookeeper.deleted == []
+    # Nor does the older one while the younger is there to read on.
+    going = resource("ConsumerGroup", "a", age=9, deleted=True, deletionPolicy="Delete", **wanted)
+    run([going], [cluster(), younger], zookeeper)
+    assert zookeeper.deleted == []
+    run([going], [cluster()], zookeeper)
+    assert zookeeper.deleted == [consumers.group_path("g")]
+
+
+def test_groups_of_a_paused_cluster_start_no_driver_and_lose_no_offsets() -> None:
+    task = {"sink": {"console": {}}, "volume": {"size": "1Gi"}}
+    wanted = {"clusterRef": {"name": "c"}, "topics": ["t"], "job": task}
+    running = resource("ConsumerGroup", "g", **wanted)
+    going = resource("ConsumerGroup", "g", deleted=True, deletionPolicy="Delete", **wanted)
+    zookeeper = group_with_offsets()
+    for body in (running, going):
+        kube = run([body], [cluster(paused=True)], zookeeper)
+        assert reason(kube, "ConsumerGroup", "g") == "Paused"
+        assert (kube.names("Pod"), zookeeper.deleted) == ([], [])
+    assert run([running], [cluster()], zookeeper).names("Pod") == ["g-driver"]
+    run([going], [cluster()], zookeeper)
+    assert zookeeper.deleted == [consumers.group_path("g")]

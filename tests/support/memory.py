@@ -72,6 +72,10 @@ class MemoryZooKeeper:
         self.committed: list[Operation] = []
         self.deleted: list[str] = []
 
+    def put(self, path: str, data: bytes) -> None:
+        """Hold a znode as somebody else wrote it."""
+        self._nodes[path] = data
+
     def read(self, paths: Iterable[str]) -> dict[str, Znode | None]:
         return {
             path: Znode(self._nodes[path], 0, 77) if path in self._nodes else None for path in paths

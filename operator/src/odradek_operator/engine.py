@@ -211,10 +211,8 @@ class Engine:
     def drop(self, body: Body) -> None:
         """Take notice of a resource that is gone."""
         self._store.drop(body)
-        if body["kind"] == "Topic":
-            # A younger resource of the same topic may have waited for this one's end.
-            self._wake_dependents(body)
-        elif body["kind"] == "KafkaCluster":
+        if body["kind"] != "Reassignment":
+            # A younger resource of the same topic or group may have waited for this one's end.
             self._wake_dependents(body)
 
     def wake(self, key: Key) -> None:

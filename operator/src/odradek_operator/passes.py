@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import takewhile
 from typing import Any
 
 from odradek.zk.payload import ZnodeError
@@ -86,7 +87,7 @@ class Passes:
                     results[key] = error
             else:
                 results |= self._topics(shared, namespace, cluster, kinds["Topic"])
-                results |= self._groups(shared, kinds["ConsumerGroup"])
+                results |= self._groups(shared, namespace, cluster, kinds["ConsumerGroup"])
         for key, body in kinds["Reassignment"].items():
             results[key] = _timed(key, partial(self._reassignment, body))
         return results
@@ -159,9 +160,17 @@ class Passes:
 
     def _older(self, body: Body, rivals: Iterable[Body]) -> str | None:
         """Return the oldest rival that is older than this resource and really still exists."""
-        for rival in sorted(rivals, key=_age):
-            if rival["metadata"]["uid"] == body["metadata"]["uid"]:
-                return None
+        uid = body["metadata"]["uid"]
+        by_age = sorted(rivals, key=_age)
+        return self._first_existing(takewhile(lambda one: one["metadata"]["uid"] != uid, by_age))
+
+    def _any_other(self, body: Body, rivals: Iterable[Body]) -> str | None:
+        """Return a rival, older or younger, that really still exists."""
+        uid = body["metadata"]["uid"]
+        return self._first_existing(one for one in rivals if one["metadata"]["uid"] != uid)
+
+    def _first_existing(self, rivals: Iterable[Body]) -> str | None:
+        for rival in rivals:
             meta = rival["metadata"]
             fresh = kube.custom(self.context.kube, rival["kind"], meta["namespace"], meta["name"])
             if fresh is not None and fresh["metadata"]["uid"] == meta["uid"]:
@@ -176,10 +185,7 @@ class Passes:
             return {}
         named = {key.name: body for key, body in batch.items()}
         views = reconcile_topic.read_views(shared.zookeeper, named)
-        by_topic: dict[str, list[Body]] = {}
-        for body in self.store.select("Topic", namespace):
-            if spec.cluster_of(body) == cluster:
-                by_topic.setdefault(reconcile_topic.topic_name(body), []).append(body)
+        by_topic = self._by_name("Topic", namespace, cluster, reconcile_topic.topic_name)
         state = shared.state
         if views is None and state.owner is Owner.PRESENT:
             state = ClusterState(state.owner, state.paused, False)
@@ -203,21 +209,36 @@ class Passes:
             self.context, shared.zookeeper, body, view, state, conflict
         )
 
-    def _groups(self, shared: _Shared, batch: Mapping[Key, Body]) -> dict[Key, Result]:
+    def _groups(
+        self, shared: _Shared, namespace: str, cluster: str, batch: Mapping[Key, Body]
+    ) -> dict[Key, Result]:
+        by_group = self._by_name("ConsumerGroup", namespace, cluster, reconcile_group.group_name)
         return {
             key: _timed(
                 key,
                 partial(
-                    reconcile_group.reconcile,
-                    self.context,
-                    shared.zookeeper,
-                    body,
-                    shared.state,
-                    shared.addresses,
+                    self._group, shared, body, by_group.get(reconcile_group.group_name(body), [])
                 ),
             )
             for key, body in batch.items()
         }
+
+    def _group(self, shared: _Shared, body: Body, rivals: list[Body]) -> float:
+        going = "deletionTimestamp" in body["metadata"]
+        rival = self._any_other(body, rivals) if going else self._older(body, rivals)
+        return reconcile_group.reconcile(
+            self.context, shared.zookeeper, body, shared.state, shared.addresses, rival
+        )
+
+    def _by_name(
+        self, kind: str, namespace: str, cluster: str, name_of: Callable[[Body], str]
+    ) -> dict[str, list[Body]]:
+        """Return the resources of a cluster by the topic or group that they are about."""
+        found: dict[str, list[Body]] = {}
+        for body in self.store.select(kind, namespace):
+            if spec.cluster_of(body) == cluster:
+                found.setdefault(name_of(body), []).append(body)
+        return found
 
     def _reassignment(self, body: Body) -> float:
         text = "this version of the operator does not carry out reassignments"

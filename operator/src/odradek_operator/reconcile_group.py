@@ -15,7 +15,7 @@ from odradek_operator.job import Action
 from odradek_operator.kube import KubeError
 from odradek_operator.reconcile_topic import namespace_terminating
 from odradek_operator.spec import Body, GroupSpec, JobSpec, Meta
-from odradek_operator.status import Event
+from odradek_operator.status import Condition, Event
 from odradek_operator.topic_state import ClusterState, Owner
 from odradek_operator.topics import TERMINATING_TIMEOUT
 from odradek_operator.zookeeper import UnreachableError, ZooKeeper
@@ -26,14 +26,24 @@ WAIT_SECONDS: Final = 3.0
 log = logging.getLogger(__name__)
 
 
+def group_name(body: Body) -> str:
+    """Return the group that a resource is about, valid or not."""
+    return str(body["spec"].get("group", body["metadata"]["name"]))
+
+
 def reconcile(
     context: Context,
     zookeeper: ZooKeeper | None,
     body: Body,
     cluster: ClusterState,
     addresses: Addresses | None,
+    rival: str | None,
 ) -> float:
-    """Bring one group nearer to its spec. `addresses` is None while no broker is known."""
+    """Bring one group nearer to its spec. `addresses` is None while no broker is known.
+
+    `rival` names another resource of the same group: an older one, and for a resource that is being
+    deleted any, since the offsets then are not this one's alone.
+    """
     meta = spec.parse_meta(body)
     try:
         wanted = spec.parse_group(body)
@@ -43,13 +53,17 @@ def reconcile(
         apply.set_finalizer(context, body, False)
         return OBSERVE_SECONDS
     if meta.deleting:
-        return _delete(context, zookeeper, body, meta, wanted, cluster)
+        return _delete(context, zookeeper, body, meta, wanted, cluster, rival)
+    if rival is not None:
+        taken = status.stalled("ResourceConflict", f"{rival} is older and has this group")
+        apply.write_status(context, body, taken, _remembered(body))
+        return OBSERVE_SECONDS
     if (wanted.deletion_policy == "Delete") != meta.has_finalizer:
         apply.set_finalizer(context, body, wanted.deletion_policy == "Delete")
         return 0.0
     if wanted.job is not None:
-        return _run(context, body, meta, wanted, wanted.job, addresses)
-    if _remove_driver(context, meta):
+        return _run(context, body, meta, wanted, wanted.job, addresses, cluster.paused)
+    if not cluster.paused and _remove_driver(context, meta):
         return WAIT_SECONDS
     return _observe(context, zookeeper, body, wanted, cluster)
 
@@ -75,8 +89,17 @@ def _observe(
         )
         return WAIT_SECONDS
     conditions, fields = groups.judge_observed(view)
-    apply.write_status(context, body, conditions, fields)
+    apply.write_status(context, body, (*conditions, _paused(cluster.paused)), fields)
     return OBSERVE_SECONDS
+
+
+def _paused(paused: bool) -> Condition:
+    return Condition("Paused", paused, "Paused" if paused else "NotPaused")
+
+
+def _remembered(body: Body) -> dict[str, Any]:
+    """Return the part of the status that must outlive whatever else it tells."""
+    return {"job": body.get("status", {}).get("job")}
 
 
 def _run(
@@ -86,6 +109,7 @@ def _run(
     wanted: GroupSpec,
     task: JobSpec,
     addresses: Addresses | None,
+    paused: bool,
 ) -> float:
     driver = driver_objects.driver_name(meta.name)
     pod = context.kube.get("v1", "Pod", meta.namespace, driver)
@@ -97,23 +121,28 @@ def _run(
     foreign = pod is not None and not _owns(meta, pod)
     if foreign:
         taken = status.stalled("ResourceConflict", f"a pod {driver} exists that is not this job's")
-        apply.write_status(context, body, taken, {})
+        apply.write_status(context, body, taken, _remembered(body))
         return OBSERVE_SECONDS
     if addresses is None and (pod is None or _hash_of(pod) != marked) and not task.suspend:
         waiting = status.progressing("WaitingForBrokers", "no broker is known")
-        apply.write_status(context, body, waiting, {"job": body.get("status", {}).get("job")})
+        apply.write_status(context, body, waiting, _remembered(body))
         return WAIT_SECONDS
     decision = job.decide(task, pod, marked, memory, context.now())
+    if paused and decision.action is not Action.NONE:
+        left = status.stalled("Paused", f"the KafkaCluster is paused; waits: {decision.message}")
+        apply.write_status(context, body, (*left, _paused(True)), _remembered(body))
+        return OBSERVE_SECONDS
     try:
         events = _act(context, body, meta, task, decision, pod, made, text)
     except KubeError as error:
         if error.code not in apply.REFUSALS:
             raise
-        apply.write_status(context, body, status.progressing("DriverRefused", str(error)), {})
+        refused = status.progressing("DriverRefused", str(error))
+        apply.write_status(context, body, refused, _remembered(body))
         return OBSERVE_SECONDS
     report = apply.fetch_report(pod) if pod is not None else None
     conditions, fields = groups.judge_job(wanted, decision, report, driver)
-    apply.write_status(context, body, conditions, fields, events)
+    apply.write_status(context, body, (*conditions, _paused(paused)), fields, events)
     settled = conditions[0].status or conditions[2].status
     return decision.again if settled else min(decision.again, WAIT_SECONDS)
 
@@ -195,17 +224,24 @@ def _delete(
     meta: Meta,
     wanted: GroupSpec,
     cluster: ClusterState,
+    rival: str | None,
 ) -> float:
     if not meta.has_finalizer:
         return OBSERVE_SECONDS
     assert meta.deleted is not None
     ending = namespace_terminating(context, meta.namespace)
     too_late = ending and context.now() - meta.deleted > TERMINATING_TIMEOUT
-    if cluster.owner is not Owner.PRESENT or too_late or wanted.deletion_policy != "Delete":
+    abandoned = cluster.owner is not Owner.PRESENT or too_late or rival is not None
+    if abandoned or wanted.deletion_policy != "Delete":
         if wanted.deletion_policy == "Delete":
-            text = f"offsets of group {wanted.group} were not deleted"
+            why = f": {rival} has this group too" if rival is not None else ""
+            text = f"offsets of group {wanted.group} were not deleted{why}"
             context.kube.tell(body, Event("GroupAbandoned", text, warning=True))
         apply.set_finalizer(context, body, False)
+        return OBSERVE_SECONDS
+    if cluster.paused:
+        waiting = status.stalled("Paused", "deletion waits, since the KafkaCluster is paused")
+        apply.write_status(context, body, (*waiting, _paused(True)), _remembered(body))
         return OBSERVE_SECONDS
     if _remove_driver(context, meta):
         return WAIT_SECONDS
