@@ -33,6 +33,21 @@ def test_verdict(
     assert groups.judge_verdict(group(**slo), lag, seconds, active) == verdict
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"reset": {"requestId": "1", "strategy": "Earliest"}},
+        {"offsetStore": "Kafka"},
+        {"offsetStore": "Both"},
+    ],
+)
+def test_what_is_not_carried_out_is_refused_and_not_passed_over(fields: dict[str, Any]) -> None:
+    body = {"kind": "ConsumerGroup", "metadata": {"name": "g"}}
+    with pytest.raises(spec.InvalidSpec) as caught:
+        spec.parse_group({**body, "spec": {"clusterRef": {"name": "c"}, **fields}})
+    assert caught.value.reason == "NotSupported"
+
+
 def judged(phase: str, report: dict[str, Any] | None, failures: int = 0) -> tuple[str, str]:
     decision = Decision(Action.NONE, Memory(phase, failures), "why")
     conditions, _ = groups.judge_job(group(), decision, report, "g-driver")

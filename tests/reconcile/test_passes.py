@@ -134,3 +134,20 @@ def test_groups_of_a_paused_cluster_start_no_driver_and_lose_no_offsets() -> Non
     assert run([running], [cluster()], zookeeper).names("Pod") == ["g-driver"]
     run([going], [cluster()], zookeeper)
     assert zookeeper.deleted == [consumers.group_path("g")]
+
+
+def test_offsets_that_are_not_in_zookeeper_are_never_said_to_be_deleted() -> None:
+    wanted = {"clusterRef": {"name": "c"}, "deletionPolicy": "Delete", "offsetStore": "Kafka"}
+    zookeeper = group_with_offsets()
+    group = resource("ConsumerGroup", "g", **wanted)
+    assert reason(run([group], [cluster()], zookeeper), "ConsumerGroup", "g") == "NotSupported"
+    going = resource("ConsumerGroup", "g", deleted=True, **wanted)
+    kube = run([going], [cluster()], zookeeper)
+    assert ([one.reason for one in kube.told], zookeeper.deleted) == (["GroupAbandoned"], [])
+
+
+def test_group_is_deleted_even_if_its_spec_became_invalid() -> None:
+    wanted = {"clusterRef": {"name": "c"}, "deletionPolicy": "Delete", "topicPattern": "("}
+    zookeeper = group_with_offsets()
+    run([resource("ConsumerGroup", "g", deleted=True, **wanted)], [cluster()], zookeeper)
+    assert zookeeper.deleted == [consumers.group_path("g")]

@@ -46,11 +46,14 @@ def reconcile(
     """
     meta = spec.parse_meta(body)
     try:
-        wanted = spec.parse_group(body)
+        wanted = spec.parse_group(spec.for_deletion(body) if meta.deleting else body)
     except spec.InvalidSpec as error:
         if not meta.deleting:
-            return apply.refuse(context, body, error)
-        apply.set_finalizer(context, body, False)
+            return apply.refuse(context, body, error, ("job",))
+        if meta.has_finalizer:
+            text = f"offsets of group {group_name(body)} were not deleted: {error.message}"
+            context.kube.tell(body, Event("GroupAbandoned", text, warning=True))
+            apply.set_finalizer(context, body, False)
         return OBSERVE_SECONDS
     if meta.deleting:
         return _delete(context, zookeeper, body, meta, wanted, cluster, rival)
