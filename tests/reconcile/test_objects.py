@@ -143,6 +143,13 @@ def test_report_of_a_driver_is_believed_only_where_the_types_are_right() -> None
         ({"a": [1]}, {"a": [1, 2]}, True),
         ({"a": [1]}, {}, True),
         ({"a": False}, {}, True),
+        ({"limits": {"cpu": 1}}, {"limits": {"cpu": "1"}}, False),
+        ({"limits": {"cpu": "1000m"}}, {"limits": {"cpu": "1"}}, False),
+        ({"requests": {"memory": "1024Mi"}}, {"requests": {"memory": "1Gi"}}, False),
+        ({"requests": {"memory": "1G"}}, {"requests": {"memory": "1Gi"}}, True),
+        ({"requests": {"memory": "1Gi"}}, {"requests": {}}, True),
+        ({"requests": {"memory": "odd"}}, {"requests": {"memory": "1Gi"}}, True),
+        ({"data": {"a": "1000m"}}, {"data": {"a": "1"}}, True),
     ],
 )
 def test_defaults_of_the_api_server_are_no_difference(wanted: Any, live: Any, differ: bool) -> None:

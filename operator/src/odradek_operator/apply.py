@@ -177,7 +177,7 @@ def apply_object(context: Context, wanted: Mapping[str, Any]) -> bool:
 def grow_claim(context: Context, namespace: str, name: str, size: str) -> str | None:
     """Ask for a larger claim; return why that is refused, as it is where the class cannot grow."""
     live = context.kube.get("v1", "PersistentVolumeClaim", namespace, name)
-    if live is None or live["spec"]["resources"]["requests"]["storage"] == size:
+    if live is None or kube.same_quantity(live["spec"]["resources"]["requests"]["storage"], size):
         return None
     try:
         context.kube.apply(

@@ -246,20 +246,37 @@ def custom(kube: Kube, kind: str, namespace: str, name: str) -> dict[str, Any] |
     return kube.get(API_VERSION, kind, namespace, name)
 
 
-def differs(wanted: Any, live: Any) -> bool:
+def differs(wanted: Any, live: Any, *, quantities: bool = False) -> bool:
     """Whether a live object lacks something wanted; what it has besides does not count.
 
-    Lists of named things (containers, volumes, ports) are compared by name, others by place.
+    Lists are compared by place. `quantities` says that these are amounts of resources, which the
+    API server writes in its own way: 1000m comes back as 1, 1024Mi as 1Gi.
     """
     if isinstance(wanted, Mapping):
         if not isinstance(live, Mapping):
             # The API server drops empty maps.
             return bool(wanted) or live is not None
         return any(
-            differs(value, live.get(key)) for key, value in wanted.items() if value != live.get(key)
+            differs(value, live.get(key), quantities=quantities or key in _HOLD_QUANTITIES)
+            for key, value in wanted.items()
+            if value != live.get(key)
         )
     if isinstance(wanted, list):
         if not isinstance(live, list) or len(wanted) != len(live):
             return bool(wanted) or bool(live)
         return any(differs(one, other) for one, other in zip(wanted, live, strict=True))
+    if quantities:
+        return not same_quantity(wanted, live)
     return bool(wanted != live)
+
+
+_HOLD_QUANTITIES: Final = frozenset({"requests", "limits"})
+
+
+def same_quantity(one: Any, other: Any) -> bool:
+    """Whether two amounts of a resource are the same, however they are written."""
+    utils: Any = kubernetes.utils
+    try:
+        return bool(utils.parse_quantity(one) == utils.parse_quantity(other))
+    except ValueError:
+        return bool(one == other)
