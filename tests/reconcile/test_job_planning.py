@@ -117,6 +117,22 @@ def test_finished_batch_job_is_complete_and_a_stream_that_ends_is_restarted() ->
     assert (stream.memory.phase, stream.memory.application) == ("Restarting", 1)
 
 
+def test_completed_job_stays_so_without_its_pod_until_the_job_changes() -> None:
+    batch, gone = task(trigger="availableNow"), pod("Succeeded")
+    gone["metadata"]["deletionTimestamp"] = stamp(NOW)
+    written = job.decide(batch, pod("Succeeded"), "h", Memory("Running"), NOW).memory
+    # The pod goes after the end was written down, or before, as nobody had looked yet.
+    for before in (written, Memory("Running")):
+        going = job.decide(batch, gone, "h", before, NOW)
+        kept = job.remember({"job": job.status_fields(going.memory, "g-driver", None)})
+        assert going.memory == kept == written
+        stays = job.decide(batch, None, "h", kept, NOW)
+        assert (stays.action, stays.memory) == (Action.NONE, written)
+        assert job.decide(batch, None, "changed", kept, NOW).action is Action.CREATE
+    changing = job.decide(batch, gone, "changed", Memory("Restarting"), NOW)
+    assert job.decide(batch, None, "changed", changing.memory, NOW).action is Action.CREATE
+
+
 def test_a_pod_that_is_going_is_waited_for_whatever_else_is_wanted() -> None:
     going = pod("Running", marked="old")
     going["metadata"]["deletionTimestamp"] = stamp(NOW)

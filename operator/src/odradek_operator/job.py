@@ -56,12 +56,13 @@ class Action(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What the status remembers of the job."""
+    """What the status remembers of the job. `completed_hash` is of the spec that was completed."""
 
     phase: str = ""
     application: int = 0
     infrastructure: int = 0
     last_restart: datetime | None = None
+    completed_hash: str | None = None
 
     @property
     def wait(self) -> timedelta:
@@ -93,6 +94,7 @@ def remember(status: Mapping[str, Any]) -> Memory:
         application=restarts.get("application", 0),
         infrastructure=restarts.get("infrastructure", 0),
         last_restart=parse_time(stamp) if stamp else None,
+        completed_hash=job.get("specHash"),
     )
 
 
@@ -101,19 +103,20 @@ def decide(
 ) -> Decision:
     """Return what to do with the driver pod, which is as it was just now; None: there is none."""
     if pod is not None and "deletionTimestamp" in pod["metadata"]:
-        phase = "Suspending" if job.suspend else "Restarting"
-        return Decision(Action.NONE, _phase(memory, phase), "the old driver is ending", 2.0)
+        left = _memory_of_ending(job, pod, wanted_hash, memory)
+        return Decision(Action.NONE, left, "the old driver is ending", 2.0)
     if job.suspend:
         if pod is None:
             return Decision(Action.NONE, Memory("Suspended"), "spec.job.suspend is true", 60.0)
         return Decision(Action.DELETE, Memory("Suspending"), "the driver is stopped", 2.0)
     if pod is None:
-        return _decide_absent(memory, now)
+        return _decide_absent(memory, wanted_hash, now)
     if pod["metadata"].get("annotations", {}).get(SPEC_HASH) != wanted_hash:
         return Decision(Action.DELETE, Memory("Restarting"), "the job changed", 2.0)
+    if _has_completed(job, pod, wanted_hash):
+        done = Memory("Completed", completed_hash=wanted_hash)
+        return Decision(Action.NONE, done, "everything is read", 60.0)
     match pod.get("status", {}).get("phase", "Pending"):
-        case "Succeeded" if job.available_now:
-            return Decision(Action.NONE, Memory("Completed"), "everything is read", 60.0)
         case "Succeeded" | "Failed":
             return _decide_ended(pod, memory, now)
         case "Running":
@@ -122,16 +125,33 @@ def decide(
             return Decision(Action.NONE, _phase(memory, "Pending"), pending_reason(pod), 3.0)
 
 
+def _has_completed(job: JobSpec, pod: Mapping[str, Any], wanted_hash: str) -> bool:
+    marked = pod["metadata"].get("annotations", {}).get(SPEC_HASH)
+    succeeded = pod.get("status", {}).get("phase") == "Succeeded"
+    return job.available_now and succeeded and marked == wanted_hash
+
+
+def _memory_of_ending(
+    job: JobSpec, pod: Mapping[str, Any], wanted_hash: str, memory: Memory
+) -> Memory:
+    """A job that is done stays so, even where its pod goes before that could be written down."""
+    if job.suspend:
+        return _phase(memory, "Suspending")
+    if _has_completed(job, pod, wanted_hash):
+        return Memory("Completed", completed_hash=wanted_hash)
+    return memory if memory.phase == "Completed" else _phase(memory, "Restarting")
+
+
 def _phase(memory: Memory, phase: str) -> Memory:
     return Memory(phase, memory.application, memory.infrastructure, memory.last_restart)
 
 
-def _decide_absent(memory: Memory, now: datetime) -> Decision:
+def _decide_absent(memory: Memory, wanted_hash: str, now: datetime) -> Decision:
     if memory.phase in ("Running", "Starting", "Pending"):
         # It was there and nobody here took it away.
         lost = Memory("Restarting", memory.application, memory.infrastructure + 1, now)
         return Decision(Action.NONE, lost, "the driver pod is gone", 0.0)
-    if memory.phase == "Completed":
+    if memory.phase == "Completed" and memory.completed_hash == wanted_hash:
         return Decision(Action.NONE, memory, "everything is read", 60.0)
     left = _seconds_left(memory, now)
     if left > 0:
@@ -232,6 +252,7 @@ def status_fields(memory: Memory, driver: str, report: Mapping[str, Any] | None)
         "lastBatchId": (report or {}).get("lastBatchId"),
         "restarts": {"application": memory.application, "infrastructure": memory.infrastructure},
         "lastRestartTime": _stamp(memory.last_restart),
+        "specHash": memory.completed_hash,
     }
     return {name: value for name, value in fields.items() if value is not None}
 
