@@ -3,7 +3,7 @@
 from typing import Any
 
 from odradek.zk import consumers, znodes
-from odradek_operator.engine import Store, key_of
+from odradek_operator.engine import KIND_ORDER, Store, key_of
 from odradek_operator.passes import Passes
 from odradek_operator.spec import FINALIZER
 from odradek_operator.status import condition_of
@@ -36,12 +36,16 @@ def cluster(name: str = "c", config: dict[str, str] | None = None, **fields: Any
 
 
 def run(
-    batch: list[dict[str, Any]], others: list[dict[str, Any]], zookeeper: MemoryZooKeeper
+    batch: list[dict[str, Any]],
+    others: list[dict[str, Any]],
+    zookeeper: MemoryZooKeeper,
+    forbidden: frozenset[str] = frozenset(),
 ) -> MemoryKube:
     """Run one pass over a batch of resources of cluster c in namespace n."""
-    kube, store = MemoryKube(*batch, *others), Store()
+    kube, store = MemoryKube(*batch, *others, forbidden=forbidden), Store()
     for body in (*batch, *others):
-        store.put(body)
+        if body["kind"] in KIND_ORDER:
+            store.put(body)
     effects = context(kube, MemoryPool({"zk:2181": zookeeper}), forget=store.drop)
     done = Passes(effects, store).reconcile("n", "c", {key_of(body): body for body in batch})
     for result in done.values():
@@ -151,3 +155,20 @@ def test_group_is_deleted_even_if_its_spec_became_invalid() -> None:
     zookeeper = group_with_offsets()
     run([resource("ConsumerGroup", "g", deleted=True, **wanted)], [cluster()], zookeeper)
     assert zookeeper.deleted == [consumers.group_path("g")]
+
+
+def test_racks_stay_when_the_nodes_may_no_longer_be_read() -> None:
+    brokers = {"replicas": 1, "rackTopologyKey": "zone"}
+    body = {**cluster(), "spec": {"zookeeper": {"connect": "zk:2181"}, "brokers": brokers}}
+    labels = {"zone": "a", "other": "b"}
+    node = {"kind": "Node", "metadata": {"name": "node-1", "labels": labels}}
+    before = run([body], [node], existing_topic()).get("v1", "ConfigMap", "n", "c-broker")
+    assert before is not None
+    assert before["data"]["racks"] == "node-1=a\n"
+
+    forbidden = frozenset({"Node"})
+    kube = run([body], [before], existing_topic(), forbidden)
+    assert kube.get("v1", "ConfigMap", "n", "c-broker") == before
+    # Where nothing is known from before, nothing is made up.
+    first = run([body], [], existing_topic(), forbidden)
+    assert (reason(first, "KafkaCluster", "c"), first.names("ConfigMap")) == ("ApplyRefused", [])

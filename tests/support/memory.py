@@ -41,8 +41,9 @@ class MemoryKube:
         return [one for key, one in self._objects.items() if key[:2] == (kind, namespace)]
 
     def create(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
-        self._objects[_key(wanted)] = dict(wanted)
-        return dict(wanted)
+        made = {**wanted, "metadata": {"generation": 1, **wanted["metadata"]}}
+        self._objects[_key(made)] = made
+        return made
 
     apply = create
 

@@ -110,6 +110,11 @@ def racks_file(racks: Mapping[str, str]) -> str:
     return "".join(f"{node}={rack}\n" for node, rack in sorted(racks.items()))
 
 
+def read_racks(text: str) -> dict[str, str]:
+    """Read what `racks_file` wrote; lines that somebody else put there are left out."""
+    return dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+
+
 def digest(value: object) -> str:
     """A short hash of any JSON value."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))

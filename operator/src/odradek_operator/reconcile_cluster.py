@@ -101,7 +101,7 @@ def _apply_objects(
     allowed: int,
 ) -> bool:
     """Make the children so; False if the cluster changed meanwhile and nothing was written."""
-    racks = _racks(context, meta, wanted, live_set is None)
+    racks = _racks(context, meta, wanted)
     objects = broker_objects.desired_objects(
         meta, wanted, context.broker_image, context.platform.pull_policy, racks, live_set, allowed
     )
@@ -120,17 +120,19 @@ def _needs_apply(context: Context, wanted: Mapping[str, Any]) -> bool:
     return live is None or kube.differs(wanted, live)
 
 
-def _racks(context: Context, meta: Meta, wanted: ClusterSpec, first: bool) -> dict[str, str]:
+def _racks(context: Context, meta: Meta, wanted: ClusterSpec) -> dict[str, str]:
     """Return node to rack. Where nodes cannot be read the racks of before stay."""
     if wanted.rack_key is None:
         return {}
     try:
         nodes = context.kube.select("v1", "Node", "")
     except KubeError as error:
-        if first or error.code != 403:
+        name = broker_objects.workload_name(meta.name)
+        before = context.kube.get("v1", "ConfigMap", meta.namespace, name)
+        if before is None or error.code != 403:
             raise
-        log.warning("racks are unknown: %s", error)
-        return {}
+        log.warning("racks stay as they are: %s", error)
+        return broker_objects.read_racks(before.get("data", {}).get("racks", ""))
     found = {
         node["metadata"]["name"]: node["metadata"].get("labels", {}).get(wanted.rack_key)
         for node in nodes
