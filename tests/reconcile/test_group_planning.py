@@ -15,22 +15,30 @@ def group(**slo: Any) -> spec.GroupSpec:
 
 
 @pytest.mark.parametrize(
-    ("slo", "lag", "seconds", "active", "verdict"),
+    ("slo", "lag", "seconds", "phase", "verdict"),
     [
-        ({}, None, None, True, None),
-        ({}, 0, 0, False, "OK"),
-        ({}, 9, 9, True, "OK"),
-        ({}, 9, 9, False, "STOP"),
-        ({"maxLag": 8}, 9, 0, True, "WARN"),
-        ({"maxLag": 9}, 9, 0, True, "OK"),
-        ({"maxLagSeconds": 5}, 9, 6, True, "WARN"),
-        ({"maxLagSeconds": 5}, 9, None, True, "OK"),
+        ({}, None, None, "Running", None),
+        ({}, 0, 0, "Starting", "OK"),
+        ({}, 9, 9, "Running", "OK"),
+        ({}, 9, 9, "Starting", "STOP"),
+        ({}, None, None, "Restarting", "STOP"),
+        ({}, None, None, "Completed", None),
+        ({}, None, None, "Suspended", None),
+        ({"maxLag": 8}, 9, 0, "Running", "WARN"),
+        ({"maxLag": 9}, 9, 0, "Running", "OK"),
+        ({"maxLagSeconds": 5}, 9, 6, "Running", "WARN"),
+        ({"maxLagSeconds": 5}, 9, None, "Running", "OK"),
     ],
 )
 def test_verdict(
-    slo: dict[str, int], lag: int | None, seconds: int | None, active: bool, verdict: str | None
+    slo: dict[str, int], lag: int | None, seconds: int | None, phase: str, verdict: str | None
 ) -> None:
-    assert groups.judge_verdict(group(**slo), lag, seconds, active) == verdict
+    assert groups.judge_verdict(group(**slo), lag, seconds, phase) == verdict
+
+
+def test_group_whose_driver_fails_is_stopped_though_nobody_tells_its_lag() -> None:
+    decision = Decision(Action.NONE, Memory("Restarting", 1), "why")
+    assert groups.judge_job(group(), decision, None, "g-driver")[1]["verdict"] == "STOP"
 
 
 @pytest.mark.parametrize(

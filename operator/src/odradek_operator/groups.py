@@ -1,7 +1,7 @@
 """A ConsumerGroup's health: observed through ZooKeeper, or run as a Spark job. Pure.
 
-`judge_verdict` follows the words of Burrow's evaluation: STOP where nobody reads though records
-wait, STALL where the backlog grows and no batch ends, WARN where a limit of the user's is passed.
+`judge_verdict` follows the words of Burrow's evaluation: STOP where nobody reads though somebody
+should, WARN where a limit of the user's is passed.
 """
 
 from __future__ import annotations
@@ -26,13 +26,16 @@ class GroupView:
 
 
 def judge_verdict(
-    spec: GroupSpec, lag: int | None, lag_seconds: int | None, active: bool
+    spec: GroupSpec, lag: int | None, lag_seconds: int | None, phase: str
 ) -> str | None:
-    """Return the verdict, or None while the lag is not known."""
+    """Return the verdict on a job in this phase, or None while the lag is not known.
+
+    Only a driver that runs tells the lag, so that where none does records are taken to wait.
+    """
+    if phase not in _AS_WANTED and lag != 0:
+        return "STOP"
     if lag is None:
         return None
-    if lag > 0 and not active:
-        return "STOP"
     over_lag = spec.max_lag is not None and lag > spec.max_lag
     over_time = (
         spec.max_lag_seconds is not None
@@ -40,6 +43,10 @@ def judge_verdict(
         and lag_seconds > spec.max_lag_seconds
     )
     return "WARN" if over_lag or over_time else "OK"
+
+
+# Phases in which somebody reads, or nobody has to.
+_AS_WANTED = frozenset({"Running", "Completed", "Suspending", "Suspended"})
 
 
 def judge_observed(view: GroupView) -> tuple[tuple[Condition, ...], dict[str, Any]]:
@@ -68,7 +75,7 @@ def judge_job(
         "members": told.get("members", 0),
         "totalLag": lag,
         "maxLagSeconds": lag_seconds,
-        "verdict": judge_verdict(spec, lag, lag_seconds, phase == "Running"),
+        "verdict": judge_verdict(spec, lag, lag_seconds, phase),
         "job": jobs.status_fields(decision.memory, driver, report),
     }
     if phase == "Running" and told.get("state", phase) != phase:
