@@ -1,9 +1,15 @@
 """Whole passes over resources in memory: what resources of one cluster see of each other."""
 
+import queue
+from collections.abc import Mapping
 from typing import Any
 
+import pytest
+
 from odradek.zk import consumers, znodes
-from odradek_operator.engine import KIND_ORDER, Store, key_of
+from odradek_operator import metrics
+from odradek_operator import zookeeper as zookeeper_module
+from odradek_operator.engine import KIND_ORDER, Engine, Key, Store, key_of
 from odradek_operator.passes import Passes
 from odradek_operator.spec import FINALIZER
 from odradek_operator.status import condition_of
@@ -172,3 +178,54 @@ def test_racks_stay_when_the_nodes_may_no_longer_be_read() -> None:
     # Where nothing is known from before, nothing is made up.
     first = run([body], [], existing_topic(), forbidden)
     assert (reason(first, "KafkaCluster", "c"), first.names("ConfigMap")) == ("ApplyRefused", [])
+
+
+def test_sessions_of_clusters_that_moved_or_went_are_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[str] = []
+
+    class Session:
+        def __init__(self, connect: str, _guard: object) -> None:
+            self._connect = connect
+            metrics.SESSION_AGE.labels(connect=connect).set(0)
+
+        def require(self) -> None:
+            pass
+
+        def close(self) -> None:
+            ended.append(self._connect)
+
+    monkeypatch.setattr(zookeeper_module, "ZooKeeper", Session)
+    pool = zookeeper_module.Pool(lambda: None)
+    first = pool.get("zk:2181")
+    pool.get("zk:2181/moved")
+    pool.keep(lambda: {"zk:2181", "zk:2181/unused"})
+    assert ended == ["zk:2181/moved"]
+    assert pool.get("zk:2181") is first
+
+
+def test_only_what_a_stored_cluster_names_is_kept_after_a_pass() -> None:
+    body, store, pool = cluster(), Store(), MemoryPool()
+    store.put(body)
+    passes = Passes(context(MemoryKube(body), pool), store)
+    passes.reconcile("n", "c", {key_of(body): body})
+    assert pool.kept == {"zk:2181"}
+    store.drop(body)
+    passes.reconcile("n", "c", {})
+    assert pool.kept == set()
+
+
+def test_cluster_that_is_gone_gets_one_more_pass_with_nothing_in_it() -> None:
+    passes: queue.Queue[set[str]] = queue.Queue()
+
+    def reconcile(_namespace: str, _cluster: str, batch: Mapping[Key, Any]) -> dict[Key, float]:
+        passes.put({key.name for key in batch})
+        return dict.fromkeys(batch, 60.0)
+
+    engine = Engine(Store(), reconcile)
+    try:
+        engine.submit(cluster())
+        assert passes.get(timeout=30) == {"c"}
+        engine.drop(cluster())
+        assert passes.get(timeout=30) == set()
+    finally:
+        engine.stop()

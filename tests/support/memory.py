@@ -5,7 +5,7 @@ They answer as the operator's own `Kube` and `ZooKeeper` do, and note what was w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from random import Random
 from typing import Any
 
@@ -102,14 +102,16 @@ class MemoryZooKeeper:
 
 
 class MemoryPool:
-    """ZooKeepers by connect string; another does not answer. `opened` notes who was asked for."""
+    """ZooKeepers by connect string; another does not answer. `kept` is what was last kept."""
 
     def __init__(self, zookeepers: Mapping[str, MemoryZooKeeper] | None = None) -> None:
         self._zookeepers = zookeepers or {}
-        self.opened: list[str] = []
+        self.kept: Set[str] = frozenset()
+
+    def keep(self, wanted: Callable[[], Set[str]]) -> None:
+        self.kept = wanted()
 
     def get(self, connect: str) -> MemoryZooKeeper:
-        self.opened.append(connect)
         if connect not in self._zookeepers:
             raise UnreachableError(f"no connection to {connect}")
         return self._zookeepers[connect]

@@ -214,6 +214,9 @@ class Engine:
         if body["kind"] != "Reassignment":
             # A younger resource of the same topic or group may have waited for this one's end.
             self._wake_dependents(body)
+        if body["kind"] == "KafkaCluster":
+            # One more pass, with nothing in it, gives up what the cluster used.
+            self._mark(key_of(body), spec.cluster_of(body))
 
     def wake(self, key: Key) -> None:
         """Look at a resource now, because something of its own changed."""

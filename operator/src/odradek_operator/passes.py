@@ -90,7 +90,12 @@ class Passes:
                 results |= self._groups(shared, namespace, cluster, kinds["ConsumerGroup"])
         for key, body in kinds["Reassignment"].items():
             results[key] = _timed(key, partial(self._reassignment, body))
+        if kinds["KafkaCluster"] or not batch:
+            self.context.zookeepers.keep(self._places)
         return results
+
+    def _places(self) -> set[str]:
+        return {_place(body) for body in self.store.select("KafkaCluster")}
 
     def _shared(self, namespace: str, cluster: str) -> _Shared:
         body = self._cluster_body(namespace, cluster)

@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
@@ -30,6 +31,8 @@ ANSWER_SECONDS: Final = 10.0
 _BATCH: Final = 500
 
 log = logging.getLogger(__name__)
+# Whoever needs an ensemble that is away says so; kazoo would log each of its attempts.
+logging.getLogger("kazoo").setLevel(logging.ERROR)
 
 
 class UnreachableError(Exception):
@@ -158,6 +161,19 @@ class Pool:
                 found = self._open[connect] = ZooKeeper(connect, self._guard)
         found.require()
         return found
+
+    def keep(self, wanted: Callable[[], AbstractSet[str]]) -> None:
+        """End the sessions that no cluster wants any more: it is gone, or has moved.
+
+        `wanted` is asked while nobody can open one, so that none is closed that was just opened.
+        """
+        with self._lock:
+            unwanted = self._open.keys() - wanted()
+            closing = [self._open.pop(connect) for connect in unwanted]
+            for connect in unwanted:
+                metrics.SESSION_AGE.remove(connect)
+        for one in closing:
+            one.close()
 
     def close(self) -> None:
         """End all sessions."""
