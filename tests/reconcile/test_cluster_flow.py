@@ -165,7 +165,8 @@ def test_driver_that_the_api_server_refuses_is_explained(place: Place, operator:
         "--type=merge",
         '--patch={"status": {"hard": {"pods": "0"}, "used": {"pods": "0"}}}',
     )
-    place.kubectl.apply(group("refused", topics=["t"], job={"sink": {"console": {}}}))
+    task = {"sink": {"console": {}}, "volume": {"size": "1Gi"}}
+    place.kubectl.apply(group("refused", topics=["t"], job=task))
     refused = place.wait_for("consumergroup", "refused", "DriverRefused")
     assert "exceeded quota" in refused["message"]
 
