@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -175,6 +176,37 @@ async def test_a_deleted_partition_is_gone_at_once_and_its_files_later(
     clock.advance(60_001)
     manager.housekeep()
     assert not doomed[0].exists()
+
+
+def test_a_partition_deleted_under_a_flush_does_not_fail_its_directory(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = make(dirs=("a",))
+    log = manager.create("t", 0, TopicConfig())
+    log.append_as_leader(batch(b"old"), 0)
+    flush_epochs = log.epochs.flush
+
+    def deleted_meanwhile() -> None:
+        manager.remove("t", 0)
+        flush_epochs()
+
+    monkeypatch.setattr(type(log.epochs), "flush", lambda _: deleted_meanwhile())
+    with contextlib.suppress(KafkaError):
+        log.flush()
+    assert len(manager.online_directories) == 1
+
+
+def test_a_compacted_partition_can_start_anew_at_any_offset(make: Make) -> None:
+    manager = make(dirs=("a",))
+    log = manager.create("t", 0, TopicConfig(cleanup_policy=("compact",)))
+    for start in (0, 500, 20):
+        log.append_as_leader(batch(b"old"), 0)
+        log.flush()
+        log.truncate_fully_and_start_at(start)
+        assert (log.log_start_offset, log.log_end_offset) == (start, start)
+        manager.housekeep()
+    log.append_as_leader(batch(b"new"), 1)
+    assert [one.value for one in read_all(log)] == [b"new"]
 
 
 def test_an_interrupted_deletion_is_finished_after_restart(make: Make, tmp_path: Path) -> None:

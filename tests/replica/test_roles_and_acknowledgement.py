@@ -374,3 +374,13 @@ async def test_deleted_replica_is_unknown_afterwards(broker: Replicas) -> None:
     assert (error, errors) == (ErrorCode.NONE, {KEY: ErrorCode.NONE})
     assert not folder.exists()
     assert (await fetch(broker, 0)).error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+async def test_failed_directory_is_told_whatever_the_epoch(broker: Replicas) -> None:
+    await broker.lead(epoch=3)
+    (partition,) = broker.manager.partitions.values()
+    partition.offline = True
+    assert await broker.take(leader=1, epoch=3) == (
+        ErrorCode.NONE,
+        {KEY: ErrorCode.KAFKA_STORAGE_ERROR},
+    )

@@ -221,9 +221,15 @@ class Server:
         )
 
     def _offsets_partitions(self) -> int | None:
-        """How many partitions `__consumer_offsets` has, None while it does not exist."""
+        """How many partitions `__consumer_offsets` has, None while that is not known.
+
+        Partitions that never had a leader are missing from what the controller tells: with a gap
+        in the numbers, groups would be sought in the wrong ones.
+        """
         partitions = self._metadata.topics.get(OFFSETS_TOPIC)
-        return len(partitions) if partitions is not None else None
+        if partitions is None or len(partitions) <= max(partitions):
+            return None
+        return len(partitions)
 
     def _limits(self) -> Limits:
         config = self._config

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 OFFSETS_TOPIC = "__consumer_offsets"
 TICK_S = 1.0
+LOADS_AT_ONCE = 2
 OFFSETS_CHECK_S = 600.0
 COMMIT_TIMEOUT_MS = 5000
 """offsets.commit.timeout.ms of Kafka: how long the replicas may take to confirm a commit."""
@@ -108,10 +109,11 @@ class GroupCoordinator:
     ) -> None:
         self._config = config
         self._replicas = replicas
-        self._partition_count = partition_count
+        self.partition_count = partition_count
         self._clock_ms = clock_ms
         self._now_ms = now_ms
         self._shards: dict[int, Shard] = {}
+        self._loads = asyncio.Semaphore(LOADS_AT_ONCE)
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -121,7 +123,7 @@ class GroupCoordinator:
         """The loaded shard of a group. Raises KafkaError 24, 15, 16 or 14."""
         if not group_id:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID)
-        count = self._partition_count()
+        count = self.partition_count()
         if count is None:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         shard = self._current(partition_of(group_id, count))
@@ -138,12 +140,13 @@ class GroupCoordinator:
             partition = None
         shard = self._shards.get(index)
         if shard is not None:
-            if partition is not None and shard.leader_epoch == partition.leader_epoch:
+            same = partition is not None and shard.source is partition
+            if same and shard.reign == shard.source.reign:
                 return shard
             self._give_up(shard)
         if partition is None:
             return None
-        shard = self._shards[index] = Shard(index, partition.leader_epoch)
+        shard = self._shards[index] = Shard(partition)
         self._spawn(self._load(shard, partition))
         return shard
 
@@ -159,16 +162,19 @@ class GroupCoordinator:
     async def _load(self, shard: Shard, partition: Partition) -> None:
         began = self._clock_ms()
         try:
-            await shard.load(
-                partition.log,
-                self._config.offsets_load_buffer_size,
-                self._new_group,
-                self._clock_ms,
-            )
+            async with self._loads:
+                await shard.load(
+                    partition.log,
+                    self._config.offsets_load_buffer_size,
+                    self._new_group,
+                    self._clock_ms,
+                )
         except (KafkaError, CorruptBatchError, OSError) as error:
             # Groups stay unavailable rather than wrong; the next tick tries again.
             logger.error("%s-%d: cannot be loaded: %s", OFFSETS_TOPIC, shard.partition, error)
             self._give_up(shard)
+            return
+        if shard.retired:
             return
         logger.log(
             logging.INFO if shard.groups else logging.DEBUG,
@@ -263,7 +269,7 @@ class GroupCoordinator:
         self, group_id: str, pairs: Iterable[tuple[bytes, bytes | None]]
     ) -> tuple[ErrorCode, int]:
         """The outcome once it is settled, and the offset of the first record in the log."""
-        count = self._partition_count()
+        count = self.partition_count()
         if count is None:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE, -1
         key = TopicPartition(OFFSETS_TOPIC, partition_of(group_id, count))
@@ -285,7 +291,7 @@ class GroupCoordinator:
             self._schedule(group)
 
         self._spawn(store())
-        count = self._partition_count()
+        count = self.partition_count()
         shard = self._shards.get(partition_of(group.group_id, count)) if count else None
         if shard is not None:
             if group.members:

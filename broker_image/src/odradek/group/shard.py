@@ -20,6 +20,7 @@ from odradek.protocol.errors import ErrorCode
 if TYPE_CHECKING:
     from odradek.log.log import Log
     from odradek.log.records import Record
+    from odradek.replica.partition import Partition
 
 logger = logging.getLogger(__name__)
 
@@ -27,12 +28,18 @@ TopicIndex = tuple[str, int]
 
 
 class Shard:
-    """Groups and offsets of one partition. `leader_epoch` tells which leadership it belongs to."""
+    """Groups and offsets of one partition.
 
-    def __init__(self, partition: int, leader_epoch: int) -> None:
-        self.partition = partition
-        self.leader_epoch = leader_epoch
+    `source` and `reign` tell which leadership it belongs to: a new epoch of the same leader leaves
+    the log, and so the shard, as it is.
+    """
+
+    def __init__(self, source: Partition) -> None:
+        self.source = source
+        self.reign = source.reign
+        self.partition = source.key.partition
         self.loaded = False
+        self.retired = False
         self.groups: dict[str, Group] = {}
         self.offsets: dict[str, dict[TopicIndex, Committed]] = {}
         # Where in the log a commit of this leadership is: (group, topic, partition) -> offset.
@@ -56,7 +63,10 @@ class Shard:
                 break
             with piece.region as region:
                 data = await asyncio.to_thread(region.read)
-            following = self._take(data, stored, position)
+            # Reading records takes long: in a thread, for nobody else looks at the shard yet.
+            following = await asyncio.to_thread(self._take, data, stored, position)
+            if self.retired:
+                return
             if following == position:
                 break
             position = following
@@ -131,6 +141,7 @@ class Shard:
 
     def retire(self) -> None:
         """The leadership ended: everybody who waits is sent to the next coordinator."""
+        self.retired = True
         for group in self.groups.values():
             group.retire(ErrorCode.NOT_COORDINATOR)
         self.groups.clear()

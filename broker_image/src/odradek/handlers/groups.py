@@ -56,7 +56,10 @@ async def _coordinator(
     if partitions is None:
         await topics.create_automatically(broker, OFFSETS_TOPIC)
         return ErrorCode.COORDINATOR_NOT_AVAILABLE, None
-    info = partitions.get(partition_of(request.key, len(partitions)))
+    count = broker.groups.partition_count()
+    if count is None:
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE, None
+    info = partitions.get(partition_of(request.key, count))
     endpoint = cache.endpoint(info.leader, call.listener) if info is not None else None
     if info is None or endpoint is None:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE, None

@@ -304,6 +304,11 @@ class Log(SegmentedLog):
                     self._sync_snapshot(self.log_end_offset)
             self.abandon()
 
+    def _storage_error(self, error: OSError) -> KafkaError:
+        if self.closed:  # deleted meanwhile: its paths are gone, the disk is not
+            return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
+        return super()._storage_error(error)
+
     def abandon(self) -> None:
         """Let go of the files as they are; used when the disk failed or the partition is
         deleted.

@@ -443,6 +443,9 @@ class LogManager:
                     dirty = cleaner.dirty_range(log, firsts.get(key, 0), now_ms)
                 except (FileRetiredError, CorruptBatchError):
                     continue
+                except OSError as error:
+                    self._cannot_clean(log, directory, error)
+                    continue
                 urgency = dirty.overdue, dirty.ratio
                 if cleaner.is_due(log, dirty) and (best is None or urgency > best[0]):
                     best = urgency, log, directory, dirty
@@ -462,9 +465,13 @@ class LogManager:
             logger.error("%s-%d cannot be compacted: %s", log.topic, log.partition, error)
             return
         except OSError as error:
-            self._directory_failed(directory, error)
+            self._cannot_clean(log, directory, error)
             return
         self._note_cleaned(log, directory, end)
+
+    def _cannot_clean(self, log: Log, directory: Directory, error: OSError) -> None:
+        if not log.closed:  # else the partition was deleted meanwhile, with its paths
+            self._directory_failed(directory, error)
 
     def _note_cleaned(self, log: ReadableLog, directory: Directory, end: int) -> None:
         """Write where the dirty part of a log begins now."""

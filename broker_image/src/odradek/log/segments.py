@@ -122,17 +122,22 @@ class SegmentedLog(ReadableLog):
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Drop everything; the next batch gets `offset`."""
         with self._append_lock, self._storage():
+            # There is always a segment: checkpoints and readers look at the first one. Its files
+            # come last, for they may have the names of files that go.
+            fresh = Segment(self.directory, offset, self.segment_settings())
             with self._state_lock:
-                dropped = self._segments
-                self._segments, self._bases = [], []
+                dropped, self._segments, self._bases = self._segments, [fresh], [offset]
                 self.log_end_offset = self.log_start_offset = offset
+                # Nothing lies below, so nothing is left to flush.
+                self.recovery_point = max(self.recovery_point, offset)
             self._lower_marks(offset)
             for segment in reversed(dropped):
                 self._delete_now(segment)
             self.epochs.clear()
             self._drop_snapshots(lambda at: True)
             self.producers.clear(offset)
-            self.install([self._new_segment(offset)], offset)
+            fresh.create()
+            self.install([fresh], offset)
 
     def _lower_marks(self, end: int) -> None:
         """Bring marks down to `end`; a lower recovery point is on disk before bytes are

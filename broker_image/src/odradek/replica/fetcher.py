@@ -273,6 +273,9 @@ class SourceFetcher:
             if isinstance(records, bytes | bytearray | memoryview) and len(records):
                 partition.log.append_as_follower(records)
                 self._hosted.wake_log_end(partition.key)
+                # Whoever got something stands behind the others in the next request.
+                if self._following.get(partition.key) is one:
+                    self._following[partition.key] = self._following.pop(partition.key)
             partition.follow_high_watermark(data.high_watermark)
             if data.log_start_offset > partition.log.log_start_offset:
                 partition.log.advance_log_start(

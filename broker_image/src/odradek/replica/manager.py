@@ -140,6 +140,9 @@ class ReplicaManager:
         if self.config.broker_id not in state.replicas:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         partition = self.hosted.partitions.get(key)
+        if partition is not None and partition.offline:
+            # Whatever the epoch: the controller asks anew to learn which replicas are lost.
+            return ErrorCode.KAFKA_STORAGE_ERROR
         if partition is not None and state.leader_epoch <= partition.leader_epoch:
             return ErrorCode.STALE_CONTROLLER_EPOCH
         try:
@@ -186,6 +189,7 @@ class ReplicaManager:
             self._limits,
             self._clock_ms,
         )
+        partition.offline = log.failure is not None
         self.hosted.partitions[key] = partition
         return partition
 

@@ -95,10 +95,14 @@ class Registration:
         while True:
             await self._expired.wait()
             self._expired.clear()
-            await self._register()
-            if not self._expired.is_set():
-                for listener in self._listeners:
-                    await listener()
+            try:
+                await self._register()
+                if not self._expired.is_set():
+                    for listener in self._listeners:
+                        await listener()
+            except SessionExpiredError:
+                # Lost again meanwhile: its own event begins the next round.
+                self._expired.set()
 
     def _note_state(self, state: SessionState) -> None:
         if state is SessionState.EXPIRED:
