@@ -149,10 +149,8 @@ class Passes:
         known = self.store.get(Key("KafkaCluster", namespace, cluster))
         if known is not None:
             return known
-        fresh = kube.custom(self.context.kube, "KafkaCluster", namespace, cluster)
-        if fresh is not None:
-            self.store.put(fresh)
-        return fresh
+        # Not stored: the event that brings it would then be no news, and nobody would look at it.
+        return kube.custom(self.context.kube, "KafkaCluster", namespace, cluster)
 
     def _kafka_cluster(self, body: Body) -> float:
         conflict = self._older(body, self._same_place(body))
@@ -166,7 +164,7 @@ class Passes:
     def _older(self, body: Body, rivals: Iterable[Body]) -> str | None:
         """Return the oldest rival that is older than this resource and really still exists."""
         uid = body["metadata"]["uid"]
-        by_age = sorted(rivals, key=_age)
+        by_age = sorted([*rivals, body], key=_age)
         return self._first_existing(takewhile(lambda one: one["metadata"]["uid"] != uid, by_age))
 
     def _any_other(self, body: Body, rivals: Iterable[Body]) -> str | None:
