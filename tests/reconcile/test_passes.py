@@ -229,3 +229,13 @@ def test_cluster_that_is_gone_gets_one_more_pass_with_nothing_in_it() -> None:
         assert passes.get(timeout=30) == set()
     finally:
         engine.stop()
+
+
+def test_cluster_that_a_topic_read_first_is_still_news_when_its_event_comes() -> None:
+    body = cluster()
+    topic = resource("Topic", "t", clusterRef={"name": "c"}, partitions=1, replicationFactor=1)
+    kube, store = MemoryKube(body, topic), Store()
+    store.put(topic)
+    effects = context(kube, MemoryPool({"zk:2181": existing_topic()}), forget=store.drop)
+    Passes(effects, store).reconcile("n", "c", {key_of(topic): topic})
+    assert store.put(body)
