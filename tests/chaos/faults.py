@@ -20,7 +20,7 @@ from kazoo.exceptions import NoNodeError
 
 from odradek.zk import znodes
 from tests.chaos.history import Place
-from tests.support.broker import Broker, Cluster, wait_until
+from tests.support.broker import Cluster, start_together, wait_until
 
 SESSION_MS = 4000
 NOBODY = -1
@@ -158,20 +158,3 @@ class Saboteur:
 
         wait_until(known, "there is a controller")
         return found[0]
-
-
-def start_together(brokers: Sequence[Broker]) -> None:
-    """Start brokers at the same time and wait until each serves."""
-    ups = [broker.log_text().count(" is up\n") for broker in brokers]
-    for broker in brokers:
-        broker.spawn()
-    for broker, before in zip(brokers, ups, strict=True):
-
-        def is_up(broker: Broker = broker, before: int = before) -> bool:
-            if not broker.running:
-                raise AssertionError(
-                    f"broker {broker.broker_id} ended: {broker.log_text()[-3000:]}"
-                )
-            return broker.log_text().count(" is up\n") > before
-
-        wait_until(is_up, f"broker {broker.broker_id} is up", 90)

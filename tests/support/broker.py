@@ -16,7 +16,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 
@@ -25,7 +25,7 @@ from confluent_kafka.admin import AdminClient
 from tests.support import zookeeper
 from tests.support.zookeeper import free_port
 
-START_SECONDS = 60
+START_SECONDS = 90
 POLL_SECONDS = 0.05
 
 
@@ -39,17 +39,30 @@ def wait_until(condition: Callable[[], bool], what: str, seconds: float = 60) ->
 
 
 class Broker:
-    """One broker process. `settings` are Kafka's keys, on top of those every test broker has."""
+    """One broker process. `settings` are Kafka's keys, on top of those every test broker has.
+
+    Brokers of one directory and id have one log directory, whatever their kind; with `port` one
+    takes over another's address too.
+    """
+
+    kind = "broker"
+    says_when_up = " is up\n"
 
     def __init__(
-        self, directory: Path, broker_id: int, connect: str, settings: Mapping[str, str]
+        self,
+        directory: Path,
+        broker_id: int,
+        connect: str,
+        settings: Mapping[str, str],
+        port: int | None = None,
     ) -> None:
         self.broker_id = broker_id
-        self.port = free_port()
+        self.port = port or free_port()
         self.address = f"127.0.0.1:{self.port}"
         self.log_dir = directory / f"data-{broker_id}"
-        self.log_path = directory / f"broker-{broker_id}.log"
-        self._properties = directory / f"broker-{broker_id}.properties"
+        self.log_path = directory / f"{self.kind}-{broker_id}.log"
+        self._properties = directory / f"{self.kind}-{broker_id}.properties"
+        self._ups_before = 0
         # Kernel limits of the next process, by resource number.
         self.spawn_limits: dict[int, int] = {}
         self._process: subprocess.Popen[bytes] | None = None
@@ -66,14 +79,18 @@ class Broker:
 
     def spawn(self, *arguments: str) -> None:
         """Start the process without waiting for it."""
+        self._ups_before = self.log_text().count(self.says_when_up)
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "odradek", "broker", str(self._properties), *arguments],
+                [*self._command(), str(self._properties), *arguments],
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
                 preexec_fn=self._limit,
             )
+
+    def _command(self) -> list[str]:
+        return [sys.executable, "-m", "odradek", "broker"]
 
     def _limit(self) -> None:
         for number, limit in self.spawn_limits.items():
@@ -81,16 +98,20 @@ class Broker:
 
     def start(self, *arguments: str) -> None:
         """Start the process and wait until it is registered and serves."""
-        already = self.log_text().count(" is up\n")
         self.spawn(*arguments)
+        self.wait_until_up()
+
+    def wait_until_up(self) -> None:
+        """Wait until the process that was spawned last is registered and serves."""
 
         def is_up() -> bool:
-            assert self._process is not None
-            if self._process.poll() is not None:
-                raise AssertionError(f"the broker ended: {self.log_text()[-3000:]}")
-            return self.log_text().count(" is up\n") > already
+            if not self.running:
+                raise AssertionError(
+                    f"{self.kind} {self.broker_id} ended: {self.log_text()[-3000:]}"
+                )
+            return self.log_text().count(self.says_when_up) > self._ups_before
 
-        wait_until(is_up, f"broker {self.broker_id} is up", START_SECONDS)
+        wait_until(is_up, f"{self.kind} {self.broker_id} is up", START_SECONDS)
 
     def log_text(self) -> str:
         """What the process wrote so far, over all its starts."""
@@ -133,16 +154,34 @@ class Broker:
         )
 
 
+def start_together(brokers: Iterable[Broker]) -> None:
+    """Start brokers at the same time and wait until each serves."""
+    starting = list(brokers)
+    for broker in starting:
+        broker.spawn()
+    for broker in starting:
+        broker.wait_until_up()
+
+
 class Cluster:
-    """ZooKeeper and brokers 1 to N; a context manager that starts and ends them."""
+    """ZooKeeper and brokers 1 to N; a context manager that starts and ends them.
+
+    `kinds` names the brokers that are another kind of `Broker`, by id.
+    """
 
     def __init__(
-        self, directory: Path, brokers: int = 1, settings: Mapping[str, str] | None = None
+        self,
+        directory: Path,
+        brokers: int = 1,
+        settings: Mapping[str, str] | None = None,
+        kinds: Mapping[int, type[Broker]] | None = None,
     ) -> None:
         self.directory = directory
         self.zookeeper = zookeeper.Server(directory)
         self.brokers = {
-            broker_id: Broker(directory, broker_id, self.zookeeper.connect, settings or {})
+            broker_id: (kinds or {}).get(broker_id, Broker)(
+                directory, broker_id, self.zookeeper.connect, settings or {}
+            )
             for broker_id in range(1, brokers + 1)
         }
 

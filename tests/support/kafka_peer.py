@@ -13,7 +13,7 @@ POM = Path(__file__).parents[1] / "peers" / "pom.xml"
 CACHE = Path.home() / ".cache" / "odradek" / "peers" / "kafka-2.8.2"
 NEEDED = ("kafka_2.13-2.8.2", "kafka-tools-2.8.2", "kafka-clients-2.8.2", "slf4j-log4j12")
 # A JVM that is done within seconds gains nothing from the optimizing compiler.
-JAVA = ("java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
+JAVA = ("java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
 LIMIT_SECONDS = 120
 
 
@@ -47,12 +47,13 @@ def _fetch(lib: Path) -> None:
 class Tools:
     """Runs Kafka's tools. `directory` takes the files they read: properties, JSON, log4j."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, heap: str = "256m", log_level: str = "WARN") -> None:
         self.directory = directory
+        self._heap = heap
         self._classpath = classpath()
         self._log4j = self.file(
             "log4j.properties",
-            "log4j.rootLogger=WARN, stderr\n"
+            f"log4j.rootLogger={log_level}, stderr\n"
             "log4j.appender.stderr=org.apache.log4j.ConsoleAppender\n"
             "log4j.appender.stderr.Target=System.err\n"
             "log4j.appender.stderr.layout=org.apache.log4j.PatternLayout\n"
@@ -68,7 +69,8 @@ class Tools:
     def command(self, tool: str, *arguments: str | os.PathLike[str]) -> list[str]:
         """The command line of a tool, named by its class."""
         log4j = f"-Dlog4j.configuration=file:{self._log4j}"
-        return [*JAVA, log4j, "-cp", self._classpath, tool, *map(str, arguments)]
+        heap = f"-Xmx{self._heap}"
+        return [*JAVA, heap, log4j, "-cp", self._classpath, tool, *map(str, arguments)]
 
     def run(
         self,
