@@ -7,15 +7,16 @@ read again plus the requests that brokers have not answered.
 import asyncio
 import enum
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from odradek.controller.election import Cause
 from odradek.controller.events import Event
 from odradek.controller.office import Signal
-from odradek.protocol.errors import KafkaError
 from odradek.zk.session import WatchEvent
-from odradek.zk.znodes import BrokerId, TopicPartition
+
+if TYPE_CHECKING:
+    from odradek.controller.term import Term
 
 
 class Reading(enum.Enum):
@@ -44,23 +45,13 @@ class TopicConfigWritten:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ShutdownCall:
-    """A broker that wants to leave waits for the partitions that it still leads."""
+class Call:
+    """Somebody waits for what `work` does with the term of office."""
 
-    broker_id: BrokerId
-    future: asyncio.Future[list[TopicPartition]]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ElectionCall:
-    """Somebody waits for the leaders of partitions that are to be elected."""
-
-    partitions: tuple[TopicPartition, ...]
-    cause: Cause
-    future: asyncio.Future[Mapping[TopicPartition, BrokerId | KafkaError]]
+    work: Callable[["Term"], Awaitable[Any]]
+    future: asyncio.Future[Any]
 
 
-Call = ShutdownCall | ElectionCall
 Item = Reading | TopicWritten | TopicConfigWritten | Call | Signal | Event
 
 

@@ -1,8 +1,7 @@
 """The controller's life on a broker: one queue, handled one item at a time.
 
-Watches, answers of brokers, timers and callers all put items into one `Inbox`. A watch only says
-what to read again. An item becomes events for the pure core (`step`), whose actions are carried out
-at once; what a write brought comes back as an event before the next item is taken.
+Watches, answers of brokers, timers and callers all put items into one `Inbox`. While this broker is
+controller, its `Term` takes them one at a time.
 
 While this broker is not controller, it takes part in the race of `office`. Broken fences, lost
 sessions and unexpected errors all end in the same way: everything that only a controller does is
@@ -14,50 +13,27 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from typing import Any, Protocol, TypeVar
 
 from odradek.config import BrokerConfig
-from odradek.controller import claim, office, requested
+from odradek.controller import claim, office
 from odradek.controller.claim import Office
-from odradek.controller.context import Context, Settings
 from odradek.controller.election import Cause
-from odradek.controller.events import (
-    ContextLoaded,
-    DeletionsRequested,
-    DropDeletions,
-    ElectionRequested,
-    Event,
-    FinishPreferredElection,
-    IsrChanged,
-    LogDirFailed,
-    PartitionsChanged,
-    PreferredRequested,
-    RebalanceDue,
-    RemoveTopic,
-    ShutdownRequested,
-    TopicRemoved,
-    TopicsChanged,
-    UncleanChanged,
-    WriteStates,
-)
 from odradek.controller.inbox import (
     Call,
-    ElectionCall,
     Inbox,
     Item,
     Reading,
-    ShutdownCall,
     TopicConfigWritten,
     TopicWritten,
 )
 from odradek.controller.office import Duty, Order, Signal
 from odradek.controller.outbox import Outbox, Peer, Sender
-from odradek.controller.step import imbalance, split, step
+from odradek.controller.step import imbalance
 from odradek.controller.store import FencedError, Store
+from odradek.controller.term import Term
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.zk import znodes
 from odradek.zk.session import (
     ConnectionLoss,
     Session,
@@ -68,7 +44,8 @@ from odradek.zk.znodes import BrokerId, ControllerEpoch, TopicPartition
 
 logger = logging.getLogger(__name__)
 
-FIRST_REBALANCE_SECONDS = 5.0
+T = TypeVar("T")
+
 ERROR_PAUSE_SECONDS = 1.0
 
 
@@ -77,17 +54,6 @@ class Registrar(Protocol):
 
     def on_registered(self, listener: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Call the listener after each registration that follows a lost session."""
-
-
-@dataclass(slots=True)
-class _Term:
-    """What belongs to one term of office."""
-
-    office: Office
-    store: Store
-    outbox: Outbox
-    context: Context
-    rebalance: asyncio.TimerHandle | None = None
 
 
 class Controller:
@@ -114,7 +80,7 @@ class Controller:
         self._connect = connect
         self._wall_clock_ms = wall_clock_ms
         self._duty = Duty.OUT
-        self._term: _Term | None = None
+        self._term: Term | None = None
         self._inbox = Inbox()
         self._task: asyncio.Task[None] | None = None
         self._unsubscribe: Callable[[], None] | None = None
@@ -181,11 +147,7 @@ class Controller:
 
         Raises KafkaError NOT_CONTROLLER or BROKER_NOT_AVAILABLE (row C6, ControlledShutdown).
         """
-        if not self.active:
-            raise _not_controller()
-        future: asyncio.Future[list[TopicPartition]] = asyncio.get_running_loop().create_future()
-        self._inbox.put(ShutdownCall(BrokerId(broker_id), future))
-        return await future
+        return await self._call(lambda term: term.shut_down(BrokerId(broker_id)))
 
     async def elect_leaders(
         self, partitions: Iterable[TopicPartition], cause: Cause
@@ -194,13 +156,14 @@ class Controller:
 
         Raises KafkaError NOT_CONTROLLER (row C11, ElectLeaders).
         """
+        return await self._call(lambda term: term.elect(partitions, cause))
+
+    async def _call(self, work: Callable[[Term], Awaitable[T]]) -> T:
+        """Have a request of a caller done in its turn."""
         if not self.active:
             raise _not_controller()
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Mapping[TopicPartition, BrokerId | KafkaError]] = (
-            loop.create_future()
-        )
-        self._inbox.put(ElectionCall(tuple(partitions), cause, future))
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._inbox.put(Call(work, future))
         return await future
 
     def topic_config_changed(self, topic: str) -> None:
@@ -255,19 +218,16 @@ class Controller:
         elif self._term is None:
             if isinstance(item, Call) and not item.future.done():
                 item.future.set_exception(_not_controller())
+        elif isinstance(item, Call):
+            await _serve(self._term, item)
         elif isinstance(item, Reading):
-            await self._read(self._term, item)
+            await self._term.read(item)
         elif isinstance(item, TopicWritten):
-            await self._read_topic(self._term, item.topic)
+            await self._term.read_topic(item.topic)
         elif isinstance(item, TopicConfigWritten):
-            found = await self._term.store.read_unclean([item.topic])
-            await self._advance(self._term, UncleanChanged(item.topic, found.get(item.topic)))
-        elif isinstance(item, ShutdownCall):
-            await self._shut_down(self._term, item)
-        elif isinstance(item, ElectionCall):
-            await self._elect(self._term, item)
+            await self._term.read_topic_config(item.topic)
         else:
-            await self._advance(self._term, item)
+            await self._term.advance(item)
 
     # --- the race ---
 
@@ -321,17 +281,10 @@ class Controller:
             listener=self._config.inter_broker_listener_name,
             timeout_ms=self._config.controller_socket_timeout_ms,
         )
-        settings = Settings(
-            unclean_leader_election=self._config.unclean_leader_election_enable,
-            delete_topics=self._config.delete_topic_enable,
-            imbalance_percentage=self._config.leader_imbalance_per_broker_percentage,
+        outbox = Outbox(
+            sender, self._connect, self._inbox.put, lambda: self._inbox.put(Signal.DEPOSED)
         )
-        self._term = _Term(
-            won,
-            Store(self._session, won),
-            Outbox(sender, self._connect, self._inbox.put, lambda: self._inbox.put(Signal.DEPOSED)),
-            Context(self.broker_id, won.epoch, settings),
-        )
+        self._term = Term(self._config, won, Store(self._session, won), outbox, self._inbox)
 
     async def _enter(self) -> None:
         """Take up office: read everything, tell everybody, and watch (row C3)."""
@@ -339,33 +292,9 @@ class Controller:
         assert term is not None
         started = time.monotonic()
         logger.info("broker %d is controller, epoch %d", self.broker_id, term.office.epoch)
-        # What the notices tell is read below anyway.
-        await term.store.drop_notices(znodes.LOG_DIR_EVENTS_PATH)
-        await term.store.drop_notices(znodes.ISR_CHANGES_PATH)
-        await self._advance(term, await self._load(term.store))
-        for reading in (Reading.ISR_CHANGES, Reading.LOG_DIR_EVENTS, Reading.PREFERRED):
-            self._inbox.put(reading)
-        if self._config.auto_leader_rebalance_enable:
-            self._schedule_rebalance(term, FIRST_REBALANCE_SECONDS)
+        await term.begin()
         self.elections += 1
         self.last_election_ms = (time.monotonic() - started) * 1000
-
-    async def _load(self, zk: Store) -> ContextLoaded:
-        brokers = await zk.read_brokers(self._inbox.watch(Reading.BROKERS))
-        names = await zk.read_topic_names(self._inbox.watch(Reading.TOPICS))
-        topics = await self._read_assignments(zk, names)
-        partitions = [
-            TopicPartition(topic, number)
-            for topic, assignment in topics.items()
-            for number in assignment.partitions
-        ]
-        return ContextLoaded(
-            brokers=brokers,
-            topics=topics,
-            leaderships=await zk.read_states(partitions),
-            unclean=await zk.read_unclean(topics),
-            deletions=await zk.read_deletions(self._inbox.watch(Reading.DELETIONS)),
-        )
 
     async def _resign(self) -> None:
         """Stop everything that only a controller does (row C4)."""
@@ -375,9 +304,7 @@ class Controller:
         logger.info(
             "broker %d is no longer controller of epoch %d", self.broker_id, term.office.epoch
         )
-        if term.rebalance is not None:
-            term.rebalance.cancel()
-        await term.outbox.close()
+        await term.end()
         self._fail_calls()
 
     def _fail_calls(self) -> None:
@@ -385,119 +312,20 @@ class Controller:
             if not call.future.done():
                 call.future.set_exception(_not_controller())
 
-    # --- reading ---
 
-    async def _read(self, term: _Term, reading: Reading) -> None:
-        zk, watch = term.store, self._inbox.watch(reading)
-        match reading:
-            case Reading.BROKERS:
-                brokers = await zk.read_brokers(watch)
-                for event in split(term.context, brokers):
-                    await self._advance(term, event)
-            case Reading.TOPICS:
-                await self._read_topics(term)
-            case Reading.DELETIONS:
-                requested = await zk.read_deletions(watch)
-                if requested:
-                    await self._advance(term, DeletionsRequested(requested))
-            case Reading.ISR_CHANGES:
-                paths, changed = await zk.read_isr_changes(watch)
-                if changed:
-                    await self._advance(term, IsrChanged(changed))
-                await zk.remove(paths)
-            case Reading.LOG_DIR_EVENTS:
-                paths, failed = await zk.read_log_dir_events(watch)
-                for broker_id in failed:
-                    await self._advance(term, LogDirFailed(broker_id))
-                await zk.remove(paths)
-            case Reading.PREFERRED:
-                wanted = await zk.read_preferred(watch)
-                if wanted is not None:
-                    await self._advance(term, PreferredRequested(wanted))
-
-    async def _read_topics(self, term: _Term) -> None:
-        names = set(await term.store.read_topic_names(self._inbox.watch(Reading.TOPICS)))
-        known = term.context.topics.keys()
-        added = await self._read_assignments(term.store, sorted(names - known))
-        event = TopicsChanged(added, frozenset(known - names), await term.store.read_unclean(added))
-        if event.added or event.removed:
-            await self._advance(term, event)
-            # A request to delete a topic may have come before the topic was known.
-            self._inbox.put(Reading.DELETIONS)
-
-    async def _read_assignments(
-        self, zk: Store, topics: list[str]
-    ) -> dict[str, znodes.TopicAssignment]:
-        """Read topics and watch them: a watch names the topic in its path."""
-        return await zk.read_topics(topics, self._inbox.watch_topic)
-
-    async def _read_topic(self, term: _Term, topic: str) -> None:
-        found = await self._read_assignments(term.store, [topic])
-        if topic in found:
-            await self._advance(term, PartitionsChanged(topic, found[topic]))
-
-    async def _shut_down(self, term: _Term, call: ShutdownCall) -> None:
-        try:
-            if call.broker_id not in term.context.brokers:
-                raise KafkaError(
-                    ErrorCode.BROKER_NOT_AVAILABLE, f"Broker {call.broker_id} is not registered."
-                )
-            await self._advance(term, ShutdownRequested(call.broker_id))
-        except BaseException as error:
-            if not call.future.done():
-                refusal = error if isinstance(error, KafkaError) else _not_controller()
-                call.future.set_exception(refusal)
-            if not isinstance(error, KafkaError):
-                raise
-            return
+async def _serve(term: Term, call: Call) -> None:
+    """Do what a caller asks for; whoever ends the term, the caller is answered."""
+    try:
+        result = await call.work(term)
+    except BaseException as error:
+        refused = isinstance(error, KafkaError)
         if not call.future.done():
-            call.future.set_result(sorted(term.context.led_with_others(call.broker_id)))
-
-    async def _elect(self, term: _Term, call: ElectionCall) -> None:
-        refused = requested.refusals(term.context, call.partitions, call.cause)
-        wanted = tuple(one for one in call.partitions if one not in refused)
-        try:
-            await self._advance(term, ElectionRequested(wanted, call.cause))
-        except BaseException:
-            if not call.future.done():
-                call.future.set_exception(_not_controller())
+            call.future.set_exception(error if refused else _not_controller())
+        if not refused:
             raise
-        if not call.future.done():
-            elected = requested.outcomes(term.context, wanted, call.cause)
-            call.future.set_result({**refused, **elected})
-
-    def _schedule_rebalance(self, term: _Term, seconds: float) -> None:
-        def due() -> None:
-            self._inbox.put(RebalanceDue())
-            self._schedule_rebalance(
-                term, float(self._config.leader_imbalance_check_interval_seconds)
-            )
-
-        term.rebalance = asyncio.get_running_loop().call_later(seconds, due)
-
-    # --- acting ---
-
-    async def _advance(self, term: _Term, event: Event) -> None:
-        """Give the core an event and do what it wants, with all that follows from it."""
-        events = deque([event])
-        while events:
-            term.context, actions = step(term.context, events.popleft())
-            term.outbox.keep(term.context.brokers)
-            for action in actions:
-                match action:
-                    case WriteStates():
-                        events.append(await term.store.write_states(action))
-                    case RemoveTopic(topic):
-                        await term.store.remove_topic(topic)
-                        events.append(TopicRemoved(topic))
-                        # The name may have been taken again meanwhile.
-                        self._inbox.put(Reading.TOPICS)
-                    case DropDeletions(topics):
-                        await term.store.drop_deletions(topics)
-                    case FinishPreferredElection():
-                        await term.store.remove([znodes.PREFERRED_ELECTION_PATH])
-                    case _:
-                        term.outbox.send(action)
+        return
+    if not call.future.done():
+        call.future.set_result(result)
 
 
 def _not_controller() -> KafkaError:
