@@ -25,7 +25,7 @@ import confluent_kafka
 from tests.support import zookeeper
 from tests.support.broker import Cluster, wait_until
 from tests.support.clients import QUIET, create_topic
-from tests.support.zookeeper import free_port
+from tests.support.ports import free_port
 
 PARTITIONS = 6
 RECORD_BYTES = 1000

@@ -9,6 +9,7 @@ import pytest
 
 from charts.odradek.files import check_release
 from tests.support import zookeeper
+from tests.support.ports import free_port
 
 
 class Answer(BaseHTTPRequestHandler):
@@ -45,7 +46,7 @@ def test_serving_release_passes(
 def test_each_endpoint_that_does_not_serve_is_named(
     operator: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    nobody = f"127.0.0.1:{zookeeper.free_port()}"
+    nobody = f"127.0.0.1:{free_port()}"
     addresses = [f"{operator}/other", f"zookeeper://{nobody}", f"{operator}/readyz"]
     assert check_release.main(addresses) == 2
     lines = capsys.readouterr().out.splitlines()

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from odradek import zookeeper as embedded
-from tests.support import helm, zookeeper
+from tests.support import helm
 from tests.support.helm import Manifest
+from tests.support.ports import free_port
 
 START_SECONDS = 60
 
@@ -25,7 +26,7 @@ def probe(name: str, port: int) -> subprocess.CompletedProcess[str]:
 def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """The client port of a server that has the chart's zoo.cfg, but for its folder and port."""
     home = tmp_path_factory.mktemp("zookeeper")
-    free = zookeeper.free_port()
+    free = free_port()
     config_map: Manifest
     (config_map,) = [
         o
@@ -53,7 +54,7 @@ def test_probes_pass_on_a_server_that_serves(port: int, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["readinessProbe", "livenessProbe"])
 def test_probes_fail_where_nobody_listens(name: str) -> None:
-    assert probe(name, zookeeper.free_port()).returncode != 0
+    assert probe(name, free_port()).returncode != 0
 
 
 def test_four_letter_words_beyond_the_three_are_refused(port: int) -> None:

@@ -21,7 +21,7 @@ from odradek_collector import delivery
 from odradek_collector.__main__ import SettingsError, settings_from
 
 from tests.collector.conftest import SOURCE
-from tests.support.zookeeper import free_port
+from tests.support.ports import free_port
 
 TOPIC = "cluster-logs"
 PATIENCE_S = 60

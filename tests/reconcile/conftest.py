@@ -20,6 +20,7 @@ from odradek.zk import znodes
 from tests.support import zookeeper
 from tests.support.apiserver import ApiServer
 from tests.support.kubectl import Kubectl, eventually
+from tests.support.ports import free_port
 
 _numbers = itertools.count(1)
 
@@ -43,8 +44,8 @@ class Operator:
     def __init__(self, kubeconfig: Path, namespace: str, log: Path, identity: str) -> None:
         self.log = log
         self.namespace = namespace
-        self.health_port = zookeeper.free_port()
-        self.metrics_port = zookeeper.free_port()
+        self.health_port = free_port()
+        self.metrics_port = free_port()
         self._environment = {
             **os.environ,
             "KUBECONFIG": str(kubeconfig),

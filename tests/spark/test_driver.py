@@ -21,8 +21,8 @@ from odradek.zk import consumers
 from odradek_spark import show
 from tests.support import broker
 from tests.support.broker import wait_until
+from tests.support.ports import free_port
 from tests.support.spark_jars import connector_jars
-from tests.support.zookeeper import free_port
 
 pytestmark = pytest.mark.timeout(400)
 

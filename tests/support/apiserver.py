@@ -12,7 +12,6 @@ missing, tests that ask for them are skipped on a developer's machine and fail w
 
 import json
 import os
-import socket
 import ssl
 import subprocess
 import time
@@ -25,6 +24,7 @@ import yaml
 
 from tests.cluster import certs, settings
 from tests.support.kubectl import Kubectl
+from tests.support.ports import free_port
 
 START_SECONDS = 60
 _TOKEN = "apiserver-of-a-test"
@@ -42,12 +42,6 @@ def require_programs() -> Path:
     return binaries
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 class ApiServer:
     """One API server with its etcd below `directory`; a context manager."""
 
@@ -55,8 +49,8 @@ class ApiServer:
         self._binaries = require_programs()
         self._directory = directory
         self._pki = directory / "pki"
-        self._etcd_port = _free_port()
-        self._port = _free_port()
+        self._etcd_port = free_port()
+        self._port = free_port()
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self.url = f"https://127.0.0.1:{self._port}"
         self.kubeconfig = directory / "kubeconfig"

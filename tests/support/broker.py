@@ -23,7 +23,7 @@ from types import TracebackType
 from confluent_kafka.admin import AdminClient
 
 from tests.support import zookeeper
-from tests.support.zookeeper import free_port
+from tests.support.ports import free_port
 
 START_SECONDS = 90
 POLL_SECONDS = 0.05

@@ -20,15 +20,9 @@ from types import TracebackType
 from kazoo.client import KazooClient
 
 from odradek import zookeeper
+from tests.support.ports import free_port
 
 START_SECONDS = 60
-
-
-def free_port() -> int:
-    """Return a port of the loopback that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Server:

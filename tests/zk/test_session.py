@@ -16,6 +16,7 @@ from odradek.zk.session import (
     WatchKind,
 )
 from tests.support import zookeeper
+from tests.support.ports import free_port
 
 
 def watcher():
@@ -118,11 +119,11 @@ async def test_negotiated_timeout_is_the_servers(sessions):
 
 
 async def test_no_server_is_a_connection_error():
-    session = Session(f"127.0.0.1:{zookeeper.free_port()}", 2000, connection_timeout_ms=300)
+    session = Session(f"127.0.0.1:{free_port()}", 2000, connection_timeout_ms=300)
     with pytest.raises(ConnectionError, match="within 300 ms"):
         await session.start()
     with pytest.raises(ConnectionError, match="no ZooKeeper"):
-        await Session(f"127.0.0.1:{zookeeper.free_port()}/c", 2000, 300).start()
+        await Session(f"127.0.0.1:{free_port()}/c", 2000, 300).start()
 
 
 async def test_expired_session_is_replaced_in_place(server, sessions):
