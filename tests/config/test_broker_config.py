@@ -58,6 +58,7 @@ def test_advertised_listeners_default_to_listeners() -> None:
         ("auto.create.topics.enable", "yes", "true or false"),
         ("log.cleanup.policy", "shred", "must be one of"),
         ("log.cleaner.min.cleanable.ratio", "2", "between"),
+        ("log.message.format.version", "0.7", "`0.7` is not a valid version"),
         ("zookeeper.connect", "", "non-empty"),
         ("inter.broker.listener.name", "INTERNAL", "not advertised"),
     ],
@@ -87,7 +88,16 @@ def test_topic_inherits_from_broker_and_overrides_it() -> None:
     assert topic.flush_ms == properties.LONG_MAX
 
 
-@pytest.mark.parametrize("entries", [{"retention.ms": "soon"}, {"retention": "1"}])
+def test_topic_has_the_brokers_message_format_unless_it_names_its_own() -> None:
+    settings = broker(log_message_format_version="0.10.2")
+    assert config.resolve_topic(settings, {}).message_magic == 1
+    assert config.resolve_topic(settings, {"message.format.version": "0.9.0"}).message_magic == 0
+    assert config.resolve_topic(broker(), {}).message_magic == 2
+
+
+@pytest.mark.parametrize(
+    "entries", [{"retention.ms": "soon"}, {"retention": "1"}, {"message.format.version": "4.0"}]
+)
 def test_impossible_topic_entry_is_refused(entries: dict[str, str]) -> None:
     with pytest.raises(config.ConfigError):
         config.check_topic_entries(entries)

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from odradek import properties
+from odradek import message_format, properties
 from odradek.properties import (
     INT_MAX,
     LONG_MAX,
@@ -25,7 +25,6 @@ from odradek.properties import (
     non_empty,
     one_of,
     scaled,
-    string,
     words,
 )
 
@@ -40,7 +39,6 @@ INERT_KEYS = frozenset(
         "num.network.threads",
         "num.io.threads",
         "background.threads",
-        "log.message.format.version",
         "num.replica.alter.log.dirs.threads",
         "zookeeper.sync.time.ms",
         "zookeeper.max.in.flight.requests",
@@ -224,6 +222,9 @@ class BrokerConfig:
         "log.flush.start.offset.checkpoint.interval.ms", 60_000, integer(0)
     )
     log_segment_delete_delay_ms: int = key("log.segment.delete.delay.ms", 60_000, integer(0))
+    log_message_format_version: str = key(
+        "log.message.format.version", "2.1", message_format.version
+    )
     log_preallocate: bool = key("log.preallocate", False, boolean)
     log_message_timestamp_type: str = key(
         "log.message.timestamp.type", "CreateTime", one_of("CreateTime", "LogAppendTime")
@@ -392,7 +393,12 @@ class TopicConfig:
     message_downconversion_enable: bool = key(
         "message.downconversion.enable", True, boolean, inherits="log_message_downconversion_enable"
     )
-    message_format_version: str = key("message.format.version", "2.1", string)
+    message_format_version: str = key(
+        "message.format.version",
+        "2.1",
+        message_format.version,
+        inherits="log_message_format_version",
+    )
     message_timestamp_difference_max_ms: int = key(
         "message.timestamp.difference.max.ms",
         LONG_MAX,
@@ -428,6 +434,13 @@ class TopicConfig:
     unclean_leader_election_enable: bool = key(
         "unclean.leader.election.enable", False, boolean, inherits="unclean_leader_election_enable"
     )
+
+    # The format that message.format.version demands: every append asks for it.
+    message_magic: int = dataclasses.field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        magic = message_format.magic_of(self.message_format_version)
+        object.__setattr__(self, "message_magic", magic)
 
 
 TOPIC_KEYS: Mapping[str, properties.Key] = {

@@ -2,8 +2,8 @@
 
 A setting is looked up in `/config/brokers/N`, then in `/config/brokers/<default>` (every broker),
 then in the broker's own file. Only keys that give a topic setting its default can change, since
-topics take them from here at every change; whether an unclean election is allowed is decided by the
-controller from its file.
+topics take them from here at every change; not the message format, as in Kafka; and whether an
+unclean election is allowed is decided by the controller from its file.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from odradek.properties import ConfigError, Key
 CLUSTER_DEFAULT = "<default>"
 
 _INHERITED = {declared.inherits for _, declared in properties.keys_of(TopicConfig)} - {
-    "unclean_leader_election_enable"
+    "log_message_format_version",
+    "unclean_leader_election_enable",
 }
 # By Kafka's name: the field of BrokerConfig, and how its text is read.
 DYNAMIC_KEYS: Mapping[str, tuple[str, Key]] = {

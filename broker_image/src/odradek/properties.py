@@ -221,11 +221,6 @@ def words(allowed: tuple[str, ...] = ()) -> Parser:
     return parse
 
 
-def string(text: str) -> str:
-    """Parser of any text."""
-    return text
-
-
 def non_empty(text: str) -> str:
     """Parser of any text but the empty one."""
     if not text:

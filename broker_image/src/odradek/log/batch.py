@@ -42,6 +42,8 @@ HEADER = struct.Struct(">qiibIhiqqqhii")
 HEADER_SIZE = 61
 LOG_OVERHEAD = 12
 """Bytes of base offset and length, which stand before what `length` counts."""
+MAGIC_POSITION = 16
+"""Where every format says which it is."""
 
 _PATCH = struct.Struct(">qii")
 _CRC_POSITION = 17
@@ -151,7 +153,7 @@ def parse(buffer: View, position: int = 0) -> Header:
     """
     if len(buffer) - position < PREFIX_SIZE:
         raise CorruptBatchError(position, "batch header cut off")
-    magic = buffer[position + 16]
+    magic = buffer[position + MAGIC_POSITION]
     if magic == 2:
         try:
             header = Header._make(HEADER.unpack_from(buffer, position))

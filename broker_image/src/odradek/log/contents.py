@@ -1,10 +1,23 @@
 """The few places where an append or a lookup has to look past a batch's header."""
 
-from odradek.log import batch, compression, records
+from odradek.log import batch, compression, legacy, records
 from odradek.log.batch import CorruptBatchError, Header
+from odradek.log.records import Record
 from odradek.protocol.errors import ErrorCode, KafkaError
 
 View = bytes | bytearray | memoryview
+
+
+def decode(data: View, position: int = 0) -> list[Record]:
+    """The records of the batch at `position`, of any format. Raises CorruptBatchError."""
+    if len(data) - position > batch.MAGIC_POSITION and data[position + batch.MAGIC_POSITION] < 2:
+        return list(legacy.decode(data, position))
+    return records.decode(data, position)
+
+
+def first_offset(header: Header, data: View) -> int:
+    """Offset of the first record of a batch of any format. Raises CorruptBatchError."""
+    return header.base_offset if header.magic == 2 else legacy.first_offset(data, header)
 
 
 def check_keys(data: View) -> None:
@@ -58,7 +71,7 @@ def first_since(header: Header, data: View, timestamp: int, offset: int) -> tupl
     Raises CorruptBatchError.
     """
     batch.check_crc(data, 0, header)
-    for record in records.decode(data):
+    for record in decode(data):
         if record.timestamp >= timestamp and record.offset >= offset:
             return record.offset, record.timestamp
     return None

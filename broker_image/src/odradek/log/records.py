@@ -46,19 +46,26 @@ class BatchOptions:
 _PLAIN = BatchOptions()
 
 
-def encode(records: Sequence[Record], options: BatchOptions = _PLAIN) -> bytes:
-    """Return one magic-2 batch holding `records`, whose offsets rise (gaps are allowed)."""
-    base, first = records[0].offset, records[0].timestamp
+def encode(records: Iterable[Record], options: BatchOptions = _PLAIN) -> bytes:
+    """Return one magic-2 batch holding `records`, at least one, whose offsets rise (gaps are
+    allowed).
+    """
+    remaining = iter(records)
+    first = last = next(remaining)
     body = bytearray()
-    for record in records:
-        _put_record(body, record, base, first)
+    _put_record(body, first, first.offset, first.timestamp)
+    count, newest = 1, first.timestamp
+    for last in remaining:
+        _put_record(body, last, first.offset, first.timestamp)
+        count += 1
+        newest = max(newest, last.timestamp)
     attributes = options.codec
     attributes |= batch.TRANSACTIONAL if options.transactional else 0
     attributes |= batch.CONTROL if options.control else 0
     header = Header(
-        base, 0, options.leader_epoch, 2, 0, attributes, records[-1].offset - base, first,
-        max(record.timestamp for record in records), options.producer_id, options.producer_epoch,
-        options.base_sequence, len(records),
+        first.offset, 0, options.leader_epoch, 2, 0, attributes, last.offset - first.offset,
+        first.timestamp, newest, options.producer_id, options.producer_epoch,
+        options.base_sequence, count,
     )  # fmt: skip
     return batch.seal(header, compression.compress(options.codec, body))
 
