@@ -162,6 +162,43 @@ class Place:
             if not self.client.exists(state_path):
                 self.client.create(state_path, znodes.encode_state(state), makepath=True)
 
+    def read(self, topic: str) -> znodes.TopicAssignment:
+        """Return who has the replicas of a topic."""
+        path = znodes.topic_path(topic)
+        return znodes.decode_topic(path, self.client.get(path)[0])
+
+    def make(self, topic: str, *replicas: tuple[int, ...]) -> None:
+        """Create a topic as somebody else would, leaders included."""
+        made = {one: tuple(map(znodes.BrokerId, ids)) for one, ids in enumerate(replicas)}
+        self.client.create(znodes.topic_config_path(topic), znodes.encode_config({}))
+        self.client.create(
+            znodes.topic_path(topic), znodes.encode_topic(znodes.TopicAssignment(made))
+        )
+        self.elect(topic)
+
+    def requested(self) -> dict[znodes.TopicPartition, tuple[int, ...]]:
+        """Return what the controller is asked to move now."""
+        path = znodes.REASSIGN_PARTITIONS_PATH
+        if not self.client.exists(path):
+            return {}
+        return dict(znodes.decode_reassignment(path, self.client.get(path)[0]))
+
+    def finish_moves(self) -> None:
+        """Do what a controller does with a request whose new replicas have caught up."""
+        for partition, replicas in self.requested().items():
+            before = self.read(partition.topic)
+            moved = {**before.partitions, partition.partition: replicas}
+            self.client.set(
+                znodes.topic_path(partition.topic),
+                znodes.encode_topic(znodes.TopicAssignment(moved)),
+            )
+            state = znodes.PartitionState(
+                replicas[0], znodes.LeaderEpoch(1), replicas, znodes.ControllerEpoch(1)
+            )
+            path = znodes.state_path(partition.topic, partition.partition)
+            self.client.set(path, znodes.encode_state(state))
+        self.client.delete(znodes.REASSIGN_PARTITIONS_PATH)
+
     def finish_deletion(self, topic: str) -> None:
         """Do what a controller does at the end of a deletion."""
         self.client.delete(znodes.topic_path(topic), recursive=True)

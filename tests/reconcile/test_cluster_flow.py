@@ -182,17 +182,3 @@ def test_group_without_a_job_is_observed_and_deletes_its_offsets_when_asked(
     assert (status["state"], status["members"]) == ("Empty", 0)
     place.kubectl("delete", "consumergroup", "g", "--timeout=30s")
     assert place.client.exists(consumers.group_path("g")) is None
-
-
-def test_reassignment_says_that_it_is_not_carried_out(place: Place, operator: Operator) -> None:
-    place.create_cluster(1)
-    moves = [{"topic": "t", "partition": 0, "replicas": [0]}]
-    place.kubectl.apply(
-        {
-            **group("r"),
-            "kind": "Reassignment",
-            "spec": {"clusterRef": {"name": "main"}, "mode": "Explicit", "moves": moves},
-        }
-    )
-    refused = place.wait_for("reassignment", "r", "NotSupported")
-    assert refused["status"] == "False"

@@ -96,7 +96,11 @@ seccompProfile:
 - apiGroups: [odradek.io]
   resources: [kafkaclusters/finalizers, topics/finalizers, reassignments/finalizers, consumergroups/finalizers]
   verbs: [update]
-# Only pods are deleted: Spark drivers, and the brokers' pods in a rolling change. The rest goes with its owner.
+# Replicas of a Topic change through a Reassignment of its own; finished ones are deleted when their time is over.
+- apiGroups: [odradek.io]
+  resources: [reassignments]
+  verbs: [create, delete]
+# Only pods are deleted besides: Spark drivers, and the brokers' pods in a rolling change. The rest goes with its owner.
 - apiGroups: [""]
   resources: [pods]
   verbs: [get, list, watch, create, patch, delete]

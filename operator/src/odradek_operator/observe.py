@@ -6,7 +6,13 @@ from collections.abc import Iterable, Mapping
 
 from odradek.zk import consumers, znodes
 from odradek.zk.payload import ZnodeError
-from odradek.zk.znodes import BrokerId, BrokerRegistration, PartitionState, TopicAssignment
+from odradek.zk.znodes import (
+    BrokerId,
+    BrokerRegistration,
+    PartitionState,
+    TopicAssignment,
+    TopicPartition,
+)
 from odradek_operator.cluster import Partitions
 from odradek_operator.groups import GroupView
 from odradek_operator.topic_state import TopicView
@@ -30,6 +36,15 @@ def addresses(registered: Mapping[BrokerId, BrokerRegistration]) -> dict[int, st
     }
 
 
+def endpoints(registered: Mapping[BrokerId, BrokerRegistration]) -> dict[int, tuple[str, int]]:
+    """Return host and port of each broker's first listener."""
+    return {
+        broker_id: (one.endpoints[0].host, one.endpoints[0].port)
+        for broker_id, one in sorted(registered.items())
+        if one.endpoints
+    }
+
+
 def _bracket(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
@@ -44,13 +59,12 @@ def controller(zookeeper: ZooKeeper) -> int | None:
 
 def partitions(zookeeper: ZooKeeper) -> Partitions:
     """Count partitions that lack a leader or a replica in sync, over all topics."""
-    names = zookeeper.children([znodes.TOPICS_PATH])[znodes.TOPICS_PATH] or []
+    names = topic_names(zookeeper)
     found = zookeeper.read(znodes.topic_path(name) for name in names)
-    deleting = set(zookeeper.children([znodes.DELETE_TOPICS_PATH])[znodes.DELETE_TOPICS_PATH] or ())
     assigned: dict[str, TopicAssignment] = {}
     for name in names:
         one = found[znodes.topic_path(name)]
-        if one is not None and name not in deleting:
+        if one is not None:
             assigned[name] = znodes.decode_topic(znodes.topic_path(name), one.data)
     states = _states(zookeeper, assigned)
     under = offline = 0
@@ -108,6 +122,37 @@ def topics(zookeeper: ZooKeeper, names: Iterable[str]) -> dict[str, TopicView]:
     return {
         name: _with_states(view, states[name]) if name in states else view
         for name, view in views.items()
+    }
+
+
+def topic_names(zookeeper: ZooKeeper) -> list[str]:
+    """Return the topics, without those that are being deleted."""
+    found = zookeeper.children([znodes.TOPICS_PATH, znodes.DELETE_TOPICS_PATH])
+    deleting = set(found[znodes.DELETE_TOPICS_PATH] or ())
+    return sorted(set(found[znodes.TOPICS_PATH] or ()) - deleting)
+
+
+def requested(zookeeper: ZooKeeper, path: str) -> dict[TopicPartition, tuple[int, ...]] | None:
+    """Return what the controller was asked to move, or to elect; None where nothing is."""
+    found = zookeeper.read([path])[path]
+    if found is None:
+        return None
+    if path == znodes.PREFERRED_ELECTION_PATH:
+        return dict.fromkeys(znodes.decode_preferred_election(path, found.data), ())
+    return {
+        one: tuple(replicas)
+        for one, replicas in znodes.decode_reassignment(path, found.data).items()
+    }
+
+
+def broker_configs(
+    zookeeper: ZooKeeper, ids: Iterable[int]
+) -> dict[int, tuple[dict[str, str], int | None]]:
+    """Return the overrides of brokers with the version of their znode, None without one."""
+    paths = {znodes.broker_config_path(str(one)): one for one in sorted(ids)}
+    return {
+        paths[path]: (znodes.decode_config(path, one.data), one.version) if one else ({}, None)
+        for path, one in zookeeper.read(paths).items()
     }
 
 

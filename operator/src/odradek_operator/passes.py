@@ -17,22 +17,22 @@ from typing import Any
 from odradek.zk.payload import ZnodeError
 from odradek.zk.znodes import BrokerId, BrokerRegistration
 from odradek_operator import (
-    apply,
     kube,
     metrics,
     observe,
     reconcile_cluster,
     reconcile_group,
+    reconcile_reassignment,
     reconcile_topic,
     spec,
-    status,
 )
 from odradek_operator.apply import Context
 from odradek_operator.driver_objects import Addresses
 from odradek_operator.engine import Key, Store
 from odradek_operator.kube import KubeError
 from odradek_operator.lease import NotHolderError
-from odradek_operator.spec import Body, ClusterSpec
+from odradek_operator.reconcile_reassignment import Surroundings
+from odradek_operator.spec import API_VERSION, Body, ClusterSpec
 from odradek_operator.topic_state import ClusterState, Owner, TopicView
 from odradek_operator.zookeeper import UnreachableError, ZooKeeper
 
@@ -49,6 +49,7 @@ class _Shared:
     state: ClusterState
     zookeeper: ZooKeeper | None
     addresses: Addresses | None
+    endpoints: Mapping[int, tuple[str, int]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -77,19 +78,20 @@ class Passes:
         }
         for key, body in kinds["KafkaCluster"].items():
             results[key] = _timed(key, partial(self._kafka_cluster, body))
-        if kinds["Topic"] or kinds["ConsumerGroup"]:
+        others = ("Topic", "ConsumerGroup", "Reassignment")
+        if any(kinds[kind] for kind in others):
             try:
                 shared = self._shared(namespace, cluster)
             except (KubeError, ZnodeError, NotHolderError) as error:
                 log.warning("%s/%s: %s", namespace, cluster, error)
-                for key in (*kinds["Topic"], *kinds["ConsumerGroup"]):
+                for key in (key for kind in others for key in kinds[kind]):
                     metrics.ERRORS.labels(kind=key.kind).inc()
                     results[key] = error
             else:
                 results |= self._topics(shared, namespace, cluster, kinds["Topic"])
                 results |= self._groups(shared, namespace, cluster, kinds["ConsumerGroup"])
-        for key, body in kinds["Reassignment"].items():
-            results[key] = _timed(key, partial(self._reassignment, body))
+                for key, body in kinds["Reassignment"].items():
+                    results[key] = _timed(key, partial(self._reassignment, shared, body))
         if kinds["KafkaCluster"] or not batch:
             self.context.zookeepers.keep(self._places)
         return results
@@ -120,7 +122,8 @@ class Passes:
         state = self._state(namespace, cluster, owner, wanted, registered)
         if not valid:
             state = replace(state, default_partitions=None, default_replication_factor=None)
-        return _Shared(state, zookeeper, _addresses(wanted, registered))
+        endpoints = observe.endpoints(registered)
+        return _Shared(state, zookeeper, _addresses(wanted, registered), endpoints)
 
     def _state(
         self,
@@ -137,7 +140,12 @@ class Passes:
         return ClusterState(
             owner=owner,
             paused=wanted.paused,
-            brokers={broker_id: one.rack for broker_id, one in registered.items()},
+            # A broker that is to go gets nothing new: it must become empty.
+            brokers={
+                broker_id: one.rack
+                for broker_id, one in registered.items()
+                if broker_id < wanted.replicas
+            },
             expected=wanted.replicas,
             settled_seconds=now - before[1],
             default_partitions=wanted.default_partitions,
@@ -243,10 +251,21 @@ class Passes:
                 found.setdefault(name_of(body), []).append(body)
         return found
 
-    def _reassignment(self, body: Body) -> float:
-        text = "this version of the operator does not carry out reassignments"
-        apply.write_status(self.context, body, status.stalled("NotSupported", text), {})
-        return 300.0
+    def _reassignment(self, shared: _Shared, body: Body) -> float:
+        around = Surroundings(
+            shared.state, shared.zookeeper, shared.endpoints, partial(self._running, body)
+        )
+        return reconcile_reassignment.reconcile(self.context, body, around)
+
+    def _running(self, body: Body) -> str | None:
+        """Return another Reassignment of the same cluster that runs, by the API server's word."""
+        meta = body["metadata"]
+        for other in self.context.kube.select(API_VERSION, body["kind"], meta["namespace"]):
+            same = spec.cluster_of(other) == spec.cluster_of(body)
+            runs = other.get("status", {}).get("phase") == "Running"
+            if same and runs and other["metadata"]["uid"] != meta["uid"]:
+                return str(other["metadata"]["name"])
+        return None
 
 
 def _addresses(

@@ -10,11 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from odradek import config as broker_config
 from odradek import properties
+from odradek.zk.znodes import TopicPartition
 
 GROUP: Final = "odradek.io"
 VERSION: Final = "v1alpha1"
@@ -167,6 +168,25 @@ class GroupSpec:
     max_lag: int | None
     max_lag_seconds: int | None
     deletion_policy: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReassignmentSpec:
+    """A Reassignment as wanted. `topics` None: all."""
+
+    cluster: str
+    mode: str
+    moves: Mapping[TopicPartition, tuple[int, ...]]
+    brokers: tuple[int, ...]
+    replication_factor: int | None
+    topics: frozenset[str] | None
+    excluded: frozenset[str]
+    throttle: int | None
+    at_once: int
+    manual: bool
+    approved: str | None
+    cancel: bool
+    lifetime: timedelta | None
 
 
 def connect_string(connect: str, chroot: str) -> str:
@@ -348,6 +368,30 @@ def parse_group(body: Body) -> GroupSpec:
         max_lag=slo.get("maxLag"),
         max_lag_seconds=slo.get("maxLagSeconds"),
         deletion_policy=spec.get("deletionPolicy", "Retain"),
+    )
+
+
+def parse_reassignment(body: Body) -> ReassignmentSpec:
+    """Read a Reassignment; the CRD's rules have refused everything that could be wrong in it."""
+    spec = body["spec"]
+    lifetime = spec.get("ttlSecondsAfterFinished")
+    return ReassignmentSpec(
+        cluster=spec["clusterRef"]["name"],
+        mode=spec["mode"],
+        moves={
+            TopicPartition(one["topic"], one["partition"]): tuple(one["replicas"])
+            for one in spec.get("moves", ())
+        },
+        brokers=tuple(spec.get("brokers", ())),
+        replication_factor=spec.get("replicationFactor"),
+        topics=frozenset(spec["topics"]) if "topics" in spec else None,
+        excluded=frozenset(spec.get("excludedTopics", ())),
+        throttle=spec.get("throttleBytesPerSec"),
+        at_once=spec.get("maxConcurrentPartitions", 10),
+        manual=spec.get("approval") == "Manual",
+        approved=spec.get("approvedPlanHash"),
+        cancel=spec.get("cancel", False),
+        lifetime=timedelta(seconds=lifetime) if lifetime is not None else None,
     )
 
 

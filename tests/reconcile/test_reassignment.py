@@ -1,0 +1,197 @@
+"""The steps of a running Reassignment, as a pure function of its plan and of what is there."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+from odradek.zk.znodes import TopicPartition
+from odradek_operator import reassignment, throttle
+from odradek_operator import reassignment_status as told
+from odradek_operator.reassignment import DEAD_AFTER, Decision, PartitionView, Plan, State, View
+from odradek_operator.spec import Meta
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+P = [TopicPartition("t", number) for number in range(3)]
+PLAN = Plan(
+    targets={P[0]: (3, 1), P[1]: (3, 2), P[2]: (2, 1)},
+    originals={P[0]: (0, 1), P[1]: (0, 2), P[2]: (1, 2)},
+    incarnations={"t": 77},
+    sizes={P[0]: 100, P[1]: 50, P[2]: 10},
+)
+ALL = frozenset(range(4))
+
+
+def at(*replicas: int) -> PartitionView:
+    return PartitionView(replicas, frozenset(replicas), replicas[0])
+
+
+def moving(before: tuple[int, ...], target: tuple[int, ...]) -> PartitionView:
+    """As Kafka 2.4 and later show a move: the target first, then what is removed."""
+    gone = [one for one in before if one not in target]
+    return PartitionView(
+        (*target, *gone),
+        frozenset(before),
+        before[0],
+        adding=frozenset(target) - set(before),
+        removing=frozenset(gone),
+    )
+
+
+BEFORE = {one: at(*PLAN.originals[one]) for one in P}
+DONE = {one: at(*PLAN.targets[one]) for one in P}
+
+
+def decide(view: View, **fields: object) -> Decision:
+    usual: dict[str, object] = {
+        "cancel": False,
+        "deleting": False,
+        "rolling_back": None,
+        "missing_since": None,
+        "at_once": 2,
+        "now": NOW,
+    }
+    return reassignment.decide(PLAN, view, **{**usual, **fields})  # type: ignore[arg-type]
+
+
+def test_batches_follow_each_other_and_the_last_ends_it() -> None:
+    first = decide(View(BEFORE, ALL, None))
+    assert first.submit == {P[0]: (3, 1), P[1]: (3, 2)}
+    asked = decide(View(BEFORE, ALL, first.submit))
+    assert (asked.submit, asked.ended, asked.count(State.MOVING)) == ({}, None, 2)
+    half = {**BEFORE, P[0]: DONE[P[0]], P[1]: moving((0, 2), (3, 2))}
+    assert decide(View(half, ALL, {P[1]: (3, 2)})).submit == {}
+    # A controller that takes its znode away early has not ended the move.
+    assert decide(View(half, ALL, None)).submit == {}
+    last = decide(View({**DONE, P[2]: BEFORE[P[2]]}, ALL, None))
+    assert last.submit == {P[2]: (2, 1)}
+    assert decide(View(DONE, ALL, {P[2]: (2, 1)})).ended is None
+    assert decide(View(DONE, ALL, None)).ended == "Completed"
+
+
+def test_somebody_elses_move_is_waited_for() -> None:
+    stranger = TopicPartition("other", 0)
+    waits = decide(View(BEFORE, ALL, {stranger: (1,)}))
+    assert (waits.submit, waits.ended) == ({}, None)
+    assert "other-0" in str(waits.foreign)
+    # The same partition, but to where this plan never wanted it.
+    theirs = {**BEFORE, P[0]: moving((0, 1), (2, 1))}
+    assert "t-0 is being moved" in str(decide(View(theirs, ALL, None)).foreign)
+    elsewhere = {**DONE, P[0]: at(2, 1)}
+    failed = decide(View(elsewhere, ALL, None))
+    assert (failed.ended, failed.count(State.FAILED)) == ("Failed", 1)
+    assert "somebody else" in failed.failures[0]
+
+
+def test_topic_that_is_gone_fails_and_hinders_no_other() -> None:
+    left = {one: BEFORE[one] for one in P[1:]}
+    decision = decide(View(left, ALL, None))
+    assert decision.submit == {P[1]: (3, 2), P[2]: (2, 1)}
+    assert decide(View({one: DONE[one] for one in P[1:]}, ALL, None)).ended == "Failed"
+
+
+def test_cancel_stops_what_moves_and_takes_back_what_is_done() -> None:
+    half = {**BEFORE, P[0]: DONE[P[0]], P[1]: moving((0, 2), (3, 2))}
+    first = decide(View(half, ALL, {P[1]: (3, 2)}), cancel=True)
+    assert (first.rolling_back, first.stop, first.submit) == ("Cancelled", (P[1],), {})
+    back = {**BEFORE, P[0]: DONE[P[0]]}
+    second = decide(View(back, ALL, None), cancel=True, rolling_back="Cancelled")
+    assert second.submit == {P[0]: (0, 1)}
+    returning = {**BEFORE, P[0]: moving((3, 1), (0, 1))}
+    third = decide(View(returning, ALL, {P[0]: (0, 1)}), rolling_back="Cancelled")
+    assert (third.submit, third.stop, third.ended) == ({}, (), None)
+    assert decide(View(BEFORE, ALL, None), rolling_back="Cancelled").ended == "Cancelled"
+
+
+def test_dead_destination_is_given_time_and_then_everything_goes_back() -> None:
+    half = {**BEFORE, P[0]: moving((0, 1), (3, 1)), P[2]: DONE[P[2]]}
+    alive = frozenset({0, 1, 2})
+    view = View(half, alive, {P[0]: (3, 1)})
+    assert decide(view).missing == {3}
+    since = NOW - DEAD_AFTER + timedelta(seconds=1)
+    assert decide(view, missing_since=since).rolling_back is None
+    since = NOW - DEAD_AFTER
+    decision = decide(view, missing_since=since)
+    assert (decision.rolling_back, decision.stop) == ("DestinationDead", (P[0],))
+    # The destination is back: what was decided stays decided.
+    rest = {**BEFORE, P[2]: DONE[P[2]]}
+    again = decide(View(rest, ALL, None), rolling_back="DestinationDead")
+    assert again.submit == {P[2]: (1, 2)}
+    assert decide(View(BEFORE, ALL, None), rolling_back="DestinationDead").ended == "RolledBack"
+
+
+def test_nothing_is_submitted_to_a_destination_that_is_away() -> None:
+    decision = decide(View(BEFORE, frozenset({0, 1, 2}), None))
+    assert (decision.submit, decision.missing) == ({P[2]: (2, 1)}, {3})
+    waits = decide(View({**BEFORE, P[2]: DONE[P[2]]}, frozenset({0, 1, 2}), None))
+    assert (waits.submit, waits.ended) == ({}, None)
+
+
+def test_what_was_on_a_dead_broker_cannot_go_back_and_says_so() -> None:
+    decision = decide(View(DONE, frozenset({1, 2, 3}), None), rolling_back="Cancelled", at_once=9)
+    assert decision.submit == {P[2]: (1, 2)}
+    assert decision.count(State.FAILED) == 2
+    assert "t-0 cannot go back to brokers [0]" in decision.failures
+
+
+def test_deletion_stops_what_moves_and_leaves_what_is_done() -> None:
+    half = {**DONE, P[1]: moving((0, 2), (3, 2))}
+    first = decide(View(half, ALL, {P[1]: (3, 2)}), deleting=True)
+    assert first.stop == (P[1],)
+    after = {**DONE, P[1]: BEFORE[P[1]]}
+    last = decide(View(after, ALL, None), deleting=True, rolling_back="Cancelled")
+    assert (last.submit, last.ended) == ({}, "Cancelled")
+
+
+def test_preferred_leaders_are_elected_in_batches_where_they_are_in_sync() -> None:
+    led = {
+        P[0]: PartitionView((0, 1), frozenset({0, 1}), 1),
+        P[1]: PartitionView((0, 2), frozenset({2}), 2),
+        P[2]: PartitionView((1, 2), frozenset({1, 2}), 2),
+    }
+    plan = replace(PLAN, targets=PLAN.originals)
+    first = reassignment.decide_preferred(plan, View(led, ALL, None), cancel=False, at_once=1)
+    assert list(first.submit) == [P[0]]
+    asked = View(led, ALL, {P[0]: ()})
+    assert reassignment.decide_preferred(plan, asked, cancel=False, at_once=1).submit == {}
+    theirs = View(led, ALL, {TopicPartition("u", 0): ()})
+    assert reassignment.decide_preferred(plan, theirs, cancel=False, at_once=1).foreign
+    led = {**led, P[0]: replace(led[P[0]], leader=0), P[2]: replace(led[P[2]], leader=1)}
+    ended = reassignment.decide_preferred(plan, View(led, ALL, None), cancel=False, at_once=1)
+    assert (ended.ended, ended.count(State.FAILED)) == ("Failed", 1)
+
+
+def test_throttle_names_sources_and_copies_and_leaves_those_of_others() -> None:
+    others = {throttle.LEADERS: "9:5", "retention.ms": "1"}
+    on = throttle.topic_config(PLAN, "t", others, on=True, back=False)
+    assert on[throttle.LEADERS] == "9:5,0:0,0:1,1:0,1:2,2:1,2:2"
+    assert on[throttle.FOLLOWERS] == "0:3,1:3"
+    assert throttle.topic_config(PLAN, "t", on, on=True, back=False) == on
+    back = throttle.topic_config(PLAN, "t", on, on=True, back=True)
+    assert back[throttle.FOLLOWERS] == "0:0,1:0"
+    assert throttle.topic_config(PLAN, "t", back, on=False, back=True) == others
+    everything = {throttle.LEADERS: "*"}
+    assert throttle.topic_config(PLAN, "t", everything, on=False, back=False) == everything
+    rated = throttle.broker_config({"log.retention.ms": "5"}, 1000)
+    assert {rated[one] for one in throttle.RATES} == {"1000"}
+    assert throttle.broker_config(rated, None) == {"log.retention.ms": "5"}
+
+
+def test_plan_is_kept_word_by_word_and_known_by_its_hash() -> None:
+    meta = Meta("Reassignment", "n", "r", "0123456789", 1, NOW, None, ())
+    kept = told.plan_object(meta, PLAN)
+    assert told.read_plan(kept, PLAN.hash) == PLAN
+    assert told.read_plan(kept, "0" * 16) is None
+    assert told.read_plan(None, PLAN.hash) is None
+    other = replace(PLAN, originals={**PLAN.originals, P[2]: (2, 1)})
+    assert other.hash != PLAN.hash
+    assert replace(PLAN, sizes={}).hash == PLAN.hash
+
+
+def test_progress_is_told_in_bytes_and_with_a_time_of_arrival() -> None:
+    half = decide(View({**BEFORE, P[0]: DONE[P[0]]}, ALL, None))
+    assert PLAN.total_bytes == 150
+    assert reassignment.percent(half, 75, PLAN.total_bytes) == 50
+    assert reassignment.percent(half, None, 0) == 33
+    assert reassignment.percent(decide(View(DONE, ALL, None)), 1, 150) == 100
+    started = NOW - timedelta(seconds=60)
+    assert reassignment.arrival(started, NOW, 50, 150) == NOW + timedelta(seconds=120)
+    assert reassignment.arrival(started, NOW, 0, 150) is None

@@ -1,0 +1,171 @@
+"""Reassignments through the real operator process, the real API server and the real ZooKeeper.
+
+The test does the controller's part where it must stand still to be looked at.
+"""
+
+import json
+from typing import Any
+
+from odradek.zk import znodes
+from odradek.zk.znodes import TopicPartition
+from odradek_operator import throttle
+from tests.reconcile.conftest import Operator, Place
+from tests.support.kubectl import eventually
+
+
+def reassignment(name: str, mode: str, **spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "odradek.io/v1alpha1",
+        "kind": "Reassignment",
+        "metadata": {"name": name},
+        "spec": {"clusterRef": {"name": "main"}, "mode": mode, **spec},
+    }
+
+
+def move(topic: str, partition: int, *replicas: int) -> dict[str, Any]:
+    return {"topic": topic, "partition": partition, "replicas": list(replicas)}
+
+
+def wait_for_request(place: Place) -> dict[TopicPartition, tuple[int, ...]]:
+    return eventually(place.requested, "a request to the controller", 40, 0.1)
+
+
+def config(place: Place, kind: str, name: str) -> dict[str, str]:
+    path = znodes.config_path(kind, name)
+    return znodes.decode_config(path, place.client.get(path)[0])
+
+
+def test_approved_plan_runs_in_throttled_batches_and_leaves_no_throttle(
+    place: Place, operator: Operator
+) -> None:
+    place.create_cluster()
+    place.make("t", (0, 1), (1, 2))
+    wanted = reassignment(
+        "r",
+        "Explicit",
+        moves=[move("t", 0, 2, 1), move("t", 1, 0, 2)],
+        approval="Manual",
+        throttleBytesPerSec=5000,
+        maxConcurrentPartitions=1,
+    )
+    place.kubectl.apply(wanted)
+    asked = place.wait_for("reassignment", "r", "AwaitingApproval")
+    status = place.kubectl.get("reassignment", "r")["status"]
+    assert status["planHash"] in asked["message"]
+    plan = place.kubectl.get("configmap", status["planRef"]["name"])["data"]
+    assert json.loads(plan[status["planRef"]["key"]])["partitions"] == wanted["spec"]["moves"]
+    before = json.loads(plan[status["rollbackRef"]["key"]])["partitions"]
+    assert before == [move("t", 0, 0, 1), move("t", 1, 1, 2)]
+    assert place.requested() == {}
+
+    wanted["spec"]["approvedPlanHash"] = status["planHash"]
+    place.kubectl.apply(wanted)
+    assert wait_for_request(place) == {TopicPartition("t", 0): (2, 1)}
+    assert config(place, "topics", "t")[throttle.FOLLOWERS] == "0:2,1:0"
+    assert {config(place, "brokers", one)[throttle.RATES[0]] for one in "012"} == {"5000"}
+    assert place.kubectl.condition("reassignment", "r", "ThrottleApplied")["status"] == "True"
+
+    # The operator dies in the middle, and the rate changes while it is away.
+    operator.kill()
+    place.finish_moves()
+    wanted["spec"]["throttleBytesPerSec"] = 9000
+    place.kubectl.apply(wanted)
+    operator.start()
+    assert wait_for_request(place) == {TopicPartition("t", 1): (0, 2)}
+    assert config(place, "brokers", "1")[throttle.RATES[0]] == "9000"
+    place.finish_moves()
+    place.wait_for("reassignment", "r", "Completed")
+    status = place.kubectl.get("reassignment", "r")["status"]
+    assert status["partitions"] == {"total": 2, "done": 2, "failed": 0}
+    assert (status["percent"], place.read("t").partitions) == (100, {0: (2, 1), 1: (0, 2)})
+    phases = [one["phase"] for one in status["history"]]
+    assert phases == ["AwaitingApproval", "Running", "Completed"]
+    assert config(place, "topics", "t") == {}
+    assert [config(place, "brokers", one) for one in "012"] == [{}, {}, {}]
+    assert place.kubectl.get("reassignment", "r")["metadata"].get("finalizers") is None
+
+
+def test_foreign_request_is_waited_for_and_cancel_takes_everything_back(
+    place: Place, operator: Operator
+) -> None:
+    place.create_cluster()
+    place.make("t", (0,), (1,))
+    place.make("other", (0,))
+    theirs = {TopicPartition("other", 0): (2,)}
+    place.client.create(znodes.REASSIGN_PARTITIONS_PATH, znodes.encode_reassignment(theirs))
+    moves = [move("t", 0, 1), move("t", 1, 2)]
+    wanted = reassignment("r", "Explicit", moves=moves, maxConcurrentPartitions=1)
+    place.kubectl.apply(wanted)
+    place.wait_for("reassignment", "r", "Blocked")
+    assert place.requested() == theirs
+    place.finish_moves()
+    mine = {TopicPartition("t", 0): (1,)}
+    eventually(lambda: place.requested() == mine, "the first batch", 30, 0.1)
+    place.finish_moves()
+    second = {TopicPartition("t", 1): (2,)}
+    eventually(lambda: place.requested() == second, "the second batch", 30, 0.1)
+
+    place.kubectl.apply({**wanted, "spec": {**wanted["spec"], "cancel": True}})
+    place.wait_for("reassignment", "r", "RollingBack")
+    # What this controller cannot stop ends, and then goes back like the rest.
+    place.finish_moves()
+    for back in ({TopicPartition("t", 0): (0,)}, {TopicPartition("t", 1): (1,)}):
+        eventually(lambda back=back: place.requested() == back, "the way back", 30, 0.1)
+        place.finish_moves()
+    place.wait_for("reassignment", "r", "Cancelled")
+    assert place.read("t").partitions == {0: (0,), 1: (1,)}
+
+
+def test_modes_plan_from_what_is_there_and_finished_ones_go_when_their_time_is_over(
+    place: Place, operator: Operator
+) -> None:
+    place.create_cluster()
+    place.make("t", (0, 1), (1, 0))
+    place.kubectl.apply(
+        reassignment("wider", "ReplicationFactor", replicationFactor=3, topics=["t"])
+    )
+    wait_for_request(place)
+    place.finish_moves()
+    place.wait_for("reassignment", "wider", "Completed")
+    assert all(len(one) == 3 for one in place.read("t").partitions.values())
+    place.kubectl.apply(
+        reassignment("nothing", "AddBrokers", brokers=[2], ttlSecondsAfterFinished=1),
+        reassignment("absent", "AddBrokers", brokers=[7]),
+        reassignment("narrow", "RemoveBrokers", brokers=[1]),
+        reassignment("unknown", "PreferredLeader", topics=["no-such-topic"]),
+    )
+    place.wait_for("reassignment", "absent", "BrokerUnavailable")
+    place.wait_for("reassignment", "narrow", "NotEnoughBrokers")
+    place.wait_for("reassignment", "unknown", "UnknownTopic")
+    place.kubectl("wait", "--for=delete", "reassignment/nothing", "--timeout=40s")
+    assert place.requested() == {}
+
+
+def test_preferred_leaders_are_asked_for_and_a_deleted_resource_leaves_nothing_behind(
+    place: Place, operator: Operator
+) -> None:
+    place.create_cluster()
+    place.make("t", (0, 1))
+    state_path = znodes.state_path("t", 0)
+    state = znodes.decode_state(state_path, place.client.get(state_path)[0])
+    led_by_other = znodes.PartitionState(
+        znodes.BrokerId(1), state.leader_epoch, state.isr, state.controller_epoch
+    )
+    place.client.set(state_path, znodes.encode_state(led_by_other))
+    place.kubectl.apply(reassignment("p", "PreferredLeader"))
+    path = znodes.PREFERRED_ELECTION_PATH
+    eventually(lambda: place.client.exists(path), "an election", 30, 0.1)
+    asked = znodes.decode_preferred_election(path, place.client.get(path)[0])
+    assert asked == (TopicPartition("t", 0),)
+    place.client.set(state_path, znodes.encode_state(state))
+    place.client.delete(path)
+    place.wait_for("reassignment", "p", "Completed")
+
+    throttled = {"moves": [move("t", 0, 2, 1)], "throttleBytesPerSec": 5000}
+    place.kubectl.apply(reassignment("gone", "Explicit", **throttled))
+    wait_for_request(place)
+    place.kubectl("delete", "reassignment", "gone", "--wait=false")
+    place.finish_moves()
+    place.kubectl("wait", "--for=delete", "reassignment/gone", "--timeout=40s")
+    assert config(place, "topics", "t") == {}
+    assert config(place, "brokers", "0") == {}
