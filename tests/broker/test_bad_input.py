@@ -20,7 +20,14 @@ from odradek.protocol.messages.produce import (
     TopicProduceData,
 )
 from odradek.protocol.messages.producers import InitProducerIdRequest
-from tests.support.broker import Cluster
+from odradek.protocol.messages.topics import (
+    CreatableTopic,
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+)
+from tests.support.broker import Cluster, wait_until
 from tests.support.clients import create_topic, produce_all
 
 TOPIC = "input"
@@ -234,6 +241,34 @@ def test_error_without_an_answer_closes_the_connection(cluster: Cluster, acks: i
     with cluster.brokers[1].connect() as connection:
         connection.sendall(request_bytes(produce_request(batch() * 2, acks), 8))
         assert (answer(connection) is None) is (acks == 0)
+
+
+def test_text_of_a_client_stays_on_its_line_of_the_log(cluster: Cluster) -> None:
+    request = produce_request(batch(), 0, topic="a\nforged")
+    assert send(cluster, request_bytes(request, 8)) is None
+    wait_until(lambda: "forged" in cluster.brokers[1].log_text(), "the refusal is logged")
+    [line] = [one for one in cluster.brokers[1].log_text().splitlines() if "forged" in one]
+    assert "WARNING" in line
+    assert "a\\x0aforged" in line
+
+
+def test_absurd_numbers_of_partitions_are_refused_at_once(cluster: Cluster) -> None:
+    topic = CreatableTopic(
+        name="giant", num_partitions=2**31 - 1, replication_factor=1, assignments=[], configs=[]
+    )
+    created = ask(cluster, CreateTopicsRequest(topics=[topic], timeout_ms=1000), 4)
+    assert created.topics[0].error_code == ErrorCode.POLICY_VIOLATION
+    more = CreatePartitionsTopic(name=TOPIC, count=20_000, assignments=None)
+    request = CreatePartitionsRequest(topics=[more], timeout_ms=1000, validate_only=False)
+    assert ask(cluster, request, 1).results[0].error_code == ErrorCode.POLICY_VIOLATION
+
+
+@pytest.mark.parametrize("name", ["", "no-such", "a/b", "../x", "a\0b"])
+def test_deletion_of_what_cannot_be_a_topic_is_an_unknown_topic(
+    cluster: Cluster, name: str
+) -> None:
+    found = ask(cluster, DeleteTopicsRequest(topic_names=[name], timeout_ms=1000), 3)
+    assert found.responses[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def test_acks_0_has_no_answer_and_later_requests_have(cluster: Cluster) -> None:

@@ -21,13 +21,18 @@ from odradek.protocol.messages.fetch import (
     FetchResponse,
 )
 from odradek.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from odradek.protocol.messages.offsets import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
 from odradek.protocol.messages.produce import (
     PartitionProduceData,
     ProduceRequest,
     TopicProduceData,
 )
 from odradek.protocol.messages.topics import DeleteTopicsRequest
-from odradek.protocol.primitives import read_uvarint, write_uvarint
+from odradek.protocol.primitives import MAX_ELEMENTS, read_uvarint, write_uvarint
 from odradek.protocol.regions import total_length
 from tests.support.file_regions import CountedRegion
 from tests.support.messages import every_message, message_id, messages
@@ -161,6 +166,23 @@ def test_announced_array_is_refused_before_memory_is_taken(version: int) -> None
     finally:
         tracemalloc.stop()
     assert peak < 1_000_000
+
+
+def test_elements_of_all_arrays_together_are_bounded() -> None:
+    half = MAX_ELEMENTS // 2
+    topics = [DeleteRecordsTopic(name="", partitions=[]) for _ in range(2)]
+    request = DeleteRecordsRequest(topics=topics, timeout_ms=0)
+    partition = DeleteRecordsPartition(partition_index=0, offset=0)
+    for topic in topics:
+        topic.partitions = [partition] * half
+    encoded = codec.encode(request, 2)
+    for decode in (codec.decode, interpreter.decode):
+        with pytest.raises(MalformedError, match="too many elements"):
+            decode(DeleteRecordsRequest, 2, encoded)
+    topics[0].partitions.pop()
+    topics[1].partitions.pop()
+    encoded = codec.encode(request, 2)
+    assert codec.decode(DeleteRecordsRequest, 2, encoded) == (request, len(encoded))
 
 
 def test_null_where_none_is_allowed_is_malformed() -> None:

@@ -118,6 +118,12 @@ class Broker:
         return self.log_path.read_text() if self.log_path.exists() else ""
 
     @property
+    def pid(self) -> int:
+        """Process id of what runs now."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
     def running(self) -> bool:
         """Whether the process lives."""
         return self._process is not None and self._process.poll() is None

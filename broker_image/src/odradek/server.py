@@ -51,6 +51,7 @@ CONTROLLED_SHUTDOWN_LIMIT_S = 5.0
 LAST_ANSWERS_LIMIT_MS = 1500
 RETRY_S = 1.0
 NEVER_IDLE_MS = 2**31 - 1
+_ESCAPED_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(0x20), 0x7F)}
 
 logger = logging.getLogger(__name__)
 
@@ -61,11 +62,10 @@ class StartError(Exception):
 
 def run(config: BrokerConfig) -> int:
     """Run a broker until it is told to stop; the process's exit status."""
-    logging.basicConfig(
-        stream=sys.stdout,
-        level=os.environ.get("ODRADEK_LOG_LEVEL", "INFO").upper(),
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-    )
+    handler = logging.StreamHandler(sys.stdout)
+    handler.setFormatter(_OneLine("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    level = os.environ.get("ODRADEK_LOG_LEVEL", "INFO").upper()
+    logging.basicConfig(level=level, handlers=[handler])
     logging.getLogger("kazoo").setLevel(logging.WARNING)
     # A partition in use holds three files; the usual soft limit of 1024 is for small programs.
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -78,6 +78,13 @@ def run(config: BrokerConfig) -> int:
     except BaseExceptionGroup as failures:
         logger.critical("the broker fails", exc_info=failures)
         return 1
+
+
+class _OneLine(logging.Formatter):
+    """Keeps names that clients make up from breaking lines of the log, or forging them."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  logging's name
+        return super().formatMessage(record).translate(_ESCAPED_CONTROLS)
 
 
 class Server:

@@ -42,6 +42,9 @@ from odradek.zk.znodes import BrokerId, TopicAssignment
 
 USE_DEFAULT = -1
 FIRST_WITH_DELETION_DISABLED = 3
+# New partitions in one request, as in Kafka from 3.6 on: a typing error, or worse, is not to keep
+# controller and ZooKeeper busy for hours.
+MOST_NEW_PARTITIONS = 10_000
 # Automatic creation answers at once; this bounds the writes themselves.
 AUTOMATIC_TIMEOUT_S = 5.0
 
@@ -82,33 +85,36 @@ async def create_topics(
     """Create each topic; they are independent of one another."""
     deadline = monotonic() + request.timeout_ms / 1000
     counts = Counter(topic.name for topic in request.topics)
-    unique = {topic.name: topic for topic in request.topics}
-    results = await asyncio.gather(
-        *(
-            _create_result(broker, topic, counts[name] > 1, request.validate_only, deadline)
-            for name, topic in unique.items()
-        )
-    )
-    return CreateTopicsResponse(topics=results)
+    wanted = sum(max(one.num_partitions, len(one.assignments)) for one in request.topics)
 
-
-async def _create_result(
-    broker: Broker, topic: CreatableTopic, repeated: bool, validate_only: bool, deadline: float
-) -> CreatableTopicResult:
-    async def create() -> CreatableTopicResult:
-        if not broker.controller.active:
-            raise KafkaError(ErrorCode.NOT_CONTROLLER, "This is not the controller.")
-        if repeated:
-            raise KafkaError(
-                ErrorCode.INVALID_REQUEST, f"The request names topic '{topic.name}' more than once."
+    async def create(topic: CreatableTopic) -> CreatableTopicResult:
+        try:
+            if not broker.controller.active:
+                raise KafkaError(ErrorCode.NOT_CONTROLLER, "This is not the controller.")
+            if counts[topic.name] > 1:
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST,
+                    f"The request names topic '{topic.name}' more than once.",
+                )
+            _check_number(wanted)
+            return await _guarded(
+                lambda: _create(broker, topic, request.validate_only, deadline),
+                f"creating topic {topic.name}",
             )
-        return await _create(broker, topic, validate_only, deadline)
+        except KafkaError as refusal:
+            return CreatableTopicResult(
+                name=topic.name, error_code=refusal.code, error_message=refusal.message, configs=[]
+            )
 
-    try:
-        return await _guarded(create, f"creating topic {topic.name}")
-    except KafkaError as refusal:
-        return CreatableTopicResult(
-            name=topic.name, error_code=refusal.code, error_message=refusal.message, configs=[]
+    unique = {topic.name: topic for topic in request.topics}
+    return CreateTopicsResponse(topics=await asyncio.gather(*map(create, unique.values())))
+
+
+def _check_number(new_partitions: int) -> None:
+    if new_partitions > MOST_NEW_PARTITIONS:
+        raise KafkaError(
+            ErrorCode.POLICY_VIOLATION,
+            f"{new_partitions} new partitions in one request; the limit is {MOST_NEW_PARTITIONS}.",
         )
 
 
@@ -292,6 +298,7 @@ async def _grow(
             ErrorCode.INVALID_PARTITIONS,
             f"Topic '{topic.name}' has {len(present)} partitions; {topic.count} is not more.",
         )
+    _check_number(extra)
     added = _added_replicas(broker, topic, len(present), extra)
     if validate_only:
         return
@@ -368,6 +375,10 @@ async def _delete(broker: Broker, name: str, version: int, deadline: float) -> N
             if version >= FIRST_WITH_DELETION_DISABLED
             else ErrorCode.INVALID_REQUEST,
             "Topic deletion is disabled.",
+        )
+    if not is_legal_name(name):
+        raise KafkaError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic {name[:300]!r} does not exist."
         )
     await admin.apply_request_deletion(broker.session, name)
     logger.info("deletion of topic %s asked for", name)

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 from odradek.protocol import schema
 from odradek.protocol.primitives import (
     FIXED,
+    MAX_ELEMENTS,
     MAX_STRING,
     SHORT_UVARINTS,
     Kind,
@@ -35,6 +36,7 @@ Encoder: TypeAlias = Callable[[Any, Adder, Adder], None]
 def compile_decoder(cls: type, version: int) -> Decoder:
     """Return `decode(buffer, position, end) -> (message, next position)`."""
     writer = _DecoderSource(version, schema.of(cls).is_flexible(version))
+    writer.line(f"left = {MAX_ELEMENTS}")
     result = writer.read_struct(cls)
     writer.line(f"return {result}, pos")
     compiled: Decoder = writer.build("decode(buf, pos, end)", cls)
@@ -136,7 +138,9 @@ class _Source:
 
 
 class _DecoderSource(_Source):
-    """Writes a decoder; `buf`, `pos` and `end` are the locals it works on."""
+    """Writes a decoder; `buf`, `pos`, `end` and `left`, the elements it may yet make, are
+    the locals it works on.
+    """
 
     def flush(self) -> None:
         """Write the reading of the pending run of fixed fields."""
@@ -227,6 +231,8 @@ class _DecoderSource(_Source):
         self._branch_on_null(count, target, nullable)
         least = minimum_size(item, self.version, self.flexible)
         self.line(f"if {count} * {least} > end - pos: raise Malformed('array exceeds the message')")
+        self.line(f"left -= {count}")
+        self.line("if left < 0: raise Malformed('too many elements')")
         if isinstance(item, Kind) and item in FIXED:
             char, size = FIXED[item]
             self.line(f"{target} = list(unpack_from(f'>{{{count}}}{char}', buf, pos))")

@@ -12,6 +12,7 @@ from odradek.protocol.primitives import (
     FIXED,
     LENGTH16,
     LENGTH32,
+    MAX_ELEMENTS,
     MAX_STRING,
     STRUCTS,
     Kind,
@@ -50,6 +51,7 @@ class _Reader:
         self.position = position
         self.version = version
         self.flexible = flexible
+        self.elements_left = MAX_ELEMENTS
 
     def structure(self, cls: type) -> Any:
         declared = schema.of(cls)
@@ -85,6 +87,9 @@ class _Reader:
         # Every element takes a byte at least, so the loop ends no later than the buffer.
         if count > len(self.view) - self.position:
             raise MalformedError("array exceeds the message")
+        self.elements_left -= count
+        if self.elements_left < 0:
+            raise MalformedError("too many elements")
         return [self.item(field.type.item, False) for _ in range(count)]
 
     def item(self, item: Kind | type, nullable: bool) -> Any:

@@ -44,6 +44,10 @@ LENGTH32: Final = STRUCTS[Kind.INT32]
 MAX_UVARINT: Final = 0xFFFFFFFF
 # What almost every length is.
 SHORT_UVARINTS: Final = [bytes((value,)) for value in range(0x80)]
+# Elements of all arrays of a message together. One that takes a byte or two on the wire becomes an
+# object of a hundred, so the size of a frame alone bounds too little. What a controller tells of
+# 100 000 partitions with three replicas has to pass.
+MAX_ELEMENTS: Final = 1_000_000
 # Strings are never longer in either style: the older one counts in int16.
 MAX_STRING: Final = 0x7FFF
 

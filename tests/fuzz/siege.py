@@ -1,0 +1,106 @@
+"""A broker under attack, and a good client that looks after it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import resource
+import socket
+from pathlib import Path
+from random import Random
+from types import TracebackType
+
+from tests.fuzz import attack, corpus
+from tests.support import clients
+from tests.support.broker import Cluster, wait_until
+
+FRAMES_A_ROUND = 10_000
+GOOD_TOPIC = "untouched"
+GROWTH_LIMIT_BYTES = 64 * 1024 * 1024
+COMPLAINT = re.compile(r"Traceback|^\S+ \S+ (ERROR|CRITICAL) ", re.MULTILINE)
+
+
+class Siege:
+    """One broker process with a topic to attack and one to look after; a context manager."""
+
+    def __init__(self, directory: Path) -> None:
+        # Names that a mutation makes up are not to become topics.
+        settings = {
+            "auto.create.topics.enable": "false",
+            "offsets.topic.num.partitions": "1",
+            "offsets.topic.replication.factor": "1",
+        }
+        self._cluster = Cluster(directory, settings=settings)
+        self._broker = self._cluster.brokers[1]
+        self._produced = 0
+        self.address = ("127.0.0.1", self._broker.port)
+
+    def __enter__(self) -> Siege:
+        self._cluster.__enter__()
+        clients.create_topic(self._cluster.bootstrap, corpus.TOPIC)
+        clients.create_topic(self._cluster.bootstrap, GOOD_TOPIC)
+        self.check()
+        self._resident_before = self._resident_bytes()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._cluster.__exit__(kind, error, trace)
+
+    def endure(self, frames: int, seed: int) -> attack.Tally:
+        """Send so many damaged frames, and every sound one cut at every byte."""
+        random = Random(seed)
+        sound = [*corpus.generated(), *corpus.captured()]
+        cuts = attack.truncations(sound)
+        random.shuffle(cuts)
+        total = attack.Tally()
+        while total.dispatched < frames:
+            taken, cuts = cuts[: FRAMES_A_ROUND // 5], cuts[FRAMES_A_ROUND // 5 :]
+            salvo = taken + attack.salvo(sound, FRAMES_A_ROUND - len(taken), random)
+            tally = asyncio.run(attack.attack(self.address, salvo, random))
+            assert not tally.surprises, f"seed {seed}: {tally.surprises[:5]}"
+            self.check()
+            for name in ("dispatched", "answered", "refused", "kept_waiting"):
+                setattr(total, name, getattr(total, name) + getattr(tally, name))
+        return total
+
+    def check(self) -> None:
+        """A good client is served, memory is where it was, and nothing of ours went wrong."""
+        bootstrap = self._cluster.bootstrap
+        value = str(self._produced).encode()
+        assert clients.produce_all(bootstrap, GOOD_TOPIC, [value]) == [self._produced]
+        self._produced += 1
+        complaint = COMPLAINT.search(self._broker.log_text())
+        if complaint is not None:
+            start = max(0, complaint.start() - 300)
+            raise AssertionError(self._broker.log_text()[start : start + 4000])
+        if self._produced > 1:
+            wait_until(
+                lambda: self._resident_bytes() < self._resident_before + GROWTH_LIMIT_BYTES,
+                f"the broker holds less than {GROWTH_LIMIT_BYTES >> 20} MiB more than before",
+            )
+
+    def fire(self, shot: attack.Shot) -> bytes:
+        """Send one frame alone; what comes back until the broker closes."""
+        with socket.create_connection(self.address, 60) as sock:
+            sock.settimeout(60)
+            try:
+                sock.sendall(len(shot.frame).to_bytes(4) + shot.frame)
+                return sock.recv(100)
+            except ConnectionResetError:
+                return b""
+
+    def peak_bytes(self) -> int:
+        """The most memory that the broker ever held."""
+        text = Path(f"/proc/{self._broker.pid}/status").read_text()
+        found = re.search(r"VmHWM:\s+(\d+) kB", text)
+        assert found is not None
+        return int(found[1]) * 1024
+
+    def _resident_bytes(self) -> int:
+        fields = Path(f"/proc/{self._broker.pid}/statm").read_text().split()
+        return int(fields[1]) * resource.getpagesize()
