@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from odradek import assignment
 from odradek.assignment import Start
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.zk.znodes import TopicPartition
 
 FIVE = dict.fromkeys(range(5), None)
 SIX_IN_THREE_RACKS = {0: "r1", 1: "r3", 2: "r3", 3: "r2", 4: "r2", 5: "r1"}
@@ -160,3 +161,15 @@ def test_every_partition_has_one_owner_and_shares_differ_by_one(partitions, thre
     sizes = [len(mine) for _, mine in sorted(owned.items())]
     assert max(sizes) - min(sizes) <= 1
     assert sizes == sorted(sizes, reverse=True)
+
+
+def test_topics_are_shared_among_those_who_read_them():
+    subscriptions = {"c2": {"t": 1}, "c1": {"t": 2, "u": 1}}
+    owned = assignment.assign_group(subscriptions, {"t": range(4), "u": [0], "other": [0]})
+    assert owned == {
+        TopicPartition("t", 0): "c1-0",
+        TopicPartition("t", 1): "c1-0",
+        TopicPartition("t", 2): "c1-1",
+        TopicPartition("t", 3): "c2-0",
+        TopicPartition("u", 0): "c1-0",
+    }

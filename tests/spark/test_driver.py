@@ -8,17 +8,20 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from odradek.zk import consumers
-from odradek_spark import show
+from odradek.zk.znodes import TopicPartition
+from odradek_spark import membership, show
 from tests.support import broker
 from tests.support.broker import wait_until
 from tests.support.ports import free_port
@@ -253,6 +256,44 @@ def test_group_of_a_living_owner_is_left_alone(driver: Callable[[str], Driver]) 
         "odradek-spark: partition owned-1-1 of group owned-1 is owned by other"
     )
     assert not one.out.exists()
+
+
+def test_share_goes_to_another_member_and_comes_back_with_its_offsets(
+    driver: Callable[[str], Driver],
+) -> None:
+    one = driver("shared-1")
+    one.produce(range(60))
+    one.start()
+    one.await_committed(60)
+    client = membership.connect(one.cluster.zookeeper.connect, 4000, 30)
+    other = membership.Member(client, one.group, "a-first", {one.group: 1}, "static")
+    try:
+        other.join()
+        # The name of this member comes first, so partition 0 is its share.
+        mine = TopicPartition(one.group, 0)
+        assert other.take_share(PATIENCE_S, threading.Event()) == {mine}
+        before = other.committed([mine])[mine]
+        one.produce(range(60, 160))
+        end = Consumer({"bootstrap.servers": one.cluster.bootstrap, "group.id": "ends"})
+        here = ClientPartition(one.group, 0)
+        wait_until(lambda: end.get_watermark_offsets(here)[1] > before, "records came")
+        last = end.get_watermark_offsets(here)[1]
+        end.close()
+        read_by_driver = 160 - (last - before)
+        wait_until(
+            lambda: len(one.rows()) == read_by_driver, "the driver reads its part", PATIENCE_S
+        )
+        other.commit({mine: last - 1}, deadline_s=30)
+        assert one.registered().count("0") == 1
+    finally:
+        other.leave()
+        client.stop()
+        client.close()
+    # What the other one did not do is done by the driver, and nothing twice.
+    one.await_committed(160)
+    assert len(one.rows()) == len(set(one.rows())) == read_by_driver + 1
+    assert one.terminate() == 0
+    assert one.registered() == []
 
 
 def test_job_without_sense_ends_with_one_line_and_code_2(driver: Callable[[str], Driver]) -> None:

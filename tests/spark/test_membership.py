@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from kazoo.client import KazooClient
 
-from odradek.zk import consumers
-from odradek.zk.znodes import TopicPartition
+from odradek.zk import consumers, znodes
+from odradek.zk.znodes import TopicAssignment, TopicPartition
 from odradek_spark import membership
 from tests.support import zookeeper
 from tests.support.broker import wait_until
@@ -30,28 +32,53 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[zookeeper.Serve
 class Side:
     """One driver's client and member, in a chroot of the test's own."""
 
-    def __init__(self, zookeeper_connect: str) -> None:
-        self.failures: list[Exception] = []
+    def __init__(
+        self, zookeeper_connect: str, name: str = "pod", pattern: str | None = None
+    ) -> None:
         self.client = membership.connect(zookeeper_connect, SESSION_MS, 30)
-        self.member = membership.Member(
-            self.client, GROUP, "pod", {"t": 1}, "static", self.failures.append
-        )
+        subscription = {pattern: 1} if pattern else {"t": 1}
+        kind = "white_list" if pattern else "static"
+        self.member = membership.Member(self.client, GROUP, name, subscription, kind)
+        self.stop = threading.Event()
+
+    def join(self, patience_s: float = 30) -> frozenset[TopicPartition]:
+        """Register and take the share."""
+        self.member.join()
+        return self.take(patience_s)
+
+    def take(self, patience_s: float = 30) -> frozenset[TopicPartition]:
+        """Take the share as things are."""
+        return self.member.take_share(patience_s, self.stop)
 
     def end(self) -> None:
+        self.stop.set()
         self.member.leave()
         self.client.stop()
         self.client.close()
 
 
+def set_topic(client: KazooClient, topic: str, partitions: int) -> None:
+    """Let the topic have so many partitions, as the controller's znode says it."""
+    replicas = {number: (znodes.BrokerId(1),) for number in range(partitions)}
+    data = znodes.encode_topic(TopicAssignment(replicas))
+    path = znodes.topic_path(topic)
+    if client.exists(path):
+        client.set(path, data)
+    else:
+        client.create(path, data, makepath=True)
+
+
 @pytest.fixture
-def side(server: zookeeper.Server, request: pytest.FixtureRequest) -> Iterator[Callable[[], Side]]:
+def side(server: zookeeper.Server, request: pytest.FixtureRequest) -> Iterator[Callable[..., Side]]:
     chroot = f"/{abs(hash(request.node.name))}"
     with server.client() as client:
         client.ensure_path(chroot)
+    with server.client(chroot) as client:
+        set_topic(client, "t", 2)
     sides: list[Side] = []
 
-    def make() -> Side:
-        sides.append(Side(server.connect + chroot))
+    def make(name: str = "pod", pattern: str | None = None) -> Side:
+        sides.append(Side(server.connect + chroot, name, pattern))
         return sides[-1]
 
     yield make
@@ -72,10 +99,10 @@ def offset(client: KazooClient, partition: TopicPartition) -> bytes:
 
 
 def test_member_is_registered_and_owns_its_partitions_as_old_consumers_do(
-    side: Callable[[], Side],
+    side: Callable[..., Side],
 ) -> None:
     one = side()
-    one.member.join([T0, T1], patience_s=1)
+    assert one.join() == {T0, T1}
     name = one.member.consumer_id
     assert name.startswith("g_pod-")
     path = consumers.consumer_id_path(GROUP, name)
@@ -90,48 +117,116 @@ def test_member_is_registered_and_owns_its_partitions_as_old_consumers_do(
     assert one.member.members() == 0
 
 
-def test_offsets_are_plain_decimals_and_are_read_back(side: Callable[[], Side]) -> None:
+def test_members_share_by_range_and_a_newcomer_waits_for_what_is_given_up(
+    side: Callable[..., Side],
+) -> None:
+    one, two, three = side("a"), side("b"), side("c")
+    set_topic(one.client, "t", 4)
+    assert len(one.join()) == 4
+    two.member.join()
+    wait_until(one.member.changed.is_set, "the first one is told")
+    assert not one.member.keeps_share()
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(two.take)
+        assert one.take() == {T0, T1}
+        assert waiting.result(30) == {TopicPartition("t", 2), TopicPartition("t", 3)}
+        three.member.join()
+        last = pool.submit(three.take)
+        assert one.take() == {T0, T1}
+        assert two.take() == {TopicPartition("t", 2)}
+        assert last.result(30) == {TopicPartition("t", 3)}
+    names = [each.member.consumer_id for each in (one, two, three)]
+    wanted = dict(zip("0123", (names[0], names[0], names[1], names[2]), strict=True))
+    assert owners(one.client) == {part: f"{name}-0" for part, name in wanted.items()}
+
+
+def test_new_partitions_and_matching_topics_change_the_share(side: Callable[..., Side]) -> None:
+    one = side(pattern="t|new.*")
+    assert one.join() == {T0, T1}
+    set_topic(one.client, "t", 3)
+    wait_until(one.member.changed.is_set, "more partitions are noticed")
+    assert len(one.take()) == 3
+    set_topic(one.client, "news", 1)
+    wait_until(one.member.changed.is_set, "a new topic is noticed")
+    assert TopicPartition("news", 0) in one.take()
+    assert one.member.topics == ("news", "t")
+    set_topic(one.client, "other", 1)
+    wait_until(one.member.changed.is_set, "any new topic is looked at")
+    assert one.member.keeps_share()
+    one.client.delete(znodes.topic_path("news"))
+    wait_until(one.member.changed.is_set, "a deletion is noticed")
+    assert len(one.take()) == 3
+
+
+def test_threads_of_old_consumers_count_in_the_shares(side: Callable[..., Side]) -> None:
+    one = side("b")
+    set_topic(one.client, "t", 7)
+    registration = consumers.ConsumerRegistration({"t": 2}, "static", 1)
+    one.client.create(
+        consumers.consumer_id_path(GROUP, "g_a"),
+        consumers.encode_consumer(registration),
+        makepath=True,
+    )
+    # Threads g_a-0 and g_a-1 come first: 3, 2 and 2 partitions.
+    assert one.join() == {TopicPartition("t", 5), TopicPartition("t", 6)}
+
+
+def test_offsets_are_plain_decimals_and_are_read_back(side: Callable[..., Side]) -> None:
     one = side()
-    one.member.join([T0, T1], patience_s=1)
+    one.join()
     assert one.member.committed([T0, T1]) == {}
+    assert not one.member.has_offsets("t")
     one.member.commit({T0: 5, T1: 0}, deadline_s=10)
     one.member.commit({T0: 12, T1: 0}, deadline_s=10)
     assert (offset(one.client, T0), offset(one.client, T1)) == (b"12", b"0")
     assert one.member.committed([T0, T1]) == {T0: 12, T1: 0}
+    assert one.member.has_offsets("t")
 
 
 def test_more_partitions_than_one_transaction_holds_are_all_committed(
-    side: Callable[[], Side],
+    side: Callable[..., Side],
 ) -> None:
     one = side()
     many = {TopicPartition("t", number): number * 3 for number in range(450)}
-    one.member.join([], patience_s=1)
+    set_topic(one.client, "t", 450)
+    one.join()
     one.member.commit(many, deadline_s=30)
     assert one.member.committed(many) == many
 
 
-def test_partition_of_a_living_member_is_not_taken(side: Callable[[], Side]) -> None:
-    one, two = side(), side()
-    one.member.join([T1], patience_s=1)
-    with pytest.raises(membership.OwnedElsewhereError, match=one.member.consumer_id):
-        two.member.join([T0, T1], patience_s=1)
-    assert owners(one.client) == {"1": f"{one.member.consumer_id}-0"}
-    assert one.member.members() == 1
+def test_partition_of_another_member_is_neither_taken_nor_committed(
+    side: Callable[..., Side],
+) -> None:
+    one = side()
+    owner = consumers.owner_path(GROUP, "t", 1)
+    one.client.create(owner, b"stranger-0", makepath=True)
+    with pytest.raises(membership.OwnedElsewhereError, match="t-1 of group g is owned by stranger"):
+        one.join(patience_s=1)
+    assert owners(one.client) == {"1": "stranger-0"}
+    with pytest.raises(membership.LostShareError):
+        one.member.commit({T1: 3}, deadline_s=5)
 
 
-def test_partition_of_a_dead_member_is_taken_when_its_session_ends(
-    side: Callable[[], Side],
+def test_garbage_among_the_members_is_named(side: Callable[..., Side]) -> None:
+    one = side()
+    one.client.create(consumers.consumer_id_path(GROUP, "g_bad"), b"{", makepath=True)
+    with pytest.raises(membership.OwnedElsewhereError, match="g_bad: is not JSON"):
+        one.join(patience_s=1)
+
+
+def test_partitions_of_a_dead_member_are_taken_when_its_session_ends(
+    side: Callable[..., Side],
 ) -> None:
     two = side()
     hosts = two.client.hosts[0]
     connect = f"{hosts[0]}:{hosts[1]}{two.client.chroot}"
     program = f"""
-import time
-from odradek.zk.znodes import TopicPartition
+import threading, time
 from odradek_spark import membership
 client = membership.connect({connect!r}, {SESSION_MS}, 30)
-member = membership.Member(client, {GROUP!r}, "pod", {{"t": 1}}, "static", print)
-member.join([TopicPartition("t", 0)], patience_s=1)
+member = membership.Member(client, {GROUP!r}, "pod", {{"t": 1}}, "static")
+member.join()
+member.take_share(30, threading.Event())
 print(member.consumer_id, flush=True)
 time.sleep(600)
 """
@@ -139,57 +234,61 @@ time.sleep(600)
         assert dead.stdout is not None
         name = dead.stdout.readline().decode().strip()
         dead.kill()
-    assert owners(two.client) == {"0": f"{name}-0"}
-    two.member.join([T0], patience_s=60)
-    assert owners(two.client) == {"0": f"{two.member.consumer_id}-0"}
+    assert owners(two.client) == {"0": f"{name}-0", "1": f"{name}-0"}
+    assert two.join(patience_s=60) == {T0, T1}
+    assert owners(two.client) == dict.fromkeys("01", f"{two.member.consumer_id}-0")
 
 
-def test_member_registers_again_after_its_session_expired(
-    server: zookeeper.Server, side: Callable[[], Side]
+def test_member_keeps_its_share_over_an_expired_session_that_nobody_used(
+    server: zookeeper.Server, side: Callable[..., Side]
 ) -> None:
     one, watcher = side(), side()
-    one.member.join([T0], patience_s=1)
+    one.join()
+    one.member.commit({T0: 2}, deadline_s=10)
     before = one.client.client_id
     server.expire_session(before)
     wait_until(
-        lambda: one.client.client_id not in (None, before) and owners(watcher.client) != {},
-        "the member owns its partition again",
+        lambda: one.client.connected and one.client.client_id not in (None, before),
+        "the member has a new session",
     )
+    wait_until(one.member.changed.is_set, "the member is told")
+    assert one.member.keeps_share()
     path = consumers.consumer_id_path(GROUP, one.member.consumer_id)
-    wait_until(lambda: watcher.client.exists(path) is not None, "the member is registered again")
     assert watcher.client.exists(path).ephemeralOwner == one.client.client_id[0]
+    assert owners(watcher.client) == dict.fromkeys("01", f"{one.member.consumer_id}-0")
     one.member.commit({T0: 3}, deadline_s=30)
     assert offset(watcher.client, T0) == b"3"
-    assert one.failures == []
 
 
-def test_overtaken_member_cannot_commit_and_is_told(
-    server: zookeeper.Server, side: Callable[[], Side]
-) -> None:
+@pytest.mark.parametrize("trace", ["owner", "offset"])
+def test_overtaken_member_cannot_commit(side: Callable[..., Side], trace: str) -> None:
     one, two = side(), side()
-    one.member.join([T0], patience_s=1)
+    one.join()
     one.member.commit({T0: 3}, deadline_s=10)
-    # Another driver has the partition by the time that the first one is connected again.
-    name = consumers.consumer_id_path(GROUP, one.member.consumer_id)
-    owner = consumers.owner_path(GROUP, "t", 0)
-    with_other = two.client.transaction()
-    with_other.delete(name)
-    with_other.delete(owner)
-    with_other.create(owner, consumers.encode_owner("other", 0))
-    with_other.commit()
-    with pytest.raises(membership.OwnedElsewhereError, match="other"):
+    # What is left when the session ended and another member took over for a while.
+    away = two.client.transaction()
+    away.delete(consumers.consumer_id_path(GROUP, one.member.consumer_id))
+    away.delete(consumers.owner_path(GROUP, "t", 0))
+    if trace == "owner":
+        owner = consumers.owner_path(GROUP, "t", 0)
+        away.create(owner, consumers.encode_owner("other", 0))
+    else:
+        away.set_data(consumers.offset_path(GROUP, "t", 0), b"5")
+    away.commit()
+    with pytest.raises(membership.LostShareError):
         one.member.commit({T0: 9}, deadline_s=10)
-    assert offset(two.client, T0) == b"3"
-    server.expire_session(one.client.client_id)
-    wait_until(lambda: bool(one.failures), "the member is told that it is overtaken")
-    assert isinstance(one.failures[0], membership.OwnedElsewhereError)
+    assert offset(two.client, T0) == (b"3" if trace == "owner" else b"5")
+    assert one.member.share == set()
+    assert not one.member.keeps_share()
+    assert owners(two.client) == ({"0": "other-0"} if trace == "owner" else {})
 
 
 def test_commit_waits_for_a_zookeeper_that_restarts(tmp_path: Path) -> None:
     with zookeeper.Server(tmp_path) as server:
         one = Side(server.connect)
         try:
-            one.member.join([T0], patience_s=1)
+            set_topic(one.client, "t", 2)
+            one.join()
             server.kill()
             with pytest.raises(membership.CommitError):
                 one.member.commit({T0: 1}, deadline_s=0.5)
@@ -200,9 +299,9 @@ def test_commit_waits_for_a_zookeeper_that_restarts(tmp_path: Path) -> None:
             one.end()
 
 
-def test_offset_node_that_somebody_deleted_is_made_again(side: Callable[[], Side]) -> None:
+def test_offset_node_that_somebody_deleted_is_made_again(side: Callable[..., Side]) -> None:
     one = side()
-    one.member.join([T0], patience_s=1)
+    one.join()
     one.member.commit({T0: 3}, deadline_s=10)
     one.client.delete(consumers.offset_path(GROUP, "t", 0))
     one.member.commit({T0: 4}, deadline_s=10)

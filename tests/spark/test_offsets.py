@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from odradek.zk.znodes import TopicPartition
-from odradek_spark import config, offsets, sources
-from tests.spark.test_config import ENVIRONMENT, job_file
+from odradek_spark import offsets, sources
 
 METADATA = '{"batchWatermarkMs":0,"batchTimestampMs":1795254846676,"conf":{}}'
 
@@ -34,42 +33,87 @@ def test_other_offset_log_is_refused(text: str) -> None:
         offsets.parse_offset_log(text)
 
 
-def test_checkpoint_is_new_until_a_batch_was_planned(tmp_path: Path) -> None:
-    assert offsets.is_new(tmp_path)
-    (tmp_path / "offsets").mkdir()
-    (tmp_path / "offsets" / ".0.crc").touch()
-    assert offsets.is_new(tmp_path)
-    (tmp_path / "offsets" / "0").touch()
-    assert not offsets.is_new(tmp_path)
+T0, T1, T2 = (TopicPartition("t", number) for number in range(3))
 
 
-def options(start: str, committed: dict[TopicPartition, int]) -> dict[str, str]:
-    job = config.parse_job(job_file(job__startingOffsets=start), ENVIRONMENT)
-    return sources.source_options(job, [TopicPartition("t", 0), TopicPartition("t", 1)], committed)
+def checkpoint(folder: Path, ends: list[dict[str, int]], finished: int) -> Path:
+    """A query's checkpoint after `len(ends)` planned batches, the first `finished` of them done."""
+    for kind in ("offsets", "commits", "sources"):
+        (folder / kind).mkdir()
+        (folder / kind / ".0.crc").touch()
+    for number, each in enumerate(ends):
+        text = f"v1\n{METADATA}\n{json.dumps({'t': each})}"
+        (folder / "offsets" / str(number)).write_text(text)
+    for number in range(finished):
+        (folder / "commits" / str(number)).write_text('v1\n{"nextBatchWatermarkMs":7}')
+    return folder
 
 
-def test_group_starts_at_its_commits_and_at_the_earliest_record_elsewhere() -> None:
-    found = options("group", {TopicPartition("t", 1): 42})["startingOffsets"]
-    assert json.loads(found) == {"t": {"0": -2, "1": 42}}
+def test_progress_is_the_newest_batch_and_the_one_before_while_it_is_not_done(
+    tmp_path: Path,
+) -> None:
+    assert offsets.progress(tmp_path) is None
+    folder = checkpoint(tmp_path, [{"0": 5}, {"0": 9, "1": 2}], finished=1)
+    known = offsets.progress(folder)
+    assert known == offsets.Progress(1, {T0: 9, T1: 2}, pending=True, done={T0: 5})
+    (folder / "commits" / "1").touch()
+    assert offsets.progress(folder) == offsets.Progress(1, {T0: 9, T1: 2})
 
 
-def test_time_stamp_becomes_milliseconds() -> None:
-    assert options("2026-11-21T09:00:00Z", {})["startingTimestamp"] == "1795251600000"
+@pytest.mark.parametrize(
+    ("share", "committed", "pending", "expected"),
+    [
+        ({T0, T1}, {T0: 9, T1: 2}, False, True),
+        ({T0, T1}, {}, False, True),
+        ({T0}, {T0: 9}, False, False),
+        ({T0, T1, T2}, {T0: 9, T1: 2}, False, False),
+        ({T0, T1}, {T0: 8, T1: 2}, False, False),
+        ({T0, T1}, {T0: 12, T1: 2}, True, False),
+        ({T0, T1}, {T0: 5, T1: 0}, True, True),
+        ({T0, T1}, {T0: 9, T1: 2}, True, True),
+        ({T0, T1}, {T0: 7, T1: 0}, True, False),
+    ],
+)
+def test_query_goes_on_where_the_group_left_it_alone(
+    share: set[TopicPartition], committed: dict[TopicPartition, int], pending: bool, expected: bool
+) -> None:
+    known = offsets.Progress(1, {T0: 9, T1: 2}, pending, {T0: 5} if pending else {})
+    assert offsets.goes_on(known, share, committed) is expected
 
 
-@pytest.mark.parametrize("start", ["earliest", "latest"])
-def test_named_start_is_spark_s_own(start: str) -> None:
-    found = options(start, {})
-    assert found["startingOffsets"] == start
+def test_reading_goes_on_at_the_group_s_offsets_before_the_checkpoint_s() -> None:
+    known = offsets.Progress(1, {T0: 9, T1: 2})
+    assert offsets.positions(known, {T0, T1, T2}, {T0: 20}) == {T0: 20, T1: 2}
+    pending = offsets.Progress(1, {T0: 9, T1: 2}, pending=True, done={T0: 5})
+    assert offsets.positions(pending, {T0, T1}, {}) == {T0: 5}
+    assert offsets.positions(None, {T0}, {T1: 3}) == {}
+
+
+def test_checkpoint_is_moved_to_other_partitions_and_its_open_batch_passed_over(
+    tmp_path: Path,
+) -> None:
+    folder = checkpoint(tmp_path, [{"0": 5}, {"0": 9, "1": 2}], finished=1)
+    (folder / "offsets" / ".1.crc").touch()
+    known = offsets.progress(folder)
+    offsets.move(folder, known, {T1: 4, T2: 0})
+    assert offsets.progress(folder) == offsets.Progress(1, {T1: 4, T2: 0})
+    assert (folder / "offsets" / "1").read_text().splitlines()[1] == METADATA
+    assert (folder / "commits" / "1").read_text() == 'v1\n{"nextBatchWatermarkMs":7}'
+    assert not (folder / "offsets" / ".1.crc").exists()
+    assert offsets.batch_ends(folder, 0) == {T0: 5}
+
+
+def test_checkpoint_without_a_batch_forgets_where_it_would_have_begun(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path, [], finished=0)
+    offsets.move(folder, None, {T0: 3})
+    assert not (folder / "sources").exists()
+
+
+def test_source_reads_the_share_and_nothing_else() -> None:
+    found = sources.source_options("b:1", {T1: 42, TopicPartition("u", 0): 0})
+    assert json.loads(found["assign"]) == {"t": [1], "u": [0]}
+    assert json.loads(found["startingOffsets"]) == {"t": {"1": 42}, "u": {"0": 0}}
     assert found["failOnDataLoss"] == "true"
-    assert found["subscribe"] == "t"
-
-
-def test_pattern_is_subscribed_as_a_pattern() -> None:
-    job = config.parse_job(job_file(topics=None, topicPattern="logs-.*"), ENVIRONMENT)
-    found = sources.source_options(job, [], {})
-    assert found["subscribePattern"] == "logs-.*"
-    assert "subscribe" not in found
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from odradek.zk import consumers, znodes
+from odradek.zk.payload import ZnodeError
 from odradek.zk.znodes import BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
 
 BROKER = (
@@ -146,6 +147,30 @@ def test_notices_and_producer_ids():
     assert znodes.encode_producer_id_block(block) == data
     assert znodes.decode_producer_id_block("/latest_producer_id_block", data) == block
     assert znodes.decode_producer_id_block("/latest_producer_id_block", b"") is None
+
+
+@pytest.mark.parametrize(
+    ("subscription", "pattern", "expected"),
+    [
+        ({"gone": 1}, "static", {"gone": 1}),
+        ({"logs-.*": 2}, "white_list", {"logs-a": 2, "logs-b": 2}),
+        ({"logs-a, t": 1}, "white_list", {"logs-a": 1, "t": 1}),
+        ({'"t"': 1}, "white_list", {"t": 1}),
+        ({"logs": 1}, "white_list", {}),
+        ({"logs-.*": 1}, "black_list", {"t": 1}),
+        ({".*": 1}, "white_list", {"logs-a": 1, "logs-b": 1, "t": 1}),
+    ],
+)
+def test_topics_of_a_subscription(subscription, pattern, expected):
+    registration = consumers.ConsumerRegistration(subscription, pattern)
+    existing = ["logs-a", "logs-b", "t", "__consumer_offsets"]
+    assert consumers.topics_read("/c", registration, existing) == expected
+
+
+def test_subscription_that_is_no_pattern_is_refused():
+    registration = consumers.ConsumerRegistration({"(": 1}, "white_list")
+    with pytest.raises(ZnodeError, match="is not a pattern"):
+        consumers.topics_read("/c", registration, ["t"])
 
 
 def test_consumer_znodes():

@@ -15,7 +15,7 @@ from itertools import count, zip_longest
 from random import Random
 
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.zk.znodes import BrokerId
+from odradek.zk.znodes import BrokerId, TopicPartition
 
 Replicas = dict[int, tuple[BrokerId, ...]]
 
@@ -252,3 +252,24 @@ def assign_range(partitions: Iterable[int], threads: Iterable[str]) -> dict[str,
         begin = share * place + min(place, extra)
         owned[name] = tuple(ordered[begin : begin + share + (place < extra)])
     return owned
+
+
+def assign_group(
+    subscriptions: Mapping[str, Mapping[str, int]], partitions: Mapping[str, Collection[int]]
+) -> dict[TopicPartition, str]:
+    """Return the thread `ID-n` that shall own each partition of a group's topics.
+
+    `subscriptions` holds for each consumer its topics with a number of threads, `partitions` those
+    of the topics that exist. Every member works this out alone, so it must be what old consumers
+    work out: topics one by one, each by range over the threads of all that read it.
+    """
+    by_topic: dict[str, dict[str, int]] = {}
+    for consumer, topics in subscriptions.items():
+        for topic, threads in topics.items():
+            by_topic.setdefault(topic, {})[consumer] = threads
+    return {
+        TopicPartition(topic, partition): thread
+        for topic, threads in by_topic.items()
+        for thread, mine in assign_range(partitions.get(topic, ()), thread_names(threads)).items()
+        for partition in mine
+    }

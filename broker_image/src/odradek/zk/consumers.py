@@ -5,14 +5,17 @@ with the ephemeral /consumers/G/owners/T/P, and leaves its offsets in /consumers
 Pure, like `znodes`: old Kafka consumers, the Spark job, the operator and the broker share them.
 """
 
+import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from odradek.zk.payload import Fields, ZnodeError, dump, parse_integer, parse_text
 
 CONSUMERS_PATH = "/consumers"
 PATTERNS = ("static", "white_list", "black_list")
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
+"""What a pattern never means (exclude.internal.topics, which is on by default)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,29 @@ def decode_consumer(path: str, data: bytes | None) -> ConsumerRegistration:
         pattern=pattern,
         timestamp_ms=fields.integer("timestamp", 0),
     )
+
+
+def topics_read(
+    path: str, registration: ConsumerRegistration, existing: Iterable[str]
+) -> dict[str, int]:
+    """Return topic -> threads of a member; patterns are matched with the topics that exist.
+
+    A pattern is Java's and matches the whole name; a comma in it means "or", as in Kafka's
+    TopicFilter. Raises ZnodeError where it is none.
+    """
+    if registration.pattern == "static":
+        return dict(registration.subscription)
+    found: dict[str, int] = {}
+    for text, threads in registration.subscription.items():
+        try:
+            pattern = re.compile(text.strip().replace(",", "|").replace(" ", "").strip("\"'"))
+        except re.error as error:
+            raise ZnodeError(path, f"{text!r} is not a pattern: {error}") from error
+        listed = registration.pattern == "white_list"
+        for topic in existing:
+            if topic not in INTERNAL_TOPICS and (pattern.fullmatch(topic) is not None) is listed:
+                found[topic] = threads
+    return found
 
 
 def owners_path(group: str, topic: str) -> str:

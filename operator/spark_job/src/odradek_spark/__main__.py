@@ -40,6 +40,7 @@ def main(context: click.Context) -> None:
 def _run() -> None:
     # Only here: `show` must not pay for loading Spark.
     from odradek_spark import config, driver, parquet_store
+    from odradek_spark.errors import JobError
 
     logging.basicConfig(
         level=logging.INFO,
@@ -54,7 +55,7 @@ def _run() -> None:
         driver.Driver(job, environment).run()
     except config.ConfigError as error:
         _leave(str(error), 2)
-    except (driver.JobError, parquet_store.StoreError) as error:
+    except (JobError, parquet_store.StoreError) as error:
         _leave(str(error), 1)
 
 

@@ -69,6 +69,21 @@ class Brokers:
         """Return the first offset of each partition's log; None where no leader tells it."""
         return self._offsets(partitions, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
 
+    def begins(
+        self, partitions: Iterable[TopicPartition], start: str | int
+    ) -> dict[TopicPartition, int | None]:
+        """Return where a group without offsets begins: earliest, latest, or a time stamp in ms.
+
+        A partition without a record that late begins at its end. None where no leader tells.
+        """
+        if start == "latest":
+            return self.ends(partitions)
+        if isinstance(start, str):
+            return self.starts(partitions)
+        after = self._offsets(partitions, OffsetSpec.for_timestamp(start))
+        none_so_late = [partition for partition, offset in after.items() if offset == -1]
+        return {**after, **self.ends(none_so_late)}
+
     def _offsets(
         self, partitions: Iterable[TopicPartition], place: OffsetSpec
     ) -> dict[TopicPartition, int | None]:

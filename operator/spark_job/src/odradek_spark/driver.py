@@ -1,11 +1,13 @@
 """Builds and owns everything of one job, in this order, and takes it down in reverse.
 
 1. HTTP endpoint, so that the operator sees a driver that starts
-2. brokers: the group's topics exist; ZooKeeper: the member owns their partitions
-3. Spark: source -> views -> query -> foreachBatch(sink, then commit)
-4. a thread that measures lag and owns partitions that appear
+2. brokers: the group's topics exist; Spark; ZooKeeper: the member is registered
+3. a thread that measures lag
+4. in turns: the member owns its share, and a query reads it: source -> views -> foreachBatch(sink,
+   then commit)
 
-The main thread waits for one of: the query ended, a signal, or the member was overtaken. A query
+The main thread waits for one of: the query ended, a signal, or the group changed. Where the share
+is another one then, the query ends, its partitions are given up, and the next turn begins. A query
 that fails ends the process with the reason in one line; starting it again is the operator's part,
 which counts restarts and can move the pod to another node.
 """
@@ -26,33 +28,26 @@ from confluent_kafka import KafkaException
 from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException
 from kazoo.handlers.threading import KazooTimeoutError
-from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql import SparkSession
 
-from odradek.zk.znodes import TopicPartition
+from odradek.zk.znodes import ZnodeError
 from odradek_spark import (
     cluster_conf,
     config,
     endpoint,
     lag,
     membership,
-    offsets,
-    pipeline,
-    sinks,
     sources,
 )
 from odradek_spark.brokers import Brokers
+from odradek_spark.errors import JobError
+from odradek_spark.query import Query
 
 log = logging.getLogger(__name__)
 
 _TOPICS_PATIENCE_S = 120.0
 _START_PAUSE_S = 2.0
 _WAIT_SLICE_S = 1
-
-
-class JobError(RuntimeError):
-    """The job ended without success; the message is one line for the user."""
 
 
 class Driver:
@@ -65,7 +60,6 @@ class Driver:
         self._status = endpoint.Status()
         self._status_lock = threading.Lock()
         self._stop = threading.Event()
-        self._failure: Exception | None = None
         # What is owned, in the order in which it was opened.
         self._closers: list[Callable[[], object]] = []
         self.endpoint = endpoint.Endpoint(
@@ -93,26 +87,21 @@ class Driver:
         self._closers.append(self.endpoint.stop)
         brokers = Brokers(self._job.bootstrap, f"odradek-lag-{self._job.group}")
         self._closers.append(brokers.close)
-        partitions = self._await_topics(brokers)
+        self._await_topics(brokers)
         if self._stop.is_set():
             return
-        member = self._join(partitions)
         spark = self._start_spark()
-        result = self._build(spark, partitions, member)
-        mode = pipeline.output_mode(result, self._job.pipeline.output_mode, self._job.sink)
-        sinks.check(result, self._job.sink)
-        query = self._start_query(result, mode, member)
-        self._update(state=endpoint.RUNNING)
+        member = self._join()
         watcher = threading.Thread(
             target=self._watch, args=(spark, brokers, member), name="lag", daemon=True
         )
         watcher.start()
         self._closers.append(lambda: watcher.join(timeout=2 * config.REFRESH_INTERVAL_S))
         self._closers.append(self._stop.set)
-        self._await_end(query)
+        self._take_turns(spark, member)
 
-    def _await_topics(self, brokers: Brokers) -> list[TopicPartition]:
-        """Return the partitions of the job's topics once all topics exist.
+    def _await_topics(self, brokers: Brokers) -> None:
+        """Return once all of the job's topics exist.
 
         A job may be applied together with its topics, so a missing topic is waited for. A pattern
         may match nothing yet.
@@ -124,16 +113,16 @@ class Driver:
                 missing = sorted(set(self._job.topics) - {partition.topic for partition in found})
                 reason = f"topic {', '.join(missing)} does not exist"
             except KafkaException as error:
-                found, missing = [], ["?"]
+                missing = ["?"]
                 reason = f"the brokers at {self._job.bootstrap} do not answer: {error.args[0]}"
             if not missing or self._stop.is_set():
-                return found
+                return
             if time.monotonic() >= deadline:
                 raise JobError(reason)
             log.info("waiting: %s", reason)
             self._stop.wait(_START_PAUSE_S)
 
-    def _join(self, partitions: list[TopicPartition]) -> membership.Member:
+    def _join(self) -> membership.Member:
         client = self._connect_zookeeper()
         pattern = self._job.topic_pattern
         subscription = {pattern: 1} if pattern is not None else dict.fromkeys(self._job.topics, 1)
@@ -143,13 +132,9 @@ class Driver:
             self._environment.pod_name,
             subscription,
             "static" if pattern is None else "white_list",
-            self._fail,
         )
-        try:
-            member.join(partitions, self._owner_patience_s)
-        except membership.OwnedElsewhereError as error:
-            raise JobError(str(error)) from error
         self._closers.append(member.leave)
+        member.join()
         log.info("group %s: member %s", self._job.group, member.consumer_id)
         return member
 
@@ -189,80 +174,57 @@ class Driver:
         self._closers.append(spark.stop)
         return spark
 
-    def _build(
-        self, spark: SparkSession, partitions: list[TopicPartition], member: membership.Member
-    ) -> DataFrame:
-        schema = sources.schema_of(spark, self._job, self._checkpoint)
-        committed = {}
-        if self._job.pipeline.starting_offsets == "group" and offsets.is_new(self._checkpoint):
-            committed = member.committed(partitions)
-        options = sources.source_options(self._job, partitions, committed)
-        raw = sources.read_stream(spark, options)
-        records = sources.parse_records(raw, self._job.pipeline.format, schema)
-        topics = tuple(dict.fromkeys(partition.topic for partition in partitions))
-        return pipeline.transform(records, self._job, topics)
-
-    def _start_query(
-        self, result: DataFrame, mode: str, member: membership.Member
-    ) -> StreamingQuery:
-        write: sinks.WriteBatch | None = None
-
-        def run_batch(rows: DataFrame, batch_id: int) -> None:
-            nonlocal write
-            began = time.monotonic()
-            try:
-                if write is None:
-                    # Spark has written the query's id by now, before the first batch.
-                    identity = offsets.query_id(self._checkpoint)
-                    context = sinks.SinkContext(mode, identity, self._job.bootstrap)
-                    write = sinks.open_sink(self._job.sink, context)
-                write(rows, batch_id)
-                ends = offsets.batch_ends(self._checkpoint, batch_id)
-                member.claim_new(ends, self._owner_patience_s)
-                member.commit(ends, config.COMMIT_DEADLINE_S)
-            except Exception as error:
-                # Spark wraps what happens here in pages of stack; the reason itself is kept aside.
-                self._failure = self._failure or error
-                raise
-            self._update(batch_id=batch_id, batch_seconds=time.monotonic() - began)
-
-        writer = (
-            result.writeStream.outputMode(mode)
-            .queryName(self._job.group)
-            .option("checkpointLocation", f"file://{self._checkpoint}")
-            .foreachBatch(run_batch)
+    def _take_turns(self, spark: SparkSession, member: membership.Member) -> None:
+        query = Query(
+            self._job,
+            self._checkpoint,
+            spark,
+            member,
+            lambda number, seconds: self._update(batch_id=number, batch_seconds=seconds),
+            self._stop,
         )
-        if self._job.trigger_ms is None:
-            writer = writer.trigger(availableNow=True)
-        else:
-            writer = writer.trigger(processingTime=f"{self._job.trigger_ms} milliseconds")
-        log.info("group %s: the query starts in output mode %s", self._job.group, mode)
-        return writer.start()
-
-    def _await_end(self, query: StreamingQuery) -> None:
-        try:
-            while not self._stop.is_set():
-                if query.awaitTermination(_WAIT_SLICE_S):
+        self._closers.append(query.finish)
+        while not self._stop.is_set():
+            try:
+                share = member.take_share(self._owner_patience_s, self._stop)
+                if self._stop.is_set():
+                    break
+                log.info("group %s: %d partitions to read", self._job.group, len(share))
+                if share:
+                    query.start(share)
+                self._update(state=endpoint.RUNNING)
+                if self._await_change(query if share else None, member):
                     self._update(state=endpoint.COMPLETED)
                     log.info("group %s: everything is read", self._job.group)
                     return
-        except StreamingQueryException as error:
-            raise JobError(f"the query failed: {self._reason(error)}") from error
-        if self._failure is not None:
-            query.stop()
-            raise JobError(sources.first_line(self._failure)) from self._failure
+            except membership.LostShareError as error:
+                log.warning("%s", error)
+            except (membership.OwnedElsewhereError, membership.CommitError) as error:
+                raise JobError(str(error)) from error
+            query.finish()
         self._update(state=endpoint.STOPPING)
-        # A batch under way may finish. One that takes longer is stopped and run again by the next
-        # driver.
-        deadline = time.monotonic() + config.STOP_GRACE_S
-        while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:
-            time.sleep(0.1)
-        query.stop()
 
-    def _reason(self, error: StreamingQueryException) -> str:
-        if self._failure is not None:
-            return sources.first_line(self._failure)
-        return sources.first_line(error)
+    def _await_change(self, query: Query | None, member: membership.Member) -> bool:
+        """Wait until everything is read (True), the share is another one, or a signal came."""
+        while not self._stop.is_set():
+            if query is not None and query.await_end(_WAIT_SLICE_S):
+                return True
+            if query is None and self._job.trigger_ms is None:
+                return True
+            if query is None:
+                member.changed.wait(_WAIT_SLICE_S)
+            if member.changed.is_set() and not self._keeps_share(member):
+                return False
+        return False
+
+    def _keeps_share(self, member: membership.Member) -> bool:
+        try:
+            return member.keeps_share()
+        except (*membership.TRANSIENT, ZnodeError) as error:
+            # As long as ZooKeeper does not tell another share, this one stays.
+            log.warning("group %s: the share is not known: %r", self._job.group, error)
+            member.changed.set()
+            return True
 
     def _watch(self, spark: SparkSession, brokers: Brokers, member: membership.Member) -> None:
         """Measure lag until the end; what does not answer leaves the last reading and its time."""
@@ -271,13 +233,10 @@ class Driver:
                 self._update(measured=self._measure(brokers, member), executors=_executors(spark))
             except (KafkaException, KazooException, KazooTimeoutError) as error:
                 log.warning("group %s: lag is not known: %s", self._job.group, error)
-            except membership.OwnedElsewhereError as error:
-                self._fail(error)
             self._stop.wait(config.REFRESH_INTERVAL_S)
 
     def _measure(self, brokers: Brokers, member: membership.Member) -> lag.Measurement:
         partitions = brokers.partitions(self._job.topics, self._job.topic_pattern)
-        member.claim_new(partitions, self._owner_patience_s)
         committed = member.committed(partitions)
         ends = brokers.ends(partitions)
         starts = brokers.starts(lag.uncommitted(committed, ends))
@@ -288,10 +247,6 @@ class Driver:
     def _update(self, **changes: object) -> None:
         with self._status_lock:
             self._status = replace(self._status, **changes)  # type: ignore[arg-type]
-
-    def _fail(self, error: Exception) -> None:
-        self._failure = self._failure or error
-        self._stop.set()
 
     def _healthy(self) -> bool:
         return self._status.state not in (endpoint.FAILED, endpoint.COMPLETED)

@@ -1,15 +1,19 @@
-"""The driver as a member of its consumer group in ZooKeeper (rows Z6, Z7, Z8).
+"""The driver as a member of its consumer group in ZooKeeper (rows Z6, Z7, Z8, G1).
 
-The driver registers the ephemeral /consumers/G/ids/ID and owns every partition it reads with the
-ephemeral /consumers/G/owners/T/P, as old consumers do, before its query starts. Three rules keep
-two drivers apart:
+The rules are those of old consumers, so that both kinds share a group. A member registers the
+ephemeral /consumers/G/ids/ID and watches the group's ids and its topics' partitions. On every
+change each member works out the same assignment alone, gives up what is no longer its own, and
+claims the rest with the ephemeral /consumers/G/owners/T/P; while a former owner is still there it
+lets go of what it just claimed and tries again.
 
-- An owner that is not this member is waited for, as long as a dead member's session may last; then
-  the driver gives up what it claimed and fails with the owner's name.
+Three rules keep two owners apart:
+
+- A partition is given up only when the query that read it has ended and its offsets are committed;
+  that part is the driver's.
 - Every commit is one ZooKeeper transaction that also checks ids/ID. That node belongs to the same
   session as the claims, so an overtaken driver cannot move an offset.
-- After a lost session the member registers again under its old id; if another one owns a
-  partition by then, this driver ends.
+- After a lost session the member goes on with its share only if nobody owned or moved any of it
+  meanwhile. Otherwise it has no share until it takes one again.
 """
 
 import logging
@@ -17,6 +21,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from kazoo.client import KazooClient, KazooState
 from kazoo.exceptions import (
@@ -32,7 +37,8 @@ from kazoo.exceptions import (
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.retry import KazooRetry
 
-from odradek.zk import consumers
+from odradek import assignment
+from odradek.zk import consumers, znodes
 from odradek.zk.znodes import TopicPartition, ZnodeError
 
 log = logging.getLogger(__name__)
@@ -43,17 +49,22 @@ _RETRY_PAUSE_S = 0.5
 _CALL_LIMIT_S = 10.0
 _THREAD = 0  # the driver is one consumer thread: Spark plans all partitions in it
 
-_TRANSIENT = (
+TRANSIENT = (
     ConnectionLoss,
     ConnectionClosedError,
     OperationTimeoutError,
     SessionExpiredError,
     KazooTimeoutError,
 )
+"""What passes once ZooKeeper answers again."""
 
 
 class OwnedElsewhereError(RuntimeError):
-    """Another live member owns a partition of this job."""
+    """Another member owns what this one should."""
+
+
+class LostShareError(RuntimeError):
+    """The member's session ended, and others took over before it was back."""
 
 
 class CommitError(RuntimeError):
@@ -76,10 +87,9 @@ def connect(zookeeper: str, session_timeout_ms: int, start_timeout_s: float) -> 
 
 
 class Member:
-    """One member of `group`. Methods may be called from any thread.
+    """One member of `group`. Methods may be called from any thread; `TRANSIENT` errors come out.
 
-    `subscription` is what ids/ID announces; `failed` is called once, from a thread of its own, with
-    the reason why this member may not go on.
+    `changed` is set whenever the share may be another one than before.
     """
 
     def __init__(
@@ -89,94 +99,137 @@ class Member:
         host: str,
         subscription: Mapping[str, int],
         pattern: str,
-        failed: Callable[[Exception], None],
     ) -> None:
         now_ms = int(time.time() * 1000)
         self.consumer_id = consumers.new_consumer_id(group, host, now_ms, uuid.uuid4())
+        self.changed = threading.Event()
         self._client = client
         self._group = group
-        self._registration = consumers.encode_consumer(
-            consumers.ConsumerRegistration(dict(subscription), pattern, now_ms)
-        )
-        self._failed = failed
+        self._registration = consumers.ConsumerRegistration(dict(subscription), pattern, now_ms)
         self._lock = threading.RLock()
+        self._topics: tuple[str, ...] = ()
         self._claimed: set[TopicPartition] = set()
         self._known_offsets: dict[TopicPartition, int] = {}
         self._closed = threading.Event()
-        self._lost = False
-        self._reconnected = threading.Event()
-        self._keeper = threading.Thread(target=self._keep, name="group-member", daemon=True)
+        self._losses = 0  # how often the registration was lost, and how many of them are dealt with
+        self._restored = 0
 
-    def join(self, partitions: Iterable[TopicPartition], patience_s: float) -> None:
-        """Register and own `partitions`, waiting `patience_s` for a dead owner's session to end.
+    # --- membership -------------------------------------------------------------------------------
 
-        Raises OwnedElsewhereError; nothing stays claimed then.
-        """
+    def join(self) -> None:
+        """Register. Raises OwnedElsewhereError where another session has this member's id."""
         self._client.add_listener(self._on_state)
-        try:
-            with self._lock:
-                self._register()
-                self._claim(partitions, time.monotonic() + patience_s)
-        except OwnedElsewhereError:
-            self.leave()
-            raise
-        self._keeper.start()
-
-    def claim_new(self, partitions: Iterable[TopicPartition], patience_s: float) -> None:
-        """Own partitions that appeared since; those owned already cost nothing."""
         with self._lock:
-            fresh = [partition for partition in partitions if partition not in self._claimed]
-            if fresh:
-                self._claim(fresh, time.monotonic() + patience_s)
+            self._register()
 
-    def commit(self, ends: Mapping[TopicPartition, int], deadline_s: float) -> None:
-        """Set the group's offsets, checked against this member's registration.
+    @property
+    def share(self) -> frozenset[TopicPartition]:
+        """The partitions that this member owns."""
+        with self._lock:
+            return frozenset(self._claimed)
 
-        Waits through lost connections and sessions until `deadline_s` have passed, then raises
-        CommitError. Raises OwnedElsewhereError where another member took over.
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics that this member subscribes to, with a pattern those that were there last."""
+        return self._topics
+
+    def wanted(self) -> frozenset[TopicPartition]:
+        """Return what this member shall own as things are, and watch for changes of that.
+
+        Raises ZnodeError where a member's registration or a topic is garbage: then nobody can tell
+        the shares.
         """
-        deadline = time.monotonic() + deadline_s
-        while True:
-            try:
-                if not self._client.connected:
-                    raise ConnectionLoss("not connected")
-                with self._lock:
-                    self._commit_changed(ends)
-                return
-            except _TRANSIENT as error:
-                if time.monotonic() >= deadline:
-                    raise CommitError(f"ZooKeeper did not take the offsets: {error!r}") from error
-            except NoNodeError:
-                # The registration is gone with its session, or somebody removed an offset node.
-                with self._lock:
-                    self._known_offsets.clear()
-                self._rejoin_when_connected(deadline)
-            except NodeExistsError:
-                with self._lock:
-                    self._known_offsets.clear()
-            if self._closed.wait(_RETRY_PAUSE_S):
-                raise CommitError("the member left its group before the offsets were written")
+        if not self._client.connected:
+            raise ConnectionLoss("not connected")
+        self._restore()
+        self.changed.clear()
+        subscriptions = self._subscriptions()
+        self._topics = tuple(sorted(subscriptions.get(self.consumer_id, ())))
+        partitions = {topic: self._partitions(topic) for topic in self._topics}
+        owned_by = assignment.assign_group(
+            {
+                member: {topic: threads for topic, threads in read.items() if topic in partitions}
+                for member, read in subscriptions.items()
+            },
+            partitions,
+        )
+        mine = f"{self.consumer_id}-{_THREAD}"
+        return frozenset(partition for partition, thread in owned_by.items() if thread == mine)
 
-    def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the group's committed offsets; partitions without one are left out."""
-        return read_offsets(self._client, self._group, partitions)
+    def give_up(self, partitions: Iterable[TopicPartition]) -> None:
+        """Let others own these partitions; nobody may read them for this member any more."""
+        with self._lock:
+            for partition in sorted(partitions):
+                self._delete_if_mine(self._owner_path(partition))
+                self._claimed.discard(partition)
+                self._known_offsets.pop(partition, None)
+
+    def claim(self, partitions: Iterable[TopicPartition]) -> str | None:
+        """Own all of these too, or none of them; then the answer says who is in the way."""
+        taken: list[TopicPartition] = []
+        with self._lock:
+            for partition in sorted(set(partitions) - self._claimed):
+                path = self._owner_path(partition)
+                self._ensure(path.rpartition("/")[0])
+                owner = consumers.encode_owner(self.consumer_id, _THREAD)
+                if not self._create_mine(path, owner):
+                    self.give_up(taken)
+                    return f"{partition} of group {self._group} is owned by {self._owner(path)}"
+                taken.append(partition)
+                self._claimed.add(partition)
+        return None
+
+    def take_share(self, patience_s: float, stop: threading.Event) -> frozenset[TopicPartition]:
+        """Own exactly what is wanted, waiting for former owners to let go.
+
+        Whatever of the present share is wanted no more is given up, so nothing may be reading now.
+        Raises OwnedElsewhereError once the same share could not be had for `patience_s`; the group
+        is left then as if this member had no share. `stop` ends the waiting early.
+        """
+        wanted: frozenset[TopicPartition] | None = None
+        deadline = time.monotonic() + patience_s
+        told = ""
+        while not stop.is_set():
+            try:
+                now_wanted = self.wanted()
+                if now_wanted != wanted:
+                    wanted, deadline = now_wanted, time.monotonic() + patience_s
+                self.give_up(self.share - wanted)
+                reason = self.claim(wanted)
+                if reason is None:
+                    return wanted
+                reason = f"partition {reason}"
+            except ZnodeError as error:
+                reason = str(error)
+            except TRANSIENT as error:
+                reason = f"ZooKeeper does not answer: {error!r}"
+                deadline = time.monotonic() + patience_s
+            if time.monotonic() >= deadline:
+                self.give_up(self.share)
+                raise OwnedElsewhereError(reason)
+            if reason != told:
+                log.info("group %s: waiting: %s", self._group, reason)
+                told = reason
+            stop.wait(_RETRY_PAUSE_S)
+        return frozenset()
+
+    def keeps_share(self) -> bool:
+        """Tell whether the share is still the right one, now that something changed."""
+        return self.wanted() == self.share
 
     def members(self) -> int:
         """Return how many members the group has now."""
         try:
-            return len(self._client.get_children(consumers.consumer_ids_path(self._group)))
+            path = consumers.consumer_ids_path(self._group)
+            return len(self._client.get_children_async(path).get(timeout=_CALL_LIMIT_S))
         except NoNodeError:
             return 0
 
     def leave(self) -> None:
         """Give up claims and registration; a closed connection leaves them to the session's end."""
         self._closed.set()
-        self._reconnected.set()
         self._client.remove_listener(self._on_state)
-        paths = [
-            consumers.owner_path(self._group, partition.topic, partition.partition)
-            for partition in sorted(self._claimed)
-        ]
+        paths = [self._owner_path(partition) for partition in sorted(self._claimed)]
         paths.append(consumers.consumer_id_path(self._group, self.consumer_id))
         for path in paths:
             try:
@@ -187,6 +240,49 @@ class Member:
                     "group %s: %s stays until its session ends: %r", self._group, path, error
                 )
         self._claimed.clear()
+
+    # --- offsets ----------------------------------------------------------------------------------
+
+    def commit(self, ends: Mapping[TopicPartition, int], deadline_s: float) -> None:
+        """Set the group's offsets, checked against this member's registration.
+
+        Waits through lost connections and sessions until `deadline_s` have passed, then raises
+        CommitError. Raises LostShareError where a partition is not this member's (any more).
+        """
+        deadline = time.monotonic() + deadline_s
+        while True:
+            try:
+                if not self._client.connected:
+                    raise ConnectionLoss("not connected")
+                with self._lock:
+                    self._restore()
+                    if not self._claimed.issuperset(ends):
+                        raise LostShareError(f"group {self._group}: others took over the share")
+                    self._commit_changed(ends)
+                return
+            except TRANSIENT as error:
+                if time.monotonic() >= deadline:
+                    raise CommitError(f"ZooKeeper did not take the offsets: {error!r}") from error
+            except NoNodeError:
+                # The registration is gone with its session, or somebody removed an offset node.
+                self._losses += 1
+            except NodeExistsError:
+                with self._lock:
+                    self._known_offsets.clear()
+            if self._closed.wait(_RETRY_PAUSE_S):
+                raise CommitError("the member left its group before the offsets were written")
+
+    def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the group's committed offsets; partitions without one are left out."""
+        return read_offsets(self._client, self._group, partitions)
+
+    def has_offsets(self, topic: str) -> bool:
+        """Tell whether the group has read any of a topic."""
+        path = consumers.offsets_path(self._group, topic)
+        try:
+            return bool(self._client.get_children_async(path).get(timeout=_CALL_LIMIT_S))
+        except NoNodeError:
+            return False
 
     def _commit_changed(self, ends: Mapping[TopicPartition, int]) -> None:
         changed = sorted(
@@ -207,7 +303,7 @@ class Member:
             if partition in self._known_offsets or self._client.exists(path):
                 transaction.set_data(path, data)
             else:
-                self._client.ensure_path(path.rpartition("/")[0])
+                self._ensure(path.rpartition("/")[0])
                 transaction.create(path, data)
         for result in transaction.commit_async().get(timeout=_CALL_LIMIT_S):
             # The operation that failed carries its own error, all others RolledBackError.
@@ -215,31 +311,91 @@ class Member:
                 raise result
         self._known_offsets.update(ends)
 
+    # --- what the group looks like ----------------------------------------------------------------
+
+    def _subscriptions(self) -> dict[str, dict[str, int]]:
+        """Return topic -> threads of every member."""
+        ids_path = consumers.consumer_ids_path(self._group)
+        registrations = {}
+        for member in self._ask(self._client.get_children_async, ids_path):
+            path = consumers.consumer_id_path(self._group, member)
+            try:
+                data, _ = self._ask(self._client.get_async, path)
+            except NoNodeError:
+                continue
+            registrations[member] = consumers.decode_consumer(path, data)
+        existing: list[str] = []
+        if any(each.pattern != "static" for each in registrations.values()):
+            existing = self._ask(self._client.get_children_async, znodes.TOPICS_PATH)
+        return {
+            member: consumers.topics_read(
+                consumers.consumer_id_path(self._group, member), registration, existing
+            )
+            for member, registration in registrations.items()
+        }
+
+    def _partitions(self, topic: str) -> tuple[int, ...]:
+        path = znodes.topic_path(topic)
+        try:
+            data, _ = self._ask(self._client.get_async, path)
+        except NoNodeError:
+            # It may come yet.
+            self._ask(self._client.exists_async, path)
+            return ()
+        return tuple(znodes.decode_topic(path, data).partitions)
+
+    def _ask(self, call: Callable[..., Any], path: str) -> Any:
+        """Read one znode and watch it."""
+        return call(path, watch=self._on_event).get(timeout=_CALL_LIMIT_S)
+
+    def _on_event(self, _: object) -> None:
+        self.changed.set()
+
+    def _on_state(self, state: str) -> None:
+        # kazoo calls this in its own thread, which must not wait for an answer.
+        if state == KazooState.LOST:
+            self._losses += 1
+        elif state == KazooState.CONNECTED and self._losses != self._restored:
+            self.changed.set()
+
+    # --- znodes of this session -------------------------------------------------------------------
+
     def _register(self) -> None:
-        self._client.ensure_path(consumers.consumer_ids_path(self._group))
+        self._ensure(consumers.consumer_ids_path(self._group))
         path = consumers.consumer_id_path(self._group, self.consumer_id)
-        if not self._create_mine(path, self._registration):
+        if not self._create_mine(path, consumers.encode_consumer(self._registration)):
             raise OwnedElsewhereError(f"member {self.consumer_id} is registered by another session")
 
-    def _claim(self, partitions: Iterable[TopicPartition], deadline: float) -> None:
-        for partition in sorted(partitions):
-            path = consumers.owner_path(self._group, partition.topic, partition.partition)
-            self._client.ensure_path(consumers.owners_path(self._group, partition.topic))
-            data = consumers.encode_owner(self.consumer_id, _THREAD)
-            waiting = False
-            while not self._create_mine(path, data):
-                if time.monotonic() >= deadline or self._closed.is_set():
-                    raise OwnedElsewhereError(
-                        f"partition {partition} of group {self._group} "
-                        f"is owned by {self._owner(path)}"
-                    )
-                if not waiting:
-                    log.info(
-                        "group %s: waiting for %s to leave %s", self._group, self._owner(path), path
-                    )
-                waiting = True
-                time.sleep(_RETRY_PAUSE_S)
-            self._claimed.add(partition)
+    def _restore(self) -> None:
+        """After a lost session: register again, and keep the share if nobody touched it."""
+        with self._lock:
+            losses = self._losses
+            if losses == self._restored:
+                return
+            share, before = frozenset(self._claimed), dict(self._known_offsets)
+            self._register()
+            self._claimed.clear()
+            try:
+                in_the_way = self.claim(share)
+                now = {} if in_the_way else self.committed(before)
+            except BaseException:
+                self._claimed.update(share)
+                raise
+            moved = [partition for partition, offset in now.items() if offset != before[partition]]
+            if moved:
+                in_the_way = f"{moved[0]} was read on by another member"
+            if in_the_way is not None:
+                self.give_up(share)
+                now = {}
+            self._known_offsets = now
+            self._restored = losses
+        if in_the_way is None:
+            log.info("group %s: member %s is registered again", self._group, self.consumer_id)
+        else:
+            log.warning("group %s: the share is lost: %s", self._group, in_the_way)
+
+    def _ensure(self, path: str) -> None:
+        self._client.ensure_path_async(path).get(timeout=_CALL_LIMIT_S)
 
     def _create_mine(self, path: str, data: bytes) -> bool:
         """Create an ephemeral node of this session; False where another member has it.
@@ -249,12 +405,12 @@ class Member:
         """
         for _ in range(3):
             try:
-                self._client.create(path, data, ephemeral=True)
+                self._client.create_async(path, data, ephemeral=True).get(timeout=_CALL_LIMIT_S)
                 return True
             except NodeExistsError:
                 pass
             try:
-                found, stat = self._client.get(path)
+                found, stat = self._client.get_async(path).get(timeout=_CALL_LIMIT_S)
             except NoNodeError:
                 continue
             if found != data:
@@ -262,7 +418,7 @@ class Member:
             if stat.ephemeralOwner == self._session_id():
                 return True
             try:
-                self._client.delete(path, version=stat.version)
+                self._client.delete_async(path, version=stat.version).get(timeout=_CALL_LIMIT_S)
             except NoNodeError:
                 continue
         return False
@@ -275,57 +431,19 @@ class Member:
         except NoNodeError:
             pass
 
+    def _owner_path(self, partition: TopicPartition) -> str:
+        return consumers.owner_path(self._group, partition.topic, partition.partition)
+
     def _session_id(self) -> int | None:
         identity = self._client.client_id
         return int(identity[0]) if identity else None
 
     def _owner(self, path: str) -> str:
         try:
-            data, _ = self._client.get(path)
+            data, _ = self._client.get_async(path).get(timeout=_CALL_LIMIT_S)
             return consumers.decode_owner(path, data)[0]
         except (NoNodeError, ZnodeError):
             return "an unknown member"
-
-    def _on_state(self, state: str) -> None:
-        # kazoo calls this in its own thread, which must not wait for an answer: only tell the
-        # keeper.
-        if state == KazooState.LOST:
-            self._lost = True
-        elif state == KazooState.CONNECTED and self._lost:
-            self._reconnected.set()
-
-    def _keep(self) -> None:
-        while True:
-            self._reconnected.wait()
-            self._reconnected.clear()
-            if self._closed.is_set():
-                return
-            try:
-                self._rejoin()
-            except _TRANSIENT as error:
-                log.warning("group %s: cannot register again yet: %r", self._group, error)
-                if not self._closed.wait(_RETRY_PAUSE_S):
-                    self._reconnected.set()
-            except (OwnedElsewhereError, KazooException) as error:
-                self._failed(error)
-                return
-
-    def _rejoin(self) -> None:
-        with self._lock:
-            self._register()
-            # Whoever owns a partition now came while this member was away, so there is no waiting.
-            self._claim(sorted(self._claimed), time.monotonic())
-            self._lost = False
-        log.info("group %s: member %s registered again", self._group, self.consumer_id)
-
-    def _rejoin_when_connected(self, deadline: float) -> None:
-        while True:
-            try:
-                self._rejoin()
-                return
-            except _TRANSIENT as error:
-                if time.monotonic() >= deadline or self._closed.wait(_RETRY_PAUSE_S):
-                    raise CommitError(f"ZooKeeper did not answer: {error!r}") from error
 
 
 def read_offsets(
@@ -336,7 +454,7 @@ def read_offsets(
     for partition in partitions:
         path = consumers.offset_path(group, partition.topic, partition.partition)
         try:
-            data, _ = client.get(path)
+            data, _ = client.get_async(path).get(timeout=_CALL_LIMIT_S)
             found[partition] = consumers.decode_offset(path, data)
         except NoNodeError:
             continue

@@ -9,10 +9,16 @@ record that the sink does not have.
 
 A listener of query progress would not do: it runs beside the query, after `commits/N`, and a crash
 between the two would leave an idle group with a lag for ever.
+
+A member of a group whose share changes goes on at the group's offsets, which others may have moved,
+and not where its own checkpoint ends. Spark has no word for that, but it begins each batch where
+`offsets/N` of the last batch ends: `move` writes that anew between two runs of the query.
 """
 
 import json
-from collections.abc import Mapping
+import shutil
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from odradek.zk.znodes import TopicPartition
@@ -70,22 +76,121 @@ def query_id(checkpoint: Path) -> str:
         raise CheckpointError(f"cannot read the query's id from {path}: {error}") from error
 
 
-def is_new(checkpoint: Path) -> bool:
-    """Tell whether no batch was ever planned here, so that starting offsets still count."""
-    folder = checkpoint / "offsets"
-    return not folder.is_dir() or not any(name.name.isdigit() for name in folder.iterdir())
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The newest batch that a checkpoint knows: its number and its end offsets.
 
-
-def starting_offsets(
-    partitions: list[TopicPartition], committed: Mapping[TopicPartition, int]
-) -> str:
-    """Return Spark's startingOffsets for a group: its commits, and the earliest record elsewhere.
-
-    Spark wants every partition named; -2 is Kafka's number for the earliest offset.
+    With `pending` it was planned and never finished, and `done` are the ends of the one before.
     """
-    earliest = -2
-    by_topic: dict[str, dict[str, int]] = {}
-    for partition in partitions:
-        numbers = by_topic.setdefault(partition.topic, {})
-        numbers[str(partition.partition)] = committed.get(partition, earliest)
-    return json.dumps(by_topic)
+
+    batch_id: int
+    ends: Mapping[TopicPartition, int]
+    pending: bool = False
+    done: Mapping[TopicPartition, int] = field(default_factory=dict)
+
+
+def progress(checkpoint: Path) -> Progress | None:
+    """Read how far the checkpoint's query came; None where it never planned a batch."""
+    planned = _numbers(checkpoint / "offsets")
+    if not planned:
+        return None
+    last = planned[-1]
+    pending = last not in _numbers(checkpoint / "commits")
+    before = batch_ends(checkpoint, planned[-2]) if pending and len(planned) > 1 else {}
+    return Progress(last, batch_ends(checkpoint, last), pending, before)
+
+
+def _numbers(folder: Path) -> list[int]:
+    if not folder.is_dir():
+        return []
+    return sorted(int(entry.name) for entry in folder.iterdir() if entry.name.isdigit())
+
+
+def goes_on(
+    known: Progress, share: Collection[TopicPartition], committed: Mapping[TopicPartition, int]
+) -> bool:
+    """Tell whether the query may go on by itself: its share is the same and nobody else read it.
+
+    A batch that was planned and not finished may be committed already, or not.
+    """
+    return set(share) == known.ends.keys() and all(
+        committed[partition] == end
+        or (known.pending and committed[partition] == known.done.get(partition))
+        or (known.pending and partition not in known.done and committed[partition] < end)
+        for partition, end in known.ends.items()
+        if partition in committed
+    )
+
+
+def positions(
+    known: Progress | None,
+    share: Collection[TopicPartition],
+    committed: Mapping[TopicPartition, int],
+) -> dict[TopicPartition, int]:
+    """Return where reading goes on: at the group's offsets, or else where the checkpoint ends.
+
+    What neither knows is left out.
+    """
+    own: Mapping[TopicPartition, int] = {}
+    if known is not None:
+        own = known.done if known.pending else known.ends
+    found = {**own, **committed}
+    return {partition: found[partition] for partition in share if partition in found}
+
+
+def has_state(checkpoint: Path) -> bool:
+    """Tell whether the query keeps state, which is as of a batch and cannot skip one."""
+    return (checkpoint / "state").is_dir()
+
+
+def move(checkpoint: Path, known: Progress | None, places: Mapping[TopicPartition, int]) -> None:
+    """Let the next batch begin at `places` and read nothing else; no query may be running.
+
+    A batch that was planned and never finished counts as finished. Without any batch, what Spark
+    noted as the query's start is removed, so that its starting offsets are heeded again.
+    """
+    if known is None:
+        shutil.rmtree(checkpoint / "sources", ignore_errors=True)
+        return
+    # The batch is finished first: one with new ends that was still to be run would read from the
+    # old ones on.
+    if known.pending:
+        done = checkpoint / "commits" / str(known.batch_id)
+        before = done.with_name(str(known.batch_id - 1))
+        text = f'{_LOG_VERSION}\n{{"nextBatchWatermarkMs":0}}'
+        if before.exists():
+            text = before.read_text(encoding="utf-8")
+        done.parent.mkdir(parents=True, exist_ok=True)
+        _replace(done, text)
+    path = checkpoint / "offsets" / str(known.batch_id)
+    lines = path.read_text(encoding="utf-8").splitlines()
+    line = _by_topic(places)
+    _replace(path, "\n".join([*lines[:2], *(line for _ in lines[2:])]))
+
+
+def _replace(path: Path, text: str) -> None:
+    # Hadoop would take the file for damaged while the checksum of the old one lies beside it.
+    path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+    new = path.with_name(f".{path.name}.new")
+    new.write_text(text, encoding="utf-8")
+    new.replace(path)
+
+
+def starting_offsets(places: Mapping[TopicPartition, int]) -> str:
+    """Return Spark's startingOffsets, which must name every partition that is read."""
+    return _by_topic(places)
+
+
+def assignment(share: Collection[TopicPartition]) -> str:
+    """Return Spark's assign: the partitions that a query reads, and no others."""
+    topics: dict[str, list[int]] = {}
+    for partition in sorted(share):
+        topics.setdefault(partition.topic, []).append(partition.partition)
+    return json.dumps(topics)
+
+
+def _by_topic(places: Mapping[TopicPartition, int]) -> str:
+    topics: dict[str, dict[str, int]] = {}
+    for partition, offset in sorted(places.items()):
+        topics.setdefault(partition.topic, {})[str(partition.partition)] = offset
+    return json.dumps(topics)

@@ -42,43 +42,17 @@ _PATIENCE = {
 }
 
 
-def source_options(
-    job: config.Job,
-    partitions: list[TopicPartition],
-    committed: Mapping[TopicPartition, int],
-) -> dict[str, str]:
-    """Return the options of the Kafka source.
+def source_options(bootstrap: str, places: Mapping[TopicPartition, int]) -> dict[str, str]:
+    """Return the options of the Kafka source that reads the partitions of `places`, no others.
 
-    `partitions` and `committed` count only where the job starts from its group's offsets; Spark
-    heeds starting offsets only while the checkpoint is new.
+    Spark begins at `places` only while its checkpoint is new; `offsets.move` is for later.
     """
-    chosen = (
-        {"subscribePattern": job.topic_pattern}
-        if job.topic_pattern is not None
-        else {"subscribe": ",".join(job.topics)}
-    )
     return {
-        "kafka.bootstrap.servers": job.bootstrap,
+        "kafka.bootstrap.servers": bootstrap,
         "failOnDataLoss": "true",
-        **chosen,
+        "assign": offsets.assignment(places),
+        "startingOffsets": offsets.starting_offsets(places),
         **_PATIENCE,
-        **_start_options(job.pipeline.starting_offsets, partitions, committed),
-    }
-
-
-def _start_options(
-    start: str, partitions: list[TopicPartition], committed: Mapping[TopicPartition, int]
-) -> dict[str, str]:
-    if start in ("earliest", "latest"):
-        return {"startingOffsets": start}
-    if start == "group":
-        if not partitions:
-            return {"startingOffsets": "earliest"}
-        return {"startingOffsets": offsets.starting_offsets(partitions, committed)}
-    return {
-        "startingTimestamp": str(config.parse_timestamp_ms(start)),
-        # A partition without a record that late starts at its end; Spark would fail otherwise.
-        "startingOffsetsByTimestampStrategy": "latest",
     }
 
 
