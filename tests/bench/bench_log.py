@@ -76,7 +76,7 @@ def test_append_beside_crc_and_pwrite(tmp_path: Path) -> None:
 def planning_us(log: Log, offsets: list[int], upto: int | None) -> float:
     def plan() -> None:
         for offset in offsets:
-            piece = log.read(offset, 1 << 20, upto)
+            piece = log.plan(offset, 1 << 20, upto)
             assert piece.region is not None
             piece.region.close()
 

@@ -37,7 +37,6 @@ CODECS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 INERT_KEYS = frozenset(
     {
         "num.network.threads",
-        "num.io.threads",
         "background.threads",
         "num.replica.alter.log.dirs.threads",
         "zookeeper.sync.time.ms",
@@ -222,10 +221,10 @@ class BrokerConfig:
         "log.flush.start.offset.checkpoint.interval.ms", 60_000, integer(0)
     )
     log_segment_delete_delay_ms: int = key("log.segment.delete.delay.ms", 60_000, integer(0))
+    log_preallocate: bool = key("log.preallocate", False, boolean)
     log_message_format_version: str = key(
         "log.message.format.version", "2.1", message_format.version
     )
-    log_preallocate: bool = key("log.preallocate", False, boolean)
     log_message_timestamp_type: str = key(
         "log.message.timestamp.type", "CreateTime", one_of("CreateTime", "LogAppendTime")
     )
@@ -235,6 +234,7 @@ class BrokerConfig:
     log_message_downconversion_enable: bool = key(
         "log.message.downconversion.enable", True, boolean
     )
+    num_io_threads: int = key("num.io.threads", 8, integer(1, INT_MAX))
     num_recovery_threads_per_data_dir: int = key(
         "num.recovery.threads.per.data.dir", 1, integer(1, INT_MAX)
     )

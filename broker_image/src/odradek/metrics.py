@@ -231,6 +231,11 @@ class BrokerMetrics(Collector):
             "odradek_isr_shrinks", "Times a replica left an ISR", value=replicas.isr_writer.shrinks
         )
         yield CounterMetricFamily(
+            "odradek_damaged_reads",
+            "Times a reader was told that the bytes it asked for are damaged",
+            value=replicas.damaged_reads,
+        )
+        yield CounterMetricFamily(
             "odradek_isr_expands",
             "Times a replica entered an ISR",
             value=replicas.isr_writer.expands,

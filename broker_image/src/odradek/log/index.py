@@ -173,8 +173,10 @@ class _Index:
     def _check(self, data: mmap.mmap, entries: int) -> None:
         raise NotImplementedError
 
-    def _floor(self, target: int) -> tuple[int, int, int]:
-        """Number of entries whose first field is at most `target`, and the last of them."""
+    def _floor(self, target: int, back: int = 0) -> tuple[int, int, int]:
+        """Number of entries whose first field is at most `target`, and the last of them, or the one
+        `back` before it; zeros where there is none.
+        """
         written, pending = self._ends
         unpack, size = self.ENTRY.unpack_from, self.ENTRY.size
         offset, low, high = written, 0, len(pending) // size
@@ -189,9 +191,12 @@ class _Index:
                 low = middle + 1
             else:
                 high = middle
-        if low == 0:
-            return 0, 0, 0
-        first, second = unpack(data, (low - 1) * size)
+        wanted = offset + low - 1 - back
+        if wanted < 0:
+            return offset + low, 0, 0
+        if wanted < offset:
+            data, offset = self._mapped(written), 0
+        first, second = unpack(data, (wanted - offset) * size)
         return offset + low, first, second
 
     def _last_entry(self) -> tuple[int, int] | None:
@@ -227,6 +232,10 @@ class OffsetIndex(_Index):
         Raises CorruptIndexError.
         """
         return self._floor(offset - self.base_offset)[2]
+
+    def before(self, offset: int) -> int:
+        """As `lookup`, one entry earlier."""
+        return self._floor(offset - self.base_offset, back=1)[2]
 
     def last(self) -> tuple[int, int]:
         """Offset and position of the last entry; base offset and 0 when there is none."""
@@ -270,9 +279,12 @@ class TimeIndex(_Index):
             self._last = entry[0], self.base_offset + entry[1]
         return self._last
 
-    def lookup(self, timestamp: int) -> int:
-        """Offset up to which no record is newer than `timestamp`; the base offset if unknown."""
-        return self.base_offset + self._floor(timestamp)[2]
+    def lookup(self, timestamp: int) -> tuple[int, int] | None:
+        """The newest entry (timestamp, offset) not newer than `timestamp`: up to that offset no
+        record is newer. None when there is no such entry.
+        """
+        count, found, relative = self._floor(timestamp)
+        return (found, self.base_offset + relative) if count else None
 
     def truncate_to(self, offset: int) -> None:
         """Forget entries whose offset is `offset` or above."""

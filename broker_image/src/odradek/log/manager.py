@@ -86,6 +86,8 @@ class LogManager:
         self.config = config
         self.cluster_id = cluster_id
         self.disk = DiskThreads(len(config.log_dirs) * 2 + 2)
+        # Reading from a cold disk keeps nobody else waiting for a thread.
+        self.readers = DiskThreads(config.num_io_threads)
         self._topic_config = topic_config
         self._on_dir_failure = on_dir_failure
         self._surroundings = replace(
@@ -558,6 +560,7 @@ class LogManager:
             if directory.lock_fd >= 0:
                 os.close(directory.lock_fd)
                 directory.lock_fd = -1
+        self.readers.close()
         self.disk.close()
 
     def _close_directory(self, directory: Directory) -> None:

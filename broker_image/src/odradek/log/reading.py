@@ -4,9 +4,14 @@
 never held across a disk call, so a read is planned without waiting for a slow write, roll or fsync.
 A plan is a segment with a position and a length; only then is the file held. A segment that goes
 away in between makes the read plan again.
+
+Bytes of closed segments, and what was on the disk before this process started, are looked at each
+time before they are served (`verify`, see `integrity`): damage is reported and never handed out.
+Planning costs no disk time to speak of, verifying does: the replica layer does it in threads.
 """
 
 import contextlib
+import logging
 import random
 import threading
 import time
@@ -15,11 +20,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from odradek.log import contents, files
+from odradek.log import contents, files, integrity
 from odradek.log.batch import CorruptBatchError
 from odradek.log.files import FileRetiredError, Region
+from odradek.log.integrity import Stretch, WrongIndexError
 from odradek.log.segment import Segment
 from odradek.protocol.errors import ErrorCode, KafkaError
+
+logger = logging.getLogger(__name__)
 
 
 def wall_clock_ms() -> int:
@@ -44,12 +52,15 @@ class LogSlice(NamedTuple):
 
     `offset` is the one asked for; the region starts with the batch that holds it and may end inside
     a batch when max_bytes cut it, as Kafka's does. `more` tells that bytes below the bound follow.
-    Whoever takes the slice closes the region.
+    Whoever takes the slice closes the region. `unverified` is what `verify` has to look at before
+    the slice is believed; `cuts` counts how often the log was cut before it was planned.
     """
 
     offset: int
     region: Region | None
     more: bool
+    unverified: tuple[Stretch, ...] = ()
+    cuts: int = 0
 
     @property
     def length(self) -> int:
@@ -69,10 +80,15 @@ class TimestampOffset:
 class Plan(NamedTuple):
     """Which bytes answer a read."""
 
-    segment: Segment
+    segment: Segment | None
     position: int
     length: int
     more: bool
+    unverified: tuple[Stretch, ...] = ()
+    cuts: int = 0
+
+
+_NOTHING = Plan(None, 0, 0, False)
 
 
 class ReadableLog:
@@ -88,6 +104,8 @@ class ReadableLog:
         self.log_end_offset = 0
         self.recovery_point = 0
         self.failure: OSError | None = None
+        self._cuts = 0
+        self._reported: set[tuple[int, int]] = set()
         self._surroundings = surroundings
         self._segments: list[Segment] = []
         self._bases: list[int] = []
@@ -117,6 +135,20 @@ class ReadableLog:
     def read(
         self, offset: int, max_bytes: int, upto: int | None = None, *, min_one: bool = True
     ) -> LogSlice:
+        """Plan a read and verify it; blocks. Raises as both."""
+        while True:
+            piece = self.plan(offset, max_bytes, upto, min_one=min_one)
+            if not piece.unverified:
+                return piece
+            try:
+                self.verify(piece)
+            except FileRetiredError:
+                continue
+            return piece
+
+    def plan(
+        self, offset: int, max_bytes: int, upto: int | None = None, *, min_one: bool = True
+    ) -> LogSlice:
         """Plan a read from `offset`, of batches wholly below `upto` (default: the log end).
 
         With `min_one` the first batch goes out whole even if it is larger than `max_bytes`. Raises
@@ -125,37 +157,75 @@ class ReadableLog:
         """
         while True:
             plan = self._plan(offset, max_bytes, upto, min_one)
-            if plan is None:
-                return LogSlice(offset, None, False)
+            if plan.segment is None:
+                return LogSlice(offset, None, False, plan.unverified, plan.cuts)
             try:
                 region = Region(plan.segment.log, plan.position, plan.length)
             except FileRetiredError:
                 continue  # deleted or replaced since: the next look sees it
             except OSError as error:
                 raise self._storage_error(error) from error
-            return LogSlice(offset, region, plan.more)
+            return LogSlice(offset, region, plan.more, plan.unverified, plan.cuts)
 
-    def readable_bytes(self, offset: int, max_bytes: int, upto: int | None = None) -> int:
-        """How many bytes `read` would return, without opening anything. Raises as `read`."""
-        plan = self._plan(offset, max_bytes, upto, True)
-        return plan.length if plan is not None else 0
+    def verify(self, piece: LogSlice) -> None:
+        """Look at every byte of a slice that has to be looked at, and end it before the first
+        damaged batch. Blocks.
 
-    def _plan(self, offset: int, max_bytes: int, upto: int | None, min_one: bool) -> Plan | None:
+        Raises KafkaError CORRUPT_MESSAGE when nothing sound is left, KAFKA_STORAGE_ERROR, and
+        FileRetiredError when the plan does not hold any more; the region is closed then.
+        """
+        region = piece.region
+        try:
+            for stretch in piece.unverified:
+                self._verify(piece, stretch)
+        except BaseException:
+            if region is not None:
+                region.close()
+            raise
+
+    def _verify(self, piece: LogSlice, stretch: Stretch) -> None:
+        segment, region = stretch.segment, piece.region
+        try:
+            sound, damage = integrity.damage(stretch)
+        except WrongIndexError as error:
+            self._rebuild_indexes(segment)
+            raise FileRetiredError(segment.index.file.path) from error
+        except OSError as error:
+            raise self._storage_error(error) from error
+        if damage is None:
+            return
+        if piece.cuts != self._cuts:
+            raise FileRetiredError(segment.log.path)
+        if region is None or stretch.end == stretch.position or sound == stretch.position:
+            raise self._damaged(segment, damage) from damage
+        region.length = sound - region.position
+
+    def _rebuild_indexes(self, segment: Segment) -> None:
+        """Make the indexes of a segment anew; a log that is written to keeps writers out."""
+        segment.rebuild_indexes()
+
+    def _plan(self, offset: int, max_bytes: int, upto: int | None, min_one: bool) -> Plan:
         if self.failure is not None:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(self.failure))
         with self._state_lock:
-            end = self.log_end_offset
+            end, cuts = self.log_end_offset, self._cuts
             if not self.log_start_offset <= offset <= end:
                 raise self._out_of_range(offset)
             bound = end if upto is None or upto > end else upto
             if offset >= bound:
-                return None
+                return _NOTHING
             number = max(bisect_right(self._bases, offset) - 1, 0)
             segment = self._segments[number]
             size, tail = segment.size, segment.tail
             last = number == len(self._segments) - 1
             next_base = end if last else self._bases[number + 1]
-            first = tail.find(offset, size)
+            around = (
+                next_base,
+                self._segments[number - 1] if number else None,
+                None if last else self._segments[number + 1],
+            )
+            fresh = last
+            first = tail.find(offset, size) if fresh else None
             limit: int | None = size
             if bound < next_base:
                 near = tail.find(bound, size)
@@ -164,10 +234,13 @@ class ReadableLog:
             if first is None:
                 hit = segment.find(offset, size)
                 if hit is None:  # compaction left nothing from `offset` to the end of the segment
+                    gap = Stretch(segment, offset, size, size, size, *around)
                     if next_base >= bound:
-                        return None
-                    return self._plan(next_base, max_bytes, upto, min_one)
+                        return Plan(None, 0, 0, False, (gap,), cuts)
+                    onward = self._plan(next_base, max_bytes, upto, min_one)
+                    return onward._replace(unverified=(gap, *onward.unverified), cuts=cuts)
                 first = hit[0], hit[0] + hit[1].size
+                fresh = fresh and first[0] >= segment.trusted_from
             if limit is None:
                 beyond = segment.find(bound, size)
                 limit = beyond[0] if beyond is not None else size
@@ -182,8 +255,13 @@ class ReadableLog:
         if min_one:
             length = max(length, min(first_end, limit) - position)
         if length <= 0:
-            return None
-        return Plan(segment, position, length, position + length < limit or bound > next_base)
+            return _NOTHING
+        piece_end = position + length
+        unverified: tuple[Stretch, ...] = ()
+        if not fresh:
+            unverified = (Stretch(segment, offset, position, piece_end, size, *around),)
+        more = piece_end < limit or bound > next_base
+        return Plan(segment, position, length, more, unverified, cuts)
 
     def _out_of_range(self, offset: int) -> KafkaError:
         return KafkaError(
@@ -193,10 +271,12 @@ class ReadableLog:
         )
 
     def _damaged(self, segment: Segment, error: CorruptBatchError) -> KafkaError:
-        return KafkaError(
-            ErrorCode.CORRUPT_MESSAGE,
-            f"{self.topic}-{self.partition} segment {segment.base_offset}: {error}",
-        )
+        reason = f"{self.topic}-{self.partition}: {segment.log.path} is damaged: {error}"
+        where = segment.base_offset, error.position
+        if where not in self._reported:  # readers ask again and again
+            self._reported.add(where)
+            logger.error("%s", reason)
+        return KafkaError(ErrorCode.CORRUPT_MESSAGE, reason)
 
     def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
         """First record not older than `timestamp` (ms), from the log start on; None when there is
@@ -207,15 +287,14 @@ class ReadableLog:
                 try:
                     if segment.max_timestamp < timestamp:
                         continue
-                    for position, header in segment.batches_since(timestamp, self.log_start_offset):
-                        data = segment.read(position, header.size)
+                    for data, header in segment.batches_since(timestamp, self.log_start_offset):
                         hit = contents.first_since(header, data, timestamp, self.log_start_offset)
                         if hit is not None:
                             return TimestampOffset(hit[0], hit[1], header.leader_epoch)
                 except FileRetiredError:
                     continue
                 except CorruptBatchError as error:
-                    raise KafkaError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
+                    raise self._damaged(segment, error) from error
         return None
 
     # -- failure --------------------------------------------------------------------------------

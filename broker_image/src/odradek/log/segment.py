@@ -15,7 +15,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from odradek.log import batch, batch_file
+from odradek.log import batch, batch_file, legacy
 from odradek.log.batch import CorruptBatchError, Header
 from odradek.log.files import Buffer, SharedFile, read_exactly, write_all
 from odradek.log.index import MAX_RELATIVE_OFFSET, CorruptIndexError, OffsetIndex, TimeIndex
@@ -53,7 +53,7 @@ class Segment:
     __slots__ = (
         "_bytes_since_index", "_first_timestamp", "_indexes_checked", "_max_timestamp",
         "base_offset", "created_ms", "directory", "index", "interval_bytes", "jitter_ms", "log",
-        "offset_of_max_timestamp", "size", "tail", "time_index",
+        "offset_of_max_timestamp", "size", "tail", "time_index", "trusted_from",
     )  # fmt: skip
 
     def __init__(
@@ -73,6 +73,8 @@ class Segment:
         self.created_ms = settings.created_ms
         self.jitter_ms = settings.jitter_ms
         self.size = 0
+        # What lies below was not written by this process, or is not looked at as fresh any more.
+        self.trusted_from = 0
         self.tail = Tail()
         self.offset_of_max_timestamp = base_offset
         self._max_timestamp: int | None = -1
@@ -96,7 +98,7 @@ class Segment:
 
         Indexes are only measured here; what is in them is checked at the first lookup.
         """
-        self.size = log_size
+        self.size = self.trusted_from = log_size
         self._max_timestamp = None
         self._indexes_checked = False
         try:
@@ -219,7 +221,10 @@ class Segment:
         if found is None:
             return self.size, offset
         position, header = found
-        return position, min(offset, header.base_offset)
+        first = header.base_offset
+        if header.magic < 2:
+            first = legacy.first_offset(self.read(position, header.size), header)
+        return position, min(offset, first)
 
     def truncate_files(self, end_offset: int, now_ms: int) -> None:
         """Bring the files down to `size`, which the owner has lowered to what `cut_for` gave."""
@@ -272,6 +277,8 @@ class Segment:
         Raises CorruptBatchError at bytes that are no batch of this segment, also at a torn end.
         """
         end = self.size if end is None else end
+        if position < 0:
+            raise CorruptBatchError(position, "index entry")
         fd = self.log.acquire()
         try:
             chunk, chunk_start = b"", position
@@ -329,11 +336,14 @@ class Segment:
         self._max_timestamp, self.offset_of_max_timestamp = newest, newest_offset
 
     def first_timestamp(self) -> int:
-        """Timestamp of the first batch, ms; -1 when the segment is empty or the batch has none."""
+        """Timestamp of the first batch, ms; -1 when the segment is empty or the batch has none, or
+        is damaged.
+        """
         if self._first_timestamp is None and self.size:
-            for _, header in self.scan(0):
-                self._first_timestamp = header.max_timestamp
-                break
+            with contextlib.suppress(CorruptBatchError):
+                for _, header in self.scan(0):
+                    self._first_timestamp = header.max_timestamp
+                    break
         return -1 if self._first_timestamp is None else self._first_timestamp
 
     def age_for_roll(self, now_ms: int, newest_timestamp: int) -> int:
@@ -347,17 +357,33 @@ class Segment:
             return self.max_timestamp
         return os.stat(self.log.path).st_mtime_ns // 1_000_000
 
-    def batches_since(self, timestamp: int, offset: int) -> Iterator[tuple[int, Header]]:
+    def batches_since(self, timestamp: int, offset: int) -> Iterator[tuple[memoryview, Header]]:
         """Yield batches that may hold the first record not older than `timestamp`, nor below
-        `offset`.
+        `offset`. Raises CorruptBatchError at a damaged one, also if it is passed over.
         """
         if self.size == 0:
             return
+        start = self._start_since(timestamp, offset)
+        fd = self.log.acquire()
+        try:
+            for data, header in batch_file.whole_batches(fd, self.size, start):
+                if header.max_timestamp >= timestamp and header.last_offset >= offset:
+                    yield data, header
+        finally:
+            self.log.release()
+
+    def _start_since(self, timestamp: int, offset: int) -> int:
+        """Where `batches_since` begins; a time index entry that the log does not bear out says
+        nothing.
+        """
         self._checked_indexes()
-        start = self.index.lookup(max(self.time_index.lookup(timestamp), offset))
-        for position, header in self.scan(start):
-            if header.max_timestamp >= timestamp and header.last_offset >= offset:
-                yield position, header
+        entry = self.time_index.lookup(timestamp)
+        if entry is not None and entry[1] > offset:
+            found = self.find(entry[1])
+            if found is not None and found[1].max_timestamp == entry[0]:
+                return found[0]
+        found = self.find(offset)
+        return self.size if found is None else found[0]
 
     # -- indexes --------------------------------------------------------------------------------
 
@@ -398,8 +424,7 @@ class Segment:
                 self._index_one(position, header)
         except CorruptBatchError:
             pass  # what lies behind the damage is reported to whoever reads it
-        if self.max_timestamp >= 0:
-            self.time_index.append(self.max_timestamp, self.offset_of_max_timestamp)
+        self.become_inactive()
 
     def _reset_indexes(self) -> None:
         self.index.reset()
@@ -430,16 +455,17 @@ class Segment:
         try:
             actual = os.fstat(fd).st_size
             position, next_offset = 0, self.base_offset
-            for data, header in batch_file.whole_batches(fd, actual):
-                if header.base_offset < next_offset and header.magic == 2:
-                    break
-                if not self.accepts(header.last_offset):
-                    break
-                self._index_one(position, header)
-                on_batch(position, header, data)
-                next_offset = header.last_offset + 1
-                position += header.size
-            self.size = position
+            with contextlib.suppress(CorruptBatchError):
+                for data, header in batch_file.whole_batches(fd, actual):
+                    if header.base_offset < next_offset and header.magic == 2:
+                        break
+                    if not self.accepts(header.last_offset):
+                        break
+                    self._index_one(position, header)
+                    on_batch(position, header, data)
+                    next_offset = header.last_offset + 1
+                    position += header.size
+            self.size = self.trusted_from = position
             os.ftruncate(fd, position)
         finally:
             self.log.release()

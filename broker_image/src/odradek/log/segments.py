@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 from odradek.config import TopicConfig
 from odradek.log import files, replay, retention
+from odradek.log.batch import CorruptBatchError
 from odradek.log.epochs import EpochCache
 from odradek.log.producers import ProducerStates, list_snapshots, snapshot_path
 from odradek.log.reading import ReadableLog, Surroundings
@@ -89,6 +90,10 @@ class SegmentedLog(ReadableLog):
             self._surroundings.chance.randrange(jitter) if jitter > 0 else 0,
         )
 
+    def _rebuild_indexes(self, segment: Segment) -> None:
+        with self._append_lock, self._storage():
+            segment.rebuild_indexes()
+
     # -- truncation, deletion -------------------------------------------------------------------
 
     def truncate_to(self, offset: int) -> bool:
@@ -101,7 +106,10 @@ class SegmentedLog(ReadableLog):
                 return True
             kept = max(bisect_left(self._bases, offset), 1)
             segment = self._segments[kept - 1]
-            position, end = segment.cut_for(offset)
+            try:
+                position, end = segment.cut_for(offset)
+            except CorruptBatchError as error:
+                raise self._damaged(segment, error) from error
             if end <= self.log_start_offset:  # nothing that can be read is left
                 self.truncate_fully_and_start_at(self.log_start_offset)
                 return True
@@ -111,6 +119,7 @@ class SegmentedLog(ReadableLog):
                 del self._segments[kept:], self._bases[kept:]
                 segment.size, segment.tail = position, Tail()
                 self.log_end_offset = end
+                self._cuts += 1
             self._lower_marks(end)
             for doomed in reversed(dropped):
                 self._delete_now(doomed)
@@ -128,6 +137,7 @@ class SegmentedLog(ReadableLog):
             with self._state_lock:
                 dropped, self._segments, self._bases = self._segments, [fresh], [offset]
                 self.log_end_offset = self.log_start_offset = offset
+                self._cuts += 1
                 # Nothing lies below, so nothing is left to flush.
                 self.recovery_point = max(self.recovery_point, offset)
             self._lower_marks(offset)

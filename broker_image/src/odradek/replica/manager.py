@@ -72,7 +72,7 @@ class ReplicaManager:
         self.hosted = HostedPartitions(metadata)
         self.isr_writer = IsrWriter(session, self.hosted, clock_ms)
         self._appender = Appender(self.hosted, self._session_is_certain)
-        self._reader = Reader(self.hosted, self.isr_writer, clock_ms)
+        self._reader = Reader(self.hosted, self.isr_writer, clock_ms, logs.readers.run)
         self._fetchers = FetcherPool(
             lambda source: SourceFetcher(source, config, connect, self.hosted, clock_ms)
         )
@@ -86,6 +86,11 @@ class ReplicaManager:
     def settings(self) -> LayeredConfig:
         """The broker's settings as in force now."""
         return self._topic_configs.broker
+
+    @property
+    def damaged_reads(self) -> int:
+        """How many times a reader was told that the bytes it asked for are damaged."""
+        return self._reader.damaged
 
     def _session_is_certain(self) -> bool:
         return time.monotonic() < self._session.deadline

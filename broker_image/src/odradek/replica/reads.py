@@ -5,20 +5,26 @@ position is also its report of what it holds. One pass plans a region per partit
 the payload. When the pass finds less than `min_bytes`, and nothing to complain about, the fetch
 waits until one of its partitions moves, then plans again; a partition whose reader stands at the
 end costs one comparison.
+
+What the log wants looked at before it is served (see `odradek.log.integrity`) is looked at in a
+thread once the answer is settled, which also brings it from the disk into memory. Readers at the
+end, and whoever follows closely, never come there.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from odradek.log.files import FileRetiredError
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replica.hosted import HostedPartitions
 from odradek.replica.partition import NO_EPOCH, Partition, TopicPartition
 
 if TYPE_CHECKING:
+    from odradek.log.reading import LogSlice, ReadableLog
     from odradek.protocol.regions import FileRegion
     from odradek.replica.isr_writer import IsrWriter
 
@@ -64,18 +70,37 @@ class FetchLimits:
     strict: bool = False
 
 
+@dataclass(slots=True)
+class _Found:
+    """What one pass planned; `settled` where waiting could not make the answer better."""
+
+    results: list[FetchResult]
+    unverified: list[tuple[FetchResult, ReadableLog, LogSlice]]
+    size: int = 0
+    settled: bool = False
+
+
+_InThread = Callable[[Callable[[], None]], Awaitable[None]]
+
+
 class Reader:
-    """Serves fetches from the hosted partitions."""
+    """Serves fetches from the hosted partitions.
+
+    `in_thread` runs what reads from the disk; `damaged` counts answers that say CORRUPT_MESSAGE.
+    """
 
     def __init__(
         self,
         hosted: HostedPartitions,
         isr_writer: IsrWriter,
         clock_ms: Callable[[], int],
+        in_thread: _InThread,
     ) -> None:
         self._hosted = hosted
         self._isr_writer = isr_writer
         self._clock_ms = clock_ms
+        self._in_thread = in_thread
+        self.damaged = 0
 
     async def fetch(
         self, wishes: Sequence[FetchWish], replica_id: int, limits: FetchLimits
@@ -86,13 +111,11 @@ class Reader:
         refused = self._record_follower(wishes, replica_id) if follower else {}
         waiting = self._hosted.for_log_end if follower else self._hosted.for_high_watermark
         while True:
-            results, found, settled = self._plan(wishes, replica_id, limits, refused)
-            if settled or found >= limits.min_bytes or not wishes:
-                return results
+            found = self._plan(wishes, replica_id, limits, refused)
             left_ms = deadline_ms - self._clock_ms()
-            if left_ms <= 0:
-                return results
-            release(results)
+            if found.settled or found.size >= limits.min_bytes or not wishes or left_ms <= 0:
+                return await self._verified(found)
+            release(found.results)
             if not await waiting.wait({wish.key for wish in wishes}, left_ms):
                 deadline_ms = 0
 
@@ -118,33 +141,43 @@ class Reader:
                     self._isr_writer.submit(change)
         return refused
 
+    async def _verified(self, found: _Found) -> list[FetchResult]:
+        """The results, once nothing in them is damaged."""
+        if found.unverified:
+            try:
+                await self._in_thread(lambda: _verify(found.unverified))
+            except BaseException:
+                release(found.results)
+                raise
+        self.damaged += sum(one.error is ErrorCode.CORRUPT_MESSAGE for one in found.results)
+        return found.results
+
     def _plan(
         self,
         wishes: Sequence[FetchWish],
         replica_id: int,
         limits: FetchLimits,
         refused: dict[TopicPartition, ErrorCode],
-    ) -> tuple[list[FetchResult], int, bool]:
-        """(results, bytes found, whether waiting could not make the answer better)."""
-        results: list[FetchResult] = []
-        found = 0
-        settled = False
+    ) -> _Found:
+        found = _Found([], [])
         for wish in wishes:
             error = refused.get(wish.key)
             if error is not None:
                 result = FetchResult(wish.key, error)
             else:
-                room = min(wish.max_bytes, limits.max_bytes - found)
-                whole_batch = not limits.strict and found == 0
-                result = self._read(wish, replica_id, room, whole_batch)
+                room = min(wish.max_bytes, limits.max_bytes - found.size)
+                whole_batch = not limits.strict and found.size == 0
+                result = self._read(wish, replica_id, room, whole_batch, found)
             if result.error is not ErrorCode.NONE or result.diverging is not None:
-                settled = True
+                found.settled = True
             elif result.region is not None:
-                found += result.region.length
-            results.append(result)
-        return results, found, settled
+                found.size += result.region.length
+            found.results.append(result)
+        return found
 
-    def _read(self, wish: FetchWish, replica_id: int, room: int, whole_batch: bool) -> FetchResult:
+    def _read(
+        self, wish: FetchWish, replica_id: int, room: int, whole_batch: bool, found: _Found
+    ) -> FetchResult:
         if replica_id == DEBUGGING_CONSUMER:
             partition = self._hosted.partitions.get(wish.key)
             error = ErrorCode.NONE if partition else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -164,10 +197,25 @@ class Reader:
             result.error = ErrorCode.OFFSET_OUT_OF_RANGE
         elif wish.offset < end and (room > 0 or whole_batch):
             try:
-                result.region = log.read(wish.offset, max(room, 0), end, min_one=whole_batch).region
+                piece = log.plan(wish.offset, max(room, 0), end, min_one=whole_batch)
             except KafkaError as refusal:
                 result.error = refusal.code
+            else:
+                result.region = piece.region
+                if piece.unverified:
+                    found.unverified.append((result, log, piece))
         return result
+
+
+def _verify(unverified: Sequence[tuple[FetchResult, ReadableLog, LogSlice]]) -> None:
+    """Look at what was planned; what cannot be served is taken out of the results."""
+    for result, log, piece in unverified:
+        try:
+            log.verify(piece)
+        except KafkaError as refusal:
+            result.error, result.region = refusal.code, None
+        except FileRetiredError:
+            result.region = None  # cut or compacted meanwhile: the reader asks again
 
 
 def _divergence(partition: Partition, wish: FetchWish) -> tuple[int, int] | None:
