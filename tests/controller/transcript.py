@@ -8,7 +8,7 @@ partition meet this state instead. Lines with `#` are for the reader.
 
 import json
 
-from odradek.controller import events, office
+from odradek.controller import events, office, placement, reassignment
 from odradek.controller.context import Context, Settings
 from odradek.controller.events import Leadership, LiveBroker
 from odradek.controller.step import split, step
@@ -44,6 +44,7 @@ class Replayer:
         self.context = Context(BrokerId(1), 1)
         self.conflicts = {}
         self.duties = {}
+        self.refused = {}
 
     def event(self, words):
         kind, words = words[0], words[1:]
@@ -72,7 +73,16 @@ class Replayer:
             options.get("delete", "true") == "true",
         )
         self.context = Context(BrokerId(1), int(options.get("epoch", "1")), settings)
-        topics = json.loads(options.get("topics", "{}"))
+        topics = {
+            name: assignment(found)
+            for name, found in json.loads(options.get("topics", "{}")).items()
+        }
+        for entry in filter(None, options.get("moving", "").split(";")):
+            name, adding, removing = entry.split("/")
+            one = partition(name)
+            found = placement.of(topics[one.topic], one.partition)
+            moving = placement.Placement(found.replicas, numbers(adding), numbers(removing))
+            topics[one.topic] = placement.placed(topics[one.topic], {one.partition: moving})
         states = {}
         for entry in options.get("states", "").split(";"):
             if entry:
@@ -80,7 +90,7 @@ class Replayer:
                 states[partition(name)] = leadership(leader, epoch, isr, version)
         return events.ContextLoaded(
             brokers(options["brokers"].split(",")),
-            {name: assignment(found) for name, found in topics.items()},
+            topics,
             states,
             deletions=frozenset(filter(None, options.get("deletions", "").split(","))),
         )
@@ -112,6 +122,17 @@ class Replayer:
     def on_preferred(self, words, options):
         return events.PreferredRequested(tuple(map(partition, words)))
 
+    def on_reassign(self, words, options):
+        """Read `reassign t-0=1,2`: what /admin/reassign_partitions asks for."""
+        return events.ReassignmentRequested(targets(options), by_znode=True)
+
+    def on_alter(self, words, options):
+        """Read `alter t-0=1,2 t-1=back`: what a request asks for, and what is refused of it."""
+        asked = events.ReassignmentRequested(targets(options), by_znode=False)
+        self.refused = reassignment.refusals(self.context, asked)
+        accepted = {one: to for one, to in asked.wanted.items() if one not in self.refused}
+        return events.ReassignmentRequested(accepted, by_znode=False)
+
     def on_rebalance(self, words, options):
         return events.RebalanceDue()
 
@@ -139,7 +160,8 @@ class Replayer:
     # --- the core ---
 
     def advance(self, event):
-        lines = []
+        lines = [f"refused {one}: {error.code.name}" for one, error in self.refused.items()]
+        self.refused = {}
         queue = [event]
         while queue:
             self.context, actions = step(self.context, queue.pop(0))
@@ -147,8 +169,11 @@ class Replayer:
                 lines += render(action)
                 if isinstance(action, events.WriteStates):
                     queue.append(self.write(action))
+                elif isinstance(action, events.WritePlacements):
+                    queue.append(events.PlacementsWritten(action.placements))
             if queue:
-                lines.append("= written" if not queue[0].conflicts else "= written, with conflicts")
+                conflicts = isinstance(queue[0], events.StatesWritten) and queue[0].conflicts
+                lines.append("= written, with conflicts" if conflicts else "= written")
         return lines or ["nothing"]
 
     def write(self, action):
@@ -170,6 +195,17 @@ def partition(text):
 
 def assignment(found):
     return TopicAssignment({int(number): tuple(replicas) for number, replicas in found.items()})
+
+
+def targets(options):
+    return {
+        partition(name): None if found == "back" else numbers(found)
+        for name, found in options.items()
+    }
+
+
+def numbers(text):
+    return tuple(map(int, filter(None, text.split(","))))
 
 
 def leadership(leader, epoch, isr, version):
@@ -225,6 +261,21 @@ def render(action):
                     for one, new in updates.items()
                 ),
             ]
+        case events.WritePlacements(placements):
+            return [
+                f"place {one} on {ids(found.replicas)}"
+                + (f" adding {ids(found.adding)}" if found.adding else "")
+                + (f" removing {ids(found.removing)}" if found.removing else "")
+                for one, found in placements.items()
+            ]
+        case events.DropReassignments(done):
+            names = " ".join(
+                str(one) if target is None else f"{one}={ids(target)}"
+                for one, target in done.items()
+            )
+            return [f"drop reassignment {names or 'of nothing'}"]
+        case events.WatchStates(partitions):
+            return [f"watch {' '.join(map(str, partitions))}"]
         case events.RemoveTopic(topic):
             return [f"remove topic {topic}"]
         case events.DropDeletions(topics):

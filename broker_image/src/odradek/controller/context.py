@@ -9,11 +9,12 @@ from collections.abc import Collection, ItemsView, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
-from odradek.controller import states
+from odradek.controller import placement, states
 from odradek.controller.election import Available, Cause
 from odradek.controller.events import (
     Action,
     DropDeletions,
+    DropReassignments,
     FinishPreferredElection,
     LeaderAndIsr,
     Leadership,
@@ -23,8 +24,11 @@ from odradek.controller.events import (
     RemoveTopic,
     StopReplicas,
     UpdateMetadata,
+    WatchStates,
+    WritePlacements,
     WriteStates,
 )
+from odradek.controller.placement import Placement
 from odradek.controller.states import PartitionPhase, ReplicaPhase
 from odradek.zk.znodes import (
     BrokerId,
@@ -40,6 +44,15 @@ V = TypeVar("V")
 
 # In place of a leader in UpdateMetadata: the partition is being deleted.
 LEADER_DURING_DELETE = BrokerId(-2)
+
+# A replica in one of these holds nothing that counts any more.
+GOING = frozenset(
+    {
+        ReplicaPhase.DELETION_STARTED,
+        ReplicaPhase.DELETION_SUCCESSFUL,
+        ReplicaPhase.DELETION_INELIGIBLE,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -89,6 +102,18 @@ class Context:
             if phase is not PartitionPhase.ONLINE and partition.topic not in self.deletions
         ]
 
+    def placement(self, partition: TopicPartition) -> Placement | None:
+        """Return where the replicas of a partition are and go, None if there is no such one."""
+        return _placement(self.topics.get(partition.topic), partition)
+
+    def is_going(self, replica: Replica) -> bool:
+        """Say whether a replica is being deleted."""
+        return self.replicas.get(replica) in GOING
+
+    def moving(self) -> list[TopicPartition]:
+        """Return the partitions that are being reassigned."""
+        return list(_moving(self.topics))
+
     def led_with_others(self, broker_id: BrokerId) -> list[TopicPartition]:
         """Return what keeps a broker from leaving: replicated partitions that it leads."""
         return [
@@ -99,6 +124,18 @@ class Context:
             and len(self.topics[partition.topic].partitions.get(partition.partition, ())) > 1
             and partition.topic not in self.deletions
         ]
+
+
+def _placement(topic: TopicAssignment | None, partition: TopicPartition) -> Placement | None:
+    if topic is None or partition.partition not in topic.partitions:
+        return None
+    return placement.of(topic, partition.partition)
+
+
+def _moving(topics: Mapping[str, TopicAssignment]) -> Iterator[TopicPartition]:
+    for topic, assignment in topics.items():
+        for number in sorted(assignment.adding.keys() | assignment.removing.keys()):
+            yield TopicPartition(topic, number)
 
 
 class Editable(Generic[K, V]):
@@ -160,6 +197,8 @@ class Draft:
         self._metadata: dict[BrokerId, dict[TopicPartition, PartitionMetadata]] = {}
         self._roles: dict[BrokerId, dict[TopicPartition, PartitionRole]] = {}
         self._stops: dict[tuple[BrokerId, bool], dict[TopicPartition, None]] = {}
+        self._dropped: dict[TopicPartition, tuple[BrokerId, ...] | None] | None = None
+        self._placements: dict[TopicPartition, Placement] = {}
         self._last: list[Action] = []
 
     # --- questions ---
@@ -167,6 +206,23 @@ class Draft:
     def replicas_of(self, partition: TopicPartition) -> tuple[BrokerId, ...]:
         """Return the assigned brokers, preferred first."""
         return self.topics[partition.topic].partitions[partition.partition]
+
+    def holders(self, partition: TopicPartition) -> tuple[BrokerId, ...]:
+        """Return the assigned brokers whose replicas are not being deleted, preferred first."""
+        assigned = self.replicas_of(partition)
+        return tuple(one for one in assigned if not self.is_going(Replica(partition, one)))
+
+    def is_going(self, replica: Replica) -> bool:
+        """Say whether a replica is being deleted."""
+        return self.replicas.get(replica) in GOING
+
+    def placement(self, partition: TopicPartition) -> Placement | None:
+        """Return where the replicas of a partition are and go, None if there is no such one."""
+        return _placement(self.topics.get(partition.topic), partition)
+
+    def moving(self) -> list[TopicPartition]:
+        """Return the partitions that are being reassigned."""
+        return list(_moving(self.topics.current))
 
     def partitions_of(self, topic: str) -> list[TopicPartition]:
         """Return the partitions of a topic."""
@@ -192,7 +248,7 @@ class Draft:
 
     def available(self, partition: TopicPartition) -> Available:
         """Return who can hold and lead a partition."""
-        alive = [one for one in self.replicas_of(partition) if self.is_alive(partition, one)]
+        alive = [one for one in self.holders(partition) if self.is_alive(partition, one)]
         return Available(alive, [one for one in alive if one not in self.shutting_down])
 
     def is_deleted(self, partition: TopicPartition) -> bool:
@@ -226,6 +282,15 @@ class Draft:
             now = self.replicas.get(replica) or ReplicaPhase.NON_EXISTENT
             states.enter_replica(replica, now, phase)
             self.replicas.edit()[replica] = phase
+
+    def place(self, placements: Mapping[TopicPartition, Placement]) -> None:
+        """Take over where replicas are and go, of partitions that still exist."""
+        by_topic: dict[str, dict[int, Placement]] = {}
+        for partition, one in placements.items():
+            if self.placement(partition) is not None:
+                by_topic.setdefault(partition.topic, {})[partition.partition] = one
+        for topic, changes in by_topic.items():
+            self.topics.edit()[topic] = placement.placed(self.topics[topic], changes)
 
     def forget_topic(self, topic: str) -> None:
         """Drop everything known of a topic."""
@@ -269,20 +334,27 @@ class Draft:
         if self.is_deleted(partition):
             gone = replace(leadership.state, leader=LEADER_DURING_DELETE)
             leadership = replace(leadership, state=gone)
-        replicas = self.replicas_of(partition)
+        deleted = self.is_deleted(partition)
+        replicas = self.replicas_of(partition) if deleted else self.holders(partition)
         offline = tuple(one for one in replicas if not self.is_alive(partition, one))
         return PartitionMetadata(partition, leadership, replicas, offline)
 
     def tell_role(
         self, to: Iterable[BrokerId], partition: TopicPartition, is_new: bool = False
     ) -> None:
-        """Tell living brokers the state of a partition that they have a replica of."""
-        role = PartitionRole(
-            partition, self.leaderships[partition], self.replicas_of(partition), is_new
-        )
+        """Tell living brokers the state of a partition that they hold a replica of.
+
+        A replica that a reassignment adds is new until it is in sync: it may be created on any
+        disk, whatever a broken one may have held.
+        """
+        leadership, holders = self.leaderships[partition], self.holders(partition)
+        adding = self.topics[partition.topic].adding.get(partition.partition, ())
         for broker_id in to:
-            if broker_id in self.brokers:
-                self._roles.setdefault(broker_id, {})[partition] = role
+            if broker_id in self.brokers and broker_id in holders:
+                new = is_new or (broker_id in adding and broker_id not in leadership.state.isr)
+                self._roles.setdefault(broker_id, {})[partition] = PartitionRole(
+                    partition, leadership, holders, new
+                )
 
     def stop_replica(self, to: BrokerId, partition: TopicPartition, delete: bool) -> None:
         """Tell a broker to stop a replica."""
@@ -295,6 +367,29 @@ class Draft:
     def drop_deletions(self, topics: Iterable[str]) -> None:
         """Remove requests for deletion."""
         self._last.append(DropDeletions(tuple(sorted(topics))))
+
+    def write_placement(self, partition: TopicPartition, wanted: Placement) -> None:
+        """Write into a topic's znode where the replicas of a partition are and go."""
+        self._placements[partition] = wanted
+
+    def drop_reassignments(
+        self, done: Mapping[TopicPartition, tuple[BrokerId, ...] | None]
+    ) -> None:
+        """Take requests out of /admin/reassign_partitions: those for these replicas, None: any."""
+        self._dropped = {**(self._dropped or {}), **done}
+
+    def drop_reassignments_of(self, topic: str) -> None:
+        """Take the requests for a topic out of /admin/reassign_partitions."""
+        moving: dict[TopicPartition, tuple[BrokerId, ...] | None] = {
+            one: None for one in self.moving() if one.topic == topic
+        }
+        if moving:
+            self.drop_reassignments(moving)
+
+    def watch_states(self, partitions: Collection[TopicPartition]) -> None:
+        """Have every change of these states told."""
+        if partitions:
+            self._last.append(WatchStates(tuple(partitions)))
 
     def finish_preferred_election(self) -> None:
         """Remove the request for a preferred election."""
@@ -323,6 +418,10 @@ class Draft:
         ]
         if self._creates or self._updates:
             actions.append(WriteStates(self._creates, self._updates))
+        if self._dropped is not None:
+            actions.append(DropReassignments(self._dropped))
+        if self._placements:
+            actions.append(WritePlacements(self._placements))
         return context, actions + self._last
 
     def _metadata_messages(self) -> Iterator[UpdateMetadata]:

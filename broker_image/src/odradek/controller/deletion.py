@@ -13,6 +13,8 @@ from odradek.controller.context import Draft, Replica
 from odradek.controller.states import PartitionPhase, ReplicaPhase
 from odradek.zk.znodes import BrokerId, TopicPartition
 
+_UNDER_WAY = (ReplicaPhase.DELETION_STARTED, ReplicaPhase.DELETION_SUCCESSFUL)
+
 
 def request(draft: Draft, topics: Collection[str]) -> None:
     """Begin the deletion of topics; requests that cannot be met are dropped."""
@@ -30,15 +32,20 @@ def request(draft: Draft, topics: Collection[str]) -> None:
 
 def _begin(draft: Draft, topic: str) -> None:
     partitions = draft.partitions_of(topic)
+    draft.drop_reassignments_of(topic)
     draft.tell_metadata(draft.brokers, partitions)
     for partition in partitions:
         draft.enter_partition(partition, PartitionPhase.OFFLINE, PartitionPhase.NON_EXISTENT)
         for broker_id in draft.replicas_of(partition):
-            _try(draft, Replica(partition, broker_id))
+            replica = Replica(partition, broker_id)
+            # A reassignment may have been deleting it already.
+            if draft.replicas.get(replica) not in _UNDER_WAY:
+                start(draft, replica)
     _finish_if_done(draft, topic)
 
 
-def _try(draft: Draft, replica: Replica) -> None:
+def start(draft: Draft, replica: Replica) -> None:
+    """Have a replica deleted, if its broker lives."""
     draft.enter_replica(replica, ReplicaPhase.OFFLINE)
     if replica.broker_id in draft.brokers:
         draft.enter_replica(replica, ReplicaPhase.DELETION_STARTED)
@@ -60,7 +67,7 @@ def resume(draft: Draft, broker_id: BrokerId, partitions: Collection[TopicPartit
     for partition in partitions:
         replica = Replica(partition, broker_id)
         if draft.replicas.get(replica) is ReplicaPhase.DELETION_INELIGIBLE:
-            _try(draft, replica)
+            start(draft, replica)
 
 
 def resend(draft: Draft, broker_id: BrokerId, partitions: Collection[TopicPartition]) -> None:

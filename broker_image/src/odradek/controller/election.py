@@ -95,11 +95,20 @@ def choose_for_shutdown(
 
 
 def choose_reassigned(
-    targets: Sequence[BrokerId], state: PartitionState, available: Available
+    staying: Sequence[BrokerId], state: PartitionState, available: Available
 ) -> Choice | None:
-    """Choose a leader among the replicas that a reassignment leads to."""
-    leader = _first(targets, available.electable, state.isr)
-    return None if leader is None else _unless_same(Choice(leader, state.isr), state)
+    """Leave the partition to the replicas that stay, also where nothing changes: it is told anew.
+
+    None where none of them could lead.
+    """
+    leader: BrokerId | None = state.leader
+    if state.leader not in staying or state.leader not in available.alive:
+        leader = _first(staying, available.electable, state.isr) or _first(
+            staying, available.alive, state.isr
+        )
+    if leader is None:
+        return None
+    return Choice(leader, tuple(member for member in state.isr if member in staying))
 
 
 def choose(

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from odradek.controller.election import Cause
+from odradek.controller.placement import Placement
 from odradek.zk.znodes import (
     BrokerId,
     BrokerRegistration,
@@ -129,6 +130,17 @@ class ElectionRequested:
 
 
 @dataclass(frozen=True, slots=True)
+class ReassignmentRequested:
+    """The replicas that partitions shall have; None cancels what is under way (KIP-455).
+
+    `by_znode`: /admin/reassign_partitions asks for it, and these are all of its entries.
+    """
+
+    wanted: Mapping[TopicPartition, tuple[BrokerId, ...] | None]
+    by_znode: bool
+
+
+@dataclass(frozen=True, slots=True)
 class RebalanceDue:
     """It is time to look for brokers that lead too little of what they are preferred for."""
 
@@ -175,6 +187,13 @@ class StatesWritten:
     missing: frozenset[TopicPartition] = frozenset()
 
 
+@dataclass(frozen=True, slots=True)
+class PlacementsWritten:
+    """The topics' znodes say this now of these partitions; those that are gone are left out."""
+
+    written: Mapping[TopicPartition, Placement]
+
+
 Event = (
     ContextLoaded
     | BrokersChanged
@@ -187,12 +206,14 @@ Event = (
     | IsrChanged
     | PreferredRequested
     | ElectionRequested
+    | ReassignmentRequested
     | RebalanceDue
     | ShutdownRequested
     | LogDirFailed
     | ReplicasFailed
     | ResendRequired
     | StatesWritten
+    | PlacementsWritten
 )
 
 
@@ -273,5 +294,38 @@ class FinishPreferredElection:
     """Remove the request for a preferred election."""
 
 
+@dataclass(frozen=True, slots=True)
+class WritePlacements:
+    """Write where partitions are and go into their topics' znodes: answered, PlacementsWritten."""
+
+    placements: Mapping[TopicPartition, Placement]
+
+
+@dataclass(frozen=True, slots=True)
+class DropReassignments:
+    """Take entries out of /admin/reassign_partitions, and remove it when none is left.
+
+    An entry goes if it names these replicas; None stands for any.
+    """
+
+    done: Mapping[TopicPartition, tuple[BrokerId, ...] | None]
+
+
+@dataclass(frozen=True, slots=True)
+class WatchStates:
+    """Watch the states of partitions that move, without waiting for the leaders' notices."""
+
+    partitions: tuple[TopicPartition, ...]
+
+
 Message = UpdateMetadata | LeaderAndIsr | StopReplicas
-Action = Message | WriteStates | RemoveTopic | DropDeletions | FinishPreferredElection
+Action = (
+    Message
+    | WriteStates
+    | WritePlacements
+    | DropReassignments
+    | WatchStates
+    | RemoveTopic
+    | DropDeletions
+    | FinishPreferredElection
+)

@@ -7,13 +7,15 @@ read again plus the requests that brokers have not answered.
 import asyncio
 import enum
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from odradek.controller.events import Event
 from odradek.controller.office import Signal
+from odradek.zk import znodes
 from odradek.zk.session import WatchEvent
+from odradek.zk.znodes import TopicPartition
 
 if TYPE_CHECKING:
     from odradek.controller.term import Term
@@ -28,6 +30,8 @@ class Reading(enum.Enum):
     ISR_CHANGES = "isr-changes"
     LOG_DIR_EVENTS = "log-dir-events"
     PREFERRED = "preferred-election"
+    REASSIGNMENT = "reassignment"
+    MOVING_STATES = "moving-states"  # those that `take_states` names
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,7 @@ class Inbox:
         self._items: deque[Item] = deque()
         self._queued: set[Item] = set()
         self._came = asyncio.Event()
+        self._states: set[TopicPartition] = set()
         self._watches: dict[Item, Callable[[WatchEvent], None]] = {}
 
     def __len__(self) -> int:
@@ -92,6 +97,21 @@ class Inbox:
     def watch_topic(self, event: WatchEvent) -> None:
         """Queue the topic whose znode changed."""
         self.put(TopicWritten(event.path.rpartition("/")[2]))
+
+    def read_states(self, partitions: Iterable[TopicPartition]) -> None:
+        """Queue the states of partitions to be read again."""
+        self._states.update(partitions)
+        self.put(Reading.MOVING_STATES)
+
+    def watch_state(self, event: WatchEvent) -> None:
+        """Queue the partition whose state changed."""
+        partition = znodes.parse_state_path(event.path)
+        self.read_states([TopicPartition(*partition)])
+
+    def take_states(self) -> set[TopicPartition]:
+        """Return the partitions whose states are to be read, and forget them."""
+        taken, self._states = self._states, set()
+        return taken
 
     def calls(self) -> list[Call]:
         """Return the callers that wait."""

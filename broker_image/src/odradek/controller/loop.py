@@ -30,6 +30,7 @@ from odradek.controller.inbox import (
 )
 from odradek.controller.office import Duty, Order, Signal
 from odradek.controller.outbox import Outbox, Peer, Sender
+from odradek.controller.placement import Placement
 from odradek.controller.step import imbalance
 from odradek.controller.store import FencedError, Store
 from odradek.controller.term import Term
@@ -158,6 +159,24 @@ class Controller:
         """
         return await self._call(lambda term: term.elect(partitions, cause))
 
+    async def reassign(
+        self, wanted: Mapping[TopicPartition, tuple[BrokerId, ...] | None]
+    ) -> Mapping[TopicPartition, KafkaError | None]:
+        """Begin to move partitions to these replicas, or back where None; why not, where refused.
+
+        Raises KafkaError NOT_CONTROLLER (row C10, AlterPartitionReassignments).
+        """
+        return await self._call(lambda term: term.reassign(wanted))
+
+    async def list_moving(
+        self, partitions: Iterable[TopicPartition] | None
+    ) -> Mapping[TopicPartition, Placement]:
+        """Return the moves under way, of these partitions or of all.
+
+        Raises KafkaError NOT_CONTROLLER (row C10, ListPartitionReassignments).
+        """
+        return await self._call(lambda term: term.list_moving(partitions))
+
     async def _call(self, work: Callable[[Term], Awaitable[T]]) -> T:
         """Have a request of a caller done in its turn."""
         if not self.active:
@@ -184,6 +203,7 @@ class Controller:
                     self._inbox.put(reading)
                 for topic in self._term.context.topics:
                     self._inbox.put(TopicWritten(topic))
+                self._inbox.read_states(self._term.context.moving())
 
     async def _note_registered(self) -> None:
         self._inbox.put(Signal.REGISTERED)

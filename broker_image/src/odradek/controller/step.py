@@ -1,16 +1,15 @@
 """The controller's pure core: (context, event) -> (context, actions).
 
-Each event has one handler, which changes a draft of the context. Leaders are never set directly:
-`_examine` asks the rule of `election` what should stand and, where that differs, writes it on the
-version it was decided on. What ZooKeeper then says comes back as `StatesWritten`: a success is
-told to the replicas and to everybody, a conflict (a leader changed its in-sync set meanwhile) is
+Each event has one handler, which changes a draft of the context. What is to stand goes to ZooKeeper
+first (`leaders`, `reassignment`). What ZooKeeper then says comes back as `StatesWritten`: a success
+is told to the replicas and to everybody, a conflict (a leader changed its in-sync set meanwhile) is
 examined again on what stands. So every path is level-triggered and may be repeated.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from odradek.controller import deletion, election
+from odradek.controller import deletion, leaders, reassignment
 from odradek.controller.context import Context, Draft, Replica
 from odradek.controller.election import Cause
 from odradek.controller.events import (
@@ -25,7 +24,9 @@ from odradek.controller.events import (
     LiveBroker,
     LogDirFailed,
     PartitionsChanged,
+    PlacementsWritten,
     PreferredRequested,
+    ReassignmentRequested,
     RebalanceDue,
     ReplicasFailed,
     ReplicasStopped,
@@ -85,7 +86,8 @@ def _load(draft: Draft, event: ContextLoaded) -> None:
     # Before anything is examined: a half deleted topic must not be given new states.
     deletion.request(draft, event.deletions)
     living = _living_partitions(draft)
-    _examine_all(draft, living)
+    leaders.examine_all(draft, living)
+    reassignment.resume(draft)
     steady = [one for one in living if not draft.is_being_written(one)]
     # Also of what is being written: a broker that just started must not deny that a topic exists.
     draft.tell_metadata(draft.brokers, living)
@@ -97,55 +99,33 @@ def _load(draft: Draft, event: ContextLoaded) -> None:
 # --- leaders --------------------------------------------------------------------------------------
 
 
-def _examine_all(
-    draft: Draft, partitions: Iterable[TopicPartition], cause: Cause = Cause.AVAILABILITY
-) -> None:
-    for partition in partitions:
-        _examine(draft, partition, cause)
-
-
-def _examine(draft: Draft, partition: TopicPartition, cause: Cause) -> None:
-    """Write the state that should stand, if it is another than what stands."""
-    if draft.is_deleted(partition):
-        return
-    replicas, available = draft.replicas_of(partition), draft.available(partition)
-    leadership = draft.leaderships.get(partition)
-    if leadership is None:
-        first = election.choose_first(replicas, available)
-        if first is not None:
-            draft.create_state(partition, draft.next_state(None, first.leader, first.isr))
-        return
-    unclean = draft.allows_unclean(partition.topic)
-    choice = election.choose(cause, replicas, leadership.state, available, unclean)
-    if choice is not None:
-        wanted = draft.next_state(leadership.state, choice.leader, choice.isr)
-        draft.update_state(partition, Leadership(wanted, leadership.zk_version), cause)
-
-
 def _note_written(draft: Draft, event: StatesWritten) -> None:
     for partition, leadership in event.written.items():
         before = draft.leaderships.get(partition)
         draft.causes.edit().pop(partition, None)
         _take_state(draft, partition, leadership)
-        leaders = {leadership.state.leader, before.state.leader if before else NO_LEADER}
+        reassignment.release(draft, partition)
+        lead = {leadership.state.leader, before.state.leader if before else NO_LEADER}
         # A follower that shuts down was told to stop; a new role would make it fetch again.
         to = [
-            one
-            for one in draft.replicas_of(partition)
-            if one not in draft.shutting_down or one in leaders
+            one for one in draft.holders(partition) if one not in draft.shutting_down or one in lead
         ]
         draft.tell_role(to, partition, is_new=before is None)
     draft.tell_metadata(draft.brokers if event.written else (), event.written)
     for partition, leadership in event.conflicts.items():
         cause = draft.causes.edit().pop(partition, Cause.AVAILABILITY)
         _take_state(draft, partition, leadership)
-        _examine(draft, partition, cause)
+        if cause is Cause.REASSIGNMENT and not draft.is_deleted(partition):
+            reassignment.announce(draft, partition)
+        else:
+            leaders.examine(draft, partition, cause)
         if not draft.is_being_written(partition):
             # What somebody else wrote may stay; those who missed it hear of it from us.
             draft.tell_role(draft.replicas_of(partition), partition)
             draft.tell_metadata(draft.brokers, [partition])
     for partition in event.missing:
         draft.causes.edit().pop(partition, None)
+    reassignment.proceed_all(draft, [*event.written, *event.conflicts])
 
 
 def _take_state(draft: Draft, partition: TopicPartition, leadership: Leadership) -> None:
@@ -169,6 +149,7 @@ def _note_isr(draft: Draft, event: IsrChanged) -> None:
     }
     draft.leaderships.edit().update(newer)
     draft.tell_metadata(draft.brokers if newer else (), newer)
+    reassignment.proceed_all(draft, newer)
 
 
 # --- brokers --------------------------------------------------------------------------------------
@@ -185,7 +166,7 @@ def _change_brokers(draft: Draft, event: BrokersChanged) -> None:
         affected = draft.partitions_on(gone)
         for broker_id in sorted(gone):
             _take_offline(draft, broker_id, affected)
-        _examine_all(draft, affected)
+        leaders.examine_all(draft, affected)
         draft.tell_metadata(
             draft.brokers, [one for one in affected if not draft.is_being_written(one)]
         )
@@ -194,7 +175,7 @@ def _change_brokers(draft: Draft, event: BrokersChanged) -> None:
         draft.tell_metadata(fresh, _living_partitions(draft))
         for broker_id in sorted(fresh):
             _bring_online(draft, broker_id)
-        _examine_all(draft, _leaderless(draft))
+        leaders.examine_all(draft, _leaderless(draft))
         # Their replicas are no longer offline, which the others were told.
         returned = [
             one
@@ -202,13 +183,14 @@ def _change_brokers(draft: Draft, event: BrokersChanged) -> None:
             if not draft.is_deleted(one) and not draft.is_being_written(one)
         ]
         draft.tell_metadata(draft.brokers, returned)
+    reassignment.proceed_all(draft, draft.moving())
 
 
 def _take_offline(draft: Draft, broker_id: BrokerId, partitions: Iterable[TopicPartition]) -> None:
     mine = [one for one in partitions if broker_id in draft.replicas_of(one)]
-    deletion.pause(draft, broker_id, [one for one in mine if draft.is_deleted(one)])
+    deletion.pause(draft, broker_id, mine)
     for partition in mine:
-        if draft.is_deleted(partition):
+        if draft.is_deleted(partition) or draft.is_going(Replica(partition, broker_id)):
             continue
         draft.enter_replica(Replica(partition, broker_id), ReplicaPhase.OFFLINE)
         leadership = draft.leaderships.get(partition)
@@ -218,9 +200,9 @@ def _take_offline(draft: Draft, broker_id: BrokerId, partitions: Iterable[TopicP
 
 def _bring_online(draft: Draft, broker_id: BrokerId) -> None:
     mine = draft.partitions_on({broker_id})
-    deletion.resume(draft, broker_id, [one for one in mine if draft.is_deleted(one)])
+    deletion.resume(draft, broker_id, mine)
     for partition in mine:
-        if draft.is_deleted(partition):
+        if draft.is_deleted(partition) or draft.is_going(Replica(partition, broker_id)):
             continue
         draft.enter_replica(Replica(partition, broker_id), ReplicaPhase.ONLINE)
         if partition in draft.leaderships:
@@ -249,7 +231,7 @@ def _begin_shutdown(draft: Draft, event: ShutdownRequested) -> None:
             continue
         if leadership.state.leader != event.broker_id and not draft.is_deleted(partition):
             draft.stop_replica(event.broker_id, partition, delete=False)
-        _examine(draft, partition, Cause.CONTROLLED_SHUTDOWN)
+        leaders.examine(draft, partition, Cause.CONTROLLED_SHUTDOWN)
 
 
 def _question_replicas(draft: Draft, event: LogDirFailed) -> None:
@@ -265,7 +247,8 @@ def _fail_replicas(draft: Draft, event: ReplicasFailed) -> None:
     draft.failed |= broken
     affected = [one for one in known if Replica(one, event.broker_id) in broken]
     _take_offline(draft, event.broker_id, affected)
-    _examine_all(draft, affected)
+    leaders.examine_all(draft, affected)
+    reassignment.proceed_all(draft, affected)
     unwritten = [one for one in affected if not draft.is_being_written(one)]
     draft.tell_metadata(draft.brokers if unwritten else (), unwritten)
 
@@ -286,6 +269,7 @@ def _change_topics(draft: Draft, event: TopicsChanged) -> None:
     for topic in sorted(event.removed & draft.topics.current.keys()):
         # Somebody removed the znodes by hand; brokers at least forget the topic.
         draft.deletions |= {topic}
+        draft.drop_reassignments_of(topic)
         draft.tell_metadata(draft.brokers, draft.partitions_of(topic))
         draft.forget_topic(topic)
     draft.unclean.edit().update(event.unclean)
@@ -307,8 +291,8 @@ def _grow_topic(draft: Draft, event: PartitionsChanged) -> None:
     if added:
         draft.topics.edit()[event.topic] = TopicAssignment(
             {**known.partitions, **added},
-            event.assignment.adding,
-            event.assignment.removing,
+            known.adding,
+            known.removing,
             event.assignment.topic_id,
         )
         _add_partitions(draft, [TopicPartition(event.topic, number) for number in sorted(added)])
@@ -319,7 +303,7 @@ def _add_partitions(draft: Draft, partitions: Iterable[TopicPartition]) -> None:
         draft.enter_partition(partition, PartitionPhase.NEW)
         for broker_id in draft.replicas_of(partition):
             draft.enter_replica(Replica(partition, broker_id), ReplicaPhase.NEW)
-        _examine(draft, partition, Cause.AVAILABILITY)
+        leaders.examine(draft, partition, Cause.AVAILABILITY)
 
 
 def _change_unclean(draft: Draft, event: UncleanChanged) -> None:
@@ -329,7 +313,7 @@ def _change_unclean(draft: Draft, event: UncleanChanged) -> None:
         draft.unclean.edit().pop(event.topic, None)
     else:
         draft.unclean.edit()[event.topic] = event.enabled
-    _examine_all(draft, [one for one in _leaderless(draft) if one.topic == event.topic])
+    leaders.examine_all(draft, [one for one in _leaderless(draft) if one.topic == event.topic])
 
 
 def _remove_topic(draft: Draft, event: TopicRemoved) -> None:
@@ -341,6 +325,7 @@ def _complete_deletions(draft: Draft, event: ReplicasStopped) -> None:
     known = draft.partitions.current
     deletion.pause(draft, event.broker_id, [one for one in event.failed if one in known])
     deletion.complete(draft, event.broker_id, [one for one in event.deleted if one in known])
+    reassignment.proceed_all(draft, sorted(event.deleted | event.failed))
 
 
 # --- balance --------------------------------------------------------------------------------------
@@ -348,17 +333,22 @@ def _complete_deletions(draft: Draft, event: ReplicasStopped) -> None:
 
 def _elect_preferred(draft: Draft, event: PreferredRequested) -> None:
     known = [one for one in event.partitions if one in draft.leaderships]
-    _examine_all(draft, known, Cause.PREFERRED)
+    leaders.examine_all(draft, known, Cause.PREFERRED)
     draft.finish_preferred_election()
 
 
 def _elect_requested(draft: Draft, event: ElectionRequested) -> None:
     known = [one for one in event.partitions if one in draft.leaderships]
-    _examine_all(draft, known, event.cause)
+    leaders.examine_all(draft, known, event.cause)
 
 
 def _rebalance(draft: Draft, _: RebalanceDue) -> None:
-    """Elect preferred leaders of brokers that lead too few of the partitions they are first for."""
+    """Elect preferred leaders of brokers that lead too few of the partitions they are first for.
+
+    Not while partitions move, as with Kafka: what they move to will need another balance.
+    """
+    if draft.moving():
+        return
     preferred: dict[BrokerId, list[TopicPartition]] = {}
     for partition in draft.leaderships:
         if not draft.is_deleted(partition):
@@ -368,7 +358,7 @@ def _rebalance(draft: Draft, _: RebalanceDue) -> None:
             one for one in partitions if draft.leaderships[one].state.leader != broker_id
         ]
         if len(led_by_others) * 100 > len(partitions) * draft.settings.imbalance_percentage:
-            _examine_all(draft, led_by_others, Cause.PREFERRED)
+            leaders.examine_all(draft, led_by_others, Cause.PREFERRED)
 
 
 def imbalance(context: Context) -> int:
@@ -397,5 +387,7 @@ _HANDLERS: dict[type, Callable[[Draft, Any], None]] = {
     TopicRemoved: _remove_topic,
     PreferredRequested: _elect_preferred,
     ElectionRequested: _elect_requested,
+    ReassignmentRequested: reassignment.request,
+    PlacementsWritten: reassignment.note_placed,
     RebalanceDue: _rebalance,
 }

@@ -13,14 +13,23 @@ not keep the cluster without a controller.
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
+from odradek.controller import placement
 from odradek.controller.claim import Office
-from odradek.controller.events import Leadership, LiveBroker, StatesWritten, WriteStates
+from odradek.controller.events import (
+    Leadership,
+    LiveBroker,
+    PlacementsWritten,
+    StatesWritten,
+    WriteStates,
+)
+from odradek.controller.placement import Placement
 from odradek.zk import znodes
 from odradek.zk.operations import Check, Create, Delete, Operation, SetData, TransactionFailedError
 from odradek.zk.session import (
+    BadVersionError,
     ConnectionLoss,
     NodeExistsError,
     NoNodeError,
@@ -94,12 +103,12 @@ class Store:
         return found
 
     async def read_states(
-        self, partitions: Iterable[TopicPartition]
+        self, partitions: Iterable[TopicPartition], watch: Watch | None = None
     ) -> dict[TopicPartition, Leadership]:
         """Return the states of those of the partitions that have one."""
         paths = {znodes.state_path(one.topic, one.partition): one for one in partitions}
         found = {}
-        for path, (data, stat) in (await self._session.get_all(paths)).items():
+        for path, (data, stat) in (await self._session.get_all(paths, watch)).items():
             state = _decoded(znodes.decode_state, path, data)
             if state is not None:
                 found[paths[path]] = Leadership(state, stat.version)
@@ -120,6 +129,16 @@ class Store:
             return None
         data = (await self._session.get_all([path])).get(path, (b"", None))[0]
         return _decoded(znodes.decode_preferred_election, path, data) or ()
+
+    async def read_reassignment(
+        self, watch: Watch
+    ) -> dict[TopicPartition, tuple[BrokerId, ...]] | None:
+        """Return the replicas that partitions shall have; None where nothing is asked for."""
+        path = znodes.REASSIGN_PARTITIONS_PATH
+        if await self._session.exists(path, watch) is None:
+            return None
+        found = (await self._session.get_all([path])).get(path)
+        return None if found is None else _decoded(znodes.decode_reassignment, path, found[0])
 
     async def read_isr_changes(
         self, watch: Watch
@@ -263,6 +282,86 @@ class Store:
                 Create(path, data) if version is None else SetData(path, data, version)
             )
         return operations
+
+    async def write_placements(
+        self, wanted: Mapping[TopicPartition, Placement]
+    ) -> PlacementsWritten:
+        """Write placements into the topics' znodes, leaving the rest. Raises FencedError."""
+        by_topic: dict[str, dict[int, Placement]] = {}
+        for partition, one in wanted.items():
+            by_topic.setdefault(partition.topic, {})[partition.partition] = one
+        written = await asyncio.gather(
+            *(self._write_placements(topic, changes) for topic, changes in by_topic.items())
+        )
+        return PlacementsWritten(
+            {
+                TopicPartition(topic, number): one
+                for topic, changes in zip(by_topic, written, strict=True)
+                for number, one in changes.items()
+            }
+        )
+
+    async def _write_placements(
+        self, topic: str, changes: Mapping[int, Placement]
+    ) -> Mapping[int, Placement]:
+        """Return those of the changes that the topic's znode has now."""
+        path = znodes.topic_path(topic)
+        while True:
+            try:
+                data, stat = await self._session.get(path)
+            except NoNodeError:
+                return {}
+            current = _decoded(znodes.decode_topic, path, data)
+            if current is None:
+                return {}
+            known = {number: one for number, one in changes.items() if number in current.partitions}
+            wanted = placement.placed(current, known)
+            if wanted == current:
+                return known
+            try:
+                await self._commit([SetData(path, znodes.encode_topic(wanted), stat.version)])
+            except ConnectionLoss:
+                continue
+            except TransactionFailedError as failure:
+                if not isinstance(failure.error, BadVersionError | NoNodeError):
+                    raise
+                continue  # somebody else changed the topic: look again
+            return known
+
+    async def drop_reassignments(
+        self, done: Mapping[TopicPartition, tuple[BrokerId, ...] | None]
+    ) -> None:
+        """Take entries out of /admin/reassign_partitions; see `events.DropReassignments`."""
+        path = znodes.REASSIGN_PARTITIONS_PATH
+        while True:
+            try:
+                data, stat = await self._session.get(path)
+            except NoNodeError:
+                return
+            listed = _decoded(znodes.decode_reassignment, path, data)
+            if listed is None:
+                return
+            left = {
+                one: replicas
+                for one, replicas in listed.items()
+                if one not in done or done[one] not in (None, replicas)
+            }
+            if left and len(left) == len(listed):
+                return
+            operation = (
+                SetData(path, znodes.encode_reassignment(left), stat.version)
+                if left
+                else Delete(path, stat.version)
+            )
+            try:
+                await self._commit([operation])
+            except ConnectionLoss:
+                continue
+            except TransactionFailedError as failure:
+                if not isinstance(failure.error, BadVersionError | NoNodeError):
+                    raise
+                continue  # a tool wrote it anew: look again
+            return
 
     async def remove_topic(self, topic: str) -> None:
         """Remove everything of a topic; its name in /admin/delete_topics goes last."""

@@ -7,11 +7,12 @@ that this leaves. `loop` decides when a term begins and ends.
 """
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Iterable, Mapping
 
 from odradek.config import BrokerConfig
-from odradek.controller import requested
+from odradek.controller import reassignment, requested
 from odradek.controller.claim import Office
 from odradek.controller.context import Context, Settings
 from odradek.controller.election import Cause
@@ -19,6 +20,7 @@ from odradek.controller.events import (
     ContextLoaded,
     DeletionsRequested,
     DropDeletions,
+    DropReassignments,
     ElectionRequested,
     Event,
     FinishPreferredElection,
@@ -26,21 +28,27 @@ from odradek.controller.events import (
     LogDirFailed,
     PartitionsChanged,
     PreferredRequested,
+    ReassignmentRequested,
     RebalanceDue,
     RemoveTopic,
     ShutdownRequested,
     TopicRemoved,
     TopicsChanged,
     UncleanChanged,
+    WatchStates,
+    WritePlacements,
     WriteStates,
 )
 from odradek.controller.inbox import Inbox, Reading
 from odradek.controller.outbox import Outbox
+from odradek.controller.placement import Placement
 from odradek.controller.step import split, step
 from odradek.controller.store import Store
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.zk import znodes
 from odradek.zk.znodes import BrokerId, TopicPartition
+
+logger = logging.getLogger(__name__)
 
 FIRST_REBALANCE_SECONDS = 5.0
 
@@ -70,7 +78,12 @@ class Term:
         await self._store.drop_notices(znodes.LOG_DIR_EVENTS_PATH)
         await self._store.drop_notices(znodes.ISR_CHANGES_PATH)
         await self.advance(await self._load())
-        for reading in (Reading.ISR_CHANGES, Reading.LOG_DIR_EVENTS, Reading.PREFERRED):
+        for reading in (
+            Reading.ISR_CHANGES,
+            Reading.LOG_DIR_EVENTS,
+            Reading.PREFERRED,
+            Reading.REASSIGNMENT,
+        ):
             self._inbox.put(reading)
         if self._config.auto_leader_rebalance_enable:
             self._schedule_rebalance(FIRST_REBALANCE_SECONDS)
@@ -136,6 +149,19 @@ class Term:
                 wanted = await zk.read_preferred(watch)
                 if wanted is not None:
                     await self.advance(PreferredRequested(wanted))
+            case Reading.REASSIGNMENT:
+                placements = await zk.read_reassignment(watch)
+                if placements is not None:
+                    await self._read_reassignment(ReassignmentRequested(placements, by_znode=True))
+            case Reading.MOVING_STATES:
+                moving = self._inbox.take_states().intersection(self.context.moving())
+                states = await zk.read_states(sorted(moving), self._inbox.watch_state)
+                await self.advance(IsrChanged(states))
+
+    async def _read_reassignment(self, event: ReassignmentRequested) -> None:
+        for partition, refusal in reassignment.refusals(self.context, event).items():
+            logger.warning("%s is not reassigned as wanted: %s", partition, refusal.message)
+        await self.advance(event)
 
     async def _read_topics(self) -> None:
         names = set(await self._store.read_topic_names(self._inbox.watch(Reading.TOPICS)))
@@ -185,6 +211,22 @@ class Term:
         await self.advance(ElectionRequested(wanted, cause))
         return {**refused, **requested.outcomes(self.context, wanted, cause)}
 
+    async def reassign(
+        self, wanted: Mapping[TopicPartition, tuple[BrokerId, ...] | None]
+    ) -> Mapping[TopicPartition, KafkaError | None]:
+        """Begin, replace and cancel moves; see `loop.Controller.reassign`."""
+        event = ReassignmentRequested(wanted, by_znode=False)
+        refused = reassignment.refusals(self.context, event)
+        accepted = {one: target for one, target in wanted.items() if one not in refused}
+        await self.advance(ReassignmentRequested(accepted, by_znode=False))
+        return {**refused, **dict.fromkeys(accepted)}
+
+    async def list_moving(
+        self, partitions: Iterable[TopicPartition] | None
+    ) -> Mapping[TopicPartition, Placement]:
+        """Return the moves under way; see `loop.Controller.list_moving`."""
+        return reassignment.list_moving(self.context, partitions)
+
     # --- acting ---
 
     async def advance(self, event: Event) -> None:
@@ -197,6 +239,20 @@ class Term:
                 match action:
                     case WriteStates():
                         events.append(await self._store.write_states(action))
+                    case WritePlacements(placements):
+                        for partition, one in placements.items():
+                            logger.info(
+                                "%s is on %s, adding %s, removing %s",
+                                partition,
+                                one.replicas,
+                                one.adding,
+                                one.removing,
+                            )
+                        events.append(await self._store.write_placements(placements))
+                    case DropReassignments(done):
+                        await self._store.drop_reassignments(done)
+                    case WatchStates(partitions):
+                        self._inbox.read_states(partitions)
                     case RemoveTopic(topic):
                         await self._store.remove_topic(topic)
                         events.append(TopicRemoved(topic))

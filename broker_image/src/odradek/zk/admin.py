@@ -128,7 +128,8 @@ async def apply_grow_topic(
 ) -> None:
     """Add partitions to a topic.
 
-    Raises KafkaError UNKNOWN_TOPIC_OR_PARTITION, or INVALID_PARTITIONS where one exists already.
+    Raises KafkaError UNKNOWN_TOPIC_OR_PARTITION, INVALID_PARTITIONS where one exists already, or
+    REASSIGNMENT_IN_PROGRESS.
     """
     path = znodes.topic_path(topic)
     while True:
@@ -140,9 +141,11 @@ async def apply_grow_topic(
                     ErrorCode.INVALID_PARTITIONS,
                     f"Topic '{topic}' already has {len(current.partitions)} partitions.",
                 )
-            grown = TopicAssignment(
-                {**current.partitions, **added}, current.adding, current.removing, current.topic_id
-            )
+            if current.adding or current.removing:
+                raise KafkaError(
+                    ErrorCode.REASSIGNMENT_IN_PROGRESS, f"Topic '{topic}' is being reassigned."
+                )
+            grown = TopicAssignment({**current.partitions, **added}, topic_id=current.topic_id)
             await session.multi(grow_topic(topic, grown, stat.version))
         except NoNodeError:
             raise _unknown_topic(topic) from None

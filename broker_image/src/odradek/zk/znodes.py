@@ -287,6 +287,12 @@ def state_path(topic: str, partition: int) -> str:
     return f"{TOPICS_PATH}/{topic}/partitions/{partition}/state"
 
 
+def parse_state_path(path: str) -> tuple[str, int]:
+    """Return T and P of .../topics/T/partitions/P/state."""
+    topic, _, partition, _ = path.rsplit("/", 4)[1:]
+    return topic, int(partition)
+
+
 def encode_state(state: PartitionState) -> bytes:
     """Return the state of a partition."""
     return dump(

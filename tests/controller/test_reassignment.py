@@ -1,0 +1,147 @@
+"""Moves of partitions from request to end, on a real ZooKeeper and recorded brokers."""
+
+import asyncio
+
+import pytest
+
+from odradek.controller.placement import Placement
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.messages import control
+from odradek.zk import admin, znodes
+from odradek.zk.session import NoNodeError
+from odradek.zk.znodes import BrokerId, PartitionState, TopicAssignment, TopicPartition
+from tests.controller.conftest import until
+
+PARTITION = TopicPartition("t", 0)
+
+
+async def topic(session):
+    path = znodes.topic_path("t")
+    return znodes.decode_topic(path, (await session.get(path))[0])
+
+
+async def join(session, leader, *isr):
+    """Do what a leader does when followers have caught up: write the state, without a notice."""
+    path = znodes.state_path("t", 0)
+    data, stat = await session.get(path)
+    now = znodes.decode_state(path, data)
+    assert now.leader == leader
+    wanted = PartitionState(leader, now.leader_epoch, isr, now.controller_epoch)
+    await session.set(path, znodes.encode_state(wanted), stat.version)
+
+
+async def request(session, targets):
+    wanted = {TopicPartition("t", number): ids for number, ids in targets.items()}
+    await session.create(znodes.REASSIGN_PARTITIONS_PATH, znodes.encode_reassignment(wanted))
+
+
+async def requested(session):
+    path = znodes.REASSIGN_PARTITIONS_PATH
+    try:
+        return znodes.decode_reassignment(path, (await session.get(path))[0])
+    except NoNodeError:
+        return None
+
+
+async def start(cluster, *ids, replicas=(1, 2)):
+    """Return the controllers of brokers, the first in office, and a topic with one partition."""
+    controllers = [await cluster.broker(ids[0])]
+    await until(lambda: controllers[0].active)
+    controllers += [await cluster.broker(number) for number in ids[1:]]
+    await until(lambda: all(9000 + number in cluster.told for number in ids))
+    assignment = TopicAssignment({0: tuple(map(BrokerId, replicas))})
+    await admin.apply_create_topic(controllers[0].session, "t", assignment, {})
+    await until(lambda: all(("t", 0) in cluster.roles(one) for one in replicas))
+    return controllers
+
+
+def stopped(cluster, broker_id):
+    return any(
+        request.delete_partitions
+        for request in cluster.requests(broker_id, control.StopReplicaRequest)
+    )
+
+
+async def test_request_in_zookeeper_moves_a_partition_and_disappears(cluster):
+    one, *_ = await start(cluster, 1, 2, 3)
+    session = await cluster.session()
+    await request(session, {0: (3,), 5: (1,)})
+    await until(lambda: cluster.roles(3).get(("t", 0)) == (1, 1, [1, 2]))
+    assert await topic(session) == TopicAssignment({0: (3, 1, 2)}, {0: (3,)}, {0: (1, 2)})
+    assert await requested(session) == {PARTITION: (3,)}, "what cannot be done is dropped"
+    await join(session, 1, 1, 2, 3)
+    await until(lambda: cluster.roles(3)["t", 0] == (3, 2, [3]))
+    await until(lambda: stopped(cluster, 1) and stopped(cluster, 2))
+    while await requested(session) is not None:
+        await asyncio.sleep(0.01)
+    assert await topic(session) == TopicAssignment({0: (3,)})
+    assert one.active
+    assert cluster.metadata(2) == {("t", 0): 3}
+
+
+async def test_move_goes_on_under_the_next_controller(cluster):
+    one, two, three = await start(cluster, 1, 2, 3)
+    session = await cluster.session()
+    await one.reassign({PARTITION: (BrokerId(2), BrokerId(3))})
+    await until(lambda: ("t", 0) in cluster.roles(3))
+    await one.session.close()
+    await until(lambda: two.active or three.active)
+    await until(lambda: cluster.roles(3)["t", 0][::2] == (2, [2]))
+    await join(session, 2, 2, 3)
+    while (await topic(session)).adding:
+        await asyncio.sleep(0.01)
+    # The replica of the broker that is gone is nobody's to wait for.
+    assert await topic(session) == TopicAssignment({0: (2, 3)})
+
+
+async def test_request_is_answered_listed_and_taken_back(cluster):
+    one, two, _ = await start(cluster, 1, 2, 3)
+    unknown = TopicPartition("u", 0)
+    answers = await one.reassign({PARTITION: (BrokerId(3),), unknown: (BrokerId(1),)})
+    assert answers[PARTITION] is None
+    assert answers[unknown].code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert await one.list_moving(None) == {PARTITION: Placement((3, 1, 2), (3,), (1, 2))}
+    assert await one.list_moving([unknown]) == {}
+    assert await one.reassign({PARTITION: None}) == {PARTITION: None}
+    await until(lambda: stopped(cluster, 3))
+    while await one.list_moving(None):
+        await asyncio.sleep(0.01)
+    assert await topic(one.session) == TopicAssignment({0: (1, 2)})
+    late = (await one.reassign({PARTITION: None}))[PARTITION]
+    assert late.code is ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+    with pytest.raises(KafkaError) as refusal:
+        await two.reassign({PARTITION: None})
+    assert refusal.value.code is ErrorCode.NOT_CONTROLLER
+
+
+async def test_request_to_a_broker_overrides_the_one_in_zookeeper(cluster):
+    one, *_ = await start(cluster, 1, 2, 3)
+    session = await cluster.session()
+    await request(session, {0: (3,)})
+    await until(lambda: ("t", 0) in cluster.roles(3))
+    await one.reassign({PARTITION: (BrokerId(2),)})
+    assert await requested(session) is None
+    await until(lambda: cluster.roles(2)["t", 0][0] == 2)
+    while (await topic(session)).removing:
+        await asyncio.sleep(0.01)
+    assert await topic(session) == TopicAssignment({0: (2,)})
+
+
+async def test_partitions_are_not_added_to_a_topic_that_moves(cluster):
+    one, *_ = await start(cluster, 1, 2, 3)
+    await one.reassign({PARTITION: (BrokerId(3),)})
+    with pytest.raises(KafkaError) as refusal:
+        await admin.apply_grow_topic(one.session, "t", {1: (BrokerId(1),)})
+    assert refusal.value.code is ErrorCode.REASSIGNMENT_IN_PROGRESS
+
+
+async def test_garbage_in_the_request_leaves_the_controller_at_work(cluster):
+    one, *_ = await start(cluster, 1, 2)
+    session = await cluster.session()
+    await session.create(znodes.REASSIGN_PARTITIONS_PATH, b"{")
+    await session.delete(znodes.REASSIGN_PARTITIONS_PATH)
+    await request(session, {})
+    while await requested(session) is not None:
+        await asyncio.sleep(0.01)
+    assert one.active
+    assert one.epoch == 1
