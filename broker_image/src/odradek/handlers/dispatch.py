@@ -26,6 +26,7 @@ from odradek.handlers import (
     offsets,
     produce,
     producers,
+    reassignments,
     topics,
 )
 from odradek.handlers.context import Broker, Call
@@ -95,6 +96,8 @@ _HANDLERS: Mapping[ApiKey, tuple[int, int, Callable[[Broker, Any, Call], Any]]] 
     ApiKey.DESCRIBE_LOG_DIRS: (0, 2, log_dirs.describe_log_dirs),
     ApiKey.ELECT_LEADERS: (0, 2, elections.elect_leaders),
     ApiKey.CREATE_PARTITIONS: (0, 3, topics.create_partitions),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: (0, 0, reassignments.alter_partition_reassignments),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: (0, 0, reassignments.list_partition_reassignments),
 }
 
 SERVED: Mapping[int, Served] = {

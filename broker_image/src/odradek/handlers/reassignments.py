@@ -1,0 +1,90 @@
+"""AlterPartitionReassignments and ListPartitionReassignments (KIP-455), answered by the controller.
+
+A move that is accepted has been written to ZooKeeper and goes on whoever is controller; the answer
+does not wait for its end.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from odradek.handlers.context import Broker, Call
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.messages.admin import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    OngoingPartitionReassignment,
+    OngoingTopicReassignment,
+    ReassignablePartitionResponse,
+    ReassignableTopicResponse,
+)
+from odradek.zk.znodes import BrokerId, TopicPartition
+
+
+async def alter_partition_reassignments(
+    broker: Broker, request: AlterPartitionReassignmentsRequest, call: Call
+) -> AlterPartitionReassignmentsResponse:
+    """Begin, replace and cancel moves; an outcome for each partition."""
+    wanted = {
+        TopicPartition(topic.name, one.partition_index): None
+        if one.replicas is None
+        else tuple(map(BrokerId, one.replicas))
+        for topic in request.topics
+        for one in topic.partitions
+    }
+    try:
+        outcomes = await broker.controller.reassign(wanted)
+    except KafkaError as refusal:
+        return AlterPartitionReassignmentsResponse(
+            error_code=refusal.code, error_message=refusal.message, responses=[]
+        )
+    topics: dict[str, list[ReassignablePartitionResponse]] = defaultdict(list)
+    for key in wanted:
+        error = outcomes[key]
+        code, message = (ErrorCode.NONE, None) if error is None else (error.code, error.message)
+        topics[key.topic].append(
+            ReassignablePartitionResponse(
+                partition_index=key.partition, error_code=code, error_message=message
+            )
+        )
+    return AlterPartitionReassignmentsResponse(
+        responses=[
+            ReassignableTopicResponse(name=name, partitions=found) for name, found in topics.items()
+        ]
+    )
+
+
+async def list_partition_reassignments(
+    broker: Broker, request: ListPartitionReassignmentsRequest, call: Call
+) -> ListPartitionReassignmentsResponse:
+    """Moves under way; partitions that do not move or do not exist are left out."""
+    asked = None
+    if request.topics is not None:
+        asked = [
+            TopicPartition(topic.name, index)
+            for topic in request.topics
+            for index in topic.partition_indexes
+        ]
+    try:
+        moving = await broker.controller.list_moving(asked)
+    except KafkaError as refusal:
+        return ListPartitionReassignmentsResponse(
+            error_code=refusal.code, error_message=refusal.message, topics=[]
+        )
+    topics: dict[str, list[OngoingPartitionReassignment]] = defaultdict(list)
+    for key, placement in moving.items():
+        topics[key.topic].append(
+            OngoingPartitionReassignment(
+                partition_index=key.partition,
+                replicas=list(placement.replicas),
+                adding_replicas=list(placement.adding),
+                removing_replicas=list(placement.removing),
+            )
+        )
+    return ListPartitionReassignmentsResponse(
+        topics=[
+            OngoingTopicReassignment(name=name, partitions=found) for name, found in topics.items()
+        ]
+    )
