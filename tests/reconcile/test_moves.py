@@ -3,7 +3,7 @@
 from collections import Counter
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from odradek.zk.znodes import TopicPartition
@@ -38,6 +38,7 @@ def racks_of(seen: Seen, replicas: Replicas) -> int:
     return len({seen.brokers.get(one) for one in replicas})
 
 
+@settings(deadline=None)
 @given(layouts(), st.integers(1, 2))
 def test_added_brokers_get_their_share_and_nothing_else_moves(seen: Seen, more: int) -> None:
     added = set(range(10, 10 + more))
@@ -63,6 +64,7 @@ def test_added_brokers_get_their_share_and_nothing_else_moves(seen: Seen, more: 
         assert all(counts[one] >= min(fair, longest) - 1 for one in added)
 
 
+@settings(deadline=None)
 @given(layouts(), st.data())
 def test_removed_brokers_end_up_empty_and_others_keep_what_they_have(
     seen: Seen, data: st.DataObject
@@ -87,6 +89,7 @@ def test_removed_brokers_end_up_empty_and_others_keep_what_they_have(
         )
 
 
+@settings(deadline=None)
 @given(layouts(), st.integers(1, 3))
 def test_factor_grows_without_moving_and_shrinks_without_losing_the_leader(
     seen: Seen, factor: int

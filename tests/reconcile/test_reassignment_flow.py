@@ -141,6 +141,52 @@ def test_modes_plan_from_what_is_there_and_finished_ones_go_when_their_time_is_o
     assert place.requested() == {}
 
 
+def test_topic_changes_its_replicas_by_itself_and_brokers_go_only_when_empty(
+    place: Place, operator: Operator
+) -> None:
+    place.create_cluster()
+    place.make("t", (0, 1), (1, 2))
+    place.kubectl.apply(place.topic("t", partitions=2, replicationFactor=2))
+    place.wait_for("topic", "t", "Synced")
+    place.kubectl.apply(place.topic("t", partitions=2, replicationFactor=3))
+    wait_for_request(place)
+    place.wait_for("topic", "t", "Reassigning")
+    (made,) = place.kubectl.get("reassignment")["items"]
+    assert made["metadata"]["ownerReferences"][0]["kind"] == "Topic"
+    reference = place.kubectl.get("topic", "t")["status"]["reassignmentRef"]
+    assert reference == {"name": made["metadata"]["name"]}
+    place.finish_moves()
+    place.wait_for("topic", "t", "Synced")
+    assert all(len(one) == 3 for one in place.read("t").partitions.values())
+    place.kubectl.apply(place.topic("t", partitions=2, replicationFactor=1))
+    wait_for_request(place)
+    place.finish_moves()
+    place.wait_for("topic", "t", "Synced")
+
+    place.kubectl.apply(
+        reassignment("onto-2", "Explicit", moves=[move("t", 0, 2), move("t", 1, 0)])
+    )
+    eventually(lambda: TopicPartition("t", 0) in place.requested(), "the move", 30, 0.1)
+    place.finish_moves()
+    place.wait_for("reassignment", "onto-2", "Completed")
+    place.kubectl("scale", "kafkacluster", "main", "--replicas=2")
+    refused = place.wait_for("kafkacluster", "main", "ScaleDownBlocked")
+    assert "RemoveBrokers" in refused["message"]
+    proposed = place.kubectl.get("kafkacluster", "main")["status"]["proposedReassignment"]
+    assert place.kubectl.get("statefulset", "main-broker")["spec"]["replicas"] == 3
+    place.kubectl.apply(reassignment("empty", proposed["mode"], brokers=proposed["brokers"]))
+    moved = wait_for_request(place)
+    assert set(moved) == {TopicPartition("t", 0)}
+    place.finish_moves()
+    place.wait_for("reassignment", "empty", "Completed")
+
+    def smaller() -> bool:
+        return place.kubectl.get("statefulset", "main-broker")["spec"]["replicas"] == 2
+
+    eventually(smaller, "two brokers", 40, 0.5)
+    assert "proposedReassignment" not in place.kubectl.get("kafkacluster", "main")["status"]
+
+
 def test_preferred_leaders_are_asked_for_and_a_deleted_resource_leaves_nothing_behind(
     place: Place, operator: Operator
 ) -> None:

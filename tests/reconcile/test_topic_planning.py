@@ -6,7 +6,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from odradek.zk import znodes
@@ -25,10 +25,12 @@ from odradek_operator.topic_state import (
     CreateTopic,
     GrowTopic,
     Owner,
+    OwnMove,
     Plan,
     RequestDeletion,
     SetConfig,
     SetFinalizer,
+    StartMove,
     TopicView,
 )
 from tests.support.memory import MemoryKube, MemoryZooKeeper, context
@@ -59,11 +61,12 @@ def plan(
     view: TopicView,
     cluster: ClusterState = CLUSTER,
     known: int | None = None,
+    moves: tuple[OwnMove, ...] = (),
 ) -> Plan:
     meta, wanted = spec.parse_meta(resource), spec.parse_topic(resource)
     if meta.deleting:
         return topics.plan_deletion(meta, wanted, view, cluster, known, False, NOW)
-    return topics.plan(meta, wanted, view, cluster, known, None, Random(1))
+    return topics.plan(meta, wanted, view, cluster, known, None, Random(1), moves)
 
 
 def existing(partitions: int, factor: int = 1, config: dict[str, str] | None = None) -> TopicView:
@@ -126,9 +129,37 @@ def test_finalizer_stands_before_a_topic_that_shall_be_deleted_exists() -> None:
     assert plan(kept, existing(1), known=77).steps == (SetFinalizer(False),)
 
 
-def test_replication_factor_is_never_changed_in_place() -> None:
-    done = plan(body(replicationFactor=3), existing(1, 1), known=77)
-    assert (done.steps, reason(done)) == ((), "ReplicationFactorChangeNotSupported")
+def test_replicas_change_only_through_a_reassignment_of_its_own() -> None:
+    wanted = body(replicationFactor=3)
+    done = plan(wanted, existing(2, 1), known=77)
+    assert reason(done) == "Reassigning"
+    (step,) = done.steps
+    assert isinstance(step, StartMove)
+    made = step.wanted
+    assert made["metadata"]["ownerReferences"][0]["uid"] == "u"
+    spec_of_move = {"mode": "ReplicationFactor", "topics": ["t"], "replicationFactor": 3}
+    assert spec_of_move.items() <= made["spec"].items()
+    # The same need makes the same one; while one runs there is no other, and a failure stays.
+    assert plan(wanted, existing(2, 1), known=77).steps == done.steps
+    name = made["metadata"]["name"]
+    runs = plan(wanted, existing(2, 2), known=77, moves=(OwnMove(name, False, "Running: 1 of 2"),))
+    assert (runs.steps, reason(runs)) == ((), "Reassigning")
+    assert runs.fields["reassignmentRef"] == {"name": name}
+    failed = OwnMove(name, True, "RolledBack: broker 3 died")
+    ended = plan(wanted, existing(2, 1), known=77, moves=(failed,))
+    assert (ended.steps, reason(ended)) == ((), "ReassignmentFailed")
+    assert "broker 3 died" in ended.conditions[0].message
+    again = plan(wanted, existing(2, 2), known=77, moves=(failed,))
+    assert reason(again) == "Reassigning"
+    much = plan(body(replicationFactor=9), existing(1, 1), known=77)
+    assert (much.steps, reason(much)) == ((), "InvalidReplicationFactor")
+
+
+def test_placement_by_hand_moves_only_what_is_elsewhere() -> None:
+    wanted = body(replicaAssignment={"0": [0], "1": [2]})
+    (step,) = plan(wanted, existing(2, 1), known=77).steps
+    assert isinstance(step, StartMove)
+    assert step.wanted["spec"]["moves"] == [{"topic": "t", "partition": 1, "replicas": [2]}]
 
 
 def test_topic_that_others_grew_is_reported_and_left() -> None:
@@ -258,6 +289,11 @@ def simulate(step: object, view: TopicView, resource: dict[str, Any]) -> TopicVi
             old = view.assignment.partitions
             assert {one: assignment.partitions[one] for one in old} == old
             view = replace(view, assignment=assignment, version=version + 1)
+        case StartMove(wanted):
+            assert view.assignment is not None
+            replicas = tuple(map(BrokerId, range(wanted["spec"]["replicationFactor"])))
+            moved = TopicAssignment(dict.fromkeys(view.assignment.partitions, replicas))
+            view = replace(view, assignment=moved, version=view.version + 1)
         case SetConfig(_, config, version):
             assert version == (None if view.config is None else view.config_version)
             view = replace(view, config=config, config_version=view.config_version + 1)
@@ -271,6 +307,7 @@ def simulate(step: object, view: TopicView, resource: dict[str, Any]) -> TopicVi
     return replace(view, states=states)
 
 
+@settings(deadline=None)
 @given(wanted_fields, views, st.sampled_from([None, CREATING, 77]))
 def test_every_topic_comes_to_rest_and_what_is_done_is_not_done_again(
     fields: dict[str, Any], view: TopicView, known: int | None

@@ -19,7 +19,7 @@ from typing import Any, Final
 from odradek.zk import admin
 from odradek.zk.operations import Check, Operation, TransactionFailedError
 from odradek.zk.znodes import topic_path
-from odradek_operator import driver_objects, kube, spec, status
+from odradek_operator import driver_objects, kube, spec, status, topic_moves
 from odradek_operator.driver_objects import Platform
 from odradek_operator.kube import Kube, KubeError
 from odradek_operator.spec import FINALIZER, Body
@@ -30,6 +30,7 @@ from odradek_operator.topic_state import (
     RequestDeletion,
     SetConfig,
     SetFinalizer,
+    StartMove,
     Step,
 )
 from odradek_operator.zookeeper import Pool, ZooKeeper
@@ -154,6 +155,10 @@ def carry_out(
         if isinstance(step, SetFinalizer):
             set_finalizer(context, body, step.present)
             continue
+        if isinstance(step, StartMove):
+            if not _start_move(context, body, step):
+                return False
+            continue
         assert zookeeper is not None
         try:
             zookeeper.commit(topic_operations(step))
@@ -161,6 +166,24 @@ def carry_out(
             log.info("%s: planned anew, since %s", body["metadata"]["name"], error)
             return False
         log.info("%s: %s", body["metadata"]["name"], step)
+    return True
+
+
+def _start_move(context: Context, body: Body, step: StartMove) -> bool:
+    """Create a Topic's Reassignment; what is known of others by watches may be old, so look."""
+    meta = body["metadata"]
+    selector = f"{topic_moves.TOPIC_LABEL}={meta['uid']}"
+    kind = str(step.wanted["kind"])
+    found = context.kube.select(spec.API_VERSION, kind, meta["namespace"], selector)
+    if topic_moves.running(topic_moves.owned_by(meta["uid"], found)) is not None:
+        return False
+    try:
+        # Not remembered: the event that brings it would then be no news, and nobody would plan it.
+        context.kube.create(step.wanted)
+    except KubeError as error:
+        if error.code != 409:
+            raise
+        return False
     return True
 
 

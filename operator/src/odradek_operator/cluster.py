@@ -100,7 +100,8 @@ def _verdict(spec: ClusterSpec, view: ClusterView, allowed: int) -> tuple[Condit
     if allowed > spec.replicas:
         return status.stalled(
             "ScaleDownBlocked",
-            f"brokers {spec.replicas} to {allowed - 1} still hold replicas; move them away first",
+            f"brokers {spec.replicas} to {allowed - 1} hold replicas; apply a Reassignment with "
+            f"mode RemoveBrokers, brokers {list(range(spec.replicas, allowed))}",
         )
     if registered < allowed:
         return status.progressing("BrokersStarting", count)
@@ -126,7 +127,14 @@ def _warnings(spec: ClusterSpec) -> tuple[Condition, ...]:
     return (Condition("ConfigWarning", False, "AllKeysKnown"),)
 
 
-def status_fields(meta: Meta, view: ClusterView) -> dict[str, Any]:
+def proposal(spec: ClusterSpec, allowed: int) -> dict[str, Any] | None:
+    """Return the spec of the Reassignment after which fewer brokers are enough."""
+    if allowed <= spec.replicas:
+        return None
+    return {"mode": "RemoveBrokers", "brokers": list(range(spec.replicas, allowed))}
+
+
+def status_fields(meta: Meta, spec: ClusterSpec, view: ClusterView, allowed: int) -> dict[str, Any]:
     """Return the part of the status that is not conditions."""
     known = view.partitions is not None
     return {
@@ -136,6 +144,7 @@ def status_fields(meta: Meta, view: ClusterView) -> dict[str, Any]:
         "controllerId": view.controller_id,
         "underReplicatedPartitions": view.partitions.under_replicated if view.partitions else None,
         "offlinePartitions": view.partitions.offline if view.partitions else None,
+        "proposedReassignment": proposal(spec, allowed) if known else None,
     }
 
 

@@ -23,16 +23,12 @@ def find(spec: TopicSpec, view: TopicView, actual: TopicAssignment) -> Drift:
     drift: list[tuple[str, object, object]] = []
     if spec.partitions is not None and spec.partitions != len(actual.partitions):
         drift.append(("partitions", spec.partitions, len(actual.partitions)))
-    factor = replication_factor(actual)
-    if spec.replication_factor is not None and spec.replication_factor != factor:
-        drift.append(("replicationFactor", spec.replication_factor, factor))
-    moved = {
-        partition
-        for partition, replicas in spec.assignment.items()
-        if partition in actual.partitions and tuple(actual.partitions[partition]) != replicas
-    }
+    if factor_differs(spec, actual):
+        found = ", ".join(map(str, sorted(_factors(actual))))
+        drift.append(("replicationFactor", spec.replication_factor, found))
+    moved = moved_partitions(spec, actual)
     if moved:
-        drift.append(("replicaAssignment", "as in spec", f"partitions {sorted(moved)} differ"))
+        drift.append(("replicaAssignment", "as in spec", f"partitions {moved} differ"))
     have = dict(view.config or {})
     wanted = wanted_config(spec, have)
     drift.extend(
@@ -53,12 +49,30 @@ def wanted_config(spec: TopicSpec, have: Mapping[str, str]) -> dict[str, str]:
 
 
 def replication_factor(actual: TopicAssignment) -> int:
-    """Return the number of replicas, without those that a reassignment adds for a while."""
-    if not actual.partitions:
-        return 0
-    first = min(actual.partitions)
-    adding = set(actual.adding.get(first, ()))
-    return len([one for one in actual.partitions[first] if one not in adding])
+    """Return the number of replicas, the smallest where partitions have different ones."""
+    return min(_factors(actual), default=0)
+
+
+def _factors(actual: TopicAssignment) -> set[int]:
+    """Return the numbers of replicas, without those that a reassignment adds for a while."""
+    return {
+        len(set(replicas) - set(actual.adding.get(partition, ())))
+        for partition, replicas in actual.partitions.items()
+    }
+
+
+def factor_differs(spec: TopicSpec, actual: TopicAssignment) -> bool:
+    """Whether a partition has another number of replicas than the spec names."""
+    return spec.replication_factor is not None and _factors(actual) != {spec.replication_factor}
+
+
+def moved_partitions(spec: TopicSpec, actual: TopicAssignment) -> list[int]:
+    """Return the partitions that are on other brokers than the spec names."""
+    return sorted(
+        partition
+        for partition, replicas in spec.assignment.items()
+        if partition in actual.partitions and tuple(actual.partitions[partition]) != replicas
+    )
 
 
 def of_shape(spec: TopicSpec, view: TopicView, actual: TopicAssignment) -> Drift:

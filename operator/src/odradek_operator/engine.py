@@ -207,6 +207,9 @@ class Engine:
             self._mark(key_of(body), spec.cluster_of(body))
             if body["kind"] == "KafkaCluster":
                 self._wake_dependents(body)
+            for owner in body["metadata"].get("ownerReferences", ()):
+                # A Topic waits for the Reassignment that it made.
+                self.wake(Key(owner["kind"], body["metadata"]["namespace"], owner["name"]))
 
     def drop(self, body: Body) -> None:
         """Take notice of a resource that is gone."""

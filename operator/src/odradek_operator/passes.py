@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import takewhile
@@ -25,6 +25,7 @@ from odradek_operator import (
     reconcile_reassignment,
     reconcile_topic,
     spec,
+    topic_moves,
 )
 from odradek_operator.apply import Context
 from odradek_operator.driver_objects import Addresses
@@ -33,7 +34,7 @@ from odradek_operator.kube import KubeError
 from odradek_operator.lease import NotHolderError
 from odradek_operator.reconcile_reassignment import Surroundings
 from odradek_operator.spec import API_VERSION, Body, ClusterSpec
-from odradek_operator.topic_state import ClusterState, Owner, TopicView
+from odradek_operator.topic_state import ClusterState, Owner, OwnMove, TopicView
 from odradek_operator.zookeeper import UnreachableError, ZooKeeper
 
 log = logging.getLogger(__name__)
@@ -197,6 +198,7 @@ class Passes:
         named = {key.name: body for key, body in batch.items()}
         views = reconcile_topic.read_views(shared.zookeeper, named)
         by_topic = self._by_name("Topic", namespace, cluster, reconcile_topic.topic_name)
+        own_moves = self.store.select("Reassignment", namespace)
         state = shared.state
         if views is None and state.owner is Owner.PRESENT:
             state = ClusterState(state.owner, state.paused, False)
@@ -204,7 +206,9 @@ class Passes:
         for key, body in batch.items():
             rivals = by_topic.get(reconcile_topic.topic_name(body), [])
             view = views[key.name] if views else TopicView()
-            results[key] = _timed(key, partial(self._topic, shared, state, body, view, rivals))
+            moves = topic_moves.owned_by(body["metadata"]["uid"], own_moves) if own_moves else ()
+            work = partial(self._topic, shared, state, body, view, rivals, moves)
+            results[key] = _timed(key, work)
         return results
 
     def _topic(
@@ -214,10 +218,11 @@ class Passes:
         body: Body,
         view: TopicView,
         rivals: list[Body],
+        moves: Sequence[OwnMove],
     ) -> float:
         conflict = self._older(body, rivals)
         return reconcile_topic.reconcile(
-            self.context, shared.zookeeper, body, view, state, conflict
+            self.context, shared.zookeeper, body, view, state, conflict, moves
         )
 
     def _groups(

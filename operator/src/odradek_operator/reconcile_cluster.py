@@ -68,7 +68,9 @@ def reconcile(context: Context, body: Body, conflict: str | None) -> float:
     if wanted.paused:
         told = (Condition("Paused", True, "Paused", "spec.paused is true"),)
     conditions = (*cluster.judge(wanted, view, allowed), *told)
-    apply.write_status(context, body, conditions, cluster.status_fields(meta, view), events)
+    apply.write_status(
+        context, body, conditions, cluster.status_fields(meta, wanted, view, allowed), events
+    )
     steady = conditions[0].status and not conditions[1].status
     return STEADY_SECONDS if steady else BUSY_SECONDS
 

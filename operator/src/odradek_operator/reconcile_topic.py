@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from odradek_operator import apply, observe, spec, topics
 from odradek_operator.apply import Context
 from odradek_operator.kube import KubeError
 from odradek_operator.spec import Body, Meta, TopicSpec
-from odradek_operator.topic_state import ClusterState, Plan, TopicView
+from odradek_operator.topic_state import ClusterState, OwnMove, Plan, TopicView
 from odradek_operator.zookeeper import UnreachableError, ZooKeeper
 
 log = logging.getLogger(__name__)
@@ -43,8 +43,9 @@ def reconcile(
     view: TopicView,
     cluster: ClusterState,
     conflict: str | None,
+    moves: Sequence[OwnMove] = (),
 ) -> float:
-    """Bring one topic nearer to its spec."""
+    """Bring one topic nearer to its spec. `moves` are the Reassignments that it made."""
     meta = spec.parse_meta(body)
     known = body.get("status", {}).get("incarnation")
     try:
@@ -54,7 +55,7 @@ def reconcile(
     if meta.deleting:
         plan = _plan_deletion(context, meta, wanted, view, cluster, known)
     else:
-        plan = topics.plan(meta, wanted, view, cluster, known, conflict, context.random)
+        plan = topics.plan(meta, wanted, view, cluster, known, conflict, context.random, moves)
     return _carry_out(context, zookeeper, body, plan)
 
 

@@ -106,13 +106,29 @@ class RequestDeletion:
 
 
 @dataclass(frozen=True, slots=True)
+class OwnMove:
+    """A Reassignment that a Topic made: whether it has ended, and how it stands."""
+
+    name: str
+    finished: bool
+    outcome: str
+
+
+@dataclass(frozen=True, slots=True)
+class StartMove:
+    """Create a Reassignment, unless one of this Topic has not ended."""
+
+    wanted: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class SetFinalizer:
     """Add or take away the operator's finalizer."""
 
     present: bool
 
 
-Step = CreateTopic | GrowTopic | SetConfig | RequestDeletion | SetFinalizer
+Step = CreateTopic | GrowTopic | SetConfig | RequestDeletion | StartMove | SetFinalizer
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ Steps are idempotent and conditional on the versions seen; whoever loses a race 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from random import Random
@@ -21,7 +21,7 @@ from typing import Any, Final
 from odradek import assignment
 from odradek.protocol.errors import KafkaError
 from odradek.zk.znodes import PartitionState, TopicAssignment
-from odradek_operator import drift, status
+from odradek_operator import drift, status, topic_moves
 from odradek_operator.spec import Body, Meta, TopicSpec
 from odradek_operator.status import Condition, Event
 from odradek_operator.topic_state import (
@@ -31,10 +31,12 @@ from odradek_operator.topic_state import (
     CreateTopic,
     GrowTopic,
     Owner,
+    OwnMove,
     Plan,
     RequestDeletion,
     SetConfig,
     SetFinalizer,
+    StartMove,
     Step,
     TopicView,
 )
@@ -55,10 +57,12 @@ def plan(
     known_incarnation: int | None,
     conflict: str | None,
     random: Random,
+    moves: Sequence[OwnMove] = (),
 ) -> Plan:
     """Return what a Topic that is not being deleted needs now.
 
-    `known_incarnation` is status.incarnation; `conflict` names an older resource of the same topic.
+    `known_incarnation` is status.incarnation; `conflict` names an older resource of the same topic;
+    `moves` are the Reassignments that this resource made.
     """
     shown = _fields(spec, view, known_incarnation)
     if conflict is not None:
@@ -79,7 +83,7 @@ def plan(
         return _plan_absent(spec, view, cluster, known_incarnation, shown, random)
     if spec.managed and view.incarnation != known_incarnation:
         return _plan_adoption(spec, view, view.assignment, cluster, known_incarnation, shown)
-    return _plan_existing(spec, view, view.assignment, cluster, shown)
+    return _plan_existing(meta, spec, view, view.assignment, cluster, shown, moves)
 
 
 def _before_looking(spec: TopicSpec, cluster: ClusterState) -> Plan | None:
@@ -197,11 +201,13 @@ def _plan_adoption(
 
 
 def _plan_existing(
+    meta: Meta,
     spec: TopicSpec,
     view: TopicView,
     actual: TopicAssignment,
     cluster: ClusterState,
     shown: Mapping[str, Any],
+    moves: Sequence[OwnMove],
 ) -> Plan:
     differences = drift.find(spec, view, actual)
     shown = {**shown, "drift": list(differences)}
@@ -221,13 +227,15 @@ def _plan_existing(
     if grown is not None:
         steps.append(grown)
     if steps:
-        text = ", ".join(one["field"] for one in differences if one["field"] not in _UNMENDABLE)
+        text = ", ".join(one["field"] for one in differences if one["field"] not in _MOVED)
         waiting = _waiting("Updating", f"changing {text}", shown)
         event = Event("TopicUpdated", f"changed {text}")
         return replace(waiting, steps=tuple(steps), events=(event,), again=0.2)
+    moved = _plan_moves(meta, spec, actual, cluster, shown, moves)
+    if moved is not None:
+        return moved
     if differences:
-        reason = _UNMENDABLE.get(differences[0]["field"], "PartitionsOutgrown")
-        blocked = _blocked(reason, drift.describe(differences), shown)
+        blocked = _blocked("PartitionsOutgrown", drift.describe(differences), shown)
         mended = (*blocked.conditions, _drift_condition(differences))
         return replace(blocked, conditions=mended)
     steady = STEADY_SECONDS if leaders[0].status else SOON_SECONDS
@@ -235,10 +243,37 @@ def _plan_existing(
 
 
 # Moving replicas is a Reassignment's work.
-_UNMENDABLE: Final = {
-    "replicationFactor": "ReplicationFactorChangeNotSupported",
-    "replicaAssignment": "ReplicaAssignmentChangeNotSupported",
-}
+_MOVED: Final = frozenset({"replicationFactor", "replicaAssignment"})
+
+
+def _plan_moves(
+    meta: Meta,
+    spec: TopicSpec,
+    actual: TopicAssignment,
+    cluster: ClusterState,
+    shown: Mapping[str, Any],
+    moves: Sequence[OwnMove],
+) -> Plan | None:
+    """Return what brings the replicas to where the spec has them; None: they are there."""
+    under_way = topic_moves.running(moves)
+    if under_way is not None:
+        text = f"Reassignment {under_way.name}: {under_way.outcome}"
+        reference = {**shown, "reassignmentRef": {"name": under_way.name}}
+        return _waiting("Reassigning", text, reference, again=10.0)
+    wanted = topic_moves.needed(meta, spec, actual)
+    if wanted is None:
+        return None
+    refusal = _refuse_layout(spec, cluster, spec.replication_factor or 0)
+    if refusal is not None:
+        return _blocked(*refusal, shown)
+    reference = {**shown, "reassignmentRef": {"name": wanted["metadata"]["name"]}}
+    ended = topic_moves.outcome(wanted, moves)
+    if ended is not None:
+        return _blocked("ReassignmentFailed", ended, reference)
+    text = f"Reassignment {wanted['metadata']['name']} moves the replicas"
+    waiting = _waiting("Reassigning", text, reference)
+    event = Event("ReassignmentCreated", text)
+    return replace(waiting, steps=(StartMove(wanted),), events=(event,))
 
 
 def _grow(
