@@ -239,3 +239,24 @@ def test_cluster_that_a_topic_read_first_is_still_news_when_its_event_comes() ->
     effects = context(kube, MemoryPool({"zk:2181": existing_topic()}), forget=store.drop)
     Passes(effects, store).reconcile("n", "c", {key_of(topic): topic})
     assert store.put(body)
+
+
+def test_job_of_a_cluster_in_conflict_says_so_and_one_of_a_taken_group_is_stopped() -> None:
+    task = {"sink": {"console": {}}, "volume": {"size": "1Gi"}}
+    wanted = {"clusterRef": {"name": "c"}, "topics": ["t"], "job": task, "group": "g"}
+    older = cluster(namespace="production", age=9)
+    kube = run([resource("ConsumerGroup", "g", **wanted)], [cluster(), older], existing_topic())
+    assert reason(kube, "ConsumerGroup", "g") == "ClusterConflict"
+
+    younger = resource("ConsumerGroup", "b", **wanted)
+    started = run([younger], [cluster()], group_with_offsets())
+    (pod,) = [started.get("v1", "Pod", "n", name) for name in started.names("Pod")]
+    rival = resource("ConsumerGroup", "a", age=9, **{**wanted, "job": None})
+    del rival["spec"]["job"]
+    kube = run([younger], [cluster(), rival, pod], group_with_offsets())
+    assert reason(kube, "ConsumerGroup", "b") == "ResourceConflict"
+    assert kube.names("Pod") == []
+    # Its end was wanted: once the group is free it starts at once, and nothing counts as a failure.
+    left = kube.get("odradek.io/v1alpha1", "ConsumerGroup", "n", "b")
+    again = run([left], [cluster()], group_with_offsets())
+    assert again.names("Pod") == ["b-driver"]

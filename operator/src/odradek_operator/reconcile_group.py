@@ -58,14 +58,19 @@ def reconcile(
     if meta.deleting:
         return _delete(context, zookeeper, body, meta, wanted, cluster, rival)
     if rival is not None:
+        # Noted before the driver goes: it ends on purpose, and starts anew once the group is free.
+        stopped = job.Memory("Suspended")
+        fields = {"job": job.status_fields(stopped, driver_objects.driver_name(meta.name), None)}
         taken = status.stalled("ResourceConflict", f"{rival} is older and has this group")
-        apply.write_status(context, body, taken, _remembered(body))
+        body = apply.write_status(context, body, taken, fields if wanted.job is not None else {})
+        if not cluster.paused and _remove_driver(context, meta):
+            return WAIT_SECONDS
         return OBSERVE_SECONDS
     if (wanted.deletion_policy == "Delete") != meta.has_finalizer:
         apply.set_finalizer(context, body, wanted.deletion_policy == "Delete")
         return 0.0
     if wanted.job is not None:
-        return _run(context, body, meta, wanted, wanted.job, addresses, cluster.paused)
+        return _run(context, body, meta, wanted, wanted.job, addresses, cluster)
     if not cluster.paused and _remove_driver(context, meta):
         return WAIT_SECONDS
     return _observe(context, zookeeper, body, wanted, cluster)
@@ -112,7 +117,7 @@ def _run(
     wanted: GroupSpec,
     task: JobSpec,
     addresses: Addresses | None,
-    paused: bool,
+    cluster: ClusterState,
 ) -> float:
     driver = driver_objects.driver_name(meta.name)
     pod = context.kube.get("v1", "Pod", meta.namespace, driver)
@@ -128,10 +133,13 @@ def _run(
         return OBSERVE_SECONDS
     if addresses is None and (pod is None or _hash_of(pod) != marked) and not task.suspend:
         waiting = status.progressing("WaitingForBrokers", "no broker is known")
+        if cluster.owner is not Owner.PRESENT:
+            text = f"KafkaCluster {wanted.cluster} is {cluster.owner.value}"
+            waiting = status.progressing(cluster.owner.reason, text)
         apply.write_status(context, body, waiting, _remembered(body))
         return WAIT_SECONDS
     decision = job.decide(task, pod, marked, memory, context.now())
-    if paused and decision.action is not Action.NONE:
+    if cluster.paused and decision.action is not Action.NONE:
         left = status.stalled("Paused", f"the KafkaCluster is paused; waits: {decision.message}")
         apply.write_status(context, body, (*left, _paused(True)), _remembered(body))
         return OBSERVE_SECONDS
@@ -145,7 +153,7 @@ def _run(
         return OBSERVE_SECONDS
     report = apply.fetch_report(pod) if pod is not None else None
     conditions, fields = groups.judge_job(wanted, decision, report, driver)
-    apply.write_status(context, body, (*conditions, _paused(paused)), fields, events)
+    apply.write_status(context, body, (*conditions, _paused(cluster.paused)), fields, events)
     settled = conditions[0].status or conditions[2].status
     return decision.again if settled else min(decision.again, WAIT_SECONDS)
 
