@@ -21,6 +21,15 @@ async def replicas(tmp_path: Path) -> AsyncIterator[Replicas]:
         yield built
 
 
+class Registered:
+    """The registration of a broker that is there."""
+
+    epoch = 100
+
+    async def admits_request(self) -> bool:
+        return True
+
+
 @pytest.fixture
 def broker(replicas: Replicas) -> Broker:
     """Broker 1, which is not controller and has been told nothing."""
@@ -31,7 +40,7 @@ def broker(replicas: Replicas) -> Broker:
         metadata=replicas.metadata,
         session=replicas.session,  # type: ignore[arg-type]
         controller=SimpleNamespace(active=False),  # type: ignore[arg-type]
-        registration=SimpleNamespace(epoch=100),
+        registration=Registered(),
         producer_ids=ProducerIds(replicas.session, 1),  # type: ignore[arg-type]
         groups=None,  # type: ignore[arg-type]
         metrics=BrokerMetrics(),

@@ -113,6 +113,16 @@ async def test_partition_that_is_led_elsewhere_is_told(broker: Broker, replicas:
     assert (await list_one(broker, -1)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
+async def test_leader_that_may_be_deposed_tells_its_start_and_not_its_end(
+    broker: Broker, replicas: Replicas
+) -> None:
+    await replicas.lead(isr=(1, 2), replicas=(1, 2))
+    replicas.session.deadline = 0.0
+    assert (await list_one(broker, -2)).error_code == ErrorCode.NONE
+    for timestamp in (-1, logs.START_MS):
+        assert (await list_one(broker, timestamp)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
 async def delete_before(broker: Broker, offset: int) -> tuple[int, int]:
     part = DeleteRecordsPartition(partition_index=KEY.partition, offset=offset)
     answer = await offsets.delete_records(
@@ -137,29 +147,40 @@ async def test_deleted_records_move_the_start_up_to_the_high_watermark(
     assert await delete_before(broker, -1) == (ErrorCode.NONE, 4)
 
 
+async def end_of(broker: Broker, epoch: int, current: int = -1) -> tuple[int, int, int]:
+    part = OffsetForLeaderPartition(
+        partition=KEY.partition, current_leader_epoch=current, leader_epoch=epoch
+    )
+    topic = OffsetForLeaderTopic(topic=KEY.topic, partitions=[part])
+    answer = await offsets.offset_for_leader_epoch(
+        broker, OffsetForLeaderEpochRequest(topics=[topic]), call(2)
+    )
+    one = answer.topics[0].partitions[0]
+    return one.error_code, one.leader_epoch, one.end_offset
+
+
 async def test_epoch_ends_are_those_of_the_leaders_log(broker: Broker, replicas: Replicas) -> None:
     await replicas.lead()
     await append(replicas, 3)
     await replicas.lead(epoch=4)
     await append(replicas, 2)
 
-    async def end_of(epoch: int, current: int = -1) -> tuple[int, int, int]:
-        part = OffsetForLeaderPartition(
-            partition=KEY.partition, current_leader_epoch=current, leader_epoch=epoch
-        )
-        topic = OffsetForLeaderTopic(topic=KEY.topic, partitions=[part])
-        answer = await offsets.offset_for_leader_epoch(
-            broker, OffsetForLeaderEpochRequest(topics=[topic]), call(2)
-        )
-        one = answer.topics[0].partitions[0]
-        return one.error_code, one.leader_epoch, one.end_offset
+    assert await end_of(broker, 0) == (0, 0, 3)
+    assert await end_of(broker, 2) == (0, 0, 3)
+    assert await end_of(broker, 4) == (0, 4, 5)
+    assert await end_of(broker, 9) == (0, -1, -1)
+    assert (await end_of(broker, 0, current=3))[0] == ErrorCode.FENCED_LEADER_EPOCH
+    assert (await end_of(broker, 0, current=5))[0] == ErrorCode.UNKNOWN_LEADER_EPOCH
 
-    assert await end_of(0) == (0, 0, 3)
-    assert await end_of(2) == (0, 0, 3)
-    assert await end_of(4) == (0, 4, 5)
-    assert await end_of(9) == (0, -1, -1)
-    assert (await end_of(0, current=3))[0] == ErrorCode.FENCED_LEADER_EPOCH
-    assert (await end_of(0, current=5))[0] == ErrorCode.UNKNOWN_LEADER_EPOCH
+
+async def test_epoch_that_a_successor_may_have_begun_is_not_called_unknown(
+    broker: Broker, replicas: Replicas
+) -> None:
+    await replicas.lead(isr=(1, 2), replicas=(1, 2))
+    await append(replicas, 3)
+    replicas.session.deadline = 0.0
+    assert await end_of(broker, 0) == (0, 0, 3)
+    assert (await end_of(broker, 1))[0] == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 async def init(broker: Broker) -> InitProducerIdResponse:

@@ -27,6 +27,7 @@ class FakeSession:
     """Znodes with versions; `failures` are raised, one a write, before anything is written."""
 
     deadline: float = float("inf")
+    generation: int = 0
     znodes: dict[str, tuple[bytes, int]] = field(default_factory=dict)
     failures: list[Exception] = field(default_factory=list)
     # Raised after the write took place: the answer is lost.

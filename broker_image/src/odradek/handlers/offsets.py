@@ -66,6 +66,14 @@ def _list_one(
         answer.error_code = error
         return answer
     consumer = replica_id < 0
+    if (
+        asked.timestamp != EARLIEST_TIMESTAMP
+        and partition.leads
+        and not broker.replicas.is_certain(partition)
+    ):
+        # A successor may be further: an end that falls looks like lost data.
+        answer.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return answer
     end = partition.high_watermark if consumer else partition.log.log_end_offset
     try:
         if version == 0:
@@ -147,6 +155,11 @@ def _epoch_end(broker: Broker, topic: str, asked: OffsetForLeaderPartition) -> E
     if partition is None:
         return EpochEndOffset(error_code=error, partition=asked.partition)
     epoch, end_offset = partition.log.end_offset_for_epoch(asked.leader_epoch)
+    if end_offset == UNKNOWN and not broker.replicas.is_certain(partition):
+        # An epoch that a successor began is no truncation, which is what "unknown" tells a client.
+        return EpochEndOffset(
+            error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER, partition=asked.partition
+        )
     return EpochEndOffset(partition=asked.partition, leader_epoch=epoch, end_offset=end_offset)
 
 

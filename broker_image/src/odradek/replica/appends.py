@@ -3,7 +3,7 @@ that.
 
 With acks=all an append counts once the high watermark has passed it. Before the append the in-sync
 set must have `min.insync.replicas` members (else 19, nothing is written), and after it still (else
-20). A broker that cannot be sure of its ZooKeeper session acknowledges only what another replica
+20). A broker that cannot be sure of its leadership acknowledges only what another replica
 vouches for: a follower that fetches from us takes us for the leader, whereas a set that has shrunk
 to ourselves may be out of date by now.
 """
@@ -70,10 +70,10 @@ class Appender:
     def __init__(
         self,
         hosted: HostedPartitions,
-        session_is_certain: Callable[[], bool],
+        is_certain: Callable[[Partition], bool],
     ) -> None:
         self._hosted = hosted
-        self._session_is_certain = session_is_certain
+        self._is_certain = is_certain
 
     async def append(
         self,
@@ -111,6 +111,11 @@ class Appender:
                 records, partition.leader_epoch, origin=origin
             )
         except KafkaError as refusal:
+            if refusal.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and not self._is_certain(
+                partition
+            ):
+                # What seems to be missing may be with our successor; producers take a gap as final.
+                return AppendOutcome(key, ErrorCode.NOT_LEADER_OR_FOLLOWER), None
             return AppendOutcome(key, refusal.code, message=refusal.message or None), None
         outcome = AppendOutcome(
             key,
@@ -133,7 +138,7 @@ class Appender:
     def _may_acknowledge(self, partition: Partition) -> ErrorCode:
         if not partition.has_enough_replicas(partition.log.config.min_insync_replicas):
             return ErrorCode.NOT_ENOUGH_REPLICAS
-        if not self._session_is_certain() and not partition.vouched_by_others():
+        if not self._is_certain(partition) and not partition.vouched_by_others():
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         return ErrorCode.NONE
 

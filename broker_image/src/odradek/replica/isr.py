@@ -34,6 +34,9 @@ class FollowerProgress:
     last_caught_up_ms: int = NEVER_MS
     last_fetch_ms: int = NEVER_MS
     leader_end_at_last_fetch: int = UNKNOWN_OFFSET
+    # A moment at which it surely followed us: the last fetch was sent after the answer to one that
+    # came then. A fetch alone may be older than it looks, after this process was stopped.
+    vouched_ms: int = NEVER_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,7 @@ def record_fetch(
     elif fetch_offset >= progress.leader_end_at_last_fetch >= 0:
         progress.last_caught_up_ms = max(progress.last_caught_up_ms, progress.last_fetch_ms)
     progress.leader_end_at_last_fetch = leader_end
+    progress.vouched_ms = progress.last_fetch_ms
     progress.last_fetch_ms = now_ms
     progress.end_offset = fetch_offset
     progress.start_offset = start_offset

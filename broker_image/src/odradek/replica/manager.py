@@ -68,11 +68,15 @@ class ReplicaManager:
         self._topic_configs = topic_configs
         self._clock_ms = clock_ms
         self._roles = asyncio.Lock()
+        # Two waits of a follower that finds nothing, and the time that its fetches take.
+        self._longest_fetch_pause_ms = 2 * config.replica_fetch_wait_max_ms + 500
         self._limits = LagLimits(config.replica_lag_time_max_ms, config.replica_lag_max_messages)
         self.hosted = HostedPartitions(metadata)
         self.isr_writer = IsrWriter(session, self.hosted, clock_ms)
-        self._appender = Appender(self.hosted, self._session_is_certain)
-        self._reader = Reader(self.hosted, self.isr_writer, clock_ms, logs.readers.run)
+        self._appender = Appender(self.hosted, self.is_certain)
+        self._reader = Reader(
+            self.hosted, self.isr_writer, clock_ms, logs.readers.run, self.is_certain
+        )
         self._fetchers = FetcherPool(
             lambda source: SourceFetcher(source, config, connect, self.hosted, clock_ms)
         )
@@ -92,8 +96,17 @@ class ReplicaManager:
         """How many times a reader was told that the bytes it asked for are damaged."""
         return self._reader.damaged
 
-    def _session_is_certain(self) -> bool:
-        return time.monotonic() < self._session.deadline
+    def is_certain(self, partition: Partition) -> bool:
+        """Whether nobody else can be leading what this broker leads.
+
+        Sure is a role that the controller told in the present ZooKeeper session, while that cannot
+        have ended; a broker that was stopped or cut off is not sure until it is told anew. With
+        ZooKeeper away, the whole in-sync set that goes on fetching from us says the same.
+        """
+        now_ms, session = self._clock_ms(), self._session
+        if now_ms < session.deadline * 1000 and partition.told_in_session == session.generation:
+            return True
+        return partition.is_followed(now_ms - self._longest_fetch_pause_ms)
 
     # --- data ---------------------------------------------------------------------------------
 
@@ -149,12 +162,15 @@ class ReplicaManager:
             # Whatever the epoch: the controller asks anew to learn which replicas are lost.
             return ErrorCode.KAFKA_STORAGE_ERROR
         if partition is not None and state.leader_epoch <= partition.leader_epoch:
+            if state.leader_epoch == partition.leader_epoch:
+                partition.told_in_session = self._session.generation
             return ErrorCode.STALE_CONTROLLER_EPOCH
         try:
             if partition is None:
                 partition = await self._host(key, state.is_new)
             if partition.offline:
                 return ErrorCode.KAFKA_STORAGE_ERROR
+            partition.told_in_session = self._session.generation
             self._fetchers.unfollow(key)
             if state.leader == self.config.broker_id:
                 partition.lead(state)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 NO_LEADER = -1
 NO_EPOCH = -1
+NEVER = -1
 
 
 class TopicPartition(NamedTuple):
@@ -84,6 +85,7 @@ class Partition:
         "offline",
         "reign",
         "replicas",
+        "told_in_session",
         "zk_version",
     )
 
@@ -110,6 +112,8 @@ class Partition:
         self.followers: dict[int, FollowerProgress] = {}
         self.leader_epoch_start = 0
         self.offline = False
+        # The generation of the ZooKeeper session in which the controller last told us this role.
+        self.told_in_session = NEVER
         # How often leadership was lost. Within one reign nothing is cut from the log, also over
         # several epochs.
         self.reign = 0
@@ -214,6 +218,19 @@ class Partition:
     def has_enough_replicas(self, minimum: int) -> bool:
         """Whether the confirmed in-sync set has `minimum` members (min.insync.replicas)."""
         return len(self.isr.committed) >= minimum
+
+    def is_followed(self, since_ms: int) -> bool:
+        """Whether every other in-sync replica surely followed us at `since_ms` or later.
+
+        Another leader comes from the in-sync set: as long as all of it follows us, there is none.
+        """
+        others = self.isr.maximal - {self.broker_id}
+        if not others:
+            return len(self.replicas) == 1
+        return all(
+            other in self.followers and self.followers[other].vouched_ms >= since_ms
+            for other in others
+        )
 
     def vouched_by_others(self) -> bool:
         """Whether an acknowledgement would rest on more than this broker's own word.

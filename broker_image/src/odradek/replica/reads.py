@@ -95,12 +95,14 @@ class Reader:
         isr_writer: IsrWriter,
         clock_ms: Callable[[], int],
         in_thread: _InThread,
+        is_certain: Callable[[Partition], bool],
     ) -> None:
         self._hosted = hosted
         self._isr_writer = isr_writer
         self._clock_ms = clock_ms
         self._in_thread = in_thread
         self.damaged = 0
+        self._is_certain = is_certain
 
     async def fetch(
         self, wishes: Sequence[FetchWish], replica_id: int, limits: FetchLimits
@@ -193,7 +195,10 @@ class Reader:
             result.diverging = _divergence(partition, wish)
             if result.diverging is not None:
                 return result
-        if wish.offset < start or wish.offset > log.log_end_offset:
+        if wish.offset > log.log_end_offset and partition.leads and not self._is_certain(partition):
+            # The reader may come from our successor; "out of range" sends it back to the start.
+            result.error = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        elif wish.offset < start or wish.offset > log.log_end_offset:
             result.error = ErrorCode.OFFSET_OUT_OF_RANGE
         elif wish.offset < end and (room > 0 or whole_batch):
             try:

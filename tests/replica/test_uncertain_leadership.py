@@ -1,0 +1,111 @@
+"""A leader that may have been deposed without knowing gives no answer that only a leader can give.
+
+Such a broker was stopped for longer than its session, or is cut off from ZooKeeper. What it answers
+wrongly sends consumers back to the start of a partition, or ends a producer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from odradek.log import records
+from odradek.log.batch import Origin
+from odradek.log.records import BatchOptions, Record
+from odradek.protocol.errors import ErrorCode
+from odradek.replica.reads import CONSUMER, FetchLimits, FetchResult, FetchWish
+from tests.support import logs
+from tests.support.replicas import KEY, Replicas
+
+FETCH_WAIT_MS = 500
+
+
+@pytest.fixture
+async def broker(tmp_path: Path) -> AsyncIterator[Replicas]:
+    """Leader of an empty partition that 2 and 3 follow in sync."""
+    async with Replicas(tmp_path) as replicas:
+        await replicas.lead(isr=(1, 2, 3), replicas=(1, 2, 3))
+        yield replicas
+
+
+async def fetch(broker: Replicas, offset: int, replica: int = CONSUMER) -> FetchResult:
+    limits = FetchLimits(0, 1, 1 << 20)
+    return (await broker.manager.fetch([FetchWish(KEY, offset, 1 << 20)], replica, limits))[0]
+
+
+async def follow(broker: Replicas, *followers: int) -> None:
+    """The followers ask, are answered, and ask again."""
+    for _ in range(2):
+        for follower in followers:
+            await fetch(broker, 0, follower)
+        broker.clock.now += FETCH_WAIT_MS
+
+
+def is_certain(broker: Replicas) -> bool:
+    return broker.manager.is_certain(broker.manager.partitions[KEY])
+
+
+def end_session(broker: Replicas) -> None:
+    broker.session.deadline = broker.clock.now / 1000
+
+
+async def test_position_beyond_the_log_is_out_of_range_only_to_a_leader_that_is_sure(
+    broker: Replicas,
+) -> None:
+    assert (await fetch(broker, 7)).error is ErrorCode.OFFSET_OUT_OF_RANGE
+    end_session(broker)
+    assert (await fetch(broker, 7)).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert (await fetch(broker, 0)).error is ErrorCode.NONE
+
+
+async def test_gap_in_sequences_is_final_only_from_a_leader_that_is_sure(broker: Replicas) -> None:
+    async def produce(sequence: int) -> ErrorCode:
+        options = BatchOptions(producer_id=5, producer_epoch=0, base_sequence=sequence)
+        data = records.encode([Record(0, logs.START_MS, None, b"v")], options)
+        return (await broker.manager.append([(KEY, data)], 1, 0, Origin.CLIENT))[0].error
+
+    assert await produce(0) is ErrorCode.NONE
+    assert await produce(9) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    end_session(broker)
+    assert await produce(9) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+async def test_new_session_is_no_proof_until_the_controller_has_told_the_role(
+    broker: Replicas,
+) -> None:
+    assert is_certain(broker)
+    broker.session.generation += 1
+    assert not is_certain(broker)
+    await broker.lead(isr=(1, 2, 3), replicas=(1, 2, 3))
+    assert is_certain(broker)
+
+
+async def test_whole_in_sync_set_that_goes_on_fetching_vouches_for_a_while(
+    broker: Replicas,
+) -> None:
+    end_session(broker)
+    await follow(broker, 2)
+    assert not is_certain(broker)
+    await follow(broker, 2, 3)
+    assert is_certain(broker)
+    broker.clock.now += 2 * FETCH_WAIT_MS
+    assert not is_certain(broker)
+
+
+async def test_fetches_that_waited_while_this_process_was_stopped_prove_nothing(
+    broker: Replicas,
+) -> None:
+    await follow(broker, 2, 3)
+    broker.clock.now += 60_000
+    end_session(broker)
+    for follower in (2, 3):
+        await fetch(broker, 0, follower)
+    assert not is_certain(broker)
+
+
+async def test_only_replica_is_always_sure(broker: Replicas) -> None:
+    await broker.lead(epoch=1)
+    end_session(broker)
+    assert is_certain(broker)
