@@ -40,6 +40,34 @@ async def test_broker_epoch_is_the_czxid_of_the_znode(sessions):
     assert znodes.decode_broker("/brokers/ids/1", data) == broker()()
 
 
+async def test_request_of_a_controller_that_does_not_know_of_the_restart_is_not_admitted(
+    server, chroot, sessions
+):
+    session = await sessions(timeout_ms=8000)
+    with server.client(chroot) as old:
+        old.create("/brokers/ids/1", b"{}", ephemeral=True, makepath=True)
+        mine = Registration(session, broker())
+        starting = asyncio.ensure_future(mine.start())
+        await asyncio.sleep(0.2)
+        for_the_former = asyncio.ensure_future(mine.admits_request())
+        await asyncio.sleep(0.1)
+        assert not for_the_former.done()
+    await starting
+    assert not await for_the_former
+    assert await mine.admits_request()
+
+
+async def test_request_that_overtakes_the_answer_to_the_registration_waits_and_is_admitted(
+    sessions,
+):
+    session = await sessions()
+    mine = Registration(session, broker())
+    starting = asyncio.ensure_future(mine.start())
+    await asyncio.sleep(0)  # the znode is asked for
+    assert await mine.admits_request()
+    await starting
+
+
 async def test_live_duplicate_id_refuses_to_start(sessions):
     first = Registration(await sessions(), broker(9092))
     await first.start()

@@ -27,6 +27,9 @@ class Registration(Protocol):
         former one.
         """
 
+    async def admits_request(self) -> bool:
+        """Whether a controller's request that came right now is meant for this registration."""
+
 
 @dataclass(frozen=True, slots=True)
 class Broker:

@@ -23,8 +23,14 @@ from odradek.protocol.messages.control import (
 NO_BROKER_EPOCH = -1
 
 
-def _meant_for_former_self(broker: Broker, broker_epoch: int) -> bool:
-    """Whether the request was sent to this broker before it registered anew (KIP-380)."""
+async def _meant_for_former_self(broker: Broker, broker_epoch: int) -> bool:
+    """Whether the request was sent to this broker before it registered anew (KIP-380).
+
+    Requests without a broker epoch, as Kafka sends them before 2.2, tell it by when they come: a
+    broker that has crashed may lack records that its former leaderships rest on.
+    """
+    if not await broker.registration.admits_request():
+        return True
     return broker_epoch != NO_BROKER_EPOCH and broker_epoch < broker.registration.epoch
 
 
@@ -32,7 +38,7 @@ async def leader_and_isr(
     broker: Broker, request: LeaderAndIsrRequest, call: Call
 ) -> LeaderAndIsrResponse:
     """Take leader and follower roles."""
-    if _meant_for_former_self(broker, request.broker_epoch):
+    if await _meant_for_former_self(broker, request.broker_epoch):
         return LeaderAndIsrResponse(error_code=ErrorCode.STALE_BROKER_EPOCH, partition_errors=[])
     error, errors = await broker.replicas.become_leader_or_follower(request)
     return LeaderAndIsrResponse(
@@ -50,7 +56,7 @@ async def stop_replica(
     broker: Broker, request: StopReplicaRequest, call: Call
 ) -> StopReplicaResponse:
     """Stop copying, and delete where told."""
-    if _meant_for_former_self(broker, request.broker_epoch):
+    if await _meant_for_former_self(broker, request.broker_epoch):
         return StopReplicaResponse(error_code=ErrorCode.STALE_BROKER_EPOCH, partition_errors=[])
     error, errors = await broker.replicas.stop_replicas(request)
     return StopReplicaResponse(
@@ -68,7 +74,7 @@ async def update_metadata(
     broker: Broker, request: UpdateMetadataRequest, call: Call
 ) -> UpdateMetadataResponse:
     """Take in what the controller says of the cluster."""
-    if _meant_for_former_self(broker, request.broker_epoch):
+    if await _meant_for_former_self(broker, request.broker_epoch):
         return UpdateMetadataResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
     if not broker.replicas.accept_controller(request.controller_epoch):
         return UpdateMetadataResponse(error_code=ErrorCode.STALE_CONTROLLER_EPOCH)

@@ -79,11 +79,27 @@ class Registration:
         self._session = session
         self._registration = registration
         self._expired = asyncio.Event()
+        self._registered = asyncio.Event()
+        # When the znode was asked for that is now there, on the loop's clock.
+        self._asked_at = 0.0
         self._listeners: list[Callable[[], Awaitable[None]]] = []
 
     def on_registered(self, listener: Callable[[], Awaitable[None]]) -> None:
         """Call `listener` after each registration that follows a lost session."""
         self._listeners.append(listener)
+
+    async def admits_request(self) -> bool:
+        """Whether a request of the controller that came right now is meant for this registration.
+
+        While there is none, the controller still takes this broker for its former self, with the
+        leaderships and the log that it had. What comes after the znode was asked for may be meant
+        for the new one; it waits for the answer.
+        """
+        if self.epoch != -1:
+            return True
+        came = asyncio.get_running_loop().time()
+        await self._registered.wait()
+        return came >= self._asked_at
 
     async def start(self) -> None:
         """Register for the first time."""
@@ -107,6 +123,7 @@ class Registration:
     def _note_state(self, state: SessionState) -> None:
         if state is SessionState.EXPIRED:
             self.epoch = -1
+            self._registered.clear()
             self._expired.set()
 
     async def _register(self) -> None:
@@ -117,6 +134,7 @@ class Registration:
             self._session.negotiated_timeout_ms / 1000 * LINGER_FACTOR
         )
         while True:
+            asked_at = asyncio.get_running_loop().time()
             try:
                 await self._session.create(path, data, ephemeral=True, make_parents=True)
             except NodeExistsError:
@@ -126,7 +144,8 @@ class Registration:
                 continue  # the outcome is unknown, or the znode went with its session: try again
             stat = await self._session.exists(path)
             if stat is not None and stat.owner == self._session.session_id:
-                self.epoch = stat.czxid
+                self.epoch, self._asked_at = stat.czxid, asked_at
+                self._registered.set()
                 logger.info("broker %d registered, epoch %d", registration.broker_id, self.epoch)
                 return
 
