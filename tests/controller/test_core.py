@@ -13,7 +13,7 @@ from odradek.controller.election import Available, Cause, Choice
 from odradek.controller.events import Leadership
 from odradek.controller.office import Duty, Signal
 from odradek.controller.states import IllegalTransitionError, PartitionPhase, ReplicaPhase
-from odradek.controller.step import split, step
+from odradek.controller.step import split, split_load, step
 from odradek.zk.znodes import NO_LEADER, PartitionState, TopicAssignment, TopicPartition
 from tests.controller.transcript import brokers
 
@@ -68,6 +68,36 @@ def test_lost_session_ends_every_duty_and_only_registration_begins_one():
     assert begins == [Signal.REGISTERED]
     with pytest.raises(AssertionError, match="won while idle"):
         office.move(Duty.IDLE, Signal.WON)
+
+
+# --- taking office ---
+
+
+def loaded(registered, isr):
+    """What a new controller reads of one partition, written as transaction 50."""
+    partition = TopicPartition("t", 0)
+    return events.ContextLoaded(
+        brokers=brokers(registered.split()),
+        topics={"t": TopicAssignment({0: BROKERS})},
+        leaderships={partition: Leadership(state(isr[0], *isr), 0)},
+    ), {partition: 50}
+
+
+def test_broker_that_returned_unseen_is_gone_first():
+    read, written = loaded("1@60 2@10 3@70", (1, 2))
+    first, then = split_load(read, written)
+    assert first.brokers.keys() == {2, 3}
+    assert then == events.BrokersChanged(read.brokers)
+
+
+def test_brokers_that_are_in_no_set_or_joined_it_since_are_there_from_the_start():
+    read, written = loaded("1@10 2@20 3@70", (1, 2))
+    assert split_load(read, written) == [read]
+
+
+def test_whole_cluster_that_returned_is_taken_as_it_is():
+    read, written = loaded("1@60 2@61 3@62", (1, 2, 3))
+    assert split_load(read, written) == [read]
 
 
 # --- choices ---

@@ -7,6 +7,7 @@ examined again on what stands. So every path is level-triggered and may be repea
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from odradek.controller import deletion, leaders, reassignment
@@ -62,6 +63,27 @@ def split(context: Context, brokers: Mapping[BrokerId, LiveBroker]) -> list[Brok
     if len(steady) == len(brokers):
         return [BrokersChanged(brokers)]
     return [BrokersChanged(steady), BrokersChanged(brokers)]
+
+
+def split_load(
+    loaded: ContextLoaded, written: Mapping[TopicPartition, int]
+) -> list[ContextLoaded | BrokersChanged]:
+    """Return the events for what a new controller has read; `written` is each state's mzxid.
+
+    A broker that registered after a state was written that has it in sync came back while there was
+    no controller to notice. What its machine had not flushed may be gone, so it went and came back
+    here too. Where all brokers did, none is better than the others, and they stay.
+    """
+    returned = {
+        member
+        for partition, leadership in loaded.leaderships.items()
+        for member in leadership.state.isr
+        if member in loaded.brokers and loaded.brokers[member].epoch > written[partition]
+    }
+    seen = {one: broker for one, broker in loaded.brokers.items() if one not in returned}
+    if not returned or not seen:
+        return [loaded]
+    return [replace(loaded, brokers=seen), BrokersChanged(loaded.brokers)]
 
 
 # --- taking office --------------------------------------------------------------------------------

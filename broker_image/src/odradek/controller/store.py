@@ -106,12 +106,19 @@ class Store:
         self, partitions: Iterable[TopicPartition], watch: Watch | None = None
     ) -> dict[TopicPartition, Leadership]:
         """Return the states of those of the partitions that have one."""
+        dated = await self.read_dated_states(partitions, watch)
+        return {one: leadership for one, (leadership, _) in dated.items()}
+
+    async def read_dated_states(
+        self, partitions: Iterable[TopicPartition], watch: Watch | None = None
+    ) -> dict[TopicPartition, tuple[Leadership, int]]:
+        """Return states and the zxid at which each was written."""
         paths = {znodes.state_path(one.topic, one.partition): one for one in partitions}
         found = {}
         for path, (data, stat) in (await self._session.get_all(paths, watch)).items():
             state = _decoded(znodes.decode_state, path, data)
             if state is not None:
-                found[paths[path]] = Leadership(state, stat.version)
+                found[paths[path]] = Leadership(state, stat.version), stat.mzxid
         return found
 
     async def read_deletions(self, watch: Watch) -> frozenset[str]:

@@ -17,6 +17,7 @@ from odradek.controller.claim import Office
 from odradek.controller.context import Context, Settings
 from odradek.controller.election import Cause
 from odradek.controller.events import (
+    BrokersChanged,
     ContextLoaded,
     DeletionsRequested,
     DropDeletions,
@@ -42,7 +43,7 @@ from odradek.controller.events import (
 from odradek.controller.inbox import Inbox, Reading
 from odradek.controller.outbox import Outbox
 from odradek.controller.placement import Placement
-from odradek.controller.step import split, step
+from odradek.controller.step import split, split_load, step
 from odradek.controller.store import Store
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.zk import znodes
@@ -77,7 +78,8 @@ class Term:
         # What the notices tell is read below anyway.
         await self._store.drop_notices(znodes.LOG_DIR_EVENTS_PATH)
         await self._store.drop_notices(znodes.ISR_CHANGES_PATH)
-        await self.advance(await self._load())
+        for event in await self._load():
+            await self.advance(event)
         for reading in (
             Reading.ISR_CHANGES,
             Reading.LOG_DIR_EVENTS,
@@ -103,7 +105,7 @@ class Term:
 
     # --- reading ---
 
-    async def _load(self) -> ContextLoaded:
+    async def _load(self) -> list[ContextLoaded | BrokersChanged]:
         zk = self._store
         brokers = await zk.read_brokers(self._inbox.watch(Reading.BROKERS))
         names = await zk.read_topic_names(self._inbox.watch(Reading.TOPICS))
@@ -113,13 +115,15 @@ class Term:
             for topic, assignment in topics.items()
             for number in assignment.partitions
         ]
-        return ContextLoaded(
+        states = await zk.read_dated_states(partitions)
+        loaded = ContextLoaded(
             brokers=brokers,
             topics=topics,
-            leaderships=await zk.read_states(partitions),
+            leaderships={one: leadership for one, (leadership, _) in states.items()},
             unclean=await zk.read_unclean(topics),
             deletions=await zk.read_deletions(self._inbox.watch(Reading.DELETIONS)),
         )
+        return split_load(loaded, {one: written for one, (_, written) in states.items()})
 
     async def read(self, reading: Reading) -> None:
         """Read what a watch told to have changed, and watch it again."""
