@@ -4,9 +4,10 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# Package -> program that shows that it is there. Java runs ZooKeeper, Spark and Apache Kafka, Maven
-# fetches their jars, kcat is an outside client, strace makes disks fail.
-declare -A needed=([default-jre-headless]=java [maven]=mvn [kcat]=kcat [strace]=strace)
+# Package -> program that shows that it is there. Java runs ZooKeeper, Spark, Apache Kafka and, from
+# their source, small programs of the tests; Maven fetches jars, kcat is an outside client, strace
+# makes disks fail.
+declare -A needed=([default-jdk-headless]=javac [maven]=mvn [kcat]=kcat [strace]=strace)
 
 say() { printf '%s\n' "$*" >&2; }
 

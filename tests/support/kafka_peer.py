@@ -1,4 +1,7 @@
-"""Apache Kafka 2.8.2 beside the broker: its jars, and its command-line tools as child processes."""
+"""Apache Kafka beside the broker: its jars, and its command-line tools as child processes.
+
+Kafka 2.8.2 is the peer. 0.10.2 is here for its consumers that balance through ZooKeeper.
+"""
 
 from __future__ import annotations
 
@@ -7,37 +10,66 @@ import os
 import shutil
 import subprocess
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-POM = Path(__file__).parents[1] / "peers" / "pom.xml"
-CACHE = Path.home() / ".cache" / "odradek" / "peers" / "kafka-2.8.2"
-NEEDED = ("kafka_2.13-2.8.2", "kafka-tools-2.8.2", "kafka-clients-2.8.2", "slf4j-log4j12")
+POMS = Path(__file__).parents[1] / "peers"
+CACHE = Path.home() / ".cache" / "odradek" / "peers"
 # A JVM that is done within seconds gains nothing from the optimizing compiler.
 JAVA = ("java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
 LIMIT_SECONDS = 120
 
 
-def classpath() -> str:
-    """Class path of Kafka 2.8.2, fetched with Maven once and kept in the cache."""
-    CACHE.mkdir(parents=True, exist_ok=True)
-    lib = CACHE / "lib"
-    with (CACHE / ".lock").open("w") as lock:
+@dataclass(frozen=True, slots=True)
+class Release:
+    """A release of Kafka: its pom among the tests, and jars that show it was fetched wholly."""
+
+    version: str
+    pom: str
+    needed: tuple[str, ...]
+
+
+CURRENT = Release(
+    "2.8.2",
+    "pom.xml",
+    ("kafka_2.13-2.8.2", "kafka-tools-2.8.2", "kafka-clients-2.8.2", "slf4j-log4j12"),
+)
+OLD = Release(
+    "0.10.2.2",
+    "pom-0.10.2.xml",
+    ("kafka_2.12-0.10.2.2", "kafka-clients-0.10.2.2", "zkclient", "slf4j-log4j12"),
+)
+
+
+def clients(version: str) -> Release:
+    """The Java clients of a release without the rest of it."""
+    needed = (f"kafka-clients-{version}", "zstd-jni", "slf4j-nop")
+    return Release(f"clients-{version}", "pom-clients.xml", needed)
+
+
+def classpath(release: Release = CURRENT) -> str:
+    """Class path of a release, fetched with Maven once and kept in the cache."""
+    cache = CACHE / f"kafka-{release.version}"
+    cache.mkdir(parents=True, exist_ok=True)
+    lib = cache / "lib"
+    with (cache / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not lib.is_dir():
-            _fetch(lib)
-    missing = [name for name in NEEDED if not list(lib.glob(f"{name}*.jar"))]
+            _fetch(release, lib)
+    missing = [name for name in release.needed if not list(lib.glob(f"{name}*.jar"))]
     if missing:
         raise FileNotFoundError(f"{lib} lacks {missing}: remove the folder to fetch it again")
     return f"{lib}/*"
 
 
-def _fetch(lib: Path) -> None:
+def _fetch(release: Release, lib: Path) -> None:
     partly = lib.with_name("partly")
     shutil.rmtree(partly, ignore_errors=True)
     subprocess.run(
         [
-            *("mvn", "--quiet", "--batch-mode", f"--file={POM}"),
+            *("mvn", "--quiet", "--batch-mode", f"--file={POMS / release.pom}"),
             *("dependency:copy-dependencies", f"-DoutputDirectory={partly}"),
+            f"-Dkafka.version={release.version.removeprefix('clients-')}",
         ],
         check=True,
     )
@@ -47,10 +79,16 @@ def _fetch(lib: Path) -> None:
 class Tools:
     """Runs Kafka's tools. `directory` takes the files they read: properties, JSON, log4j."""
 
-    def __init__(self, directory: Path, heap: str = "256m", log_level: str = "WARN") -> None:
+    def __init__(
+        self,
+        directory: Path,
+        heap: str = "256m",
+        log_level: str = "WARN",
+        release: Release = CURRENT,
+    ) -> None:
         self.directory = directory
         self._heap = heap
-        self._classpath = classpath()
+        self._classpath = classpath(release)
         self._log4j = self.file(
             "log4j.properties",
             f"log4j.rootLogger={log_level}, stderr\n"

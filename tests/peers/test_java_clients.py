@@ -1,0 +1,46 @@
+"""Kafka's Java clients, the releases that applications are built with (P1-P3, G2, O)."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.support import kafka_peer
+from tests.support.broker import Cluster
+
+PROGRAM = Path(__file__).with_name("JavaClient.java")
+SCENARIOS = [
+    "cluster",
+    "topics",
+    "configs",
+    *(f"records {codec}" for codec in ("none", "gzip", "snappy", "lz4", "zstd")),
+    "records without idempotence",
+    "acks 0",
+    "delete records",
+    "group eager",
+    "group cooperative",
+    "group offsets",
+    "log dirs",
+    "delete topics",
+]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("version", ["2.8.2", "3.9.1", "4.1.0"])
+def test_java_client_does_all_that_applications_do(cluster: Cluster, version: str) -> None:
+    classpath = kafka_peer.classpath(kafka_peer.clients(version))
+    prefix = f"java-{version.replace('.', '-')}"
+    done = subprocess.run(
+        [
+            *(*kafka_peer.JAVA, "-Xmx256m", "-cp", classpath, str(PROGRAM)),
+            *(cluster.bootstrap, str(len(cluster.brokers)), prefix),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.stdout.splitlines() == SCENARIOS, done.stderr[-4000:]
+    assert done.returncode == 0
