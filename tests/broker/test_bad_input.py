@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import socket
 import struct
-import zlib
 
 import pytest
 
-from odradek.log import records
+from odradek.log import legacy, records
+from odradek.log.records import Record
 from odradek.protocol import codec, headers
 from odradek.protocol.api import APIS, ApiKey
 from odradek.protocol.errors import ErrorCode
@@ -175,14 +175,6 @@ def batch(value: bytes = b"v", **options: object) -> bytes:
     return records.make([(b"k", value)], 1_700_000_000_000, records.BatchOptions(**options))
 
 
-def legacy_message(magic: int) -> bytes:
-    """One message of the old formats, as producers before 0.11 send it."""
-    body = bytes([magic, 0]) + (b"\0" * 8 if magic == 1 else b"")
-    body += struct.pack(">i", -1) + struct.pack(">i", 1) + b"v"
-    checked = struct.pack(">I", zlib.crc32(body)) + body
-    return struct.pack(">qi", 0, len(checked)) + checked
-
-
 @pytest.mark.parametrize("acks", [2, -2, 100])
 def test_impossible_acks_are_refused(cluster: Cluster, acks: int) -> None:
     assert produced(cluster, batch(), acks=acks) == ErrorCode.INVALID_REQUIRED_ACKS
@@ -209,15 +201,9 @@ def test_two_batches_are_an_invalid_record(cluster: Cluster) -> None:
 def test_old_message_format_is_an_invalid_record_since_version_3(
     cluster: Cluster, magic: int
 ) -> None:
-    assert produced(cluster, legacy_message(magic), 8) == ErrorCode.INVALID_RECORD
-
-
-@pytest.mark.parametrize("version", [0, 1, 2])
-def test_old_message_format_is_refused_for_good_before_version_3(
-    cluster: Cluster, version: int
-) -> None:
-    refused = produced(cluster, legacy_message(min(version, 1)), version)
-    assert refused == ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
+    data = legacy.encode([Record(0, 1_700_000_000_000, b"k", b"v")], magic, 0)
+    assert produced(cluster, data, 8) == ErrorCode.INVALID_RECORD
+    assert produced(cluster, data, 3) == ErrorCode.CORRUPT_MESSAGE
 
 
 def test_zstd_is_refused_below_version_7(cluster: Cluster) -> None:
@@ -328,15 +314,6 @@ def fetched(cluster: Cluster, version: int, **session: int) -> object:
 def test_unknown_fetch_session_is_told(cluster: Cluster) -> None:
     found = fetched(cluster, 11, session_id=1234, session_epoch=3)
     assert found.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-
-
-@pytest.mark.parametrize("version", [0, 3])
-def test_versions_that_cannot_carry_the_stored_format_are_told_so(
-    cluster: Cluster, version: int
-) -> None:
-    produce_all(cluster.bootstrap, TOPIC, [b"x"])
-    one = fetched(cluster, version).responses[0].partition_responses[0]
-    assert one.error_code == ErrorCode.UNSUPPORTED_VERSION
 
 
 @pytest.mark.parametrize("version", [4, 7, 11, 12])

@@ -2,13 +2,17 @@
 
 Fetch sessions (KIP-227) are not kept: a client that asks for one is answered with session id 0 and
 stays sessionless, which the protocol allows; one that claims a session gets error 70. Versions
-before 4 cannot carry magic-2 batches; see `_refusal` for when that is an error.
+before 4 cannot carry magic-2 batches: for them the pieces are read and converted, in threads.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
+
 from odradek.handlers.context import Broker, Call
-from odradek.protocol.errors import ErrorCode
+from odradek.log import conversion
+from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.fetch import (
     EpochEndOffset,
     FetchablePartitionResponse,
@@ -16,9 +20,12 @@ from odradek.protocol.messages.fetch import (
     FetchRequest,
     FetchResponse,
 )
+from odradek.protocol.regions import Records, part_length
+from odradek.replica import reads
 from odradek.replica.partition import TopicPartition
 from odradek.replica.reads import FetchLimits, FetchResult, FetchWish
 
+FIRST_WITH_MAGIC_1 = 2
 FIRST_WITH_MAGIC_2 = 4
 FIRST_WITH_HARD_LIMIT_LIFTED = 3
 FIRST_WITH_ZSTD = 10
@@ -52,34 +59,86 @@ async def fetch(broker: Broker, request: FetchRequest, call: Call) -> FetchRespo
     )
     results = await broker.replicas.fetch(wishes, request.replica_id, limits)
     if call.version < FIRST_WITH_ZSTD:
-        _refuse_what_old_clients_cannot_read(broker, call.version, results)
-    return _response(broker, request, results)
+        _refuse_zstd(broker, results)
+    try:
+        records: list[Records] = [
+            b"" if result.region is None else result.region for result in results
+        ]
+        if call.version < FIRST_WITH_MAGIC_2:
+            left = limits.max_bytes
+            for number, (wish, result) in enumerate(zip(wishes, results, strict=True)):
+                records[number] = await _for_old_client(
+                    broker, wish, result, request.replica_id, call.version, left
+                )
+                left = max(0, left - part_length(records[number]))
+    except BaseException:
+        reads.release(results)
+        raise
+    return _response(broker, request, results, records)
 
 
-def _refuse_what_old_clients_cannot_read(
-    broker: Broker, version: int, results: list[FetchResult]
-) -> None:
+def _refuse_zstd(broker: Broker, results: Sequence[FetchResult]) -> None:
     for result in results:
-        if result.region is None:
-            continue
-        error = _refusal(broker, version, result.key)
-        if error is not ErrorCode.NONE:
-            result.region.close()
-            result.region = None
-            result.error = error
+        partition = broker.replicas.partitions.get(result.key)
+        if (
+            result.region is not None
+            and partition is not None
+            and partition.log.config.compression_type == "zstd"
+        ):
+            _refuse(result, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
 
 
-def _refusal(broker: Broker, version: int, key: TopicPartition) -> ErrorCode:
-    if version < FIRST_WITH_MAGIC_2:
-        return ErrorCode.UNSUPPORTED_VERSION
-    partition = broker.replicas.partitions.get(key)
-    if partition is not None and partition.log.config.compression_type == "zstd":
-        return ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
-    return ErrorCode.NONE
+def _refuse(result: FetchResult, error: ErrorCode) -> None:
+    reads.release([result])
+    result.error = error
 
 
-def _response(broker: Broker, request: FetchRequest, results: list[FetchResult]) -> FetchResponse:
-    remaining = iter(results)
+async def _for_old_client(
+    broker: Broker,
+    wish: FetchWish,
+    result: FetchResult,
+    replica_id: int,
+    version: int,
+    left: int,
+) -> Records:
+    """What a result holds, in a format that the version knows; the region itself if it is.
+
+    `left` is what the answer may still grow by, in bytes.
+    """
+    region, partition = result.region, broker.replicas.partitions.get(result.key)
+    if region is None or partition is None:
+        return b""
+    magic = int(version >= FIRST_WITH_MAGIC_1)
+    log = partition.log
+    try:
+        if not await asyncio.to_thread(conversion.needs_conversion, region, magic):
+            return region
+        if replica_id < 0 and not log.config.message_downconversion_enable:
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "message.downconversion.enable=false")
+        upto = None if replica_id >= 0 else result.high_watermark
+        converted = await asyncio.to_thread(
+            conversion.read_as_message_set,
+            log,
+            region,
+            wish.offset,
+            upto,
+            magic,
+            min(wish.max_bytes, left),
+        )
+    except KafkaError as refusal:
+        _refuse(result, refusal.code)
+        return b""
+    reads.release([result])
+    return converted
+
+
+def _response(
+    broker: Broker,
+    request: FetchRequest,
+    results: Sequence[FetchResult],
+    records: Sequence[Records],
+) -> FetchResponse:
+    remaining = zip(results, records, strict=True)
     bytes_out = (
         broker.metrics.bytes_out if request.replica_id < 0 else broker.metrics.bytes_replicated
     )
@@ -87,15 +146,18 @@ def _response(broker: Broker, request: FetchRequest, results: list[FetchResult])
     for topic in request.topics:
         answers: list[FetchablePartitionResponse] = []
         for _ in topic.partitions:
-            result = next(remaining)
-            if result.region is not None:
-                bytes_out(result.key.topic, result.region.length)
-            answers.append(_partition_response(result, request.isolation_level))
+            result, found = next(remaining)
+            length = part_length(found)
+            if length:
+                bytes_out(result.key.topic, length)
+            answers.append(_partition_response(result, found, request.isolation_level))
         topics.append(FetchableTopicResponse(topic=topic.topic, partition_responses=answers))
     return FetchResponse(responses=topics)
 
 
-def _partition_response(result: FetchResult, isolation_level: int) -> FetchablePartitionResponse:
+def _partition_response(
+    result: FetchResult, found: Records, isolation_level: int
+) -> FetchablePartitionResponse:
     answer = FetchablePartitionResponse(
         partition=result.key.partition,
         error_code=result.error,
@@ -105,7 +167,7 @@ def _partition_response(result: FetchResult, isolation_level: int) -> FetchableP
         log_start_offset=result.log_start_offset,
         # Null says that nobody asked, empty that nothing was aborted.
         aborted_transactions=[] if isolation_level == READ_COMMITTED else None,
-        record_set=result.region if result.region is not None else b"",
+        record_set=found,
     )
     if result.diverging is not None:
         epoch, end_offset = result.diverging

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from odradek.handlers.context import Broker, Call
 from odradek.log.log import Log
+from odradek.log.reading import wall_clock_ms
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.offsets import (
     DeleteRecordsPartition,
@@ -109,23 +110,25 @@ def _offsets_before(log: Log, timestamp: int, end: int, most: int) -> list[int]:
 
     The end of the log counts as one more start, written now (Kafka's legacyFetchOffsetsBefore).
     """
-    segments = log.segments
     if timestamp == EARLIEST_TIMESTAMP:
         return [log.log_start_offset][:most]
+    latest = timestamp == LATEST_TIMESTAMP
     offsets = [
         max(segment.base_offset, log.log_start_offset)
-        for segment in segments
-        if segment.base_offset < end
-        and (timestamp == LATEST_TIMESTAMP or segment.newest_or_modified_ms() <= timestamp)
+        for segment in log.segments
+        if segment.base_offset < end and (latest or segment.newest_or_modified_ms() <= timestamp)
     ]
-    if timestamp == LATEST_TIMESTAMP:
+    if latest or wall_clock_ms() <= timestamp:
         offsets.append(end)
-    return offsets[::-1][:most]
+    return offsets[::-1][: max(most, 0)]
 
 
 def _by_timestamp(
     partition: Partition, timestamp: int, end: int, answer: ListOffsetsPartitionResponse
 ) -> None:
+    if partition.log.config.message_magic < 1:
+        # Nothing that is written now has a time.
+        raise KafkaError(ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT)
     found = partition.log.offset_for_timestamp(timestamp)
     if found is not None and found.offset < end:
         answer.timestamp = found.timestamp

@@ -1,11 +1,19 @@
-"""Produce: records into logs. Only batch headers are looked at; see `odradek.replica.appends`."""
+"""Produce: records into logs. Only batch headers are looked at; see `odradek.replica.appends`.
+
+Versions before 3 carry the message formats before 0.11, which become a batch before anything else
+happens; see `odradek.log.conversion`.
+"""
 
 from __future__ import annotations
 
+import asyncio
+
 from odradek.handlers.context import Broker, Call
+from odradek.log import batch, compression, conversion
 from odradek.log.batch import Origin
+from odradek.log.reading import wall_clock_ms
 from odradek.net.frame import ProtocolViolation
-from odradek.protocol.errors import ErrorCode
+from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.produce import (
     PartitionProduceResponse,
     ProduceRequest,
@@ -20,10 +28,8 @@ VALID_ACKS = (-1, 0, 1)
 FIRST_WITH_MAGIC_2 = 3
 FIRST_WITH_ZSTD = 7
 FIRST_WITH_INVALID_RECORD = 8
-_MAGIC_AT = 16
+_SHORTEST_MESSAGE = 26
 _CODEC_AT = 22
-_CODEC_MASK = 0x07
-_ZSTD = 4
 
 
 async def produce(broker: Broker, request: ProduceRequest, call: Call) -> ProduceResponse | None:
@@ -65,11 +71,12 @@ async def _append_for_old_client(
 ) -> list[AppendOutcome]:
     """Append what an old request may hold, and speak in the codes that its sender knows."""
     refused: dict[int, AppendOutcome] = {}
+    sound: list[tuple[TopicPartition, Buffer]] = []
     for number, (key, records) in enumerate(entries):
-        error = _refusal_of_records(records, version)
-        if error is not ErrorCode.NONE:
-            refused[number] = AppendOutcome(key, error)
-    sound = [entry for number, entry in enumerate(entries) if number not in refused]
+        try:
+            sound.append((key, await _as_batch(broker, key, records, version)))
+        except KafkaError as refusal:
+            refused[number] = AppendOutcome(key, refusal.code)
     appended = iter(
         await broker.replicas.append(sound, request.acks, request.timeout_ms, Origin.CLIENT)
     )
@@ -81,19 +88,23 @@ async def _append_for_old_client(
     return outcomes
 
 
-def _refusal_of_records(records: Buffer, version: int) -> ErrorCode:
-    if len(records) <= _CODEC_AT:
-        return ErrorCode.CORRUPT_MESSAGE
-    if records[_MAGIC_AT] < 2:
-        # Final for the client, which would send a corrupt message again and again.
-        return (
-            ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
-            if version < FIRST_WITH_MAGIC_2
-            else ErrorCode.CORRUPT_MESSAGE
-        )
-    if version < FIRST_WITH_ZSTD and records[_CODEC_AT] & _CODEC_MASK == _ZSTD:
-        return ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
-    return ErrorCode.NONE
+async def _as_batch(broker: Broker, key: TopicPartition, records: Buffer, version: int) -> Buffer:
+    """What an old request holds for a partition, as the batch to append. Raises KafkaError."""
+    if len(records) < _SHORTEST_MESSAGE:
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{len(records)} bytes are no message")
+    if records[batch.MAGIC_POSITION] >= 2:
+        if version < FIRST_WITH_ZSTD and records[_CODEC_AT] & batch.CODEC_MASK == compression.ZSTD:
+            raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd before version 7")
+        return records
+    if version >= FIRST_WITH_MAGIC_2:
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "an old message format since version 3")
+    partition = broker.replicas.partitions.get(key)
+    if partition is None:
+        return records  # the append says why
+    # It takes microseconds a record, and a small wrapper may hold very many.
+    return await asyncio.to_thread(
+        conversion.to_batch, records, partition.log.config, wall_clock_ms()
+    )
 
 
 def _refusal(request: ProduceRequest) -> ErrorCode:

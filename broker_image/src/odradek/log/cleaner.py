@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from odradek.log import batch_file, records
+from odradek.log import batch_file, contents
 from odradek.log.batch import CorruptBatchError, Header
 from odradek.log.files import Buffer, remove_if_there
 from odradek.log.log import Log
@@ -124,7 +124,7 @@ def _newest_offsets(
             if header.last_offset < dirty.start:
                 continue
             if not header.is_control and header.record_count > 0:
-                found = records.decode(data)
+                found = contents.decode(data)
                 if newest and len(newest) + len(found) > max_keys:
                     return newest, reached
                 newest.update((one.key, one.offset) for one in found if one.key is not None)
@@ -212,9 +212,9 @@ def _filter(
     keep_tombstones: bool,
 ) -> tuple[Buffer | None, Header]:
     """The batch without superseded records: unchanged, smaller, emptied, or None."""
-    if header.is_control or header.base_offset >= end or header.magic != 2:
+    if header.is_control or header.base_offset >= end:
         return bytes(data), header
-    found = records.decode(data) if header.record_count > 0 else []
+    found = contents.decode(data) if header.record_count > 0 else []
     kept = [
         record
         for record in found
@@ -226,7 +226,7 @@ def _filter(
         return bytes(data), header
     if not kept and not _is_newest_of_its_producer(log, header):
         return None, header
-    return records.rebuild(header, kept)
+    return contents.rebuild(header, kept)
 
 
 def _is_newest_of_its_producer(log: Log, header: Header) -> bool:

@@ -1,5 +1,7 @@
 """The few places where an append or a lookup has to look past a batch's header."""
 
+from collections.abc import Sequence
+
 from odradek.log import batch, compression, legacy, records
 from odradek.log.batch import CorruptBatchError, Header
 from odradek.log.records import Record
@@ -15,9 +17,13 @@ def decode(data: View, position: int = 0) -> list[Record]:
     return records.decode(data, position)
 
 
-def first_offset(header: Header, data: View) -> int:
-    """Offset of the first record of a batch of any format. Raises CorruptBatchError."""
-    return header.base_offset if header.magic == 2 else legacy.first_offset(data, header)
+def rebuild(header: Header, kept: Sequence[Record]) -> tuple[bytes, Header]:
+    """The batch of `header`, in its own format, with only `kept` of its records, and its new
+    header.
+    """
+    if header.magic == 2:
+        return records.rebuild(header, kept)
+    return legacy.rebuild(header, kept)
 
 
 def check_keys(data: View) -> None:

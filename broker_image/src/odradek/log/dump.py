@@ -11,10 +11,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import click
 
-from odradek.log import batch, checkpoints, compression, producers, records
+from odradek.log import batch_file, checkpoints, compression, contents, producers
 from odradek.log.batch import CorruptBatchError, Header
 from odradek.log.epochs import FILE_NAME as EPOCHS
 from odradek.log.index import OffsetIndex, TimeIndex
@@ -35,9 +36,9 @@ def commands() -> None:
 @click.option("--records", "with_records", is_flag=True, help="Show every record of every batch.")
 def dump(path: Path, with_records: bool) -> None:
     """Print what is in PATH, a file of a segment or a partition folder."""
-    for file in _files(path):
+    for file in files(path):
         click.echo(f"{file.name}:")
-        with _readable(file):
+        with readable(file):
             if file.suffix == LOG_SUFFIX:
                 _dump_log(file, with_records)
             elif file.suffix == producers.SNAPSHOT_SUFFIX:
@@ -54,18 +55,18 @@ def dump(path: Path, with_records: bool) -> None:
 @click.argument("path", type=click.Path(path_type=Path))
 def verify(path: Path) -> None:
     """Check checksums, offsets and indexes of PATH; exit with 1 if something is wrong."""
-    problems = 0
-    for file in _files(path):
-        with _readable(file):
-            for problem in _problems(file):
-                problems += 1
+    found = 0
+    for file in files(path):
+        with readable(file):
+            for problem in problems(file):
+                found += 1
                 click.echo(f"{file.name}: {problem}")
-    if problems:
+    if found:
         sys.exit(1)
     click.echo("sound")
 
 
-class _readable:  # noqa: N801 (used as a statement)
+class readable:  # noqa: N801 (used as a statement)
     """Turn an unreadable file into one line and exit status 2, damage into status 1."""
 
     def __init__(self, file: Path) -> None:
@@ -76,61 +77,52 @@ class _readable:  # noqa: N801 (used as a statement)
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
-            _fail(f"cannot read {self.file}: {error.strerror}", 2)
+            fail(f"cannot read {self.file}: {error.strerror}", 2)
         if isinstance(
             error,
             CorruptBatchError | producers.CorruptSnapshotError | checkpoints.CorruptCheckpointError,
         ):
-            _fail(f"{self.file.name}: {error}", 1)
+            fail(f"{self.file.name}: {error}", 1)
 
 
-def _fail(message: str, status: int) -> None:
+def fail(message: str, status: int) -> NoReturn:
+    """End the process with one line on stderr."""
     click.echo(f"odradek: {message}", err=True)
     sys.exit(status)
 
 
-def _files(path: Path) -> list[Path]:
+def files(path: Path) -> list[Path]:
     """The files to look at, in order of offset. Ends the process for a path that has none."""
     if path.is_dir():
         found = sorted(
             file for file in path.iterdir() if file.suffix in _KNOWN or file.name == EPOCHS
         )
         if not found:
-            _fail(f"{path} holds no segments", 2)
+            fail(f"{path} holds no segments", 2)
         return found
     if not path.exists():
-        _fail(f"{path} does not exist", 2)
+        fail(f"{path} does not exist", 2)
     stem_known = path.suffix in _KNOWN and path.stem.isdecimal()
     if not (stem_known or path.name == EPOCHS):
-        _fail(f"{path} is not a segment file", 2)
+        fail(f"{path} is not a segment file", 2)
     return [path]
 
 
-def _batches(file: Path) -> Iterator[tuple[int, Header, bytes]]:
+def _batches(file: Path) -> Iterator[tuple[int, Header, memoryview]]:
     """Each batch of a log file with its position and bytes, checksum checked.
 
     Raises CorruptBatchError, also for a last batch that is cut off.
     """
     size = file.stat().st_size
-    with file.open("rb") as source, _progress(file, size) as advance:
+    with file.open("rb") as source, progress(file, size) as advance:
         position = 0
-        while position < size:
-            source.seek(position)
-            head = source.read(batch.HEADER_SIZE)
-            try:
-                header = batch.parse(head)
-                data = head + source.read(max(0, header.size - len(head)))
-                if len(data) < header.size:
-                    raise CorruptBatchError(0, f"batch of {header.size} bytes cut off")
-                batch.check_crc(data, 0, header)
-            except CorruptBatchError as error:
-                raise CorruptBatchError(position, error.reason) from None
+        for data, header in batch_file.whole_batches(source.fileno(), size):
             yield position, header, data
             position += header.size
             advance(header.size)
 
 
-class _progress:  # noqa: N801 (used as a statement)
+class progress:  # noqa: N801 (used as a statement)
     """A progress bar on stderr for big files on a terminal; yields a function that advances it."""
 
     def __init__(self, file: Path, size: int) -> None:
@@ -168,15 +160,19 @@ def _dump_log(file: Path, with_records: bool) -> None:
             if present
         ]
         codec = compression.NAMES[header.codec] if header.codec < 5 else str(header.codec)
+        first, count = header.base_offset, header.record_count
+        found = contents.decode(data) if with_records or header.magic < 2 else []
+        if header.magic < 2:  # a wrapper's header does not tell
+            first, count = found[0].offset, len(found)
         click.echo(
-            f"  offsets {header.base_offset}..{header.last_offset} position {position} size "
-            f"{header.size} records {header.record_count} epoch {header.leader_epoch} magic "
+            f"  offsets {first}..{header.last_offset} position {position} size "
+            f"{header.size} records {count} epoch {header.leader_epoch} magic "
             f"{header.magic} codec {codec} newest {header.max_timestamp} producer "
             f"{header.producer_id}/{header.producer_epoch} sequence {header.base_sequence}"
             + "".join(f" {flag}" for flag in flags)
         )
-        if with_records and header.magic == 2:
-            for record in records.decode(data):
+        if with_records:
+            for record in found:
                 click.echo(
                     f"    {record.offset} {record.timestamp} key {record.key!r} value "
                     f"{record.value!r}"
@@ -209,7 +205,8 @@ def _describe(file: Path, first: int, second: int) -> str:
     return f"timestamp {first} offset {base + second}"
 
 
-def _problems(file: Path) -> Iterator[str]:
+def problems(file: Path) -> Iterator[str]:
+    """What is wrong with a file, line by line."""
     if file.suffix == LOG_SUFFIX:
         yield from _log_problems(file)
     elif file.suffix == producers.SNAPSHOT_SUFFIX:
@@ -230,10 +227,9 @@ def _log_problems(file: Path) -> Iterator[str]:
     expected = int(file.stem)
     try:
         for position, header, data in _batches(file):
-            if header.base_offset < expected and header.magic == 2:
+            if header.base_offset < expected:
                 yield f"offset {header.base_offset} at byte {position}, below {expected}"
-            if header.magic == 2:
-                records.decode(data)
+            contents.decode(data)
             expected = header.last_offset + 1
     except CorruptBatchError as error:
         yield str(error)

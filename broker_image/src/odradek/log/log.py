@@ -17,13 +17,16 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from odradek.config import TopicConfig
-from odradek.log import batch, contents, files, incoming, retention
+from odradek.log import batch, contents, conversion, files, incoming, retention
 from odradek.log.batch import Header, Origin
+from odradek.log.conversion import OldFormat
 from odradek.log.files import Buffer, FileRetiredError
 from odradek.log.incoming import Batches
+from odradek.log.index import MAX_RELATIVE_OFFSET
 from odradek.log.producers import snapshot_path
 from odradek.log.reading import Surroundings
 from odradek.log.segments import SegmentedLog
+from odradek.properties import LONG_MAX
 from odradek.protocol.errors import ErrorCode, KafkaError
 
 
@@ -87,27 +90,37 @@ class Log(SegmentedLog):
         config = self.config
         header = batch.validate(data, origin, config.max_message_bytes)
         now_ms = self._surroundings.now_ms()
-        batch.check_timestamps(header, now_ms, config.message_timestamp_difference_max_ms)
+        stamped = config.message_timestamp_type == "LogAppendTime"
+        difference_ms = LONG_MAX if stamped else config.message_timestamp_difference_max_ms
+        batch.check_timestamps(header, now_ms, difference_ms)
         if origin is Origin.CLIENT and "compact" in config.cleanup_policy:
             contents.check_keys(data)
         if config.compression_type != "producer":
             header, data = contents.recompress(header, data, config.compression_type)
         size = header.length + batch.LOG_OVERHEAD
-        if size > config.segment_bytes:
-            raise KafkaError(
-                ErrorCode.RECORD_LIST_TOO_LARGE,
-                f"batch of {size} bytes is over segment.bytes={config.segment_bytes}",
-            )
-        append_time_ms = now_ms if config.message_timestamp_type == "LogAppendTime" else None
+        self._check_fits_segment(size)
+        append_time_ms = now_ms if stamped else None
+        old = None
+        if config.message_magic < 2:
+            old = conversion.for_old_topic(header, data, config.message_magic)
         with self._append_lock:
             if self.failure is not None:
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(self.failure))
             try:
+                if old is not None:
+                    return self._append_old_format(old, now_ms, append_time_ms)
                 return self._append_checked(
                     data, header, size, leader_epoch, origin, now_ms, append_time_ms
                 )
             except OSError as error:
                 raise self._storage_error(error) from error
+
+    def _check_fits_segment(self, size: int) -> None:
+        if size > self.config.segment_bytes:
+            raise KafkaError(
+                ErrorCode.RECORD_LIST_TOO_LARGE,
+                f"{size} bytes are over segment.bytes={self.config.segment_bytes}",
+            )
 
     def _append_checked(
         self,
@@ -138,6 +151,27 @@ class Log(SegmentedLog):
             size,
             False,
         )
+
+    def _append_old_format(
+        self, old: OldFormat, now_ms: int, append_time_ms: int | None
+    ) -> AppendInfo:
+        """As `_append_checked`, for a topic whose message.format.version is below 0.11."""
+        base = self.log_end_offset
+        data = old.message_set(base, append_time_ms)
+        batches = list(batch.scan(data))
+        largest = max(header.size for _, header in batches)
+        if largest > self.config.max_message_bytes:
+            raise KafkaError(
+                ErrorCode.MESSAGE_TOO_LARGE,
+                f"message of {largest} bytes is over max.message.bytes="
+                f"{self.config.max_message_bytes}",
+            )
+        self._check_fits_segment(len(data))
+        last = batches[-1][1].last_offset
+        newest = max(header.max_timestamp for _, header in batches)
+        self._write((data,), batches, len(data), last, newest, now_ms)
+        time_ms = -1 if append_time_ms is None else append_time_ms
+        return AppendInfo(base, last, time_ms, self.log_start_offset, len(data), False)
 
     def append_as_follower(self, data: Buffer) -> AppendInfo:
         """Write batches exactly as the leader sent them; a cut-off last one is left out.
@@ -204,7 +238,7 @@ class Log(SegmentedLog):
                 segment.has_full_index,
             )
         ) or not segment.accepts(last_offset):
-            self.roll(batches[0][1].base_offset)
+            self.roll(_lowest_offset(batches[0][1]))
             segment = self._segments[-1]
         segment.append(buffers, size, batches)
         with self._state_lock:
@@ -316,3 +350,11 @@ class Log(SegmentedLog):
         self.closed = True
         for segment in self.segments:
             segment.retire()
+
+
+def _lowest_offset(header: Header) -> int:
+    """Where a segment may begin whose first batch this is.
+
+    The older formats tell the last offset only: then as low as the indexes reach, as in Kafka.
+    """
+    return header.base_offset if header.magic == 2 else header.last_offset - MAX_RELATIVE_OFFSET
