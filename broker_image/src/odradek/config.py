@@ -25,6 +25,7 @@ from odradek.properties import (
     non_empty,
     one_of,
     scaled,
+    throttled_replicas,
     words,
 )
 
@@ -141,6 +142,16 @@ class BrokerConfig:
     replica_fetch_min_bytes: int = key("replica.fetch.min.bytes", 1, integer(0, INT_MAX))
     replica_fetch_backoff_ms: int = key("replica.fetch.backoff.ms", 1000, integer(0, INT_MAX))
     replica_socket_timeout_ms: int = key("replica.socket.timeout.ms", 30_000, integer(1, INT_MAX))
+    leader_replication_throttled_rate: int = key(
+        "leader.replication.throttled.rate", LONG_MAX, integer(0)
+    )
+    follower_replication_throttled_rate: int = key(
+        "follower.replication.throttled.rate", LONG_MAX, integer(0)
+    )
+    # Accepted for the tools that set it: replicas do not move between directories here.
+    replica_alter_log_dirs_io_max_bytes_per_second: int = key(
+        "replica.alter.log.dirs.io.max.bytes.per.second", LONG_MAX, integer(0)
+    )
     num_replica_fetchers: int = key("num.replica.fetchers", 1, integer(1, INT_MAX))
     replica_high_watermark_checkpoint_interval_ms: int = key(
         "replica.high.watermark.checkpoint.interval.ms", 5000, integer(1)
@@ -376,13 +387,13 @@ class TopicConfig:
     )
     flush_ms: int = key("flush.ms", LONG_MAX, integer(0), inherits="log_flush_interval_ms")
     follower_replication_throttled_replicas: tuple[str, ...] = key(
-        "follower.replication.throttled.replicas", (), words()
+        "follower.replication.throttled.replicas", (), throttled_replicas
     )
     index_interval_bytes: int = key(
         "index.interval.bytes", 4096, integer(0, INT_MAX), inherits="log_index_interval_bytes"
     )
     leader_replication_throttled_replicas: tuple[str, ...] = key(
-        "leader.replication.throttled.replicas", (), words()
+        "leader.replication.throttled.replicas", (), throttled_replicas
     )
     max_compaction_lag_ms: int = key(
         "max.compaction.lag.ms", LONG_MAX, integer(1), inherits="log_cleaner_max_compaction_lag_ms"

@@ -1,9 +1,10 @@
-"""Broker settings that change while it runs (KIP-226): the defaults of topic settings.
+"""Broker settings that change while it runs (KIP-226): the defaults of topic settings, throttles.
 
 A setting is looked up in `/config/brokers/N`, then in `/config/brokers/<default>` (every broker),
-then in the broker's own file. Only keys that give a topic setting its default can change, since
-topics take them from here at every change; not the message format, as in Kafka; and whether an
-unclean election is allowed is decided by the controller from its file.
+then in the broker's own file. Keys that give a topic setting its default can change: topics take
+them from here at every change; not the message format, as in Kafka; and whether an unclean election
+is allowed is decided by the controller from its file. Limits of replication can change too: they
+are looked up here whenever something is copied.
 """
 
 from __future__ import annotations
@@ -21,11 +22,16 @@ _INHERITED = {declared.inherits for _, declared in properties.keys_of(TopicConfi
     "log_message_format_version",
     "unclean_leader_election_enable",
 }
+_LIMITS = {
+    "leader_replication_throttled_rate",
+    "follower_replication_throttled_rate",
+    "replica_alter_log_dirs_io_max_bytes_per_second",
+}
 # By Kafka's name: the field of BrokerConfig, and how its text is read.
 DYNAMIC_KEYS: Mapping[str, tuple[str, Key]] = {
     declared.name: (field, declared)
     for field, declared in properties.keys_of(BrokerConfig)
-    if field in _INHERITED
+    if field in _INHERITED | _LIMITS
 }
 
 

@@ -9,11 +9,14 @@ setting's default. `read_fields` reads a mapping of strings by these declaration
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
+
+_THROTTLED_REPLICA = re.compile("[0-9]+:[0-9]+")
 
 Parser = Callable[[str], Any]
 Settings = TypeVar("Settings")
@@ -219,6 +222,17 @@ def words(allowed: tuple[str, ...] = ()) -> Parser:
         return parts
 
     return parse
+
+
+def throttled_replicas(text: str) -> tuple[str, ...]:
+    """Parser of `partition:broker,...`, of `*` for every replica, or of nothing."""
+    listed: tuple[str, ...] = words()(text)
+    if listed != ("*",) and not all(map(_THROTTLED_REPLICA.fullmatch, listed)):
+        raise ValueError(
+            "Value must be the literal '*' or a list of replicas in the form "
+            "[partitionId]:[brokerId],[partitionId]:[brokerId],..."
+        )
+    return listed
 
 
 def non_empty(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Copying from leaders: one task per source broker, fetching for every partition that follows it.
+"""Copying from leaders: `num.replica.fetchers` tasks a source broker, each with its partitions.
 
 A partition first agrees with its leader where their logs part (OffsetForLeaderEpoch, see
 `truncation`), then is part of each Fetch request to that broker. What arrives is appended as it is:
@@ -31,6 +31,7 @@ from odradek.protocol.messages.offsets import (
 from odradek.replica import truncation
 from odradek.replica.hosted import HostedPartitions
 from odradek.replica.partition import Partition, TopicPartition
+from odradek.replica.quota import ReplicationQuota
 from odradek.replica.truncation import EpochEnd
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ OFFSET_FOR_LEADER_EPOCH_VERSION = 2
 LIST_OFFSETS_VERSION = 4
 LATEST_TIMESTAMP = -1
 EARLIEST_TIMESTAMP = -2
+HELD_BACK_MS = 100
 _IDLE_S = 3600.0
 
 logger = logging.getLogger(__name__)
@@ -61,6 +63,7 @@ class _Following:
     partition: Partition
     leader_epoch: int
     truncating: bool = True
+    caught_up: bool = False  # had all that the leader had committed, when it last answered
     not_before_ms: int = 0
 
 
@@ -73,12 +76,14 @@ class SourceFetcher:
         config: BrokerConfig,
         connect: Connect,
         hosted: HostedPartitions,
+        quota: ReplicationQuota,
         clock_ms: Callable[[], int],
     ) -> None:
         self.source = source
         self._config = config
         self._connect = connect
         self._hosted = hosted
+        self._quota = quota
         self._clock_ms = clock_ms
         self._following: dict[TopicPartition, _Following] = {}
         self._changed = asyncio.Event()
@@ -121,7 +126,11 @@ class SourceFetcher:
         truncating = [one for one in ready if one.truncating]
         if truncating:
             await self._truncate(client, truncating)
-        fetching = [one for one in ready if not one.truncating and self._is_current(one)]
+        fetching = [
+            one
+            for one in ready
+            if not one.truncating and self._is_current(one) and not self._is_held_back(one)
+        ]
         if fetching:
             await self._fetch(client, fetching)
 
@@ -146,6 +155,13 @@ class SourceFetcher:
         until = self._clock_ms() + self._config.replica_fetch_backoff_ms
         for one in some:
             one.not_before_ms = until
+
+    def _is_held_back(self, one: _Following) -> bool:
+        """Whether copying the partition is throttled just now (KIP-73); it is tried again soon."""
+        if one.caught_up or not self._quota.holds_back(one.partition.key):
+            return False
+        one.not_before_ms = self._clock_ms() + HELD_BACK_MS
+        return True
 
     def _is_current(self, one: _Following) -> bool:
         return self._following.get(one.partition.key) is one
@@ -272,10 +288,12 @@ class SourceFetcher:
             records = data.record_set
             if isinstance(records, bytes | bytearray | memoryview) and len(records):
                 partition.log.append_as_follower(records)
+                self._quota.record(partition.key, len(records))
                 self._hosted.wake_log_end(partition.key)
                 # Whoever got something stands behind the others in the next request.
                 if self._following.get(partition.key) is one:
                     self._following[partition.key] = self._following.pop(partition.key)
+            one.caught_up = data.high_watermark <= partition.log.log_end_offset
             partition.follow_high_watermark(data.high_watermark)
             if data.log_start_offset > partition.log.log_start_offset:
                 partition.log.advance_log_start(
@@ -378,11 +396,12 @@ class SourceFetcher:
 
 
 class FetcherPool:
-    """The fetchers of this broker, one a source; `run` owns their tasks."""
+    """The fetchers of this broker, `each` of them a source; `run` owns their tasks."""
 
-    def __init__(self, make: Callable[[int], SourceFetcher]) -> None:
+    def __init__(self, each: int, make: Callable[[int], SourceFetcher]) -> None:
+        self._each = each
         self._make = make
-        self._fetchers: dict[int, SourceFetcher] = {}
+        self._fetchers: dict[tuple[int, int], SourceFetcher] = {}
         self._tasks: asyncio.TaskGroup | None = None
 
     async def run(self) -> None:
@@ -396,9 +415,10 @@ class FetcherPool:
     def follow(self, partition: Partition) -> None:
         """Copy the partition from its present leader, and from nobody else."""
         self.unfollow(partition.key)
-        fetcher = self._fetchers.get(partition.leader)
+        place = partition.leader, hash(partition.key) % self._each
+        fetcher = self._fetchers.get(place)
         if fetcher is None:
-            fetcher = self._fetchers[partition.leader] = self._make(partition.leader)
+            fetcher = self._fetchers[place] = self._make(partition.leader)
             if self._tasks is not None:
                 self._tasks.create_task(fetcher.run())
         fetcher.add(partition)

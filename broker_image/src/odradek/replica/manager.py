@@ -23,6 +23,7 @@ from odradek.replica.hosted import HostedPartitions
 from odradek.replica.isr_writer import IsrWriter
 from odradek.replica.metadata import MetadataCache
 from odradek.replica.partition import LagLimits, Partition, TopicPartition
+from odradek.replica.quota import ReplicationQuota
 from odradek.replica.reads import FetchLimits, FetchResult, FetchWish, Reader
 
 if TYPE_CHECKING:
@@ -74,11 +75,24 @@ class ReplicaManager:
         self.hosted = HostedPartitions(metadata)
         self.isr_writer = IsrWriter(session, self.hosted, clock_ms)
         self._appender = Appender(self.hosted, self.is_certain)
+        giving = ReplicationQuota(
+            config.broker_id,
+            lambda: self.settings.effective.leader_replication_throttled_rate,
+            lambda topic: topic_configs(topic).leader_replication_throttled_replicas,
+            clock_ms,
+        )
+        taking = ReplicationQuota(
+            config.broker_id,
+            lambda: self.settings.effective.follower_replication_throttled_rate,
+            lambda topic: topic_configs(topic).follower_replication_throttled_replicas,
+            clock_ms,
+        )
         self._reader = Reader(
-            self.hosted, self.isr_writer, clock_ms, logs.readers.run, self.is_certain
+            self.hosted, self.isr_writer, clock_ms, logs.readers.run, self.is_certain, giving
         )
         self._fetchers = FetcherPool(
-            lambda source: SourceFetcher(source, config, connect, self.hosted, clock_ms)
+            config.num_replica_fetchers,
+            lambda source: SourceFetcher(source, config, connect, self.hosted, taking, clock_ms),
         )
 
     @property

@@ -22,6 +22,7 @@ from odradek.log.files import FileRetiredError
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replica.hosted import HostedPartitions
 from odradek.replica.partition import NO_EPOCH, Partition, TopicPartition
+from odradek.replica.quota import ReplicationQuota
 
 if TYPE_CHECKING:
     from odradek.log.reading import LogSlice, ReadableLog
@@ -86,7 +87,8 @@ _InThread = Callable[[Callable[[], None]], Awaitable[None]]
 class Reader:
     """Serves fetches from the hosted partitions.
 
-    `in_thread` runs what reads from the disk; `damaged` counts answers that say CORRUPT_MESSAGE.
+    `in_thread` runs what reads from the disk; `quota` limits followers; `damaged` counts answers
+    that say CORRUPT_MESSAGE.
     """
 
     def __init__(
@@ -96,6 +98,7 @@ class Reader:
         clock_ms: Callable[[], int],
         in_thread: _InThread,
         is_certain: Callable[[Partition], bool],
+        quota: ReplicationQuota,
     ) -> None:
         self._hosted = hosted
         self._isr_writer = isr_writer
@@ -103,6 +106,7 @@ class Reader:
         self._in_thread = in_thread
         self.damaged = 0
         self._is_certain = is_certain
+        self._quota = quota
 
     async def fetch(
         self, wishes: Sequence[FetchWish], replica_id: int, limits: FetchLimits
@@ -116,7 +120,12 @@ class Reader:
             found = self._plan(wishes, replica_id, limits, refused)
             left_ms = deadline_ms - self._clock_ms()
             if found.settled or found.size >= limits.min_bytes or not wishes or left_ms <= 0:
-                return await self._verified(found)
+                results = await self._verified(found)
+                if follower:
+                    for result in results:
+                        if result.region is not None:
+                            self._quota.record(result.key, result.region.length)
+                return results
             release(found.results)
             if not await waiting.wait({wish.key for wish in wishes}, left_ms):
                 deadline_ms = 0
@@ -200,6 +209,8 @@ class Reader:
             result.error = ErrorCode.NOT_LEADER_OR_FOLLOWER
         elif wish.offset < start or wish.offset > log.log_end_offset:
             result.error = ErrorCode.OFFSET_OUT_OF_RANGE
+        elif replica_id >= 0 and self._is_held_back(partition, replica_id):
+            pass
         elif wish.offset < end and (room > 0 or whole_batch):
             try:
                 piece = log.plan(wish.offset, max(room, 0), end, min_one=whole_batch)
@@ -210,6 +221,10 @@ class Reader:
                 if piece.unverified:
                     found.unverified.append((result, log, piece))
         return result
+
+    def _is_held_back(self, partition: Partition, replica_id: int) -> bool:
+        """Whether a follower's copying is throttled just now (KIP-73)."""
+        return replica_id not in partition.isr.committed and self._quota.holds_back(partition.key)
 
 
 def _verify(unverified: Sequence[tuple[FetchResult, ReadableLog, LogSlice]]) -> None:

@@ -1,0 +1,82 @@
+"""Limits on copying, so that a reassignment leaves room for producers and consumers (KIP-73).
+
+`leader.replication.throttled.rate` bounds what a leader gives to replicas that are not in sync,
+`follower.replication.throttled.rate` what a follower takes while it is not caught up. Each applies
+to the partitions that the topic's `*.replication.throttled.replicas` names with this broker, as
+`partition:broker`, or to all of them where it says `*`. All that is copied of these partitions
+counts, also by replicas in sync; but replicas in sync are never held back, since that would drive
+them out. All four settings change while the broker runs.
+
+A rate is measured over the last eleven windows of a second, Kafka's defaults.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from odradek.replica.partition import TopicPartition
+
+WINDOW_MS = 1000
+WINDOWS = 11
+EVERY_REPLICA = "*"
+
+
+class Rate:
+    """Bytes a second over the last `WINDOWS` windows; the present one counts as far as it is."""
+
+    __slots__ = ("_total", "_windows")
+
+    def __init__(self) -> None:
+        self._windows: deque[tuple[int, int]] = deque()  # (start, bytes), the oldest first
+        self._total = 0
+
+    def record(self, size: int, now_ms: int) -> None:
+        """Count bytes that were copied just now."""
+        self._total += size
+        if self._windows and now_ms - self._windows[-1][0] < WINDOW_MS:
+            start, before = self._windows.pop()
+            self._windows.append((start, before + size))
+        else:
+            self._windows.append((now_ms, size))
+
+    def per_second(self, now_ms: int) -> float:
+        """The rate now. A measurement that has only begun counts as one of a whole window."""
+        while self._windows and now_ms - self._windows[0][0] >= WINDOW_MS * WINDOWS:
+            self._total -= self._windows.popleft()[1]
+        if not self._windows:
+            return 0.0
+        return self._total * 1000 / max(now_ms - self._windows[0][0], WINDOW_MS)
+
+
+class ReplicationQuota:
+    """One side's limit. `limit()` is its rate now, `throttled(topic)` the replicas it covers."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        limit: Callable[[], int],
+        throttled: Callable[[str], tuple[str, ...]],
+        clock_ms: Callable[[], int],
+    ) -> None:
+        self._broker_id = broker_id
+        self._limit = limit
+        self._throttled = throttled
+        self._clock_ms = clock_ms
+        self._rate = Rate()
+
+    def covers(self, key: TopicPartition) -> bool:
+        """Whether the partition's replica on this broker is throttled."""
+        listed = self._throttled(key.topic)
+        return bool(listed) and (
+            EVERY_REPLICA in listed or f"{key.partition}:{self._broker_id}" in listed
+        )
+
+    def record(self, key: TopicPartition, size: int) -> None:
+        """Count bytes of a partition, if it is throttled."""
+        if size and self.covers(key):
+            self._rate.record(size, self._clock_ms())
+
+    def holds_back(self, key: TopicPartition) -> bool:
+        """Whether a replica that is not in sync has to wait."""
+        return self.covers(key) and self._rate.per_second(self._clock_ms()) > self._limit()
