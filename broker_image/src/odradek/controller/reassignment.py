@@ -246,8 +246,5 @@ def list_moving(
     """Return the moves under way, of these partitions or of all, without what leaves at once."""
     asked = context.moving() if partitions is None else partitions
     found = {one: context.placement(one) for one in asked}
-    return {
-        one: now.without(now.abandoned)
-        for one, now in found.items()
-        if now is not None and now.is_moving
-    }
+    wanted = {one: now.without(now.abandoned) for one, now in found.items() if now is not None}
+    return {one: placement for one, placement in wanted.items() if placement.is_moving}
