@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from odradek.config import TopicConfig
-from odradek.log import cleaner, records
+from odradek.log import batch, cleaner, records
 from odradek.log.log import Log
 from odradek.log.records import BatchOptions, Record
 from tests.support.logs import START_MS, Partition, read_all
@@ -174,15 +174,20 @@ def test_control_batches_stay(log: Log) -> None:
     assert log.producers.get(4).coordinator_epoch == 5  # type: ignore[union-attr]
 
 
-def test_a_producers_newest_batch_stays_as_an_empty_one(partition: Partition, log: Log) -> None:
-    data = records.make(
-        [(b"k", b"old")], START_MS, BatchOptions(producer_id=9, producer_epoch=0, base_sequence=0)
-    )
+@pytest.mark.parametrize("codec", range(5))
+def test_a_producers_newest_batch_stays_as_an_empty_one(
+    partition: Partition, log: Log, codec: int
+) -> None:
+    options = BatchOptions(codec=codec, producer_id=9, producer_epoch=0, base_sequence=0)
+    data = records.make([(b"k", b"old")], START_MS, options)
     log.append_as_leader(data, 0)
     put(log, [(b"k", b"new")])
     log.roll()
     compact(log)
     assert [one.value for one in read_all(log)] == [b"new"]
+    [first, *_] = log.segments
+    [empty, _] = [header for _, header in first.scan(0)]
+    assert (empty.record_count, empty.size, empty.codec) == (0, batch.HEADER_SIZE, 0)
     for path in partition.folder.glob("*.snapshot"):
         path.unlink()
     partition.crash(log)

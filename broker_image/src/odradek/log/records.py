@@ -74,7 +74,8 @@ def rebuild(header: Header, kept: Sequence[Record]) -> tuple[bytes, Header]:
     """Return the batch of `header` with only `kept` of its records, and its new header.
 
     Offsets, timestamps of records, producer fields and the last offset stay what they were; without
-    records it is an empty batch, as compaction leaves it.
+    records it is an empty batch, as compaction leaves it. That one names no codec: clients would
+    decompress its nothing, and some never get past the error.
     """
     body = bytearray()
     for record in kept:
@@ -82,8 +83,10 @@ def rebuild(header: Header, kept: Sequence[Record]) -> tuple[bytes, Header]:
     newest = header.max_timestamp
     if kept and not header.is_log_append_time:
         newest = max(record.timestamp for record in kept)
+    attributes = header.attributes if kept else header.attributes & ~batch.CODEC_MASK
     payload = compression.compress(header.codec, body) if kept else b""
-    data = batch.seal(header._replace(record_count=len(kept), max_timestamp=newest), payload)
+    fields = header._replace(attributes=attributes, record_count=len(kept), max_timestamp=newest)
+    data = batch.seal(fields, payload)
     return data, batch.parse(data)
 
 
