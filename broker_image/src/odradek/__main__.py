@@ -14,7 +14,7 @@ import click
 
 from odradek import config as configuration
 from odradek import zookeeper as zookeeper_server
-from odradek.log import dump
+from odradek.log import dump, repair
 from odradek.properties import ConfigError
 
 
@@ -25,6 +25,7 @@ def main() -> None:
 
 
 main.add_command(dump.commands)
+dump.commands.add_command(repair.repair)
 
 
 @main.command()

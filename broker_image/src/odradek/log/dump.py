@@ -9,6 +9,7 @@ is one line on stderr and exit status 2. Files larger than 64 MiB show progress 
 from __future__ import annotations
 
 import sys
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
@@ -242,14 +243,16 @@ def _index_problems(file: Path) -> Iterator[str]:
         yield f"{file.stat().st_size} bytes are no whole entries"
     log = file.with_name(file_name(int(file.stem), LOG_SUFFIX))
     positions: dict[int, Header] = {}
-    newest: dict[int, int] = {}
+    lasts: list[int] = []
+    newest: list[int] = []
     if log.exists():
         so_far = -1
         try:
             for position, header, _ in _batches(log):
                 so_far = max(so_far, header.max_timestamp)
                 positions[position] = header
-                newest[header.last_offset] = so_far
+                lasts.append(header.last_offset)
+                newest.append(so_far)
         except CorruptBatchError:
             return  # the log's own check reports it
     previous = (-1, -1)
@@ -263,5 +266,7 @@ def _index_problems(file: Path) -> Iterator[str]:
             found = positions.get(second)
             if found is None or found.base_offset > int(file.stem) + first:
                 yield f"{_describe(file, first, second)}: no such batch"
-        elif newest.get(int(file.stem) + second, first) > first:
-            yield f"{_describe(file, first, second)}: an earlier batch is newer"
+        else:
+            number = bisect_left(lasts, int(file.stem) + second)
+            if number == len(lasts) or newest[number] != first:
+                yield f"{_describe(file, first, second)}: not the newest up to there"
