@@ -1,15 +1,20 @@
-"""Of two commits under way at once, the later record in the log is the group's offset."""
+"""What the coordinator has in memory is what the log says, in whatever order writes are settled."""
 
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
+import pytest
+
 from odradek import config as configuration
-from odradek.group.coordinator import OFFSETS_TOPIC, GroupCoordinator
+from odradek.group.coordinator import GroupCoordinator
+from odradek.group.members import JoinWish
 from odradek.group.offsets import Committed
+from odradek.group.partitioning import OFFSETS_TOPIC
 from odradek.log.batch import Origin
 from odradek.protocol.errors import ErrorCode
 from odradek.replica.appends import AppendOutcome
@@ -52,45 +57,119 @@ class SlowReplicas:
         return [AppendOutcome(KEY, await self.appends[position], base_offset=position)]
 
 
+class OnePartition:
+    """`__consumer_offsets` has one."""
+
+    def __call__(self) -> int:
+        return 1
+
+    async def learn(self) -> None:
+        """Nothing more to know."""
+
+
+@dataclass
+class Clock:
+    """A wall clock that the test moves."""
+
+    now_ms: int = 1_000_000
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+def new_coordinator(
+    replicas: SlowReplicas, clock: Clock | None = None, certain: list[bool] | None = None
+) -> GroupCoordinator:
+    """A coordinator whose one shard is about to be read."""
+    values = {
+        "broker.id": "1",
+        "zookeeper.connect": "unused",
+        "offsets.retention.minutes": "1",
+        "group.initial.rebalance.delay.ms": "0",
+    }
+    config, _ = configuration.from_values(values)
+    coordinator = GroupCoordinator(
+        config,
+        replicas,  # type: ignore[arg-type]
+        OnePartition(),  # type: ignore[arg-type]
+        lambda: certain is None or certain[0],
+        now_ms=clock or Clock(),
+    )
+    coordinator.refresh()
+    return coordinator
+
+
+def committing(
+    coordinator: GroupCoordinator, offset: int, at_ms: int = 0
+) -> asyncio.Task[dict[tuple[str, int], ErrorCode]]:
+    commit = {WHERE: Committed(offset, "", at_ms)}
+    return asyncio.create_task(coordinator.commits.commit("g", NOBODY, commit))
+
+
+async def loaded(replicas: SlowReplicas, clock: Clock | None = None) -> GroupCoordinator:
+    """A coordinator whose one shard is read, with a commit of group g at 7 in it."""
+    coordinator = new_coordinator(replicas, clock)
+    await asyncio.sleep(0)
+    commit = committing(coordinator, 7, at_ms=(clock or Clock())())
+    await asyncio.sleep(0)
+    replicas.appends[-1].set_result(ErrorCode.NONE)
+    assert await commit == {WHERE: ErrorCode.NONE}
+    return coordinator
+
+
+async def offset_of_g(coordinator: GroupCoordinator) -> int | None:
+    error, found = await coordinator.commits.committed("g")
+    assert error is ErrorCode.NONE
+    return found[WHERE].offset if WHERE in found else None
+
+
 async def test_commit_that_is_settled_late_does_not_undo_a_later_one() -> None:
     replicas = SlowReplicas()
-    config, _ = configuration.from_values({"broker.id": "1", "zookeeper.connect": "unused"})
-    coordinator = GroupCoordinator(config, replicas, lambda: 1)  # type: ignore[arg-type]
-    coordinator.refresh()
+    coordinator = new_coordinator(replicas)
     await asyncio.sleep(0)
-    commits = [
-        asyncio.create_task(coordinator.commit("g", NOBODY, {WHERE: Committed(offset, "", 0)}))
-        for offset in (5, 9)
-    ]
+    commits = [committing(coordinator, offset) for offset in (5, 9)]
     await asyncio.sleep(0)
     for settled in (1, 0):
         replicas.appends[settled].set_result(ErrorCode.NONE)
         assert await commits[settled] == {WHERE: ErrorCode.NONE}
-    error, found = coordinator.committed("g")
+    assert await offset_of_g(coordinator) == 9
     coordinator.close()
-    assert error is ErrorCode.NONE
-    assert found[WHERE].offset == 9
 
 
-async def loaded(replicas: SlowReplicas) -> GroupCoordinator:
-    """A coordinator whose one shard is read, with a commit of group g at 7 in it."""
-    config, _ = configuration.from_values({"broker.id": "1", "zookeeper.connect": "unused"})
-    coordinator = GroupCoordinator(config, replicas, lambda: 1)  # type: ignore[arg-type]
-    coordinator.refresh()
+@pytest.mark.parametrize("first_settled", [0, 1])
+@pytest.mark.parametrize("deletion", ["offset", "group"])
+@pytest.mark.parametrize("deleted_last", [True, False])
+async def test_deletion_and_commit_count_in_the_order_of_the_log(
+    deletion: str, deleted_last: bool, first_settled: int
+) -> None:
+    replicas = SlowReplicas()
+    coordinator = await loaded(replicas)
+    commits = coordinator.commits
+
+    def delete() -> asyncio.Task[object]:
+        if deletion == "group":
+            return asyncio.create_task(commits.delete_group("g"))  # type: ignore[arg-type]
+        return asyncio.create_task(commits.delete_offsets("g", [WHERE]))  # type: ignore[arg-type]
+
+    if deleted_last:
+        tasks = [committing(coordinator, 9), delete()]
+    else:
+        tasks = [delete(), committing(coordinator, 9)]
     await asyncio.sleep(0)
-    commit = asyncio.create_task(coordinator.commit("g", NOBODY, {WHERE: Committed(7, "", 0)}))
-    await asyncio.sleep(0)
-    replicas.appends[-1].set_result(ErrorCode.NONE)
-    await commit
-    return coordinator
+    for settled in (first_settled, 1 - first_settled):
+        replicas.appends[1 + settled].set_result(ErrorCode.NONE)
+        await tasks[settled]
+    assert await offset_of_g(coordinator) == (None if deleted_last else 9)
+    known = [group.group_id for group in coordinator.groups()[1]]
+    assert known == ([] if deletion == "group" and deleted_last and first_settled == 0 else ["g"])
+    coordinator.close()
 
 
 async def test_new_epoch_of_the_same_leader_keeps_its_groups() -> None:
     replicas = SlowReplicas()
     coordinator = await loaded(replicas)
     replicas.partition.leader_epoch += 1
-    error, found = coordinator.committed("g")
-    assert (error, found[WHERE].offset) == (ErrorCode.NONE, 7)
+    assert await offset_of_g(coordinator) == 7
     coordinator.close()
 
 
@@ -98,7 +177,108 @@ async def test_leadership_that_was_lost_between_is_read_anew() -> None:
     replicas = SlowReplicas()
     coordinator = await loaded(replicas)
     replicas.partition.reign += 1
-    assert coordinator.committed("g")[0] is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    error, _ = await coordinator.commits.committed("g")
+    assert error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     await asyncio.sleep(0)
-    assert coordinator.committed("g") == (ErrorCode.NONE, {})
+    assert await coordinator.commits.committed("g") == (ErrorCode.NONE, {})
+    coordinator.close()
+
+
+async def test_commit_of_a_leadership_that_ended_meanwhile_stays_out_of_the_next_one() -> None:
+    replicas = SlowReplicas()
+    coordinator = await loaded(replicas)
+    late = committing(coordinator, 9)
+    await asyncio.sleep(0)
+    replicas.partition.reign += 1
+    coordinator.refresh()
+    await asyncio.sleep(0)
+    replicas.appends[-1].set_result(ErrorCode.NONE)
+    assert await late == {WHERE: ErrorCode.NONE}
+    assert await offset_of_g(coordinator) is None
+    coordinator.close()
+
+
+@pytest.mark.parametrize(
+    ("outcome", "answer"),
+    [
+        (ErrorCode.NONE, ErrorCode.NONE),
+        (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.COORDINATOR_NOT_AVAILABLE),
+        (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_COORDINATOR),
+    ],
+)
+async def test_offsets_are_told_in_doubt_only_if_replicas_still_follow(
+    outcome: ErrorCode, answer: ErrorCode
+) -> None:
+    replicas = SlowReplicas()
+    certain = [True]
+    coordinator = new_coordinator(replicas, certain=certain)
+    await asyncio.sleep(0)
+    commit = committing(coordinator, 7)
+    await asyncio.sleep(0)
+    replicas.appends[-1].set_result(ErrorCode.NONE)
+    await commit
+    certain[0] = False
+    asked = asyncio.create_task(coordinator.commits.committed("g"))
+    await asyncio.sleep(0)
+    assert not asked.done()
+    replicas.appends[-1].set_result(outcome)
+    error, found = await asked
+    assert error is answer
+    assert (WHERE in found) is (answer is ErrorCode.NONE)
+    coordinator.close()
+
+
+async def expire(coordinator: GroupCoordinator, replicas: SlowReplicas) -> None:
+    work = asyncio.create_task(coordinator.commits.expire())
+    await asyncio.sleep(0)
+    while not work.done():
+        replicas.appends[-1].set_result(ErrorCode.NONE)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+
+async def test_offsets_of_a_consumer_without_a_group_last_from_the_commit_on() -> None:
+    replicas, clock = SlowReplicas(), Clock()
+    coordinator = await loaded(replicas, clock)
+    clock.now_ms += 59_000
+    commit = committing(coordinator, 8, at_ms=clock())
+    await asyncio.sleep(0)
+    replicas.appends[-1].set_result(ErrorCode.NONE)
+    await commit
+    clock.now_ms += 59_000
+    await expire(coordinator, replicas)
+    assert await offset_of_g(coordinator) == 8
+    clock.now_ms += 1000
+    await expire(coordinator, replicas)
+    assert await offset_of_g(coordinator) is None
+    assert coordinator.groups() == (ErrorCode.NONE, [])
+    coordinator.close()
+
+
+def subscription(*topics: str) -> bytes:
+    """What a consumer tells of itself when it joins."""
+    names = b"".join(struct.pack(">h", len(topic)) + topic.encode() for topic in topics)
+    return struct.pack(">hi", 0, len(topics)) + names + struct.pack(">i", -1)
+
+
+@pytest.mark.parametrize(("reads", "kept"), [("t", True), ("another", False)])
+async def test_offsets_of_a_living_group_last_as_long_as_it_reads_the_topic(
+    reads: str, kept: bool
+) -> None:
+    replicas, clock = SlowReplicas(), Clock()
+    coordinator = await loaded(replicas, clock)
+    protocols = (("range", subscription(reads)),)
+    wish = JoinWish("", None, "c", "/h", 10_000, 10_000, "consumer", protocols, False)
+    joined = await coordinator.join("g", wish)
+    syncing = asyncio.create_task(
+        coordinator.sync("g", joined.member_id, None, joined.generation, (None, None), {})
+    )
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    replicas.appends[-1].set_result(ErrorCode.NONE)
+    assert (await syncing).error is ErrorCode.NONE
+    clock.now_ms += 60_000
+    await expire(coordinator, replicas)
+    assert await offset_of_g(coordinator) == (7 if kept else None)
+    assert [group.group_id for group in coordinator.groups()[1]] == ["g"]
     coordinator.close()

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odradek.group import offsets
-from odradek.group.coordinator import java_hash, partition_of
 from odradek.group.group import Group
 from odradek.group.members import Member
 from odradek.group.offsets import Committed, GroupKey, OffsetKey
+from odradek.group.partitioning import java_hash, partition_of
 
 TEXT = st.text(max_size=20)
 LONG = st.integers(-(2**63), 2**63 - 1)

@@ -19,8 +19,10 @@ import logging
 import os
 import resource
 import signal
+import socket
 import sys
 import time
+from collections.abc import Sequence
 from importlib.metadata import version
 from random import Random
 
@@ -28,15 +30,17 @@ from kazoo.exceptions import KazooException
 
 from odradek.config import BrokerConfig, TopicConfig
 from odradek.controller.loop import Controller
-from odradek.group.coordinator import OFFSETS_TOPIC, GroupCoordinator
+from odradek.group.coordinator import GroupCoordinator
+from odradek.group.partitioning import PartitionCount
 from odradek.handlers.context import Broker
 from odradek.handlers.dispatch import Dispatcher
 from odradek.handlers.producers import ProducerIds
 from odradek.log import checkpoints
 from odradek.log.manager import LogDirError, LogManager
 from odradek.metrics import BrokerMetrics
+from odradek.net.admission import Admission, Limits
 from odradek.net.client import PeerClient
-from odradek.net.listener import Limits, Listener
+from odradek.net.listener import Listener
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.control import ControlledShutdownRequest
 from odradek.replica.manager import ReplicaManager
@@ -78,6 +82,18 @@ def run(config: BrokerConfig) -> int:
     except BaseExceptionGroup as failures:
         logger.critical("the broker fails", exc_info=failures)
         return 1
+
+
+def _numbers_by_address(overrides: Sequence[str]) -> dict[str, int]:
+    """`host:number` entries with the host's addresses."""
+    try:
+        return {
+            str(address[4][0]): int(number)
+            for host, _, number in (entry.rpartition(":") for entry in overrides)
+            for address in socket.getaddrinfo(host.strip("[]"), None, type=socket.SOCK_STREAM)
+        }
+    except OSError as error:
+        raise StartError(f"max.connections.per.ip.overrides: {error}") from error
 
 
 class _OneLine(logging.Formatter):
@@ -195,7 +211,13 @@ class Server:
         )
         self._registration.on_registered(self._topic_configs.load)
         self._topic_configs.on_change(self._topic_config_changed)
-        self._groups = GroupCoordinator(config, self._replicas, self._offsets_partitions)
+        session = self._session
+        self._groups = GroupCoordinator(
+            config,
+            self._replicas,
+            PartitionCount(session),
+            lambda: time.monotonic() < session.deadline,
+        )
         broker = Broker(
             config=config,
             cluster_id=cluster_id,
@@ -209,12 +231,16 @@ class Server:
             metrics=self._metrics,
             random=Random(),  # noqa: S311 spreads replicas, hides nothing
         )
+        admission = Admission(self._limits())
         for endpoint in config.listeners:
+            is_inter_broker = endpoint.name == config.inter_broker_listener_name
             self._listeners[endpoint.name] = Listener(
                 endpoint.host,
                 endpoint.port,
-                self._limits(),
+                admission,
                 Dispatcher(broker, endpoint.name).dispatch,
+                # Clients of other listeners are not to keep brokers apart.
+                protected=is_inter_broker and len(config.listeners) > 1,
             )
         self._metrics.watch(
             {
@@ -227,17 +253,6 @@ class Server:
             self._listeners,
         )
 
-    def _offsets_partitions(self) -> int | None:
-        """How many partitions `__consumer_offsets` has, None while that is not known.
-
-        Partitions that never had a leader are missing from what the controller tells: with a gap
-        in the numbers, groups would be sought in the wrong ones.
-        """
-        partitions = self._metadata.topics.get(OFFSETS_TOPIC)
-        if partitions is None or len(partitions) <= max(partitions):
-            return None
-        return len(partitions)
-
     def _limits(self) -> Limits:
         config = self._config
         idle = config.connections_max_idle_ms
@@ -246,6 +261,8 @@ class Server:
             max_connections=config.max_connections,
             max_connections_per_ip=config.max_connections_per_ip,
             max_idle_ms=idle if idle > 0 else NEVER_IDLE_MS,
+            max_connections_of_ip=_numbers_by_address(config.max_connections_per_ip_overrides),
+            max_queued_bytes=config.queued_max_request_bytes,
         )
 
     def _topic_config_changed(self, topic: str, settings: TopicConfig) -> None:

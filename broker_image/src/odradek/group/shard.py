@@ -7,14 +7,15 @@ served only when that is done, and thrown away when the leadership ends.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from odradek.group import offsets as schemas
 from odradek.group.group import Group
-from odradek.group.offsets import Committed, GroupKey, GroupValue, OffsetKey
-from odradek.log import batch, records
+from odradek.group.offsets import Committed, GroupKey, GroupValue
+from odradek.log import batch, contents
 from odradek.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -42,8 +43,9 @@ class Shard:
         self.retired = False
         self.groups: dict[str, Group] = {}
         self.offsets: dict[str, dict[TopicIndex, Committed]] = {}
-        # Where in the log a commit of this leadership is: (group, topic, partition) -> offset.
+        # Where in the log what was written last is, of those that were written beside others.
         self._positions: dict[tuple[str, TopicIndex], int] = {}
+        self._writes = 0
         self.empty_since_ms: dict[str, int] = {}
         """Wall-clock time since when a group has had no members, where that is known."""
 
@@ -86,16 +88,11 @@ class Shard:
 
     def _take(self, data: bytes, stored: dict[str, GroupValue], position: int) -> int:
         """Take in the whole batches of `data`; the offset after the last of them."""
-        at = 0
-        while at + batch.HEADER_SIZE <= len(data):
-            header = batch.parse(data, at)
-            if at + header.size > len(data):
-                break
+        for at, header in batch.scan(data):
             if not header.is_control:
-                for record in records.decode(data, at):
+                for record in contents.decode(data, at):
                     self._apply(record, stored)
             position = header.last_offset + 1
-            at += header.size
         return position
 
     def _apply(self, record: Record, stored: dict[str, GroupValue]) -> None:
@@ -108,36 +105,49 @@ class Shard:
                     stored.pop(key.group, None)
                 else:
                     stored[key.group] = schemas.decode_group(record.value)
-            elif record.value is None:
-                self.forget(key)
             else:
-                committed = schemas.decode_offset(record.value)
-                self.offsets.setdefault(key.group, {})[key.topic, key.partition] = committed
+                where = (key.topic, key.partition)
+                value = record.value
+                self._set(key.group, where, None if value is None else schemas.decode_offset(value))
         except schemas.UnknownRecordError as error:
             logger.warning("__consumer_offsets-%d: skipping a record: %s", self.partition, error)
 
-    def take_committed(
-        self, group_id: str, commits: Mapping[TopicIndex, Committed], position: int
-    ) -> None:
-        """Take in commits whose records begin at `position` of the log.
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        """Mark a write whose outcome is not known yet.
 
-        Commits that wait for the same replicas are settled in any order; the later record counts,
+        Only beside others does it matter which of them comes later in the log.
+        """
+        self._writes += 1
+        try:
+            yield
+        finally:
+            self._writes -= 1
+            if not self._writes:
+                self._positions.clear()
+
+    def take(
+        self, group_id: str, changes: Mapping[TopicIndex, Committed | None], position: int
+    ) -> None:
+        """Take in commits, or deletions (None), whose records begin at `position` of the log.
+
+        Writes that wait for the same replicas are settled in any order; the later record counts,
         as it does for whoever reads the log next.
         """
-        offsets = self.offsets.setdefault(group_id, {})
-        for where, committed in commits.items():
+        for where, committed in changes.items():
             if position >= self._positions.get((group_id, where), -1):
                 self._positions[group_id, where] = position
-                offsets[where] = committed
+                self._set(group_id, where, committed)
 
-    def forget(self, key: OffsetKey) -> None:
-        """Drop one committed offset."""
-        self._positions.pop((key.group, (key.topic, key.partition)), None)
-        offsets = self.offsets.get(key.group)
+    def _set(self, group_id: str, where: TopicIndex, committed: Committed | None) -> None:
+        if committed is not None:
+            self.offsets.setdefault(group_id, {})[where] = committed
+            return
+        offsets = self.offsets.get(group_id)
         if offsets is not None:
-            offsets.pop((key.topic, key.partition), None)
+            offsets.pop(where, None)
             if not offsets:
-                del self.offsets[key.group]
+                del self.offsets[group_id]
 
     def retire(self) -> None:
         """The leadership ended: everybody who waits is sent to the next coordinator."""

@@ -11,10 +11,10 @@ import time
 
 from kazoo.exceptions import KazooException
 
-from odradek.group.coordinator import OFFSETS_TOPIC, partition_of
 from odradek.group.group import Group
 from odradek.group.members import JoinWish
 from odradek.group.offsets import Committed
+from odradek.group.partitioning import OFFSETS_TOPIC, partition_of
 from odradek.group.states import GroupState
 from odradek.handlers import topics
 from odradek.handlers.context import Broker, Call
@@ -56,6 +56,8 @@ async def _coordinator(
     if partitions is None:
         await topics.create_automatically(broker, OFFSETS_TOPIC)
         return ErrorCode.COORDINATOR_NOT_AVAILABLE, None
+    if broker.groups.partition_count() is None:
+        await broker.groups.partition_count.learn()
     count = broker.groups.partition_count()
     if count is None:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE, None
@@ -221,7 +223,7 @@ async def delete_groups(
     return messages.DeleteGroupsResponse(
         results=[
             messages.DeletableGroupResult(
-                group_id=group_id, error_code=await broker.groups.delete_group(group_id)
+                group_id=group_id, error_code=await broker.groups.commits.delete_group(group_id)
             )
             for group_id in dict.fromkeys(request.groups_names)
         ]
@@ -258,7 +260,7 @@ async def offset_commit(
         errors.update(await _commit_to_zookeeper(broker, request.group_id, commits))
     elif commits:
         member = (request.member_id, request.group_instance_id, request.generation_id)
-        errors.update(await broker.groups.commit(request.group_id, member, commits))
+        errors.update(await broker.groups.commits.commit(request.group_id, member, commits))
     return offset_messages.OffsetCommitResponse(
         topics=[
             offset_messages.OffsetCommitResponseTopic(
@@ -302,7 +304,7 @@ async def offset_fetch(
     """The group's positions; -1 where it has none."""
     if call.version == 0:
         return await _fetch_from_zookeeper(broker, request)
-    error, committed = broker.groups.committed(request.group_id)
+    error, committed = await broker.groups.commits.committed(request.group_id)
     asked: dict[str, list[int]] = {}
     if request.topics is None:
         for topic, index in committed:
@@ -376,7 +378,7 @@ async def offset_delete(
         for topic in request.topics
         for partition in topic.partitions
     ]
-    error, errors = await broker.groups.delete_offsets(request.group_id, where)
+    error, errors = await broker.groups.commits.delete_offsets(request.group_id, where)
     if error is not ErrorCode.NONE:
         return offset_messages.OffsetDeleteResponse(error_code=error, topics=[])
     return offset_messages.OffsetDeleteResponse(

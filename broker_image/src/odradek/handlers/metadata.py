@@ -7,7 +7,7 @@ broker and the client both allow it; the client is then told to ask again (error
 
 from __future__ import annotations
 
-from odradek.group.coordinator import OFFSETS_TOPIC
+from odradek.group.partitioning import OFFSETS_TOPIC
 from odradek.handlers import topics
 from odradek.handlers.context import Broker, Call
 from odradek.protocol import codec

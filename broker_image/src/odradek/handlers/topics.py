@@ -18,7 +18,7 @@ from kazoo.exceptions import KazooException
 
 from odradek import assignment
 from odradek import config as configuration
-from odradek.group.coordinator import OFFSETS_TOPIC
+from odradek.group.partitioning import OFFSETS_TOPIC
 from odradek.handlers import configs
 from odradek.handlers.context import Broker, Call
 from odradek.properties import ConfigError

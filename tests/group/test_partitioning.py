@@ -1,0 +1,57 @@
+"""The number of `__consumer_offsets` partitions, as a real ZooKeeper tells it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+from odradek.group.partitioning import OFFSETS_TOPIC, PartitionCount
+from odradek.zk import znodes
+from odradek.zk.session import Session, SessionState
+from odradek.zk.znodes import BrokerId, TopicAssignment
+from tests.support import zookeeper
+
+PATH = znodes.topic_path(OFFSETS_TOPIC)
+
+
+def topic(partitions: int) -> bytes:
+    replicas = {number: (BrokerId(1),) for number in range(partitions)}
+    return znodes.encode_topic(TopicAssignment(replicas))
+
+
+async def until(count: PartitionCount, condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not condition():
+            await asyncio.sleep(0.02)
+            await count.learn()
+
+
+async def test_count_follows_the_znode_over_changes_deletion_and_sessions(tmp_path: Path) -> None:
+    with zookeeper.Server(tmp_path) as server:
+        session = Session(server.connect, 4000)
+        await session.start()
+        try:
+            count = PartitionCount(session)
+            await count.learn()
+            assert count() is None
+            await session.create(PATH, topic(3), make_parents=True)
+            await count.learn()
+            assert count() == 3
+            before = session.session_id
+            await asyncio.to_thread(server.expire_session, session._client.client_id)
+            await until(
+                count,
+                lambda: session.session_id not in (0, before)
+                and session.state is SessionState.CONNECTED,
+            )
+            await session.set(PATH, topic(5))
+            await until(count, lambda: count() == 5)
+            await session.set(PATH, b"garbage")
+            await asyncio.sleep(0.2)
+            await count.learn()
+            assert count() == 5
+            await session.delete(PATH)
+            await until(count, lambda: count() is None)
+        finally:
+            await session.close()
