@@ -12,8 +12,9 @@ import struct
 import time
 from collections.abc import Callable, Sequence
 
+from odradek.net.admission import Admission, Limits
 from odradek.net.connection import Peer
-from odradek.net.listener import Limits, Listener
+from odradek.net.listener import Listener
 from odradek.protocol import codec, headers, interpreter
 from odradek.protocol.api import APIS, ApiKey
 from odradek.protocol.messages.fetch import (
@@ -165,7 +166,7 @@ async def bench_listener(requests: int = 2000) -> None:
         return answer_produce(frame)
 
     limits = Limits(2 * BATCH_BYTES, 10, 10, 60_000)
-    listener = Listener("127.0.0.1", 0, limits, dispatch)
+    listener = Listener("127.0.0.1", 0, Admission(limits), dispatch)
     await listener.start()
     loop = asyncio.get_running_loop()
     with socket.create_connection(("127.0.0.1", listener.port)) as sock:

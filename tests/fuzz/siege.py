@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import resource
 import socket
 from pathlib import Path
 from random import Random
@@ -13,6 +12,7 @@ from types import TracebackType
 from tests.fuzz import attack, corpus
 from tests.support import clients
 from tests.support.broker import Cluster, wait_until
+from tests.support.memory_use import resident_bytes
 
 FRAMES_A_ROUND = 10_000
 GOOD_TOPIC = "untouched"
@@ -40,7 +40,7 @@ class Siege:
         clients.create_topic(self._cluster.bootstrap, corpus.TOPIC)
         clients.create_topic(self._cluster.bootstrap, GOOD_TOPIC)
         self.check()
-        self._resident_before = self._resident_bytes()
+        self._resident_before = resident_bytes(self._broker.pid)
         return self
 
     def __exit__(
@@ -80,7 +80,9 @@ class Siege:
             raise AssertionError(self._broker.log_text()[start : start + 4000])
         if self._produced > 1:
             wait_until(
-                lambda: self._resident_bytes() < self._resident_before + GROWTH_LIMIT_BYTES,
+                lambda: (
+                    resident_bytes(self._broker.pid) < self._resident_before + GROWTH_LIMIT_BYTES
+                ),
                 f"the broker holds less than {GROWTH_LIMIT_BYTES >> 20} MiB more than before",
             )
 
@@ -100,7 +102,3 @@ class Siege:
         found = re.search(r"VmHWM:\s+(\d+) kB", text)
         assert found is not None
         return int(found[1]) * 1024
-
-    def _resident_bytes(self) -> int:
-        fields = Path(f"/proc/{self._broker.pid}/statm").read_text().split()
-        return int(fields[1]) * resource.getpagesize()

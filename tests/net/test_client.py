@@ -7,9 +7,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 import pytest
 
+from odradek.net.admission import Admission, Limits
 from odradek.net.client import PeerClient
 from odradek.net.connection import Peer
-from odradek.net.listener import Limits, Listener
+from odradek.net.listener import Listener
 from odradek.protocol import codec, headers
 from odradek.protocol.api import APIS
 from odradek.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -49,7 +50,7 @@ async def peer(handle: Handler) -> AsyncIterator[PeerClient]:
         response = await handle(header, request)
         return headers.encode_response(entry, header.api_version, header.correlation_id, response)
 
-    listener = Listener("127.0.0.1", 0, LIMITS, dispatch)
+    listener = Listener("127.0.0.1", 0, Admission(LIMITS), dispatch)
     await listener.start()
     client = PeerClient("127.0.0.1", listener.port, "tester")
     try:
@@ -231,7 +232,10 @@ async def test_answer_that_is_not_the_protocol_is_a_connection_error(
 
 
 async def test_peer_that_is_not_there_is_a_connection_error() -> None:
-    listener = Listener("127.0.0.1", 0, LIMITS, lambda _frame, _peer: asyncio.sleep(0, None))
+    async def silent(_frame: memoryview, _peer: Peer) -> None:
+        return None
+
+    listener = Listener("127.0.0.1", 0, Admission(LIMITS), silent)
     await listener.start()
     await listener.close()
     for host in ("127.0.0.1", "no-such-host.invalid"):

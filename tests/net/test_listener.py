@@ -9,9 +9,10 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
+from odradek.net.admission import Admission, Limits
 from odradek.net.connection import Dispatch, Peer
 from odradek.net.frame import INITIAL_BUFFER_BYTES, ProtocolViolation
-from odradek.net.listener import Limits, Listener
+from odradek.net.listener import Listener
 from odradek.protocol.codec import MalformedError
 from odradek.protocol.regions import Part
 from tests.support.file_regions import CountedRegion
@@ -23,7 +24,7 @@ LIMITS = Limits(
 
 @contextlib.asynccontextmanager
 async def listening(dispatch: Dispatch, limits: Limits = LIMITS) -> AsyncIterator[Listener]:
-    listener = Listener("127.0.0.1", 0, limits, dispatch)
+    listener = Listener("127.0.0.1", 0, Admission(limits), dispatch)
     await listener.start()
     try:
         yield listener
@@ -358,6 +359,6 @@ async def test_peer_is_told_apart_by_connection() -> None:
 
 async def test_address_in_use_is_an_error_of_start() -> None:
     async with listening(echo) as listener:
-        second = Listener("127.0.0.1", listener.port, LIMITS, echo)
+        second = Listener("127.0.0.1", listener.port, Admission(LIMITS), echo)
         with pytest.raises(OSError, match=r"[Aa]ddress already in use"):
             await second.start()

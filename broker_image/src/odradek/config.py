@@ -23,6 +23,7 @@ from odradek.properties import (
     integer,
     key,
     non_empty,
+    numbers_by_host,
     one_of,
     scaled,
     throttled_replicas,
@@ -44,7 +45,6 @@ INERT_KEYS = frozenset(
         "zookeeper.max.in.flight.requests",
         "zookeeper.set.acl",
         "queued.max.requests",
-        "queued.max.request.bytes",
         "fetch.purgatory.purge.interval.requests",
         "producer.purgatory.purge.interval.requests",
         "delete.records.purgatory.purge.interval.requests",
@@ -124,7 +124,11 @@ class BrokerConfig:
     socket_receive_buffer_bytes: int = key("socket.receive.buffer.bytes", 102_400, integer(-1))
     max_connections: int = key("max.connections", INT_MAX, integer(0, INT_MAX))
     max_connections_per_ip: int = key("max.connections.per.ip", INT_MAX, integer(0, INT_MAX))
+    max_connections_per_ip_overrides: tuple[str, ...] = key(
+        "max.connections.per.ip.overrides", (), numbers_by_host
+    )
     connections_max_idle_ms: int = key("connections.max.idle.ms", 600_000, integer(-1))
+    queued_max_request_bytes: int = key("queued.max.request.bytes", -1, integer(-1))
     request_timeout_ms: int = key("request.timeout.ms", 30_000, integer(0, INT_MAX))
     fetch_max_bytes: int = key("fetch.max.bytes", 57_671_680, integer(1024, INT_MAX))
     max_incremental_fetch_session_cache_slots: int = key(

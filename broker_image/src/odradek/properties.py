@@ -235,6 +235,16 @@ def throttled_replicas(text: str) -> tuple[str, ...]:
     return listed
 
 
+def numbers_by_host(text: str) -> tuple[str, ...]:
+    """Parser of `host:number,...`."""
+    listed: tuple[str, ...] = words()(text)
+    for entry in listed:
+        host, _, number = entry.rpartition(":")
+        if not host or not number.isdecimal():
+            raise ValueError(f"{entry} is not host:number")
+    return listed
+
+
 def non_empty(text: str) -> str:
     """Parser of any text but the empty one."""
     if not text:

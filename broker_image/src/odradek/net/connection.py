@@ -4,7 +4,8 @@ As in Kafka, the next request of a connection is dispatched when the answer to t
 been handed to the kernel. That alone keeps pipelined answers in order and bounds what a peer can
 make us hold: one request in work, one answer under way, and one buffer of bytes read ahead. When
 that buffer is full the socket is not read any more, and TCP holds the peer back. A peer that does
-not read its answers holds up nobody but itself.
+not read its answers holds up nobody but itself. A request larger than the first buffer is read on
+only when there is memory for it (see `admission`).
 
 The socket stays registered for reading while a request is in work, so the common peer, who asks
 again only after the answer, costs no call to epoll besides the wait.
@@ -17,7 +18,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from odradek.net.frame import FrameReader, ProtocolViolation
+from odradek.net.admission import RequestMemory
+from odradek.net.frame import INITIAL_BUFFER_BYTES, FrameReader, ProtocolViolation
 from odradek.net.sending import send_all
 from odradek.protocol.primitives import LENGTH32, MalformedError
 from odradek.protocol.regions import Part, close_all, total_length
@@ -46,13 +48,20 @@ class Connection:
     """An accepted, non-blocking socket; `run()` lives as long as it is open and owns it."""
 
     def __init__(
-        self, sock: socket.socket, peer: Peer, max_frame_bytes: int, dispatch: Dispatch
+        self,
+        sock: socket.socket,
+        peer: Peer,
+        max_frame_bytes: int,
+        dispatch: Dispatch,
+        memory: RequestMemory,
     ) -> None:
         self.peer = peer
         self._loop = asyncio.get_running_loop()
         self._sock = sock
         self._dispatch = dispatch
         self._reader = FrameReader(max_frame_bytes)
+        self._memory = memory
+        self._memory_taken = 0
         self._reading = False
         self._ended = False  # the peer sends no more
         self._closing = False  # we answer no more
@@ -61,8 +70,10 @@ class Connection:
         self._last_active = self._loop.time()
 
     def idle_seconds(self) -> float:
-        """Seconds without a byte in either direction; 0 while a request is in work."""
-        return 0.0 if self._in_dispatch else self._loop.time() - self._last_active
+        """Seconds without a byte in either direction; 0 while a peer waits for its answer."""
+        if self._in_dispatch and not self._ended:
+            return 0.0
+        return self._loop.time() - self._last_active
 
     def release_spare_memory(self) -> None:
         """Shrink the buffer if the connection has nothing in it and nothing in work."""
@@ -88,6 +99,8 @@ class Connection:
         finally:
             self._stop_reading()
             self._sock.close()
+            self._closing = True
+            self._give_memory_back()
 
     async def _serve(self) -> None:
         answered = 0
@@ -95,6 +108,8 @@ class Connection:
             parts = await self._ask_dispatch(frame)
             if parts is not None:
                 await self._answer(parts)
+            if self._memory_taken:
+                self._give_memory_back()
             answered += 1
             if answered % FRAMES_A_TURN == 0:
                 await asyncio.sleep(0)
@@ -127,7 +142,7 @@ class Connection:
             return frame
         if self._ended:
             return None
-        self._start_reading()
+        self._read_on()
         self._arrival = self._loop.create_future()
         try:
             return await self._arrival
@@ -166,9 +181,34 @@ class Connection:
             return
         if frame is not None or self._ended:
             arrival.set_result(frame)
+        else:
+            self._read_on()
 
     def _note_activity(self) -> None:
         self._last_active = self._loop.time()
+
+    def _read_on(self) -> None:
+        """Read, or wait until there is memory for what is announced."""
+        announced = self._reader.announced
+        if announced > INITIAL_BUFFER_BYTES and not self._memory_taken:
+            if not self._memory.take(announced):
+                self._stop_reading()
+                self._memory.when_free(self._memory_is_free)
+                return
+            self._memory_taken = announced
+        self._start_reading()
+
+    def _memory_is_free(self) -> None:
+        if not self._closing:
+            self._read_on()
+
+    def _give_memory_back(self) -> None:
+        if self._memory.limited:
+            # The bound is on what is there, and a buffer that grew would stay.
+            self._reader.release_spare()
+        taken, self._memory_taken = self._memory_taken, 0
+        if taken:
+            self._memory.give_back(taken)
 
     def _start_reading(self) -> None:
         if not self._reading:

@@ -34,6 +34,8 @@ class FrameReader:
         self._view = memoryview(bytearray(INITIAL_BUFFER_BYTES))
         self._start = 0  # first byte that is not part of a frame returned so far
         self._end = 0  # end of the bytes received
+        # Bytes of the frame, with its size, that is known to come and not there yet.
+        self.announced = 0
 
     @property
     def buffered_bytes(self) -> int:
@@ -68,8 +70,10 @@ class FrameReader:
             raise ProtocolViolation(f"frame of {size} bytes, limit {self._max_frame_bytes}")
         total = SIZE_BYTES + size
         if available < total:
+            self.announced = total
             self._make_room(total)
             return None
+        self.announced = 0
         frame = self._view[self._start + SIZE_BYTES : self._start + total]
         self._start += total
         return frame if self._reuse else self._give_away(frame)

@@ -1,8 +1,8 @@
 """Accepts connections on one address and looks after them until they are closed.
 
 Too many connections in all stop the accepting until one ends, so that peers wait in the backlog;
-too many from one address are closed at once, as `max.connections` and `max.connections.per.ip` do
-in Kafka. A sweep closes connections that were idle for too long (`connections.max.idle.ms`).
+too many from one address are closed at once (see `admission`). A sweep closes connections that were
+idle for too long (`connections.max.idle.ms`).
 """
 
 import asyncio
@@ -10,10 +10,9 @@ import errno
 import itertools
 import logging
 import socket
-from collections import Counter
-from dataclasses import dataclass
 from typing import Final
 
+from odradek.net.admission import Admission
 from odradek.net.connection import Connection, Dispatch, Peer
 
 logger = logging.getLogger(__name__)
@@ -26,31 +25,32 @@ _EXHAUSTED: Final = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 _MAX_SWEEP_SECONDS: Final = 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Bounds on what peers can make a listener hold."""
-
-    max_frame_bytes: int
-    max_connections: int
-    max_connections_per_ip: int
-    max_idle_ms: int
-
-
 class Listener:
-    """Serves `dispatch` on `host`:`port`; port 0 takes a free one, an empty host all addresses."""
+    """Serves `dispatch` on `host`:`port`; port 0 takes a free one, an empty host all addresses.
 
-    def __init__(self, host: str, port: int, limits: Limits, dispatch: Dispatch) -> None:
+    A `protected` listener takes connections though the broker has too many in all.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        admission: Admission,
+        dispatch: Dispatch,
+        *,
+        protected: bool = False,
+    ) -> None:
         self._host = host
         self._port = port
-        self._limits = limits
+        self._admission = admission
+        self._limits = admission.limits
+        self._protected = protected
         self._dispatch = dispatch
         self._ids = itertools.count(1)
         self._sock: socket.socket | None = None
         self._serving: asyncio.Task[None] | None = None
         self._connections: dict[Connection, asyncio.Task[None]] = {}
-        self._per_ip: Counter[str] = Counter()
         self._closing = asyncio.Event()
-        self._changed = asyncio.Event()
 
     @property
     def port(self) -> int:
@@ -125,9 +125,6 @@ class Listener:
     async def _accept_all(self, sock: socket.socket, group: asyncio.TaskGroup) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            while len(self._connections) >= self._limits.max_connections:
-                self._changed.clear()
-                await self._changed.wait()
             try:
                 accepted, address = await loop.sock_accept(sock)
             except ConnectionAbortedError:
@@ -138,17 +135,25 @@ class Listener:
                 logger.error("cannot accept: %s", error)
                 await asyncio.sleep(EXHAUSTED_PAUSE_SECONDS)
                 continue
+            if not self._protected:
+                # One is held here, and those after it wait in the backlog.
+                try:
+                    await self._admission.wait_for_place()
+                except BaseException:
+                    accepted.close()
+                    raise
             self._admit(accepted, Peer(address[0], address[1], next(self._ids)), group)
 
     def _admit(self, sock: socket.socket, peer: Peer, group: asyncio.TaskGroup) -> None:
-        if self._per_ip[peer.host] >= self._limits.max_connections_per_ip:
+        if not self._admission.enter(peer.host):
             logger.warning("refusing %s: too many connections from there", peer.host)
             sock.close()
             return
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        connection = Connection(sock, peer, self._limits.max_frame_bytes, self._dispatch)
-        self._per_ip[peer.host] += 1
+        connection = Connection(
+            sock, peer, self._limits.max_frame_bytes, self._dispatch, self._admission.memory
+        )
         task = group.create_task(connection.run(), name=f"connection {peer.connection_id}")
         self._connections[connection] = task
         task.add_done_callback(lambda _task: self._forget(connection, sock))
@@ -157,11 +162,7 @@ class Listener:
         # A task cancelled before its first step never came to close the socket itself.
         sock.close()
         del self._connections[connection]
-        host = connection.peer.host
-        self._per_ip[host] -= 1
-        if not self._per_ip[host]:
-            del self._per_ip[host]
-        self._changed.set()
+        self._admission.leave(connection.peer.host)
 
     async def _sweep(self) -> None:
         """Close idle connections and take back buffers that grew, a few times per idle time."""

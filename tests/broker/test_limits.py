@@ -1,0 +1,148 @@
+"""What a broker holds for its peers is bounded by its configuration."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from odradek.protocol import codec, headers
+from odradek.protocol.api import ApiKey
+from odradek.protocol.messages.api_versions import ApiVersionsRequest
+from odradek.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from tests.support.broker import Broker, Cluster, wait_until
+from tests.support.clients import consume_all, create_topic, produce_all
+from tests.support.memory_use import resident_bytes
+
+CLIENT_HOST = "127.0.0.5"
+REQUEST_BYTES = 2_000_000
+MEBIBYTE = 1024 * 1024
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    settings = {
+        "max.connections": "60",
+        "max.connections.per.ip": "20",
+        "max.connections.per.ip.overrides": "127.0.0.7:2,127.0.0.8:40",
+        "socket.request.max.bytes": str(REQUEST_BYTES),
+        "queued.max.request.bytes": str(4 * REQUEST_BYTES),
+        "connections.max.idle.ms": "3000",
+    }
+    with Cluster(tmp_path_factory.mktemp("limits"), settings=settings) as running:
+        create_topic(running.bootstrap, "bounded")
+        yield running
+
+
+def ask(connection: socket.socket) -> bool:
+    """Whether the broker answers on this connection."""
+    header = headers.encode_request_header(headers.RequestHeader(ApiKey.API_VERSIONS, 0, 1, "t"))
+    body = header + codec.encode(ApiVersionsRequest(), 0)
+    try:
+        connection.sendall(struct.pack(">i", len(body)) + body)
+        return len(connection.recv(100)) > 0
+    except (ConnectionError, TimeoutError):
+        return False
+
+
+@contextlib.contextmanager
+def connections(broker: Broker, host: str, count: int) -> Iterator[list[socket.socket]]:
+    with contextlib.ExitStack() as stack:
+        yield [
+            stack.enter_context(socket.create_connection(("127.0.0.1", broker.port), 1, (host, 0)))
+            for _ in range(count)
+        ]
+
+
+@pytest.mark.parametrize(("host", "allowed"), [("127.0.0.6", 20), ("127.0.0.7", 2)])
+def test_an_address_has_so_many_connections(cluster: Cluster, host: str, allowed: int) -> None:
+    with connections(cluster.brokers[1], host, allowed + 3) as opened:
+        assert [ask(one) for one in opened] == [True] * allowed + [False] * 3
+
+
+def test_all_have_so_many_connections_and_the_next_waits_for_a_place(cluster: Cluster) -> None:
+    broker = cluster.brokers[1]
+    with connections(broker, "127.0.0.8", 40) as first, connections(broker, "127.0.0.9", 20):
+        # The controller's own connection takes one of the sixty places.
+        assert all(map(ask, first))
+        with connections(broker, CLIENT_HOST, 1) as [late]:
+            assert not ask(late)
+            for one in first:
+                one.close()
+            late.settimeout(10)
+            assert late.recv(100)
+
+
+def test_larger_requests_are_refused_and_just_allowed_ones_taken(cluster: Cluster) -> None:
+    with cluster.brokers[1].connect() as connection:
+        connection.sendall(struct.pack(">i", REQUEST_BYTES + 1))
+        assert connection.recv(1) == b""
+    value = b"x" * (1_000_000)
+    assert produce_all(cluster.bootstrap, "bounded", [value], **{"message.max.bytes": 1_900_000})
+
+
+def test_idle_connections_are_closed(cluster: Cluster) -> None:
+    with connections(cluster.brokers[1], CLIENT_HOST, 1) as [idle]:
+        assert ask(idle)
+        idle.settimeout(20)
+        began = time.monotonic()
+        while idle.recv(4096):
+            pass
+        assert time.monotonic() - began > 2
+
+
+def test_slow_senders_hold_no_more_than_the_memory_for_requests(cluster: Cluster) -> None:
+    broker = cluster.brokers[1]
+    before = resident_bytes(broker.pid)
+    half = struct.pack(">i", REQUEST_BYTES) + bytes(REQUEST_BYTES // 2)
+    with connections(broker, "127.0.0.8", 40) as senders:
+        for sender in senders:
+            sender.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                sender.send(half)
+        # Without the bound these would be 40 MB and their buffers twice that.
+        time.sleep(1)
+        assert resident_bytes(broker.pid) - before < 24 * MEBIBYTE
+        assert produce_all(cluster.bootstrap, "bounded", [b"small"])
+    value = b"y" * 900_000
+    assert produce_all(cluster.bootstrap, "bounded", [value], **{"message.max.bytes": 1_900_000})
+
+
+def test_slow_readers_cost_no_memory_and_hold_up_nobody(cluster: Cluster) -> None:
+    broker = cluster.brokers[1]
+    create_topic(cluster.bootstrap, "read-slowly")
+    produce_all(cluster.bootstrap, "read-slowly", [b"z" * 100_000] * 50)
+    before = resident_bytes(broker.pid)
+    with connections(broker, "127.0.0.8", 30) as readers:
+        fetch = fetch_frame("read-slowly")
+        for reader in readers:
+            reader.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                reader.send(fetch * 50)
+        assert len(consume_all(cluster.bootstrap, "read-slowly", 1, 50)) == 50
+        assert resident_bytes(broker.pid) - before < 16 * MEBIBYTE
+    wait_until(lambda: broker.running, "the broker lives")
+
+
+def fetch_frame(topic: str) -> bytes:
+    request = FetchRequest(
+        replica_id=-1,
+        max_wait_ms=100,
+        min_bytes=1,
+        max_bytes=50 * MEBIBYTE,
+        topics=[
+            FetchTopic(
+                topic=topic,
+                partitions=[
+                    FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=50 * MEBIBYTE)
+                ],
+            )
+        ],
+    )
+    header = headers.encode_request_header(headers.RequestHeader(ApiKey.FETCH, 11, 1, "slow"))
+    body = header + codec.encode(request, 11)
+    return struct.pack(">i", len(body)) + body
