@@ -42,8 +42,10 @@ async def test_count_follows_the_znode_over_changes_deletion_and_sessions(tmp_pa
             await asyncio.to_thread(server.expire_session, session._client.client_id)
             await until(
                 count,
-                lambda: session.session_id not in (0, before)
-                and session.state is SessionState.CONNECTED,
+                lambda: (
+                    session.session_id not in (0, before)
+                    and session.state is SessionState.CONNECTED
+                ),
             )
             await session.set(PATH, topic(5))
             await until(count, lambda: count() == 5)
