@@ -131,13 +131,6 @@ def test_unreadable_ownership_refuses_the_start(make: Make, tmp_path: Path) -> N
         make()
 
 
-def test_new_directories_are_told(make: Make, tmp_path: Path) -> None:
-    manager = make(dirs=("a",))
-    assert manager.new_directories == [str(tmp_path / "a")]
-    manager.close()
-    assert make().new_directories == [str(tmp_path / "b")]
-
-
 def test_a_directory_in_use_refuses_the_start(make: Make, tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     script = (
@@ -374,11 +367,14 @@ def test_running_out_of_descriptors_is_not_the_disks_fault(
     assert [one.value for one in read_all(log)] == [b"a", b"c"]
 
 
-def test_flush_messages_makes_each_append_durable(make: Make) -> None:
-    log = make().create("t", 0, TopicConfig(flush_messages=1))
-    assert log.append_blocks
-    log.append_as_leader(batch(b"a", b"b"), 0)
-    assert log.recovery_point == 2
+def test_flush_messages_says_when_an_fsync_is_owed(make: Make) -> None:
+    log = make().create("t", 0, TopicConfig(flush_messages=3))
+    for expected in (False, False, True):
+        log.append_as_leader(batch(b"1"), 0)
+        assert log.owes_flush is expected
+    assert log.committable_end == 0
+    log.flush()
+    assert (log.recovery_point, log.committable_end, log.owes_flush) == (3, 3, False)
 
 
 def test_rolled_segments_are_flushed_in_the_background(make: Make) -> None:

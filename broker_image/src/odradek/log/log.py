@@ -6,8 +6,9 @@ a topic demands it). A failed write is cut back; a failed disk takes the log off
 it is tried again.
 
 What readers see is in `reading`, how segments come and go in `segments`. Methods block and may be
-called from any thread. Those that can take long (`flush`, `truncate_to`, an append where
-`append_blocks`, a read far from the end) belong into `files.DiskThreads`.
+called from any thread. Those that can take long (`flush`, `truncate_to`, `verify`) belong into
+`files.DiskThreads`. An append makes nothing durable: where `flush.messages` wants it, `owes_flush`
+says so, and whoever appended flushes before it tells anybody.
 """
 
 import contextlib
@@ -71,11 +72,6 @@ class Log(SegmentedLog):
     def latest_epoch(self) -> int:
         """Newest leader epoch that wrote here, -1 when none."""
         return self.epochs.latest
-
-    @property
-    def append_blocks(self) -> bool:
-        """True when appends fsync (flush.messages) and so belong into a thread."""
-        return self.config.flush_messages < 2**31
 
     # -- appending ------------------------------------------------------------------------------
 
@@ -254,8 +250,6 @@ class Log(SegmentedLog):
                     marker = contents.marker_epoch(header, whole)
                 self.producers.update(header, marker)
         self.producers.end_offset = last_offset + 1
-        if last_offset - self.recovery_point >= config.flush_messages - 1:
-            self.flush()
 
     # -- epochs ---------------------------------------------------------------------------------
 
@@ -271,6 +265,16 @@ class Log(SegmentedLog):
         return self.epochs.end_offset(epoch, self.log_end_offset)
 
     # -- durability -----------------------------------------------------------------------------
+
+    @property
+    def owes_flush(self) -> bool:
+        """True when flush.messages appended records await their fsync."""
+        return self.log_end_offset - self.recovery_point >= self.config.flush_messages
+
+    @property
+    def committable_end(self) -> int:
+        """End of what this replica holds as safely as flush.messages demands."""
+        return self.recovery_point if self.owes_flush else self.log_end_offset
 
     @property
     def flush_is_due(self) -> bool:

@@ -61,7 +61,6 @@ class Directory:
     logs: dict[TopicPartition, Log] = field(default_factory=dict)
     failure: OSError | None = None
     lock_fd: int = -1
-    is_new: bool = False
     checkpoint_lock: threading.Lock = field(default_factory=threading.Lock)
 
     def file(self, name: str) -> str:
@@ -149,7 +148,6 @@ class LogManager:
         except CorruptCheckpointError as error:
             raise LogDirError(f"cannot tell who owns {directory.path}: {error}") from None
         if meta is None:
-            directory.is_new = True
             checkpoints.write_meta(directory.file(checkpoints.META_PROPERTIES), wanted)
             return
         for name, found, mine in (
@@ -233,11 +231,6 @@ class LogManager:
         log.high_watermark = high_watermark
 
     # -- partitions -----------------------------------------------------------------------------
-
-    @property
-    def new_directories(self) -> list[str]:
-        """Directories that were empty at `load`: a replaced disk, or a first start."""
-        return [directory.path for directory in self._directories if directory.is_new]
 
     @property
     def online_directories(self) -> list[str]:

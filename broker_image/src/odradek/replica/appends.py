@@ -11,16 +11,18 @@ to ourselves may be out of date by now.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from odradek.properties import LONG_MAX
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replica.hosted import HostedPartitions
 from odradek.replica.partition import Partition, TopicPartition
 
 if TYPE_CHECKING:
     from odradek.log.batch import Origin
+    from odradek.log.log import Log
     from odradek.protocol.regions import Buffer
 
 ACKS_ALL = -1
@@ -57,7 +59,8 @@ class _Unacknowledged:
         """
         partition = self.partition
         return (
-            partition.high_watermark >= self.end_offset
+            self.outcome.error is not ErrorCode.NONE
+            or partition.high_watermark >= self.end_offset
             or partition.reign != self.reign
             or not partition.leads
             or partition.offline
@@ -65,14 +68,16 @@ class _Unacknowledged:
 
 
 class Appender:
-    """Appends to hosted partitions that this broker leads."""
+    """Appends to hosted partitions that this broker leads; `flush` fsyncs a log in a thread."""
 
     def __init__(
         self,
         hosted: HostedPartitions,
+        flush: Callable[[Log], Awaitable[None]],
         is_certain: Callable[[Partition], bool],
     ) -> None:
         self._hosted = hosted
+        self._flush = flush
         self._is_certain = is_certain
 
     async def append(
@@ -85,7 +90,7 @@ class Appender:
         """Append each entry; one outcome an entry, in their order.
 
         All logs are written before the first await, so requests that are begun in order are also
-        written in order.
+        written in order. What `flush.messages` wants on the disk is there before it counts.
         """
         outcomes: list[AppendOutcome] = []
         waiting: list[_Unacknowledged] = []
@@ -94,9 +99,27 @@ class Appender:
             outcomes.append(outcome)
             if unacknowledged is not None:
                 waiting.append(unacknowledged)
+        await self._flush_where_owed(outcomes)
         if waiting:
             await self._acknowledged(waiting, timeout_ms)
         return outcomes
+
+    async def _flush_where_owed(self, outcomes: Sequence[AppendOutcome]) -> None:
+        for outcome in outcomes:
+            partition = self._hosted.partitions.get(outcome.key)
+            if partition is None or outcome.error is not ErrorCode.NONE:
+                continue
+            log = partition.log
+            if log.config.flush_messages >= LONG_MAX:
+                continue
+            try:
+                if log.owes_flush:
+                    await self._flush(log)
+            except KafkaError as refusal:
+                outcome.error, outcome.message = refusal.code, refusal.message or None
+                continue
+            if partition.leads and partition.advance_high_watermark():
+                self._hosted.wake_high_watermark(outcome.key)
 
     def _append_one(
         self, key: TopicPartition, records: Buffer, acks: int, origin: Origin
@@ -152,6 +175,8 @@ class Appender:
             )
         for one in waiting:
             partition = one.partition
+            if one.outcome.error is not ErrorCode.NONE:
+                continue
             if partition.offline:
                 one.outcome.error = ErrorCode.KAFKA_STORAGE_ERROR
             elif not partition.leads or partition.reign != one.reign:

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from odradek.log.files import FileRetiredError
 from odradek.log.log import UnexpectedOffsetError
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -52,6 +53,8 @@ logger = logging.getLogger(__name__)
 
 # Makes a client to a broker, None while its address is unknown.
 Connect = Callable[[int], "PeerClient | None"]
+# Runs what may wait for the disk, so that the event loop does not.
+InThread = Callable[[Callable[[], object]], Awaitable[object]]
 
 
 @dataclass(slots=True)
@@ -77,6 +80,7 @@ class SourceFetcher:
         connect: Connect,
         hosted: HostedPartitions,
         quota: ReplicationQuota,
+        in_thread: InThread,
         clock_ms: Callable[[], int],
     ) -> None:
         self.source = source
@@ -84,6 +88,7 @@ class SourceFetcher:
         self._connect = connect
         self._hosted = hosted
         self._quota = quota
+        self._in_thread = in_thread
         self._clock_ms = clock_ms
         self._following: dict[TopicPartition, _Following] = {}
         self._changed = asyncio.Event()
@@ -179,7 +184,9 @@ class SourceFetcher:
             latest = one.partition.log.latest_epoch
             if latest == truncation.UNDEFINED:
                 # Nothing of any epoch in the log: what is committed stays.
-                self._cut(one, truncation.Truncation(one.partition.high_watermark, complete=True))
+                await self._cut(
+                    one, truncation.Truncation(one.partition.high_watermark, complete=True)
+                )
             else:
                 asking[one.partition.key] = (one, latest)
         if not asking:
@@ -208,35 +215,39 @@ class SourceFetcher:
                 if asked is None or not self._is_current(asked[0]):
                     continue
                 if end.error_code == ErrorCode.NONE:
-                    self._cut_by(asked[0], EpochEnd(end.leader_epoch, end.end_offset))
+                    await self._cut_by(asked[0], EpochEnd(end.leader_epoch, end.end_offset))
                 else:
                     self._refused(asked[0], end.error_code)
 
-    def _cut_by(self, one: _Following, leaders: EpochEnd) -> None:
+    async def _cut_by(self, one: _Following, leaders: EpochEnd) -> None:
         partition = one.partition
         own = EpochEnd(*partition.log.end_offset_for_epoch(leaders.epoch))
-        self._cut(
+        await self._cut(
             one,
             truncation.decide(leaders, own, partition.log.log_end_offset, partition.high_watermark),
         )
 
-    def _cut(self, one: _Following, cut: truncation.Truncation) -> None:
+    async def _cut(self, one: _Following, cut: truncation.Truncation) -> None:
         partition = one.partition
+        log = partition.log
         try:
-            if cut.offset < partition.log.log_end_offset:
-                logger.info(
-                    "%s: cutting the log from %d to %d to agree with leader %d of epoch %d",
-                    partition.key,
-                    partition.log.log_end_offset,
-                    cut.offset,
-                    self.source,
-                    one.leader_epoch,
-                )
-                partition.log.truncate_to(cut.offset)
-        except KafkaError as refusal:
+            async with partition.cutting:
+                if not self._is_current(one):
+                    return
+                if cut.offset < log.log_end_offset:
+                    logger.info(
+                        "%s: cutting the log from %d to %d to agree with leader %d of epoch %d",
+                        partition.key,
+                        log.log_end_offset,
+                        cut.offset,
+                        self.source,
+                        one.leader_epoch,
+                    )
+                    await self._in_thread(lambda: log.truncate_to(cut.offset))
+                partition.follow_high_watermark(partition.high_watermark)
+        except (KafkaError, FileRetiredError) as refusal:
             self._reject(one, refusal)
             return
-        partition.follow_high_watermark(partition.high_watermark)
         one.truncating = not cut.complete
 
     # --- copying ------------------------------------------------------------------------------
@@ -281,6 +292,16 @@ class SourceFetcher:
                     await self._find_range(client, one)
                 else:
                     self._refused(one, data.error_code)
+        await self._flush_where_owed(some)
+
+    async def _flush_where_owed(self, some: list[_Following]) -> None:
+        """Before the next request tells the leader what we have (flush.messages)."""
+        for one in some:
+            if one.partition.log.owes_flush:
+                try:
+                    await self._in_thread(one.partition.log.flush)
+                except KafkaError as refusal:
+                    self._reject(one, refusal)
 
     def _append(self, one: _Following, data: FetchablePartitionResponse) -> None:
         partition = one.partition
@@ -346,7 +367,7 @@ class SourceFetcher:
         if leaders_end is None:
             return
         if leaders_end < partition.log.log_end_offset:
-            self._cut(one, truncation.Truncation(leaders_end, complete=True))
+            await self._cut(one, truncation.Truncation(leaders_end, complete=True))
             return
         leaders_start = await self._leaders_offset(client, one, EARLIEST_TIMESTAMP)
         if leaders_start is None or leaders_start <= partition.log.log_end_offset:
@@ -358,11 +379,13 @@ class SourceFetcher:
             self.source,
         )
         try:
-            partition.log.truncate_fully_and_start_at(leaders_start)
-        except KafkaError as refusal:
+            async with partition.cutting:
+                if self._is_current(one):
+                    log = partition.log
+                    await self._in_thread(lambda: log.truncate_fully_and_start_at(leaders_start))
+                    partition.follow_high_watermark(leaders_start)
+        except (KafkaError, FileRetiredError) as refusal:
             self._reject(one, refusal)
-            return
-        partition.follow_high_watermark(leaders_start)
 
     async def _leaders_offset(
         self, client: PeerClient, one: _Following, timestamp: int

@@ -74,7 +74,9 @@ class ReplicaManager:
         self._limits = LagLimits(config.replica_lag_time_max_ms, config.replica_lag_max_messages)
         self.hosted = HostedPartitions(metadata)
         self.isr_writer = IsrWriter(session, self.hosted, clock_ms)
-        self._appender = Appender(self.hosted, self.is_certain)
+        self._appender = Appender(
+            self.hosted, lambda log: logs.disk.run(log.flush), self.is_certain
+        )
         giving = ReplicationQuota(
             config.broker_id,
             lambda: self.settings.effective.leader_replication_throttled_rate,
@@ -92,7 +94,9 @@ class ReplicaManager:
         )
         self._fetchers = FetcherPool(
             config.num_replica_fetchers,
-            lambda source: SourceFetcher(source, config, connect, self.hosted, taking, clock_ms),
+            lambda source: SourceFetcher(
+                source, config, connect, self.hosted, taking, logs.disk.run, clock_ms
+            ),
         )
 
     @property
@@ -186,11 +190,12 @@ class ReplicaManager:
                 return ErrorCode.KAFKA_STORAGE_ERROR
             partition.told_in_session = self._session.generation
             self._fetchers.unfollow(key)
-            if state.leader == self.config.broker_id:
-                partition.lead(state)
-            else:
-                partition.follow(state)
-                self._fetchers.follow(partition)
+            async with partition.cutting:
+                if state.leader == self.config.broker_id:
+                    partition.lead(state)
+                else:
+                    partition.follow(state)
+                    self._fetchers.follow(partition)
         except KafkaError as refusal:
             logger.error(
                 "%s: the role of epoch %d is refused: %s", key, state.leader_epoch, refusal
@@ -253,7 +258,8 @@ class ReplicaManager:
             return ErrorCode.NONE
         self.hosted.partitions.pop(key, None)
         if partition is not None:
-            partition.retire()
+            async with partition.cutting:
+                partition.retire()
             self.hosted.wake_all(key)
         try:
             await self._logs.delete(key.topic, key.partition)

@@ -14,6 +14,7 @@ already have chosen a leader from the set that we proposed, and nothing may be c
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -73,6 +74,7 @@ class Partition:
         "broker_id",
         "clock_ms",
         "controller_epoch",
+        "cutting",
         "followers",
         "high_watermark",
         "isr",
@@ -112,6 +114,8 @@ class Partition:
         self.followers: dict[int, FollowerProgress] = {}
         self.leader_epoch_start = 0
         self.offline = False
+        # Held while a thread cuts the log: a new role waits for it.
+        self.cutting = asyncio.Lock()
         # The generation of the ZooKeeper session in which the controller last told us this role.
         self.told_in_session = NEVER
         # How often leadership was lost. Within one reign nothing is cut from the log, also over
@@ -196,7 +200,7 @@ class Partition:
             self.isr,
             self.broker_id,
             self.followers,
-            self.log.log_end_offset,
+            self.log.committable_end,
             self.clock_ms(),
             self.limits.time_max_ms,
         )
