@@ -41,18 +41,11 @@ def test_group_whose_driver_fails_is_stopped_though_nobody_tells_its_lag() -> No
     assert groups.judge_job(group(), decision, None, "g-driver")[1]["verdict"] == "STOP"
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"reset": {"requestId": "1", "strategy": "Earliest"}},
-        {"offsetStore": "Kafka"},
-        {"offsetStore": "Both"},
-    ],
-)
-def test_what_is_not_carried_out_is_refused_and_not_passed_over(fields: dict[str, Any]) -> None:
+def test_reset_of_a_job_is_refused_and_not_passed_over() -> None:
     body = {"kind": "ConsumerGroup", "metadata": {"name": "g"}}
+    both = {"reset": {"requestId": "1", "strategy": "Earliest"}, "job": {}}
     with pytest.raises(spec.InvalidSpec) as caught:
-        spec.parse_group({**body, "spec": {"clusterRef": {"name": "c"}, **fields}})
+        spec.parse_group({**body, "spec": {"clusterRef": {"name": "c"}, **both}})
     assert caught.value.reason == "NotSupported"
 
 
@@ -75,8 +68,6 @@ def test_a_job_that_fails_again_and_again_is_stalled() -> None:
 
 
 def test_group_without_znodes_is_absent_and_one_without_members_empty() -> None:
-    states = [
-        groups.judge_observed(view)[1]["state"]
-        for view in (GroupView(False, 0, 0), GroupView(True, 0, 3), GroupView(True, 2, 3))
-    ]
+    views = (GroupView(False, 0, {}), GroupView(True, 0, {}), GroupView(True, 2, {}))
+    states = [groups.state_of(view) for view in views]
     assert states == ["Absent", "Empty", "Stable"]

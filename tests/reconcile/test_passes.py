@@ -15,6 +15,8 @@ from odradek_operator.spec import FINALIZER
 from odradek_operator.status import condition_of
 from tests.support.memory import MemoryKube, MemoryPool, MemoryZooKeeper, context
 
+NOBODY_LISTENS = 1
+
 
 def resource(
     kind: str, name: str, *, namespace: str = "n", age: int = 0, deleted: bool = False, **spec: Any
@@ -70,7 +72,7 @@ def reason(kube: MemoryKube, kind: str, name: str) -> str:
 
 def existing_topic() -> MemoryZooKeeper:
     """A broker and topic t of one partition, made by transaction 77."""
-    endpoint = znodes.Endpoint("PLAINTEXT", "127.0.0.1", 9092)
+    endpoint = znodes.Endpoint("PLAINTEXT", "127.0.0.1", NOBODY_LISTENS)
     broker = znodes.BrokerRegistration(znodes.BrokerId(0), (endpoint,))
     topic = znodes.TopicAssignment({0: (znodes.BrokerId(0),)})
     return MemoryZooKeeper(
@@ -146,14 +148,16 @@ def test_groups_of_a_paused_cluster_start_no_driver_and_lose_no_offsets() -> Non
     assert zookeeper.deleted == [consumers.group_path("g")]
 
 
-def test_offsets_that_are_not_in_zookeeper_are_never_said_to_be_deleted() -> None:
-    wanted = {"clusterRef": {"name": "c"}, "deletionPolicy": "Delete", "offsetStore": "Kafka"}
+def test_offsets_that_are_in_the_brokers_are_not_said_to_be_deleted_while_none_answers() -> None:
+    wanted = {"clusterRef": {"name": "c"}, "deletionPolicy": "Delete", "offsetStore": "Both"}
     zookeeper = group_with_offsets()
     group = resource("ConsumerGroup", "g", **wanted)
-    assert reason(run([group], [cluster()], zookeeper), "ConsumerGroup", "g") == "NotSupported"
+    kube = run([group], [cluster()], zookeeper)
+    assert reason(kube, "ConsumerGroup", "g") == "BrokersUnreachable"
     going = resource("ConsumerGroup", "g", deleted=True, **wanted)
     kube = run([going], [cluster()], zookeeper)
-    assert ([one.reason for one in kube.told], zookeeper.deleted) == (["GroupAbandoned"], [])
+    assert reason(kube, "ConsumerGroup", "g") == "Deleting"
+    assert zookeeper.deleted == []
 
 
 def test_group_is_deleted_even_if_its_spec_became_invalid() -> None:

@@ -95,6 +95,10 @@ def test_cancel_stops_what_moves_and_takes_back_what_is_done() -> None:
     back = {**BEFORE, P[0]: DONE[P[0]]}
     second = decide(View(back, ALL, None), cancel=True, rolling_back="Cancelled")
     assert second.submit == {P[0]: (0, 1)}
+    # Stopped by the controller, replicas may stand in another order than before.
+    stopped = {**BEFORE, P[1]: at(2, 0)}
+    again = decide(View(stopped, ALL, None), cancel=True, rolling_back="Cancelled")
+    assert again.submit == {P[1]: (0, 2)}
     returning = {**BEFORE, P[0]: moving((3, 1), (0, 1))}
     third = decide(View(returning, ALL, {P[0]: (0, 1)}), rolling_back="Cancelled")
     assert (third.submit, third.stop, third.ended) == ({}, (), None)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from odradek.zk.znodes import TopicPartition
 from odradek_operator import job as jobs
 from odradek_operator import status
 from odradek_operator.spec import GroupSpec
@@ -18,11 +19,11 @@ from odradek_operator.status import Condition
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """A group as its znodes show it. `exists` is whether /consumers/G is there."""
+    """A group as the stores of its offsets have it; `exists` is whether any of them knows it."""
 
     exists: bool
     members: int
-    offsets: int
+    committed: Mapping[TopicPartition, int]
 
 
 def judge_verdict(
@@ -49,15 +50,23 @@ def judge_verdict(
 _AS_WANTED = frozenset({"Running", "Completed", "Suspending", "Suspended"})
 
 
-def judge_observed(view: GroupView) -> tuple[tuple[Condition, ...], dict[str, Any]]:
-    """Return conditions and status of a group without a job."""
+def state_of(view: GroupView) -> str:
+    """Return the state of a group without a job."""
     if not view.exists:
-        state, text = "Absent", "the group has neither members nor offsets"
-    elif view.members:
-        state, text = "Stable", f"{view.members} members"
-    else:
-        state, text = "Empty", f"no members; offsets of {view.offsets} partitions are kept"
-    return status.ready("Observed", text), {"state": state, "members": view.members}
+        return "Absent"
+    return "Stable" if view.members else "Empty"
+
+
+def judge_observed(view: GroupView) -> tuple[Condition, ...]:
+    """Return the conditions of a group without a job."""
+    match state_of(view):
+        case "Absent":
+            text = "the group has neither members nor offsets"
+        case "Stable":
+            text = f"{view.members} members"
+        case _:
+            text = f"no members; offsets of {len(view.committed)} partitions are kept"
+    return status.ready("Observed", text)
 
 
 def judge_job(

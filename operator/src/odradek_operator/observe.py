@@ -196,8 +196,22 @@ def group(zookeeper: ZooKeeper, name: str) -> GroupView:
     by_topic = zookeeper.children(
         consumers.offsets_path(name, topic) for topic in found[offsets] or ()
     )
+    paths = {
+        consumers.offset_path(name, topic, int(number)): TopicPartition(topic, int(number))
+        for topic in found[offsets] or ()
+        for number in by_topic[consumers.offsets_path(name, topic)] or ()
+        if number.isdigit()
+    }
+    committed: dict[TopicPartition, int] = {}
+    for path, one in zookeeper.read(paths).items():
+        if one is None:
+            continue
+        try:
+            committed[paths[path]] = consumers.decode_offset(path, one.data)
+        except ZnodeError:
+            continue
     return GroupView(
         exists=found[root] is not None,
         members=len(found[consumers.consumer_ids_path(name)] or ()),
-        offsets=sum(len(children or ()) for children in by_topic.values()),
+        committed=committed,
     )

@@ -22,6 +22,7 @@ from odradek_operator import (
     observe,
     reconcile_cluster,
     reconcile_group,
+    reconcile_observed_group,
     reconcile_reassignment,
     reconcile_topic,
     spec,
@@ -30,6 +31,7 @@ from odradek_operator import (
 from odradek_operator.apply import Context
 from odradek_operator.driver_objects import Addresses
 from odradek_operator.engine import Key, Store
+from odradek_operator.group_lag import Sample
 from odradek_operator.kube import KubeError
 from odradek_operator.lease import NotHolderError
 from odradek_operator.reconcile_reassignment import Surroundings
@@ -57,13 +59,15 @@ class _Shared:
 class Passes:
     """Reconciles batches while `may_act`.
 
-    Remembers per cluster since when its set of brokers has not changed.
+    Remembers per cluster since when its set of brokers has not changed, and of each group what was
+    seen last: an operator that starts anew begins these anew.
     """
 
     context: Context
     store: Store
     may_act: Callable[[], bool] = lambda: True
     clock: Callable[[], float] = time.monotonic
+    _windows: dict[str, tuple[Sample, ...]] = field(default_factory=dict)
     _settled: dict[tuple[str, str], tuple[frozenset[int], float]] = field(default_factory=dict)
 
     def reconcile(
@@ -229,6 +233,9 @@ class Passes:
         self, shared: _Shared, namespace: str, cluster: str, batch: Mapping[Key, Body]
     ) -> dict[Key, Result]:
         by_group = self._by_name("ConsumerGroup", namespace, cluster, reconcile_group.group_name)
+        existing = {body["metadata"]["uid"] for body in self.store.select("ConsumerGroup")}
+        for gone in set(self._windows) - existing:
+            del self._windows[gone]
         return {
             key: _timed(
                 key,
@@ -242,9 +249,15 @@ class Passes:
     def _group(self, shared: _Shared, body: Body, rivals: list[Body]) -> float:
         going = "deletionTimestamp" in body["metadata"]
         rival = self._any_other(body, rivals) if going else self._older(body, rivals)
-        return reconcile_group.reconcile(
-            self.context, shared.zookeeper, body, shared.state, shared.addresses, rival
+        around = reconcile_observed_group.Surroundings(
+            shared.state,
+            shared.zookeeper,
+            shared.addresses,
+            shared.endpoints,
+            self._windows,
+            self.clock,
         )
+        return reconcile_group.reconcile(self.context, body, around, rival)
 
     def _by_name(
         self, kind: str, namespace: str, cluster: str, name_of: Callable[[Body], str]

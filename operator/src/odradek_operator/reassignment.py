@@ -297,7 +297,8 @@ def _classify(
             states[partition] = State.MOVING
         elif seen.replicas == goal[partition]:
             states[partition] = State.DONE
-        elif seen.replicas in (plan.targets[partition], plan.originals[partition]):
+        elif set(seen.replicas) in (set(plan.targets[partition]), set(plan.originals[partition])):
+            # In another order, as Kafka leaves the replicas of a move that it has stopped.
             states[partition] = State.WAITING
         else:
             states[partition] = State.FAILED

@@ -4,24 +4,33 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 from odradek.zk import consumers
-from odradek_operator import apply, driver_objects, groups, job, observe, spec, status
+from odradek_operator import (
+    apply,
+    driver_objects,
+    group_brokers,
+    group_reset,
+    groups,
+    job,
+    reconcile_observed_group,
+    spec,
+    status,
+)
 from odradek_operator.apply import Context
+from odradek_operator.broker_client import BrokerError, Brokers
 from odradek_operator.broker_objects import Object
 from odradek_operator.driver_objects import Addresses
+from odradek_operator.group_brokers import GroupBusyError
 from odradek_operator.job import Action
 from odradek_operator.kube import KubeError
+from odradek_operator.reconcile_observed_group import OBSERVE_SECONDS, WAIT_SECONDS, Surroundings
 from odradek_operator.reconcile_topic import namespace_terminating
 from odradek_operator.spec import Body, GroupSpec, JobSpec, Meta
 from odradek_operator.status import Condition, Event
 from odradek_operator.topic_state import ClusterState, Owner
 from odradek_operator.topics import TERMINATING_TIMEOUT
-from odradek_operator.zookeeper import UnreachableError, ZooKeeper
-
-OBSERVE_SECONDS: Final = 15.0
-WAIT_SECONDS: Final = 3.0
 
 log = logging.getLogger(__name__)
 
@@ -31,32 +40,26 @@ def group_name(body: Body) -> str:
     return str(body["spec"].get("group", body["metadata"]["name"]))
 
 
-def reconcile(
-    context: Context,
-    zookeeper: ZooKeeper | None,
-    body: Body,
-    cluster: ClusterState,
-    addresses: Addresses | None,
-    rival: str | None,
-) -> float:
-    """Bring one group nearer to its spec. `addresses` is None while no broker is known.
+def reconcile(context: Context, body: Body, around: Surroundings, rival: str | None) -> float:
+    """Bring one group nearer to its spec.
 
     `rival` names another resource of the same group: an older one, and for a resource that is being
     deleted any, since the offsets then are not this one's alone.
     """
-    meta = spec.parse_meta(body)
+    meta, cluster = spec.parse_meta(body), around.cluster
     try:
         wanted = spec.parse_group(spec.for_deletion(body) if meta.deleting else body)
+        request = group_reset.parse(wanted.reset) if wanted.reset is not None else None
     except spec.InvalidSpec as error:
         if not meta.deleting:
-            return apply.refuse(context, body, error, ("job",))
+            return apply.refuse(context, body, error, ("job", "lastReset"))
         if meta.has_finalizer:
             text = f"offsets of group {group_name(body)} were not deleted: {error.message}"
             context.kube.tell(body, Event("GroupAbandoned", text, warning=True))
             apply.set_finalizer(context, body, False)
         return OBSERVE_SECONDS
     if meta.deleting:
-        return _delete(context, zookeeper, body, meta, wanted, cluster, rival)
+        return _delete(context, around, body, meta, wanted, rival)
     if rival is not None:
         # Noted before the driver goes: it ends on purpose, and starts anew once the group is free.
         stopped = job.Memory("Suspended")
@@ -70,35 +73,10 @@ def reconcile(
         apply.set_finalizer(context, body, wanted.deletion_policy == "Delete")
         return 0.0
     if wanted.job is not None:
-        return _run(context, body, meta, wanted, wanted.job, addresses, cluster)
+        return _run(context, body, meta, wanted, wanted.job, around.addresses, cluster)
     if not cluster.paused and _remove_driver(context, meta):
         return WAIT_SECONDS
-    return _observe(context, zookeeper, body, wanted, cluster)
-
-
-def _observe(
-    context: Context,
-    zookeeper: ZooKeeper | None,
-    body: Body,
-    wanted: GroupSpec,
-    cluster: ClusterState,
-) -> float:
-    if cluster.owner is not Owner.PRESENT:
-        text = f"KafkaCluster {wanted.cluster} is {cluster.owner.value}"
-        apply.write_status(context, body, status.progressing(cluster.owner.reason, text), {})
-        return OBSERVE_SECONDS
-    try:
-        if zookeeper is None:
-            raise UnreachableError("ZooKeeper does not answer")
-        view = observe.group(zookeeper, wanted.group)
-    except UnreachableError as error:
-        apply.write_status(
-            context, body, status.progressing("ZooKeeperUnreachable", str(error)), {}
-        )
-        return WAIT_SECONDS
-    conditions, fields = groups.judge_observed(view)
-    apply.write_status(context, body, (*conditions, _paused(cluster.paused)), fields)
-    return OBSERVE_SECONDS
+    return reconcile_observed_group.reconcile(context, body, wanted, request, around)
 
 
 def _paused(paused: bool) -> Condition:
@@ -230,13 +208,13 @@ def _remove_driver(context: Context, meta: Meta) -> bool:
 
 def _delete(
     context: Context,
-    zookeeper: ZooKeeper | None,
+    around: Surroundings,
     body: Body,
     meta: Meta,
     wanted: GroupSpec,
-    cluster: ClusterState,
     rival: str | None,
 ) -> float:
+    cluster, zookeeper = around.cluster, around.zookeeper
     if not meta.has_finalizer:
         return OBSERVE_SECONDS
     assert meta.deleted is not None
@@ -260,12 +238,19 @@ def _delete(
         waiting = status.progressing("ZooKeeperUnreachable", "ZooKeeper does not answer")
         apply.write_status(context, body, waiting, {})
         return WAIT_SECONDS
-    view = observe.group(zookeeper, wanted.group)
-    if view.members:
-        waiting = status.progressing("Deleting", f"waiting for {view.members} members to leave")
+    try:
+        with Brokers(around.endpoints) as brokers:
+            view = reconcile_observed_group.view_group(zookeeper, brokers, wanted)
+            if view.members:
+                raise GroupBusyError(f"waiting for {view.members} members to leave")
+            if wanted.offset_store != "ZooKeeper":
+                group_brokers.delete(brokers, wanted.group)
+    except (GroupBusyError, BrokerError) as error:
+        waiting = status.progressing("Deleting", str(error))
         apply.write_status(context, body, waiting, {})
         return WAIT_SECONDS
-    zookeeper.delete_tree(consumers.group_path(wanted.group))
+    if wanted.offset_store != "Kafka":
+        zookeeper.delete_tree(consumers.group_path(wanted.group))
     context.kube.tell(body, Event("GroupDeleted", f"offsets of group {wanted.group} are deleted"))
     apply.set_finalizer(context, body, False)
     return OBSERVE_SECONDS

@@ -168,6 +168,7 @@ class GroupSpec:
     max_lag: int | None
     max_lag_seconds: int | None
     deletion_policy: str
+    reset: Mapping[str, Any] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,15 +343,11 @@ def _parse_assignment(raw: Mapping[str, list[int]]) -> dict[int, tuple[int, ...]
 def parse_group(body: Body) -> GroupSpec:
     """Read a ConsumerGroup, raising InvalidSpec for a bad pattern and for what is not carried out.
 
-    A group that keeps its offsets in the brokers is not looked at: its znodes would show a group
-    that does not exist.
+    A job reads on from its checkpoint, so that moving its offsets would move nothing.
     """
     spec = body["spec"]
-    store = spec.get("offsetStore", "ZooKeeper")
-    if store != "ZooKeeper":
-        raise InvalidSpec("NotSupported", f"groups with offsetStore {store} are not observed yet")
-    if "reset" in spec:
-        raise InvalidSpec("NotSupported", "spec.reset is not carried out yet")
+    if "reset" in spec and "job" in spec:
+        raise InvalidSpec("NotSupported", "spec.reset is not carried out for a group with a job")
     pattern = spec.get("topicPattern")
     if pattern is not None:
         try:
@@ -363,11 +360,12 @@ def parse_group(body: Body) -> GroupSpec:
         group=spec.get("group", body["metadata"]["name"]),
         topics=tuple(spec.get("topics", ())),
         topic_pattern=pattern,
-        offset_store=store,
+        offset_store=spec.get("offsetStore", "ZooKeeper"),
         job=_parse_job(spec["job"]) if "job" in spec else None,
         max_lag=slo.get("maxLag"),
         max_lag_seconds=slo.get("maxLagSeconds"),
         deletion_policy=spec.get("deletionPolicy", "Retain"),
+        reset=dict(spec["reset"]) if "reset" in spec else None,
     )
 
 

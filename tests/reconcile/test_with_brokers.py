@@ -1,0 +1,200 @@
+"""The operator with real brokers: groups in both stores, and data that really moves."""
+
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import confluent_kafka
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from odradek.zk import consumers, znodes
+from odradek_operator import throttle
+from tests.reconcile.conftest import Operator, Place
+from tests.reconcile.test_reassignment_flow import config, move, reassignment
+from tests.support.apiserver import ApiServer
+from tests.support.broker import Cluster
+from tests.support.clients import QUIET, consume_all, create_topic, produce_all
+from tests.support.kubectl import eventually
+
+NAMESPACE = "with-brokers"
+
+
+class Running(Place):
+    """Three brokers with ids 1 to 3, and a KafkaCluster that tells where their znodes are."""
+
+    cluster: Cluster
+
+
+@pytest.fixture(scope="module")
+def running(api: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    folder = tmp_path_factory.mktemp("with-brokers")
+    api.call("create", "namespace", NAMESPACE)
+    with Cluster(folder, 3) as cluster, cluster.zookeeper.client() as client:
+        place = Running(api, cluster.zookeeper, client, NAMESPACE)
+        place.cluster = cluster
+        place.kubectl.apply(
+            {
+                "apiVersion": "odradek.io/v1alpha1",
+                "kind": "KafkaCluster",
+                "metadata": {"name": "main"},
+                "spec": {
+                    "zookeeper": {"connect": cluster.zookeeper.connect},
+                    # Ids begin at 0 on Kubernetes.
+                    "brokers": {"replicas": 4},
+                },
+            }
+        )
+        with Operator(api.kubeconfig, NAMESPACE, folder / "operator.log", "operator-0"):
+            yield place
+        print((folder / "operator.log").read_text())
+
+
+def group(name: str, **spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "odradek.io/v1alpha1",
+        "kind": "ConsumerGroup",
+        "metadata": {"name": name},
+        "spec": {"clusterRef": {"name": "main"}, **spec},
+    }
+
+
+def consumer(bootstrap: str, name: str) -> confluent_kafka.Consumer:
+    return confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": name,
+            "enable.auto.commit": False,
+            "session.timeout.ms": 6000,
+            **QUIET,
+        }
+    )
+
+
+def commit(bootstrap: str, name: str, topic: str, *offsets: int) -> None:
+    """Commit offsets for a group that nobody is a member of."""
+    client = consumer(bootstrap, name)
+    places = [
+        confluent_kafka.TopicPartition(topic, partition, offset)
+        for partition, offset in enumerate(offsets)
+    ]
+
+    def stored() -> bool:
+        try:
+            return bool(client.commit(offsets=places, asynchronous=False))
+        except confluent_kafka.KafkaException as error:
+            # The first commit of all makes the topic that it goes to.
+            raise AssertionError(str(error)) from error
+
+    eventually(stored, "the commit", 60, 0.5)
+    client.close()
+
+
+def committed(bootstrap: str, name: str, topic: str, partitions: int) -> list[int]:
+    client = consumer(bootstrap, name)
+    places = [confluent_kafka.TopicPartition(topic, one) for one in range(partitions)]
+    found = [one.offset for one in client.committed(places, timeout=30)]
+    client.close()
+    return found
+
+
+def status(place: Place, name: str) -> dict[str, Any]:
+    return dict(place.kubectl.get("consumergroup", name)["status"])
+
+
+def test_group_in_both_stores_tells_its_lag_and_is_reset_once(running: Running) -> None:
+    bootstrap = running.cluster.bootstrap
+    create_topic(bootstrap, "reset", partitions=2, replicas=1)
+    produce_all(bootstrap, "reset", [b"%d" % one for one in range(40)], partitions=2)
+    commit(bootstrap, "g", "reset", 5, 20)
+    znode = consumers.offset_path("g", "reset", 0)
+    running.client.create(znode, b"12", makepath=True)
+    wanted = group("g", topics=["reset"], offsetStore="Both", deletionPolicy="Delete")
+    running.kubectl.apply(wanted)
+    running.wait_for("consumergroup", "g", "Observed")
+    # Partition 0 is at 12 in the znode and at 5 in the brokers: the larger counts.
+    seen = status(running, "g")
+    assert (seen["totalLag"], seen["members"], seen["verdict"]) == (8, 0, "STOP")
+    assert seen["worstPartitions"] == [{"topic": "reset", "partition": 0, "lag": 8}]
+
+    def reset(**fields: Any) -> dict[str, Any]:
+        return {**wanted, "spec": {**wanted["spec"], "reset": {"requestId": "a", **fields}}}
+
+    def last(phase: str) -> dict[str, Any]:
+        found = status(running, "g").get("lastReset", {})
+        assert found.get("phase") == phase, found
+        return dict(found)
+
+    back = {"strategy": "Shift", "value": "-3"}
+    running.kubectl.apply(reset(**back, dryRun=True))
+    shown = eventually(lambda: last("DryRun"), "the dry run", 40, 0.3)
+    assert shown["before"] == {"reset-0": "12", "reset-1": "20"}
+    assert shown["after"] == {"reset-0": "9", "reset-1": "17"}
+    assert committed(bootstrap, "g", "reset", 2) == [5, 20]
+
+    member = consumer(bootstrap, "g")
+    member.subscribe(["reset"])
+    eventually(lambda: member.poll(0.5) is not None, "a member", 60, 0)
+    running.kubectl.apply(reset(**back))
+    waiting = running.wait_for("consumergroup", "g", "ResetWaiting")
+    assert "1 members" in waiting["message"]
+    member.close()
+    running.kubectl("annotate", "consumergroup", "g", "touched=1")
+    eventually(lambda: last("Done"), "the reset", 60, 0.3)
+    assert committed(bootstrap, "g", "reset", 2) == [9, 17]
+    assert running.client.get(znode)[0] == b"9"
+    # The same request is not carried out again, whatever else changes.
+    running.kubectl("annotate", "consumergroup", "g", "touched=2", "--overwrite")
+    running.wait_for("consumergroup", "g", "Observed")
+    assert committed(bootstrap, "g", "reset", 2) == [9, 17]
+
+    running.kubectl("delete", "consumergroup", "g", "--timeout=60s")
+    assert committed(bootstrap, "g", "reset", 2) == [-1001, -1001]
+    assert running.client.exists(consumers.group_path("g")) is None
+
+
+def test_data_moves_and_a_move_that_is_cancelled_leaves_everything_as_it_was(
+    running: Running,
+) -> None:
+    bootstrap = running.cluster.bootstrap
+    wanted = NewTopic("moved", 4, replica_assignment=[[1, 2]] * 4)
+    admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
+    admin.create_topics([wanted], operation_timeout=30)["moved"].result(60)
+    values = [b"%d" % one * 200 for one in range(4000)]
+    produce_all(bootstrap, "moved", values, partitions=4)
+    away = [move("moved", one, 3, 2) for one in range(4)]
+    running.kubectl.apply(
+        reassignment(
+            "away",
+            "Explicit",
+            moves=away,
+            throttleBytesPerSec=50_000_000,
+            maxConcurrentPartitions=2,
+        )
+    )
+    running.wait_for("reassignment", "away", "Completed")
+    done = running.kubectl.get("reassignment", "away")["status"]
+    assert done["partitions"] == {"total": 4, "done": 4, "failed": 0}
+    assert done["bytes"]["moved"] == done["bytes"]["total"] > sum(map(len, values)) * 0.9
+    assert set(running.read("moved").partitions.values()) == {(3, 2)}
+    assert sorted(consume_all(bootstrap, "moved", 4, len(values))) == sorted(values)
+    assert throttle.FOLLOWERS not in config(running, "topics", "moved")
+    assert config(running, "brokers", "3") == {}
+
+    # The destination stops answering in the middle, so that only a cancel can end it.
+    stopped = running.cluster.brokers[1]
+    stopped.signal(signal.SIGSTOP)
+    try:
+        back = [move("moved", one, 1, 2) for one in range(4)]
+        running.kubectl.apply(reassignment("back", "Explicit", moves=back))
+        eventually(
+            lambda: running.read("moved").adding or None, "a move that does not end", 40, 0.1
+        )
+        running.kubectl.apply(reassignment("back", "Explicit", moves=back, cancel=True))
+        running.wait_for("reassignment", "back", "Cancelled")
+    finally:
+        stopped.signal(signal.SIGCONT)
+    left = running.read("moved")
+    assert (set(left.partitions.values()), left.adding, left.removing) == ({(3, 2)}, {}, {})
+    assert running.client.exists(znodes.REASSIGN_PARTITIONS_PATH) is None
+    assert sorted(consume_all(bootstrap, "moved", 4, len(values))) == sorted(values)
