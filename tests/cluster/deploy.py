@@ -4,27 +4,70 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from tests.cluster import control
 from tests.cluster.settings import REPO, Paths
-from tests.cluster.shell import ClusterError, run_logged, step
+from tests.cluster.shell import ClusterError, run_logged, step, wait_until
 
 RELEASE = "odradek"
 NAMESPACE = "logs"
+BROKER_LABEL = "odradek.io/cluster"
+RESTART_SECONDS = 300
 QUICKSTART = REPO / "examples/quickstart"
 CHART = REPO / "charts/odradek"
 
 
 def restart(paths: Paths, changed: Sequence[str]) -> None:
-    """Replace the pods that run an older build of the given images; others keep running."""
+    """Replace the pods that run an older build of the given images; others keep running.
+
+    Brokers go one after the other, each when the one before is in sync again.
+    """
     if not changed:
         return
     pods = json.loads(control.kubectl(paths, "get", "pods", "--all-namespaces", "-o", "json"))
-    for pod in pods["items"]:
-        if any(container["image"] in changed for container in pod["spec"]["containers"]):
-            name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
-            control.kubectl(paths, "delete", "pod", name, "--namespace", namespace, "--wait=false")
+    outdated = [
+        pod["metadata"]
+        for pod in pods["items"]
+        if any(container["image"] in changed for container in pod["spec"]["containers"])
+    ]
+    brokers = [one for one in outdated if BROKER_LABEL in one.get("labels", {})]
+    for one in outdated:
+        if one not in brokers:
+            where = ("--namespace", one["namespace"])
+            control.kubectl(paths, "delete", "pod", one["name"], *where, "--wait=false")
+    for one in brokers:
+        with step(f"restarting {one['name']} with its new image"):
+            _replace_broker(paths, one)
+
+
+def _replace_broker(paths: Paths, pod: Mapping[str, Any]) -> None:
+    where = ("--namespace", pod["namespace"])
+    cluster = f"kafkacluster/{pod['labels'][BROKER_LABEL]}"
+
+    def healthy() -> bool:
+        found = json.loads(control.kubectl(paths, "get", cluster, *where, "-o", "json"))
+        status = found.get("status", {})
+        ready = [one for one in status.get("conditions", ()) if one["type"] == "Ready"]
+        full = status.get("replicas") == found["spec"]["brokers"]["replicas"]
+        whole = status.get("underReplicatedPartitions") == 0
+        return full and whole and [one["status"] for one in ready] == ["True"]
+
+    def replaced() -> bool:
+        text = control.kubectl(
+            paths, "get", "pod", pod["name"], *where, "-o", "json", "--ignore-not-found"
+        )
+        found = json.loads(text) if text else {}
+        conditions = found.get("status", {}).get("conditions", ())
+        is_new = bool(found) and found["metadata"]["uid"] != pod["uid"]
+        return is_new and any(
+            one["type"] == "Ready" and one["status"] == "True" for one in conditions
+        )
+
+    wait_until(healthy, f"{cluster} is healthy", timeout_s=RESTART_SECONDS)
+    control.kubectl(paths, "delete", "pod", pod["name"], *where, "--wait=false")
+    wait_until(replaced, f"{pod['name']} is ready again", timeout_s=RESTART_SECONDS)
 
 
 def up(paths: Paths) -> None:
