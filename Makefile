@@ -38,7 +38,7 @@ test: lint type unit ## everything: lint, types, unit and end-to-end tests, from
 	  exit $$status
 
 bench: .venv/.ready ## measurements, beside Apache Kafka where there is a peer
-	@for each in codec log produce_fetch; do $(PY) -m tests.bench.bench_$$each || exit 1; done
+	@for each in codec log requests produce_fetch; do $(PY) -m tests.bench.bench_$$each || exit 1; done
 
 chaos: .venv/.ready ## hundreds of faults under load, and a checker of what clients were promised (long)
 	@$(PY) -m tests.chaos --faults 160 $(ARGS)

@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator, Sequence
 
 from odradek.net.admission import Admission, Limits, RequestMemory
 from odradek.net.connection import Peer
-from odradek.net.frame import INITIAL_BUFFER_BYTES
+from odradek.net.frame import READ_AHEAD_BYTES
 from odradek.net.listener import Listener
 from odradek.protocol.regions import Part
 from tests.net.test_listener import connected, echo, framed, read_frame
 
-LARGE = 3 * INITIAL_BUFFER_BYTES
+LARGE = 3 * READ_AHEAD_BYTES
 
 
 def limits(**changed: object) -> Limits:

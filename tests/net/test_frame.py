@@ -6,7 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odradek.net.frame import INITIAL_BUFFER_BYTES, FrameReader, ProtocolViolation
+from odradek.net.frame import (
+    INITIAL_BUFFER_BYTES,
+    READ_AHEAD_BYTES,
+    FrameReader,
+    ProtocolViolation,
+)
 
 LIMIT = 10_000_000
 
@@ -73,6 +78,23 @@ def test_announced_size_takes_no_memory_until_its_bytes_arrive() -> None:
         arrived += receive(reader, bytes(50_000))
         assert reader.next_frame() is None
         assert reader.capacity <= max(INITIAL_BUFFER_BYTES, 2 * arrived + 1)
+
+
+def test_buffer_of_a_peer_that_sends_ahead_grows_to_the_read_ahead_and_no_further() -> None:
+    reader = FrameReader(LIMIT)
+    small = framed(b"x" * 96)
+    answered = 0
+    for _ in range(40):
+        receive(reader, small * 3000)
+        while (frame := reader.next_frame()) is not None:
+            assert frame == b"x" * 96
+            answered += 1
+        break_off = reader.buffered_bytes % len(small)
+        if break_off:
+            receive(reader, small[break_off:])
+            assert reader.next_frame() is not None
+    assert reader.capacity == READ_AHEAD_BYTES
+    assert answered > READ_AHEAD_BYTES // len(small)
 
 
 def test_frame_in_use_is_not_overwritten_by_what_follows_and_pins_the_buffer() -> None:

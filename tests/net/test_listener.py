@@ -11,7 +11,7 @@ import pytest
 
 from odradek.net.admission import Admission, Limits
 from odradek.net.connection import Dispatch, Peer
-from odradek.net.frame import INITIAL_BUFFER_BYTES, ProtocolViolation
+from odradek.net.frame import READ_AHEAD_BYTES, ProtocolViolation
 from odradek.net.listener import Listener
 from odradek.protocol.codec import MalformedError
 from odradek.protocol.regions import Part
@@ -186,7 +186,7 @@ async def test_peer_that_never_reads_stops_being_read_and_holds_up_nobody() -> N
         assert len(await read_frame(reader)) == 100_000
         assert dispatched == at_stall + 1
         # What the kernel and one read-ahead buffer hold was never dispatched.
-        assert held_back > INITIAL_BUFFER_BYTES // len(request)
+        assert held_back > READ_AHEAD_BYTES // len(request)
         slow.close()
 
 

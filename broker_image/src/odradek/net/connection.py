@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from odradek.net.admission import RequestMemory
-from odradek.net.frame import INITIAL_BUFFER_BYTES, FrameReader, ProtocolViolation
+from odradek.net.frame import READ_AHEAD_BYTES, FrameReader, ProtocolViolation
 from odradek.net.sending import send_all
 from odradek.protocol.primitives import LENGTH32, MalformedError
 from odradek.protocol.regions import Part, close_all, total_length
@@ -190,7 +190,7 @@ class Connection:
     def _read_on(self) -> None:
         """Read, or wait until there is memory for what is announced."""
         announced = self._reader.announced
-        if announced > INITIAL_BUFFER_BYTES and not self._memory_taken:
+        if announced > READ_AHEAD_BYTES and not self._memory_taken:
             if not self._memory.take(announced):
                 self._stop_reading()
                 self._memory.when_free(self._memory_is_free)

@@ -16,7 +16,10 @@ from typing import Final
 from odradek.protocol.primitives import LENGTH32
 
 SIZE_BYTES: Final = LENGTH32.size
-INITIAL_BUFFER_BYTES: Final = 64 * 1024
+# What a connection begins with, and goes back to when it is idle; thousands of them may be open.
+INITIAL_BUFFER_BYTES: Final = 4 * 1024
+# How far a buffer grows for small frames that come many at a time.
+READ_AHEAD_BYTES: Final = 64 * 1024
 # Frames up to this size are copied out of a buffer that would otherwise be given away with them.
 COPIED_FRAME_BYTES: Final = 4 * 1024
 
@@ -31,7 +34,9 @@ class FrameReader:
     def __init__(self, max_frame_bytes: int, *, reuse: bool = True) -> None:
         self._max_frame_bytes = max_frame_bytes
         self._reuse = reuse
-        self._view = memoryview(bytearray(INITIAL_BUFFER_BYTES))
+        self._least = INITIAL_BUFFER_BYTES if reuse else READ_AHEAD_BYTES
+        self._view = memoryview(bytearray(self._least))
+        self._was_filled = False
         self._start = 0  # first byte that is not part of a frame returned so far
         self._end = 0  # end of the bytes received
         # Bytes of the frame, with its size, that is known to come and not there yet.
@@ -54,6 +59,7 @@ class FrameReader:
     def received(self, count: int) -> None:
         """Take note that the first `count` bytes of `room()` were filled."""
         self._end += count
+        self._was_filled = self._end == len(self._view)
 
     def next_frame(self) -> memoryview | None:
         """Return the next complete frame without its size; None when more bytes are needed.
@@ -80,11 +86,13 @@ class FrameReader:
 
     def release_spare(self) -> None:
         """Go back to the initial buffer if nothing is buffered; only while no frame is in use."""
-        if self._start == self._end and len(self._view) > INITIAL_BUFFER_BYTES:
-            self._replace(INITIAL_BUFFER_BYTES)
+        if self._start == self._end and len(self._view) > self._least:
+            self._replace(self._least)
 
     def _make_room(self, needed: int) -> None:
         """Arrange that a unit of `needed` bytes from `_start` on can grow by at least one byte."""
+        if self._was_filled and len(self._view) < READ_AHEAD_BYTES:
+            self._replace(2 * len(self._view))
         if self._start == self._end:
             self._start = self._end = 0
         elif self._start + needed > len(self._view):
@@ -97,7 +105,7 @@ class FrameReader:
     def _give_away(self, frame: memoryview) -> memoryview:
         if len(frame) <= COPIED_FRAME_BYTES:
             return memoryview(bytes(frame))
-        self._replace(max(INITIAL_BUFFER_BYTES, self._end - self._start))
+        self._replace(max(self._least, self._end - self._start))
         return frame
 
     def _replace(self, capacity: int) -> None:
@@ -106,3 +114,4 @@ class FrameReader:
         view = memoryview(bytearray(capacity))
         view[:held] = self._view[self._start : self._end]
         self._view, self._start, self._end = view, 0, held
+        self._was_filled = False
