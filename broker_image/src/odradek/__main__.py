@@ -1,4 +1,4 @@
-"""The command line: `odradek broker`, `odradek zookeeper`, `odradek log`.
+"""The command line: `odradek broker`, `odradek zookeeper`, `odradek log`, `odradek groups`.
 
 A user's mistake is one line on stderr and exit status 2; a failure at run time is exit status 1.
 """
@@ -16,6 +16,7 @@ from odradek import config as configuration
 from odradek import zookeeper as zookeeper_server
 from odradek.log import dump, repair
 from odradek.properties import ConfigError
+from odradek.tools import groups
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -25,6 +26,7 @@ def main() -> None:
 
 
 main.add_command(dump.commands)
+main.add_command(groups.commands)
 dump.commands.add_command(repair.repair)
 
 

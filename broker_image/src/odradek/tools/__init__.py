@@ -1,0 +1,1 @@
+"""Commands for people: they ask brokers and ZooKeeper, and run in no broker."""

@@ -1,0 +1,285 @@
+"""Groups as their two keepers know them: a coordinator among the brokers, or ZooKeeper."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import KazooException, NoNodeError, NotEmptyError
+from kazoo.handlers.threading import KazooTimeoutError
+
+from odradek.protocol.errors import ErrorCode
+from odradek.protocol.messages import group_offsets, groups
+from odradek.tools.brokers import Brokers, code_name
+from odradek.tools.errors import ToolError
+from odradek.zk import consumers, znodes
+from odradek.zk.payload import ZnodeError
+from odradek.zk.znodes import TopicPartition
+
+EMPTY, DEAD, STABLE = "Empty", "Dead", "Stable"
+_CONNECT_S = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class MemberView:
+    """A member and what it reads."""
+
+    consumer_id: str
+    host: str
+    client_id: str
+    partitions: tuple[TopicPartition, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """A group at one moment. `coordinator` is `host:port (id)`, or `-` for one in ZooKeeper."""
+
+    group: str
+    state: str
+    strategy: str = "-"
+    coordinator: str = "-"
+    members: tuple[MemberView, ...] = ()
+    committed: Mapping[TopicPartition, int] = field(default_factory=dict)
+
+
+class Store(Protocol):
+    """Where groups are kept. Everything raises ToolError."""
+
+    async def states(self) -> list[tuple[str, str]]:
+        """Every group with its state, sorted."""
+
+    async def describe(self, group: str) -> GroupView:
+        """One group; a group that nobody knows is Dead."""
+
+    async def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Set offsets of a group without members."""
+
+    async def delete(self, group: str) -> None:
+        """Forget a group without members, and its offsets."""
+
+
+class Coordinators:
+    """Groups that the brokers coordinate."""
+
+    def __init__(self, brokers: Brokers) -> None:
+        self._brokers = brokers
+
+    async def states(self) -> list[tuple[str, str]]:
+        """Every group with its state, sorted."""
+        found: dict[str, str] = {}
+        for node in list(self._brokers.nodes):
+            while True:
+                answer = await self._brokers.ask(node, groups.ListGroupsRequest(), 4)
+                if not await self._brokers.pause(answer.error_code):
+                    break
+            if answer.error_code != ErrorCode.NONE:
+                raise ToolError(f"broker {node}: {code_name(answer.error_code)}", 1)
+            found |= {each.group_id: each.group_state for each in answer.groups}
+        return sorted(found.items())
+
+    async def describe(self, group: str) -> GroupView:
+        """One group; a group that nobody knows is Dead."""
+        while True:
+            node = await self._brokers.coordinator(group)
+            request = groups.DescribeGroupsRequest(groups=[group])
+            [described] = (await self._brokers.ask(node, request, 1)).groups
+            fetch = group_offsets.OffsetFetchRequest(group_id=group, topics=None)
+            fetched = await self._brokers.ask(node, fetch, 2)
+            code = described.error_code or fetched.error_code
+            if not await self._brokers.pause(code):
+                break
+        if code != ErrorCode.NONE:
+            raise ToolError(f"group {group}: {code_name(code)}", 1)
+        host, port = self._brokers.nodes[node]
+        return GroupView(
+            group,
+            described.group_state,
+            described.protocol_data or "-",
+            f"{host}:{port} ({node})",
+            tuple(
+                MemberView(
+                    member.member_id,
+                    member.client_host,
+                    member.client_id,
+                    _assigned(bytes(member.member_assignment)),
+                )
+                for member in described.members
+            ),
+            {
+                TopicPartition(topic.name, part.partition_index): part.committed_offset
+                for topic in fetched.topics
+                for part in topic.partitions
+                if part.error_code == ErrorCode.NONE and part.committed_offset >= 0
+            },
+        )
+
+    async def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Set offsets of a group without members."""
+        topics: dict[str, list[group_offsets.OffsetCommitRequestPartition]] = {}
+        for partition, offset in sorted(offsets.items()):
+            topics.setdefault(partition.topic, []).append(
+                group_offsets.OffsetCommitRequestPartition(
+                    partition_index=partition.partition,
+                    committed_offset=offset,
+                    committed_metadata="",
+                )
+            )
+        request = group_offsets.OffsetCommitRequest(
+            group_id=group,
+            topics=[
+                group_offsets.OffsetCommitRequestTopic(name=topic, partitions=partitions)
+                for topic, partitions in topics.items()
+            ],
+        )
+        while True:
+            node = await self._brokers.coordinator(group)
+            answer = await self._brokers.ask(node, request, 3)
+            failed = {
+                TopicPartition(topic.name, part.partition_index): part.error_code
+                for topic in answer.topics
+                for part in topic.partitions
+                if part.error_code != ErrorCode.NONE
+            }
+            if not failed:
+                return
+            partition, code = next(iter(failed.items()))
+            if not await self._brokers.pause(code):
+                raise ToolError(f"partition {partition}: {code_name(code)}", 1)
+
+    async def delete(self, group: str) -> None:
+        """Forget a group without members, and its offsets."""
+        while True:
+            node = await self._brokers.coordinator(group)
+            request = groups.DeleteGroupsRequest(groups_names=[group])
+            [result] = (await self._brokers.ask(node, request, 1)).results
+            if result.error_code == ErrorCode.NONE:
+                return
+            if not await self._brokers.pause(result.error_code):
+                raise ToolError(f"group {group}: {code_name(result.error_code)}")
+
+
+def _assigned(data: bytes) -> tuple[TopicPartition, ...]:
+    """The partitions in a consumer's assignment; other protocols have none that are known."""
+    found = []
+    try:
+        (topics,) = struct.unpack_from(">i", data, 2)
+        position = 6
+        for _ in range(topics):
+            (length,) = struct.unpack_from(">h", data, position)
+            topic = data[position + 2 : position + 2 + length].decode()
+            position += 2 + length
+            (count,) = struct.unpack_from(">i", data, position)
+            numbers = struct.unpack_from(f">{max(count, 0)}i", data, position + 4)
+            position += 4 + 4 * count
+            found += [TopicPartition(topic, number) for number in numbers]
+    except (struct.error, UnicodeDecodeError):
+        return ()
+    return tuple(sorted(found))
+
+
+def connect(zookeeper: str) -> KazooClient:
+    """A started client of `host:port,.../chroot`. Raises ToolError."""
+    client = KazooClient(hosts=zookeeper)
+    try:
+        client.start(timeout=_CONNECT_S)
+    except KazooTimeoutError:
+        client.close()
+        raise ToolError(f"ZooKeeper at {zookeeper} does not answer", 1) from None
+    return client
+
+
+def broker_addresses(client: KazooClient) -> list[tuple[str, int]]:
+    """Where the registered brokers listen without encryption."""
+    found = []
+    for name in client.get_children(znodes.BROKER_IDS_PATH):
+        path = znodes.broker_path(int(name))
+        for endpoint in znodes.decode_broker(path, client.get(path)[0]).endpoints:
+            if endpoint.security_protocol == "PLAINTEXT":
+                found.append((endpoint.host, endpoint.port))
+    return found
+
+
+class OldGroups:
+    """Groups that balance through ZooKeeper; also those that only keep offsets there."""
+
+    def __init__(self, client: KazooClient) -> None:
+        self._client = client
+
+    def _children(self, path: str) -> list[str]:
+        try:
+            return sorted(self._client.get_children(path))
+        except NoNodeError:
+            return []
+
+    async def states(self) -> list[tuple[str, str]]:
+        """Every group with its state, sorted."""
+        return [
+            (group, STABLE if self._children(consumers.consumer_ids_path(group)) else EMPTY)
+            for group in self._children(consumers.CONSUMERS_PATH)
+        ]
+
+    async def describe(self, group: str) -> GroupView:
+        """One group; a group that nobody knows is Dead."""
+        if self._client.exists(consumers.group_path(group)) is None:
+            return GroupView(group, DEAD)
+        ids = self._children(consumers.consumer_ids_path(group))
+        owned: dict[str, list[TopicPartition]] = {member: [] for member in ids}
+        for partition, path in self._leaves(consumers.owners_path(group, "")):
+            try:
+                owner, _ = consumers.decode_owner(path, self._client.get(path)[0])
+            except (NoNodeError, ZnodeError):
+                continue
+            owned.setdefault(owner, []).append(partition)
+        committed = {}
+        for partition, path in self._leaves(consumers.offsets_path(group, "")):
+            try:
+                committed[partition] = consumers.decode_offset(path, self._client.get(path)[0])
+            except (NoNodeError, ZnodeError):
+                continue
+        return GroupView(
+            group,
+            STABLE if ids else EMPTY,
+            members=tuple(
+                MemberView(member, "-", "-", tuple(partitions))
+                for member, partitions in sorted(owned.items())
+            ),
+            committed=committed,
+        )
+
+    def _leaves(self, folder: str) -> list[tuple[TopicPartition, str]]:
+        """Partitions with their znodes below FOLDER/T/P."""
+        folder = folder.rstrip("/")
+        return [
+            (TopicPartition(topic, int(number)), f"{folder}/{topic}/{number}")
+            for topic in self._children(folder)
+            for number in self._children(f"{folder}/{topic}")
+            if number.isdigit()
+        ]
+
+    async def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Set offsets of a group without members."""
+        self._refuse_members(group)
+        for partition, offset in sorted(offsets.items()):
+            path = consumers.offset_path(group, partition.topic, partition.partition)
+            try:
+                self._client.ensure_path(path)
+                self._client.set(path, consumers.encode_offset(offset))
+            except KazooException as error:
+                raise ToolError(f"{path} cannot be written: {error!r}", 1) from error
+
+    async def delete(self, group: str) -> None:
+        """Forget a group without members, and its offsets."""
+        self._refuse_members(group)
+        if self._client.exists(consumers.group_path(group)) is None:
+            raise ToolError(f"group {group}: {ErrorCode.GROUP_ID_NOT_FOUND.name}")
+        try:
+            self._client.delete(consumers.group_path(group), recursive=True)
+        except NotEmptyError as error:
+            raise ToolError(f"group {group}: {ErrorCode.NON_EMPTY_GROUP.name}") from error
+
+    def _refuse_members(self, group: str) -> None:
+        if self._children(consumers.consumer_ids_path(group)):
+            raise ToolError(f"group {group}: {ErrorCode.NON_EMPTY_GROUP.name}")

@@ -1,0 +1,393 @@
+"""`odradek groups`: list, describe, move and delete consumer groups, and move them between stores.
+
+Groups of the coordinator are reached with --bootstrap-server, those that balance through ZooKeeper
+with --zookeeper. Tables have the columns of kafka-consumer-groups. Whatever changes something only
+shows what it would do, unless --execute is given. A user's mistake is one line and exit status 2.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+from kazoo.exceptions import KazooException
+
+from odradek.tools import offset_plans as plans
+from odradek.tools.brokers import EARLIEST, LATEST, Brokers, parse_addresses
+from odradek.tools.errors import ToolError
+from odradek.tools.group_stores import (
+    DEAD,
+    EMPTY,
+    Coordinators,
+    GroupView,
+    OldGroups,
+    Store,
+    broker_addresses,
+    connect,
+)
+from odradek.zk.payload import ZnodeError
+from odradek.zk.znodes import TopicPartition
+
+
+@click.group("groups")
+def commands() -> None:
+    """List, describe, reset and delete consumer groups."""
+
+
+def _store_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    for option in (
+        click.option("--zookeeper", metavar="HOST:PORT/CHROOT", help="For groups in ZooKeeper."),
+        click.option("--bootstrap-server", metavar="HOST:PORT,...", help="Any of the brokers."),
+    ):
+        command = option(command)
+    return command
+
+
+_group_options = click.option("--group", "names", multiple=True, required=True, help="Repeatable.")
+_execute = click.option("--execute", is_flag=True, help="Do it; otherwise only show what would be.")
+
+
+@asynccontextmanager
+async def _opened(
+    bootstrap_server: str | None, zookeeper: str | None
+) -> AsyncIterator[tuple[Store, Brokers]]:
+    """The store that was asked for, and the brokers of the same cluster."""
+    if (bootstrap_server is None) == (zookeeper is None):
+        raise ToolError("give either --bootstrap-server or --zookeeper")
+    async with _both(bootstrap_server, zookeeper) as (coordinators, old_groups, brokers):
+        yield (coordinators if old_groups is None else old_groups), brokers
+
+
+@asynccontextmanager
+async def _both(
+    bootstrap_server: str | None, zookeeper: str | None
+) -> AsyncIterator[tuple[Coordinators, OldGroups | None, Brokers]]:
+    client = None if zookeeper is None else connect(zookeeper)
+    try:
+        if bootstrap_server is not None:
+            addresses = parse_addresses(bootstrap_server)
+        else:
+            assert client is not None
+            addresses = broker_addresses(client)
+        brokers = Brokers(addresses)
+        try:
+            await brokers.connect()
+            yield Coordinators(brokers), None if client is None else OldGroups(client), brokers
+        finally:
+            await brokers.close()
+    finally:
+        if client is not None:
+            client.stop()
+            client.close()
+
+
+def _run(work: Coroutine[Any, Any, None]) -> None:
+    try:
+        asyncio.run(work)
+    except ToolError as error:
+        click.echo(f"odradek: {error}", err=True)
+        sys.exit(error.status)
+    except (KazooException, ZnodeError) as error:
+        click.echo(f"odradek: ZooKeeper: {error or type(error).__name__}", err=True)
+        sys.exit(1)
+
+
+def _table(header: Collection[str], rows: Iterable[Collection[object]]) -> None:
+    """Columns as wide as their widest cell, the last one open."""
+    lines = [tuple(header), *(tuple(map(str, row)) for row in rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
+    for line in lines:
+        cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        click.echo(" ".join(cells).rstrip())
+
+
+# --- looking ----------------------------------------------------------------------------------
+
+
+@commands.command("list")
+@_store_options
+@click.option("--state", "with_state", is_flag=True, help="Show each group's state.")
+def list_groups(bootstrap_server: str | None, zookeeper: str | None, with_state: bool) -> None:
+    """Print the names of all groups."""
+
+    async def work() -> None:
+        async with _opened(bootstrap_server, zookeeper) as (store, _):
+            states = await store.states()
+        if with_state:
+            _table(("GROUP", "STATE"), states)
+            return
+        for group, _state in states:
+            click.echo(group)
+
+    _run(work())
+
+
+@commands.command()
+@_store_options
+@click.option("--group", "names", multiple=True, help="Repeatable.")
+@click.option("--all-groups", is_flag=True)
+@click.option("--members", "part", flag_value="members", help="Show members.")
+@click.option("--state", "part", flag_value="state", help="Show states.")
+@click.option("--offsets", "part", flag_value="offsets", default=True, help="Show offsets and lag.")
+def describe(
+    bootstrap_server: str | None,
+    zookeeper: str | None,
+    names: tuple[str, ...],
+    all_groups: bool,
+    part: str,
+) -> None:
+    """Show where groups are: offsets and lag, members, or state."""
+
+    async def work() -> None:
+        if bool(names) == all_groups:
+            raise ToolError("give either --group or --all-groups")
+        async with _opened(bootstrap_server, zookeeper) as (store, brokers):
+            wanted = names or tuple(group for group, _ in await store.states())
+            views = [await store.describe(group) for group in wanted]
+            _show_missing(views)
+            if part == "state":
+                _show_states(views)
+            elif part == "members":
+                _show_members(views)
+            else:
+                await _show_offsets(views, brokers)
+
+    _run(work())
+
+
+def _show_missing(views: Iterable[GroupView]) -> None:
+    for view in views:
+        if view.state == DEAD:
+            raise ToolError(f"consumer group {view.group} does not exist")
+        if view.state == EMPTY:
+            click.echo(f"Consumer group '{view.group}' has no active members.", err=True)
+
+
+def _show_states(views: Iterable[GroupView]) -> None:
+    _table(
+        ("GROUP", "COORDINATOR (ID)", "ASSIGNMENT-STRATEGY", "STATE", "#MEMBERS"),
+        [(v.group, v.coordinator, v.strategy, v.state, len(v.members)) for v in views],
+    )
+
+
+def _show_members(views: Iterable[GroupView]) -> None:
+    _table(
+        ("GROUP", "CONSUMER-ID", "HOST", "CLIENT-ID", "#PARTITIONS"),
+        [
+            (view.group, each.consumer_id, each.host, each.client_id, len(each.partitions))
+            for view in views
+            for each in view.members
+        ],
+    )
+
+
+async def _show_offsets(views: Iterable[GroupView], brokers: Brokers) -> None:
+    rows = []
+    for view in views:
+        readers = {part: member for member in view.members for part in member.partitions}
+        partitions = sorted(view.committed.keys() | readers.keys())
+        ends = await brokers.offsets(partitions, LATEST)
+        for part in partitions:
+            offset, end, reader = view.committed.get(part), ends.get(part), readers.get(part)
+            lag = None if offset is None or end is None else max(0, end - offset)
+            who = ("-", "-", "-")
+            if reader is not None:
+                who = (reader.consumer_id, reader.host, reader.client_id)
+            known = ("-" if value is None else value for value in (offset, end, lag))
+            rows.append((view.group, part.topic, part.partition, *known, *who))
+    header = "GROUP TOPIC PARTITION CURRENT-OFFSET LOG-END-OFFSET LAG CONSUMER-ID HOST CLIENT-ID"
+    _table(header.split(), rows)
+
+
+# --- changing ---------------------------------------------------------------------------------
+
+
+@commands.command("reset-offsets")
+@_store_options
+@_group_options
+@click.option("--topic", "topics", multiple=True, metavar="TOPIC[:0,1]", help="Repeatable.")
+@click.option("--all-topics", is_flag=True, help="Every topic that the group has offsets in.")
+@click.option("--to-earliest", is_flag=True)
+@click.option("--to-latest", is_flag=True)
+@click.option("--to-current", is_flag=True)
+@click.option("--to-offset", type=click.IntRange(0))
+@click.option("--to-datetime", metavar="YYYY-MM-DDTHH:mm:SS.sss")
+@click.option("--by-duration", metavar="PnDTnHnMnS", help="So long before now.")
+@click.option("--shift-by", type=int, metavar="N", help="N records on, or back if negative.")
+@click.option("--from-file", type=click.Path(path_type=Path), help="Lines topic,partition,offset.")
+@click.option("--export", is_flag=True, help="Print the plan as lines for --from-file.")
+@_execute
+def reset_offsets(
+    bootstrap_server: str | None,
+    zookeeper: str | None,
+    names: tuple[str, ...],
+    topics: tuple[str, ...],
+    all_topics: bool,
+    export: bool,
+    execute: bool,
+    **ways: Any,
+) -> None:
+    """Move groups that have no members."""
+
+    async def work() -> None:
+        chosen = [name for name, value in ways.items() if value not in (None, False)]
+        if len(chosen) != 1:
+            raise ToolError("give exactly one of " + _options(ways))
+        way = chosen[0]
+        if way != "from_file" and bool(topics) == all_topics:
+            raise ToolError("give either --topic or --all-topics")
+        async with _opened(bootstrap_server, zookeeper) as (store, brokers):
+            plan: dict[str, dict[TopicPartition, int]] = {}
+            for group in names:
+                view = await store.describe(group)
+                _refuse_active(view)
+                if all_topics:
+                    read = {part.topic for part in view.committed}
+                    chosen_parts = [part for part in brokers.leaders if part.topic in read]
+                else:
+                    chosen_parts = plans.parse_topics(topics, brokers.leaders)
+                wanted = await _wanted(brokers, view, chosen_parts, way, ways[way])
+                plan[group], moved = plans.within(wanted, await _bounds(brokers, wanted))
+                for sentence in moved:
+                    click.echo(f"odradek: warning: {sentence}", err=True)
+            if execute:
+                for group, offsets in plan.items():
+                    await store.commit(group, offsets)
+            _show_plan(plan, export)
+        if not execute and not export:
+            click.echo("Nothing was changed: --execute was not given.", err=True)
+
+    _run(work())
+
+
+def _options(names: Iterable[str]) -> str:
+    return ", ".join("--" + name.replace("_", "-") for name in sorted(names))
+
+
+def _refuse_active(view: GroupView) -> None:
+    if view.state not in (EMPTY, DEAD):
+        raise ToolError(
+            f"offsets can only be changed while group {view.group} is inactive, but it is "
+            f"{view.state}"
+        )
+
+
+async def _wanted(
+    brokers: Brokers, view: GroupView, partitions: Collection[TopicPartition], way: str, value: Any
+) -> dict[TopicPartition, int]:
+    match way:
+        case "to_earliest":
+            return await brokers.offsets(partitions, EARLIEST)
+        case "to_latest":
+            return await brokers.offsets(partitions, LATEST)
+        case "to_current":
+            ends = await brokers.offsets(partitions, LATEST)
+            return {**ends, **{p: o for p, o in view.committed.items() if p in ends}}
+        case "to_offset":
+            return dict.fromkeys(partitions, value)
+        case "shift_by":
+            return plans.shifted(partitions, view.committed, value)
+        case "from_file":
+            try:
+                text = value.read_text()
+            except (OSError, UnicodeDecodeError) as error:
+                raise ToolError(f"cannot read {value}: {error}") from error
+            return plans.parse_csv(text, view.group)
+        case "to_datetime":
+            since = plans.parse_datetime_ms(value)
+        case _:
+            since = int(time.time() * 1000) - plans.parse_duration_ms(value)
+    # A partition without a record that late is moved to its end.
+    ends = await brokers.offsets(partitions, LATEST)
+    return ends | await brokers.offsets(partitions, max(since, 0))
+
+
+async def _bounds(
+    brokers: Brokers, partitions: Collection[TopicPartition]
+) -> dict[TopicPartition, plans.Bounds]:
+    starts = await brokers.offsets(partitions, EARLIEST)
+    ends = await brokers.offsets(partitions, LATEST)
+    return {part: plans.Bounds(starts[part], ends[part]) for part in starts.keys() & ends.keys()}
+
+
+def _show_plan(plan: Mapping[str, Mapping[TopicPartition, int]], export: bool) -> None:
+    if export:
+        for group, offsets in plan.items():
+            click.echo(plans.render_csv(group if len(plan) > 1 else None, offsets), nl=False)
+        return
+    rows = [
+        (group, part.topic, part.partition, offset)
+        for group, offsets in plan.items()
+        for part, offset in sorted(offsets.items())
+    ]
+    _table(("GROUP", "TOPIC", "PARTITION", "NEW-OFFSET"), rows)
+
+
+@commands.command()
+@_store_options
+@_group_options
+@_execute
+def delete(
+    bootstrap_server: str | None, zookeeper: str | None, names: tuple[str, ...], execute: bool
+) -> None:
+    """Forget groups that have no members, and their offsets."""
+
+    async def work() -> None:
+        async with _opened(bootstrap_server, zookeeper) as (store, _):
+            for group in names:
+                view = await store.describe(group)
+                if view.state == DEAD:
+                    raise ToolError(f"consumer group {group} does not exist")
+                _refuse_active(view)
+            for group in names if execute else ():
+                await store.delete(group)
+        done = "are deleted" if execute else "would be deleted; --execute was not given"
+        click.echo(f"Groups {', '.join(names)} {done}.")
+
+    _run(work())
+
+
+@commands.command()
+@_store_options
+@_group_options
+@click.option(
+    "--to", type=click.Choice(["kafka", "zookeeper"]), required=True, help="Where offsets shall be."
+)
+@_execute
+def migrate(
+    bootstrap_server: str | None,
+    zookeeper: str | None,
+    names: tuple[str, ...],
+    to: str,
+    execute: bool,
+) -> None:
+    """Copy offsets of groups without members from one store to the other; needs --zookeeper."""
+
+    async def work() -> None:
+        if zookeeper is None:
+            raise ToolError("--zookeeper is needed: one of the two stores is there")
+        plan = {}
+        async with _both(bootstrap_server, zookeeper) as (coordinators, old_groups, _):
+            assert old_groups is not None
+            source: Store = old_groups if to == "kafka" else coordinators
+            target: Store = coordinators if to == "kafka" else old_groups
+            for group in names:
+                view = await source.describe(group)
+                if not view.committed:
+                    raise ToolError(f"group {group} has no offsets to copy")
+                _refuse_active(view)
+                _refuse_active(await target.describe(group))
+                plan[group] = view.committed
+            for group, offsets in plan.items() if execute else ():
+                await target.commit(group, offsets)
+        _show_plan(plan, export=False)
+        if not execute:
+            click.echo("Nothing was changed: --execute was not given.", err=True)
+
+    _run(work())

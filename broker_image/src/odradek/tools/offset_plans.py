@@ -1,0 +1,133 @@
+"""Where a reset moves a group: what a user asked for becomes an offset a partition. Pure.
+
+The ways are those of kafka-consumer-groups; offsets outside a log are moved to its nearest end.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from odradek.tools.errors import ToolError
+from odradek.zk.znodes import TopicPartition
+
+_DURATION = re.compile(
+    r"P(?:(\d+)W)?(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """First offset and end of a partition's log."""
+
+    start: int
+    end: int
+
+    def clamp(self, offset: int) -> int:
+        """The nearest offset that can be read from."""
+        return max(self.start, min(offset, self.end))
+
+
+def parse_topics(
+    texts: Collection[str], existing: Collection[TopicPartition]
+) -> list[TopicPartition]:
+    """Read `topic` and `topic:0,1`; a topic alone means all its partitions. Raises ToolError."""
+    found: set[TopicPartition] = set()
+    for text in texts:
+        topic, colon, numbers = text.partition(":")
+        known = {partition for partition in existing if partition.topic == topic}
+        if not known:
+            raise ToolError(f"topic {topic} does not exist")
+        if not colon:
+            found |= known
+            continue
+        for number in numbers.split(","):
+            if not (number.isascii() and number.isdigit()):
+                raise ToolError(f"{text!r} is not TOPIC or TOPIC:0,1")
+            partition = TopicPartition(topic, int(number))
+            if partition not in known:
+                raise ToolError(f"partition {partition} does not exist")
+            found.add(partition)
+    return sorted(found)
+
+
+def parse_datetime_ms(text: str) -> int:
+    """Read YYYY-MM-DDTHH:mm:SS.sss, in UTC unless it names a zone. Raises ToolError."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise ToolError(f"{text!r} is not a time such as 2026-11-21T08:00:00.000") from error
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return int(moment.timestamp() * 1000)
+
+
+def parse_duration_ms(text: str) -> int:
+    """Read an ISO 8601 duration such as P1DT2H. Raises ToolError."""
+    match = _DURATION.fullmatch(text)
+    if match is None or not any(match.groups()):
+        raise ToolError(f"{text!r} is not a duration such as P1DT2H30M")
+    weeks, days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
+    length = timedelta(weeks=weeks, days=days, hours=hours, minutes=minutes, seconds=seconds)
+    return int(length.total_seconds() * 1000)
+
+
+def parse_csv(text: str, group: str) -> dict[TopicPartition, int]:
+    """Read lines `topic,partition,offset`, with the group before them if there are several.
+
+    Raises ToolError.
+    """
+    found: dict[TopicPartition, int] = {}
+    for number, row in enumerate(csv.reader(io.StringIO(text)), 1):
+        fields = [field.strip() for field in row]
+        if not any(fields):
+            continue
+        if len(fields) == 4:
+            owner, *fields = fields
+            if owner != group:
+                continue
+        if len(fields) != 3 or not all(each.isascii() and each.isdigit() for each in fields[1:]):
+            raise ToolError(f"line {number} is not TOPIC,PARTITION,OFFSET")
+        found[TopicPartition(fields[0], int(fields[1]))] = int(fields[2])
+    return found
+
+
+def render_csv(group: str | None, plan: Mapping[TopicPartition, int]) -> str:
+    """Lines that `parse_csv` reads; with the group where several are in one file."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    for partition, offset in sorted(plan.items()):
+        row = [partition.topic, partition.partition, offset]
+        writer.writerow(row if group is None else [group, *row])
+    return text.getvalue()
+
+
+def shifted(
+    partitions: Collection[TopicPartition], committed: Mapping[TopicPartition, int], by: int
+) -> dict[TopicPartition, int]:
+    """Committed offsets moved by a number of records. Raises ToolError where there is none."""
+    missing = sorted(set(partitions) - committed.keys())
+    if missing:
+        raise ToolError(f"partition {missing[0]} has no committed offset to shift")
+    return {partition: committed[partition] + by for partition in partitions}
+
+
+def within(
+    wanted: Mapping[TopicPartition, int], bounds: Mapping[TopicPartition, Bounds]
+) -> tuple[dict[TopicPartition, int], list[str]]:
+    """Wanted offsets as far as the logs reach, and a sentence for each that was moved.
+
+    Raises ToolError for a partition whose log nobody tells of.
+    """
+    plan, moved = {}, []
+    for partition, offset in sorted(wanted.items()):
+        if partition not in bounds:
+            raise ToolError(f"no leader tells where partition {partition} begins and ends", 1)
+        plan[partition] = bounds[partition].clamp(offset)
+        if plan[partition] != offset:
+            moved.append(f"offset {offset} of {partition} is moved to {plan[partition]}")
+    return plan, moved

@@ -1,0 +1,195 @@
+"""`odradek groups` against real brokers, with groups in both stores."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import confluent_kafka
+import pytest
+
+from odradek.zk import consumers
+from tests.support.broker import Cluster, wait_until
+from tests.support.clients import create_topic, produce_all
+
+TOPIC = "t"
+GROUP = "readers"
+HEADER = [
+    *("GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG"),
+    *("CONSUMER-ID", "HOST", "CLIENT-ID"),
+]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    settings = {"offsets.topic.num.partitions": "2", "offsets.topic.replication.factor": "1"}
+    with Cluster(tmp_path_factory.mktemp("cluster"), settings=settings) as running:
+        create_topic(running.bootstrap, TOPIC, 2)
+        produce_all(running.bootstrap, TOPIC, [b"x"] * 20, partitions=2)
+        yield running
+
+
+def run(*arguments: str, status: int = 0) -> tuple[str, str]:
+    """What the command printed to stdout and stderr."""
+    done = subprocess.run(
+        [sys.executable, "-m", "odradek", "groups", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == status, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stdout, done.stderr
+
+
+def rows(said: str) -> list[list[str]]:
+    """The cells of a table without its header."""
+    return [line.split() for line in said.splitlines()[1:]]
+
+
+def commit(cluster: Cluster, group: str, offset: int) -> None:
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": cluster.bootstrap, "group.id": group, "log_level": 0}
+    )
+    places = [confluent_kafka.TopicPartition(TOPIC, number, offset) for number in (0, 1)]
+    wait_until(lambda: bool(consumer.commit(offsets=places, asynchronous=False)), "committed")
+    consumer.close()
+
+
+def test_group_of_the_coordinator_is_shown_moved_and_deleted(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    at = ("--bootstrap-server", cluster.bootstrap)
+    commit(cluster, GROUP, 4)
+    assert GROUP in run("list", *at)[0].split()
+    assert [GROUP, "Empty"] in rows(run("list", *at, "--state")[0])
+    said, warning = run("describe", *at, "--group", GROUP)
+    assert said.splitlines()[0].split() == HEADER
+    expected = [[GROUP, TOPIC, str(part), "4", "10", "6", "-", "-", "-"] for part in (0, 1)]
+    assert rows(said) == expected
+    assert warning == f"Consumer group '{GROUP}' has no active members.\n"
+
+    def reset(*how: str) -> list[str]:
+        said, _ = run("reset-offsets", *at, "--group", GROUP, *how)
+        assert said.splitlines()[0].split() == ["GROUP", "TOPIC", "PARTITION", "NEW-OFFSET"]
+        return [row[3] for row in rows(said)]
+
+    every = ("--topic", TOPIC)
+    assert reset(*every, "--to-latest") == ["10", "10"]
+    assert rows(run("describe", *at, "--group", GROUP)[0]) == expected, "nothing was asked to move"
+    assert reset("--all-topics", "--shift-by", "-1", "--execute") == ["3", "3"]
+    assert reset("--topic", f"{TOPIC}:1", "--to-offset", "99", "--execute") == ["10"]
+    assert reset("--all-topics", "--to-current") == ["3", "10"]
+    assert reset(*every, "--to-datetime", datetime.now(UTC).isoformat()) == ["10", "10"]
+    assert reset(*every, "--by-duration", "PT1H") == ["0", "0"]
+    exported, _ = run(
+        *("reset-offsets", *at, "--group", GROUP, *every, "--to-earliest", "--export")
+    )
+    assert exported == f"{TOPIC},0,0\n{TOPIC},1,0\n"
+    plan = tmp_path / "plan.csv"
+    plan.write_text(exported)
+    assert reset("--from-file", str(plan), "--execute") == ["0", "0"]
+    assert [row[3] for row in rows(run("describe", *at, "--group", GROUP)[0])] == ["0", "0"]
+
+    assert "would be deleted" in run("delete", *at, "--group", GROUP)[0]
+    assert GROUP in run("list", *at)[0].split()
+    assert "are deleted" in run("delete", *at, "--group", GROUP, "--execute")[0]
+    assert GROUP not in run("list", *at)[0].split()
+
+
+def test_group_with_members_is_shown_and_left_alone(cluster: Cluster) -> None:
+    at = ("--bootstrap-server", cluster.bootstrap, "--group", "busy")
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": cluster.bootstrap,
+            "group.id": "busy",
+            "client.id": "reader",
+            "auto.offset.reset": "earliest",
+        }
+    )
+    consumer.subscribe([TOPIC])
+    try:
+        wait_until(lambda: consumer.poll(0.2) is not None, "a record is read")
+        said, _ = run("describe", *at)
+        assert {(row[2], row[8]) for row in rows(said)} == {("0", "reader"), ("1", "reader")}
+        [[*_, client, count]] = rows(run("describe", *at, "--members")[0])
+        assert (client, count) == ("reader", "2")
+        [[_, address, _, strategy, state, members]] = rows(run("describe", *at, "--state")[0])
+        assert (address, strategy, state, members) == (cluster.bootstrap, "range", "Stable", "1")
+        way = ("--topic", TOPIC, "--to-earliest", "--execute")
+        _, said = run("reset-offsets", *at, *way, status=2)
+        assert said.splitlines() == [
+            "odradek: offsets can only be changed while group busy is inactive, but it is Stable"
+        ]
+        run("delete", *at, "--execute", status=2)
+    finally:
+        consumer.close()
+
+
+def test_group_in_zookeeper_is_shown_moved_copied_and_deleted(cluster: Cluster) -> None:
+    at = ("--zookeeper", cluster.zookeeper.connect)
+    group = ("--group", "old")
+    with cluster.zookeeper.client() as client:
+        for part in (0, 1):
+            path = consumers.offset_path("old", TOPIC, part)
+            client.create(path, b"7", makepath=True)
+        registration = consumers.encode_consumer(consumers.ConsumerRegistration({TOPIC: 1}))
+        member = consumers.consumer_id_path("old", "old_a")
+        owner = consumers.owner_path("old", TOPIC, 0)
+        client.create(member, registration, ephemeral=True, makepath=True)
+        client.create(owner, b"old_a-0", ephemeral=True, makepath=True)
+        assert rows(run("list", *at, "--state")[0]) == [["old", "Stable"]]
+        assert rows(run("describe", *at, *group)[0]) == [
+            ["old", TOPIC, "0", "7", "10", "3", "old_a", "-", "-"],
+            ["old", TOPIC, "1", "7", "10", "3", "-", "-", "-"],
+        ]
+        run("reset-offsets", *at, *group, "--all-topics", "--to-earliest", "--execute", status=2)
+        client.delete(member)
+        client.delete(owner)
+        run("reset-offsets", *at, *group, "--all-topics", "--shift-by", "1", "--execute")
+        assert client.get(consumers.offset_path("old", TOPIC, 1))[0] == b"8"
+
+        run("migrate", *at, *group, "--to", "kafka")
+        there = ("--bootstrap-server", cluster.bootstrap)
+        assert "old" not in run("list", *there)[0].split()
+        run("migrate", *at, *group, "--to", "kafka", "--execute")
+        assert [row[3] for row in rows(run("describe", *there, *group)[0])] == ["8", "8"]
+        run("reset-offsets", *there, *group, "--all-topics", "--to-latest", "--execute")
+        run("migrate", *at, *group, "--to", "zookeeper", "--execute")
+        assert client.get(consumers.offset_path("old", TOPIC, 0))[0] == b"10"
+        run("delete", *at, *group, "--execute")
+        assert client.exists(consumers.group_path("old")) is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["list"], "give either --bootstrap-server or --zookeeper"),
+        (["describe", "AT"], "give either --group or --all-groups"),
+        (["describe", "AT", "--group", "gone"], "consumer group gone does not exist"),
+        (["delete", "AT", "--group", "gone"], "consumer group gone does not exist"),
+        (["reset-offsets", "AT", "--group", "g", "--topic", "t"], "give exactly one of"),
+        (
+            ["reset-offsets", "AT", "--group", "g", "--topic", "u", "--to-latest"],
+            "topic u does not exist",
+        ),
+        (["reset-offsets", "AT", "--group", "g", "--to-latest"], "either --topic or --all-topics"),
+        (
+            ["reset-offsets", "AT", "--group", "g", "--topic", "t", "--by-duration", "x"],
+            "'x' is not a duration",
+        ),
+        (["reset-offsets", "AT", "--group", "g", "--from-file", "/nowhere"], "cannot read"),
+        (["migrate", "AT", "--group", "g", "--to", "kafka"], "--zookeeper is needed"),
+    ],
+)
+def test_mistake_is_one_line(cluster: Cluster, arguments: list[str], words: str) -> None:
+    at = ["--bootstrap-server", cluster.bootstrap]
+    filled = [part for argument in arguments for part in (at if argument == "AT" else [argument])]
+    said, error = run(*filled, status=2)
+    assert said == ""
+    assert len(error.splitlines()) == 1
+    assert words in error
