@@ -85,19 +85,24 @@ def loaded(registered, isr):
 
 def test_broker_that_returned_unseen_is_gone_first():
     read, written = loaded("1@60 2@10 3@70", (1, 2))
-    first, then = split_load(read, written)
+    first, then = split_load(read, written, 5)
     assert first.brokers.keys() == {2, 3}
     assert then == events.BrokersChanged(read.brokers)
 
 
 def test_brokers_that_are_in_no_set_or_joined_it_since_are_there_from_the_start():
     read, written = loaded("1@10 2@20 3@70", (1, 2))
-    assert split_load(read, written) == [read]
+    assert split_load(read, written, 5) == [read]
+
+
+def test_broker_that_the_former_controller_found_was_seen():
+    read, written = loaded("1@60 2@10 3@70", (1, 2))
+    assert split_load(read, written, 65) == [read]
 
 
 def test_whole_cluster_that_returned_is_taken_as_it_is():
     read, written = loaded("1@60 2@61 3@62", (1, 2, 3))
-    assert split_load(read, written) == [read]
+    assert split_load(read, written, 5) == [read]
 
 
 # --- choices ---

@@ -26,10 +26,14 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Office:
-    """A term of office; `fence` is the version of /controller_epoch that belongs to it."""
+    """A term of office; `fence` is the version of /controller_epoch that belongs to it.
+
+    `former` is the zxid at which the term before this one began.
+    """
 
     epoch: ControllerEpoch
     fence: int
+    former: int = 0
 
 
 async def find_controller(session: Session, watch: Watch) -> tuple[BrokerId, bool] | None:
@@ -78,7 +82,7 @@ async def claim(session: Session, broker_id: BrokerId, now_ms: int) -> Office | 
         if isinstance(failure.error, NodeExistsError | BadVersionError):
             return None
         raise
-    return Office(epoch, written.version)
+    return Office(epoch, written.version, stat.mzxid)
 
 
 async def yield_office(session: Session) -> None:

@@ -66,19 +66,21 @@ def split(context: Context, brokers: Mapping[BrokerId, LiveBroker]) -> list[Brok
 
 
 def split_load(
-    loaded: ContextLoaded, written: Mapping[TopicPartition, int]
+    loaded: ContextLoaded, written: Mapping[TopicPartition, int], former: int
 ) -> list[ContextLoaded | BrokersChanged]:
-    """Return the events for what a new controller has read; `written` is each state's mzxid.
+    """Return the events for what a new controller has read.
 
-    A broker that registered after a state was written that has it in sync came back while there was
-    no controller to notice. What its machine had not flushed may be gone, so it went and came back
-    here too. Where all brokers did, none is better than the others, and they stay.
+    `written` is each state's mzxid, `former` the zxid at which the former controller's term began.
+    A broker that registered after that, and after a state was written that has it in sync, came
+    back while there was no controller to notice. What its machine had not flushed may be gone, so
+    it went and came back here too. Where all did, none is better than the others, and they stay.
     """
     returned = {
         member
         for partition, leadership in loaded.leaderships.items()
         for member in leadership.state.isr
-        if member in loaded.brokers and loaded.brokers[member].epoch > written[partition]
+        if member in loaded.brokers
+        and loaded.brokers[member].epoch > max(written[partition], former)
     }
     seen = {one: broker for one, broker in loaded.brokers.items() if one not in returned}
     if not returned or not seen:

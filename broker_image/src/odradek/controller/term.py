@@ -123,7 +123,8 @@ class Term:
             unclean=await zk.read_unclean(topics),
             deletions=await zk.read_deletions(self._inbox.watch(Reading.DELETIONS)),
         )
-        return split_load(loaded, {one: written for one, (_, written) in states.items()})
+        written = {one: zxid for one, (_, zxid) in states.items()}
+        return split_load(loaded, written, self.office.former)
 
     async def read(self, reading: Reading) -> None:
         """Read what a watch told to have changed, and watch it again."""

@@ -19,6 +19,8 @@ from dataclasses import dataclass
 
 UNKNOWN_OFFSET = -1
 NEVER_MS = -(1 << 62)
+# How long a process that goes on may take to read what came while it was stopped.
+BACKLOG_MS = 250
 
 
 @dataclass(slots=True)
@@ -34,9 +36,10 @@ class FollowerProgress:
     last_caught_up_ms: int = NEVER_MS
     last_fetch_ms: int = NEVER_MS
     leader_end_at_last_fetch: int = UNKNOWN_OFFSET
-    # A moment at which it surely followed us: the last fetch was sent after the answer to one that
-    # came then. A fetch alone may be older than it looks, after this process was stopped.
+    # A moment since which it surely fetched from us, and the one that is to be the next. A fetch
+    # is older than it looks when this process was stopped meanwhile, and so may be several at once.
     vouched_ms: int = NEVER_MS
+    next_vouched_ms: int = NEVER_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +64,8 @@ def record_fetch(
     elif fetch_offset >= progress.leader_end_at_last_fetch >= 0:
         progress.last_caught_up_ms = max(progress.last_caught_up_ms, progress.last_fetch_ms)
     progress.leader_end_at_last_fetch = leader_end
-    progress.vouched_ms = progress.last_fetch_ms
+    if now_ms - progress.next_vouched_ms >= BACKLOG_MS:
+        progress.vouched_ms, progress.next_vouched_ms = progress.next_vouched_ms, now_ms
     progress.last_fetch_ms = now_ms
     progress.end_offset = fetch_offset
     progress.start_offset = start_offset
