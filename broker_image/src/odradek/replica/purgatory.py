@@ -28,7 +28,8 @@ class Purgatory(Generic[Key]):
     """Waiting operations by key. Used from one event loop only."""
 
     def __init__(self) -> None:
-        self._waiters: dict[Key, set[_Waiter]] = {}
+        # In the order in which they came.
+        self._waiters: dict[Key, dict[_Waiter, None]] = {}
         self._closed = False
 
     def __len__(self) -> int:
@@ -50,7 +51,7 @@ class Purgatory(Generic[Key]):
         waiter = _Waiter(satisfied, loop.create_future())
         watched = tuple(keys)
         for key in watched:
-            self._waiters.setdefault(key, set()).add(waiter)
+            self._waiters.setdefault(key, {})[waiter] = None
         timer = loop.call_later(timeout_ms / 1000, _resolve, waiter.future, False)
         try:
             return await waiter.future
@@ -59,7 +60,7 @@ class Purgatory(Generic[Key]):
             for key in watched:
                 waiting = self._waiters.get(key)
                 if waiting is not None:
-                    waiting.discard(waiter)
+                    waiting.pop(waiter, None)
                     if not waiting:
                         del self._waiters[key]
 
