@@ -8,6 +8,7 @@ registered before it may be elected.
 """
 
 import asyncio
+import contextlib
 import logging
 import uuid
 from collections.abc import Awaitable, Callable
@@ -104,7 +105,10 @@ class Registration:
     async def start(self) -> None:
         """Register for the first time."""
         self._session.on_state(self._note_state)
-        await self._register()
+        while self.epoch == -1:
+            # A session that ends meanwhile is followed by another.
+            with contextlib.suppress(SessionExpiredError):
+                await self._register()
 
     async def run(self) -> None:
         """Register again whenever the session was lost."""
