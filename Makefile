@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt lint type unit e2e test bench chaos up down cluster images kubeconfig lock
+.PHONY: help setup fmt lint type unit e2e test bench chaos simulate up down cluster images kubeconfig lock
 
 PY := .venv/bin/python
 PACKAGES := broker_image/src operator/src operator/spark_job/src
@@ -42,6 +42,9 @@ bench: .venv/.ready ## measurements, beside Apache Kafka where there is a peer
 
 chaos: .venv/.ready ## hundreds of faults under load, and a checker of what clients were promised (long)
 	@$(PY) -m tests.chaos --faults 160 $(ARGS)
+
+simulate: .venv/.ready ## ten thousand seeded schedules of faults for controller and replication, in virtual time
+	@$(PY) -m tests.simulator $(ARGS)
 
 up: .venv/.ready ## a Kubernetes cluster, Odradek and the quickstart on it, and what they show
 	@$(PY) -m tests.cluster up

@@ -1,0 +1,90 @@
+"""`python -m tests.simulator --seeds N`: run many schedules; a failing one is told with its trace.
+
+A schedule depends on its seed and on the order of sets of strings, so the command starts itself
+again with a fixed PYTHONHASHSEED where that is missing. Exit status 1 says that a promise was
+broken; `--first SEED --seeds 1` replays it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Iterator
+
+import click
+
+from tests.simulator import bugs
+from tests.simulator.run import run
+
+HASH_SEED = "0"
+CHUNK = 20
+TRACE_LINES = 60
+
+
+def attempt(seed: int, bug: str | None = None) -> str | None:
+    """What the schedule of a seed broke, None where nothing."""
+    with bugs.planted(bug) if bug else contextlib.nullcontext():
+        broken = run(seed)
+    return None if broken is None else str(broken)
+
+
+def replay(seed: int, bug: str | None = None) -> list[str]:
+    """The trace of a schedule."""
+    lines: list[str] = []
+    with bugs.planted(bug) if bug else contextlib.nullcontext():
+        run(seed, lines.append)
+    return lines
+
+
+def _attempt(work: tuple[int, str | None]) -> tuple[int, str | None]:
+    return work[0], attempt(*work)
+
+
+def attempts(
+    first: int, count: int, bug: str | None, jobs: int
+) -> Iterator[tuple[int, str | None]]:
+    """Seeds with what they broke, in order."""
+    work = [(seed, bug) for seed in range(first, first + count)]
+    if jobs == 1:
+        yield from map(_attempt, work)
+        return
+    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+        yield from pool.imap(_attempt, work, CHUNK)
+
+
+@click.command()
+@click.option("--first", default=0, show_default=True, help="The first seed.")
+@click.option("--seeds", "count", default=10_000, show_default=True, help="How many.")
+@click.option("--jobs", default=os.cpu_count() or 1, show_default=True, help="Processes.")
+@click.option("--bug", type=click.Choice(list(bugs.BUGS)), help="Plant a bug; it has to be found.")
+@click.option("--whole", is_flag=True, help="Print the whole trace of a failing schedule.")
+def main(first: int, count: int, jobs: int, bug: str | None, whole: bool) -> None:
+    """Run schedules of faults against controller and replication, in virtual time."""
+    began = time.monotonic()
+    done, failing = 0, None
+    with click.progressbar(length=count, label="schedules", file=sys.stderr) as bar:
+        for seed, broken in attempts(first, count, bug, min(jobs, count)):
+            bar.update(1)
+            done += 1
+            if broken is not None:
+                failing = seed, broken
+                break
+    seconds = time.monotonic() - began
+    if failing is not None:
+        lines = replay(failing[0], bug)
+        click.echo("\n".join(lines if whole else lines[-TRACE_LINES:]))
+        click.echo(f"seed {failing[0]}: {failing[1]}")
+    click.echo(
+        f"{done} schedules in {seconds:.0f} s, {'one broke a promise' if failing else 'PASS'}"
+    )
+    sys.exit(1 if failing else 0)
+
+
+if __name__ == "__main__":
+    if os.environ.get("PYTHONHASHSEED") != HASH_SEED:
+        os.environ["PYTHONHASHSEED"] = HASH_SEED
+        os.execv(sys.executable, [sys.executable, "-m", "tests.simulator", *sys.argv[1:]])
+    main()

@@ -1,0 +1,240 @@
+"""A broker of the product's own code on a simulated session, network and disk.
+
+Controller, replica manager, fetchers, ISR writer, registration and request handlers are the real
+ones. Left out are sockets, the codec, log files and groups.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import cache
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+from odradek import config as configuration
+from odradek.config import BrokerConfig, TopicConfig
+from odradek.controller.loop import Controller
+from odradek.handlers import control, fetch, offsets, produce
+from odradek.handlers.context import Broker as Parts
+from odradek.handlers.context import Call
+from odradek.protocol.messages.control import (
+    LeaderAndIsrRequest,
+    StopReplicaRequest,
+    UpdateMetadataRequest,
+)
+from odradek.protocol.messages.fetch import FetchRequest
+from odradek.protocol.messages.offsets import ListOffsetsRequest, OffsetForLeaderEpochRequest
+from odradek.protocol.messages.produce import ProduceRequest
+from odradek.replica.manager import ReplicaManager
+from odradek.replica.metadata import MetadataCache
+from odradek.zk.registration import DuplicateBrokerError, Registration
+from odradek.zk.znodes import BrokerId, BrokerRegistration, Endpoint
+from tests.simulator.disk import Disk, Region
+from tests.simulator.network import Client, Network
+from tests.simulator.world import Process, World
+from tests.simulator.zookeeper import Ensemble, SimulatedSession
+
+LAG_MS = 2000
+RESTART_S = 0.5
+HANDLERS = {
+    ProduceRequest: produce.produce,
+    FetchRequest: fetch.fetch,
+    ListOffsetsRequest: offsets.list_offsets,
+    OffsetForLeaderEpochRequest: offsets.offset_for_leader_epoch,
+    LeaderAndIsrRequest: control.leader_and_isr,
+    StopReplicaRequest: control.stop_replica,
+    UpdateMetadataRequest: control.update_metadata,
+}
+CONTROL = (LeaderAndIsrRequest, StopReplicaRequest, UpdateMetadataRequest)
+
+
+def name_of(broker_id: int) -> str:
+    """A broker's name on the network."""
+    return f"broker-{broker_id}"
+
+
+@cache
+def settings(broker_id: int) -> tuple[BrokerConfig, TopicConfig]:
+    """A broker's configuration, and that of its topics."""
+    config, _ = configuration.from_values(
+        {
+            "broker.id": str(broker_id),
+            "zookeeper.connect": "unused",
+            "log.dirs": "/disk",
+            "min.insync.replicas": "2",
+            "replica.lag.time.max.ms": str(LAG_MS),
+            "replica.fetch.wait.max.ms": "500",
+            "replica.fetch.backoff.ms": "200",
+            "replica.high.watermark.checkpoint.interval.ms": "3000",
+            "leader.imbalance.check.interval.seconds": "6",
+            "leader.imbalance.per.broker.percentage": "0",
+        }
+    )
+    return config, configuration.resolve_topic(config, {})
+
+
+def _ignore(*_: object) -> None:
+    pass
+
+
+class _TopicConfigs:
+    """One configuration for every topic."""
+
+    def __init__(self, config: TopicConfig) -> None:
+        self._config = config
+
+    def __call__(self, topic: str) -> TopicConfig:
+        return self._config
+
+    async def ensure(self, topic: str) -> None:
+        """Nothing to read."""
+
+
+class Broker:
+    """One broker over all its lives; `checks` hears of what the invariants are about."""
+
+    def __init__(
+        self, broker_id: int, world: World, network: Network, ensemble: Ensemble, checks: Any
+    ) -> None:
+        self.broker_id = broker_id
+        self.name = name_of(broker_id)
+        self.config, self.topic_config = settings(broker_id)
+        self.disk = Disk(self.topic_config)
+        self.disk.watch = lambda log: setattr(
+            log, "on_cut", lambda end: checks.cut(broker_id, log, end)
+        )
+        self.process: Process | None = None
+        self._world = world
+        self._network = network
+        self._ensemble = ensemble
+        self._checks = checks
+
+    @property
+    def alive(self) -> bool:
+        """Whether a process runs."""
+        return self.process is not None
+
+    @property
+    def registered(self) -> bool:
+        """Whether this life has its znode."""
+        return (
+            self.process is not None
+            and self.registration is not None
+            and (self.registration.epoch != -1)
+        )
+
+    def start(self) -> None:
+        """Begin a life."""
+        self.registration: Registration | None = None
+        self._world.say(f"{self.name} starts")
+        process = self.process = Process(self._world, self.name)
+        self.disk.open()
+        self.session = SimulatedSession(self._ensemble, process)
+        process.spawn(self._live(process))
+
+    def kill(self, *, power_failed: bool) -> None:
+        """End the life at once."""
+        process = self.process
+        if process is None:
+            return
+        self._world.say(f"{self.name} {'loses power' if power_failed else 'is killed'}")
+        self.disk.leave(power_failed=power_failed)
+        if power_failed:
+            self._checks.lost_power(self.broker_id)
+        self.process = None
+        self.session.fall_silent()
+        process.kill()
+
+    def pause(self) -> None:
+        """SIGSTOP."""
+        if self.process is not None and not self.process.paused:
+            self._world.say(f"{self.name} is stopped")
+            self.process.paused = True
+            self.session.fall_silent()
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        if self.process is not None and self.process.paused:
+            self._world.say(f"{self.name} goes on")
+            self.process.paused = False
+            self.session.resume()
+
+    async def _live(self, process: Process) -> None:
+        await self.session.start()
+        session: Any = self.session
+        self.metadata = MetadataCache()
+        self.replicas = ReplicaManager(
+            self.config,
+            self.disk,  # type: ignore[arg-type]
+            session,
+            self.metadata,
+            lambda other: self._connect(process, other),  # type: ignore[arg-type,return-value]
+            _TopicConfigs(self.topic_config),  # type: ignore[arg-type]
+            self._world.clock_ms,
+        )
+        registration = self.registration = Registration(session, self._registration)
+        self.controller = Controller(
+            self.config,
+            session,
+            lambda host, port: Client(self._network, process, host),
+            registration,
+            self._world.clock_ms,
+        )
+        self._parts = Parts(
+            config=self.config,
+            cluster_id="simulated",
+            replicas=self.replicas,
+            metadata=self.metadata,
+            session=session,
+            controller=self.controller,
+            groups=None,  # type: ignore[arg-type]
+            registration=registration,
+            producer_ids=None,  # type: ignore[arg-type]
+            metrics=SimpleNamespace(  # type: ignore[arg-type]
+                bytes_in=_ignore, bytes_out=_ignore, bytes_replicated=_ignore
+            ),
+            random=Random(0),
+        )
+        self._network.listen(process, self._serve)
+        try:
+            await registration.start()
+        except DuplicateBrokerError:
+            # The process ends, and whoever looks after it starts another.
+            self._world.later(RESTART_S, None, self._start_again, process)
+            return
+        await self.controller.start()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.replicas.run())
+            tasks.create_task(registration.run())
+
+    def _start_again(self, process: Process) -> None:
+        if self.process is process:
+            self.kill(power_failed=False)
+            self.start()
+
+    def _connect(self, process: Process, other: int) -> Client | None:
+        address = self.metadata.endpoint(other, "PLAINTEXT")
+        return None if address is None else Client(self._network, process, address[0])
+
+    def _registration(self) -> BrokerRegistration:
+        endpoint = Endpoint("PLAINTEXT", self.name, 9092)
+        return BrokerRegistration(BrokerId(self.broker_id), (endpoint,))
+
+    async def _serve(self, request: Any, version: int) -> Any:
+        kind = type(request)
+        if kind in CONTROL:
+            self._checks.asked(self, request)
+        elif not self.metadata.is_told:
+            await self.metadata.wait_until_told()
+        call = Call(version, None, "PLAINTEXT", "simulated")
+        response = await HANDLERS[kind](self._parts, request, call)  # type: ignore[operator]
+        if kind is FetchRequest:
+            for topic in response.responses:
+                for answer in topic.partition_responses:
+                    if isinstance(answer.record_set, Region):
+                        answer.record_set = answer.record_set.data
+        elif kind in CONTROL:
+            self._checks.obeyed(self, request, response)
+        self._checks.served(self)
+        return response

@@ -1,0 +1,97 @@
+"""Bugs to plant into the product for one schedule: what the simulator is worth.
+
+Each replaces one decision of the real code by a plausible wrong one, the kind that was made before
+in systems like this.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from odradek.protocol.errors import ErrorCode
+from odradek.replica import isr, truncation
+from odradek.replica.appends import Appender
+from odradek.replica.fetcher import SourceFetcher
+from odradek.replica.isr import Isr
+from odradek.replica.manager import ReplicaManager
+from odradek.replica.partition import Partition
+
+
+async def _acknowledge_at_once(self: Appender, waiting: Sequence[Any], timeout_ms: int) -> None:
+    """Do not wait for the in-sync replicas."""
+
+
+async def _truncate_to_high_watermark(self: Any, client: Any, some: list[Any]) -> None:
+    """What followers did before KIP-101."""
+    for one in some:
+        mark = one.partition.high_watermark
+        self._cut(one, truncation.Truncation(mark, complete=True))
+
+
+def _any_epoch(self: Partition, current_leader_epoch: int = -1) -> ErrorCode:
+    """Serve whoever asks, whatever leader epoch it believes in."""
+    led = self.leader == self.broker_id
+    return ErrorCode.NONE if led else ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+_take_role = ReplicaManager._take_role
+
+
+async def _take_any_role(self: ReplicaManager, key: Any, state: Any) -> ErrorCode:
+    """Take the role of any leader epoch."""
+    partition = self.hosted.partitions.get(key)
+    if partition is not None:
+        partition.leader_epoch = -1
+    return await _take_role(self, key, state)
+
+
+def _obey(self: ReplicaManager, epoch: int) -> bool:
+    """Obey every controller, however long it is deposed."""
+    return True
+
+
+def _committed_only(self: Isr) -> frozenset[int]:
+    """Count a set that ZooKeeper has not confirmed."""
+    return frozenset(self.committed if self.pending is None else self.pending)
+
+
+def _join_anywhere(
+    now: Isr, replica: int, replicas: Any, end_offset: int, mark: int, epoch_start: int
+) -> bool:
+    """Let a follower in before it has what is committed."""
+    return now.pending is None and replica not in now.committed and replica in replicas
+
+
+def _always_certain(self: ReplicaManager, partition: Partition) -> bool:
+    """Take oneself for the leader until told otherwise."""
+    return True
+
+
+BUGS: dict[str, list[tuple[object, str, Callable[..., Any]]]] = {
+    "acknowledges before replication": [(Appender, "_acknowledged", _acknowledge_at_once)],
+    "truncates to the high watermark": [(SourceFetcher, "_truncate", _truncate_to_high_watermark)],
+    "ignores leader epochs": [
+        (Partition, "check_leader", _any_epoch),
+        (ReplicaManager, "_take_role", _take_any_role),
+    ],
+    "obeys deposed controllers": [(ReplicaManager, "accept_controller", _obey)],
+    "counts an unconfirmed in-sync set": [(Isr, "maximal", property(_committed_only))],
+    "lets followers in too early": [(isr, "may_join", _join_anywhere)],
+    "never doubts its leadership": [(ReplicaManager, "is_certain", _always_certain)],
+}
+
+
+@contextlib.contextmanager
+def planted(name: str) -> Iterator[None]:
+    """The product with one bug."""
+    before = []
+    for owner, attribute, wrong in BUGS[name]:
+        before.append((owner, attribute, vars(owner)[attribute]))
+        setattr(owner, attribute, wrong)
+    try:
+        yield
+    finally:
+        for owner, attribute, right in before:
+            setattr(owner, attribute, right)

@@ -1,0 +1,247 @@
+"""What must hold in every schedule, looked at while it runs and at its end.
+
+Committed is what a producer was told, or what lies below a high watermark that a leader gives out:
+from then on its offset has that value for ever, and every member of the in-sync set holds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from odradek.protocol.errors import ErrorCode
+from odradek.protocol.messages.control import LeaderAndIsrRequest
+from odradek.replica.partition import TopicPartition
+from odradek.zk import znodes
+from odradek.zk.znodes import PartitionState
+from tests.simulator.broker import Broker
+from tests.simulator.disk import SimulatedLog
+from tests.simulator.world import World
+
+# Two empty fetches of a follower, what the product allows on top, and delays of the network.
+VOUCHED_S = 2.5
+
+
+class BrokenPromiseError(AssertionError):
+    """A promise was broken; the schedule ends."""
+
+
+class Checks:
+    """Listens to brokers, clients and ZooKeeper."""
+
+    def __init__(self, world: World, keys: Iterable[TopicPartition]) -> None:
+        self.brokers: Mapping[int, Broker] = {}
+        self.acknowledged: list[tuple[TopicPartition, int, tuple[str, ...]]] = []
+        self.states: dict[TopicPartition, PartitionState] = {}
+        self._world = world
+        self._keys = {znodes.state_path(*key): key for key in keys}
+        self._committed: dict[TopicPartition, list[str | None]] = {
+            key: [] for key in self._keys.values()
+        }
+        self._leaders: dict[tuple[TopicPartition, int], int] = {}
+        # The highest mark of each replica's life that was compared.
+        self._compared: dict[tuple[int, TopicPartition], tuple[object, int]] = {}
+        self._controllers: dict[object, int] = {}
+        self._seen: dict[tuple[TopicPartition, int, object], int] = {}
+        # Replicas that lost what was not flushed, until the set of those in sync is without them.
+        self.robbed: set[tuple[TopicPartition, int]] = set()
+        self._deposed_at: dict[tuple[TopicPartition, int], float] = {}
+        self.failure: BrokenPromiseError | None = None
+
+    def fail(self, what: str) -> None:
+        """Note the first broken promise."""
+        if self.failure is None:
+            self._world.say(f"VIOLATION: {what}")
+            self.failure = BrokenPromiseError(what)
+
+    # --- committed records --------------------------------------------------------------------
+
+    def commit(self, key: TopicPartition, offset: int, value: str, who: str) -> None:
+        """From now on the offset has this value."""
+        known = self._committed[key]
+        if offset >= len(known):
+            known.extend([None] * (offset + 1 - len(known)))
+        if known[offset] is None:
+            known[offset] = value
+        elif known[offset] != value:
+            self.fail(f"{key}@{offset} was {known[offset]}, and is {value} to {who}")
+
+    def acknowledge(self, key: TopicPartition, offset: int, values: tuple[str, ...]) -> None:
+        """A producer was told."""
+        self.acknowledged.append((key, offset, values))
+        for at, value in enumerate(values, offset):
+            self.commit(key, at, value, "its producer")
+        self._check_in_sync(key, offset, "acknowledged")
+
+    def served(self, broker: Broker) -> None:
+        """A broker did something: compare what it newly shows as committed."""
+        for key, partition in broker.replicas.partitions.items():
+            life, mark = self._compared.get((broker.broker_id, key), (None, 0))
+            if life is not partition:
+                life, mark = partition, 0
+            if partition.high_watermark > mark:
+                log: Any = partition.log
+                for at, value in log.values(mark, partition.high_watermark):
+                    self.commit(key, at, value, broker.name)
+                mark = partition.high_watermark
+                self._compared[broker.broker_id, key] = life, mark
+                if partition.leads:
+                    self._check_in_sync(key, mark - 1, "shown as committed")
+
+    def _check_in_sync(self, key: TopicPartition, offset: int, what: str) -> None:
+        """Every member of the in-sync set that ZooKeeper holds has the record on its disk."""
+        state = self.states.get(key)
+        for member in state.isr if state is not None else ():
+            self._check_holds(self.brokers[member], key, offset, what)
+
+    def lost_power(self, broker_id: int) -> None:
+        """A broker lost what was not flushed."""
+        self.robbed |= {(key, broker_id) for key in self._keys.values()}
+
+    def _check_holds(self, broker: Broker, key: TopicPartition, offset: int, what: str) -> None:
+        if (key, broker.broker_id) in self.robbed:
+            return
+        log: SimulatedLog | None = broker.disk.get(*key)
+        if log is None or log.log_end_offset <= offset:
+            end = None if log is None else log.log_end_offset
+            self.fail(
+                f"{key}@{offset} is {what}; {broker.name} is in sync and its log ends at {end}"
+            )
+
+    def cut(self, broker_id: int, log: SimulatedLog, end: int) -> None:
+        """A replica is about to cut its log: never committed records of an in-sync one."""
+        key = TopicPartition(log.topic, log.partition)
+        state = self.states.get(key)
+        if state is None or broker_id not in state.isr:
+            return
+        known = self._committed[key]
+        for at, value in log.values(end, len(known)):
+            if known[at] == value:
+                self.fail(
+                    f"broker {broker_id} is in sync and cuts {value}, committed at {key}@{at}"
+                )
+
+    # --- epochs -------------------------------------------------------------------------------
+
+    def wrote(self, path: str, data: bytes) -> None:
+        """A znode changed."""
+        key = self._keys.get(path)
+        if key is None:
+            return
+        state = znodes.decode_state(path, data)
+        before = self.states.get(key)
+        if before is not None and state.leader_epoch < before.leader_epoch:
+            self.fail(f"{key}: leader epoch fell from {before.leader_epoch}")
+        if not state.isr:
+            self.fail(f"{key}: nobody is in sync")
+        self._note_leader(key, state.leader_epoch, state.leader)
+        self.robbed = {one for one in self.robbed if one[0] != key or one[1] in state.isr}
+        if before is not None and before.leader != state.leader:
+            self._deposed_at[key, before.leader] = self._world.now
+        self.states[key] = state
+        self._world.say(
+            f"ZooKeeper: {key} led by {state.leader} in epoch {state.leader_epoch}, "
+            f"in sync {state.isr}"
+        )
+        committed = len(self._committed[key])
+        for member in state.isr if committed else ():
+            self._check_holds(self.brokers[member], key, committed - 1, "committed")
+
+    def _note_leader(self, key: TopicPartition, epoch: int, leader: int) -> None:
+        first = self._leaders.setdefault((key, epoch), leader)
+        if first != leader:
+            self.fail(f"{key}: leaders {first} and {leader} in epoch {epoch}")
+
+    def asked(self, broker: Broker, request: Any) -> None:
+        """A controller's request arrived."""
+        if self._world.trace is not None:
+            roles = getattr(request, "ungrouped_partition_states", ())
+            told = ", ".join(
+                f"{one.partition_index}: leader {one.leader} epoch {one.leader_epoch}"
+                for one in roles
+            )
+            self._world.say(
+                f"{broker.name} gets {type(request).__name__} of controller epoch "
+                f"{request.controller_epoch}: {told}"
+            )
+
+    def obeyed(self, broker: Broker, request: Any, response: Any) -> None:
+        """A controller's request was answered."""
+        if response.error_code != ErrorCode.NONE:
+            return
+        process = broker.process
+        known = self._controllers.get(process, -1)
+        if request.controller_epoch < known:
+            self.fail(
+                f"{broker.name} obeyed controller epoch {request.controller_epoch} after {known}"
+            )
+        self._controllers[process] = max(known, request.controller_epoch)
+        if isinstance(request, LeaderAndIsrRequest):
+            for key, partition in broker.replicas.partitions.items():
+                self._note_leader(key, partition.leader_epoch, partition.leader)
+
+    def misled(self, broker_id: int, key: TopicPartition, what: str) -> None:
+        """A client was given an answer that only a leader may give who knows everything.
+
+        Followers vouch for a leader for a while: so long a deposed one may still be wrong.
+        """
+        since = self._deposed_at.get((key, broker_id), float("inf"))
+        if self.states[key].leader == broker_id or self._world.now - since > VOUCHED_S:
+            self.fail(f"{broker_id} answers for {key}: {what}")
+
+    # --- consumers ----------------------------------------------------------------------------
+
+    def fetched(self, key: TopicPartition, epoch: int, leader: int, mark: int) -> None:
+        """A consumer was told a high watermark by the leader of an epoch.
+
+        A leader that is started again may lead on in its epoch, and find out anew.
+        """
+        life = key, epoch, self.brokers[leader].process
+        before = self._seen.get(life, 0)
+        if mark < before:
+            self.fail(f"high watermark of {key} fell from {before} to {mark} in epoch {epoch}")
+        self._seen[life] = mark
+
+    # --- the end ------------------------------------------------------------------------------
+
+    def check_end(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Everything is healed and drained: every replica holds the same, and all of it."""
+        for key in self._keys.values():
+            contents = {
+                broker_id: [
+                    (one.base_offset, one.leader_epoch, one.values)
+                    for one in broker.disk.get(*key).batches
+                ]
+                for broker_id, broker in self.brokers.items()
+            }
+            first, *others = contents.values()
+            if any(one != first for one in others):
+                self.fail(f"replicas of {key} differ at the end: {_difference(contents)}")
+            held = {at: value for base, _, values in first for at, value in enumerate(values, base)}
+            for place, offset, values in self.acknowledged:
+                for at, value in enumerate(values, offset):
+                    if place == key and held.get(at) != value:
+                        self.fail(f"{value} was acknowledged at {key}@{at}: {held.get(at)}")
+            for at, value in enumerate(self._committed[key]):
+                if value is not None and held.get(at) != value:
+                    self.fail(f"{value} was committed at {key}@{at}: {held.get(at)}")
+            if len(set(held.values())) != len(held):
+                self.fail(f"{key} holds a value twice")
+            if positions[key] != len(held):
+                self.fail(f"the consumer of {key} came to {positions[key]} of {len(held)}")
+        for broker in self.brokers.values():
+            for key, state in self.states.items():
+                info = broker.metadata.partition(*key)
+                if info is None or (info.leader, info.leader_epoch) != (
+                    state.leader,
+                    state.leader_epoch,
+                ):
+                    self.fail(f"{broker.name} believes of {key}: {info}; there stands {state}")
+
+
+def _difference(contents: Mapping[int, list[tuple[int, int, tuple[str, ...]]]]) -> str:
+    for at in range(max(map(len, contents.values()))):
+        there = {who: one[at] if at < len(one) else None for who, one in contents.items()}
+        if len(set(there.values())) > 1:
+            return f"{there}"
+    return ""

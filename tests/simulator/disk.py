@@ -1,0 +1,286 @@
+"""A partition's log as a list of batches, and the disk on which it outlives its process.
+
+The decisions are the product's own: sequences are judged by `ProducerStates`, epochs by
+`EpochCache`. What a real log does with bytes and files is left out. A killed process leaves
+everything that it wrote; a power failure takes what was not flushed.
+"""
+
+from __future__ import annotations
+
+import marshal
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from odradek.config import TopicConfig
+from odradek.log.batch import Header, Origin
+from odradek.log.epochs import EpochCache
+from odradek.log.log import AppendInfo, UnexpectedOffsetError
+from odradek.log.producers import ProducerStates
+
+NEVER_MS = 1 << 60
+
+
+class Batch(NamedTuple):
+    """Records that were written together."""
+
+    base_offset: int
+    leader_epoch: int
+    producer_id: int
+    base_sequence: int
+    values: tuple[str, ...]
+
+    @property
+    def end(self) -> int:
+        """The offset behind the last record."""
+        return self.base_offset + len(self.values)
+
+    def header(self) -> Header:
+        """What the producer states look at."""
+        count = len(self.values)
+        return Header(
+            self.base_offset, 0, self.leader_epoch, 2, 0, 0, count - 1, 0, 0,
+            self.producer_id, 0, self.base_sequence, count,
+        )  # fmt: skip
+
+
+def pack(batches: list[Batch]) -> bytes:
+    """Batches as they travel."""
+    return marshal.dumps([tuple(one) for one in batches])
+
+
+def unpack(data: bytes) -> list[Batch]:
+    """The inverse of `pack`."""
+    return [Batch(*one) for one in marshal.loads(data)]
+
+
+class _Epochs(EpochCache):
+    """The real cache without its file."""
+
+    def _write(self) -> None:
+        pass
+
+    def clear(self) -> None:
+        self._entries = []
+
+
+@dataclass(slots=True)
+class Region:
+    """A piece of a log on its way."""
+
+    data: bytes
+
+    @property
+    def length(self) -> int:
+        """Bytes."""
+        return len(self.data)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+@dataclass(slots=True)
+class _Slice:
+    region: Region | None
+    # Nothing here is damaged.
+    unverified: tuple[()] = ()
+
+
+@dataclass(slots=True)
+class Stored:
+    """What is on the disk of one partition."""
+
+    batches: list[Batch] = field(default_factory=list)
+    epochs: list[tuple[int, int]] = field(default_factory=list)
+    checkpoint: int = 0
+    flushed: int = 0
+
+
+class SimulatedLog:
+    """`odradek.log.log.Log` as far as replication needs it."""
+
+    def __init__(self, topic: str, partition: int, config: TopicConfig, stored: Stored) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.config = config
+        self.directory = f"/disk/{topic}-{partition}"
+        self.failure: OSError | None = None
+        self.log_start_offset = 0
+        self.batches = list(stored.batches)
+        self.log_end_offset = self.batches[-1].end if self.batches else 0
+        self.high_watermark = stored.checkpoint
+        self.checkpoint = stored.checkpoint
+        self.flushed = min(stored.flushed, self.log_end_offset)
+        self.epochs = _Epochs(self.directory)
+        self.epochs._entries = list(stored.epochs)
+        self.epochs.truncate_from_end(self.log_end_offset)
+        self.producers = ProducerStates(NEVER_MS)
+        self._replay()
+        # Told before anything is cut, with the new end.
+        self.on_cut: Callable[[int], None] = lambda end: None
+
+    def stored(self, *, power_failed: bool) -> Stored:
+        """What a process that ends now leaves behind."""
+        end = self.flushed if power_failed else self.log_end_offset
+        kept = [one for one in self.batches if one.end <= end]
+        return Stored(kept, self.epochs.entries, self.checkpoint, self.flushed)
+
+    def flush(self) -> None:
+        """Make everything durable."""
+        self.flushed = self.log_end_offset
+
+    def _replay(self) -> None:
+        self.producers.clear(0)
+        for one in self.batches:
+            self.producers.update(one.header())
+
+    @property
+    def latest_epoch(self) -> int:
+        """Newest leader epoch."""
+        return self.epochs.latest
+
+    def assign_epoch(self, epoch: int) -> None:
+        """Lead with this epoch from here on."""
+        self.epochs.assign(epoch, self.log_end_offset)
+
+    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
+        """The answer of OffsetForLeaderEpoch."""
+        return self.epochs.end_offset(epoch, self.log_end_offset)
+
+    def append_as_leader(
+        self, data: bytes, leader_epoch: int, *, origin: Origin = Origin.CLIENT
+    ) -> AppendInfo:
+        """Append one batch at the end."""
+        (sent,) = unpack(data)
+        repeat = self.producers.check(sent.header(), origin)
+        if repeat is not None:
+            return AppendInfo(repeat.first_offset, repeat.last_offset, -1, 0, 0, True)
+        one = sent._replace(base_offset=self.log_end_offset, leader_epoch=leader_epoch)
+        self._put(one)
+        return AppendInfo(one.base_offset, one.end - 1, -1, 0, len(data), False)
+
+    def append_as_follower(self, data: bytes) -> AppendInfo:
+        """Append what the leader sent."""
+        batches = unpack(data)
+        for one in batches:
+            if one.base_offset != self.log_end_offset:
+                raise UnexpectedOffsetError(f"{one.base_offset}, log ends at {self.log_end_offset}")
+            self._put(one)
+        return AppendInfo(batches[0].base_offset, self.log_end_offset - 1, -1, 0, len(data), False)
+
+    def _put(self, one: Batch) -> None:
+        self.batches.append(one)
+        self.log_end_offset = one.end
+        if one.leader_epoch > self.epochs.latest:
+            self.epochs.assign(one.leader_epoch, one.base_offset)
+        self.producers.update(one.header())
+
+    def read(
+        self, offset: int, max_bytes: int, upto: int | None = None, *, min_one: bool = True
+    ) -> _Slice:
+        """Whole batches from `offset` on, below `upto`."""
+        end = self.log_end_offset if upto is None else upto
+        first = max(bisect_right(self.batches, offset, key=lambda one: one.base_offset) - 1, 0)
+        found = []
+        for one in self.batches[first:]:
+            if one.end > end:
+                break
+            found.append(one)
+        return _Slice(Region(pack(found)) if found else None)
+
+    plan = read
+
+    def truncate_to(self, offset: int) -> bool:
+        """Cut whole batches."""
+        if offset >= self.log_end_offset:
+            return False
+        kept = [one for one in self.batches if one.end <= offset]
+        end = kept[-1].end if kept else 0
+        self.on_cut(end)
+        self.batches = kept
+        self.log_end_offset = end
+        self.flushed = min(self.flushed, end)
+        self.checkpoint = min(self.checkpoint, end)
+        self.high_watermark = min(self.high_watermark, end)
+        self.epochs.truncate_from_end(end)
+        self._replay()
+        return True
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        """Drop everything; nothing here moves log starts."""
+        assert offset == 0, "no log start moves in a schedule"
+        self.truncate_to(0)
+
+    def advance_log_start(self, offset: int) -> None:
+        """No log start moves in a schedule."""
+        assert offset <= self.log_start_offset
+
+    def values(self, begin: int, end: int) -> list[tuple[int, str]]:
+        """(offset, value) of the records in a range."""
+        first = max(bisect_right(self.batches, begin, key=lambda one: one.base_offset) - 1, 0)
+        found = []
+        for one in self.batches[first:]:
+            if one.base_offset >= end:
+                break
+            for at, value in enumerate(one.values, one.base_offset):
+                if begin <= at < end:
+                    found.append((at, value))
+        return found
+
+
+class _Threads:
+    async def run(self, work: Callable[[], None]) -> None:
+        work()
+
+
+class Disk:
+    """The logs of one broker over all its lives; offers what is needed of a `LogManager`."""
+
+    online_directories = ("/disk",)
+    readers = _Threads()
+
+    def __init__(self, config: TopicConfig) -> None:
+        self._config = config
+        self._stored: dict[tuple[str, int], Stored] = {}
+        self.logs: dict[tuple[str, int], SimulatedLog] = {}
+        self.watch: Callable[[SimulatedLog], None] = lambda log: None
+
+    def open(self) -> None:
+        """A new process reads what the last one left."""
+        self.logs = {}
+        for key, stored in self._stored.items():
+            self._open(key, stored)
+
+    def _open(self, key: tuple[str, int], stored: Stored) -> SimulatedLog:
+        log = self.logs[key] = SimulatedLog(*key, self._config, stored)
+        self.watch(log)
+        return log
+
+    def leave(self, *, power_failed: bool) -> None:
+        """The process ends here and now."""
+        self._stored = {
+            key: log.stored(power_failed=power_failed) for key, log in self.logs.items()
+        }
+
+    def get(self, topic: str, partition: int) -> Any:
+        """The log, None where there is none."""
+        return self.logs.get((topic, partition))
+
+    async def get_or_create(
+        self, topic: str, partition: int, config: TopicConfig, *, is_new: bool
+    ) -> Any:
+        """The log, made if need be."""
+        return self.get(topic, partition) or self._open((topic, partition), Stored())
+
+    async def delete(self, topic: str, partition: int) -> None:
+        """Remove a log."""
+        self.logs.pop((topic, partition), None)
+
+    async def write_high_watermarks(self, marks: dict[tuple[str, int], int]) -> None:
+        """The checkpoint, and, because it is as good a moment as any, a flush."""
+        for key, mark in marks.items():
+            log = self.logs.get(key)
+            if log is not None:
+                log.flush()
+                log.checkpoint = min(mark, log.log_end_offset)

@@ -1,0 +1,262 @@
+"""One schedule: three brokers, their clients, the faults, the healing and the verdict.
+
+`run(seed)` is deterministic for a given PYTHONHASHSEED; see `__main__`. The brokers run the
+product's own controller, replication and handlers, see `broker`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from odradek.replica.partition import TopicPartition
+from odradek.zk import znodes
+from odradek.zk.operations import Create, Delete
+from odradek.zk.znodes import BrokerId, TopicAssignment
+from tests.simulator import schedule
+from tests.simulator.broker import Broker
+from tests.simulator.checks import BrokenPromiseError, Checks
+from tests.simulator.clients import Clients
+from tests.simulator.network import Network, Weather
+from tests.simulator.schedule import BROKERS, Fault, Kind, Schedule
+from tests.simulator.world import World
+from tests.simulator.zookeeper import Ensemble
+
+TOPIC = "t"
+HEAL_S = 60.0
+
+
+class Simulation:
+    """The cluster of one schedule."""
+
+    def __init__(self, plan: Schedule, trace: Callable[[str], None] | None = None) -> None:
+        self.plan = plan
+        self.world = world = World(plan.seed)
+        world.trace = trace
+        self.keys = [TopicPartition(TOPIC, number) for number in range(plan.partitions)]
+        self.ensemble = Ensemble(world)
+        self.network = Network(world)
+        self.checks = Checks(world, self.keys)
+        self.ensemble.wrote = self.checks.wrote
+        self.brokers = {
+            one: Broker(one, world, self.network, self.ensemble, self.checks) for one in BROKERS
+        }
+        self.checks.brokers = self.brokers
+        self.clients = Clients(world, self.network, self.checks)
+
+    def run(self) -> None:
+        """Do everything. Raises BrokenPromiseError."""
+        for path in (*znodes.PERSISTENT_PATHS, znodes.BROKER_IDS_PATH, znodes.TOPICS_PATH):
+            self.ensemble.ensure(path)
+        replicas = {
+            number: tuple(BrokerId((number + at) % len(BROKERS) + 1) for at in range(3))
+            for number in range(self.plan.partitions)
+        }
+        for broker in self.brokers.values():
+            broker.start()
+        self._until(lambda: len(self._registered()) == len(BROKERS), 10, "registered")
+        self.ensemble.apply(
+            Create(znodes.topic_path(TOPIC), znodes.encode_topic(TopicAssignment(replicas))), 0
+        )
+        self.clients.start(self.keys, self.plan.producers)
+        began = self.world.now
+        for fault in self.plan.faults:
+            self.world.later(fault.at, None, self._hurt, fault)
+        self._until(lambda: self.world.now >= began + self.plan.over_at, self.plan.over_at + 1, "")
+        self._heal()
+        self.clients.sending = False
+        self._until(self._whole, HEAL_S, "whole again")
+        self.checks.check_end(self.clients.positions)
+        if self.checks.failure is not None:
+            raise self.checks.failure
+
+    def _registered(self) -> list[str]:
+        return list(self.ensemble.tree[znodes.BROKER_IDS_PATH].children)
+
+    def _until(self, done: Callable[[], bool], seconds: float, what: str) -> None:
+        checks, world = self.checks, self.world
+        finished = world.run(lambda: checks.failure is not None or done(), seconds)
+        for process in world.processes:
+            if process.failure is not None:
+                raise BrokenPromiseError(
+                    f"{process.name} failed: {process.failure!r}"
+                ) from process.failure
+        if checks.failure is not None:
+            raise checks.failure
+        if not finished and what:
+            raise BrokenPromiseError(f"not {what} within {seconds} s: {self._situation()}")
+
+    def _situation(self) -> str:
+        ends = {
+            str(key): [broker.disk.get(*key).log_end_offset for broker in self.brokers.values()]
+            for key in self.keys
+        }
+        return (
+            f"{self.checks.states}, log ends {ends}, read to {self.clients.positions}, "
+            f"{self.clients.unanswered} batches unanswered"
+        )
+
+    def _whole(self) -> bool:
+        if self.clients.unanswered:
+            return False
+        for key in self.keys:
+            state = self.checks.states.get(key)
+            if state is None or len(state.isr) < len(BROKERS) or state.leader < 0:
+                return False
+            ends = {one.disk.get(*key).log_end_offset for one in self.brokers.values()}
+            if ends != {self.clients.positions[key]}:
+                return False
+            for broker in self.brokers.values():
+                info = broker.metadata.partition(*key)
+                partition = broker.replicas.partitions.get(key)
+                if (
+                    info is None
+                    or partition is None
+                    or info.leader_epoch != state.leader_epoch
+                    or partition.leader_epoch != state.leader_epoch
+                ):
+                    return False
+        return True
+
+    # --- faults -------------------------------------------------------------------------------
+
+    def _hurt(self, fault: Fault) -> None:
+        world, lasts = self.world, fault.lasts
+        if self.checks.robbed:
+            # Lost records and another fault at once are beyond what replication promises.
+            world.say(f"fault left out: {fault.kind.value}")
+            return
+        victim = self._victim(fault.aim)
+        others = [self.brokers[one] for one in BROKERS if one != victim.broker_id]
+        world.say(f"fault: {fault.kind.value} for {lasts:.2f} s, aimed at {victim.name}")
+        match fault.kind:
+            case Kind.KILL:
+                self._kill([victim], lasts)
+            case Kind.KILL_TWO:
+                self._kill([others[fault.aim % 2], victim], lasts)
+            case Kind.KILL_ALL:
+                self._kill(list(self.brokers.values()), lasts)
+            case Kind.POWER:
+                # More than one copy lost at a time is beyond what replication promises.
+                if self._whole_enough():
+                    self._kill([victim], lasts, power_failed=True)
+            case Kind.PAUSE:
+                victim.pause()
+                world.later(lasts, None, victim.resume)
+            case Kind.CUT_ZOOKEEPER:
+                if victim.alive:
+                    session = victim.session
+                    session.cut()
+                    world.later(lasts, None, session.mend)
+            case Kind.CUT_PEER:
+                other = others[fault.aim % 2]
+                ways = {(victim.name, other.name), (other.name, victim.name)}
+                if fault.aim % 3 == 0:
+                    ways = {(victim.name, other.name)}
+                self.network.cuts |= ways
+                world.later(lasts, None, self.network.cuts.difference_update, ways)
+            case Kind.ZOOKEEPER_DOWN:
+                self._stop_zookeeper()
+                world.later(lasts, None, self._start_zookeeper)
+            case Kind.WEATHER:
+                level = (fault.aim % 5 + 1) / 20
+                self.network.weather = Weather(lost=level / 2, late=level, slow=level)
+                world.later(lasts, None, self._clear_up)
+            case Kind.DEPOSE:
+                if znodes.CONTROLLER_PATH in self.ensemble.tree:
+                    self.ensemble.apply(Delete(znodes.CONTROLLER_PATH), 0)
+
+    def _victim(self, aim: int) -> Broker:
+        """The leader of a partition in half the cases, else the controller, else anybody."""
+        kind = aim % 4
+        state = self.checks.states.get(self.keys[aim // 4 % len(self.keys)])
+        if kind < 2 and state is not None and state.leader > 0:
+            return self.brokers[state.leader]
+        claim = self.ensemble.tree.get(znodes.CONTROLLER_PATH)
+        if kind == 2 and claim is not None:
+            found = znodes.decode_controller(znodes.CONTROLLER_PATH, claim.data)
+            return self.brokers[found.broker_id]
+        return self.brokers[BROKERS[aim // 4 % len(BROKERS)]]
+
+    def _whole_enough(self) -> bool:
+        return all(
+            one.registered and one.session.is_healthy for one in self.brokers.values()
+        ) and all(
+            key in self.checks.states and len(self.checks.states[key].isr) == len(BROKERS)
+            for key in self.keys
+        )
+
+    def _kill(self, victims: list[Broker], lasts: float, *, power_failed: bool = False) -> None:
+        for broker in victims:
+            broker.kill(power_failed=power_failed)
+            self.world.later(lasts, None, self._start, broker)
+
+    def _start(self, broker: Broker) -> None:
+        if not broker.alive:
+            broker.start()
+
+    def _stop_zookeeper(self) -> None:
+        self.world.say("ZooKeeper is down")
+        self.ensemble.up = False
+        for broker in self.brokers.values():
+            if broker.alive:
+                broker.session.cut()
+
+    def _start_zookeeper(self) -> None:
+        if not self.ensemble.up:
+            self.world.say("ZooKeeper is back")
+            self.ensemble.up = True
+            for broker in self.brokers.values():
+                if broker.alive:
+                    broker.session.mend()
+
+    def _clear_up(self) -> None:
+        self.network.weather = Weather()
+
+    def _heal(self) -> None:
+        self.world.say("healing")
+        self._clear_up()
+        self.network.cuts.clear()
+        self._start_zookeeper()
+        for broker in self.brokers.values():
+            if not broker.alive:
+                broker.start()
+            broker.resume()
+            broker.session.mend()
+
+
+class _TraceHandler(logging.Handler):
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self._world = world
+
+    def emit(self, record: logging.LogRecord) -> None:
+        running = self._world.running
+        who = "-" if running is None else running.name
+        self._world.say(f"{who}: {record.getMessage()}")
+
+
+def run(seed: int, trace: Callable[[str], None] | None = None) -> BrokenPromiseError | None:
+    """Do the schedule of a seed; what it broke, None where nothing."""
+    simulation = Simulation(schedule.plan(seed), trace)
+    handler = _TraceHandler(simulation.world)
+    root = logging.getLogger("odradek")
+    before = root.level, root.propagate
+    root.propagate = False
+    if trace is None:
+        root.setLevel(logging.CRITICAL + 1)
+    else:
+        root.setLevel(logging.INFO)
+        root.addHandler(handler)
+        for fault in simulation.plan.faults:
+            trace(f"planned: {fault}")
+    try:
+        simulation.run()
+    except BrokenPromiseError as promise:
+        return promise
+    finally:
+        simulation.world.end()
+        root.removeHandler(handler)
+        root.setLevel(before[0])
+        root.propagate = before[1]
+    return None

@@ -1,0 +1,88 @@
+"""Which faults happen when, from a seed."""
+
+from __future__ import annotations
+
+import enum
+import random
+from dataclasses import dataclass
+
+from tests.simulator.zookeeper import SESSION_S
+
+BROKERS = (1, 2, 3)
+CALM_S = 1.5
+
+
+class Kind(enum.Enum):
+    """What happens to whom."""
+
+    KILL = "kill"
+    KILL_TWO = "kill two"
+    KILL_ALL = "kill all"
+    POWER = "power failure"
+    PAUSE = "stop"
+    CUT_ZOOKEEPER = "cut from ZooKeeper"
+    CUT_PEER = "cut from a peer"
+    ZOOKEEPER_DOWN = "ZooKeeper is down"
+    WEATHER = "bad network"
+    DEPOSE = "controller deposed by hand"
+
+
+SHARES = {
+    Kind.KILL: 5,
+    Kind.KILL_TWO: 2,
+    Kind.KILL_ALL: 1,
+    Kind.POWER: 1,
+    Kind.PAUSE: 5,
+    Kind.CUT_ZOOKEEPER: 3,
+    Kind.CUT_PEER: 3,
+    Kind.ZOOKEEPER_DOWN: 1,
+    Kind.WEATHER: 3,
+    Kind.DEPOSE: 2,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """At `at` seconds, for `lasts` seconds; `aim` chooses victims, see `Saboteur`."""
+
+    at: float
+    kind: Kind
+    aim: int
+    lasts: float
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """One run: its seed, its faults, and when the last of them is over."""
+
+    seed: int
+    partitions: int
+    producers: int
+    faults: tuple[Fault, ...]
+
+    @property
+    def over_at(self) -> float:
+        """When everything is to be healed."""
+        return max((one.at + one.lasts for one in self.faults), default=0.0) + CALM_S
+
+
+def plan(seed: int) -> Schedule:
+    """The schedule of a seed."""
+    chance = random.Random(f"schedule {seed}")
+    faults = []
+    at = chance.uniform(0.8, 2.0)
+    for _ in range(chance.randint(2, 6)):
+        kind = chance.choices(list(SHARES), list(SHARES.values()))[0]
+        lasts = _duration(kind, chance)
+        faults.append(Fault(at, kind, chance.randrange(1 << 16), lasts))
+        # Faults overlap half the time.
+        at += chance.choice((chance.uniform(0.0, 0.5), chance.uniform(0.2, lasts + 2)))
+    return Schedule(seed, chance.choice((1, 1, 2)), chance.choice((1, 2)), tuple(faults))
+
+
+def _duration(kind: Kind, chance: random.Random) -> float:
+    if kind in (Kind.PAUSE, Kind.CUT_ZOOKEEPER):
+        return chance.choice((chance.uniform(0.2, SESSION_S), chance.uniform(SESSION_S, 6)))
+    if kind is Kind.DEPOSE:
+        return 0.0
+    return chance.choice((chance.uniform(0, 1), chance.uniform(1, 5)))

@@ -1,0 +1,52 @@
+"""A sample of schedules keeps every promise, and a planted bug is found within some hundred.
+
+`make simulate` runs ten thousand. The command is run as a process of its own, because a schedule
+depends on the order of sets of strings.
+"""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.simulator import schedule
+from tests.simulator.bugs import BUGS
+
+SAMPLE = 400
+SEEDS_TO_FIND_A_BUG = 1000
+
+
+def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tests.simulator", "--jobs", "1", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.timeout(300)
+def test_no_schedule_of_a_sample_breaks_a_promise() -> None:
+    done = simulate("--seeds", str(SAMPLE))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{SAMPLE} schedules" in done.stdout
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("bug", BUGS)
+def test_planted_bug_is_found_and_replayed_with_a_trace(bug: str) -> None:
+    found = simulate("--seeds", str(SEEDS_TO_FIND_A_BUG), "--bug", bug)
+    assert found.returncode == 1, found.stdout + found.stderr
+    *trace, verdict, _ = found.stdout.splitlines()
+    seed = verdict.split()[1].rstrip(":")
+    assert any("VIOLATION" in line or "healing" in line for line in trace), found.stdout
+    again = simulate("--first", seed, "--seeds", "1", "--bug", bug)
+    assert again.stdout.splitlines()[:-1] == [*trace, verdict]
+
+
+def test_schedule_follows_from_its_seed_alone() -> None:
+    assert schedule.plan(7) == schedule.plan(7)
+    assert schedule.plan(7) != schedule.plan(8)
+    assert {fault.kind for seed in range(50) for fault in schedule.plan(seed).faults} == set(
+        schedule.Kind
+    )
