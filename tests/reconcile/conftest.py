@@ -41,7 +41,9 @@ def zk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[zookeeper.Server]:
 class Operator:
     """`kopf run` as the image runs it; a context manager. `kill` is SIGKILL."""
 
-    def __init__(self, kubeconfig: Path, namespace: str, log: Path, identity: str) -> None:
+    def __init__(
+        self, kubeconfig: Path, namespace: str, log: Path, identity: str, home: str = ""
+    ) -> None:
         self.log = log
         self.namespace = namespace
         self.health_port = free_port()
@@ -53,7 +55,7 @@ class Operator:
             "ODRADEK_SPARK_IMAGE": "registry.test/odradek-spark:1",
             "ODRADEK_SPARK_SERVICE_ACCOUNT": "odradek-spark",
             "POD_NAME": identity,
-            "POD_NAMESPACE": namespace,
+            "POD_NAMESPACE": home or namespace,
             "ODRADEK_HEALTH_PORT": str(self.health_port),
             "ODRADEK_METRICS_PORT": str(self.metrics_port),
         }

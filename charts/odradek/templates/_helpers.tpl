@@ -113,6 +113,15 @@ seccompProfile:
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
   verbs: [get, list, create, patch]
+# A Lease in each namespace with resources says which operator acts there, should two watch it.
+# Creation cannot be restricted by name: the object has none yet when the request is judged.
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  verbs: [create]
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  resourceNames: [odradek-operator]
+  verbs: [get, patch, update]
 # Events tell what happened, on the resource they happened to.
 - apiGroups: [""]
   resources: [events]

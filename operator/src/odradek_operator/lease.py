@@ -1,4 +1,8 @@
-"""One acting operator at a time, by a Lease in coordination.k8s.io.
+"""One acting operator at a time, by Leases in coordination.k8s.io.
+
+One Lease in the operator's own namespace keeps two pods of a release apart. Another in each
+namespace whose resources it looks after keeps two releases apart whose scopes overlap, whatever
+their own namespaces are: each namespace has one operator that acts in it.
 
 kopf's peering is not used: without its object two operators both act, and with equal priorities
 both stop. A Lease needs no CRD and fails the safe way. The holder renews it every RENEW_SECONDS;
@@ -57,7 +61,6 @@ class Lease:
         self._thread: threading.Thread | None = None
         # The last state that was seen of another holder's Lease, and when it was first seen.
         self._seen: tuple[object, float] | None = None
-        metrics.LEADER.set_function(lambda: float(self.held))
 
     @property
     def held(self) -> bool:
@@ -80,6 +83,15 @@ class Lease:
             self._stop.wait(RETRY_SECONDS)
         return False
 
+    def want(self) -> None:
+        """Try for the Lease by a thread, and keep it; returns at once."""
+        self._thread = threading.Thread(target=self._strive, name="lease", daemon=True)
+        self._thread.start()
+
+    def _strive(self) -> None:
+        self._attempt()
+        self._renew()
+
     def release(self) -> None:
         """Give the Lease up, so that the next holder need not wait."""
         self._stop.set()
@@ -98,7 +110,7 @@ class Lease:
             log.info("the Lease runs out by itself: %s", error)
 
     def _renew(self) -> None:
-        acting = True
+        acting = self.held
         while not self._stop.wait(RENEW_SECONDS if acting else RETRY_SECONDS):
             self._attempt()
             if acting != self.held:
@@ -120,8 +132,11 @@ class Lease:
                 self._renewed_at = None
                 return False
         except KubeError as error:
-            log.info("no Lease for now: %s", error)
-            return False
+            if not _is_ending(error):
+                log.info("no Lease for now: %s", error)
+                return False
+            # Nothing is created any more in a namespace that is being deleted, so nobody can hold
+            # its Lease; without anybody who acts, finalizers would keep the namespace for ever.
         # From the moment of the question on: the write may have taken effect any time after it.
         self._renewed_at = asked_at
         return True
@@ -156,3 +171,58 @@ class Lease:
             "acquireTime": before.get("acquireTime", stamp) if held_before else stamp,
             "leaseTransitions": before.get("leaseTransitions", 0) + (not held_before),
         }
+
+
+def _is_ending(error: KubeError) -> bool:
+    return error.code == 403 and "because it is being terminated" in str(error)
+
+
+class Leases:
+    """The Lease at home, which comes first, and those of the namespaces that are looked after."""
+
+    def __init__(self, kube: Kube, home: str, name: str, identity: str) -> None:
+        self._kube = kube
+        self._name = name
+        self._identity = identity
+        self._lock = threading.Lock()
+        self._home = Lease(kube, home, name, identity)
+        self._by_namespace = {home: self._home}
+        self._acting = threading.local()
+        metrics.LEADER.set_function(lambda: float(self.held))
+
+    @property
+    def held(self) -> bool:
+        """Whether this process is the one of its release that may act."""
+        return self._home.held
+
+    def acquire(self) -> bool:
+        """Wait for the Lease at home; False if `release` came first."""
+        return self._home.acquire()
+
+    def act_in(self, namespace: str) -> bool:
+        """Say that this thread works for a namespace now; False if another operator does."""
+        self._acting.lease = lease = self._of(namespace)
+        return self.held and lease.held
+
+    def check(self) -> None:
+        """Raise NotHolderError unless this thread may write now."""
+        self._home.check()
+        lease: Lease | None = getattr(self._acting, "lease", None)
+        if lease is not None:
+            lease.check()
+
+    def _of(self, namespace: str) -> Lease:
+        with self._lock:
+            found = self._by_namespace.get(namespace)
+            if found is None:
+                found = Lease(self._kube, namespace, self._name, self._identity)
+                self._by_namespace[namespace] = found
+                found.want()
+            return found
+
+    def release(self) -> None:
+        """Give all Leases up, the one at home last."""
+        with self._lock:
+            leases = list(self._by_namespace.values())
+        for lease in reversed(leases):
+            lease.release()

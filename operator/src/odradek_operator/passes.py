@@ -65,7 +65,7 @@ class Passes:
 
     context: Context
     store: Store
-    may_act: Callable[[], bool] = lambda: True
+    may_act: Callable[[str], bool] = lambda _namespace: True
     clock: Callable[[], float] = time.monotonic
     _windows: dict[str, tuple[Sample, ...]] = field(default_factory=dict)
     _settled: dict[tuple[str, str], tuple[frozenset[int], float]] = field(default_factory=dict)
@@ -74,7 +74,7 @@ class Passes:
         self, namespace: str, cluster: str, batch: Mapping[Key, Body]
     ) -> dict[Key, Result]:
         """Do one batch of one cluster (`engine.Reconcile`)."""
-        if not self.may_act():
+        if not self.may_act(namespace):
             return dict.fromkeys(batch, STANDBY_SECONDS)
         results: dict[Key, Result] = {}
         kinds = {

@@ -16,7 +16,7 @@ from odradek_operator.apply import Context
 from odradek_operator.driver_objects import Platform
 from odradek_operator.engine import Engine, Store
 from odradek_operator.kube import Kube
-from odradek_operator.lease import Lease
+from odradek_operator.lease import Leases
 from odradek_operator.passes import Passes
 from odradek_operator.zookeeper import Pool
 
@@ -51,7 +51,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
             raise SettingsError(f"environment variable {name} is not set")
         return environment[name]
 
-    pod = environment.get("POD_NAME")
+    pod, namespace = environment.get("POD_NAME"), environment.get("POD_NAMESPACE") or "default"
     return Settings(
         broker_image=require("ODRADEK_BROKER_IMAGE"),
         platform=Platform(
@@ -59,9 +59,9 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
             pull_policy=environment.get("ODRADEK_IMAGE_PULL_POLICY") or "IfNotPresent",
             service_account=require("ODRADEK_SPARK_SERVICE_ACCOUNT"),
         ),
-        namespace=environment.get("POD_NAMESPACE") or "default",
+        namespace=namespace,
         # Outside a pod nothing tells one process from the next on the same host.
-        identity=pod or f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}",
+        identity=f"{namespace}/{pod}" if pod else f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}",
         health_port=int(environment.get("ODRADEK_HEALTH_PORT") or HEALTH_PORT),
         metrics_port=int(environment.get("ODRADEK_METRICS_PORT") or METRICS_PORT),
     )
@@ -76,7 +76,7 @@ class Runtime:
         api: Kube | None = None,
     ) -> None:
         self._api = api or kube.connect()
-        self._lease = Lease(self._api, settings.namespace, LEASE_NAME, settings.identity)
+        self._lease = Leases(self._api, settings.namespace, LEASE_NAME, settings.identity)
         self._api.guard = self._lease.check
         self._zookeepers = Pool(self._lease.check)
         store = Store()
@@ -88,7 +88,7 @@ class Runtime:
             remember=store.put,
             forget=store.drop,
         )
-        self.engine = Engine(store, Passes(context, store, lambda: self._lease.held).reconcile)
+        self.engine = Engine(store, Passes(context, store, self._lease.act_in).reconcile)
         self._context = context
         self._pages = [
             health.Pages(
