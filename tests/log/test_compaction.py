@@ -5,6 +5,7 @@ log.
 from __future__ import annotations
 
 import random
+import threading
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from odradek.config import TopicConfig
 from odradek.log import batch, cleaner, records
+from odradek.log.files import StoppedError
 from odradek.log.log import Log
 from odradek.log.records import BatchOptions, Record
 from tests.support.logs import START_MS, Partition, read_all
@@ -252,9 +254,37 @@ def test_a_crash_at_every_step_of_a_swap_loses_and_revives_nothing(
 
 def test_the_throttle_waits_for_its_rate() -> None:
     now = [0.0]
-    throttle = cleaner.Throttle(
-        100.0, lambda wait: now.__setitem__(0, now[0] + wait), lambda: now[0]
-    )
+
+    class NeverSet(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            now[0] += timeout or 0
+            return False
+
+    throttle = cleaner.Throttle(100.0, NeverSet(), lambda: now[0])
     for _ in range(10):
         throttle.spend(50)
     assert now[0] == pytest.approx(5.0)
+
+
+def test_a_compaction_that_is_stopped_leaves_the_log_as_it_was(
+    partition: Partition, log: Log
+) -> None:
+    for number in range(40):
+        put(log, [(b"k%d" % (number % 3), b"v" * 90)])
+    log.high_watermark = log.log_end_offset
+    before = {path.name: path.read_bytes() for path in partition.folder.glob("*.log")}
+    dirty = cleaner.dirty_range(log, 0, partition.clock.now_ms())
+    stopping = threading.Event()
+    spent = 0
+
+    def clock() -> float:
+        nonlocal spent
+        spent += 1
+        if spent == 40:
+            stopping.set()
+        return 0.0
+
+    with pytest.raises(StoppedError):
+        cleaner.clean(log, dirty, 1000, cleaner.Throttle(float("inf"), stopping, clock))
+    assert spent == 40
+    assert {path.name: path.read_bytes() for path in partition.folder.glob("*.log*")} == before

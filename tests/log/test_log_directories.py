@@ -6,6 +6,8 @@ import contextlib
 import os
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,7 +16,8 @@ import pytest
 from odradek import config as configuration
 from odradek.config import TopicConfig
 from odradek.log import checkpoints, files, producers
-from odradek.log.manager import LogDirError, LogManager
+from odradek.log.directory import LogDirError
+from odradek.log.manager import LogManager
 from odradek.log.reading import Surroundings
 from odradek.protocol.errors import ErrorCode, KafkaError
 from tests.support.logs import FakeClock, batch, read_all
@@ -43,12 +46,14 @@ def make(tmp_path: Path, clock: FakeClock, failures: list[str]) -> Iterator[Make
         topic: TopicConfig | None = None,
         load: bool = True,
         dirs: tuple[str, ...] = ("a", "b"),
+        **more: str,
     ) -> LogManager:
         settings, _ = configuration.from_values(
             {
                 "broker.id": str(broker_id),
                 "zookeeper.connect": "unused",
                 "log.dirs": ",".join(str(tmp_path / name) for name in dirs),
+                **{name.replace("_", "."): value for name, value in more.items()},
             }
         )
         manager = LogManager(
@@ -226,7 +231,6 @@ def test_high_watermarks_are_kept_per_directory(make: Make, tmp_path: Path) -> N
     ]
     assert found == [{("t", 0): 2}, {("t", 1): 3}]
     second = make()
-    assert second.read_high_watermarks() == {("t", 0): 2, ("t", 1): 3}
     marks = {key: log.high_watermark for key, log in second.logs().items()}
     assert marks == {("t", 0): 2, ("t", 1): 3}
 
@@ -395,6 +399,26 @@ def test_a_changed_topic_config_counts_at_once(make: Make) -> None:
     with pytest.raises(KafkaError) as caught:
         log.append_as_leader(batch(b"a"), 0)
     assert caught.value.code is ErrorCode.MESSAGE_TOO_LARGE
+
+
+def test_closing_ends_a_compaction_that_would_take_for_ever(make: Make, tmp_path: Path) -> None:
+    compacted = TopicConfig(cleanup_policy=("compact",), segment_bytes=300)
+    manager = make(dirs=("a",), topic=compacted, log_cleaner_io_max_bytes_per_second="1")
+    log = manager.create("t", 0, compacted)
+    for number in range(20):
+        log.append_as_leader(batch(b"value %d" % number), 0)
+    log.high_watermark = log.log_end_offset
+    written = read_all(log)
+    round_of_work = threading.Thread(target=manager.housekeep)
+    round_of_work.start()
+    while manager._housekeeper._throttle._free_at == 0:
+        time.sleep(0.001)
+    manager.close()
+    round_of_work.join()
+    assert (tmp_path / "a" / checkpoints.CLEAN_SHUTDOWN).exists()
+    again = make(dirs=("a",), topic=compacted).get("t", 0)
+    assert again is not None
+    assert read_all(again) == written
 
 
 def test_no_partition_is_remade_while_a_directory_that_may_hold_it_is_offline(

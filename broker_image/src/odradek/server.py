@@ -36,7 +36,8 @@ from odradek.handlers.context import Broker
 from odradek.handlers.dispatch import Dispatcher
 from odradek.handlers.producers import ProducerIds
 from odradek.log import checkpoints
-from odradek.log.manager import LogDirError, LogManager
+from odradek.log.directory import LogDirError
+from odradek.log.manager import LogManager
 from odradek.metrics import BrokerMetrics
 from odradek.net.admission import Admission, Limits
 from odradek.net.client import PeerClient

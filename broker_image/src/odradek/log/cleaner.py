@@ -16,13 +16,14 @@ in the meantime the copy is thrown away.
 """
 
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from odradek.log import batch_file, contents
 from odradek.log.batch import CorruptBatchError, Header
-from odradek.log.files import Buffer, remove_if_there
+from odradek.log.files import Buffer, StoppedError, remove_if_there
 from odradek.log.log import Log
 from odradek.log.segment import CLEANED_SUFFIX, SWAP_SUFFIX, Segment
 
@@ -49,19 +50,23 @@ class Dirty:
 
 @dataclass(slots=True)
 class Throttle:
-    """Keeps reading and writing together below `bytes_per_second`."""
+    """Keeps reading and writing together below `bytes_per_second`, until `stopping` is set."""
 
     bytes_per_second: float = float("inf")
-    sleep: Callable[[float], None] = time.sleep
+    stopping: threading.Event = field(default_factory=threading.Event)
     clock: Callable[[], float] = time.monotonic
     _free_at: float = field(default=0.0, init=False)
 
     def spend(self, count: int) -> None:
-        """Account for `count` bytes, waiting as long as they are ahead of the rate."""
+        """Account for `count` bytes, waiting as long as they are ahead of the rate.
+
+        Raises StoppedError.
+        """
         now = self.clock()
         self._free_at = max(self._free_at, now) + count / self.bytes_per_second
-        if self._free_at > now:
-            self.sleep(self._free_at - now)
+        ahead_s = self._free_at - now
+        if self.stopping.is_set() or (ahead_s > 0 and self.stopping.wait(ahead_s)):
+            raise StoppedError
 
 
 def dirty_range(log: Log, first_dirty: int, now_ms: int) -> Dirty:
@@ -98,7 +103,8 @@ def is_due(log: Log, dirty: Dirty) -> bool:
 def clean(log: Log, dirty: Dirty, max_keys: int, throttle: Throttle) -> int:
     """Compact `log` as far as the map reaches; return the new first dirty offset.
 
-    Raises OSError, and CorruptBatchError where the log is damaged; the log is as it was then.
+    Raises OSError, StoppedError, and CorruptBatchError where the log is damaged; of the segments
+    that it was at, nothing is changed then.
     """
     newest, end = _newest_offsets(log, dirty, max_keys, throttle)
     if end <= dirty.start:
@@ -189,7 +195,7 @@ def _clean_group(
         modified_ns = os.stat(group[-1].log.path).st_mtime_ns
         os.utime(copy.log.path, ns=(modified_ns, modified_ns))
         replaced = log.replace_segments(group, copy, CLEANED_SUFFIX, SWAP_SUFFIX)
-    except (OSError, CorruptBatchError):
+    except (OSError, CorruptBatchError, StoppedError):
         _discard(copy)
         raise
     if not replaced:

@@ -39,6 +39,10 @@ class FileRetiredError(Exception):
     """The file was deleted from the log; whoever planned a read on it has to plan again."""
 
 
+class StoppedError(Exception):
+    """The broker stops; what was under way in the background is given up."""
+
+
 class SharedFile:
     """A file opened on demand, counted by users, read-write unless `read_only`."""
 

@@ -1,0 +1,228 @@
+"""One of `log.dirs`: who owns it, the partitions in it, and Kafka's checkpoint files.
+
+`meta.properties` says which cluster and broker a directory belongs to, `.lock` keeps a second
+process out. A directory whose disk fails goes offline with its partitions, and its owner is told
+once. Nothing is retried on it: after a failed fsync nobody knows what the disk holds.
+"""
+
+import fcntl
+import logging
+import os
+import re
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass
+
+from odradek.log import checkpoints
+from odradek.log.checkpoints import CorruptCheckpointError, Meta
+from odradek.log.files import write_atomically
+from odradek.log.log import Log
+from odradek.log.reading import ReadableLog
+from odradek.log.recovery import Checkpointed
+from odradek.protocol.errors import KafkaError
+
+logger = logging.getLogger(__name__)
+
+TopicPartition = tuple[str, int]
+
+_FOLDER = re.compile(r"^(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>\d+)$")
+_DOOMED_FOLDER = re.compile(r"\.[0-9a-f]{32}-delete$")
+
+
+class LogDirError(Exception):
+    """The log directories cannot be used; the message is one line for the operator of the
+    broker.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """A partition's folder as found at the start, and what the checkpoints say of it."""
+
+    name: str
+    key: TopicPartition
+    known: Checkpointed
+    high_watermark: int
+
+
+class Directory:
+    """One of log.dirs. `on_failure(path, error)` is called once, when its disk fails."""
+
+    def __init__(self, path: str, on_failure: Callable[[str, OSError], None]) -> None:
+        self.path = path
+        self.failure: OSError | None = None
+        self.lock_fd = -1
+        self._on_failure = on_failure
+        self._logs: dict[TopicPartition, Log] = {}
+        self._lock = threading.Lock()
+        self._checkpoint_lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._logs)
+
+    def file(self, name: str) -> str:
+        """Path of a file of the directory itself."""
+        return os.path.join(self.path, name)
+
+    # -- start ----------------------------------------------------------------------------------
+
+    def claim(self, owner: Meta) -> None:
+        """Lock the directory for this process. Raises LogDirError, and OSError."""
+        os.makedirs(self.path, exist_ok=True)
+        self.lock_fd = os.open(self.file(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.lockf(self.lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            raise LogDirError(
+                f"log directory {self.path} is in use by another process (.lock is held)"
+            ) from None
+        try:
+            meta = checkpoints.read_meta(self.file(checkpoints.META_PROPERTIES))
+        except CorruptCheckpointError as error:
+            raise LogDirError(f"cannot tell who owns {self.path}: {error}") from None
+        if meta is None:
+            checkpoints.write_meta(self.file(checkpoints.META_PROPERTIES), owner)
+            return
+        for name, found, mine in (
+            ("cluster.id", meta.cluster_id, owner.cluster_id),
+            ("broker.id", meta.broker_id, owner.broker_id),
+        ):
+            if found != mine:
+                raise LogDirError(
+                    f"log directory {self.path} belongs to {name} {found}, this is {mine}"
+                )
+
+    def folders(self) -> tuple[list[Folder], list[str]]:
+        """The partitions' folders, and paths of those that wait to be removed. Takes the
+        clean-shutdown mark away. Raises OSError.
+        """
+        clean = checkpoints.take_clean_mark(self.path)
+        recovery_points = self.checkpoint(checkpoints.RECOVERY_POINTS)
+        start_offsets = self.checkpoint(checkpoints.LOG_START_OFFSETS)
+        high_watermarks = self.checkpoint(checkpoints.HIGH_WATERMARKS)
+        found: list[Folder] = []
+        doomed: list[str] = []
+        for name in sorted(os.listdir(self.path)):
+            path = self.file(name)
+            if _DOOMED_FOLDER.search(name):
+                doomed.append(path)
+                continue
+            match = _FOLDER.match(name)
+            if match is None or not os.path.isdir(path):
+                continue
+            key = match["topic"], int(match["partition"])
+            known = Checkpointed(clean, recovery_points.get(key, 0), start_offsets.get(key, 0))
+            found.append(Folder(name, key, known, high_watermarks.get(key, 0)))
+        return found, doomed
+
+    # -- partitions -----------------------------------------------------------------------------
+
+    def add(self, key: TopicPartition, log: Log) -> None:
+        """Take a partition in."""
+        with self._lock:
+            self._logs[key] = log
+
+    def discard(self, key: TopicPartition) -> None:
+        """Forget a partition."""
+        with self._lock:
+            self._logs.pop(key, None)
+
+    def logs(self) -> dict[TopicPartition, Log]:
+        """The partitions of the directory."""
+        with self._lock:
+            return dict(self._logs)
+
+    # -- checkpoints ----------------------------------------------------------------------------
+
+    def checkpoint(self, name: str) -> dict[TopicPartition, int]:
+        """A checkpoint's offsets; a damaged file says nothing, which only costs a longer scan."""
+        try:
+            return checkpoints.read_offsets(self.file(name))
+        except CorruptCheckpointError as error:
+            logger.warning("ignoring damaged checkpoint: %s", error)
+            return {}
+
+    def write_offsets(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Replace a checkpoint."""
+        try:
+            with self._checkpoint_lock:
+                checkpoints.write_offsets(self.file(name), offsets)
+        except OSError as error:
+            self.fail(error)
+
+    def write_checkpoints(self) -> None:
+        """Write recovery points and log start offsets."""
+        logs = self.logs()
+        self.write_offsets(
+            checkpoints.RECOVERY_POINTS, {key: log.recovery_point for key, log in logs.items()}
+        )
+        # As Kafka: only starts that the segment names do not already tell.
+        self.write_offsets(
+            checkpoints.LOG_START_OFFSETS,
+            {
+                key: log.log_start_offset
+                for key, log in logs.items()
+                if log.log_start_offset > log.segments[0].base_offset
+            },
+        )
+
+    def note_cleaned(self, log: ReadableLog, end: int) -> None:
+        """Write where the dirty part of a log begins now."""
+        offsets = self.checkpoint(checkpoints.CLEANER_OFFSETS)
+        offsets[log.topic, log.partition] = end
+        known = self.logs()
+        self.write_offsets(
+            checkpoints.CLEANER_OFFSETS,
+            {key: offset for key, offset in offsets.items() if key in known},
+        )
+
+    def note_cut(self, log: ReadableLog) -> None:
+        """Lower a log's checkpoints before what they speak of is written anew."""
+        self.write_checkpoints()
+        cleaned = self.checkpoint(checkpoints.CLEANER_OFFSETS)
+        if cleaned.get((log.topic, log.partition), 0) > log.log_end_offset:
+            self.note_cleaned(log, log.log_end_offset)
+
+    # -- failure and end ------------------------------------------------------------------------
+
+    def fail(self, error: OSError) -> None:
+        """Go offline with every partition."""
+        if self.failure is not None:
+            return
+        self.failure = error
+        logger.error("log directory %s is offline: %s", self.path, error)
+        for log in self.logs().values():
+            log.fail(error)
+        self._on_failure(self.path, error)
+
+    def close(self, threads: Executor) -> None:
+        """Make every partition durable, leave the clean-shutdown mark, and let go."""
+        if self.lock_fd < 0:
+            return
+        logs = self.logs().values()
+        if self.failure is None and _close_all(logs, threads) and self.failure is None:
+            self.write_checkpoints()
+            try:
+                write_atomically(self.file(checkpoints.CLEAN_SHUTDOWN), b"")
+            except OSError as error:
+                self.fail(error)
+        for log in logs:
+            if not log.closed:
+                log.abandon()
+        os.close(self.lock_fd)
+        self.lock_fd = -1
+
+
+def _close_all(logs: Iterable[Log], threads: Executor) -> bool:
+    """Close logs beside each other, for an fsync mostly waits. False when one could not be."""
+
+    def close(log: Log) -> bool:
+        try:
+            log.close()
+        except KafkaError as error:
+            logger.error("%s-%d was not closed: %s", log.topic, log.partition, error)
+            return False
+        return True
+
+    return all(list(threads.map(close, logs)))

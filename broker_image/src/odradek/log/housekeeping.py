@@ -1,0 +1,169 @@
+"""The work on logs that nobody waits for: fsync of rolled segments, retention, compaction, removal
+of what was deleted, checkpoints.
+
+One round does everything that is due. `stop` ends a round under way at the next log or batch, a
+compaction included: what it has copied so far is thrown away, and begins anew at the next start.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Iterable
+
+from odradek.config import BrokerConfig
+from odradek.log import checkpoints, cleaner
+from odradek.log.batch import CorruptBatchError
+from odradek.log.cleaner import Throttle
+from odradek.log.directory import Directory
+from odradek.log.files import FileRetiredError, StoppedError, remove_tree
+from odradek.log.log import Log
+from odradek.log.reading import Surroundings
+from odradek.protocol.errors import KafkaError
+
+logger = logging.getLogger(__name__)
+
+_IDLE_INTERVAL_S = 60.0
+_PRODUCER_EXPIRY_INTERVAL_S = 600.0
+
+
+class Housekeeper:
+    """Does the rounds, one at a time; `doom` and `stop` may be called from any thread."""
+
+    def __init__(
+        self, config: BrokerConfig, directories: Iterable[Directory], surroundings: Surroundings
+    ) -> None:
+        self._config = config
+        self._directories = list(directories)
+        self._surroundings = surroundings
+        self._stopping = threading.Event()
+        self._round = threading.Lock()
+        self._throttle = Throttle(config.log_cleaner_io_max_bytes_per_second, self._stopping)
+        self._doomed: list[tuple[float, Directory, str]] = []
+        self._lock = threading.Lock()
+        self._due = dict.fromkeys(("retention", "checkpoint", "idle", "expiry", "clean"), 0.0)
+
+    def doom(self, directory: Directory, path: str, after_ms: int = 0) -> None:
+        """Remove a folder once a delay is over."""
+        due = self._surroundings.monotonic() + after_ms / 1000
+        with self._lock:
+            self._doomed.append((due, directory, path))
+
+    def stop(self) -> None:
+        """End the round under way, and wait for that."""
+        self._stopping.set()
+        with self._round:
+            pass
+
+    def round(self) -> None:
+        """Do everything that is due."""
+        with self._round:
+            try:
+                self._do_what_is_due()
+            except StoppedError:
+                return
+
+    def _do_what_is_due(self) -> None:
+        now = self._surroundings.monotonic()
+        config = self._config
+        logs = [
+            log
+            for directory in self._directories
+            for log in directory.logs().values()
+            if log.failure is None and not log.closed
+        ]
+        self._each(logs, _flush_due)
+        self._each(logs, Log.delete_due)
+        self._remove_doomed(now)
+        if self._is_due("retention", now, config.log_retention_check_interval_ms / 1000):
+            self._each(logs, Log.apply_retention)
+        if config.log_cleaner_enable and self._is_due(
+            "clean", now, config.log_cleaner_backoff_ms / 1000
+        ):
+            self._clean_dirtiest()
+        if self._is_due("idle", now, _IDLE_INTERVAL_S):
+            self._each(logs, Log.release_idle)
+        if self._is_due("expiry", now, _PRODUCER_EXPIRY_INTERVAL_S):
+            self._each(logs, Log.expire_producers)
+        if self._is_due("checkpoint", now, config.log_flush_offset_checkpoint_interval_ms / 1000):
+            for directory in self._online():
+                directory.write_checkpoints()
+
+    def _online(self) -> list[Directory]:
+        return [directory for directory in self._directories if directory.failure is None]
+
+    def _is_due(self, task: str, now: float, interval_s: float) -> bool:
+        if now < self._due[task]:
+            return False
+        self._due[task] = now + interval_s
+        return True
+
+    def _each(self, logs: Iterable[Log], work: Callable[[Log], object]) -> None:
+        """Apply `work` to each log; a refusal concerns that log only and was already reported."""
+        for log in logs:
+            if self._stopping.is_set():
+                raise StoppedError
+            try:
+                work(log)
+            except FileRetiredError:
+                continue  # truncated or deleted under our hands: nothing is left to do
+            except (KafkaError, CorruptBatchError) as error:
+                logger.warning("%s-%d: %s", log.topic, log.partition, error)
+
+    def _remove_doomed(self, now: float) -> None:
+        with self._lock:
+            due = [entry for entry in self._doomed if entry[0] <= now]
+            self._doomed = [entry for entry in self._doomed if entry[0] > now]
+        for _, directory, path in due:
+            try:
+                remove_tree(path)
+            except OSError as error:
+                directory.fail(error)
+
+    # -- compaction -----------------------------------------------------------------------------
+
+    def _clean_dirtiest(self) -> None:
+        """Compact the partition that needs it most."""
+        now_ms = self._surroundings.now_ms()
+        best: tuple[tuple[bool, float], Log, Directory, cleaner.Dirty] | None = None
+        for directory in self._online():
+            firsts = directory.checkpoint(checkpoints.CLEANER_OFFSETS)
+            for key, log in directory.logs().items():
+                if "compact" not in log.config.cleanup_policy or log.failure or log.closed:
+                    continue
+                try:
+                    dirty = cleaner.dirty_range(log, firsts.get(key, 0), now_ms)
+                except (FileRetiredError, CorruptBatchError):
+                    continue
+                except OSError as error:
+                    _cannot_clean(log, directory, error)
+                    continue
+                urgency = dirty.overdue, dirty.ratio
+                if cleaner.is_due(log, dirty) and (best is None or urgency > best[0]):
+                    best = urgency, log, directory, dirty
+        if best is not None:
+            self._clean(*best[1:])
+
+    def _clean(self, log: Log, directory: Directory, dirty: cleaner.Dirty) -> None:
+        max_keys = self._config.log_cleaner_dedupe_buffer_size // cleaner.BYTES_PER_KEY
+        try:
+            end = cleaner.clean(log, dirty, max_keys, self._throttle)
+        except FileRetiredError:
+            return  # deleted or truncated under our hands
+        except (CorruptBatchError, KafkaError) as error:
+            logger.error("%s-%d cannot be compacted: %s", log.topic, log.partition, error)
+            return
+        except OSError as error:
+            _cannot_clean(log, directory, error)
+            return
+        directory.note_cleaned(log, end)
+
+
+def _flush_due(log: Log) -> None:
+    if log.flush_is_due:
+        log.flush()
+    elif log.has_unflushed_segments:
+        log.flush(only_rolled=True)
+
+
+def _cannot_clean(log: Log, directory: Directory, error: OSError) -> None:
+    if not log.closed:  # else the partition was deleted meanwhile, with its paths
+        directory.fail(error)
