@@ -1,0 +1,136 @@
+"""Programs of Apache Kafka 0.10.2, unmodified: message formats 0 and 1, requests of fixed versions,
+positions in ZooKeeper (P1-P3, G1, O, Z6-Z8)."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from tests.support import kafka_peer
+from tests.support.broker import Cluster, wait_until
+from tests.support.clients import consume_all, create_topic, produce_all
+from tests.support.kafka_peer import Tools
+
+pytestmark = pytest.mark.timeout(400)
+
+CODECS = ("none", "gzip", "snappy", "lz4")
+
+
+@pytest.fixture(scope="module")
+def old(tmp_path_factory: pytest.TempPathFactory) -> Tools:
+    return Tools(tmp_path_factory.mktemp("old"), release=kafka_peer.OLD)
+
+
+def test_topics_are_made_described_grown_and_deleted_through_zookeeper(
+    cluster: Cluster, admin: AdminClient, old: Tools
+) -> None:
+    command = ("kafka.admin.TopicCommand", "--zookeeper", cluster.zookeeper.connect)
+
+    def partitions() -> int:
+        topic = admin.list_topics(timeout=30).topics.get("ancient")
+        return len(topic.partitions) if topic is not None else 0
+
+    shape = ("--partitions", "2", "--replication-factor", "2", "--config", "retention.ms=99000")
+    old.run(*command, "--create", "--topic", "ancient", *shape)
+    wait_until(lambda: partitions() == 2, "the brokers know the topic")
+    said = old.run(*command, "--describe", "--topic", "ancient").splitlines()
+    assert said[0].split() == [
+        *("Topic:ancient", "PartitionCount:2", "ReplicationFactor:2"),
+        "Configs:retention.ms=99000",
+    ]
+    assert all("Leader: " in line and "Isr: " in line for line in said[1:])
+    old.run(*command, "--alter", "--topic", "ancient", "--partitions", "3")
+    wait_until(lambda: partitions() == 3, "the brokers know the new partition")
+    old.run(*command, "--delete", "--topic", "ancient")
+    wait_until(lambda: partitions() == 0, "the topic is gone")
+
+
+@pytest.fixture(scope="module")
+def written(cluster: Cluster, old: Tools) -> list[str]:
+    """Lines of the topic `old-lines`, of each codec by 0.10.2 and of each by a new client."""
+    create_topic(cluster.bootstrap, "old-lines", 1, 2)
+    lines: list[str] = []
+    for codec in CODECS:
+        some = [f"{codec}-{number}:value {number} " + "x" * 50 for number in range(20)]
+        old.run(
+            *("kafka.tools.ConsoleProducer", "--broker-list", cluster.bootstrap),
+            *(
+                "--topic",
+                "old-lines",
+                "--compression-codec",
+                codec,
+                "--request-required-acks",
+                "-1",
+            ),
+            *("--property", "parse.key=true", "--property", "key.separator=:"),
+            stdin="\n".join(some) + "\n",
+        )
+        lines += some
+    for codec in CODECS:
+        some = [f"new {codec} {number}" for number in range(20)]
+        values = [one.encode() for one in some]
+        settings = {"compression.type": codec}
+        produce_all(cluster.bootstrap, "old-lines", values, **settings)
+        lines += [f"null:{one}" for one in some]
+    return lines
+
+
+def test_new_clients_read_what_old_producers_wrote(cluster: Cluster, written: list[str]) -> None:
+    found = consume_all(cluster.bootstrap, "old-lines", 1, len(written))
+    assert [one.decode() for one in found] == [one.split(":", 1)[1] for one in written]
+
+
+@pytest.mark.parametrize("way", ["--bootstrap-server", "--zookeeper"])
+def test_old_consumers_read_what_old_and_new_producers_wrote(
+    cluster: Cluster, old: Tools, written: list[str], way: str
+) -> None:
+    address = cluster.zookeeper.connect if way == "--zookeeper" else cluster.bootstrap
+    group = old.file(
+        f"group{way}.properties",
+        f"group.id=old-readers{way}\nauto.commit.interval.ms=200\n",
+    )
+    said = old.run(
+        *("kafka.tools.ConsoleConsumer", way, address, "--topic", "old-lines"),
+        *("--from-beginning", "--max-messages", str(len(written)), "--timeout-ms", "60000"),
+        *("--property", "print.key=true", "--property", "key.separator=:"),
+        *("--consumer.config", group),
+    )
+    assert said.splitlines() == written
+
+
+def test_groups_of_both_kinds_are_described(
+    cluster: Cluster, old: Tools, written: list[str]
+) -> None:
+    for way, address in (
+        ("--zookeeper", cluster.zookeeper.connect),
+        ("--bootstrap-server", cluster.bootstrap),
+    ):
+        said = old.run("kafka.admin.ConsumerGroupCommand", way, address, "--list")
+        assert f"old-readers{way}" in said.split()
+
+
+def test_single_partitions_are_read_and_measured(
+    cluster: Cluster, old: Tools, written: list[str]
+) -> None:
+    at = ("--broker-list", cluster.bootstrap, "--topic", "old-lines")
+    said = old.run("kafka.tools.GetOffsetShell", *at, "--time", "-1")
+    assert said.split() == [f"old-lines:0:{len(written)}"]
+    said = old.run(
+        *("kafka.tools.SimpleConsumerShell", *at, "--partition", "0", "--offset", "-2"),
+        *("--no-wait-at-logend",),
+    )
+    *values, farewell = said.splitlines()
+    assert values == [one.split(":", 1)[1] for one in written]
+    assert farewell.endswith(f"at offset {len(written)}")
+
+
+def test_the_scala_producer_writes_what_everybody_reads(cluster: Cluster, old: Tools) -> None:
+    create_topic(cluster.bootstrap, "scala", 1, 2)
+    lines = [f"line {number}" for number in range(30)]
+    old.run(
+        *("kafka.tools.ConsoleProducer", "--broker-list", cluster.bootstrap, "--old-producer"),
+        *("--topic", "scala", "--compression-codec", "gzip", "--request-required-acks", "1"),
+        stdin="\n".join(lines) + "\n",
+    )
+    found = consume_all(cluster.bootstrap, "scala", 1, len(lines))
+    assert sorted(one.decode() for one in found) == sorted(lines)
