@@ -113,6 +113,10 @@ def _recover(
                     remove_if_there(path)
                 report.dropped_segments += 1
             return segments[: number + 1]
+        if number + 1 < len(segments):
+            # Indexes grow in files of full size: nobody else would trim those of a closed segment,
+            # and Kafka, which believes what lies below the recovery point, would read the rest.
+            segment.become_inactive()
     return segments
 
 
