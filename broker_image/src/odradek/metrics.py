@@ -3,13 +3,16 @@
 The hot paths add to plain integers here; what the broker knows anyway (roles, offsets, sizes,
 connections) is read when Prometheus asks. `BrokerMetrics.collect` turns both into series, in the
 thread of the metrics server. The number of series is bounded: traffic of topics beyond the first
-thousand is counted under one name, and partitions beyond the bound have no series of their own.
+thousand is counted under one name; partitions and groups beyond the bounds have no series of their
+own.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
 from prometheus_client import CollectorRegistry, start_http_server
@@ -22,10 +25,13 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 if TYPE_CHECKING:
+    from odradek.group.coordinator import GroupCoordinator
     from odradek.replica.manager import ReplicaManager
 
 MOST_TOPICS = 1000
 MOST_PARTITIONS = 10_000
+MOST_GROUPS = 1000
+MOST_GROUP_OFFSETS = 10_000
 OTHER_TOPICS = "_other"
 BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
@@ -89,6 +95,7 @@ class BrokerMetrics(Collector):
         self._info: Mapping[str, str] = {}
         self._replicas: ReplicaManager | None = None
         self._controller: IsController | None = None
+        self._groups: GroupCoordinator | None = None
         self._listeners: Mapping[str, HasConnections] = {}
 
     def watch(
@@ -96,12 +103,14 @@ class BrokerMetrics(Collector):
         info: Mapping[str, str],
         replicas: ReplicaManager,
         controller: IsController,
+        groups: GroupCoordinator,
         listeners: Mapping[str, HasConnections],
     ) -> None:
         """Take the parts whose state is read at each scrape."""
         self._info = info
         self._replicas = replicas
         self._controller = controller
+        self._groups = groups
         self._listeners = listeners
 
     def serve(self, port: int) -> Callable[[], None]:
@@ -163,6 +172,7 @@ class BrokerMetrics(Collector):
         yield from self._request_series()
         yield from self._role_series()
         yield from self._partition_series()
+        yield from self._group_series()
         connections = GaugeMetricFamily(
             "odradek_connections", "Open connections", labels=["listener"]
         )
@@ -260,3 +270,44 @@ class BrokerMetrics(Collector):
             end.add_metric(values, partition.log.log_end_offset)
             mark.add_metric(values, partition.high_watermark)
         yield from (size, start, end, mark)
+
+    def _group_series(self) -> Iterator[Metric]:
+        """Groups that this broker coordinates; of each the names that kafka_exporter gives them."""
+        if self._groups is None:
+            return
+        census = self._groups.census()
+        states = Counter(one.state.value for one in census)
+        by_state = GaugeMetricFamily(
+            "odradek_groups", "Groups coordinated by this broker", labels=["state"]
+        )
+        for state, count in sorted(states.items()):
+            by_state.add_metric([state], count)
+        members = GaugeMetricFamily(
+            "kafka_consumergroup_members", "Members of the group", labels=["consumergroup"]
+        )
+        generation = GaugeMetricFamily(
+            "odradek_group_generation", "Rebalances of the group", labels=["consumergroup"]
+        )
+        for one in census[:MOST_GROUPS]:
+            members.add_metric([one.group_id], one.members)
+            generation.add_metric([one.group_id], one.generation)
+        offset = GaugeMetricFamily(
+            "kafka_consumergroup_current_offset",
+            "Committed offset of the group",
+            labels=["consumergroup", "topic", "partition"],
+        )
+        committed = (
+            ([one.group_id, topic, str(partition)], commit.offset)
+            for one in census
+            for (topic, partition), commit in one.offsets
+        )
+        for labels, value in islice(committed, MOST_GROUP_OFFSETS):
+            offset.add_metric(labels, value)
+        yield from (by_state, members, generation, offset)
+        commits = self._groups.commits
+        yield CounterMetricFamily(
+            "odradek_offset_commits", "Offsets that groups committed", value=commits.stored
+        )
+        yield CounterMetricFamily(
+            "odradek_offsets_expired", "Offsets that were too old", value=commits.expired
+        )

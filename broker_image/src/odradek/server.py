@@ -251,6 +251,7 @@ class Server:
             },
             self._replicas,
             self._controller,
+            self._groups,
             self._listeners,
         )
 

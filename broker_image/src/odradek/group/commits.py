@@ -87,6 +87,10 @@ class Commits:
         self._leads_for_certain = leads_for_certain
         self._clock_ms = clock_ms
         self._now_ms = now_ms
+        self.stored = 0
+        """Offsets committed since the start."""
+        self.expired = 0
+        """Offsets dropped for their age since the start."""
 
     async def _append(
         self, shard: Shard, pairs: Iterable[tuple[bytes, bytes | None]]
@@ -138,6 +142,7 @@ class Commits:
             error, position = await self._append(shard, pairs)
             if error is ErrorCode.NONE and not shard.retired:
                 shard.take(group_id, good, position)
+                self.stored += len(good)
                 # It may have been deleted meanwhile: what is in the log later is of a new one.
                 self._group_of(shard, group_id)
         return {**answers, **dict.fromkeys(good, error)}
@@ -252,8 +257,10 @@ class Commits:
                 old = self._expired(group, offsets, since, now)
                 empty = group.state is GroupState.EMPTY and not group.pending
                 whole = empty and len(old) == len(offsets)
-                if old or whole:
-                    await self._forget(shard, group, old, whole=whole)
+                if not old and not whole:
+                    continue
+                if await self._forget(shard, group, old, whole=whole) is ErrorCode.NONE:
+                    self.expired += len(old)
 
     def _expired(
         self,

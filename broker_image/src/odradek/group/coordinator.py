@@ -11,13 +11,16 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from odradek.group import offsets as schemas
 from odradek.group.commits import Commits, Replicas
 from odradek.group.group import Group
 from odradek.group.members import Joined, JoinWish, Synced
+from odradek.group.offsets import Committed
 from odradek.group.partitioning import PartitionCount
+from odradek.group.shard import TopicIndex
 from odradek.group.shards import Shards
 from odradek.group.states import GroupState
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -40,6 +43,17 @@ def monotonic_ms() -> int:
 def wall_ms() -> int:
     """Milliseconds since 1970."""
     return time.time_ns() // 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class GroupCount:
+    """A group in numbers."""
+
+    group_id: str
+    state: GroupState
+    members: int
+    generation: int
+    offsets: list[tuple[TopicIndex, Committed]]
 
 
 class GroupCoordinator:
@@ -253,6 +267,20 @@ class GroupCoordinator:
         loading = any(not shard.loaded for shard in shards)
         error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if loading else ErrorCode.NONE
         return error, [group for shard in shards for group in shard.groups.values()]
+
+    def census(self) -> list[GroupCount]:
+        """Every loaded group, counted. May be called from any thread."""
+        return [
+            GroupCount(
+                group_id,
+                group.state,
+                len(group.members),
+                group.generation,
+                list(shard.offsets.get(group_id, {}).items()),
+            )
+            for shard in self._shards.loaded()
+            for group_id, group in sorted(shard.groups.copy().items())
+        ]
 
 
 def _settle(answer: asyncio.Future[Answer], value: Answer) -> None:

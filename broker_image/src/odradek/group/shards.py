@@ -75,6 +75,10 @@ class Shards:
             self._current(index)
         return [*self._shards.values()]
 
+    def loaded(self) -> list[Shard]:
+        """The shards that are served, as of the last look. May be called from any thread."""
+        return [shard for shard in self._shards.copy().values() if shard.loaded]
+
     def _current(self, index: int) -> Shard | None:
         """The shard of a partition's present leadership, None where another broker leads."""
         partition = self._partitions().get(TopicPartition(OFFSETS_TOPIC, index))

@@ -1,0 +1,65 @@
+"""Series of groups, and how many there may be."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from odradek import metrics
+from odradek.group.coordinator import GroupCoordinator
+from odradek.group.offsets import Committed
+from odradek.protocol.errors import ErrorCode
+from tests.group.test_commit_order import NOBODY, SlowReplicas, loaded
+
+
+def series_of(coordinator: GroupCoordinator) -> CollectorRegistry:
+    broker = metrics.BrokerMetrics()
+    broker.watch({}, None, None, coordinator, {})  # type: ignore[arg-type]
+    registry = CollectorRegistry()
+    registry.register(broker)
+    return registry
+
+
+def samples(registry: CollectorRegistry, name: str) -> list[tuple[str, float]]:
+    return [
+        (sample.labels["consumergroup"], sample.value)
+        for family in registry.collect()
+        for sample in family.samples
+        if sample.name == name
+    ]
+
+
+async def two_groups() -> GroupCoordinator:
+    """Group g has committed partition 0 of t, group h partitions 0 and 1."""
+    replicas = SlowReplicas()
+    coordinator = await loaded(replicas)
+    commits = {("t", partition): Committed(3, "", 0) for partition in (0, 1)}
+    task = asyncio.create_task(coordinator.commits.commit("h", NOBODY, commits))
+    await asyncio.sleep(0)
+    replicas.appends[-1].set_result(ErrorCode.NONE)
+    await task
+    return coordinator
+
+
+async def test_groups_are_counted_with_their_offsets() -> None:
+    coordinator = await two_groups()
+    series = series_of(coordinator)
+    assert series.get_sample_value("odradek_groups", {"state": "Empty"}) == 2
+    assert samples(series, "kafka_consumergroup_members") == [("g", 0), ("h", 0)]
+    offsets = samples(series, "kafka_consumergroup_current_offset")
+    assert offsets == [("g", 7), ("h", 3), ("h", 3)]
+    assert series.get_sample_value("odradek_offset_commits_total") == 3
+    coordinator.close()
+
+
+async def test_number_of_series_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "MOST_GROUPS", 1)
+    monkeypatch.setattr(metrics, "MOST_GROUP_OFFSETS", 2)
+    coordinator = await two_groups()
+    series = series_of(coordinator)
+    assert samples(series, "kafka_consumergroup_members") == [("g", 0)]
+    assert len(samples(series, "kafka_consumergroup_current_offset")) == 2
+    assert series.get_sample_value("odradek_groups", {"state": "Empty"}) == 2
+    coordinator.close()
