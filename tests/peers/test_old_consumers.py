@@ -1,0 +1,233 @@
+"""Consumers of Kafka 0.10.2 that balance through ZooKeeper, unmodified, and this project's members
+beside them in one group (Z6-Z8, G1)."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import subprocess
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
+
+from odradek.zk import consumers
+from odradek.zk.znodes import TopicPartition
+from odradek_spark import membership
+from tests.support import kafka_peer
+from tests.support.broker import Cluster, wait_until
+from tests.support.clients import create_topic, produce_all
+from tests.support.kafka_peer import Tools
+
+pytestmark = pytest.mark.timeout(400)
+
+PARTITIONS = 4
+PATIENCE_S = 120
+SESSION_MS = 4000
+
+
+@pytest.fixture(scope="module")
+def old_tools(tmp_path_factory: pytest.TempPathFactory) -> Tools:
+    """Kafka 0.10.2's command-line tools."""
+    return Tools(tmp_path_factory.mktemp("old-tools"), log_level="INFO", release=kafka_peer.OLD)
+
+
+@pytest.fixture
+def client(cluster: Cluster) -> Iterator[KazooClient]:
+    with cluster.zookeeper.client() as running:
+        yield running
+
+
+class OldConsumer:
+    """A console consumer of Kafka 0.10.2 as a child process."""
+
+    def __init__(self, tools: Tools, cluster: Cluster, folder: Path, group: str, name: str) -> None:
+        self.member = f"{group}_{name}"
+        self._said = folder / f"{name}.log"
+        properties = {
+            "group.id": group,
+            "consumer.id": name,
+            "auto.commit.interval.ms": "300",
+            "zookeeper.session.timeout.ms": str(SESSION_MS),
+            "rebalance.backoff.ms": "500",
+            "rebalance.max.retries": "40",
+        }
+        text = "".join(f"{key}={value}\n" for key, value in properties.items())
+        settings = tools.file(f"{group}-{name}.properties", text)
+        with self._said.open("wb") as said:
+            self.process = subprocess.Popen(
+                tools.command(
+                    *("kafka.tools.ConsoleConsumer", "--zookeeper", cluster.zookeeper.connect),
+                    *("--topic", group, "--consumer.config", str(settings)),
+                    # What goes to stdout waits in a buffer; what is logged does not.
+                    *("--formatter", "kafka.tools.LoggingMessageFormatter"),
+                ),
+                stdout=subprocess.DEVNULL,
+                stderr=said,
+            )
+
+    def values(self) -> list[str]:
+        """The records it got."""
+        return re.findall(r"key:null, value:(\S+)", self._said.read_text())
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+class OurMember:
+    """A member by the Spark driver's code that takes its share whenever the group changes."""
+
+    def __init__(self, cluster: Cluster, group: str, name: str) -> None:
+        self._client = membership.connect(cluster.zookeeper.connect, SESSION_MS, 30)
+        self.member = membership.Member(self._client, group, name, {group: 1}, "static")
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._follow)
+        self.member.join()
+        self._thread.start()
+
+    def _follow(self) -> None:
+        while not self._stop.is_set():
+            self.member.take_share(PATIENCE_S, self._stop)
+            self.member.changed.wait()
+
+    def leave(self) -> None:
+        self._stop.set()
+        self.member.changed.set()
+        self._thread.join()
+        self.member.leave()
+        self._client.stop()
+        self._client.close()
+
+
+@pytest.fixture
+def start(
+    old_tools: Tools, cluster: Cluster, tmp_path: Path
+) -> Iterator[Callable[[str, str], OldConsumer]]:
+    made: list[OldConsumer] = []
+
+    def make(group: str, name: str) -> OldConsumer:
+        made.append(OldConsumer(old_tools, cluster, tmp_path, group, name))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.kill()
+
+
+def owners(client: KazooClient, group: str) -> dict[int, str]:
+    """Member id by partition, for partitions that have an owner."""
+    found = {}
+    for partition in range(PARTITIONS):
+        path = consumers.owner_path(group, group, partition)
+        with contextlib.suppress(NoNodeError):
+            found[partition] = consumers.decode_owner(path, client.get(path)[0])[0]
+    return found
+
+
+def committed(client: KazooClient, group: str) -> dict[int, int]:
+    partitions = [TopicPartition(group, number) for number in range(PARTITIONS)]
+    found = membership.read_offsets(client, group, partitions)
+    return {partition.partition: offset for partition, offset in found.items()}
+
+
+def await_owners(client: KazooClient, group: str, *members: str) -> None:
+    """Wait until the partitions are owned by these members, one name for each partition."""
+    wanted = dict(enumerate(members))
+    wait_until(lambda: owners(client, group) == wanted, f"owners are {members}", PATIENCE_S)
+
+
+def test_old_and_new_members_share_a_group_by_the_same_rules(
+    cluster: Cluster, client: KazooClient, start: Callable[[str, str], OldConsumer]
+) -> None:
+    group = "mixed"
+    create_topic(cluster.bootstrap, group, PARTITIONS)
+    first = start(group, "a")
+    await_owners(client, group, *4 * [first.member])
+    path = consumers.consumer_id_path(group, first.member)
+    registration = consumers.decode_consumer(path, client.get(path)[0])
+    assert (registration.subscription, registration.pattern) == ({group: 1}, "white_list")
+    ours = OurMember(cluster, group, "m")
+    name = ours.member.consumer_id
+    try:
+        await_owners(client, group, *2 * [first.member], *2 * [name])
+        second = start(group, "z")
+        # Four partitions on three consumers: the first has one more.
+        await_owners(client, group, *2 * [first.member], name, second.member)
+        first.kill()
+        await_owners(client, group, *2 * [name], *2 * [second.member])
+    finally:
+        ours.leave()
+    await_owners(client, group, *4 * [second.member])
+
+
+def described(said: str, group: str, columns: Mapping[str, int]) -> dict[int, dict[str, str]]:
+    rows = [line.split() for line in said.splitlines() if line.split()[:1] == [group]]
+    return {
+        int(row[columns["partition"]]): {name: row[at] for name, at in columns.items()}
+        for row in rows
+    }
+
+
+def test_old_consumers_read_everything_though_one_is_killed_and_their_tools_show_it(
+    cluster: Cluster,
+    client: KazooClient,
+    start: Callable[[str, str], OldConsumer],
+    old_tools: Tools,
+) -> None:
+    group = "old"
+    create_topic(cluster.bootstrap, group, PARTITIONS)
+    for number in range(PARTITIONS):
+        # The console consumer of a group without offsets begins at the end.
+        client.create(consumers.offset_path(group, group, number), b"0", makepath=True)
+    first, second = start(group, "a"), start(group, "b")
+    await_owners(client, group, *2 * [first.member], *2 * [second.member])
+    values = [str(number) for number in range(400)]
+
+    def produce(part: list[str]) -> None:
+        produce_all(cluster.bootstrap, group, [value.encode() for value in part], PARTITIONS)
+
+    def read() -> Counter[str]:
+        return Counter(first.values() + second.values())
+
+    produce(values[:200])
+    wait_until(lambda: set(read()) == set(values[:200]), "all is read", PATIENCE_S)
+    wait_until(
+        lambda: committed(client, group) == dict.fromkeys(range(PARTITIONS), 50),
+        "offsets are committed",
+        PATIENCE_S,
+    )
+    first.kill()
+    produce(values[200:])
+    await_owners(client, group, *4 * [second.member])
+    wait_until(lambda: set(read()) == set(values), "all is read", PATIENCE_S)
+    wait_until(
+        lambda: committed(client, group) == dict.fromkeys(range(PARTITIONS), 100),
+        "offsets are committed",
+        PATIENCE_S,
+    )
+    # What was committed before the crash is not read again.
+    again = read()
+    assert {again[value] for value in values[:200]} == {1}
+
+    at = ("--zookeeper", cluster.zookeeper.connect)
+    said = old_tools.run("kafka.tools.ConsumerOffsetChecker", *at, "--group", group)
+    columns = {"partition": 2, "offset": 3, "end": 4, "lag": 5, "owner": 6}
+    rows = described(said, group, columns)
+    assert rows.keys() == set(range(PARTITIONS))
+    for row in rows.values():
+        assert (row["offset"], row["end"], row["lag"]) == ("100", "100", "0")
+        assert row["owner"] == f"{second.member}-0"
+    groups = "kafka.admin.ConsumerGroupCommand"
+    assert group in old_tools.run(groups, *at, "--list").split()
+    said = old_tools.run(groups, *at, "--describe", "--group", group)
+    columns = {"partition": 1, "offset": 2, "end": 3, "lag": 4, "owner": 5}
+    rows = described(said, group, columns)
+    assert rows.keys() == set(range(PARTITIONS))
+    for row in rows.values():
+        assert (row["offset"], row["end"], row["lag"]) == ("100", "100", "0")
+        assert row["owner"] == second.member
