@@ -355,6 +355,22 @@ async def test_first_batch_is_whole_even_beyond_the_limits(broker: Replicas) -> 
     assert size(await fetch(broker, 0, partition_bytes=100, max_bytes=100)) > 5000
 
 
+@pytest.mark.parametrize("strict", [False, True])
+async def test_later_partitions_get_whole_batches_or_none_unless_limits_are_strict(
+    broker: Replicas, strict: bool
+) -> None:
+    await broker.lead()
+    await produce(broker, b"a" * 1000)
+    wish = FetchWish(KEY, 0, 1 << 20)
+    # Without `strict` nothing is worth waiting for: the next batch has no room however long.
+    limits = FetchLimits(0 if strict else 60_000, 5000, 1500, strict)
+    results = await broker.manager.fetch([wish, wish], CONSUMER, limits)
+    assert [one.error for one in results] == [ErrorCode.NONE] * 2
+    first, second = (size(one) for one in results)
+    assert 1000 < first < 1500
+    assert second == (1500 - first if strict else 0)
+
+
 async def test_deleted_replica_is_unknown_afterwards(broker: Replicas) -> None:
     from odradek.protocol.messages.control import StopReplicaPartitionV0, StopReplicaRequest
 

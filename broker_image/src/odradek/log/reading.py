@@ -53,7 +53,8 @@ class LogSlice(NamedTuple):
     `offset` is the one asked for; the region starts with the batch that holds it and may end inside
     a batch when max_bytes cut it, as Kafka's does. `more` tells that bytes below the bound follow.
     Whoever takes the slice closes the region. `unverified` is what `verify` has to look at before
-    the slice is believed; `cuts` counts how often the log was cut before it was planned.
+    the slice is believed; `cuts` counts how often the log was cut before it was planned. `whole`
+    is False when the region ends inside its very first batch.
     """
 
     offset: int
@@ -61,6 +62,7 @@ class LogSlice(NamedTuple):
     more: bool
     unverified: tuple[Stretch, ...] = ()
     cuts: int = 0
+    whole: bool = True
 
     @property
     def length(self) -> int:
@@ -86,6 +88,7 @@ class Plan(NamedTuple):
     more: bool
     unverified: tuple[Stretch, ...] = ()
     cuts: int = 0
+    whole: bool = True
 
 
 _NOTHING = Plan(None, 0, 0, False)
@@ -165,7 +168,7 @@ class ReadableLog:
                 continue  # deleted or replaced since: the next look sees it
             except OSError as error:
                 raise self._storage_error(error) from error
-            return LogSlice(offset, region, plan.more, plan.unverified, plan.cuts)
+            return LogSlice(offset, region, plan.more, plan.unverified, plan.cuts, plan.whole)
 
     def verify(self, piece: LogSlice) -> None:
         """Look at every byte of a slice that has to be looked at, and end it before the first
@@ -261,7 +264,8 @@ class ReadableLog:
         if not fresh:
             unverified = (Stretch(segment, offset, position, piece_end, size, *around),)
         more = piece_end < limit or bound > next_base
-        return Plan(segment, position, length, more, unverified, cuts)
+        whole = piece_end >= min(first_end, limit)
+        return Plan(segment, position, length, more, unverified, cuts, whole)
 
     def _out_of_range(self, offset: int) -> KafkaError:
         return KafkaError(

@@ -176,9 +176,7 @@ class Reader:
             if error is not None:
                 result = FetchResult(wish.key, error)
             else:
-                room = min(wish.max_bytes, limits.max_bytes - found.size)
-                whole_batch = not limits.strict and found.size == 0
-                result = self._read(wish, replica_id, room, whole_batch, found)
+                result = self._read(wish, replica_id, limits, found)
             if result.error is not ErrorCode.NONE or result.diverging is not None:
                 found.settled = True
             elif result.region is not None:
@@ -187,8 +185,10 @@ class Reader:
         return found
 
     def _read(
-        self, wish: FetchWish, replica_id: int, room: int, whole_batch: bool, found: _Found
+        self, wish: FetchWish, replica_id: int, limits: FetchLimits, found: _Found
     ) -> FetchResult:
+        room = min(wish.max_bytes, limits.max_bytes - found.size)
+        whole_batch = not limits.strict and found.size == 0
         if replica_id == DEBUGGING_CONSUMER:
             partition = self._hosted.partitions.get(wish.key)
             error = ErrorCode.NONE if partition else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -218,7 +218,11 @@ class Reader:
                 result.error = refusal.code
             else:
                 result.region = piece.region
-                if piece.unverified:
+                if not piece.whole and not limits.strict:
+                    # The reader takes what is cut off for a batch that it can never read (KIP-74).
+                    release([result])
+                    found.settled = True
+                elif piece.unverified:
                     found.unverified.append((result, log, piece))
         return result
 
