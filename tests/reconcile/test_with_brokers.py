@@ -2,6 +2,7 @@
 
 import signal
 from collections.abc import Iterator
+from random import Random
 from typing import Any
 
 import confluent_kafka
@@ -9,8 +10,11 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from odradek.zk import consumers, znodes
-from odradek_operator import throttle
+from odradek_operator import throttle, zookeeper
+from tests.reconcile import kills
 from tests.reconcile.conftest import Operator, Place
+from tests.reconcile.kills import Fuse
+from tests.reconcile.test_kills import EVERY
 from tests.reconcile.test_reassignment_flow import config, move, reassignment
 from tests.support.apiserver import ApiServer
 from tests.support.broker import Cluster
@@ -151,6 +155,58 @@ def test_group_in_both_stores_tells_its_lag_and_is_reset_once(running: Running) 
     running.kubectl("delete", "consumergroup", "g", "--timeout=60s")
     assert committed(bootstrap, "g", "reset", 2) == [-1001, -1001]
     assert running.client.exists(consumers.group_path("g")) is None
+
+
+@pytest.mark.timeout(7200 if EVERY else 300)
+def test_reset_of_an_operator_killed_at_any_call_shifts_once(
+    running: Running, api: ApiServer
+) -> None:
+    bootstrap, name = running.cluster.bootstrap, "kills-reset"
+    create_topic(bootstrap, "shifted", partitions=1, replicas=1)
+    produce_all(bootstrap, "shifted", [b"x"] * 30)
+    kube = kills.client(api.kubeconfig)
+    kube.create(
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "namespace": ""}}
+    )
+    (cluster,) = running.kubectl.get("kafkacluster")["items"]
+    there = {"name": "main", "namespace": name}
+    kube.create(
+        {**group("main"), "kind": "KafkaCluster", "metadata": there} | {"spec": cluster["spec"]}
+    )
+    session = zookeeper.ZooKeeper(running.cluster.zookeeper.connect, lambda: None)
+    lives = kills.Lives(kube, session, name)
+
+    def run(number: int, fuse: Fuse) -> int:
+        mine = f"shifted-{number}"
+        commit(bootstrap, mine, "shifted", 20)
+        znode = consumers.offset_path(mine, "shifted", 0)
+        running.client.create(znode, b"20", makepath=True)
+        reset = {"requestId": "a", "strategy": "Shift", "value": "-3"}
+        wanted = group(mine, topics=["shifted"], offsetStore="Both", reset=reset)
+        wanted["metadata"]["namespace"] = name
+        made = kube.create(wanted)
+
+        def react() -> bool:
+            body = kube.get(kills.API, "ConsumerGroup", name, mine) or {}
+            return bool(body.get("status", {}).get("lastReset", {}).get("phase") == "Done")
+
+        if not lives.live(fuse, react):
+            assert lives.live(Fuse(), react)
+        assert committed(bootstrap, mine, "shifted", 1) == [17]
+        assert running.client.get(znode)[0] == b"17"
+        kube.delete(made)
+        return fuse.calls
+
+    try:
+        session.require()
+        calls = run(0, Fuse())
+        places = [(at, answered) for at in range(1, calls + 1) for answered in (False, True)]
+        if not EVERY:
+            places = Random(7).sample(places, 3)
+        for number, (at, answered) in enumerate(places, 1):
+            run(number, Fuse(at, answered))
+    finally:
+        session.close()
 
 
 def test_data_moves_and_a_move_that_is_cancelled_leaves_everything_as_it_was(
