@@ -1,7 +1,8 @@
-"""`python -m tests.chaos --seed N --faults N`: progress, then a verdict of one line.
+"""`python -m tests.chaos`: the whole quota of faults, in rounds, each with a verdict of one line.
 
-Exit status 1 says that a promise was broken; the run's folder with every log and the recorded
-history is then kept, and its path is told with the first violations of each check.
+At the end it tells how many faults of each kind were done. Exit status 1 says that a promise was
+broken; the folder of such a round with every log and the recorded history is kept, and its path is
+told with the first violations of each check.
 """
 
 from __future__ import annotations
@@ -10,49 +11,77 @@ import logging
 import shutil
 import sys
 import tempfile
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
 from tests.chaos import faults
-from tests.chaos.run import run
+from tests.chaos.run import Verdict, run
 
 SHOWN = 5
 
 
 @click.command()
 @click.option("--seed", default=1, show_default=True, help="Chooses the faults.")
-@click.option("--faults", "count", default=40, show_default=True, help="How many.")
+@click.option("--faults", "count", type=int, help="Do so many in one run, not the quota.")
+@click.option("--rounds", type=int, help="Do only so many rounds of the quota.")
 @click.option(
     "--only",
     multiple=True,
     type=click.Choice([kind.value for kind in faults.Kind]),
-    help="Only these kinds; may be given several times.",
+    help="Only these kinds, with --faults; may be given several times.",
 )
-@click.option("--keep", is_flag=True, help="Keep the run's folder also when nothing is wrong.")
-def main(seed: int, count: int, only: tuple[str, ...], keep: bool) -> None:
+@click.option("--keep", is_flag=True, help="Keep the runs' folders also when nothing is wrong.")
+def main(
+    seed: int, count: int | None, rounds: int | None, only: tuple[str, ...], keep: bool
+) -> None:
     """Run three brokers under load, hurt them, and check what the clients were promised."""
     # The onlooker's connection breaks with every restart of ZooKeeper; that is no news here.
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)
-    kinds = tuple(faults.Kind(name) for name in only) or tuple(faults.SHARES)
-    plan = faults.plan(seed, count, kinds)
-    directory = Path(tempfile.mkdtemp(prefix=f"chaos-{seed}-"))
-    with click.progressbar(length=count + 1, label=f"seed {seed}", file=sys.stderr) as bar:
+    if count is None:
+        plans = faults.rounds(seed)[:rounds]
+    else:
+        kinds = tuple(faults.Kind(name) for name in only) or tuple(faults.QUOTA)
+        plans = [faults.plan(seed, count, kinds)]
+    done: Counter[faults.Kind] = Counter()
+    acknowledged, broken = 0, 0
+    with click.progressbar(
+        length=sum(len(plan) + 1 for plan in plans), label=f"seed {seed}", file=sys.stderr
+    ) as bar:
+        for number, plan in enumerate(plans, 1):
+            verdict = _round(f"seed {seed}, round {number} of {len(plans)}", plan, keep, bar)
+            done += verdict.done
+            acknowledged += verdict.acknowledged
+            broken += bool(verdict.violations)
+    counts = ", ".join(f"{kind.value} {number}" for kind, number in done.most_common())
+    click.echo(f"did: {counts}")
+    click.echo(
+        f"{acknowledged} records acknowledged; {broken} of {len(plans)} rounds broke a promise"
+    )
+    sys.exit(1 if broken else 0)
 
-        def tell(line: str) -> None:
-            click.echo(f"  {line}")
-            bar.update(1)
 
-        verdict = run(directory, plan, tell)
+def _round(what: str, plan: Sequence[faults.Fault], keep: bool, bar: Any) -> Verdict:
+    """One cluster's run, told as it goes."""
+    directory = Path(tempfile.mkdtemp(prefix="chaos-"))
+
+    def tell(line: str) -> None:
+        click.echo(f"  {line}")
+        bar.update(1)
+
+    verdict = run(directory, plan, tell)
     for name, found in verdict.violations.items():
         for violation in found[:SHOWN]:
             click.echo(f"{name}: {violation}")
-    click.echo(f"seed {seed}: {verdict}")
+    click.echo(f"{what}: {verdict}")
     if verdict.violations or keep:
         click.echo(f"the run is in {directory}")
     else:
         shutil.rmtree(directory)
-    sys.exit(1 if verdict.violations else 0)
+    return verdict
 
 
 if __name__ == "__main__":

@@ -1,9 +1,8 @@
 """Which faults, in which order, from a seed; and how each is done to a running cluster.
 
-`plan` is pure: one seed and one count give one plan, so a run can be asked for again. The shares
-are those of the long run: ten kills of leaders to two kills of controllers, two pauses, one restart
-of ZooKeeper and one kill of everything; the double kill takes a follower and its leader within one
-fetch.
+`plan` and `rounds` are pure: one seed gives one plan, so a run can be asked for again. `QUOTA` is
+what the long run does; shorter runs take from the kinds in the same shares. The double kill takes a
+follower and its leader within one fetch.
 """
 
 from __future__ import annotations
@@ -38,15 +37,17 @@ class Kind(enum.Enum):
     KILL_ALL = "kill-all"
 
 
-SHARES = {
-    Kind.KILL_LEADER: 9,
-    Kind.KILL_CONTROLLER: 2,
-    Kind.KILL_TWO: 1,
-    Kind.PAUSE_LEADER: 1,
-    Kind.PAUSE_CONTROLLER: 1,
-    Kind.RESTART_ZOOKEEPER: 1,
-    Kind.KILL_ALL: 1,
+QUOTA = {
+    Kind.KILL_LEADER: 100,
+    Kind.KILL_CONTROLLER: 20,
+    Kind.KILL_TWO: 10,
+    Kind.PAUSE_LEADER: 10,
+    Kind.PAUSE_CONTROLLER: 10,
+    Kind.RESTART_ZOOKEEPER: 10,
+    Kind.KILL_ALL: 10,
 }
+# Clusters that share the quota: each verdict comes early, and no history outgrows memory.
+ROUNDS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +62,21 @@ class Fault:
     hold_seconds: float
 
 
-def plan(seed: int, count: int, kinds: Sequence[Kind] = tuple(SHARES)) -> list[Fault]:
+def rounds(seed: int) -> list[list[Fault]]:
+    """The quota, dealt to `ROUNDS` runs of equal length."""
+    chance = random.Random(seed)
+    kinds = [kind for kind, count in QUOTA.items() for _ in range(count)]
+    dealt = [kinds[number::ROUNDS] for number in range(ROUNDS)]
+    for some in dealt:
+        chance.shuffle(some)
+    return [[_fault(kind, chance) for kind in some] for some in dealt]
+
+
+def plan(seed: int, count: int, kinds: Sequence[Kind] = tuple(QUOTA)) -> list[Fault]:
     """`count` faults of the given kinds; the first ones are of each kind once where they fit."""
     chance = random.Random(seed)
     chosen = chance.sample(kinds, len(kinds)) if count >= len(kinds) else []
-    weights = [SHARES[kind] for kind in kinds]
+    weights = [QUOTA[kind] for kind in kinds]
     chosen += chance.choices(kinds, weights, k=count - len(chosen))
     return [_fault(kind, chance) for kind in chosen]
 

@@ -8,6 +8,7 @@ record that was sent after the fault and every replica is in sync again. What ta
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +17,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException
 
 from tests.chaos import checker, history
-from tests.chaos.faults import SESSION_MS, Fault, Saboteur
+from tests.chaos.faults import SESSION_MS, Fault, Kind, Saboteur
 from tests.chaos.history import History, Image, Place
 from tests.chaos.load import Load, read_states, read_to_end
 from tests.support.broker import Cluster
@@ -48,6 +49,7 @@ class Verdict:
     """
 
     violations: dict[str, list[str]] = field(default_factory=dict)
+    done: Counter[Kind] = field(default_factory=Counter)
     seconds_to_progress: list[float] = field(default_factory=list)
     acknowledged: int = 0
     in_doubt: int = 0
@@ -110,6 +112,7 @@ def _do_faults(
         began_ns = time.monotonic_ns()
         story = saboteur.hurt(fault)
         healed_ns = time.monotonic_ns()
+        verdict.done[fault.kind] += 1
         what = f"after fault {number}, {fault.kind.value}: {story}"
         _note_stuck(verdict, f"no progress {what}", lambda since=healed_ns: load.behind(since))
         progress = (time.monotonic_ns() - began_ns) / 1e9

@@ -1,5 +1,7 @@
 """A plan of faults follows from its seed alone."""
 
+from collections import Counter
+
 from tests.chaos import faults
 from tests.chaos.faults import SESSION_MS, Kind
 
@@ -7,6 +9,13 @@ from tests.chaos.faults import SESSION_MS, Kind
 def test_same_seed_gives_the_same_plan() -> None:
     assert faults.plan(7, 50) == faults.plan(7, 50)
     assert faults.plan(7, 50) != faults.plan(8, 50)
+
+
+def test_quota_is_done_to_the_last_fault_in_rounds_of_every_kind() -> None:
+    rounds = faults.rounds(1)
+    assert Counter(fault.kind for some in rounds for fault in some) == Counter(faults.QUOTA)
+    assert all({fault.kind for fault in some} == set(Kind) for some in rounds)
+    assert rounds == faults.rounds(1)
 
 
 def test_plan_has_the_count_and_every_kind() -> None:
