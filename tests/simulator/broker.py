@@ -15,6 +15,7 @@ from typing import Any
 from odradek import config as configuration
 from odradek.config import BrokerConfig, TopicConfig
 from odradek.controller.loop import Controller
+from odradek.dynamic_config import LayeredConfig
 from odradek.handlers import control, fetch, offsets, produce
 from odradek.handlers.context import Broker as Parts
 from odradek.handlers.context import Call
@@ -55,7 +56,7 @@ def name_of(broker_id: int) -> str:
 
 
 @cache
-def settings(broker_id: int) -> tuple[BrokerConfig, TopicConfig]:
+def settings(broker_id: int, durable: bool) -> tuple[BrokerConfig, TopicConfig]:
     """A broker's configuration, and that of its topics."""
     config, _ = configuration.from_values(
         {
@@ -63,6 +64,7 @@ def settings(broker_id: int) -> tuple[BrokerConfig, TopicConfig]:
             "zookeeper.connect": "unused",
             "log.dirs": "/disk",
             "min.insync.replicas": "2",
+            **({"log.flush.interval.messages": "1"} if durable else {}),
             "replica.lag.time.max.ms": str(LAG_MS),
             "replica.fetch.wait.max.ms": "500",
             "replica.fetch.backoff.ms": "200",
@@ -81,7 +83,8 @@ def _ignore(*_: object) -> None:
 class _TopicConfigs:
     """One configuration for every topic."""
 
-    def __init__(self, config: TopicConfig) -> None:
+    def __init__(self, broker: BrokerConfig, config: TopicConfig) -> None:
+        self.broker = LayeredConfig(broker, broker)
         self._config = config
 
     def __call__(self, topic: str) -> TopicConfig:
@@ -95,16 +98,23 @@ class Broker:
     """One broker over all its lives; `checks` hears of what the invariants are about."""
 
     def __init__(
-        self, broker_id: int, world: World, network: Network, ensemble: Ensemble, checks: Any
+        self,
+        broker_id: int,
+        durable: bool,
+        world: World,
+        network: Network,
+        ensemble: Ensemble,
+        checks: Any,
     ) -> None:
         self.broker_id = broker_id
         self.name = name_of(broker_id)
-        self.config, self.topic_config = settings(broker_id)
-        self.disk = Disk(self.topic_config)
+        self.config, self.topic_config = settings(broker_id, durable)
+        self.disk = Disk(self.topic_config, world.chance)
         self.disk.watch = lambda log: setattr(
             log, "on_cut", lambda end: checks.cut(broker_id, log, end)
         )
         self.process: Process | None = None
+        self._durable = durable
         self._world = world
         self._network = network
         self._ensemble = ensemble
@@ -140,7 +150,7 @@ class Broker:
             return
         self._world.say(f"{self.name} {'loses power' if power_failed else 'is killed'}")
         self.disk.leave(power_failed=power_failed)
-        if power_failed:
+        if power_failed and not self._durable:
             self._checks.lost_power(self.broker_id)
         self.process = None
         self.session.fall_silent()
@@ -170,7 +180,7 @@ class Broker:
             session,
             self.metadata,
             lambda other: self._connect(process, other),  # type: ignore[arg-type,return-value]
-            _TopicConfigs(self.topic_config),  # type: ignore[arg-type]
+            _TopicConfigs(self.config, self.topic_config),  # type: ignore[arg-type]
             self._world.clock_ms,
         )
         registration = self.registration = Registration(session, self._registration)

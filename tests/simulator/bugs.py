@@ -7,7 +7,7 @@ in systems like this.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from odradek.protocol.errors import ErrorCode
@@ -17,6 +17,7 @@ from odradek.replica.fetcher import SourceFetcher
 from odradek.replica.isr import Isr
 from odradek.replica.manager import ReplicaManager
 from odradek.replica.partition import Partition
+from tests.simulator.disk import SimulatedLog
 
 
 async def _acknowledge_at_once(self: Appender, waiting: Sequence[Any], timeout_ms: int) -> None:
@@ -27,7 +28,7 @@ async def _truncate_to_high_watermark(self: Any, client: Any, some: list[Any]) -
     """What followers did before KIP-101."""
     for one in some:
         mark = one.partition.high_watermark
-        self._cut(one, truncation.Truncation(mark, complete=True))
+        await self._cut(one, truncation.Truncation(mark, complete=True))
 
 
 def _any_epoch(self: Partition, current_leader_epoch: int = -1) -> ErrorCode:
@@ -69,7 +70,11 @@ def _always_certain(self: ReplicaManager, partition: Partition) -> bool:
     return True
 
 
-BUGS: dict[str, list[tuple[object, str, Callable[..., Any]]]] = {
+async def _flush_nothing(self: Any, some: Any) -> None:
+    """Leave what flush.messages wants on the disk in memory."""
+
+
+BUGS: dict[str, list[tuple[object, str, Any]]] = {
     "acknowledges before replication": [(Appender, "_acknowledged", _acknowledge_at_once)],
     "truncates to the high watermark": [(SourceFetcher, "_truncate", _truncate_to_high_watermark)],
     "ignores leader epochs": [
@@ -79,6 +84,11 @@ BUGS: dict[str, list[tuple[object, str, Callable[..., Any]]]] = {
     "obeys deposed controllers": [(ReplicaManager, "accept_controller", _obey)],
     "counts an unconfirmed in-sync set": [(Isr, "maximal", property(_committed_only))],
     "lets followers in too early": [(isr, "may_join", _join_anywhere)],
+    "forgets to fsync": [
+        (Appender, "_flush_where_owed", _flush_nothing),
+        (SourceFetcher, "_flush_where_owed", _flush_nothing),
+        (SimulatedLog, "owes_flush", False),
+    ],
     "never doubts its leadership": [(ReplicaManager, "is_certain", _always_certain)],
 }
 

@@ -7,10 +7,12 @@ everything that it wrote; a power failure takes what was not flushed.
 
 from __future__ import annotations
 
+import asyncio
 import marshal
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from random import Random
 from typing import Any, NamedTuple
 
 from odradek.config import TopicConfig
@@ -20,6 +22,7 @@ from odradek.log.log import AppendInfo, UnexpectedOffsetError
 from odradek.log.producers import ProducerStates
 
 NEVER_MS = 1 << 60
+WORK_S = (0.0, 0.02)
 
 
 class Batch(NamedTuple):
@@ -111,7 +114,7 @@ class SimulatedLog:
         self.log_end_offset = self.batches[-1].end if self.batches else 0
         self.high_watermark = stored.checkpoint
         self.checkpoint = stored.checkpoint
-        self.flushed = min(stored.flushed, self.log_end_offset)
+        self.recovery_point = min(stored.flushed, self.log_end_offset)
         self.epochs = _Epochs(self.directory)
         self.epochs._entries = list(stored.epochs)
         self.epochs.truncate_from_end(self.log_end_offset)
@@ -122,18 +125,28 @@ class SimulatedLog:
 
     def stored(self, *, power_failed: bool) -> Stored:
         """What a process that ends now leaves behind."""
-        end = self.flushed if power_failed else self.log_end_offset
+        end = self.recovery_point if power_failed else self.log_end_offset
         kept = [one for one in self.batches if one.end <= end]
-        return Stored(kept, self.epochs.entries, self.checkpoint, self.flushed)
+        return Stored(kept, self.epochs.entries, self.checkpoint, self.recovery_point)
 
     def flush(self) -> None:
         """Make everything durable."""
-        self.flushed = self.log_end_offset
+        self.recovery_point = self.log_end_offset
 
     def _replay(self) -> None:
         self.producers.clear(0)
         for one in self.batches:
             self.producers.update(one.header())
+
+    @property
+    def owes_flush(self) -> bool:
+        """Whether flush.messages wants an fsync."""
+        return self.log_end_offset - self.recovery_point >= self.config.flush_messages
+
+    @property
+    def committable_end(self) -> int:
+        """How far the disk is as safe as flush.messages wants."""
+        return self.recovery_point if self.owes_flush else self.log_end_offset
 
     @property
     def latest_epoch(self) -> int:
@@ -200,7 +213,7 @@ class SimulatedLog:
         self.on_cut(end)
         self.batches = kept
         self.log_end_offset = end
-        self.flushed = min(self.flushed, end)
+        self.recovery_point = min(self.recovery_point, end)
         self.checkpoint = min(self.checkpoint, end)
         self.high_watermark = min(self.high_watermark, end)
         self.epochs.truncate_from_end(end)
@@ -230,17 +243,23 @@ class SimulatedLog:
 
 
 class _Threads:
-    async def run(self, work: Callable[[], None]) -> None:
-        work()
+    """Work that takes a while, during which the event loop goes on."""
+
+    def __init__(self, chance: Random) -> None:
+        self._chance = chance
+
+    async def run(self, work: Callable[[], Any]) -> Any:
+        await asyncio.sleep(self._chance.uniform(*WORK_S))
+        return work()
 
 
 class Disk:
     """The logs of one broker over all its lives; offers what is needed of a `LogManager`."""
 
     online_directories = ("/disk",)
-    readers = _Threads()
 
-    def __init__(self, config: TopicConfig) -> None:
+    def __init__(self, config: TopicConfig, chance: Random) -> None:
+        self.readers = self.disk = _Threads(chance)
         self._config = config
         self._stored: dict[tuple[str, int], Stored] = {}
         self.logs: dict[tuple[str, int], SimulatedLog] = {}

@@ -39,7 +39,8 @@ class Simulation:
         self.checks = Checks(world, self.keys)
         self.ensemble.wrote = self.checks.wrote
         self.brokers = {
-            one: Broker(one, world, self.network, self.ensemble, self.checks) for one in BROKERS
+            one: Broker(one, plan.durable, world, self.network, self.ensemble, self.checks)
+            for one in BROKERS
         }
         self.checks.brokers = self.brokers
         self.clients = Clients(world, self.network, self.checks)
@@ -128,17 +129,18 @@ class Simulation:
             return
         victim = self._victim(fault.aim)
         others = [self.brokers[one] for one in BROKERS if one != victim.broker_id]
+        safe = self.plan.durable and fault.aim % 2 == 0
         world.say(f"fault: {fault.kind.value} for {lasts:.2f} s, aimed at {victim.name}")
         match fault.kind:
             case Kind.KILL:
-                self._kill([victim], lasts)
+                self._kill([victim], lasts, power_failed=safe)
             case Kind.KILL_TWO:
-                self._kill([others[fault.aim % 2], victim], lasts)
+                self._kill([others[fault.aim % 2], victim], lasts, power_failed=safe)
             case Kind.KILL_ALL:
-                self._kill(list(self.brokers.values()), lasts)
+                self._kill(list(self.brokers.values()), lasts, power_failed=safe)
             case Kind.POWER:
                 # More than one copy lost at a time is beyond what replication promises.
-                if self._whole_enough():
+                if self.plan.durable or self._whole_enough():
                     self._kill([victim], lasts, power_failed=True)
             case Kind.PAUSE:
                 victim.pause()

@@ -10,6 +10,7 @@ from tests.simulator.zookeeper import SESSION_S
 
 BROKERS = (1, 2, 3)
 CALM_S = 1.5
+DURABLE = 0.25
 
 
 class Kind(enum.Enum):
@@ -53,9 +54,13 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """One run: its seed, its faults, and when the last of them is over."""
+    """One run: its seed, its faults, and when the last of them is over.
+
+    A durable one sets flush.messages to 1: then any number of machines may lose their power.
+    """
 
     seed: int
+    durable: bool
     partitions: int
     producers: int
     faults: tuple[Fault, ...]
@@ -77,7 +82,8 @@ def plan(seed: int) -> Schedule:
         faults.append(Fault(at, kind, chance.randrange(1 << 16), lasts))
         # Faults overlap half the time.
         at += chance.choice((chance.uniform(0.0, 0.5), chance.uniform(0.2, lasts + 2)))
-    return Schedule(seed, chance.choice((1, 1, 2)), chance.choice((1, 2)), tuple(faults))
+    durable = chance.random() < DURABLE
+    return Schedule(seed, durable, chance.choice((1, 1, 2)), chance.choice((1, 2)), tuple(faults))
 
 
 def _duration(kind: Kind, chance: random.Random) -> float:

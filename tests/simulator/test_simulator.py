@@ -12,7 +12,7 @@ import pytest
 from tests.simulator import schedule
 from tests.simulator.bugs import BUGS
 
-SAMPLE = 400
+SAMPLE = 300
 SEEDS_TO_FIND_A_BUG = 1000
 
 
@@ -25,14 +25,14 @@ def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_no_schedule_of_a_sample_breaks_a_promise() -> None:
     done = simulate("--seeds", str(SAMPLE))
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{SAMPLE} schedules" in done.stdout
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("bug", BUGS)
 def test_planted_bug_is_found_and_replayed_with_a_trace(bug: str) -> None:
     found = simulate("--seeds", str(SEEDS_TO_FIND_A_BUG), "--bug", bug)
