@@ -92,7 +92,7 @@ def new_coordinator(
         config,
         replicas,  # type: ignore[arg-type]
         OnePartition(),  # type: ignore[arg-type]
-        lambda: certain is None or certain[0],
+        lambda _: certain is None or certain[0],
         now_ms=clock or Clock(),
     )
     coordinator.refresh()

@@ -217,7 +217,7 @@ class Server:
             config,
             self._replicas,
             PartitionCount(session),
-            lambda: time.monotonic() < session.deadline,
+            self._replicas.is_told,
         )
         broker = Broker(
             config=config,

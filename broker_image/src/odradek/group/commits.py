@@ -76,7 +76,7 @@ class Commits:
         replicas: Replicas,
         shards: Shards,
         new_group: Callable[[str], Group],
-        leads_for_certain: Callable[[], bool],
+        leads_for_certain: Callable[[Partition], bool],
         clock_ms: Callable[[], int],
         now_ms: Callable[[], int],
     ) -> None:
@@ -177,7 +177,7 @@ class Commits:
         """OffsetFetch: everything the group has committed."""
         try:
             shard = self._shards.of(group_id)
-            if not self._leads_for_certain():
+            if not self._leads_for_certain(shard.source):
                 nothing = schemas.encode_offset(group_id, "", NOBODY, None)
                 error, _ = await self._append(shard, [nothing])
                 if error is not ErrorCode.NONE:

@@ -27,6 +27,7 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from odradek.config import BrokerConfig
+    from odradek.replica.partition import Partition
 
 TICK_S = 1.0
 OFFSETS_CHECK_S = 600.0
@@ -59,8 +60,8 @@ class GroupCount:
 class GroupCoordinator:
     """Built and run by the server; every method belongs to the event loop.
 
-    `leads_for_certain` tells whether the ZooKeeper session cannot have ended. `commits` serves what
-    concerns offsets.
+    `leads_for_certain` tells whether the session surely lives in which the controller told a role.
+    `commits` serves what concerns offsets.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class GroupCoordinator:
         config: BrokerConfig,
         replicas: Replicas,
         partition_count: PartitionCount,
-        leads_for_certain: Callable[[], bool],
+        leads_for_certain: Callable[[Partition], bool],
         clock_ms: Callable[[], int] = monotonic_ms,
         now_ms: Callable[[], int] = wall_ms,
     ) -> None:

@@ -114,17 +114,25 @@ class ReplicaManager:
         """How many times a reader was told that the bytes it asked for are damaged."""
         return self._reader.damaged
 
+    def is_told(self, partition: Partition) -> bool:
+        """Whether the controller told the role in the present session, which surely lives.
+
+        A broker that was stopped or cut off is not told until the controller has seen it again.
+        """
+        session = self._session
+        return (
+            self._clock_ms() < session.deadline * 1000
+            and partition.told_in_session == session.generation
+        )
+
     def is_certain(self, partition: Partition) -> bool:
         """Whether nobody else can be leading what this broker leads.
 
-        Sure is a role that the controller told in the present ZooKeeper session, while that cannot
-        have ended; a broker that was stopped or cut off is not sure until it is told anew. With
-        ZooKeeper away, the whole in-sync set that goes on fetching from us says the same.
+        With ZooKeeper away, the whole in-sync set that goes on fetching from us says so, too.
         """
-        now_ms, session = self._clock_ms(), self._session
-        if now_ms < session.deadline * 1000 and partition.told_in_session == session.generation:
-            return True
-        return partition.is_followed(now_ms - self._longest_fetch_pause_ms)
+        return self.is_told(partition) or partition.is_followed(
+            self._clock_ms() - self._longest_fetch_pause_ms
+        )
 
     # --- data ---------------------------------------------------------------------------------
 
