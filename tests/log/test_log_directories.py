@@ -381,6 +381,15 @@ def test_flush_messages_says_when_an_fsync_is_owed(make: Make) -> None:
     assert (log.recovery_point, log.committable_end, log.owes_flush) == (3, 3, False)
 
 
+def test_what_a_crash_left_unflushed_is_flushed_at_the_start(make: Make) -> None:
+    manager = make(dirs=("a",))
+    manager.create("t", 0, TopicConfig()).append_as_leader(batch(b"1", b"2"), 0)
+    crash(manager)
+    log = make(dirs=("a",), topic=TopicConfig(flush_messages=1)).get("t", 0)
+    assert log is not None
+    assert (log.recovery_point, log.committable_end) == (2, 2)
+
+
 def test_rolled_segments_are_flushed_in_the_background(make: Make) -> None:
     topic = TopicConfig(segment_bytes=200)
     manager = make(topic=topic)

@@ -7,6 +7,7 @@ on.
 """
 
 import asyncio
+import contextlib
 import logging
 import os
 import threading
@@ -139,6 +140,9 @@ class LogManager:
             self._logs[folder.key] = log, directory
             directory.add(folder.key, log)
         log.high_watermark = folder.high_watermark
+        if log.owes_flush:  # a crash left it so, and nothing of it counts before
+            with contextlib.suppress(KafkaError):  # its directory is offline then
+                log.flush()
 
     # -- partitions -----------------------------------------------------------------------------
 

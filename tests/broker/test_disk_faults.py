@@ -1,0 +1,142 @@
+"""A disk that is full, and one whose fsync fails: its directory goes offline, the others serve on,
+and what was acknowledged is there after a restart, at its offset.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import confluent_kafka
+import pytest
+from confluent_kafka import KafkaError
+
+from tests.support.broker import Broker, Cluster, wait_until
+from tests.support.clients import QUIET, consume_all, create_topic, produce_all
+
+SMALL_DISK = "12m"
+ENLARGED = "64m"
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[tuple[Path, int]]:
+    """A small file system, and the process whose mount namespace has it; brokers enter that."""
+    path = tmp_path / "disk"
+    path.mkdir()
+    mount = f"mount -t tmpfs -o size={SMALL_DISK} tmpfs '{path}' && echo ready && exec sleep 3600"
+    with subprocess.Popen(
+        ["unshare", "--mount", "--propagation", "private", "sh", "-c", mount],
+        stdout=subprocess.PIPE,
+    ) as holder:
+        try:
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == b"ready\n"
+            yield path, holder.pid
+        finally:
+            holder.kill()
+
+
+def broker_in(namespace: int) -> type[Broker]:
+    class Inside(Broker):
+        def _command(self) -> list[str]:
+            return ["nsenter", f"--target={namespace}", "--mount", *super()._command()]
+
+    return Inside
+
+
+class Writer:
+    """Sends one record after the other without retries, and knows which were acknowledged."""
+
+    def __init__(self, bootstrap: str, topic: str, size: int) -> None:
+        self.acknowledged: dict[int, bytes] = {}
+        self.error: KafkaError | None = None
+        self._topic = topic
+        self._size = size
+        self._producer = confluent_kafka.Producer(
+            {"bootstrap.servers": bootstrap, "acks": "all", "retries": 0, **QUIET}
+        )
+
+    def write(self) -> None:
+        """One more; `error` is set where it is refused."""
+        value = (b"%d " % len(self.acknowledged)).ljust(self._size, b"x")
+
+        def delivered(error: KafkaError | None, message: confluent_kafka.Message) -> None:
+            if error is None:
+                self.acknowledged[message.offset()] = value
+            else:
+                self.error = error
+
+        self._producer.produce(self._topic, value, partition=0, on_delivery=delivered)
+        assert self._producer.flush(60) == 0
+
+
+def check_after_restart(cluster: Cluster, writer: Writer) -> None:
+    """Every acknowledged record is at its offset, and the log goes on behind them."""
+    found = consume_all(cluster.bootstrap, "doomed", 1, len(writer.acknowledged))
+    kept = dict(enumerate(found))
+    assert {offset: kept.get(offset) for offset in writer.acknowledged} == writer.acknowledged
+    assert produce_all(cluster.bootstrap, "doomed", [b"goes on"]) == [len(found)]
+    assert len(consume_all(cluster.bootstrap, "spared", 1, 2)) == 2
+
+
+def test_a_full_disk_takes_its_directory_offline_and_nothing_acknowledged_is_lost(
+    tmp_path: Path, disk: tuple[Path, int]
+) -> None:
+    small, namespace = disk
+    dirs = {"log.dirs": f"{small},{tmp_path / 'large'}"}
+    with Cluster(tmp_path, settings=dirs, kinds={1: broker_in(namespace)}) as cluster:
+        broker = cluster.brokers[1]
+        for topic in ("doomed", "spared"):
+            create_topic(cluster.bootstrap, topic)
+        produce_all(cluster.bootstrap, "spared", [b"before"])
+        writer = Writer(cluster.bootstrap, "doomed", 300_000)
+        while writer.error is None:
+            writer.write()
+        assert writer.error.code() == KafkaError.KAFKA_STORAGE_ERROR
+        assert len(writer.acknowledged) > 30
+        assert f"log directory {small} is offline: [Errno 28]" in broker.log_text()
+        assert broker.running
+        produce_all(cluster.bootstrap, "spared", [b"after"])
+        broker.kill()
+        enter = ["nsenter", f"--target={namespace}", "--mount"]
+        subprocess.run([*enter, "mount", "-o", f"remount,size={ENLARGED}", small], check=True)
+        broker.start()
+        check_after_restart(cluster, writer)
+
+
+def test_a_failed_fsync_takes_its_directory_offline_and_is_never_acknowledged(
+    tmp_path: Path,
+) -> None:
+    bad = tmp_path / "bad"
+    with Cluster(tmp_path, settings={"log.dirs": f"{bad},{tmp_path / 'good'}"}) as cluster:
+        broker = cluster.brokers[1]
+        for topic in ("doomed", "spared"):
+            create_topic(cluster.bootstrap, topic, config={"flush.messages": "1"})
+        produce_all(cluster.bootstrap, "spared", [b"before"])
+        writer = Writer(cluster.bootstrap, "doomed", 1000)
+        for _ in range(5):
+            writer.write()
+        assert writer.error is None
+        assert broker._process is not None
+        (log,) = (bad / "doomed-0").glob("*.log")
+        attach = ["strace", "--follow-forks", f"--attach={broker._process.pid}", "-o", "/dev/null"]
+        inject = ["--trace=fsync", "--inject=fsync:error=EIO", f"--trace-path={log}"]
+        with subprocess.Popen([*attach, *inject], stderr=subprocess.PIPE) as strace:
+            assert strace.stderr is not None
+            assert b"attached" in strace.stderr.readline()
+            writer.write()
+            assert writer.error is not None
+            assert writer.error.code() == KafkaError.KAFKA_STORAGE_ERROR
+            wait_until(
+                lambda: f"log directory {bad} is offline: [Errno 5]" in broker.log_text(),
+                "the directory is offline",
+            )
+            produce_all(cluster.bootstrap, "spared", [b"after"])
+            strace.send_signal(signal.SIGINT)
+            strace.wait(30)
+        assert broker.running
+        broker.terminate()
+        broker.start()
+        check_after_restart(cluster, writer)
