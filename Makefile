@@ -42,6 +42,7 @@ bench: .venv/.ready ## measurements, beside Apache Kafka where there is a peer
 
 chaos: .venv/.ready ## the operator killed at each of its calls; 170 faults under load, and a checker (about an hour)
 	@ODRADEK_KILLS=all .venv/bin/pytest -n 2 -k killed_at_any_call tests/reconcile
+	@ODRADEK_FULL_COUNTS=1 .venv/bin/pytest -n 2 --dist loadfile --timeout 7200 tests/log
 	@$(PY) -m tests.chaos $(ARGS)
 
 simulate: .venv/.ready ## ten thousand seeded schedules of faults for controller and replication, in virtual time

@@ -17,7 +17,7 @@ from odradek.log import batch, cleaner, records
 from odradek.log.files import StoppedError
 from odradek.log.log import Log
 from odradek.log.records import BatchOptions, Record
-from tests.support.logs import START_MS, Partition, read_all
+from tests.support.logs import START_MS, Partition, how_many, read_all
 
 CONFIG = TopicConfig(
     cleanup_policy=("compact",),
@@ -52,7 +52,7 @@ def survivors(written: list[Record], end: int) -> list[Record]:
     return [one for one in written if one.offset >= end or newest[one.key] == one.offset]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=how_many(40, full=2000), deadline=None)
 @given(
     batches=st.lists(
         st.lists(

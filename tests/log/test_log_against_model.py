@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from odradek.config import TopicConfig
+from odradek.log import cleaner, records
 from odradek.log.log import Log
-from tests.support.logs import START_MS, Partition, batch, read_all, whole_records
+from tests.support.logs import START_MS, Partition, batch, how_many, read_all, whole_records
 
+KEYS = st.sampled_from([b"a", b"b", b"c", b"d"])
 VALUES = st.lists(st.binary(min_size=1, max_size=60), min_size=1, max_size=5)
 
 
@@ -22,6 +26,9 @@ class LogMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
+        # A crash here is one of the process: what was written is there, synced or not.
+        self.patched = pytest.MonkeyPatch()
+        self.patched.setattr(os, "fsync", lambda fd: None)
         self.folder = Path(tempfile.mkdtemp(prefix="odradek-log-"))
         config = TopicConfig(
             segment_bytes=600,
@@ -41,6 +48,7 @@ class LogMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         self.log.abandon()
         shutil.rmtree(self.folder)
+        self.patched.undo()
 
     @rule(
         values=VALUES,
@@ -211,6 +219,101 @@ class LogMachine(RuleBasedStateMachine):
 
 
 LogMachine.TestCase.settings = settings(
-    max_examples=40, stateful_step_count=30, deadline=None, print_blob=True
+    max_examples=how_many(40, full=1000),
+    stateful_step_count=30,
+    deadline=None,
+    print_blob=True,
 )
 TestLogAgainstModel = LogMachine.TestCase
+
+
+class CompactedLogMachine(RuleBasedStateMachine):
+    """A compacted log beside a list of batches, each its offsets and what is left of its records
+    as (offset, key, value).
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        # A crash here is one of the process: what was written is there, synced or not.
+        self.patched = pytest.MonkeyPatch()
+        self.patched.setattr(os, "fsync", lambda fd: None)
+        self.folder = Path(tempfile.mkdtemp(prefix="odradek-log-"))
+        config = TopicConfig(
+            cleanup_policy=("compact",),
+            segment_bytes=500,
+            segment_index_bytes=96,
+            index_interval_bytes=100,
+            file_delete_delay_ms=0,
+        )
+        self.partition = Partition(self.folder / "topic-0", config)
+        self.log: Log = self.partition.open(clean=True)
+        self.model: list[tuple[range, list[tuple[int, bytes, bytes]]]] = []
+        self.end = 0
+        self.clean_to = 0
+
+    def teardown(self) -> None:
+        self.log.abandon()
+        shutil.rmtree(self.folder)
+        self.patched.undo()
+
+    @rule(
+        pairs=st.lists(st.tuples(KEYS, st.binary(min_size=1, max_size=60)), min_size=1, max_size=4),
+        codec=st.integers(0, 4),
+    )
+    def append(self, pairs: list[tuple[bytes, bytes]], codec: int) -> None:
+        data = records.make(pairs, START_MS, records.BatchOptions(codec=codec))
+        assert self.log.append_as_leader(data, 0).base_offset == self.end
+        offsets = range(self.end, self.end + len(pairs))
+        self.model.append((offsets, [(at, *pair) for at, pair in zip(offsets, pairs, strict=True)]))
+        self.end = offsets.stop
+
+    @rule(max_keys=st.integers(4, 12))
+    def compact(self, max_keys: int) -> None:
+        self.log.high_watermark = self.end
+        dirty = cleaner.dirty_range(self.log, self.clean_to, START_MS)
+        self.clean_to = cleaner.clean(self.log, dirty, max_keys, cleaner.Throttle())
+        self.log.delete_due()
+        newest = {key: at for _, found in self.model for at, key, _ in found if at < self.clean_to}
+        self.model = [
+            (offsets, [one for one in found if one[0] >= self.clean_to or newest[one[1]] == one[0]])
+            for offsets, found in self.model
+        ]
+
+    @precondition(lambda self: self.model)
+    @rule(share=st.floats(0, 1, exclude_max=True))
+    def truncate(self, share: float) -> None:
+        """At the beginning of a batch, as leader epochs have it."""
+        kept = int(len(self.model) * share)
+        self.end = self.model[kept][0].start
+        self.log.truncate_to(self.end)
+        del self.model[kept:]
+        self.clean_to = min(self.clean_to, self.end)
+
+    @rule()
+    def roll(self) -> None:
+        self.log.roll()
+
+    @rule()
+    def flush(self) -> None:
+        self.log.flush()
+        self.partition.recovery_point = self.log.recovery_point
+
+    @rule()
+    def reopen_cleanly(self) -> None:
+        self.partition.close(self.log)
+        self.log = self.partition.open(clean=True)
+
+    @rule()
+    def reopen_after_crash(self) -> None:
+        self.partition.crash(self.log)
+        self.log = self.partition.open(clean=False)
+
+    @invariant()
+    def reads_agree(self) -> None:
+        assert self.log.log_end_offset == self.end
+        found = [(one.offset, one.key, one.value) for one in read_all(self.log, max_bytes=300)]
+        assert found == [one for _, found in self.model for one in found]
+
+
+CompactedLogMachine.TestCase.settings = LogMachine.TestCase.settings
+TestCompactedLogAgainstModel = CompactedLogMachine.TestCase

@@ -12,7 +12,7 @@ from odradek.config import TopicConfig
 from odradek.log.batch import CorruptBatchError
 from odradek.log.log import Log
 from odradek.protocol.errors import ErrorCode, KafkaError
-from tests.support.logs import START_MS, Partition, batch, read_all, whole_records
+from tests.support.logs import START_MS, Partition, batch, how_many, read_all, whole_records
 
 CONFIG = TopicConfig(segment_bytes=1500, index_interval_bytes=200, segment_index_bytes=800)
 SIDE_FILES = (".index", ".timeindex", ".snapshot")
@@ -85,7 +85,7 @@ def test_random_tails_are_dropped(partition: Partition, clean: bool) -> None:
     fill(log, 10)
     known = everything(log)
     partition.close(log)
-    for _ in range(100):
+    for _ in range(how_many(100, full=1000)):
         with open(log.active.log.path, "ab") as file:
             file.write(chance.randbytes(chance.randint(1, 1024)))
         log = partition.open(clean=clean)
@@ -228,7 +228,7 @@ def test_damage_anywhere_never_fails_a_start_nor_serves_wrong_bytes(
     partition.close(log)
     backup = partition.folder.parent / "backup"
     shutil.copytree(partition.folder, backup)
-    for _ in range(120):
+    for _ in range(how_many(120, full=1000)):
         shutil.rmtree(partition.folder)
         shutil.copytree(backup, partition.folder)
         path = chance.choice([one for one in partition.folder.iterdir() if one.stat().st_size])
