@@ -38,11 +38,12 @@ test: lint type unit ## everything: lint, types, unit and end-to-end tests, from
 	  exit $$status
 
 bench: .venv/.ready ## measurements, beside Apache Kafka where there is a peer
-	@for each in codec log requests produce_fetch; do $(PY) -m tests.bench.bench_$$each || exit 1; done
+	@for each in codec log requests produce_fetch groups; do $(PY) -m tests.bench.bench_$$each || exit 1; done
 
 chaos: .venv/.ready ## the operator killed at each of its calls; 170 faults under load, and a checker (about an hour)
 	@ODRADEK_KILLS=all .venv/bin/pytest -n 2 -k killed_at_any_call tests/reconcile
 	@ODRADEK_FULL_COUNTS=1 .venv/bin/pytest -n 2 --dist loadfile --timeout 7200 tests/log
+	@ODRADEK_COORDINATOR_KILLS=20 .venv/bin/pytest -k death_of_their_coordinator tests/broker/test_groups.py
 	@$(PY) -m tests.chaos $(ARGS)
 
 simulate: .venv/.ready ## ten thousand seeded schedules of faults for controller and replication, in virtual time
