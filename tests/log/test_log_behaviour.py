@@ -94,6 +94,30 @@ def test_the_index_of_the_open_segment_is_preallocated_and_trimmed_at_the_end(
     assert os.stat(path).st_size == 299 * 8
 
 
+def test_a_preallocated_segment_has_its_full_length_until_it_is_finished(tmp_path: Path) -> None:
+    config = TopicConfig(preallocate=True, segment_bytes=4000)
+    partition = Partition(tmp_path / "topic-0", config)
+    log = partition.open(clean=True)
+    path = Path(log.active.log.path)
+    assert path.stat().st_size == 4000
+    for number in range(5):
+        log.append_as_leader(batch(b"value %d" % number), 0)
+    whole = read_all(log)
+    assert path.stat().st_size == 4000
+    partition.crash(log)
+    log = partition.open(clean=False)
+    assert read_all(log) == whole
+    assert path.stat().st_size == log.size
+    log.roll()
+    second = Path(log.active.log.path)
+    assert second.stat().st_size == 4000
+    log.append_as_leader(batch(b"last"), 0)
+    size = log.active.size
+    partition.close(log)
+    assert second.stat().st_size == size
+    assert len(read_all(partition.open(clean=True))) == 6
+
+
 def test_a_follower_whose_start_lies_inside_a_batch_takes_it_whole(tmp_path: Path) -> None:
     _, leader = opened(tmp_path)
     leader.append_as_leader(batch(b"a", b"b", b"c"), 0)

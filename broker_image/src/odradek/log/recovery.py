@@ -164,7 +164,7 @@ def _finish(log: Log, segments: list[Segment], end: int, known: Checkpointed) ->
             for path in segment.paths():
                 remove_if_there(path)
         fresh = Segment(log.directory, start, log.segment_settings())
-        fresh.create()
+        log.create_files(fresh)
         segments, end = [fresh], start
     log.install(segments, end)
     log.log_start_offset = start

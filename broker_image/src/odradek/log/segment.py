@@ -52,7 +52,7 @@ class Segment:
 
     __slots__ = (
         "_bytes_since_index", "_first_timestamp", "_indexes_checked", "_max_timestamp",
-        "base_offset", "created_ms", "directory", "index", "interval_bytes", "jitter_ms", "log",
+        "_preallocated", "base_offset", "created_ms", "directory", "index", "interval_bytes", "jitter_ms", "log",
         "offset_of_max_timestamp", "size", "tail", "time_index", "trusted_from",
     )  # fmt: skip
 
@@ -81,17 +81,25 @@ class Segment:
         self._first_timestamp: int | None = None
         self._bytes_since_index = 0
         self._indexes_checked = True
+        self._preallocated = False
 
     # -- life -----------------------------------------------------------------------------------
 
-    def create(self) -> None:
-        """Make the three files, empty. Leftovers of the same name are emptied."""
+    def create(self, preallocated_bytes: int = 0) -> None:
+        """Make the three files, empty. Leftovers of the same name are emptied.
+
+        With `preallocated_bytes` the log file has that length, a hole, until the segment is
+        finished (Kafka's `preallocate`).
+        """
         for file in (self.log, self.index.file, self.time_index.file):
             fd = file.acquire()
             try:
                 os.ftruncate(fd, 0)
+                if preallocated_bytes and file is self.log:
+                    os.ftruncate(fd, preallocated_bytes)
             finally:
                 file.release()
+        self._preallocated = preallocated_bytes > 0
 
     def open(self, log_size: int) -> None:
         """Take over existing files; `log_size` is the length of the `.log` file.
@@ -108,9 +116,11 @@ class Segment:
             self.rebuild_indexes()
 
     def become_inactive(self) -> None:
-        """Finish the indexes as Kafka does when a segment rolls or closes: newest timestamp, then
+        """Finish the files as Kafka does when a segment rolls or closes: newest timestamp, then
         trim.
         """
+        if self._preallocated:
+            self._cut_file(self.size)
         if self.max_timestamp >= 0:
             self.time_index.append(self.max_timestamp, self.offset_of_max_timestamp)
         self.index.trim()
@@ -231,16 +241,20 @@ class Segment:
         self._checked_indexes()
         self.index.truncate_to(end_offset)
         self.time_index.truncate_to(end_offset)
-        fd = self.log.acquire()
-        try:
-            os.ftruncate(fd, self.size)
-        finally:
-            self.log.release()
+        self._cut_file(self.size)
         if self.size == 0:
             self.created_ms = now_ms
             self._first_timestamp = None
         self._bytes_since_index = 0
         self._load_max_timestamp()
+
+    def _cut_file(self, size: int) -> None:
+        fd = self.log.acquire()
+        try:
+            os.ftruncate(fd, size)
+        finally:
+            self.log.release()
+        self._preallocated = False
 
     # -- reading --------------------------------------------------------------------------------
 

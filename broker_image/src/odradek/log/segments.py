@@ -76,8 +76,12 @@ class SegmentedLog(ReadableLog):
 
     def _new_segment(self, base_offset: int) -> Segment:
         segment = Segment(self.directory, base_offset, self.segment_settings())
-        segment.create()
+        self.create_files(segment)
         return segment
+
+    def create_files(self, segment: Segment) -> None:
+        """Make the files of a segment that is to be written."""
+        segment.create(self.config.segment_bytes if self.config.preallocate else 0)
 
     def segment_settings(self) -> SegmentSettings:
         """Settings of a segment made now."""
@@ -146,7 +150,7 @@ class SegmentedLog(ReadableLog):
             self.epochs.clear()
             self._drop_snapshots(lambda at: True)
             self.producers.clear(offset)
-            fresh.create()
+            self.create_files(fresh)
             self.install([fresh], offset)
 
     def _lower_marks(self, end: int) -> None:
