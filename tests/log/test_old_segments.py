@@ -260,6 +260,24 @@ def test_what_an_old_format_cannot_say_is_refused_and_not_written(partition: Par
     assert log.log_end_offset == 0
 
 
+def test_only_single_messages_are_measured_where_they_are_stored_singly(
+    partition: Partition,
+) -> None:
+    partition.config = replace(
+        partition.config, message_format_version="0.10.2", max_message_bytes=100
+    )
+    log = partition.open(clean=True)
+    found = [Record(at, START_MS, b"k%d" % at, b"v" * 50) for at in range(9)]
+    assert log.append_as_leader(records.encode(found), 0).last_offset == 8
+    for codec, size in ((compression.NONE, 100), (compression.LZ4, 50)):
+        varied = [replace(one, value=bytes(range(at := one.offset, at + size))) for one in found]
+        data = records.encode(varied, BatchOptions(codec=codec))
+        with pytest.raises(KafkaError) as caught:
+            log.append_as_leader(data, 0)
+        assert caught.value.code is ErrorCode.MESSAGE_TOO_LARGE
+    assert log.log_end_offset == 9
+
+
 def test_a_set_that_grows_over_a_segment_is_refused(partition: Partition) -> None:
     # An old message has 34 bytes around its content, a record as few as 7.
     found = [Record(at, START_MS, b"k", b"v") for at in range(100)]

@@ -27,7 +27,7 @@ from odradek.log.index import MAX_RELATIVE_OFFSET
 from odradek.log.producers import snapshot_path
 from odradek.log.reading import Surroundings
 from odradek.log.segments import SegmentedLog
-from odradek.properties import LONG_MAX
+from odradek.properties import INT_MAX, LONG_MAX
 from odradek.protocol.errors import ErrorCode, KafkaError
 
 
@@ -84,7 +84,9 @@ class Log(SegmentedLog):
         disk failed.
         """
         config = self.config
-        header = batch.validate(data, origin, config.max_message_bytes)
+        # What an old format makes of the batch is measured, a set of messages one by one.
+        limit = config.max_message_bytes if config.message_magic == 2 else INT_MAX
+        header = batch.validate(data, origin, limit)
         now_ms = self._surroundings.now_ms()
         stamped = config.message_timestamp_type == "LogAppendTime"
         difference_ms = LONG_MAX if stamped else config.message_timestamp_difference_max_ms
