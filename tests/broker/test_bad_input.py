@@ -140,7 +140,7 @@ def test_api_versions_too_new_is_answered_in_version_0_with_what_is_served(
     found, end = codec.decode(ApiVersionsResponse, 0, data, 4)
     assert end == len(data)
     assert found.error_code == ErrorCode.UNSUPPORTED_VERSION
-    assert (18, 0, 3) in [(k.api_key, k.min_version, k.max_version) for k in found.api_keys]
+    assert (18, 0, 4) in [(k.api_key, k.min_version, k.max_version) for k in found.api_keys]
 
 
 def test_advertised_versions_keep_produce_0_and_leave_transactions_out(cluster: Cluster) -> None:

@@ -84,7 +84,7 @@ _HANDLERS: Mapping[ApiKey, tuple[int, int, Callable[[Broker, Any, Call], Any]]] 
     ApiKey.LIST_GROUPS: (0, 4, groups.list_groups),
     ApiKey.DELETE_GROUPS: (0, 2, groups.delete_groups),
     ApiKey.OFFSET_DELETE: (0, 0, groups.offset_delete),
-    ApiKey.API_VERSIONS: (0, 3, _api_versions),
+    ApiKey.API_VERSIONS: (0, 4, _api_versions),
     ApiKey.CREATE_TOPICS: (0, 6, topics.create_topics),
     ApiKey.DELETE_TOPICS: (0, 5, topics.delete_topics),
     ApiKey.DELETE_RECORDS: (0, 2, offsets.delete_records),
