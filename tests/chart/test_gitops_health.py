@@ -55,6 +55,12 @@ def test_rolling_change_is_progressing_not_degraded(health: Any) -> None:
     assert health(rolling) == ("Progressing", "broker 2 restarts")
 
 
+def test_plan_that_waits_for_approval_is_suspended(health: Any) -> None:
+    waiting = resource(status.progressing("AwaitingApproval", "set spec.approvedPlanHash"))
+    waiting["status"]["phase"] = "AwaitingApproval"
+    assert health(waiting) == ("Suspended", "its plan waits for approval")
+
+
 def test_what_waits_for_somebody_is_degraded(health: Any) -> None:
     refused = resource(status.stalled("ReplicationFactorTooHigh", "4 replicas on 3 brokers"))
     assert health(refused) == ("Degraded", "4 replicas on 3 brokers")

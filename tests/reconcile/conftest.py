@@ -84,10 +84,13 @@ class Operator:
 
     def metric(self, name: str) -> float:
         """Sum of all series of one name; 0 where there is none yet."""
+        return sum(float(one.rpartition(" ")[2]) for one in self.series(name))
+
+    def series(self, name: str) -> list[str]:
+        """Return the lines of /metrics that begin so."""
         url = f"http://127.0.0.1:{self.metrics_port}/metrics"
         with urllib.request.urlopen(url, timeout=5) as answer:
-            lines = answer.read().decode().splitlines()
-        return sum(float(one.rpartition(" ")[2]) for one in lines if one.startswith(name))
+            return [one for one in answer.read().decode().splitlines() if one.startswith(name)]
 
     def page(self, path: str) -> int:
         """Status code of a page of the health port; 0 while nobody listens."""

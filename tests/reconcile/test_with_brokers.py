@@ -22,12 +22,15 @@ from tests.support.clients import QUIET, consume_all, create_topic, produce_all
 from tests.support.kubectl import eventually
 
 NAMESPACE = "with-brokers"
+# Four processes start first.
+pytestmark = pytest.mark.timeout(300)
 
 
 class Running(Place):
     """Three brokers with ids 1 to 3, and a KafkaCluster that tells where their znodes are."""
 
     cluster: Cluster
+    operator: Operator
 
 
 @pytest.fixture(scope="module")
@@ -49,9 +52,10 @@ def running(api: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> Iterato
                 },
             }
         )
-        with Operator(api.kubeconfig, NAMESPACE, folder / "operator.log", "operator-0"):
+        log = folder / "operator.log"
+        with Operator(api.kubeconfig, NAMESPACE, log, "operator-0") as place.operator:
             yield place
-        print((folder / "operator.log").read_text())
+        print(log.read_text())
 
 
 def group(name: str, **spec: Any) -> dict[str, Any]:
@@ -120,6 +124,10 @@ def test_group_in_both_stores_tells_its_lag_and_is_reset_once(running: Running) 
     seen = status(running, "g")
     assert (seen["totalLag"], seen["members"], seen["verdict"]) == (8, 0, "STOP")
     assert seen["worstPartitions"] == [{"topic": "reset", "partition": 0, "lag": 8}]
+
+    told = running.operator.series("kafka_consumergroup_lag{")
+    (first,) = [one for one in told if 'consumergroup="g"' in one and 'partition="0"' in one]
+    assert first.endswith(" 8.0")
 
     def reset(**fields: Any) -> dict[str, Any]:
         return {**wanted, "spec": {**wanted["spec"], "reset": {"requestId": "a", **fields}}}

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from odradek.zk.znodes import TopicPartition
 
 REGISTRY: Final = CollectorRegistry()
 
@@ -50,3 +56,55 @@ LEADER: Final = Gauge(
     "1 while this process holds the Lease and acts.",
     registry=REGISTRY,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLag:
+    """Lag of an observed group by partition: records, and seconds where they are known."""
+
+    cluster: str
+    group: str
+    records: Mapping[TopicPartition, int]
+    seconds: Mapping[TopicPartition, int]
+
+
+class GroupLags(Collector):
+    """Lags of the groups without a job, under kafka_exporter's names.
+
+    Jobs and coordinators tell what they know themselves. A group that is not observed any more, or
+    whose lag is not known, has no series instead of an old one.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, GroupLag] = {}
+
+    def put(self, uid: str, lag: GroupLag) -> None:
+        """Tell the lag of a resource from now on."""
+        self._known[uid] = lag
+
+    def keep(self, uids: Collection[str]) -> None:
+        """Forget all other resources."""
+        for gone in set(self._known) - set(uids):
+            self._known.pop(gone, None)
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        """Return the series as they are now."""
+        labels = ["cluster", "consumergroup", "topic", "partition"]
+        records = GaugeMetricFamily(
+            "kafka_consumergroup_lag", "Records after the committed offset.", labels=labels
+        )
+        seconds = GaugeMetricFamily(
+            "kafka_consumergroup_lag_seconds",
+            "Since when the next record to be read has been there.",
+            labels=labels,
+        )
+        for one in list(self._known.values()):
+            for family, values in ((records, one.records), (seconds, one.seconds)):
+                for partition, value in values.items():
+                    place = [one.cluster, one.group, partition.topic, str(partition.partition)]
+                    family.add_metric(place, value)
+        return records, seconds
+
+
+GROUP_LAGS: Final = GroupLags()
+REGISTRY.register(GROUP_LAGS)

@@ -234,6 +234,7 @@ class Passes:
     ) -> dict[Key, Result]:
         by_group = self._by_name("ConsumerGroup", namespace, cluster, reconcile_group.group_name)
         existing = {body["metadata"]["uid"] for body in self.store.select("ConsumerGroup")}
+        metrics.GROUP_LAGS.keep(existing)
         for gone in set(self._windows) - existing:
             del self._windows[gone]
         return {

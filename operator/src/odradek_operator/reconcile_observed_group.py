@@ -20,6 +20,7 @@ from odradek_operator import (
     group_lag,
     group_reset,
     groups,
+    metrics,
     observe,
     status,
 )
@@ -82,6 +83,7 @@ def reconcile(
             uid = body["metadata"]["uid"]
             window = group_lag.extend(around.windows.get(uid, ()), seen.sample)
             around.windows[uid] = window
+            metrics.GROUP_LAGS.put(uid, _series(body, window, wanted))
             fields = _fields(body, seen, window, wanted)
             if request is not None and not group_reset.done(request, body):
                 paused = cluster.paused
@@ -170,6 +172,14 @@ def _fields(
         ],
         "lastReset": body.get("status", {}).get("lastReset"),
     }
+
+
+def _series(body: Body, window: tuple[Sample, ...], wanted: GroupSpec) -> metrics.GroupLag:
+    records = window[-1].lags
+    behind = {one: group_lag.seconds_behind(window, one) for one in records}
+    seconds = {one: value for one, value in behind.items() if value is not None}
+    cluster = f"{body['metadata']['namespace']}/{wanted.cluster}"
+    return metrics.GroupLag(cluster, wanted.group, records, seconds)
 
 
 class _Step:
