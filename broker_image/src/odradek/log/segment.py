@@ -52,8 +52,9 @@ class Segment:
 
     __slots__ = (
         "_bytes_since_index", "_first_timestamp", "_indexes_checked", "_max_timestamp",
-        "_preallocated", "base_offset", "created_ms", "directory", "index", "interval_bytes", "jitter_ms", "log",
-        "offset_of_max_timestamp", "size", "tail", "time_index", "trusted_from",
+        "_preallocated", "base_offset", "created_ms", "directory", "index", "interval_bytes",
+        "jitter_ms", "log", "offset_of_max_timestamp", "size", "tail", "time_index",
+        "trusted_from",
     )  # fmt: skip
 
     def __init__(
@@ -121,6 +122,9 @@ class Segment:
         """
         if self._preallocated:
             self._cut_file(self.size)
+        self._finish_indexes()
+
+    def _finish_indexes(self) -> None:
         if self.max_timestamp >= 0:
             self.time_index.append(self.max_timestamp, self.offset_of_max_timestamp)
         self.index.trim()
@@ -438,7 +442,7 @@ class Segment:
                 self._index_one(position, header)
         except CorruptBatchError:
             pass  # what lies behind the damage is reported to whoever reads it
-        self.become_inactive()
+        self._finish_indexes()
 
     def _reset_indexes(self) -> None:
         self.index.reset()
