@@ -1,0 +1,119 @@
+"""Replicas move while a client writes: nothing acknowledged is lost, no error is seen."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import confluent_kafka
+import pytest
+
+from tests.e2e.test_quickstart import topic
+from tests.support.clients import QUIET, consume_all
+from tests.support.kubectl import Kubectl, eventually
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+
+PARTITIONS = 4
+
+
+@contextmanager
+def load(bootstrap: str, name: str) -> Iterator[list[bytes]]:
+    """Write with acks=all and default retries until the end; the list grows with what was acked."""
+    acknowledged: list[bytes] = []
+    errors: list[object] = []
+    stop = threading.Event()
+
+    def note(error: object, message: confluent_kafka.Message) -> None:
+        if error is None:
+            acknowledged.append(message.value())
+        else:
+            errors.append(error)
+
+    def write() -> None:
+        producer = confluent_kafka.Producer(
+            {"bootstrap.servers": bootstrap, "acks": "all", "enable.idempotence": True, **QUIET}
+        )
+        for number in itertools.count():
+            if stop.is_set():
+                break
+            value = b"%08d" % number + b"." * 1000
+            producer.produce(name, value, partition=number % PARTITIONS, on_delivery=note)
+            producer.poll(0.002)
+        errors.extend(["not delivered"] * producer.flush(120))
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        yield acknowledged
+    finally:
+        stop.set()
+        writer.join()
+    assert errors == []
+
+
+def wait_for(kubectl: Kubectl, kind: str, name: str, reason: str) -> None:
+    def probe() -> bool:
+        condition = kubectl.condition(kind, name)
+        assert condition.get("reason") == reason, condition
+        return True
+
+    eventually(probe, f"{kind} {name} {reason}", 240, 1)
+
+
+def leaders(kubectl: Kubectl, bootstrap: str, name: str) -> dict[int, list[int]]:
+    """Replicas of each partition, as a client is told."""
+    client = confluent_kafka.admin.AdminClient({"bootstrap.servers": bootstrap, **QUIET})
+    partitions = client.list_topics(name, timeout=30).topics[name].partitions
+    return {one: list(found.replicas) for one, found in partitions.items()}
+
+
+def test_partitions_move_under_load_and_nothing_acknowledged_is_lost(
+    kubectl: Kubectl, healthy: None, bootstrap: str
+) -> None:
+    name = "moved-under-load"
+    # One replica is enough at first, whatever the cluster's default asks for.
+    config = {"min.insync.replicas": "1"}
+    kubectl.apply(topic(name, partitions=PARTITIONS, replicationFactor=1, config=config))
+    wait_for(kubectl, "topic", name, "Synced")
+    before = leaders(kubectl, bootstrap, name)
+    moves: list[dict[str, Any]] = [
+        {"topic": name, "partition": one, "replicas": [(replicas[0] + 1) % 3]}
+        for one, replicas in before.items()
+    ]
+    wanted = {
+        "apiVersion": "odradek.io/v1alpha1",
+        "kind": "Reassignment",
+        "metadata": {"name": name},
+        "spec": {
+            "clusterRef": {"name": "main"},
+            "mode": "Explicit",
+            "moves": moves,
+            "throttleBytesPerSec": 20_000_000,
+            "maxConcurrentPartitions": 2,
+        },
+    }
+    with load(bootstrap, name) as acknowledged:
+        eventually(lambda: len(acknowledged) > 500, "a first load", 120, 0.2)
+        kubectl.apply(wanted)
+        wait_for(kubectl, "reassignment", name, "Completed")
+        # And the topic itself asks for more replicas.
+        kubectl.apply(topic(name, partitions=PARTITIONS, replicationFactor=3, config=config))
+        wait_for(kubectl, "topic", name, "Synced")
+        reached = len(acknowledged)
+        eventually(lambda: len(acknowledged) > reached + 200, "load after the moves", 120, 0.2)
+    status = kubectl.get("reassignment", name)["status"]
+    assert status["partitions"] == {"total": PARTITIONS, "done": PARTITIONS, "failed": 0}
+    assert status["percent"] == 100
+    after = leaders(kubectl, bootstrap, name)
+    assert {one: replicas[0] for one, replicas in after.items()} == {
+        one["partition"]: one["replicas"][0] for one in moves
+    }
+    assert all(sorted(replicas) == [0, 1, 2] for replicas in after.values())
+    read = consume_all(bootstrap, name, PARTITIONS, len(acknowledged))
+    assert sorted(read) == sorted(acknowledged)
+    kubectl("delete", "reassignment", name, "--timeout=60s")
+    kubectl("delete", "topic", name, "--timeout=120s")
