@@ -5,8 +5,9 @@ from __future__ import annotations
 import socket
 import struct
 import time
+import urllib.request
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -29,6 +30,7 @@ from odradek.protocol.messages.produce import (
 )
 from tests.support.broker import Cluster, wait_until
 from tests.support.clients import consume_all, create_topic, kafka, produce_all
+from tests.support.ports import free_port
 
 # kafka-python reads its message definitions by a function that Python 3.11 deprecates.
 pytestmark = pytest.mark.filterwarnings("ignore:read_text is deprecated:DeprecationWarning")
@@ -37,6 +39,29 @@ START_MS = 1_700_000_000_000
 CODECS = ("none", "gzip", "snappy", "lz4")
 OLD_VERSIONS = {0: 0, 1: 0, 2: 1}
 """Version of Produce, and the magic of its time."""
+
+
+METRICS_PORT = free_port()
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A single broker that shows its metrics."""
+    settings = {"odradek.metrics.port": str(METRICS_PORT)}
+    with Cluster(tmp_path_factory.mktemp("cluster"), settings=settings) as running:
+        yield running
+
+
+def conversions(topic: str) -> list[float]:
+    """What the broker counted: message sets taken apart, answers converted."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{METRICS_PORT}/metrics", timeout=30) as answer:
+        text = answer.read().decode()
+    return [
+        float(line.rpartition(" ")[2])
+        for way in ("produce", "fetch")
+        for line in text.splitlines()
+        if line.startswith(f'odradek_topic_{way}_conversions_total{{topic="{topic}"}}')
+    ]
 
 
 def read(connection: socket.socket, count: int) -> bytes:
@@ -141,6 +166,7 @@ def test_every_consumer_reads_what_an_old_producer_sent(
         assert error == ErrorCode.NONE
         assert records_of(data, read_magic) == (written if read_magic else undated)
     assert consume_all(cluster.bootstrap, topic, 1, 10) == [one.value for one in written]
+    assert conversions(topic) == [2, 4]
 
 
 def test_old_consumers_begin_where_they_ask_to(cluster: Cluster) -> None:

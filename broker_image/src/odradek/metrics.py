@@ -37,13 +37,22 @@ BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.
 
 
 class _Traffic:
-    __slots__ = ("bytes_in", "bytes_out", "bytes_replicated", "messages_in")
+    __slots__ = (
+        "bytes_in",
+        "bytes_out",
+        "bytes_replicated",
+        "fetch_conversions",
+        "messages_in",
+        "produce_conversions",
+    )
 
     def __init__(self) -> None:
         self.bytes_in = 0
         self.messages_in = 0
         self.bytes_out = 0
         self.bytes_replicated = 0
+        self.produce_conversions = 0
+        self.fetch_conversions = 0
 
 
 class _Latency:
@@ -144,6 +153,14 @@ class BrokerMetrics(Collector):
         traffic.bytes_in += size
         traffic.messages_in += records
 
+    def produce_converted(self, topic: str) -> None:
+        """A partition's records came in a format before 0.11."""
+        self._of(topic).produce_conversions += 1
+
+    def fetch_converted(self, topic: str) -> None:
+        """A partition's records were asked for in a format older than theirs."""
+        self._of(topic).fetch_conversions += 1
+
     def bytes_out(self, topic: str, size: int) -> None:
         """Bytes that consumers fetched."""
         self._of(topic).bytes_out += size
@@ -185,6 +202,16 @@ class BrokerMetrics(Collector):
             ("odradek_topic_bytes_in", "Bytes appended by producers", "bytes_in"),
             ("odradek_topic_messages_in", "Records appended by producers", "messages_in"),
             ("odradek_topic_bytes_out", "Bytes fetched by consumers", "bytes_out"),
+            (
+                "odradek_topic_produce_conversions",
+                "Message sets of formats before 0.11 from producers",
+                "produce_conversions",
+            ),
+            (
+                "odradek_topic_fetch_conversions",
+                "Answers converted to an older message format",
+                "fetch_conversions",
+            ),
             (
                 "odradek_topic_replication_bytes_out",
                 "Bytes fetched by followers",

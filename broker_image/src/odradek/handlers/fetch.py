@@ -129,6 +129,7 @@ async def _for_old_client(
         _refuse(result, refusal.code)
         return b""
     reads.release([result])
+    broker.metrics.fetch_converted(result.key.topic)
     return converted
 
 

@@ -101,6 +101,7 @@ async def _as_batch(broker: Broker, key: TopicPartition, records: Buffer, versio
     partition = broker.replicas.partitions.get(key)
     if partition is None:
         return records  # the append says why
+    broker.metrics.produce_converted(key.topic)
     # It takes microseconds a record, and a small wrapper may hold very many.
     return await asyncio.to_thread(
         conversion.to_batch, records, partition.log.config, wall_clock_ms()
