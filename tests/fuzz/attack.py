@@ -20,12 +20,13 @@ from odradek.handlers.dispatch import SERVED
 from odradek.protocol import codec, headers
 from odradek.protocol.api import ApiKey
 from odradek.protocol.primitives import LENGTH32
-from tests.fuzz import corpus, mutate
+from tests.fuzz import corpus, forge, mutate
 
 CONNECTIONS = 48
+FORGED_SHARE = 0.1
 # A sound frame may ask to be kept waiting: a Fetch for data, a JoinGroup for members.
 PATIENCE_SECONDS = 0.3
-CLOSING_SECONDS = 20
+CLOSING_SECONDS = 60
 
 
 @dataclass(slots=True)
@@ -161,10 +162,11 @@ def _count(shots: list[Shot], answers: list[bytes], ended: bool, tally: Tally) -
 
 
 def salvo(frames: Sequence[bytes], count: int, random: Random) -> list[bytes]:
-    """`count` damaged frames that a broker is not meant to obey to its ruin."""
+    """`count` bad frames that a broker is not meant to obey to its ruin."""
     found: list[bytes] = []
     while len(found) < count:
-        frame = mutate.damaged(random.choice(frames), random)
+        is_forged = random.random() < FORGED_SHARE
+        frame = forge.frame(random) if is_forged else mutate.damaged(random.choice(frames), random)
         if not corpus.breaks_the_cluster(frame):
             found.append(frame)
     return found

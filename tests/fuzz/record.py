@@ -23,7 +23,7 @@ from confluent_kafka.admin import ConfigResource, NewPartitions
 from odradek.protocol import headers
 from odradek.protocol.primitives import LENGTH32
 from tests.fuzz import corpus
-from tests.support import clients
+from tests.support import clients, kafka_peer
 from tests.support.broker import Cluster
 from tests.support.zookeeper import free_port
 
@@ -138,6 +138,15 @@ def _kcat(bootstrap: str) -> None:
         subprocess.run(command, check=True, capture_output=True, timeout=60)
 
 
+def _java(bootstrap: str) -> None:
+    for version in ("2.8.2", "3.9.1", "4.1.0"):
+        classpath = kafka_peer.classpath(kafka_peer.clients(version))
+        program = kafka_peer.POMS / "JavaClient.java"
+        where = (bootstrap, "1", f"java-{version.replace('.', '-')}")
+        command = [*kafka_peer.JAVA, "-cp", classpath, str(program), *where]
+        subprocess.run(command, check=True, capture_output=True, timeout=300)
+
+
 def main() -> None:
     """Run the clients and write the file anew."""
     port = free_port()
@@ -156,6 +165,7 @@ def main() -> None:
             _kafka_python(bootstrap)
             asyncio.run(_aiokafka(bootstrap))
             _kcat(bootstrap)
+            _java(bootstrap)
     lines = [
         f"{client} {key} {version} {frame.hex()}\n"
         for (client, key, version), frame in sorted(proxy.kept.items())

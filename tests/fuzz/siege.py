@@ -17,7 +17,11 @@ from tests.support.memory_use import resident_bytes
 FRAMES_A_ROUND = 10_000
 GOOD_TOPIC = "untouched"
 GROWTH_LIMIT_BYTES = 64 * 1024 * 1024
-COMPLAINT = re.compile(r"Traceback|^\S+ \S+ (ERROR|CRITICAL) ", re.MULTILINE)
+# A forged batch that was taken is rightly called damaged by whoever has to look inside.
+COMPLAINT = re.compile(
+    rf"Traceback|^\S+ \S+ (ERROR|CRITICAL) (?!odradek.log.reading: {corpus.TOPIC}-0: )",
+    re.MULTILINE,
+)
 
 
 class Siege:

@@ -12,11 +12,13 @@ from collections.abc import Iterator
 
 import pytest
 
+from odradek.log.records import DEFAULT_LIMIT
 from odradek.protocol import headers
 from odradek.protocol.api import ApiKey
-from tests.fuzz import attack, corpus
+from tests.fuzz import attack, corpus, forge
 from tests.fuzz.siege import Siege
 
+MEBIBYTE = 1024 * 1024
 FRAMES = 200_000
 SEED = 7
 
@@ -42,7 +44,7 @@ def test_slow_senders_of_announced_giants_cost_what_they_sent(siege: Siege) -> N
         return await asyncio.gather(
             *(
                 attack.drip(siege.address, frame * 10, announced, seconds=2)
-                for announced in [100 * 1024 * 1024] * 100 + [len(frame) * 20] * 100
+                for announced in [100 * MEBIBYTE] * 100 + [len(frame) * 20] * 100
             )
         )
 
@@ -71,5 +73,19 @@ def test_small_elements_in_huge_numbers_are_refused_before_they_become_objects(
     peak_before = siege.peak_bytes()
     assert siege.fire(shot) == b""
     # The frame itself has to be held, and its buffer doubles while it arrives.
-    assert siege.peak_bytes() - peak_before < 400 * 1024 * 1024
+    assert siege.peak_bytes() - peak_before < 400 * MEBIBYTE
+    siege.check()
+
+
+@pytest.mark.parametrize(("version", "codec"), [(7, 4), (1, 1), (2, 3)])
+def test_small_batches_of_a_large_nothing_cost_no_more_than_the_bound_of_a_batch(
+    siege: Siege, version: int, codec: int
+) -> None:
+    """New batches are not unpacked; old ones have to be, and then memory is bounded."""
+    allowed = 24 * MEBIBYTE if version >= 3 else 2 * DEFAULT_LIMIT + 64 * MEBIBYTE
+    peak_before = siege.peak_bytes()
+    shot = attack.Shot(forge.bomb(codec, version), sound=True)
+    assert len(shot.frame) < MEBIBYTE
+    assert siege.fire(shot)
+    assert siege.peak_bytes() - peak_before < allowed
     siege.check()
