@@ -149,6 +149,7 @@ MAY += [
 MAY += [
     (OPERATOR, RESTRICTED, "create", "leases.coordination.k8s.io"),
     (OPERATOR, RESTRICTED, "update", "leases.coordination.k8s.io/odradek-operator"),
+    (OPERATOR, "other", "update", "leases.coordination.k8s.io/odradek-operator"),
     (OPERATOR, "other", "list", "nodes"),
     (OPERATOR, "other", "delete", "pods"),
     (JOB, RESTRICTED, "create", "pods"),
@@ -174,7 +175,7 @@ MAY_NOT += [
     (OPERATOR, "other", "create", "roles.rbac.authorization.k8s.io"),
     (OPERATOR, "other", "patch", "nodes"),
     (OPERATOR, "other", "delete", "namespaces"),
-    (OPERATOR, "other", "get", "leases.coordination.k8s.io/odradek-operator"),
+    (OPERATOR, "other", "get", "leases.coordination.k8s.io/somebody-else"),
     (OPERATOR, RESTRICTED, "update", "leases.coordination.k8s.io/somebody-else"),
     (JOB, "other", "create", "pods"),
     (JOB, RESTRICTED, "get", "secrets"),
