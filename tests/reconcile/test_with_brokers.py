@@ -1,6 +1,7 @@
 """The operator with real brokers: groups in both stores, and data that really moves."""
 
 import signal
+import time
 from collections.abc import Iterator
 from random import Random
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from odradek.zk import consumers, znodes
+from odradek_operator import reassignment as reassignment_module
 from odradek_operator import throttle, zookeeper
 from tests.reconcile import kills
 from tests.reconcile.conftest import Operator, Place
@@ -165,6 +167,66 @@ def test_group_in_both_stores_tells_its_lag_and_is_reset_once(running: Running) 
     assert running.client.exists(consumers.group_path("g")) is None
 
 
+def settle(running: Running, api: ApiServer, namespace: str) -> kills.FusedKube:
+    """Make a namespace for operators that live in this process, with the same brokers."""
+    kube = kills.client(api.kubeconfig)
+    meta = {"name": namespace, "namespace": ""}
+    kube.create({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
+    (cluster,) = running.kubectl.get("kafkacluster")["items"]
+    kube.create(
+        {
+            "apiVersion": kills.API,
+            "kind": "KafkaCluster",
+            "metadata": {"name": "main", "namespace": namespace},
+            "spec": cluster["spec"],
+        }
+    )
+    return kube
+
+
+def test_destination_that_dies_is_given_up_and_everything_goes_back(
+    running: Running, api: ApiServer
+) -> None:
+    bootstrap, name = running.cluster.bootstrap, "dead-destination"
+    kube = settle(running, api, name)
+    made = NewTopic("dying", 2, replica_assignment=[[1, 2]] * 2)
+    admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
+    admin.create_topics([made], operation_timeout=30)["dying"].result(60)
+    produce_all(bootstrap, "dying", [b"x"] * 100, partitions=2)
+    moves = [move("dying", one, 3, 2) for one in range(2)]
+    wanted = reassignment("r", "Explicit", moves=moves, throttleBytesPerSec=5000)
+    wanted["metadata"]["namespace"] = name
+    kube.create(wanted)
+    session = zookeeper.ZooKeeper(running.cluster.zookeeper.connect, lambda: None)
+    lives = kills.Lives(kube, session, name)
+
+    def react() -> bool:
+        time.sleep(0.3)
+        status = (kube.get(kills.API, "Reassignment", name, "r") or {}).get("status", {})
+        conditions = {one["type"]: one["status"] for one in status.get("conditions", ())}
+        if conditions.get("DestinationMissing") == "True":
+            lives.ahead = reassignment_module.DEAD_AFTER
+        return bool(status.get("phase") in reassignment_module.FINISHED)
+
+    dead = running.cluster.brokers[3]
+    # It is registered when the move begins, and its session runs out while it copies nothing.
+    dead.signal(signal.SIGSTOP)
+    try:
+        session.require()
+        assert lives.live(Fuse(), react)
+    finally:
+        dead.signal(signal.SIGCONT)
+        session.close()
+    found = kube.get(kills.API, "Reassignment", name, "r") or {}
+    assert kills.summary(found) == ("RolledBack", "RolledBack")
+    left = running.read("dying")
+    assert (set(left.partitions.values()), left.adding, left.removing) == ({(1, 2)}, {}, {})
+    assert running.client.exists(znodes.REASSIGN_PARTITIONS_PATH) is None
+    assert throttle.FOLLOWERS not in config(running, "topics", "dying")
+    assert config(running, "brokers", "3") == {}
+    running.cluster.wait_for_members()
+
+
 @pytest.mark.timeout(7200 if EVERY else 300)
 def test_reset_of_an_operator_killed_at_any_call_shifts_once(
     running: Running, api: ApiServer
@@ -172,15 +234,7 @@ def test_reset_of_an_operator_killed_at_any_call_shifts_once(
     bootstrap, name = running.cluster.bootstrap, "kills-reset"
     create_topic(bootstrap, "shifted", partitions=1, replicas=1)
     produce_all(bootstrap, "shifted", [b"x"] * 30)
-    kube = kills.client(api.kubeconfig)
-    kube.create(
-        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "namespace": ""}}
-    )
-    (cluster,) = running.kubectl.get("kafkacluster")["items"]
-    there = {"name": "main", "namespace": name}
-    kube.create(
-        {**group("main"), "kind": "KafkaCluster", "metadata": there} | {"spec": cluster["spec"]}
-    )
+    kube = settle(running, api, name)
     session = zookeeper.ZooKeeper(running.cluster.zookeeper.connect, lambda: None)
     lives = kills.Lives(kube, session, name)
 

@@ -18,7 +18,8 @@ from odradek.protocol.schema import Request
 
 ResponseT = TypeVar("ResponseT")
 
-TIMEOUT_SECONDS: Final = 10.0
+# A broker that is frozen must not hold up the other resources of its cluster for long.
+TIMEOUT_SECONDS: Final = 4.0
 _LENGTH: Final = struct.Struct(">i")
 _LARGEST_ANSWER: Final = 64 * 1024 * 1024
 
