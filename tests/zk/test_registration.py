@@ -21,6 +21,16 @@ async def test_persistent_paths_exist_and_may_be_made_twice(sessions):
     assert sorted(found) == sorted(znodes.PERSISTENT_PATHS)
 
 
+async def test_the_block_of_producer_ids_has_no_data_before_the_first(server, chroot, sessions):
+    await registration.create_persistent_paths(await sessions())
+
+    def stored():
+        with server.client(chroot) as client:
+            return client.get(znodes.PRODUCER_ID_BLOCK_PATH)[0]
+
+    assert await asyncio.to_thread(stored) is None, "Kafka does not start where it is empty data"
+
+
 async def test_all_brokers_agree_on_one_cluster_id(sessions):
     one, two = await sessions(), await sessions()
     ids = await asyncio.gather(*map(registration.ensure_cluster_id, (one, two)))

@@ -41,9 +41,15 @@ class ForeignClusterError(Exception):
 
 
 async def create_persistent_paths(session: Session) -> None:
-    """Create the znodes that every cluster has, where they are missing."""
+    """Create the znodes that every cluster has, where they are missing.
+
+    Without data, not with empty data: Kafka cannot tell an empty block of producer ids from a
+    damaged one, and would not start in this cluster.
+    """
     for path in znodes.PERSISTENT_PATHS:
-        await session.ensure(path)
+        while await session.exists(path) is None:
+            with contextlib.suppress(NodeExistsError, ConnectionLoss, SessionExpiredError):
+                await session.create(path, None, make_parents=True)
 
 
 async def ensure_cluster_id(session: Session, expected: str | None = None) -> str:

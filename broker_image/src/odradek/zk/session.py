@@ -251,7 +251,7 @@ class Session:
     async def create(
         self,
         path: str,
-        data: bytes = b"",
+        data: bytes | None = b"",
         *,
         ephemeral: bool = False,
         sequence: bool = False,
