@@ -41,9 +41,30 @@ TOPICS = {
     }.items()
     if (magic, kind) != (0, "stamped")  # magic 0 has no times
 }
-SETTINGS = {"log.cleaner.backoff.ms": "200", "auto.leader.rebalance.enable": "false"}
+SETTINGS = {
+    "log.message.format.version": "0.10.2",
+    "log.cleaner.backoff.ms": "200",
+    "offsets.topic.num.partitions": "1",
+    "offsets.topic.replication.factor": "1",
+}
+GROUP = "readers"
 
 Seen = dict[str, list[tuple[object, ...]]]
+
+
+def commit(address: str, offset: int) -> None:
+    """Note a position of the group in every topic, in a log of the broker's own format."""
+    consumer = Consumer({"bootstrap.servers": address, "group.id": GROUP, **QUIET})
+    places = [TopicPartition(topic, 0, offset) for topic in TOPICS]
+    wait_until(lambda: _is_committed(consumer, places), f"{offset} is committed")
+    consumer.close()
+
+
+def _is_committed(consumer: Consumer, places: list[TopicPartition]) -> bool:
+    try:
+        return all(one.error is None for one in consumer.commit(offsets=places, asynchronous=False))
+    except confluent_kafka.KafkaException:
+        return False  # the coordinator is not there yet
 
 
 def fill(address: str, numbers: itertools.count[int]) -> None:
@@ -77,12 +98,12 @@ def fill(address: str, numbers: itertools.count[int]) -> None:
     assert failures == []
 
 
-def seen_by_clients(address: str) -> tuple[Seen, dict[str, list[int]]]:
-    """Every record of every topic, and where readers from some moments begin."""
+def seen_by_clients(address: str) -> tuple[Seen, dict[str, list[int]], list[int]]:
+    """Every record of every topic, where readers from some moments begin, where the group is."""
     consumer = Consumer(
         {
             "bootstrap.servers": address,
-            "group.id": "none",
+            "group.id": GROUP,
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "fetch.wait.max.ms": 10,
@@ -113,8 +134,10 @@ def seen_by_clients(address: str) -> tuple[Seen, dict[str, list[int]]]:
                 [TopicPartition(topic, 0, moment + late)] for moment in moments for late in (0, 1)
             ]
             by_time[topic] = [consumer.offsets_for_times(one, 30)[0].offset for one in asked]
+    places = [TopicPartition(topic, 0) for topic in TOPICS]
+    positions = [one.offset for one in consumer.committed(places, 30)]
     consumer.close()
-    return found, by_time
+    return found, by_time, positions
 
 
 def is_compacted(broker: Broker, topic: str) -> bool:
@@ -124,9 +147,12 @@ def is_compacted(broker: Broker, topic: str) -> bool:
     return known.get((topic, 0), 0) == newest > 0
 
 
-def work(broker: Broker, numbers: itertools.count[int]) -> tuple[Seen, dict[str, list[int]]]:
-    """Write and compact; what clients see then."""
+def work(
+    broker: Broker, numbers: itertools.count[int], position: int
+) -> tuple[Seen, dict[str, list[int]], list[int]]:
+    """Write, commit and compact; what clients see then."""
     fill(broker.address, numbers)
+    commit(broker.address, position)
     for topic in TOPICS:
         if topic.endswith("compacted"):
             wait_until(lambda topic=topic: is_compacted(broker, topic), f"{topic} is compacted")
@@ -164,7 +190,7 @@ def magic_on_disk(broker: Broker, topic: str) -> set[int]:
     }
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(400)
 def test_each_serves_the_old_formats_that_the_other_wrote(tmp_path: Path, tools: Tools) -> None:
     numbers = itertools.count()
     with zookeeper.Server(tmp_path) as server:
@@ -175,12 +201,15 @@ def test_each_serves_the_old_formats_that_the_other_wrote(tmp_path: Path, tools:
             apache.start()
             for topic, config in TOPICS.items():
                 create_topic(apache.address, topic, config=config)
-            seen = work(apache, numbers)
+            seen = work(apache, numbers, 7)
+            assert seen[2] == [7] * len(TOPICS)
             assert [len(seen[0][topic]) for topic in TOPICS if topic.endswith("kept")] == [160] * 2
             apache.terminate()
             ours.start()
             assert seen_by_clients(ours.address) == seen
-            seen = work(ours, numbers)
+            seen = work(ours, numbers, 8)
+            assert seen[2] == [8] * len(TOPICS)
+            assert magic_on_disk(ours, "__consumer_offsets") == {1}
             assert [len(seen[0][topic]) for topic in TOPICS if topic.endswith("kept")] == [320] * 2
             for topic in TOPICS:
                 assert magic_on_disk(ours, topic) == {int(topic.split("-")[1])}
