@@ -20,6 +20,7 @@ from odradek.log.batch import Header, Origin
 from odradek.log.epochs import EpochCache
 from odradek.log.log import AppendInfo, UnexpectedOffsetError
 from odradek.log.producers import ProducerStates
+from odradek.log.reading import LogSlice
 
 NEVER_MS = 1 << 60
 WORK_S = (0.0, 0.02)
@@ -81,13 +82,6 @@ class Region:
 
     def close(self) -> None:
         """Nothing is held."""
-
-
-@dataclass(slots=True)
-class _Slice:
-    region: Region | None
-    # Nothing here is damaged.
-    unverified: tuple[()] = ()
 
 
 @dataclass(slots=True)
@@ -191,7 +185,7 @@ class SimulatedLog:
 
     def read(
         self, offset: int, max_bytes: int, upto: int | None = None, *, min_one: bool = True
-    ) -> _Slice:
+    ) -> LogSlice:
         """Whole batches from `offset` on, below `upto`."""
         end = self.log_end_offset if upto is None else upto
         first = max(bisect_right(self.batches, offset, key=lambda one: one.base_offset) - 1, 0)
@@ -200,7 +194,8 @@ class SimulatedLog:
             if one.end > end:
                 break
             found.append(one)
-        return _Slice(Region(pack(found)) if found else None)
+        region: Any = Region(pack(found)) if found else None
+        return LogSlice(offset, region, more=False)
 
     plan = read
 
