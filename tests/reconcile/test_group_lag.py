@@ -58,6 +58,7 @@ def test_seconds_behind_are_those_since_the_log_passed_the_commit() -> None:
     # The end passed 5 halfway between the first two samples.
     assert group_lag.seconds_behind(window((3, 4), (4, 6), (5, 6)), P) == 15
     assert group_lag.seconds_behind(window((1, 9), (1, 9)), P) == 10
+    assert group_lag.seconds_behind(window((1, 9)), P) is None
     assert group_lag.seconds_behind(window((1, 9)), Q) is None
 
 

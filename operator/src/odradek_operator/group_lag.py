@@ -62,7 +62,7 @@ def seconds_behind(window: Sequence[Sample], partition: TopicPartition) -> int |
 
     The moment at which the log's end passed the commit lies between two samples and is taken to lie
     where a steady writer would have put it. Longer ago than the window it is only known to be at
-    least as long.
+    least as long; None where one sample is all there is.
     """
     last = window[-1]
     lag = last.lag(partition)
@@ -78,7 +78,7 @@ def seconds_behind(window: Sequence[Sample], partition: TopicPartition) -> int |
             continue
         if end > position:
             if before is None:
-                return int(last.at - sample.at)
+                return int(last.at - sample.at) or None
             earlier = before.ends[partition]
             passed = before.at + (sample.at - before.at) * (position - earlier) / (end - earlier)
             return int(last.at - passed)

@@ -143,7 +143,7 @@ class _Pass:
             return WAIT_SECONDS if waits else STEADY_SECONDS
         if not plan.targets:
             self.flags = replace(self.flags, planned=True)
-            nothing = {"partitions": {"total": 0, "done": 0, "failed": 0}}
+            nothing = {"partitions": {"total": 0, "done": 0, "failed": 0}, "percent": 100}
             return self._end("Completed", "everything is where it shall be", **nothing)
         if self.wanted.mode != "PreferredLeader":
             plan = replace(plan, sizes=reassignment_requests.sizes(self.around.endpoints, plan))
