@@ -19,6 +19,7 @@ from odradek.log.log import Log
 from odradek.log.records import BatchOptions, Record
 from tests.support.logs import START_MS, Partition, how_many, read_all
 
+pytestmark = pytest.mark.usefixtures("without_fsync")
 CONFIG = TopicConfig(
     cleanup_policy=("compact",),
     segment_bytes=600,

@@ -17,6 +17,7 @@ from odradek.log.log import Log
 from odradek.protocol.errors import ErrorCode, KafkaError
 from tests.support.logs import START_MS, Partition, batch, how_many, whole_records
 
+pytestmark = pytest.mark.usefixtures("without_fsync")
 CONFIG = TopicConfig(segment_bytes=900, index_interval_bytes=200, segment_index_bytes=800)
 FLIPS = how_many(120, full=4000)
 

@@ -14,6 +14,7 @@ from odradek.log.log import Log
 from odradek.protocol.errors import ErrorCode, KafkaError
 from tests.support.logs import START_MS, Partition, batch, how_many, read_all, whole_records
 
+pytestmark = pytest.mark.usefixtures("without_fsync")
 CONFIG = TopicConfig(segment_bytes=1500, index_interval_bytes=200, segment_index_bytes=800)
 SIDE_FILES = (".index", ".timeindex", ".snapshot")
 

@@ -5,6 +5,7 @@ across disk calls. Readers are kept right by order: what they may see is lowered
 under the state lock, and only then do files change.
 """
 
+import contextlib
 import threading
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
@@ -130,7 +131,16 @@ class SegmentedLog(ReadableLog):
             segment.truncate_files(end, self._surroundings.now_ms())
             self.epochs.truncate_from_end(end)
             self._reload_producers()
+            self._keep_end(segment, end)
             return True
+
+    def _keep_end(self, last: Segment, end: int) -> None:
+        """See to it that the files tell the log end, also where compaction took what was before it:
+        else a restart would give offsets anew that had other records.
+        """
+        with contextlib.suppress(CorruptBatchError):
+            if last.next_offset() < end:
+                self.roll()
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Drop everything; the next batch gets `offset`."""
