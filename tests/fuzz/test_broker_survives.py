@@ -34,7 +34,7 @@ def test_damaged_frames_neither_stop_the_broker_nor_stay_in_its_memory(siege: Si
     tally = siege.endure(FRAMES, SEED)
     assert tally.dispatched >= FRAMES
     # Both kinds are there in numbers: what is refused at decoding and what reaches the handlers.
-    assert min(tally.answered, tally.refused) > FRAMES // 5
+    assert min(tally.answered, tally.refused) > FRAMES // 10
 
 
 def test_slow_senders_of_announced_giants_cost_what_they_sent(siege: Siege) -> None:
