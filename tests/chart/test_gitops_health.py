@@ -1,6 +1,8 @@
-"""Argo CD's Lua judges every status that the operator writes as a reader of it would."""
+"""Argo CD's Lua and Flux' kstatus judge every status of the operator as a reader of it would."""
 
+import json
 import re
+import subprocess
 from datetime import UTC, datetime
 from typing import Any
 
@@ -8,8 +10,11 @@ import lupa
 import pytest
 import yaml
 
-from odradek_operator import status
+from odradek_operator import reassignment_status, status
+from odradek_operator.reassignment import FINISHED
+from odradek_operator.reassignment_status import Flags
 from tests.cluster.settings import REPO
+from tests.support.apiserver import require_programs
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 
@@ -37,7 +42,9 @@ def resource(
     spec: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     return {
-        "metadata": {"generation": 3},
+        "apiVersion": "odradek.io/v1alpha1",
+        "kind": "Topic",
+        "metadata": {"name": "r", "namespace": "n", "generation": 3},
         "spec": spec or {},
         "status": {
             "observedGeneration": observed,
@@ -99,3 +106,55 @@ def test_the_entry_covers_all_kinds_of_the_group() -> None:
     config = yaml.safe_load((REPO / "examples/argocd/argocd-cm.yaml").read_text())
     customizations = yaml.safe_load(config["data"]["resource.customizations"])
     assert list(customizations) == ["odradek.io/*"]
+
+
+def kstatus(*resources: dict[str, Any]) -> list[str]:
+    """What kstatus itself, a Go program, makes of these."""
+    binary = require_programs("kstatus") / "kstatus"
+    found = subprocess.run(
+        [binary], input=json.dumps(resources), capture_output=True, text=True, check=True
+    )
+    return [one["status"] for one in json.loads(found.stdout)]
+
+
+# What a person would say, Argo CD's word, kstatus' word.
+SAME = {"Healthy": "Current", "Progressing": "InProgress", "Degraded": "Failed"}
+
+
+def judged_by_both(health: Any, resources: list[dict[str, Any]], truth: list[str]) -> None:
+    assert [health(one)[0] for one in resources] == truth
+    assert kstatus(*resources) == [SAME[one] for one in truth]
+
+
+def test_both_judges_agree_with_the_truth(health: Any) -> None:
+    shown = [
+        resource(status.ready("Synced")),
+        resource(status.progressing("WaitingForBrokers", "1 of 3")),
+        resource(status.stalled("InvalidConfig", "retention.ms")),
+        resource(status.ready("Synced"), observed=2),
+        {**resource(()), "status": {"observedGeneration": -1}},
+    ]
+    truth = ["Healthy", "Progressing", "Degraded", "Progressing", "Progressing"]
+    judged_by_both(health, shown, truth)
+    going = resource(status.ready("Synced"))
+    going["metadata"]["deletionTimestamp"] = "2026-11-21T12:00:00Z"
+    assert kstatus(going) == ["Terminating"]
+
+
+def test_both_judges_follow_a_reassignment_through_its_phases(health: Any) -> None:
+    truth = {
+        "Pending": "Progressing",
+        "Planned": "Progressing",
+        "Running": "Progressing",
+        "Completed": "Healthy",
+        "Cancelled": "Healthy",
+        "RolledBack": "Degraded",
+        "Failed": "Degraded",
+    }
+    assert set(FINISHED) < set(truth)
+    troubled = Flags(blocked="somebody else", missing="broker 3", rolling_back="Cancelled")
+    for flags in (Flags(planned=True, approved=True), troubled):
+        shown = [
+            resource(reassignment_status.conditions(phase, phase, "why", flags)) for phase in truth
+        ]
+        judged_by_both(health, shown, list(truth.values()))

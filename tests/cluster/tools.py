@@ -53,12 +53,14 @@ BUILTIN_TOOLS = (
     Tool("etcd"),
     Tool("coredns", "github.com/coredns/coredns@v1.12.4"),
     Tool("kubebox", ldflags=f"-s -w {_kubernetes_version()}"),
+    Tool("kstatus"),
 )
 # kind brings the rest of the cluster; kubebox is needed as kubectl.
 KIND_TOOLS = (
     Tool("kind", "sigs.k8s.io/kind@v0.30.0"),
     Tool("helm", "helm.sh/helm/v3/cmd/helm@v3.19.0"),
     Tool("kubebox", ldflags=f"-s -w {_kubernetes_version()}"),
+    Tool("kstatus"),
 )
 
 

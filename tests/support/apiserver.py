@@ -30,10 +30,10 @@ START_SECONDS = 60
 _TOKEN = "apiserver-of-a-test"
 
 
-def require_programs() -> Path:
-    """The directory with etcd, kubebox and kubectl; skips, or fails under CI, without them."""
+def require_programs(*names: str) -> Path:
+    """The directory with these programs; skips, or fails under CI, without them."""
     binaries = settings.paths().bin
-    missing = [name for name in ("etcd", "kubebox", "kubectl") if not (binaries / name).exists()]
+    missing = [name for name in names if not (binaries / name).exists()]
     if missing:
         text = f"{', '.join(missing)} not in {binaries}: run `make up` once"
         if os.environ.get("CI") == "true":
@@ -46,7 +46,7 @@ class ApiServer:
     """One API server with its etcd below `directory`; a context manager."""
 
     def __init__(self, directory: Path) -> None:
-        self._binaries = require_programs()
+        self._binaries = require_programs("etcd", "kubebox", "kubectl")
         self._directory = directory
         self._pki = directory / "pki"
         self._etcd_port = free_port()
