@@ -5,9 +5,15 @@ import itertools
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
 
-from odradek.controller import election, events, office, states
+from odradek.controller import election, events, office, placement, reassignment, states
 from odradek.controller.context import Context, Replica, Settings
 from odradek.controller.election import Available, Cause, Choice
 from odradek.controller.events import Leadership
@@ -182,9 +188,10 @@ def test_clean_choices_never_leave_or_empty_the_isr(replicas, living, isr, cause
 
 
 class Histories(RuleBasedStateMachine):
-    """Brokers come and go, leaders change their in-sync sets unseen, topics come, grow and go.
+    """Brokers come and go, leaders change in-sync sets unseen, topics come, grow, move and go.
 
-    `znodes` is ZooKeeper: (state, version) by partition. Writes on an old version conflict.
+    `znodes` is ZooKeeper: (state, version) by partition; `topics` are its topics. Writes on an old
+    version conflict.
     """
 
     def __init__(self):
@@ -193,12 +200,16 @@ class Histories(RuleBasedStateMachine):
         self.live = {1: 1, 2: 2, 3: 3}
         self.epochs = itertools.count(10)
         self.names = itertools.count()
-        self.assignments = {}
+        self.topics = {}
         self.stops = set()
-        self.roles = {}  # (broker, partition) -> leader epoch it was told
+        self.roles = {}  # (broker, partition) -> leader epoch and replicas it was told
         self.metadata = {}  # (broker, partition) -> leader, leader epoch, offline replicas
         self.context = Context(1, 1, Settings())
         self.give(events.ContextLoaded(self.registered(), {}, {}))
+
+    @initialize(replicas=st.permutations(BROKERS), factor=st.integers(1, 3))
+    def first_topic_comes(self, replicas, factor):
+        self.create([tuple(replicas[:factor])])
 
     def registered(self):
         return brokers([f"{number}@{epoch}" for number, epoch in self.live.items()])
@@ -211,10 +222,11 @@ class Histories(RuleBasedStateMachine):
                 if isinstance(action, events.WriteStates):
                     queue.append(self.write(action))
                 elif isinstance(action, events.StopReplicas) and action.delete:
-                    self.stops |= {(action.to, one) for one in action.partitions}
+                    self.stop(action)
                 elif isinstance(action, events.LeaderAndIsr):
                     for role in action.roles:
-                        self.roles[action.to, role.partition] = role.leadership.state.leader_epoch
+                        epoch = role.leadership.state.leader_epoch
+                        self.roles[action.to, role.partition] = (epoch, role.replicas)
                 elif isinstance(action, events.UpdateMetadata):
                     for to, one in itertools.product(action.to, action.partitions):
                         told = one.leadership.state
@@ -226,8 +238,30 @@ class Histories(RuleBasedStateMachine):
                 elif isinstance(action, events.RemoveTopic):
                     for one in [one for one in self.znodes if one.topic == action.topic]:
                         del self.znodes[one]
-                    del self.assignments[action.topic]
+                    del self.topics[action.topic]
                     queue.append(events.TopicRemoved(action.topic))
+                elif isinstance(action, events.WritePlacements):
+                    for one, found in action.placements.items():
+                        changed = placement.placed(self.topics[one.topic], {one.partition: found})
+                        self.topics[one.topic] = changed
+                    queue.append(events.PlacementsWritten(action.placements))
+
+    def stop(self, action):
+        for one in action.partitions:
+            self.stops.add((action.to, one))
+            if one.topic not in self.context.deletions:
+                state = self.znodes[one].state
+                assert action.to not in (*state.isr, state.leader), "records would be lost"
+
+    def placement(self, one):
+        return placement.of(self.topics[one.topic], one.partition)
+
+    def holders(self, one):
+        return tuple(
+            broker
+            for broker in self.placement(one).replicas
+            if not self.context.is_going(Replica(one, broker))
+        )
 
     def write(self, action):
         written, conflicts = {}, {}
@@ -268,25 +302,87 @@ class Histories(RuleBasedStateMachine):
         factor=st.integers(1, 3),
     )
     def topic_comes(self, replicas, factor):
-        name = f"t{next(self.names)}"
-        found = {number: tuple(one[:factor]) for number, one in enumerate(replicas)}
-        self.assignments[name] = found
-        self.give(events.TopicsChanged({name: TopicAssignment(found)}))
+        self.create([tuple(one[:factor]) for one in replicas])
 
-    @precondition(lambda self: self.assignments)
+    def create(self, replicas):
+        name = f"t{next(self.names)}"
+        found = dict(enumerate(replicas))
+        self.topics[name] = TopicAssignment(found)
+        self.give(events.TopicsChanged({name: self.topics[name]}))
+
+    @precondition(lambda self: self.topics)
     @rule(data=st.data())
     def topic_grows(self, data):
-        name = data.draw(st.sampled_from(sorted(self.assignments)))
-        found = self.assignments[name]
-        found = {**found, len(found): found[0]}
+        name = data.draw(st.sampled_from(sorted(self.topics)))
+        found = self.topics[name]
+        added = placement.Placement(placement.of(found, 0).target)
+        grown = placement.placed(found, {len(found.partitions): added})
         if name not in self.context.deletions:
-            self.assignments[name] = found
-        self.give(events.PartitionsChanged(name, TopicAssignment(found)))
+            self.topics[name] = grown
+        self.give(events.PartitionsChanged(name, grown))
 
-    @precondition(lambda self: self.assignments)
+    @precondition(lambda self: self.znodes)
+    @rule(data=st.data(), back=st.booleans(), by_znode=st.booleans())
+    def partition_is_to_move(self, data, back, by_znode):
+        self.ask_for_move(data, data.draw(st.sampled_from(sorted(self.znodes))), back, by_znode)
+
+    def ask_for_move(self, data, one, back, by_znode):
+        ids = data.draw(st.permutations(BROKERS))[: data.draw(st.integers(1, 3))]
+        target = None if back and not by_znode else tuple(ids)
+        event = events.ReassignmentRequested({one: target}, by_znode)
+        refused = reassignment.refusals(self.context, event)
+        before = self.placement(one)
+        if by_znode or not refused:
+            self.give(event)
+        if refused:
+            assert self.placement(one) == before
+        elif target is not None:
+            assert self.placement(one).target == target
+
+    @rule()
+    def followers_catch_up(self):
+        for one, found in list(self.znodes.items()):
+            if one.topic in self.context.deletions or found.state.leader not in self.live:
+                continue
+            if set(self.roles[found.state.leader, one][1]) & set(self.live) - set(found.state.isr):
+                self.write_isr(one, found, BROKERS)
+
+    @rule()
+    def brokers_answer_stops(self):
+        stops, self.stops = self.stops, set()
+        for broker, one in sorted(stops):
+            self.give(events.ReplicasStopped(broker, frozenset({one})))
+
+    @precondition(lambda self: self.context.moving())
+    @rule()
+    def move_changes_controllers(self):
+        self.controller_changes()
+
+    @precondition(lambda self: self.context.moving())
+    @rule(data=st.data(), back=st.booleans())
+    def move_is_replaced(self, data, back):
+        self.ask_for_move(data, data.draw(st.sampled_from(self.context.moving())), back, False)
+
+    @rule()
+    def everybody_is_well_for_a_while(self):
+        """Then every move ends."""
+        for broker in BROKERS:
+            self.live[broker] = next(self.epochs)
+            self.brokers_changed(broker)
+        for _ in range(8):
+            self.followers_catch_up()
+            self.brokers_answer_stops()
+        assert not self.context.moving()
+        for name, found in self.topics.items():
+            assert not found.adding
+            assert not found.removing
+            for number, replicas in found.partitions.items():
+                assert set(self.znodes[TopicPartition(name, number)].state.isr) == set(replicas)
+
+    @precondition(lambda self: self.topics)
     @rule(data=st.data())
     def topic_is_to_go(self, data):
-        name = data.draw(st.sampled_from(sorted(self.assignments)))
+        name = data.draw(st.sampled_from(sorted(self.topics)))
         self.give(events.DeletionsRequested(frozenset({name}) | self.context.deletions))
 
     @precondition(lambda self: self.stops)
@@ -303,14 +399,17 @@ class Histories(RuleBasedStateMachine):
     @rule(data=st.data(), members=st.sets(st.sampled_from(BROKERS)), told=st.booleans())
     def leader_changes_isr(self, data, members, told):
         one = data.draw(st.sampled_from(sorted(self.znodes)))
-        found = self.znodes[one]
-        replicas = self.assignments[one.topic][one.partition]
-        if found.state.leader not in self.live or one.topic in self.context.deletions:
+        if one.topic not in self.context.deletions:
+            self.write_isr(one, self.znodes[one], members, told)
+
+    def write_isr(self, one, found, members, told=True):
+        leader = found.state.leader
+        if leader not in self.live:
             return
-        isr = tuple(
-            r for r in replicas if r == found.state.leader or (r in members and r in self.live)
-        )
-        changed = PartitionState(found.state.leader, found.state.leader_epoch, isr, 1)
+        epoch, replicas = self.roles[leader, one]
+        assert epoch == found.state.leader_epoch
+        isr = tuple(r for r in replicas if r == leader or (r in members and r in self.live))
+        changed = PartitionState(leader, epoch, isr, 1)
         self.znodes[one] = Leadership(changed, found.zk_version + 1)
         if told:
             self.give(events.IsrChanged({one: self.znodes[one]}))
@@ -327,7 +426,7 @@ class Histories(RuleBasedStateMachine):
     @rule(data=st.data())
     def disk_fails(self, data):
         one = data.draw(st.sampled_from(sorted(self.znodes)))
-        broker = data.draw(st.sampled_from(self.assignments[one.topic][one.partition]))
+        broker = data.draw(st.sampled_from(self.placement(one).replicas))
         if broker in self.live:
             self.give(events.ReplicasFailed(broker, frozenset({one})))
 
@@ -337,13 +436,13 @@ class Histories(RuleBasedStateMachine):
         deletions = self.context.deletions
         self.context = Context(1, 1, Settings())
         self.stops = set()
-        topics = {name: TopicAssignment(found) for name, found in self.assignments.items()}
-        self.give(events.ContextLoaded(self.registered(), topics, dict(self.znodes), {}, deletions))
+        topics, states = dict(self.topics), dict(self.znodes)
+        self.give(events.ContextLoaded(self.registered(), topics, states, {}, deletions))
 
     @invariant()
     def states_are_sound(self):
         for one, found in self.znodes.items():
-            isr, replicas = found.state.isr, self.assignments[one.topic][one.partition]
+            isr, replicas = found.state.isr, self.placement(one).replicas
             assert isr
             assert set(isr) <= set(replicas)
             assert found.state.leader in (*isr, NO_LEADER)
@@ -373,15 +472,17 @@ class Histories(RuleBasedStateMachine):
             leader, epoch = found.state.leader, found.state.leader_epoch
             offline = tuple(
                 broker
-                for broker in self.assignments[one.topic][one.partition]
+                for broker in self.holders(one)
                 if broker not in self.live or Replica(one, broker) in self.context.failed
             )
             for broker in self.live:
                 assert self.metadata[broker, one] == (leader, epoch, offline)
-            for broker in self.assignments[one.topic][one.partition]:
+            for broker in self.holders(one):
                 # A follower that shuts down was told to stop instead.
                 if broker in self.live and broker not in self.context.shutting_down:
-                    assert self.roles[broker, one] == epoch
+                    told, replicas = self.roles[broker, one]
+                    assert told == epoch
+                    assert set(replicas) == set(self.holders(one))
 
     @invariant()
     def every_started_deletion_waits_for_an_answer(self):
@@ -391,8 +492,8 @@ class Histories(RuleBasedStateMachine):
 
     @invariant()
     def partitions_with_a_living_replica_have_a_state(self):
-        for name, found in self.assignments.items():
-            for number, replicas in found.items():
+        for name, found in self.topics.items():
+            for number, replicas in found.partitions.items():
                 if name not in self.context.deletions and set(replicas) & set(self.live):
                     assert TopicPartition(name, number) in self.znodes
 
