@@ -134,7 +134,6 @@ def kubectl(api: ApiServer) -> Kubectl:
         (GROUP, "spec/job/driver", {"memory": "1G"}),
         (GROUP, "spec/job/driver", {"memory": "512Mi"}),
         (GROUP, "spec/job/sink", {"parquet": {"path": "s3://bucket/x"}}),
-        (GROUP, "spec/offsetStore", "Both"),
         (GROUP, "spec/job/executors", {"instances": 0}),
         (GROUP, "spec/job/watermark", {"column": "at"}),
         (GROUP, "spec/reset", {"requestId": "1", "strategy": "Timestamp"}),

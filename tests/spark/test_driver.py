@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from odradek.zk import consumers
 from odradek.zk.znodes import TopicPartition
 from odradek_spark import membership, show
+from odradek_spark.kafka_offsets import KafkaOffsets
 from tests.support import broker
 from tests.support.broker import wait_until
 from tests.support.ports import free_port
@@ -53,7 +54,8 @@ main()
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[broker.Cluster]:
-    with broker.Cluster(tmp_path_factory.mktemp("cluster")) as running:
+    settings = {"offsets.topic.replication.factor": "1", "offsets.topic.num.partitions": "2"}
+    with broker.Cluster(tmp_path_factory.mktemp("cluster"), settings=settings) as running:
         yield running
 
 
@@ -63,6 +65,7 @@ class Driver:
     def __init__(self, cluster: broker.Cluster, folder: Path, group: str) -> None:
         self.cluster = cluster
         self.group = group
+        self.offset_store = "ZooKeeper"
         self.data = folder / "data"
         self.data.mkdir()
         self.out = self.data / "out"
@@ -80,6 +83,7 @@ class Driver:
             "bootstrap": self.cluster.bootstrap,
             "zookeeper": self.cluster.zookeeper.connect,
             "topics": [self.group],
+            "offsetStore": self.offset_store,
             "metricsPort": self.port,
             "job": {
                 "trigger": "500ms",
@@ -216,6 +220,7 @@ def test_query_outlives_a_broker_restart_and_ends_cleanly_when_asked(
     driver: Callable[[str], Driver],
 ) -> None:
     one = driver("restart-1")
+    one.offset_store = "Both"
     one.produce(range(50))
     one.start()
     one.await_committed(50)
@@ -241,6 +246,53 @@ def test_query_outlives_a_broker_restart_and_ends_cleanly_when_asked(
     assert one.terminate() == 0
     assert one.rows() == list(range(120))
     assert one.registered() == []
+    kafka = KafkaOffsets(one.cluster.bootstrap, one.group)
+    parts = [TopicPartition(one.group, number) for number in (0, 1)]
+    assert sum(kafka.committed(parts).values()) == 120
+    kafka.close()
+
+
+@pytest.mark.parametrize("dual", [False, True])
+def test_member_keeps_its_offsets_at_the_coordinator(cluster: broker.Cluster, dual: bool) -> None:
+    group = f"stored-{dual}"
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    for future in admin.create_topics([NewTopic(group, 2, 1)]).values():
+        future.result()
+    here, there = (TopicPartition(group, number) for number in (0, 1))
+    path = consumers.offset_path(group, group, 1)
+    client = membership.connect(cluster.zookeeper.connect, 4000, 30)
+    kafka = KafkaOffsets(cluster.bootstrap, group)
+    member = membership.Member(client, group, "pod", {group: 1}, "static", kafka, dual_commit=dual)
+
+    def is_served() -> bool:
+        with contextlib.suppress(KafkaException):
+            return kafka.committed([here]) == {}
+        return False
+
+    try:
+        wait_until(is_served, "the group has a coordinator", PATIENCE_S)
+        member.join()
+        assert member.take_share(30, threading.Event()) == {here, there}
+        assert not member.has_offsets(group)
+        member.commit({here: 3, there: 4}, deadline_s=60)
+        assert kafka.committed([here, there]) == {here: 3, there: 4}
+        assert (client.exists(path) is not None) is dual
+        assert member.has_offsets(group)
+        # What is ahead counts, where both stores do.
+        client.ensure_path(path)
+        client.set(path, b"9")
+        assert member.committed([here, there]) == {here: 3, there: 9 if dual else 4}
+        client.delete(consumers.consumer_id_path(group, member.consumer_id))
+        client.delete(consumers.owner_path(group, group, 0))
+        client.create(consumers.owner_path(group, group, 0), b"other-0", ephemeral=True)
+        with pytest.raises(membership.LostShareError):
+            member.commit({here: 8}, deadline_s=30)
+        assert kafka.committed([here])[here] == 3
+    finally:
+        member.leave()
+        kafka.close()
+        client.stop()
+        client.close()
 
 
 def test_group_of_a_living_owner_is_left_alone(driver: Callable[[str], Driver]) -> None:

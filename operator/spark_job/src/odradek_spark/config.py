@@ -35,6 +35,7 @@ _FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 _DELAY = re.compile(r"[0-9]+ (millisecond|second|minute|hour|day)s?")
 _TRIGGER_UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
 _OUTPUT_MODES = ("append", "update", "complete")
+ZOOKEEPER, KAFKA, BOTH = "ZooKeeper", "Kafka", "Both"
 _NAMED_STARTS = ("earliest", "latest", "group")
 
 
@@ -116,6 +117,7 @@ class Job:
     group: str
     bootstrap: str
     zookeeper: str
+    offset_store: str
     topics: tuple[str, ...]
     topic_pattern: str | None
     metrics_port: int
@@ -197,9 +199,9 @@ def parse_job(text: str, environment: Environment) -> Job:
             raise ConfigError(f"topics: {topic!r} is not a topic name")
     if pattern is not None:
         _check_pattern(pattern)
-    store = root.text("offsetStore", "ZooKeeper")
-    if store != "ZooKeeper":
-        raise ConfigError(f"offsetStore {store} is not supported by jobs, only ZooKeeper is")
+    store = root.text("offsetStore", ZOOKEEPER)
+    if store not in (ZOOKEEPER, KAFKA, BOTH):
+        raise ConfigError(f"offsetStore {store!r} is not one of {ZOOKEEPER}, {KAFKA}, {BOTH}")
     claim = root.text("claimName", None)
     if environment.on_kubernetes and claim is None:
         raise ConfigError("job.volume is needed: driver and executors share the checkpoint on it")
@@ -207,6 +209,7 @@ def parse_job(text: str, environment: Environment) -> Job:
         group=root.matching("group", _TOPIC),
         bootstrap=root.text("bootstrap"),
         zookeeper=root.text("zookeeper").rstrip("/"),
+        offset_store=store,
         topics=topics,
         topic_pattern=pattern,
         metrics_port=root.integer("metricsPort", 9405, low=0, high=65535),

@@ -41,6 +41,7 @@ from odradek_spark import (
 )
 from odradek_spark.brokers import Brokers
 from odradek_spark.errors import JobError
+from odradek_spark.kafka_offsets import KafkaOffsets
 from odradek_spark.query import Query
 
 log = logging.getLogger(__name__)
@@ -124,6 +125,10 @@ class Driver:
 
     def _join(self) -> membership.Member:
         client = self._connect_zookeeper()
+        kafka = None
+        if self._job.offset_store != config.ZOOKEEPER:
+            kafka = KafkaOffsets(self._job.bootstrap, self._job.group)
+            self._closers.append(kafka.close)
         pattern = self._job.topic_pattern
         subscription = {pattern: 1} if pattern is not None else dict.fromkeys(self._job.topics, 1)
         member = membership.Member(
@@ -132,6 +137,8 @@ class Driver:
             self._environment.pod_name,
             subscription,
             "static" if pattern is None else "white_list",
+            kafka,
+            dual_commit=self._job.offset_store == config.BOTH,
         )
         self._closers.append(member.leave)
         member.join()
@@ -199,6 +206,8 @@ class Driver:
                     return
             except membership.LostShareError as error:
                 log.warning("%s", error)
+            except membership.TRANSIENT as error:
+                log.warning("group %s: once more: %r", self._job.group, error)
             except (membership.OwnedElsewhereError, membership.CommitError) as error:
                 raise JobError(str(error)) from error
             query.finish()

@@ -23,6 +23,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from confluent_kafka import KafkaException
 from kazoo.client import KazooClient, KazooState
 from kazoo.exceptions import (
     ConnectionClosedError,
@@ -40,6 +41,7 @@ from kazoo.retry import KazooRetry
 from odradek import assignment
 from odradek.zk import consumers, znodes
 from odradek.zk.znodes import TopicPartition, ZnodeError
+from odradek_spark.kafka_offsets import KafkaOffsets
 
 log = logging.getLogger(__name__)
 
@@ -55,8 +57,9 @@ TRANSIENT = (
     OperationTimeoutError,
     SessionExpiredError,
     KazooTimeoutError,
+    KafkaException,
 )
-"""What passes once ZooKeeper answers again."""
+"""What passes once ZooKeeper, or the brokers, answer again."""
 
 
 class OwnedElsewhereError(RuntimeError):
@@ -89,7 +92,8 @@ def connect(zookeeper: str, session_timeout_ms: int, start_timeout_s: float) -> 
 class Member:
     """One member of `group`. Methods may be called from any thread; `TRANSIENT` errors come out.
 
-    `changed` is set whenever the share may be another one than before.
+    `changed` is set whenever the share may be another one than before. With `kafka` offsets are
+    kept there, and in ZooKeeper only with `dual_commit`, too.
     """
 
     def __init__(
@@ -99,17 +103,22 @@ class Member:
         host: str,
         subscription: Mapping[str, int],
         pattern: str,
+        kafka: KafkaOffsets | None = None,
+        dual_commit: bool = False,
     ) -> None:
         now_ms = int(time.time() * 1000)
         self.consumer_id = consumers.new_consumer_id(group, host, now_ms, uuid.uuid4())
         self.changed = threading.Event()
         self._client = client
         self._group = group
+        self._kafka = kafka
+        self._in_zookeeper = kafka is None or dual_commit
         self._registration = consumers.ConsumerRegistration(dict(subscription), pattern, now_ms)
         self._lock = threading.RLock()
         self._topics: tuple[str, ...] = ()
         self._claimed: set[TopicPartition] = set()
         self._known_offsets: dict[TopicPartition, int] = {}
+        self._offset_nodes: set[TopicPartition] = set()  # those that were there at the last look
         self._closed = threading.Event()
         self._losses = 0  # how often the registration was lost, and how many of them are dealt with
         self._restored = 0
@@ -266,23 +275,29 @@ class Member:
             except NoNodeError:
                 # The registration is gone with its session, or somebody removed an offset node.
                 self._losses += 1
+                with self._lock:
+                    self._offset_nodes.clear()
             except NodeExistsError:
                 with self._lock:
-                    self._known_offsets.clear()
+                    self._offset_nodes.clear()
             if self._closed.wait(_RETRY_PAUSE_S):
                 raise CommitError("the member left its group before the offsets were written")
 
     def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the group's committed offsets; partitions without one are left out."""
-        return read_offsets(self._client, self._group, partitions)
+        """Return the group's committed offsets; partitions without one are left out.
+
+        Of two stores the one that is ahead counts, as it does for old consumers that migrate.
+        """
+        asked = list(partitions)
+        found = read_offsets(self._client, self._group, asked) if self._in_zookeeper else {}
+        if self._kafka is not None:
+            for partition, offset in self._kafka.committed(asked).items():
+                found[partition] = max(offset, found.get(partition, offset))
+        return found
 
     def has_offsets(self, topic: str) -> bool:
         """Tell whether the group has read any of a topic."""
-        path = consumers.offsets_path(self._group, topic)
-        try:
-            return bool(self._client.get_children_async(path).get(timeout=_CALL_LIMIT_S))
-        except NoNodeError:
-            return False
+        return bool(self.committed(TopicPartition(topic, each) for each in self._partitions(topic)))
 
     def _commit_changed(self, ends: Mapping[TopicPartition, int]) -> None:
         changed = sorted(
@@ -290,9 +305,22 @@ class Member:
             for partition, offset in ends.items()
             if self._known_offsets.get(partition) != offset
         )
+        if self._kafka is not None and changed:
+            self._require_registration()
+            self._kafka.commit({partition: ends[partition] for partition in changed})
+        if not self._in_zookeeper:
+            self._known_offsets.update(ends)
+            return
         for start in range(0, len(changed), _TRANSACTION_LIMIT):
             chunk = changed[start : start + _TRANSACTION_LIMIT]
             self._commit_transaction({partition: ends[partition] for partition in chunk})
+
+    def _require_registration(self) -> None:
+        """Raise NoNodeError where this session is not (any more) the registered member's."""
+        path = consumers.consumer_id_path(self._group, self.consumer_id)
+        stat = self._client.exists_async(path).get(timeout=_CALL_LIMIT_S)
+        if stat is None or stat.ephemeralOwner != self._session_id():
+            raise NoNodeError(path)
 
     def _commit_transaction(self, ends: Mapping[TopicPartition, int]) -> None:
         transaction = self._client.transaction()
@@ -300,7 +328,7 @@ class Member:
         for partition, offset in ends.items():
             path = consumers.offset_path(self._group, partition.topic, partition.partition)
             data = consumers.encode_offset(offset)
-            if partition in self._known_offsets or self._client.exists(path):
+            if partition in self._offset_nodes or self._client.exists(path):
                 transaction.set_data(path, data)
             else:
                 self._ensure(path.rpartition("/")[0])
@@ -309,6 +337,7 @@ class Member:
             # The operation that failed carries its own error, all others RolledBackError.
             if isinstance(result, Exception) and not isinstance(result, RolledBackError):
                 raise result
+        self._offset_nodes.update(ends)
         self._known_offsets.update(ends)
 
     # --- what the group looks like ----------------------------------------------------------------
