@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -106,7 +107,8 @@ class Shard:
                 else:
                     stored[key.group] = schemas.decode_group(record.value)
             else:
-                where = (key.topic, key.partition)
+                # One name of a topic for all groups that read it.
+                where = (sys.intern(key.topic), key.partition)
                 value = record.value
                 self._set(key.group, where, None if value is None else schemas.decode_offset(value))
         except schemas.UnknownRecordError as error:
