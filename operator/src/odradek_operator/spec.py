@@ -343,7 +343,7 @@ def _parse_assignment(raw: Mapping[str, list[int]]) -> dict[int, tuple[int, ...]
 def parse_group(body: Body) -> GroupSpec:
     """Read a ConsumerGroup, raising InvalidSpec for a bad pattern and for what is not carried out.
 
-    A job reads on from its checkpoint, so that moving its offsets would move nothing.
+    A running job commits over what a reset wrote; it reads the group's offsets when it starts.
     """
     spec = body["spec"]
     if "reset" in spec and "job" in spec:
