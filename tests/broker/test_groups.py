@@ -18,6 +18,10 @@ import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from odradek.net.client import PeerClient
+from odradek.protocol.errors import ErrorCode
+from odradek.protocol.messages import group_offsets
+from odradek.protocol.messages.groups import FindCoordinatorRequest
 from odradek.zk import consumers
 from tests.support.broker import Cluster, wait_until
 from tests.support.clients import QUIET, create_topic, kafka, produce_all
@@ -224,6 +228,53 @@ def test_groups_are_listed_described_and_deleted(cluster: Cluster, topic: str) -
     (committed,) = again.committed([confluent_kafka.TopicPartition(topic, 0)], 30)
     assert committed.offset == confluent_kafka.OFFSET_INVALID
     again.close()
+
+
+def test_offsets_end_with_their_retention(tmp_path: Path) -> None:
+    settings = {
+        "offsets.topic.replication.factor": "1",
+        "offsets.topic.num.partitions": "1",
+        "offsets.retention.minutes": "1",
+        "offsets.retention.check.interval.ms": "200",
+    }
+    with Cluster(tmp_path, settings=settings) as running:
+        create_topic(running.bootstrap, "t")
+        for group, age_ms in (("old", 61_000), ("fresh", 0)):
+            # An old consumer may say when it read; so nobody has to wait a minute.
+            commit_at(running, group, int(time.time() * 1000) - age_ms)
+        here = [confluent_kafka.TopicPartition("t", 0)]
+        old, fresh = member(running.bootstrap, "old"), member(running.bootstrap, "fresh")
+        wait_until(lambda: old.committed(here, 60)[0].offset < 0, "the old offset is gone")
+        assert fresh.committed(here, 60)[0].offset == 5
+        old.close()
+        fresh.close()
+        groups = AdminClient({"bootstrap.servers": running.bootstrap, **QUIET})
+        listed = groups.list_consumer_groups(request_timeout=30).result().valid
+        assert [group.group_id for group in listed] == ["fresh"]
+
+
+def commit_at(running: Cluster, group: str, at_ms: int) -> None:
+    """Commit 5 for t-0 with a time of its own, as version 1 of the request can."""
+    part = group_offsets.OffsetCommitRequestPartition(
+        partition_index=0, committed_offset=5, commit_timestamp=at_ms, committed_metadata=""
+    )
+    request = group_offsets.OffsetCommitRequest(
+        group_id=group,
+        topics=[group_offsets.OffsetCommitRequestTopic(name="t", partitions=[part])],
+    )
+
+    async def work() -> None:
+        client = PeerClient("127.0.0.1", next(iter(running.brokers.values())).port, "test")
+        code = -1
+        async with asyncio.timeout(60):
+            while code != ErrorCode.NONE:
+                await client.call(FindCoordinatorRequest(key=group), 1, 30_000)
+                answer = await client.call(request, 1, 30_000)
+                code = answer.topics[0].partitions[0].error_code
+                await asyncio.sleep(0.05)
+        await client.close()
+
+    asyncio.run(work())
 
 
 def test_version_0_keeps_offsets_in_zookeeper(cluster: Cluster, topic: str) -> None:

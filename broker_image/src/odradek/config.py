@@ -268,6 +268,9 @@ class BrokerConfig:
     group_max_size: int = key("group.max.size", INT_MAX, integer(1, INT_MAX))
     offset_metadata_max_bytes: int = key("offset.metadata.max.bytes", 4096, integer(0))
     offsets_retention_minutes: int = key("offsets.retention.minutes", 10_080, integer(1))
+    offsets_retention_check_interval_ms: int = key(
+        "offsets.retention.check.interval.ms", 600_000, integer(1)
+    )
     offsets_topic_num_partitions: int = key("offsets.topic.num.partitions", 50, integer(1))
     offsets_topic_replication_factor: int = key(
         "offsets.topic.replication.factor", 3, integer(1, 32767)

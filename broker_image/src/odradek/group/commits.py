@@ -272,6 +272,9 @@ class Commits:
         """What is too old: of a group without members counted from its end or a later commit, of
         one with members only where it reads the topic no more, counted from the commit."""
         reads = group.subscribed_topics()
+        if group.protocol_type is None:
+            # Nobody ever joined: a consumer that assigns itself shows life by its commits only.
+            empty_since_ms = 0
         if group.state is GroupState.EMPTY:
             reads = frozenset()
         elif group.state is not GroupState.STABLE or not reads:

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from odradek.replica.partition import Partition
 
 TICK_S = 1.0
-OFFSETS_CHECK_S = 600.0
 
 logger = logging.getLogger(__name__)
 Answer = TypeVar("Answer")
@@ -120,12 +119,13 @@ class GroupCoordinator:
 
     async def run(self) -> None:
         """Notice leaderships and expire offsets, until cancelled."""
-        next_check = self._clock_ms() + OFFSETS_CHECK_S * 1000
+        interval_ms = self._config.offsets_retention_check_interval_ms
+        next_check = self._clock_ms() + interval_ms
         while True:
             await self.partition_count.learn()
             self.refresh()
             if self._clock_ms() >= next_check:
-                next_check = self._clock_ms() + OFFSETS_CHECK_S * 1000
+                next_check = self._clock_ms() + interval_ms
                 await self.commits.expire()
             await asyncio.sleep(TICK_S)
 
