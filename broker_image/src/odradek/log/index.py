@@ -43,6 +43,7 @@ class _Index:
         "_checked",
         "_ends",
         "_map",
+        "_room",
         "base_offset",
         "file",
         "is_full",
@@ -55,7 +56,7 @@ class _Index:
         self.base_offset = base_offset
         self.max_entries = max_bytes // self.ENTRY.size
         self._ends = 0, bytearray()
-        self.is_full = self.max_entries == 0
+        self._count_room()
         self._allocated = False
         self._checked = True
         self._map: mmap.mmap | None = None
@@ -79,13 +80,13 @@ class _Index:
         if size % self.ENTRY.size:
             raise CorruptIndexError(f"{self.file.path}: {size} bytes")
         self._ends = size // self.ENTRY.size, bytearray()
-        self.is_full = self.entries >= self.max_entries
+        self._count_room()
         self._checked = size == 0
 
     def reset(self) -> None:
         """Forget every entry, in the file too."""
         self._ends = 0, bytearray()
-        self.is_full = self.max_entries == 0
+        self._count_room()
         self._checked = True
         self.trim()
 
@@ -107,7 +108,11 @@ class _Index:
             min(written, entries),
             pending[: max(0, entries - written) * self.ENTRY.size],
         )
-        self.is_full = self.entries >= self.max_entries
+        self._count_room()
+
+    def _count_room(self) -> None:
+        self._room = self.max_entries - self.entries
+        self.is_full = self._room <= 0
 
     def release_idle(self) -> None:
         """Drop the map and, if nobody used it lately, the descriptor."""
@@ -126,7 +131,8 @@ class _Index:
     def _add(self, entry: bytes) -> None:
         pending = self._ends[1]
         pending += entry
-        self.is_full = self.entries >= self.max_entries
+        self._room -= 1
+        self.is_full = self._room <= 0
         if len(pending) >= _PENDING_BYTES:
             self._spill()
 
@@ -266,7 +272,10 @@ class TimeIndex(_Index):
 
     def append(self, timestamp: int, offset: int) -> None:
         """Add an entry if `timestamp` is newer than every one before; else nothing changes."""
-        if timestamp > self.last()[0]:
+        last = self._last
+        if last is None:
+            last = self.last()
+        if timestamp > last[0]:
             self._add(self.ENTRY.pack(timestamp, offset - self.base_offset))
             self._last = (timestamp, offset)
 

@@ -190,7 +190,11 @@ class Segment:
         position = self.size
         fd = self.log.acquire()
         try:
-            if os.pwritev(fd, buffers, position) != length:
+            if len(buffers) == 1:  # the usual case, and the cheaper call
+                written = os.pwrite(fd, buffers[0], position)
+            else:
+                written = os.pwritev(fd, buffers, position)
+            if written != length:
                 write_all(fd, buffers, position)
             self._index(batches, position)
         except OSError:
@@ -366,7 +370,9 @@ class Segment:
 
     def age_for_roll(self, now_ms: int, newest_timestamp: int) -> int:
         """Kafka's age of a segment: by record time if there is one, else since its creation."""
-        first = self.first_timestamp()
+        first = self._first_timestamp
+        if first is None:
+            first = self.first_timestamp()
         return newest_timestamp - first if first >= 0 else now_ms - self.created_ms
 
     def newest_or_modified_ms(self) -> int:
