@@ -104,6 +104,8 @@ def test_factor_grows_without_moving_and_shrinks_without_losing_the_leader(
         assert len(set(replicas)) == factor
         assert leaders[partition] in replicas
         assert set(replicas) <= set(before) or set(before) <= set(replicas)
+        kept = [one for one in before if one in replicas]
+        assert list(replicas[: len(kept)]) == kept
     assert moves.plan_factor(Seen(after(known, planned), seen.brokers), topics, factor) == {}
 
 

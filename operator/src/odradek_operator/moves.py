@@ -4,7 +4,8 @@ Each mode returns the partitions that change, with the replicas they shall have,
 first. Data moves as little as the mode allows: a replica that may stay stays. Where brokers have
 racks, no partition ends on fewer racks than it was on, and a new replica goes to a rack that has
 none as long as there is one. Among equals the broker with the fewest replicas of the topic, then
-the fewest at all, is taken; the preferred leaders of changed partitions go where fewest are.
+the fewest at all, is taken. The preferred leaders of moved partitions go where fewest are; those of
+partitions that only get more or fewer replicas stay.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ class _Draft:
         all_located = all(rack is not None for rack in seen.brokers.values())
         self._racks = seen.brokers if all_located else {}
         self._before = seen.replicas
+        self._moved: list[TopicPartition] = []
         self.load = Counter(one for replicas in seen.replicas.values() for one in replicas)
         self._leads = Counter(replicas[0] for replicas in seen.replicas.values() if replicas)
         self._of_topic = Counter(
@@ -71,7 +73,9 @@ class _Draft:
         free = [one for one in among if one not in kept]
         return min(free, key=lambda one: (-self.spread((*kept, one)), self.weight(partition, one)))
 
-    def set(self, partition: TopicPartition, replicas: Replicas) -> None:
+    def set(
+        self, partition: TopicPartition, replicas: Replicas, *, keep_order: bool = False
+    ) -> None:
         """Give a partition other replicas, and the preferred leader that is needed most."""
         before = self.replicas[partition]
         for one in before:
@@ -82,10 +86,12 @@ class _Draft:
             self._of_topic[partition.topic, one] += 1
         self._leads[before[0]] -= 1
         # A stable sort: where two are needed alike, the one that stood first stays first.
-        first = min(replicas, key=lambda one: self._leads[one])
+        first = replicas[0] if keep_order else min(replicas, key=lambda one: self._leads[one])
         ordered = (first, *(one for one in replicas if one != first))
         self._leads[first] += 1
         self.replicas[partition] = ordered
+        if not keep_order:
+            self._moved.append(partition)
 
     def _hand_over(self, partition: TopicPartition) -> bool:
         replicas = self.replicas[partition]
@@ -99,9 +105,8 @@ class _Draft:
 
     def changes(self) -> dict[TopicPartition, Replicas]:
         """Even the leaders out among what moved, and return what differs from the beginning."""
-        moved = [one for one, replicas in self.replicas.items() if replicas != self._before[one]]
         # Each swap brings two counts nearer to each other, so this ends.
-        while any(self._hand_over(partition) for partition in moved):
+        while any(self._hand_over(partition) for partition in self._moved):
             pass
         return {
             partition: replicas
@@ -204,7 +209,8 @@ def plan_factor(seen: Seen, topics: Collection[str], factor: int) -> dict[TopicP
     draft = _Draft(seen)
     for partition, replicas in sorted(seen.replicas.items()):
         if partition.topic in topics and len(replicas) != factor:
-            draft.set(partition, _resized(draft, seen, partition, tuple(replicas), factor))
+            resized = _resized(draft, seen, partition, tuple(replicas), factor)
+            draft.set(partition, resized, keep_order=True)
     return draft.changes()
 
 
