@@ -79,6 +79,7 @@ async def update_metadata(
     if not broker.replicas.accept_controller(request.controller_epoch):
         return UpdateMetadataResponse(error_code=ErrorCode.STALE_CONTROLLER_EPOCH)
     broker.metadata.update(request)
+    broker.replicas.step_down_where_replaced(request)
     return UpdateMetadataResponse()
 
 

@@ -21,7 +21,7 @@ from odradek.replica.appends import Appender, AppendOutcome
 from odradek.replica.fetcher import Connect, FetcherPool, SourceFetcher
 from odradek.replica.hosted import HostedPartitions
 from odradek.replica.isr_writer import IsrWriter
-from odradek.replica.metadata import MetadataCache
+from odradek.replica.metadata import MetadataCache, described
 from odradek.replica.partition import LagLimits, Partition, TopicPartition
 from odradek.replica.quota import ReplicationQuota
 from odradek.replica.reads import FetchLimits, FetchResult, FetchWish, Reader
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         LeaderAndIsrPartitionState,
         LeaderAndIsrRequest,
         StopReplicaRequest,
+        UpdateMetadataRequest,
     )
     from odradek.protocol.regions import Buffer
     from odradek.replica.topic_configs import TopicConfigs
@@ -167,6 +168,24 @@ class ReplicaManager:
             return False
         self.controller_epoch = epoch
         return True
+
+    def step_down_where_replaced(self, request: UpdateMetadataRequest) -> None:
+        """Lead no more what UpdateMetadata says that others lead in a newer epoch.
+
+        A broker that was away while its replica moved to others is given no role any more.
+        """
+        for topic, state in described(request):
+            key = TopicPartition(topic, state.partition_index)
+            partition = self.hosted.partitions.get(key)
+            if (
+                partition is not None
+                and partition.leads
+                and state.leader_epoch > partition.leader_epoch
+                and state.leader != self.config.broker_id
+            ):
+                logger.info("%s: broker %d leads epoch %d", key, state.leader, state.leader_epoch)
+                partition.retire()
+                self.hosted.wake_all(key)
 
     async def become_leader_or_follower(
         self, request: LeaderAndIsrRequest

@@ -74,7 +74,7 @@ class MetadataCache:
             )
             for broker in request.live_brokers
         }
-        for topic, state in _states(request):
+        for topic, state in described(request):
             if state.leader == LEADER_DURING_DELETE:
                 self._drop(topic, state.partition_index)
                 continue
@@ -171,7 +171,10 @@ class MetadataCache:
         self._waiting.close()
 
 
-def _states(request: UpdateMetadataRequest) -> Iterator[tuple[str, UpdateMetadataPartitionState]]:
+def described(
+    request: UpdateMetadataRequest,
+) -> Iterator[tuple[str, UpdateMetadataPartitionState]]:
+    """Topic and state of each partition, in every version's layout."""
     for state in request.ungrouped_partition_states:
         yield state.topic_name, state
     for topic in request.topic_states:
