@@ -213,6 +213,7 @@ class Checks:
                     for one in broker.disk.get(*key).batches
                 ]
                 for broker_id, broker in self.brokers.items()
+                if broker_id in self.states[key].isr
             }
             first, *others = contents.values()
             if any(one != first for one in others):

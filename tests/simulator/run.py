@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from itertools import permutations
 
 from odradek.replica.partition import TopicPartition
 from odradek.zk import znodes
@@ -18,7 +19,7 @@ from tests.simulator.broker import Broker
 from tests.simulator.checks import BrokenPromiseError, Checks
 from tests.simulator.clients import Clients
 from tests.simulator.network import Network, Weather
-from tests.simulator.schedule import BROKERS, Fault, Kind, Schedule
+from tests.simulator.schedule import REPLICAS, Fault, Kind, Schedule
 from tests.simulator.world import World
 from tests.simulator.zookeeper import Ensemble
 
@@ -40,7 +41,7 @@ class Simulation:
         self.ensemble.wrote = self.checks.wrote
         self.brokers = {
             one: Broker(one, plan.durable, world, self.network, self.ensemble, self.checks)
-            for one in BROKERS
+            for one in plan.brokers
         }
         self.checks.brokers = self.brokers
         self.clients = Clients(world, self.network, self.checks)
@@ -50,12 +51,12 @@ class Simulation:
         for path in (*znodes.PERSISTENT_PATHS, znodes.BROKER_IDS_PATH, znodes.TOPICS_PATH):
             self.ensemble.ensure(path)
         replicas = {
-            number: tuple(BrokerId((number + at) % len(BROKERS) + 1) for at in range(3))
+            number: tuple(BrokerId((number + at) % REPLICAS + 1) for at in range(REPLICAS))
             for number in range(self.plan.partitions)
         }
         for broker in self.brokers.values():
             broker.start()
-        self._until(lambda: len(self._registered()) == len(BROKERS), 10, "registered")
+        self._until(lambda: len(self._registered()) == len(self.brokers), 10, "registered")
         self.ensemble.apply(
             Create(znodes.topic_path(TOPIC), znodes.encode_topic(TopicAssignment(replicas))), 0
         )
@@ -89,11 +90,16 @@ class Simulation:
 
     def _situation(self) -> str:
         ends = {
-            str(key): [broker.disk.get(*key).log_end_offset for broker in self.brokers.values()]
+            str(key): {
+                one: log.log_end_offset
+                for one, broker in self.brokers.items()
+                if (log := broker.disk.get(*key)) is not None
+            }
             for key in self.keys
         }
         return (
-            f"{self.checks.states}, log ends {ends}, read to {self.clients.positions}, "
+            f"{self._assignment()}, {self.checks.states}, log ends {ends}, "
+            f"read to {self.clients.positions}, "
             f"{self.clients.unanswered} batches unanswered"
         )
 
@@ -102,22 +108,49 @@ class Simulation:
             return False
         for key in self.keys:
             state = self.checks.states.get(key)
-            if state is None or len(state.isr) < len(BROKERS) or state.leader < 0:
+            assigned = self._assignment()
+            replicas = assigned.partitions[key.partition]
+            if (
+                state is None
+                or state.leader < 0
+                or set(state.isr) != set(replicas)
+                or assigned.adding
+                or assigned.removing
+                or len(replicas) != REPLICAS
+            ):
                 return False
-            ends = {one.disk.get(*key).log_end_offset for one in self.brokers.values()}
-            if ends != {self.clients.positions[key]}:
+            logs = {one: broker.disk.get(*key) for one, broker in self.brokers.items()}
+            ends = {None if logs[one] is None else logs[one].log_end_offset for one in replicas}
+            if ends != {self.clients.positions[key]} or self._misled(key, replicas):
                 return False
-            for broker in self.brokers.values():
+            for one, broker in self.brokers.items():
                 info = broker.metadata.partition(*key)
-                partition = broker.replicas.partitions.get(key)
+                if not broker.registered or info is None:
+                    return False
+                partition = broker.replicas.partitions.get(key) if one in replicas else info
                 if (
-                    info is None
-                    or partition is None
-                    or info.leader_epoch != state.leader_epoch
-                    or partition.leader_epoch != state.leader_epoch
+                    not info.leader_epoch
+                    == state.leader_epoch
+                    == getattr(partition, "leader_epoch", None)
                 ):
                     return False
         return True
+
+    def _misled(self, key: TopicPartition, replicas: tuple[int, ...]) -> bool:
+        """Whether a broker that lost its replica while it was away still leads it.
+
+        What it has on its disk may stay there: nobody asks for its deletion, as with Kafka.
+        """
+        return any(
+            one not in replicas
+            and (partition := broker.replicas.partitions.get(key)) is not None
+            and partition.leads
+            for one, broker in self.brokers.items()
+        )
+
+    def _assignment(self) -> TopicAssignment:
+        path = znodes.topic_path(TOPIC)
+        return znodes.decode_topic(path, self.ensemble.tree[path].data)
 
     # --- faults -------------------------------------------------------------------------------
 
@@ -128,7 +161,7 @@ class Simulation:
             world.say(f"fault left out: {fault.kind.value}")
             return
         victim = self._victim(fault.aim)
-        others = [self.brokers[one] for one in BROKERS if one != victim.broker_id]
+        others = [one for one in self.brokers.values() if one is not victim]
         safe = self.plan.durable and fault.aim % 2 == 0
         world.say(f"fault: {fault.kind.value} for {lasts:.2f} s, aimed at {victim.name}")
         match fault.kind:
@@ -167,6 +200,18 @@ class Simulation:
             case Kind.DEPOSE:
                 if znodes.CONTROLLER_PATH in self.ensemble.tree:
                     self.ensemble.apply(Delete(znodes.CONTROLLER_PATH), 0)
+            case Kind.REASSIGN:
+                self._reassign(fault.aim)
+
+    def _reassign(self, aim: int) -> None:
+        """Ask for other replicas of a partition, as Kafka's tool does."""
+        path = znodes.REASSIGN_PARTITIONS_PATH
+        wanted = list(permutations(self.plan.brokers, REPLICAS))
+        key = self.keys[aim % len(self.keys)]
+        where = {znodes.TopicPartition(*key): wanted[aim // 2 % len(wanted)]}
+        if path not in self.ensemble.tree and self.ensemble.up:
+            self.world.say(f"wanted: {key} on {wanted[aim // 2 % len(wanted)]}")
+            self.ensemble.apply(Create(path, znodes.encode_reassignment(where)), 0)
 
     def _victim(self, aim: int) -> Broker:
         """The leader of a partition in half the cases, else the controller, else anybody."""
@@ -178,13 +223,13 @@ class Simulation:
         if kind == 2 and claim is not None:
             found = znodes.decode_controller(znodes.CONTROLLER_PATH, claim.data)
             return self.brokers[found.broker_id]
-        return self.brokers[BROKERS[aim // 4 % len(BROKERS)]]
+        return self.brokers[self.plan.brokers[aim // 4 % len(self.brokers)]]
 
     def _whole_enough(self) -> bool:
         return all(
             one.registered and one.session.is_healthy for one in self.brokers.values()
         ) and all(
-            key in self.checks.states and len(self.checks.states[key].isr) == len(BROKERS)
+            key in self.checks.states and len(self.checks.states[key].isr) == REPLICAS
             for key in self.keys
         )
 

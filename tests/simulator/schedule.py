@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from tests.simulator.zookeeper import SESSION_S
 
-BROKERS = (1, 2, 3)
+REPLICAS = 3
+MOVING = 0.3
 CALM_S = 1.5
 DURABLE = 0.25
 
@@ -26,6 +27,7 @@ class Kind(enum.Enum):
     ZOOKEEPER_DOWN = "ZooKeeper is down"
     WEATHER = "bad network"
     DEPOSE = "controller deposed by hand"
+    REASSIGN = "partition moves"
 
 
 SHARES = {
@@ -39,7 +41,10 @@ SHARES = {
     Kind.ZOOKEEPER_DOWN: 1,
     Kind.WEATHER: 3,
     Kind.DEPOSE: 2,
+    Kind.REASSIGN: 0,
 }
+# Of schedules with a broker more than replicas.
+MOVING_SHARES = {**SHARES, Kind.REASSIGN: 14}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +65,7 @@ class Schedule:
     """
 
     seed: int
+    brokers: tuple[int, ...]
     durable: bool
     partitions: int
     producers: int
@@ -74,21 +80,26 @@ class Schedule:
 def plan(seed: int) -> Schedule:
     """The schedule of a seed."""
     chance = random.Random(f"schedule {seed}")
+    moving = chance.random() < MOVING
+    shares = MOVING_SHARES if moving else SHARES
     faults = []
     at = chance.uniform(0.8, 2.0)
     for _ in range(chance.randint(2, 6)):
-        kind = chance.choices(list(SHARES), list(SHARES.values()))[0]
+        kind = chance.choices(list(shares), list(shares.values()))[0]
         lasts = _duration(kind, chance)
         faults.append(Fault(at, kind, chance.randrange(1 << 16), lasts))
         # Faults overlap half the time.
         at += chance.choice((chance.uniform(0.0, 0.5), chance.uniform(0.2, lasts + 2)))
     durable = chance.random() < DURABLE
-    return Schedule(seed, durable, chance.choice((1, 1, 2)), chance.choice((1, 2)), tuple(faults))
+    brokers = tuple(range(1, REPLICAS + moving + 1))
+    return Schedule(
+        seed, brokers, durable, chance.choice((1, 1, 2)), chance.choice((1, 2)), tuple(faults)
+    )
 
 
 def _duration(kind: Kind, chance: random.Random) -> float:
     if kind in (Kind.PAUSE, Kind.CUT_ZOOKEEPER):
         return chance.choice((chance.uniform(0.2, SESSION_S), chance.uniform(SESSION_S, 6)))
-    if kind is Kind.DEPOSE:
+    if kind in (Kind.DEPOSE, Kind.REASSIGN):
         return 0.0
     return chance.choice((chance.uniform(0, 1), chance.uniform(1, 5)))
