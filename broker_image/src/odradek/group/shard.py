@@ -18,6 +18,7 @@ from odradek.group.group import Group
 from odradek.group.offsets import Committed, GroupKey, GroupValue
 from odradek.log import batch, contents
 from odradek.protocol.errors import ErrorCode
+from odradek.protocol.primitives import MalformedError
 
 if TYPE_CHECKING:
     from odradek.log.log import Log
@@ -111,7 +112,7 @@ class Shard:
                 where = (sys.intern(key.topic), key.partition)
                 value = record.value
                 self._set(key.group, where, None if value is None else schemas.decode_offset(value))
-        except schemas.UnknownRecordError as error:
+        except (schemas.UnknownRecordError, MalformedError) as error:
             logger.warning("__consumer_offsets-%d: skipping a record: %s", self.partition, error)
 
     @contextlib.contextmanager
