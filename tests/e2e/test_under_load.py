@@ -1,8 +1,9 @@
-"""Replicas move while a client writes: nothing acknowledged is lost, no error is seen."""
+"""Replicas move and brokers restart while a client writes: nothing is lost, no error is seen."""
 
 from __future__ import annotations
 
 import itertools
+import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -116,4 +117,39 @@ def test_partitions_move_under_load_and_nothing_acknowledged_is_lost(
     read = consume_all(bootstrap, name, PARTITIONS, len(acknowledged))
     assert sorted(read) == sorted(acknowledged)
     kubectl("delete", "reassignment", name, "--timeout=60s")
+    kubectl("delete", "topic", name, "--timeout=120s")
+
+
+def test_brokers_take_a_new_template_one_by_one_while_a_client_writes(
+    kubectl: Kubectl, healthy: None, bootstrap: str
+) -> None:
+    name = "rolled-under-load"
+    kubectl.apply(topic(name, partitions=PARTITIONS, replicationFactor=3))
+    wait_for(kubectl, "topic", name, "Synced")
+
+    def pods() -> dict[str, str]:
+        found = kubectl.get("pods", "", "-l", "app.kubernetes.io/component=broker")["items"]
+        return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in found}
+
+    before = pods()
+    change = {"spec": {"brokers": {"config": {"log.cleaner.backoff.ms": "14999"}}}}
+    with load(bootstrap, name) as acknowledged:
+        eventually(lambda: len(acknowledged) > 500, "a first load", 120, 0.2)
+        kubectl("patch", "kafkacluster", "main", "--type=merge", f"--patch={json.dumps(change)}")
+
+        def all_replaced() -> bool:
+            after = pods()
+            assert set(after) == set(before)
+            return not set(after.values()) & set(before.values())
+
+        eventually(all_replaced, "three new pods", 300, 1)
+        wait_for(kubectl, "kafkacluster", "main", "BrokersReady")
+    read = consume_all(bootstrap, name, PARTITIONS, len(acknowledged))
+    assert sorted(read) == sorted(acknowledged)
+    rolled = [
+        one
+        for one in kubectl.get("events")["items"]
+        if one["reason"] == "BrokerRolled" and one["involvedObject"]["name"] == "main"
+    ]
+    assert len(rolled) >= len(before)
     kubectl("delete", "topic", name, "--timeout=120s")
