@@ -1,0 +1,426 @@
+"""Apache Kafka and this broker by turns on one log directory and one ZooKeeper (L1-L6, R5, G3).
+
+Whoever runs writes: every codec, keys, headers, tombstones, transactions, commits of a group; it
+compacts and deletes. The next one must serve exactly what the one before served.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import signal
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import confluent_kafka
+import pytest
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
+
+from odradek.log import checkpoints
+from odradek.net.client import PeerClient
+from odradek.protocol.messages.offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+from tests.support import zookeeper
+from tests.support.broker import Broker, wait_until
+from tests.support.clients import QUIET
+from tests.support.kafka_broker import KafkaBroker
+from tests.support.kafka_peer import Tools
+from tests.support.logs import how_many
+
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+BATCHES = 12
+IN_A_BATCH = 10
+GROUP = "readers"
+HOUR_MS = 3_600_000
+# How each is ended before the other one begins, in order.
+ENDS = (signal.SIGTERM, signal.SIGKILL)
+SMALL_SEGMENTS = {"segment.bytes": "8000", "index.interval.bytes": "300"}
+TOPICS = {
+    "codecs": SMALL_SEGMENTS,
+    "stamped": {**SMALL_SEGMENTS, "message.timestamp.type": "LogAppendTime"},
+    "compacted": {
+        **SMALL_SEGMENTS,
+        "cleanup.policy": "compact",
+        "min.cleanable.dirty.ratio": "0.01",
+        "delete.retention.ms": "100",
+    },
+    "shortened": SMALL_SEGMENTS,
+    "expired": {**SMALL_SEGMENTS, "retention.ms": "-1"},
+    "decided": SMALL_SEGMENTS,
+}
+SETTINGS = {
+    "offsets.topic.num.partitions": "1",
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.num.partitions": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "log.cleaner.backoff.ms": "200",
+    "log.retention.check.interval.ms": "500",
+    "log.flush.offset.checkpoint.interval.ms": "200",
+    "log.flush.start.offset.checkpoint.interval.ms": "200",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What a client sees of a record."""
+
+    offset: int
+    timestamp: tuple[int, int]
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What clients see of a topic and of the group's position in it."""
+
+    bounds: tuple[int, int]
+    records: list[Record]
+    committed_records: list[int]
+    by_time: dict[int, tuple[int, int]]
+    position: tuple[int, str]
+
+
+def _consumer(address: str, **settings: object) -> Consumer:
+    return Consumer(
+        {
+            "bootstrap.servers": address,
+            "group.id": GROUP,
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+            "isolation.level": "read_uncommitted",
+            "fetch.wait.max.ms": 50,
+            **QUIET,
+            **settings,
+        }
+    )
+
+
+def seen_by_clients(address: str) -> dict[str, Seen]:
+    """Everything a broker serves, by topic."""
+    consumer = _consumer(address)
+    read = _read(consumer)
+    places = [TopicPartition(topic, 0) for topic in TOPICS]
+    bounds = {one.topic: consumer.get_watermark_offsets(one, 30) for one in places}
+    positions = {
+        one.topic: (one.offset, one.metadata or "") for one in consumer.committed(places, 30)
+    }
+    consumer.close()
+    careful = _consumer(address, **{"isolation.level": "read_committed"})
+    decided = _read(careful)
+    careful.close()
+    by_time = asyncio.run(_offsets_by_time(int(address.rpartition(":")[2]), read))
+    return {
+        topic: Seen(
+            bounds[topic],
+            [_record(one) for one in read[topic]],
+            # This broker knows no transactions: it shows the records of aborted ones to everybody.
+            [] if topic == "decided" else [one.offset() for one in decided[topic]],
+            by_time[topic],
+            positions[topic],
+        )
+        for topic in TOPICS
+    }
+
+
+def _read(consumer: Consumer) -> dict[str, list[Message]]:
+    """Every record of every topic."""
+    consumer.assign(
+        [TopicPartition(topic, 0, confluent_kafka.OFFSET_BEGINNING) for topic in TOPICS]
+    )
+    found: dict[str, list[Message]] = {topic: [] for topic in TOPICS}
+    ended: set[str] = set()
+    until = time.monotonic() + 60
+    while len(ended) < len(TOPICS):
+        assert time.monotonic() < until, f"only the ends of {ended} were reached"
+        for message in consumer.consume(500, 0.1):
+            if message.error() is None:
+                found[message.topic()].append(message)
+            else:
+                assert message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF
+                ended.add(message.topic())
+    return found
+
+
+async def _offsets_by_time(
+    port: int, read: dict[str, list[Message]]
+) -> dict[str, dict[int, tuple[int, int]]]:
+    """Where a reader from a moment begins, for moments at and just behind some of the records':
+    offset and timestamp, -1 where no record is as late.
+    """
+    client = PeerClient("127.0.0.1", port, "test")
+    by_time: dict[str, dict[int, tuple[int, int]]] = {}
+    for topic, messages in read.items():
+        moments = [one.timestamp()[1] for one in messages[:: len(messages) // 6 + 1]]
+        by_time[topic] = {}
+        for moment in itertools.chain(moments, (one + 1 for one in moments)):
+            asked = ListOffsetsPartition(partition_index=0, timestamp=moment)
+            request = ListOffsetsRequest(
+                replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=[asked])]
+            )
+            answer = (await client.call(request, 4, 30_000)).topics[0].partitions[0]
+            assert answer.error_code == 0
+            by_time[topic][moment] = answer.offset, answer.timestamp
+    await client.close()
+    return by_time
+
+
+def _record(message: Message) -> Record:
+    headers = tuple((name, value) for name, value in message.headers() or ())
+    return Record(message.offset(), message.timestamp(), message.key(), message.value(), headers)
+
+
+class Writer:
+    """Clients that outlive the swaps: an idempotent producer a codec, and numbers of what was
+    written.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._numbers = itertools.count()
+        self._sends = itertools.count()
+        now_ms = time.time_ns() // 1_000_000
+        # Behind the clock where records shall expire. Elsewhere ahead of it: Kafka takes a segment
+        # that compaction left empty for as new as its file, and finds nothing by an older time.
+        self._began_ms = dict.fromkeys(TOPICS, now_ms + HOUR_MS) | {"expired": now_ms - HOUR_MS}
+        self.codecs = {codec: self._producer(compression_type=codec) for codec in CODECS}
+        self._admin = AdminClient({"bootstrap.servers": address, **QUIET})
+
+    def _producer(self, **settings: object) -> Producer:
+        named = {name.replace("_", "."): value for name, value in settings.items()}
+        return Producer(
+            {
+                "bootstrap.servers": self._address,
+                "enable.idempotence": True,
+                "linger.ms": 50,
+                "batch.num.messages": IN_A_BATCH,
+                "reconnect.backoff.max.ms": 500,
+                **QUIET,
+                **named,
+            }
+        )
+
+    def create_topics(self) -> None:
+        """Make every topic, of one partition."""
+        # librdkafka hardly asks again when it was told that there is no controller.
+        wait_until(
+            lambda: self._admin.list_topics(timeout=30).controller_id == 1, "1 is controller"
+        )
+        wanted = [NewTopic(topic, 1, 1, config=config) for topic, config in TOPICS.items()]
+        for done in self._admin.create_topics(wanted, operation_timeout=30).values():
+            done.result(60)
+
+    def send(self, producer: Producer, topic: str, count: int, keys: int | None = None) -> None:
+        """Send `count` records and wait until they are acknowledged."""
+        failures: list[object] = []
+        # Time goes back between sends but not within one: of a plain batch Kafka indexes the record
+        # with the newest timestamp, and its dump tool finds fault where that is not the last.
+        shift_ms = next(self._sends) % 3 * 700
+        for _ in range(count):
+            number = next(self._numbers)
+            nothing = number % 7 == 0
+            producer.produce(
+                topic,
+                key=b"key%d" % (number if keys is None else number % keys),
+                value=None if nothing else b"value %d " % number * 9,
+                partition=0,
+                timestamp=self._began_ms[topic] + number * 40 - shift_ms,
+                headers=[("number", b"%d" % number), ("empty", b""), ("null", None)],
+                on_delivery=lambda error, _: failures.append(error) if error else None,
+            )
+            producer.poll(0)
+        assert producer.flush(60) == 0
+        assert failures == []
+
+    def fill(self) -> None:
+        """New records in every topic."""
+        for producer in self.codecs.values():
+            self.send(producer, "codecs", BATCHES * IN_A_BATCH)
+            self.send(producer, "stamped", 2 * IN_A_BATCH)
+            self.send(producer, "compacted", 5 * IN_A_BATCH, keys=23)
+        plain = self.codecs["none"]
+        for topic in ("shortened", "expired"):
+            self.send(plain, topic, 20 * IN_A_BATCH)
+
+    def fill_in_transactions(self) -> None:
+        """Committed, aborted and committed records, with a position of the group among them."""
+        producer = self._producer(transactional_id="accountant", compression_type="lz4")
+        producer.init_transactions(60)
+        for commit in (True, False, True):
+            producer.begin_transaction()
+            self.send(producer, "decided", 5 * IN_A_BATCH)
+            if commit:
+                producer.commit_transaction(60)
+            else:
+                producer.abort_transaction(60)
+
+    def expire(self) -> None:
+        """Let records of the topic `expired` grow too old, and wait until some are gone."""
+        before = start_of(self._address, "expired")
+        self._set_retention(HOUR_MS // 2)
+        wait_until(lambda: start_of(self._address, "expired") > before, "old records are gone")
+        self._set_retention(-1)
+
+    def _set_retention(self, milliseconds: int) -> None:
+        entry = ConfigEntry(
+            "retention.ms", str(milliseconds), incremental_operation=AlterConfigOpType.SET
+        )
+        resource = ConfigResource(ResourceType.TOPIC, "expired", incremental_configs=[entry])
+        self._admin.incremental_alter_configs([resource])[resource].result(60)
+
+    def delete_records(self, count: int) -> None:
+        """Delete the first `count` records of the topic `shortened`."""
+        wanted = start_of(self._address, "shortened") + count
+        place = TopicPartition("shortened", 0, wanted)
+        assert self._admin.delete_records([place])[place].result(60).low_watermark == wanted
+
+    def take_part(self) -> None:
+        """Join the group, read on from where it stopped, commit with a remark and leave."""
+        consumer = _consumer(self._address)
+        consumer.subscribe(list(TOPICS))
+        ended: set[str] = set()
+        last: dict[str, int] = {}
+        until = time.monotonic() + 60
+        while ended != set(TOPICS):
+            assert time.monotonic() < until, f"the group did not reach the ends: {ended}"
+            for message in consumer.consume(500, 0.2):
+                if message.error() is None:
+                    last[message.topic()] = message.offset()
+                else:
+                    ended.add(message.topic())
+        positions = [
+            TopicPartition(topic, 0, offset - 3, f"remark on {topic}")
+            for topic, offset in last.items()
+        ]
+        consumer.commit(offsets=positions, asynchronous=False)
+        consumer.close()
+
+
+def is_compacted(broker: Broker) -> bool:
+    """Whether the cleaner has reached the segment that is being written."""
+    known = checkpoints.read_offsets(str(broker.log_dir / checkpoints.CLEANER_OFFSETS))
+    newest = max(int(path.stem) for path in (broker.log_dir / "compacted-0").glob("*.log"))
+    return known.get(("compacted", 0), 0) == newest > 0
+
+
+def is_start_written(broker: Broker) -> bool:
+    """Whether the log start that clients see is in the checkpoint."""
+    known = checkpoints.read_offsets(str(broker.log_dir / checkpoints.LOG_START_OFFSETS))
+    return known.get(("shortened", 0)) == start_of(broker.address, "shortened")
+
+
+def start_of(address: str, topic: str) -> int:
+    """The first offset that clients may read."""
+    consumer = _consumer(address)
+    start, _ = consumer.get_watermark_offsets(TopicPartition(topic, 0), 30)
+    consumer.close()
+    return int(start)
+
+
+def check_files(tools: Tools, broker: Broker) -> None:
+    """Kafka's dump finds nothing wrong in any file of any partition."""
+    folders = [broker.log_dir / f"{topic}-0" for topic in TOPICS]
+    indexes = [
+        path
+        for folder in folders
+        for kind in ("*.index", "*.timeindex")
+        for path in sorted(folder.glob(kind))
+    ]
+    logs = [path for folder in folders for path in sorted(folder.glob("*.log"))]
+    said = tools.run(
+        *("kafka.tools.DumpLogSegments", "--verify-index-only"),
+        *("--files", ",".join(map(str, indexes + logs))),
+    ).splitlines()
+    told = [
+        line
+        for line in said
+        if not line.startswith(("Dumping ", "Starting offset: ", "baseOffset: "))
+        and not line.endswith(".index is empty.")
+    ]
+    assert told == [], told[:10]
+    assert [line for line in said if "isvalid: false" in line] == []
+    heads = [line for line in said if line.startswith("Dumping ")]
+    assert heads == [f"Dumping {path}" for path in indexes + logs]
+
+
+@pytest.mark.timeout(600)
+def test_each_serves_what_the_other_wrote(tmp_path: Path, tools: Tools) -> None:
+    with zookeeper.Server(tmp_path) as server:
+        port = zookeeper.free_port()
+        apache = KafkaBroker(tmp_path, 1, server.connect, SETTINGS, port)
+        ours = Broker(tmp_path, 1, server.connect, SETTINGS, port)
+        try:
+            swap(apache, ours, tools)
+        finally:
+            apache.kill()
+            ours.kill()
+
+
+def swap(apache: KafkaBroker, ours: Broker, tools: Tools) -> None:
+    apache.start()
+    writer = Writer(apache.address)
+    writer.create_topics()
+    writer.fill_in_transactions()
+    seen = work(writer, apache)
+    assert len(seen["codecs"].records) == len(CODECS) * BATCHES * IN_A_BATCH
+    assert len(seen["compacted"].records) < len(CODECS) * 5 * IN_A_BATCH
+    for end in ENDS[: how_many(1, full=2)]:
+        if end is signal.SIGKILL:
+            # Kafka notes where a log starts only when it has run for half a minute, or stops.
+            seen = work(writer, apache, delete=False)
+        stop(apache, end)
+        ours.start()
+        compare(seen_by_clients(ours.address), seen)
+        writer.expire()
+        seen = work(writer, ours)
+        wait_until(lambda: is_start_written(ours), "a crash will not bring deleted records back")
+        stop(ours, end)
+        if end is signal.SIGTERM:
+            check_files(tools, ours)
+        apache.start()
+        compare(seen_by_clients(apache.address), seen)
+
+
+def stop(broker: Broker, number: signal.Signals) -> None:
+    broker.signal(number)
+    broker.wait()
+
+
+def work(writer: Writer, broker: Broker, *, delete: bool = True) -> dict[str, Seen]:
+    """Write, compact, delete, commit; what clients see then."""
+    writer.fill()
+    if delete:
+        writer.delete_records(33)
+    writer.take_part()
+    wait_until(lambda: is_compacted(broker), "the topic is compacted")
+    return seen_by_clients(broker.address)
+
+
+def compare(found: dict[str, Seen], expected: dict[str, Seen]) -> None:
+    for topic in TOPICS:
+        now, before = found[topic], expected[topic]
+        gone = [one for one in before.records if one not in now.records]
+        new = [one for one in now.records if one not in before.records]
+        assert (topic, gone[:3], new[:3]) == (topic, [], [])
+        moved = {
+            moment: (at, before.by_time[moment])
+            for moment, at in now.by_time.items()
+            if at != before.by_time.get(moment)
+        }
+        assert (topic, moved) == (topic, {})
+        assert replace(now, records=[]) == replace(before, records=[])
