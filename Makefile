@@ -45,6 +45,7 @@ chaos: .venv/.ready ## the operator killed at each of its calls; 170 faults unde
 	@ODRADEK_KILLS=all .venv/bin/pytest -n 2 -k killed_at_any_call tests/reconcile
 	@ODRADEK_FULL_COUNTS=1 .venv/bin/pytest -n 2 --dist loadfile --timeout 7200 tests/log
 	@ODRADEK_COORDINATOR_KILLS=20 .venv/bin/pytest -k death_of_their_coordinator tests/broker/test_groups.py
+	@ODRADEK_FULL_COUNTS=1 .venv/bin/pytest tests/peers/test_swap.py tests/peers/test_mixed_cluster.py
 	@$(PY) -m tests.chaos $(ARGS)
 
 simulate: .venv/.ready ## ten thousand seeded schedules of faults for controller and replication, in virtual time

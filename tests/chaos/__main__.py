@@ -20,6 +20,7 @@ import click
 
 from tests.chaos import faults
 from tests.chaos.run import Verdict, run
+from tests.support.kafka_broker import OldKafkaBroker
 
 SHOWN = 5
 
@@ -34,9 +35,17 @@ SHOWN = 5
     type=click.Choice([kind.value for kind in faults.Kind]),
     help="Only these kinds, with --faults; may be given several times.",
 )
+@click.option(
+    "--kafka", multiple=True, type=click.IntRange(1, 3), help="This broker is Apache Kafka's."
+)
 @click.option("--keep", is_flag=True, help="Keep the runs' folders also when nothing is wrong.")
 def main(
-    seed: int, count: int | None, rounds: int | None, only: tuple[str, ...], keep: bool
+    seed: int,
+    count: int | None,
+    rounds: int | None,
+    only: tuple[str, ...],
+    kafka: tuple[int, ...],
+    keep: bool,
 ) -> None:
     """Run three brokers under load, hurt them, and check what the clients were promised."""
     # The onlooker's connection breaks with every restart of ZooKeeper; that is no news here.
@@ -52,7 +61,7 @@ def main(
         length=sum(len(plan) + 1 for plan in plans), label=f"seed {seed}", file=sys.stderr
     ) as bar:
         for number, plan in enumerate(plans, 1):
-            verdict = _round(f"seed {seed}, round {number} of {len(plans)}", plan, keep, bar)
+            verdict = _round(f"seed {seed}, round {number} of {len(plans)}", plan, kafka, keep, bar)
             done += verdict.done
             acknowledged += verdict.acknowledged
             broken += bool(verdict.violations)
@@ -64,7 +73,9 @@ def main(
     sys.exit(1 if broken else 0)
 
 
-def _round(what: str, plan: Sequence[faults.Fault], keep: bool, bar: Any) -> Verdict:
+def _round(
+    what: str, plan: Sequence[faults.Fault], kafka: Sequence[int], keep: bool, bar: Any
+) -> Verdict:
     """One cluster's run, told as it goes."""
     directory = Path(tempfile.mkdtemp(prefix="chaos-"))
 
@@ -72,7 +83,7 @@ def _round(what: str, plan: Sequence[faults.Fault], keep: bool, bar: Any) -> Ver
         click.echo(f"  {line}")
         bar.update(1)
 
-    verdict = run(directory, plan, tell)
+    verdict = run(directory, plan, tell, dict.fromkeys(kafka, OldKafkaBroker))
     for name, found in verdict.violations.items():
         for violation in found[:SHOWN]:
             click.echo(f"{name}: {violation}")

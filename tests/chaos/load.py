@@ -247,6 +247,25 @@ def read_states(client: KazooClient, places: Sequence[Place]) -> Iterator[State]
         )
 
 
+def without_leader(bootstrap: str, places: Sequence[Place]) -> list[Place]:
+    """The partitions whose leader does not answer as such yet.
+
+    A load should not begin before: Apache Kafka takes the second batch of an idempotent producer
+    for its first where that one came too early, and acknowledges both.
+    """
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "onlooker", **QUIET}
+    )
+    missing = []
+    for place in places:
+        try:
+            consumer.get_watermark_offsets(TopicPartition(*place), 5)
+        except confluent_kafka.KafkaException:
+            missing.append(place)
+    consumer.close()
+    return missing
+
+
 def read_to_end(
     bootstrap: str, places: Sequence[Place], seconds: float = 120
 ) -> dict[Place, list[tuple[int, str]]]:

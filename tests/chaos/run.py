@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,8 +19,8 @@ from kazoo.exceptions import KazooException
 from tests.chaos import checker, history
 from tests.chaos.faults import SESSION_MS, Fault, Kind, Saboteur
 from tests.chaos.history import History, Image, Place
-from tests.chaos.load import Load, read_states, read_to_end
-from tests.support.broker import Cluster
+from tests.chaos.load import Load, read_states, read_to_end, without_leader
+from tests.support.broker import Broker, Cluster
 from tests.support.clients import create_topic
 
 HEAL_SECONDS = 120
@@ -67,21 +67,47 @@ class Verdict:
         return f"FAIL: {counts} ({facts})"
 
 
-def run(directory: Path, plan: Sequence[Fault], tell: Callable[[str], None]) -> Verdict:
+Scenario = Callable[[Cluster, KazooClient, Load, Verdict], None]
+
+
+def run(
+    directory: Path,
+    plan: Sequence[Fault],
+    tell: Callable[[str], None],
+    kinds: Mapping[int, type[Broker]] | None = None,
+) -> Verdict:
     """Do a plan to a new cluster below `directory`; `tell` is given each fault's story."""
+
+    def do_plan(cluster: Cluster, client: KazooClient, load: Load, verdict: Verdict) -> None:
+        _do_faults(cluster, client, load, plan, verdict, tell)
+        tell("waiting for every answer")
+
+    return observe(directory, do_plan, kinds)
+
+
+def observe(
+    directory: Path,
+    scenario: Scenario,
+    kinds: Mapping[int, type[Broker]] | None = None,
+    settings: Mapping[str, str] | None = None,
+) -> Verdict:
+    """Judge what clients see of a new cluster below `directory` while a scenario takes place;
+    `kinds` as for `Cluster`, `settings` on top of the usual ones.
+    """
     observed = History()
     verdict = Verdict()
-    with Cluster(directory, brokers=3, settings=SETTINGS) as cluster:
+    with Cluster(directory, 3, {**SETTINGS, **(settings or {})}, kinds) as cluster:
         for topic in TOPICS:
             create_topic(cluster.bootstrap, topic, PARTITIONS, 3)
+        note_stuck(verdict, "leaders", lambda: without_leader(cluster.bootstrap, PLACES))
         with (
             cluster.zookeeper.client() as client,
             Load(cluster.bootstrap, PLACES, observed, client) as load,
         ):
-            _do_faults(cluster, client, load, plan, verdict, tell)
-            tell("waiting for every answer")
+            note_stuck(verdict, "first records", lambda: load.behind(0))
+            scenario(cluster, client, load, verdict)
             load.stop_sending()
-            _note_stuck(verdict, "in sync at the end", lambda: _out_of_sync(client))
+            note_stuck(verdict, "in sync at the end", lambda: out_of_sync(client))
             load.read_committed()
             observed.final = read_to_end(cluster.bootstrap, PLACES)
             verdict.in_doubt = sum(load.failed.values())
@@ -106,7 +132,6 @@ def _do_faults(
     tell: Callable[[str], None],
 ) -> None:
     saboteur = Saboteur(cluster, PLACES, client)
-    _note_stuck(verdict, "first records", lambda: load.behind(0))
     for number, fault in enumerate(plan, 1):
         time.sleep(fault.calm_seconds)
         began_ns = time.monotonic_ns()
@@ -114,17 +139,17 @@ def _do_faults(
         healed_ns = time.monotonic_ns()
         verdict.done[fault.kind] += 1
         what = f"after fault {number}, {fault.kind.value}: {story}"
-        _note_stuck(verdict, f"no progress {what}", lambda since=healed_ns: load.behind(since))
+        note_stuck(verdict, f"no progress {what}", lambda since=healed_ns: load.behind(since))
         progress = (time.monotonic_ns() - began_ns) / 1e9
         verdict.seconds_to_progress.append(progress)
-        back = _note_stuck(verdict, f"not in sync {what}", lambda: _out_of_sync(client))
+        back = note_stuck(verdict, f"not in sync {what}", lambda: out_of_sync(client))
         tell(
             f"{fault.kind.value}: {story}; progress {progress:.1f} s after it began, "
             f"all in sync {back:.1f} s later"
         )
 
 
-def _note_stuck(verdict: Verdict, what: str, missing: Callable[[], Sequence[object]]) -> float:
+def note_stuck(verdict: Verdict, what: str, missing: Callable[[], Sequence[object]]) -> float:
     """Wait until nothing is missing; a violation names what still is. Returns the seconds."""
     began = time.monotonic()
     while left := missing():
@@ -135,7 +160,8 @@ def _note_stuck(verdict: Verdict, what: str, missing: Callable[[], Sequence[obje
     return time.monotonic() - began
 
 
-def _out_of_sync(client: KazooClient) -> list[str]:
+def out_of_sync(client: KazooClient) -> list[str]:
+    """The partitions of the load that lack a leader or a replica."""
     try:
         states = list(read_states(client, PLACES))
     except KazooException as error:
