@@ -48,6 +48,7 @@ MAGIC_POSITION = 16
 _PATCH = struct.Struct(">qii")
 _CRC_POSITION = 17
 _CRC_START = 21
+_ATTRIBUTES_END = 23
 _LEGACY = struct.Struct(">qiIbb")
 _LEGACY_TIMESTAMP = struct.Struct(">q")
 _LEGACY_TIMESTAMP_POSITION = 18
@@ -214,6 +215,11 @@ def check_crc(buffer: View, position: int, header: Header) -> None:
         computed = zlib.crc32(memoryview(buffer)[position + _LEGACY_CRC_START : end])
     if computed != header.crc:
         raise CorruptBatchError(position, f"checksum {computed:#010x}, stored {header.crc:#010x}")
+
+
+def is_compressed(records: View) -> bool:
+    """Tell whether a magic-2 batch names a codec, without a look at the rest of it."""
+    return len(records) >= HEADER_SIZE and records[_ATTRIBUTES_END - 1] & CODEC_MASK != 0
 
 
 def validate(records: View, origin: Origin, max_bytes: int) -> Header:

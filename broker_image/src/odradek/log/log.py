@@ -30,6 +30,9 @@ from odradek.log.segments import SegmentedLog
 from odradek.properties import INT_MAX, LONG_MAX
 from odradek.protocol.errors import ErrorCode, KafkaError
 
+_SOON_DECODED = 4096
+"""Bytes of plain records that are decoded in about the time of a change of threads."""
+
 
 class AppendInfo(NamedTuple):
     """Where a batch (or a follower's run of batches) now lies.
@@ -44,6 +47,18 @@ class AppendInfo(NamedTuple):
     log_start_offset: int
     size: int
     duplicate: bool
+
+
+class Prepared(NamedTuple):
+    """One batch that passed every check that does not depend on where it will lie.
+
+    `old` is what will be stored instead, on a topic of an old message format.
+    """
+
+    header: Header
+    data: Buffer
+    origin: Origin
+    old: OldFormat | None
 
 
 class UnexpectedOffsetError(Exception):
@@ -83,24 +98,50 @@ class Log(SegmentedLog):
         Raises KafkaError with the code of the rule that was broken, KAFKA_STORAGE_ERROR when the
         disk failed.
         """
+        return self.append_prepared(self.prepare(data, origin), leader_epoch)
+
+    def looks_into(self, data: Buffer, origin: Origin) -> bool:
+        """Tell whether `prepare` has records to unpack, which may take seconds: into a thread then.
+
+        A few plain records are looked at sooner than a thread would be.
+        """
+        config = self.config
+        demanded = (
+            config.compression_type != "producer"
+            or config.message_magic < 2
+            or (origin is Origin.CLIENT and "compact" in config.cleanup_policy)
+        )
+        return demanded and (len(data) > _SOON_DECODED or batch.is_compressed(data))
+
+    def prepare(self, data: Buffer, origin: Origin) -> Prepared:
+        """Check one batch, and bring it to the codec and format of the topic. Touches no state.
+
+        Raises KafkaError.
+        """
         config = self.config
         # What an old format makes of the batch is measured, a set of messages one by one.
         limit = config.max_message_bytes if config.message_magic == 2 else INT_MAX
         header = batch.validate(data, origin, limit)
-        now_ms = self._surroundings.now_ms()
         stamped = config.message_timestamp_type == "LogAppendTime"
         difference_ms = LONG_MAX if stamped else config.message_timestamp_difference_max_ms
-        batch.check_timestamps(header, now_ms, difference_ms)
+        batch.check_timestamps(header, self._surroundings.now_ms(), difference_ms)
         if origin is Origin.CLIENT and "compact" in config.cleanup_policy:
             contents.check_keys(data)
         if config.compression_type != "producer":
             header, data = contents.recompress(header, data, config.compression_type)
-        size = header.length + batch.LOG_OVERHEAD
-        self._check_fits_segment(size)
-        append_time_ms = now_ms if stamped else None
         old = None
         if config.message_magic < 2:
             old = conversion.for_old_topic(header, data, config.message_magic)
+        return Prepared(header, data, origin, old)
+
+    def append_prepared(self, prepared: Prepared, leader_epoch: int) -> AppendInfo:
+        """Give a batch the next offsets and write it. Raises KafkaError as `append_as_leader`."""
+        header, data, origin, old = prepared
+        size = header.length + batch.LOG_OVERHEAD
+        self._check_fits_segment(size)
+        now_ms = self._surroundings.now_ms()
+        stamped = self.config.message_timestamp_type == "LogAppendTime"
+        append_time_ms = now_ms if stamped else None
         with self._append_lock:
             if self.failure is not None:
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(self.failure))

@@ -22,7 +22,7 @@ from odradek.replica.partition import Partition, TopicPartition
 
 if TYPE_CHECKING:
     from odradek.log.batch import Origin
-    from odradek.log.log import Log
+    from odradek.log.log import Log, Prepared
     from odradek.protocol.regions import Buffer
 
 ACKS_ALL = -1
@@ -67,16 +67,25 @@ class _Unacknowledged:
         )
 
 
+_Ready = dict[int, "Prepared | KafkaError"]
+"""What came of the batches that were prepared in threads, by their number in the request."""
+
+
 class Appender:
-    """Appends to hosted partitions that this broker leads; `flush` fsyncs a log in a thread."""
+    """Appends to hosted partitions that this broker leads.
+
+    `prepare` runs `Log.prepare` in a thread, `flush` an fsync of a log.
+    """
 
     def __init__(
         self,
         hosted: HostedPartitions,
+        prepare: Callable[[Log, Buffer, Origin], Awaitable[Prepared]],
         flush: Callable[[Log], Awaitable[None]],
         is_certain: Callable[[Partition], bool],
     ) -> None:
         self._hosted = hosted
+        self._prepare = prepare
         self._flush = flush
         self._is_certain = is_certain
 
@@ -89,13 +98,17 @@ class Appender:
     ) -> list[AppendOutcome]:
         """Append each entry; one outcome an entry, in their order.
 
-        All logs are written before the first await, so requests that are begun in order are also
-        written in order. What `flush.messages` wants on the disk is there before it counts.
+        Where no topic has records looked into, all logs are written before the first await, so
+        requests that are begun in order are also written in order. What `flush.messages` wants on
+        the disk is there before it counts.
         """
+        ready = await self._prepare_slow(entries, origin)
         outcomes: list[AppendOutcome] = []
         waiting: list[_Unacknowledged] = []
-        for key, records in entries:
-            outcome, unacknowledged = self._append_one(key, records, acks, origin)
+        for number, (key, records) in enumerate(entries):
+            outcome, unacknowledged = self._append_one(
+                key, records, acks, origin, ready.get(number)
+            )
             outcomes.append(outcome)
             if unacknowledged is not None:
                 waiting.append(unacknowledged)
@@ -103,6 +116,21 @@ class Appender:
         if waiting:
             await self._acknowledged(waiting, timeout_ms)
         return outcomes
+
+    async def _prepare_slow(
+        self, entries: Sequence[tuple[TopicPartition, Buffer]], origin: Origin
+    ) -> _Ready:
+        """Unpack records off the event loop, where a topic asks for that."""
+        ready: _Ready = {}
+        for number, (key, records) in enumerate(entries):
+            partition = self._hosted.partitions.get(key)
+            if partition is None or not partition.log.looks_into(records, origin):
+                continue
+            try:
+                ready[number] = await self._prepare(partition.log, records, origin)
+            except KafkaError as refusal:
+                ready[number] = refusal
+        return ready
 
     async def _flush_where_owed(self, outcomes: Sequence[AppendOutcome]) -> None:
         for outcome in outcomes:
@@ -122,7 +150,12 @@ class Appender:
                 self._hosted.wake_high_watermark(outcome.key)
 
     def _append_one(
-        self, key: TopicPartition, records: Buffer, acks: int, origin: Origin
+        self,
+        key: TopicPartition,
+        records: Buffer,
+        acks: int,
+        origin: Origin,
+        ready: Prepared | KafkaError | None,
     ) -> tuple[AppendOutcome, _Unacknowledged | None]:
         partition, error = self._hosted.led(key)
         if partition is not None and acks == ACKS_ALL:
@@ -130,9 +163,10 @@ class Appender:
         if partition is None or error is not ErrorCode.NONE:
             return AppendOutcome(key, error), None
         try:
-            appended = partition.log.append_as_leader(
-                records, partition.leader_epoch, origin=origin
-            )
+            if isinstance(ready, KafkaError):
+                raise ready
+            prepared = ready or partition.log.prepare(records, origin)
+            appended = partition.log.append_prepared(prepared, partition.leader_epoch)
         except KafkaError as refusal:
             if refusal.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and not self._is_certain(
                 partition

@@ -76,7 +76,10 @@ class ReplicaManager:
         self.hosted = HostedPartitions(metadata)
         self.isr_writer = IsrWriter(session, self.hosted, clock_ms)
         self._appender = Appender(
-            self.hosted, lambda log: logs.disk.run(log.flush), self.is_certain
+            self.hosted,
+            lambda log, data, origin: logs.readers.run(log.prepare, data, origin),
+            lambda log: logs.disk.run(log.flush),
+            self.is_certain,
         )
         giving = ReplicationQuota(
             config.broker_id,

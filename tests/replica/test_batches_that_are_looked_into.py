@@ -1,0 +1,64 @@
+"""Topics whose batches must be unpacked before they are stored: off the event loop, one outcome an
+entry."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from odradek.log import compression, contents
+from odradek.log.batch import Origin
+from odradek.log.records import BatchOptions, Record, encode
+from odradek.protocol.errors import ErrorCode
+from tests.support.replicas import KEY, Replicas
+
+LARGE = 100_000
+
+
+def batch(*keys: bytes | None, codec: int = compression.NONE, size: int = 10) -> bytes:
+    found = [Record(number, 1, key, b"v" * size) for number, key in enumerate(keys)]
+    return encode(found, BatchOptions(codec=codec))
+
+
+@pytest.fixture
+def lookers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The threads in which keys were looked for."""
+    threads: list[int] = []
+    check = contents.check_keys
+
+    def noting(data: bytes) -> None:
+        threads.append(threading.get_ident())
+        check(data)
+
+    monkeypatch.setattr(contents, "check_keys", noting)
+    return threads
+
+
+@pytest.mark.parametrize(
+    ("records", "elsewhere"),
+    [
+        (batch(b"k"), False),
+        (batch(b"k", codec=compression.GZIP), True),
+        (batch(b"k", size=LARGE), True),
+    ],
+    ids=["few and plain", "compressed", "large"],
+)
+async def test_records_are_unpacked_in_a_thread_where_that_can_take_long(
+    tmp_path: Path, lookers: list[int], records: bytes, elsewhere: bool
+) -> None:
+    async with Replicas(tmp_path, **{"log.cleanup.policy": "compact"}) as broker:
+        await broker.lead()
+        outcomes = await broker.manager.append([(KEY, records)], -1, 0, Origin.CLIENT)
+        assert [outcome.error for outcome in outcomes] == [ErrorCode.NONE]
+        assert [thread != threading.get_ident() for thread in lookers] == [elsewhere]
+
+
+async def test_a_refusal_from_the_thread_is_the_outcome_of_its_entry_alone(tmp_path: Path) -> None:
+    async with Replicas(tmp_path, **{"log.cleanup.policy": "compact"}) as broker:
+        await broker.lead()
+        keyless, sound = (batch(key, codec=compression.GZIP, size=LARGE) for key in (None, b"k"))
+        outcomes = await broker.manager.append([(KEY, keyless), (KEY, sound)], -1, 0, Origin.CLIENT)
+        assert [outcome.error for outcome in outcomes] == [ErrorCode.INVALID_RECORD, ErrorCode.NONE]
+        assert broker.manager.partitions[KEY].log.log_end_offset == 1
