@@ -155,6 +155,10 @@ class SimulatedLog:
         """The answer of OffsetForLeaderEpoch."""
         return self.epochs.end_offset(epoch, self.log_end_offset)
 
+    def looks_into(self, data: bytes, origin: Origin) -> bool:
+        """Nothing is compressed here."""
+        return False
+
     def append_as_leader(
         self, data: bytes, leader_epoch: int, *, origin: Origin = Origin.CLIENT
     ) -> AppendInfo:

@@ -57,7 +57,6 @@ class Prepared(NamedTuple):
 
     header: Header
     data: Buffer
-    origin: Origin
     old: OldFormat | None
 
 
@@ -91,14 +90,36 @@ class Log(SegmentedLog):
     # -- appending ------------------------------------------------------------------------------
 
     def append_as_leader(
-        self, data: Buffer, leader_epoch: int, *, origin: Origin = Origin.CLIENT
+        self, data: Buffer | Prepared, leader_epoch: int, *, origin: Origin = Origin.CLIENT
     ) -> AppendInfo:
-        """Check one batch, give it the next offsets and write it.
+        """Check one batch, unless `prepare` has, give it the next offsets and write it.
 
         Raises KafkaError with the code of the rule that was broken, KAFKA_STORAGE_ERROR when the
         disk failed.
         """
-        return self.append_prepared(self.prepare(data, origin), leader_epoch)
+        prepared = data if isinstance(data, Prepared) else self.prepare(data, origin)
+        size = prepared.header.length + batch.LOG_OVERHEAD
+        self._check_fits_segment(size)
+        now_ms = self._surroundings.now_ms()
+        stamped = self.config.message_timestamp_type == "LogAppendTime"
+        append_time_ms = now_ms if stamped else None
+        with self._append_lock:
+            if self.failure is not None:
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(self.failure))
+            try:
+                if prepared.old is not None:
+                    return self._append_old_format(prepared.old, now_ms, append_time_ms)
+                return self._append_checked(
+                    prepared.data,
+                    prepared.header,
+                    size,
+                    leader_epoch,
+                    origin,
+                    now_ms,
+                    append_time_ms,
+                )
+            except OSError as error:
+                raise self._storage_error(error) from error
 
     def looks_into(self, data: Buffer, origin: Origin) -> bool:
         """Tell whether `prepare` has records to unpack, which may take seconds: into a thread then.
@@ -132,27 +153,7 @@ class Log(SegmentedLog):
         old = None
         if config.message_magic < 2:
             old = conversion.for_old_topic(header, data, config.message_magic)
-        return Prepared(header, data, origin, old)
-
-    def append_prepared(self, prepared: Prepared, leader_epoch: int) -> AppendInfo:
-        """Give a batch the next offsets and write it. Raises KafkaError as `append_as_leader`."""
-        header, data, origin, old = prepared
-        size = header.length + batch.LOG_OVERHEAD
-        self._check_fits_segment(size)
-        now_ms = self._surroundings.now_ms()
-        stamped = self.config.message_timestamp_type == "LogAppendTime"
-        append_time_ms = now_ms if stamped else None
-        with self._append_lock:
-            if self.failure is not None:
-                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(self.failure))
-            try:
-                if old is not None:
-                    return self._append_old_format(old, now_ms, append_time_ms)
-                return self._append_checked(
-                    data, header, size, leader_epoch, origin, now_ms, append_time_ms
-                )
-            except OSError as error:
-                raise self._storage_error(error) from error
+        return Prepared(header, data, old)
 
     def _check_fits_segment(self, size: int) -> None:
         if size > self.config.segment_bytes:

@@ -165,8 +165,9 @@ class Appender:
         try:
             if isinstance(ready, KafkaError):
                 raise ready
-            prepared = ready or partition.log.prepare(records, origin)
-            appended = partition.log.append_prepared(prepared, partition.leader_epoch)
+            appended = partition.log.append_as_leader(
+                ready or records, partition.leader_epoch, origin=origin
+            )
         except KafkaError as refusal:
             if refusal.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and not self._is_certain(
                 partition
