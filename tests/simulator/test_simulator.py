@@ -1,4 +1,4 @@
-"""A sample of schedules keeps every promise, and a planted bug is found within some hundred.
+"""A sample of schedules keeps every promise, and a planted bug is found within hundreds.
 
 `make simulate` runs ten thousand. The command is run as a process of its own, because a schedule
 depends on the order of sets of strings.
@@ -13,7 +13,7 @@ from tests.simulator import schedule
 from tests.simulator.bugs import BUGS
 
 SAMPLE = 300
-SEEDS_TO_FIND_A_BUG = 1000
+SEEDS_TO_FIND_A_BUG = 3000
 
 
 def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
