@@ -11,7 +11,7 @@ from typing import Any
 
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.control import LeaderAndIsrRequest
-from odradek.replica.partition import TopicPartition
+from odradek.replica.partition import NO_LEADER, TopicPartition
 from odradek.zk import znodes
 from odradek.zk.znodes import PartitionState
 from tests.simulator.broker import Broker
@@ -178,7 +178,8 @@ class Checks:
         self._controllers[process] = max(known, request.controller_epoch)
         if isinstance(request, LeaderAndIsrRequest):
             for key, partition in broker.replicas.partitions.items():
-                self._note_leader(key, partition.leader_epoch, partition.leader)
+                if partition.leader != NO_LEADER:  # it may have stepped down in its epoch
+                    self._note_leader(key, partition.leader_epoch, partition.leader)
 
     def misled(self, broker_id: int, key: TopicPartition, what: str) -> None:
         """A client was given an answer that only a leader may give who knows everything.
