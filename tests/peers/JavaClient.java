@@ -37,6 +37,7 @@ import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.config.ConfigResource;
 import org.apache.kafka.common.errors.InvalidConfigurationException;
 import org.apache.kafka.common.errors.InvalidReplicationFactorException;
+import org.apache.kafka.common.errors.RebalanceInProgressException;
 import org.apache.kafka.common.errors.TopicExistsException;
 import org.apache.kafka.common.errors.UnknownTopicOrPartitionException;
 import org.apache.kafka.common.serialization.StringDeserializer;
@@ -72,7 +73,7 @@ public class JavaClient {
         void run() throws Exception;
     }
 
-    public static void main(String[] arguments) throws Exception {
+    public static void main(String[] arguments) {
         JavaClient client =
             new JavaClient(arguments[0], Integer.parseInt(arguments[1]), arguments[2]);
         client.pass("cluster", client::describesTheCluster);
@@ -92,9 +93,16 @@ public class JavaClient {
         client.admin.close(Duration.ofSeconds(5));
     }
 
-    private void pass(String name, Scenario scenario) throws Exception {
+    private void pass(String name, Scenario scenario) {
         long began = System.currentTimeMillis();
-        scenario.run();
+        try {
+            scenario.run();
+        } catch (Throwable failure) {
+            // Told here: the launcher of single files fails on Kafka's exceptions, which have no trace.
+            System.err.println(name + " failed");
+            failure.printStackTrace();
+            System.exit(1);
+        }
         System.err.println(name + ": " + (System.currentTimeMillis() - began) + " ms");
         System.out.println(name);
     }
@@ -338,8 +346,8 @@ public class JavaClient {
                 && second.assignment().size() == 2 && hasReadAll(first) && hasReadAll(second));
             same(seen.size(), 40, "different values read");
             check(Collections.disjoint(first.assignment(), second.assignment()), "shares are disjoint");
-            first.commitSync();
-            second.commitSync();
+            commit(first, List.of(first, second), seen);
+            commit(second, List.of(first, second), seen);
             ConsumerGroupDescription described =
                 admin.describeConsumerGroups(List.of(group)).all().get().get(group);
             same(described.members().size(), 2, "members");
@@ -355,6 +363,20 @@ public class JavaClient {
             first.close();
             second.close();
         }
+    }
+
+    /** One member may have its share while the other has not heard yet that the round is over. */
+    private static void commit(
+            KafkaConsumer<String, String> consumer, List<KafkaConsumer<String, String>> consumers,
+            Set<String> seen) {
+        pollUntil(consumers, seen, () -> {
+            try {
+                consumer.commitSync();
+                return true;
+            } catch (RebalanceInProgressException round) {
+                return false;
+            }
+        });
     }
 
     private static boolean hasReadAll(KafkaConsumer<String, String> consumer) {
