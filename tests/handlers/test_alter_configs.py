@@ -25,7 +25,7 @@ from odradek.zk import znodes
 from odradek.zk.operations import Create, Operation, SetData, TransactionFailedError
 from tests.support.replicas import TOPIC, FakeSession, Replicas
 
-CALL = Call(1, "c", "PLAINTEXT", "h")
+CALL = Call(1, "c", "PLAINTEXT", "h", 1)
 SET, DELETE, APPEND, SUBTRACT = range(4)
 TOPICS, BROKERS = configs.TOPIC, configs.BROKER
 

@@ -26,7 +26,7 @@ async def ask(
         topics=[MetadataRequestTopic(name=name) for name in names] if names else None,
         allow_auto_topic_creation=create,
     )
-    data = await metadata.metadata(broker, request, Call(version, "c", listener, "h"))
+    data = await metadata.metadata(broker, request, Call(version, "c", listener, "h", 1))
     return codec.decode(MetadataResponse, version, data)[0]
 
 
@@ -34,7 +34,7 @@ async def tell(broker: Broker, request: object) -> object:
     return await control.update_metadata(
         broker,
         request,  # type: ignore[arg-type]
-        Call(4, "c", "PLAINTEXT", "h"),
+        Call(4, "c", "PLAINTEXT", "h", 1),
     )
 
 

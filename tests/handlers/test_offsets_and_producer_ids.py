@@ -31,7 +31,7 @@ BLOCK = znodes.PRODUCER_ID_BLOCK_PATH
 
 
 def call(version: int) -> Call:
-    return Call(version, "c", "PLAINTEXT", "h")
+    return Call(version, "c", "PLAINTEXT", "h", 1)
 
 
 async def list_one(

@@ -231,13 +231,13 @@ class Broker:
         endpoint = Endpoint("PLAINTEXT", self.name, 9092)
         return BrokerRegistration(BrokerId(self.broker_id), (endpoint,))
 
-    async def _serve(self, request: Any, version: int) -> Any:
+    async def _serve(self, request: Any, version: int, connection_id: int) -> Any:
         kind = type(request)
         if kind in CONTROL:
             self._checks.asked(self, request)
         elif not self.metadata.is_told:
             await self.metadata.wait_until_told()
-        call = Call(version, None, "PLAINTEXT", "simulated")
+        call = Call(version, None, "PLAINTEXT", "simulated", connection_id)
         response = await HANDLERS[kind](self._parts, request, call)  # type: ignore[operator]
         if kind is FetchRequest:
             for topic in response.responses:

@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from odradek.handlers.context import ControllerLink
 from odradek.protocol.errors import ErrorCode
 from odradek.replica import isr, truncation
 from odradek.replica.appends import Appender
@@ -58,6 +59,11 @@ def _committed_only(self: Isr) -> frozenset[int]:
     return frozenset(self.committed if self.pending is None else self.pending)
 
 
+def _hear(self: ControllerLink, controller_epoch: int, connection_id: int) -> bool:
+    """Take what comes late on a connection that was given up for the latest news."""
+    return True
+
+
 def _join_anywhere(
     now: Isr, replica: int, replicas: Any, end_offset: int, mark: int, epoch_start: int
 ) -> bool:
@@ -82,6 +88,7 @@ BUGS: dict[str, list[tuple[object, str, Any]]] = {
         (ReplicaManager, "_take_role", _take_any_role),
     ],
     "obeys deposed controllers": [(ReplicaManager, "accept_controller", _obey)],
+    "hears what a controller said before": [(ControllerLink, "is_current", _hear)],
     "counts an unconfirmed in-sync set": [(Isr, "maximal", property(_committed_only))],
     "lets followers in too early": [(isr, "may_join", _join_anywhere)],
     "forgets to fsync": [

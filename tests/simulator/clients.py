@@ -75,7 +75,9 @@ class Clients:
 
     async def _call(self, leader: int, request: Any, version: int) -> Any:
         try:
-            return await self._network.call(self.process, name_of(leader), request, version)
+            return await self._network.call(
+                self.process, name_of(leader), request, version, self._network.connect()
+            )
         except (ConnectionError, TimeoutError):
             return None
 

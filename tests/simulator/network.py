@@ -8,14 +8,16 @@ connection. Requests of one client that are answered arrive in their order.
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from odradek.protocol.messages.control import UpdateMetadataRequest
 from tests.simulator.world import Process, World
 
-Serve = Callable[[Any, int], Awaitable[Any]]
+Serve = Callable[[Any, int, int], Awaitable[Any]]
+"""Answers a request of a version that came on a connection of this number."""
 
 CALL_TIMEOUT_S = 1.5
 LATE_S = 4.0
@@ -26,8 +28,7 @@ class Weather:
     """How bad the network is now; shares of calls."""
 
     lost: float = 0.0
-    # The connection breaks at once, and the request arrives all the same, much later. (Of
-    # UpdateMetadata nothing in the protocol tells whether it is older than what is known.)
+    # The connection breaks at once, and the request arrives all the same, much later.
     late: float = 0.0
     slow: float = 0.02
 
@@ -40,6 +41,7 @@ class Network:
         self.weather = Weather()
         self.cuts: set[tuple[str, str]] = set()
         self._servers: dict[str, tuple[Process, Serve]] = {}
+        self._connection_ids = itertools.count(1)
 
     def listen(self, process: Process, serve: Serve) -> None:
         """Serve requests to the process's name."""
@@ -51,7 +53,13 @@ class Network:
             return chance.uniform(0.05, 0.5)
         return chance.uniform(0.0003, 0.003)
 
-    async def call(self, source: Process, target: str, request: Any, version: int) -> Any:
+    def connect(self) -> int:
+        """The number of a new connection."""
+        return next(self._connection_ids)
+
+    async def call(
+        self, source: Process, target: str, request: Any, version: int, connection_id: int
+    ) -> Any:
         """The response. Raises ConnectionError or TimeoutError."""
         server, serve = self._servers.get(target, (None, None))
         chance = self.world.chance
@@ -59,15 +67,13 @@ class Network:
             await asyncio.sleep(self._delay())
             raise ConnectionError(f"nobody listens at {target}")
         future: asyncio.Future[Any] = source.loop.create_future()
-        if chance.random() < self.weather.late and not isinstance(request, UpdateMetadataRequest):
-            wait = chance.uniform(0, LATE_S)
-            self.world.later(wait, server, self._serve, server, serve, request, version, None, None)
+        arrive = partial(self._serve, server, lambda: serve(request, version, connection_id))
+        if chance.random() < self.weather.late:
+            self.world.later(chance.uniform(0, LATE_S), server, arrive, None, None)
             await asyncio.sleep(self._delay())
             raise ConnectionError(f"the connection to {target} broke")
         if (source.name, target) not in self.cuts and chance.random() >= self.weather.lost:
-            self.world.later(
-                self._delay(), server, self._serve, server, serve, request, version, future, source
-            )
+            self.world.later(self._delay(), server, arrive, future, source)
         try:
             async with asyncio.timeout(CALL_TIMEOUT_S):
                 return await future
@@ -77,14 +83,12 @@ class Network:
     def _serve(
         self,
         server: Process,
-        serve: Serve,
-        request: Any,
-        version: int,
+        serve: Callable[[], Awaitable[Any]],
         future: asyncio.Future[Any] | None,
         source: Process | None,
     ) -> None:
         async def answer() -> None:
-            response = await serve(request, version)
+            response = await serve()
             if future is None or source is None:
                 return
             if (server.name, source.name) in self.cuts:
@@ -102,16 +106,27 @@ def _resolve(future: asyncio.Future[Any], response: Any) -> None:
 
 
 class Client:
-    """What `net.client.PeerClient` offers, from one process to another."""
+    """What `net.client.PeerClient` offers, from one process to another: a connection that is given
+    up when an answer is missing.
+    """
 
     def __init__(self, network: Network, source: Process, target: str) -> None:
         self._network = network
         self._source = source
         self._target = target
+        self._connection_id: int | None = None
 
     async def call(self, request: Any, version: int, timeout_ms: int) -> Any:
         """Send a request and return its response."""
-        return await self._network.call(self._source, self._target, request, version)
+        if self._connection_id is None:
+            self._connection_id = self._network.connect()
+        try:
+            return await self._network.call(
+                self._source, self._target, request, version, self._connection_id
+            )
+        except (OSError, asyncio.CancelledError):
+            self._connection_id = None
+            raise
 
     async def close(self) -> None:
         """Nothing to close."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Protocol
 
@@ -31,6 +31,32 @@ class Registration(Protocol):
         """Whether a controller's request that came right now is meant for this registration."""
 
 
+@dataclass(slots=True)
+class ControllerLink:
+    """The newest connection on which the present controller spoke.
+
+    A controller that got no answer says what holds by then on another connection. What it had said
+    on the one it gave up may still come afterwards, out of the buffers of a broker that was
+    stopped, and nothing in it tells that it is old.
+    """
+
+    controller_epoch: int = -1
+    connection_id: int = -1
+
+    def is_current(self, controller_epoch: int, connection_id: int) -> bool:
+        """Whether a request comes on it, or on one that replaces it.
+
+        Whether an epoch is too old is for others to judge.
+        """
+        if controller_epoch > self.controller_epoch:
+            self.controller_epoch, self.connection_id = controller_epoch, connection_id
+        elif controller_epoch == self.controller_epoch:
+            if connection_id < self.connection_id:
+                return False
+            self.connection_id = connection_id
+        return True
+
+
 @dataclass(frozen=True, slots=True)
 class Broker:
     """The parts of a running broker, as handlers see them. Built once by the server."""
@@ -46,16 +72,21 @@ class Broker:
     producer_ids: ProducerIds
     metrics: BrokerMetrics
     random: Random
+    controller_link: ControllerLink = field(default_factory=ControllerLink)
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request's circumstances: protocol version, who sent it, from where, to which listener."""
+    """One request's circumstances: protocol version, who sent it, from where, to which listener.
+
+    Of two connections the later one has the higher `connection_id`.
+    """
 
     version: int
     client_id: str | None
     listener: str
     host: str
+    connection_id: int
 
 
 # A handler returns the answer, its already encoded body, or None where the protocol has no answer

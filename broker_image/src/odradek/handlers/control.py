@@ -40,6 +40,10 @@ async def leader_and_isr(
     """Take leader and follower roles."""
     if await _meant_for_former_self(broker, request.broker_epoch):
         return LeaderAndIsrResponse(error_code=ErrorCode.STALE_BROKER_EPOCH, partition_errors=[])
+    if not broker.controller_link.is_current(request.controller_epoch, call.connection_id):
+        return LeaderAndIsrResponse(
+            error_code=ErrorCode.STALE_CONTROLLER_EPOCH, partition_errors=[]
+        )
     error, errors = await broker.replicas.become_leader_or_follower(request)
     return LeaderAndIsrResponse(
         error_code=error,
@@ -58,6 +62,8 @@ async def stop_replica(
     """Stop copying, and delete where told."""
     if await _meant_for_former_self(broker, request.broker_epoch):
         return StopReplicaResponse(error_code=ErrorCode.STALE_BROKER_EPOCH, partition_errors=[])
+    if not broker.controller_link.is_current(request.controller_epoch, call.connection_id):
+        return StopReplicaResponse(error_code=ErrorCode.STALE_CONTROLLER_EPOCH, partition_errors=[])
     error, errors = await broker.replicas.stop_replicas(request)
     return StopReplicaResponse(
         error_code=error,
@@ -76,7 +82,10 @@ async def update_metadata(
     """Take in what the controller says of the cluster."""
     if await _meant_for_former_self(broker, request.broker_epoch):
         return UpdateMetadataResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
-    if not broker.replicas.accept_controller(request.controller_epoch):
+    if not (
+        broker.controller_link.is_current(request.controller_epoch, call.connection_id)
+        and broker.replicas.accept_controller(request.controller_epoch)
+    ):
         return UpdateMetadataResponse(error_code=ErrorCode.STALE_CONTROLLER_EPOCH)
     broker.metadata.update(request)
     broker.replicas.step_down_where_replaced(request)

@@ -151,7 +151,9 @@ class Dispatcher:
             # Nothing is known of the cluster yet, and "unknown topic" would be a lie.
             await self._broker.metadata.wait_until_told()
         answer = await served.handle(
-            self._broker, request, Call(version, header.client_id, self._listener, peer.host)
+            self._broker,
+            request,
+            Call(version, header.client_id, self._listener, peer.host, peer.connection_id),
         )
         self._observe[header.api_key](perf_counter() - began)
         if answer is None:

@@ -23,6 +23,7 @@ EXHAUSTED_PAUSE_SECONDS: Final = 0.1
 CANCEL_PAUSE_SECONDS: Final = 0.05
 _EXHAUSTED: Final = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 _MAX_SWEEP_SECONDS: Final = 10.0
+_connection_ids = itertools.count(1)
 
 
 class Listener:
@@ -46,7 +47,6 @@ class Listener:
         self._limits = admission.limits
         self._protected = protected
         self._dispatch = dispatch
-        self._ids = itertools.count(1)
         self._sock: socket.socket | None = None
         self._serving: asyncio.Task[None] | None = None
         self._connections: dict[Connection, asyncio.Task[None]] = {}
@@ -142,7 +142,7 @@ class Listener:
                 except BaseException:
                     accepted.close()
                     raise
-            self._admit(accepted, Peer(address[0], address[1], next(self._ids)), group)
+            self._admit(accepted, Peer(address[0], address[1], next(_connection_ids)), group)
 
     def _admit(self, sock: socket.socket, peer: Peer, group: asyncio.TaskGroup) -> None:
         if not self._admission.enter(peer.host):
