@@ -205,7 +205,7 @@ class SimulatedSession:
         self.generation = 0
         self.negotiated_timeout_ms = int(SESSION_S * 1000)
         self.session_id = 0
-        # Grows whenever a connection breaks: what belongs to an older one is not delivered.
+        # Grows with every connection made or broken; what belongs to an older one is dropped.
         self.connection = 0
         self._ensemble = ensemble
         self._world = ensemble.world
@@ -316,6 +316,8 @@ class SimulatedSession:
                 self._enter(SessionState.EXPIRED)
             self.session_id = self._ensemble.begin(self)
         self._heard = self._linked = True
+        # A stopped process may hear of the former connection's end only now.
+        self.connection += 1
         self._enter(SessionState.CONNECTED)
 
     def _enter(self, state: SessionState) -> None:
