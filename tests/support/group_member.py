@@ -2,21 +2,27 @@
 
     python -m tests.support.group_member LIBRARY '{"bootstrap": ..., "group": ..., ...}'
 
-LIBRARY is confluent, kafka-python or aiokafka. With `commit` sync the offsets of each batch are
-committed before the next one is asked for; with auto they would be after a minute.
+LIBRARY is confluent, kafka-python, aiokafka or java. With `commit` sync the offsets of each batch
+are committed before the next one is asked for; with auto they would be after a minute.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 import warnings
+from pathlib import Path
 from typing import Any
+
+from tests.support import kafka_peer
 
 SESSION_MS = 2000
 HEARTBEAT_MS = 300
 AUTO_COMMIT_MS = 60_000
+JAVA_CLIENT = "3.9.1"
+ASSIGNORS = {"range": "RangeAssignor", "cooperative-sticky": "CooperativeStickyAssignor"}
 
 
 def tell(value: bytes) -> None:
@@ -67,6 +73,7 @@ def kafka_python(settings: dict[str, Any]) -> None:
         auto_commit_interval_ms=AUTO_COMMIT_MS,
         session_timeout_ms=SESSION_MS,
         heartbeat_interval_ms=HEARTBEAT_MS,
+        group_instance_id=settings["instance"],
     )
     while True:
         records = consumer.poll(timeout_ms=100)
@@ -91,6 +98,7 @@ async def aio(settings: dict[str, Any]) -> None:
         auto_commit_interval_ms=AUTO_COMMIT_MS,
         session_timeout_ms=SESSION_MS,
         heartbeat_interval_ms=HEARTBEAT_MS,
+        group_instance_id=settings["instance"],
     )
     await consumer.start()
     while True:
@@ -102,6 +110,28 @@ async def aio(settings: dict[str, Any]) -> None:
             await consumer.commit()
 
 
+def java(settings: dict[str, Any]) -> None:
+    """Kafka's own client; the process becomes its."""
+    config = {
+        "bootstrap.servers": settings["bootstrap"],
+        "group.id": settings["group"],
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": str(settings["commit"] == "auto").lower(),
+        "auto.commit.interval.ms": AUTO_COMMIT_MS,
+        "session.timeout.ms": SESSION_MS,
+        "heartbeat.interval.ms": HEARTBEAT_MS,
+        "partition.assignment.strategy": "org.apache.kafka.clients.consumer."
+        + ASSIGNORS[settings["strategy"]],
+    }
+    if settings["instance"] is not None:
+        config["group.instance.id"] = settings["instance"]
+    classpath = kafka_peer.classpath(kafka_peer.clients(JAVA_CLIENT))
+    program = str(Path(__file__).with_name("GroupMember.java"))
+    command = [*kafka_peer.JAVA, "-Xmx128m", "-cp", classpath, program]
+    given = [f"{key}={value}" for key, value in config.items()]
+    os.execvp(command[0], [*command, settings["topic"], settings["commit"], *given])
+
+
 def main() -> None:
     """Run until killed."""
     library, settings = sys.argv[1], json.loads(sys.argv[2])
@@ -110,6 +140,8 @@ def main() -> None:
         confluent(settings)
     elif library == "kafka-python":
         kafka_python(settings)
+    elif library == "java":
+        java(settings)
     else:
         asyncio.run(aio(settings))
 
