@@ -52,25 +52,39 @@ def end_session(broker: Replicas) -> None:
     broker.session.deadline = broker.clock.now / 1000
 
 
-async def test_position_beyond_the_log_is_out_of_range_only_to_a_leader_that_is_sure(
+async def test_position_beyond_the_log_is_out_of_range_while_the_in_sync_set_follows(
     broker: Replicas,
 ) -> None:
+    # The session lives, but a controller that cannot reach us may have made 2 the leader.
+    assert (await fetch(broker, 7)).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    await follow(broker, 2, 3)
     assert (await fetch(broker, 7)).error is ErrorCode.OFFSET_OUT_OF_RANGE
-    end_session(broker)
+    broker.clock.now += 60_000
     assert (await fetch(broker, 7)).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert (await fetch(broker, 0)).error is ErrorCode.NONE
 
 
-async def test_gap_in_sequences_is_final_only_from_a_leader_that_is_sure(broker: Replicas) -> None:
+async def test_position_beyond_the_log_is_out_of_range_to_the_only_one_in_sync(
+    broker: Replicas,
+) -> None:
+    await broker.lead(isr=(1,), replicas=(1, 2, 3), epoch=1)
+    assert (await fetch(broker, 7)).error is ErrorCode.OFFSET_OUT_OF_RANGE
+    end_session(broker)
+    assert (await fetch(broker, 7)).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+async def test_gap_in_sequences_is_final_only_while_the_in_sync_set_follows(
+    broker: Replicas,
+) -> None:
     async def produce(sequence: int) -> ErrorCode:
         options = BatchOptions(producer_id=5, producer_epoch=0, base_sequence=sequence)
         data = records.encode([Record(0, logs.START_MS, None, b"v")], options)
         return (await broker.manager.append([(KEY, data)], 1, 0, Origin.CLIENT))[0].error
 
     assert await produce(0) is ErrorCode.NONE
-    assert await produce(9) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    end_session(broker)
     assert await produce(9) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    await follow(broker, 2, 3)
+    assert await produce(9) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
 async def test_new_session_is_no_proof_until_the_controller_has_told_the_role(

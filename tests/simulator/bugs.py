@@ -96,7 +96,10 @@ BUGS: dict[str, list[tuple[object, str, Any]]] = {
         (SourceFetcher, "_flush_where_owed", _flush_nothing),
         (SimulatedLog, "owes_flush", False),
     ],
-    "never doubts its leadership": [(ReplicaManager, "is_certain", _always_certain)],
+    "never doubts its leadership": [
+        (ReplicaManager, "is_certain", _always_certain),
+        (ReplicaManager, "knows_the_end", _always_certain),
+    ],
 }
 
 

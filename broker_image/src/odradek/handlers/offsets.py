@@ -158,7 +158,7 @@ def _epoch_end(broker: Broker, topic: str, asked: OffsetForLeaderPartition) -> E
     if partition is None:
         return EpochEndOffset(error_code=error, partition=asked.partition)
     epoch, end_offset = partition.log.end_offset_for_epoch(asked.leader_epoch)
-    if end_offset == UNKNOWN and not broker.replicas.is_certain(partition):
+    if end_offset == UNKNOWN and not broker.replicas.knows_the_end(partition):
         # An epoch that a successor began is no truncation, which is what "unknown" tells a client.
         return EpochEndOffset(
             error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER, partition=asked.partition

@@ -83,11 +83,13 @@ class Appender:
         prepare: Callable[[Log, Buffer, Origin], Awaitable[Prepared]],
         flush: Callable[[Log], Awaitable[None]],
         is_certain: Callable[[Partition], bool],
+        knows_the_end: Callable[[Partition], bool],
     ) -> None:
         self._hosted = hosted
         self._prepare = prepare
         self._flush = flush
         self._is_certain = is_certain
+        self._knows_the_end = knows_the_end
 
     async def append(
         self,
@@ -169,9 +171,8 @@ class Appender:
                 ready or records, partition.leader_epoch, origin=origin
             )
         except KafkaError as refusal:
-            if refusal.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and not self._is_certain(
-                partition
-            ):
+            out_of_order = refusal.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+            if out_of_order and not self._knows_the_end(partition):
                 # What seems to be missing may be with our successor; producers take a gap as final.
                 return AppendOutcome(key, ErrorCode.NOT_LEADER_OR_FOLLOWER), None
             return AppendOutcome(key, refusal.code, message=refusal.message or None), None

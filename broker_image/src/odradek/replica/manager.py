@@ -80,6 +80,7 @@ class ReplicaManager:
             lambda log, data, origin: logs.readers.run(log.prepare, data, origin),
             lambda log: logs.disk.run(log.flush),
             self.is_certain,
+            self.knows_the_end,
         )
         giving = ReplicationQuota(
             config.broker_id,
@@ -94,7 +95,7 @@ class ReplicaManager:
             clock_ms,
         )
         self._reader = Reader(
-            self.hosted, self.isr_writer, clock_ms, logs.readers.run, self.is_certain, giving
+            self.hosted, self.isr_writer, clock_ms, logs.readers.run, self.knows_the_end, giving
         )
         self._fetchers = FetcherPool(
             config.num_replica_fetchers,
@@ -137,6 +138,16 @@ class ReplicaManager:
         return self.is_told(partition) or partition.is_followed(
             self._clock_ms() - self._longest_fetch_pause_ms
         )
+
+    def knows_the_end(self, partition: Partition) -> bool:
+        """Whether what this broker's log lacks is nowhere, so that clients may take it for lost.
+
+        A controller that cannot reach us may have another of the in-sync set lead, of which we hear
+        nothing while our session lives; but that set then fetches from us no more.
+        """
+        if partition.isr.maximal == {self.config.broker_id}:
+            return self.is_certain(partition)
+        return partition.is_followed(self._clock_ms() - self._longest_fetch_pause_ms)
 
     # --- data ---------------------------------------------------------------------------------
 

@@ -97,7 +97,7 @@ class Reader:
         isr_writer: IsrWriter,
         clock_ms: Callable[[], int],
         in_thread: _InThread,
-        is_certain: Callable[[Partition], bool],
+        knows_the_end: Callable[[Partition], bool],
         quota: ReplicationQuota,
     ) -> None:
         self._hosted = hosted
@@ -105,7 +105,7 @@ class Reader:
         self._clock_ms = clock_ms
         self._in_thread = in_thread
         self.damaged = 0
-        self._is_certain = is_certain
+        self._knows_the_end = knows_the_end
         self._quota = quota
 
     async def fetch(
@@ -204,7 +204,11 @@ class Reader:
             result.diverging = _divergence(partition, wish)
             if result.diverging is not None:
                 return result
-        if wish.offset > log.log_end_offset and partition.leads and not self._is_certain(partition):
+        if (
+            wish.offset > log.log_end_offset
+            and partition.leads
+            and not self._knows_the_end(partition)
+        ):
             # The reader may come from our successor; "out of range" sends it back to the start.
             result.error = ErrorCode.NOT_LEADER_OR_FOLLOWER
         elif wish.offset < start or wish.offset > log.log_end_offset:
