@@ -32,6 +32,8 @@ from odradek.protocol.messages.offsets import (
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
+from odradek.zk import znodes
+from odradek.zk.znodes import BrokerId
 from tests.support import zookeeper
 from tests.support.broker import Broker, wait_until
 from tests.support.clients import QUIET
@@ -365,13 +367,13 @@ def test_each_serves_what_the_other_wrote(tmp_path: Path, tools: Tools) -> None:
         apache = KafkaBroker(tmp_path, 1, server.connect, SETTINGS, port)
         ours = Broker(tmp_path, 1, server.connect, SETTINGS, port)
         try:
-            swap(apache, ours, tools)
+            swap(apache, ours, tools, server)
         finally:
             apache.kill()
             ours.kill()
 
 
-def swap(apache: KafkaBroker, ours: Broker, tools: Tools) -> None:
+def swap(apache: KafkaBroker, ours: Broker, tools: Tools, server: zookeeper.Server) -> None:
     apache.start()
     writer = Writer(apache.address)
     writer.create_topics()
@@ -383,22 +385,26 @@ def swap(apache: KafkaBroker, ours: Broker, tools: Tools) -> None:
         if end is signal.SIGKILL:
             # Kafka notes where a log starts only when it has run for half a minute, or stops.
             seen = work(writer, apache, delete=False)
-        stop(apache, end)
+        stop(apache, end, server)
         ours.start()
         compare(seen_by_clients(ours.address), seen)
         writer.expire()
         seen = work(writer, ours)
         wait_until(lambda: is_start_written(ours), "a crash will not bring deleted records back")
-        stop(ours, end)
+        stop(ours, end, server)
         if end is signal.SIGTERM:
             check_files(tools, ours)
         apache.start()
         compare(seen_by_clients(apache.address), seen)
 
 
-def stop(broker: Broker, number: signal.Signals) -> None:
+def stop(broker: Broker, number: signal.Signals, server: zookeeper.Server) -> None:
     broker.signal(number)
     broker.wait()
+    # Kafka does not start while its predecessor's session lasts.
+    path = znodes.broker_path(BrokerId(broker.broker_id))
+    with server.client() as client:
+        wait_until(lambda: client.exists(path) is None, "the broker's session is over")
 
 
 def work(writer: Writer, broker: Broker, *, delete: bool = True) -> dict[str, Seen]:
