@@ -3,8 +3,7 @@
     python -m tests.bench.bench_produce_fetch [rounds]
 
 Each round measures both systems one after the other, so that the machine drifts for both. What
-counts is the ratio. Kafka's jars are looked for where `ODRADEK_BENCH_KAFKA_JARS` says, by default
-in ~/.cache/peers/kafka-2.8.2/lib; without them only this broker is measured.
+counts is the ratio. Kafka's jars are those of the tests, fetched with Maven on first use.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from pathlib import Path
 
 import confluent_kafka
 
-from tests.support import zookeeper
+from tests.support import kafka_peer, zookeeper
 from tests.support.broker import Cluster, wait_until
 from tests.support.clients import QUIET, create_topic
 from tests.support.ports import free_port
@@ -31,9 +30,6 @@ PARTITIONS = 6
 RECORD_BYTES = 1000
 RECORDS = 200_000
 MEGA = 1_000_000
-JARS = Path(
-    os.environ.get("ODRADEK_BENCH_KAFKA_JARS", Path.home() / ".cache/peers/kafka-2.8.2/lib")
-)
 
 
 def produce(bootstrap: str, topic: str) -> float:
@@ -94,7 +90,15 @@ def apache_kafka(directory: Path) -> Iterator[str]:
         )
         with (directory / "kafka.log").open("ab") as log:
             process = subprocess.Popen(
-                ["java", "-Xms1g", "-Xmx1g", "-cp", f"{JARS}/*", "kafka.Kafka", str(settings)],
+                [
+                    "java",
+                    "-Xms1g",
+                    "-Xmx1g",
+                    "-cp",
+                    kafka_peer.classpath(),
+                    "kafka.Kafka",
+                    str(settings),
+                ],
                 stdout=log,
                 stderr=log,
             )
@@ -116,12 +120,13 @@ def _answers(address: str) -> bool:
 
 
 def main(rounds: int) -> None:
-    """Print each round's figures and, with Kafka beside, the medians' ratios."""
+    """Print each round's figures and the medians' ratios."""
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as running:
         cluster = Cluster(Path(folder))
-        systems = {"odradek": running.enter_context(cluster).bootstrap}
-        if JARS.is_dir():
-            systems["kafka 2.8.2"] = running.enter_context(apache_kafka(Path(folder) / "kafka"))
+        systems = {
+            "odradek": running.enter_context(cluster).bootstrap,
+            "kafka 2.8.2": running.enter_context(apache_kafka(Path(folder) / "kafka")),
+        }
         found: dict[tuple[str, str], list[float]] = {}
         for number in range(rounds):
             for name, bootstrap in systems.items():
@@ -131,10 +136,9 @@ def main(rounds: int) -> None:
                     speed = measure(bootstrap, topic)
                     found.setdefault((name, what), []).append(speed)
                     print(f"round {number + 1}: {name:12} {what} {speed:7.1f} MB/s", flush=True)
-        if len(systems) > 1:
-            for what in ("produce", "consume"):
-                ours, theirs = (statistics.median(found[name, what]) for name in systems)
-                print(f"{what}: odradek / kafka = {ours / theirs:.2f}")
+        for what in ("produce", "consume"):
+            ours, theirs = (statistics.median(found[name, what]) for name in systems)
+            print(f"{what}: odradek / kafka = {ours / theirs:.2f}")
 
 
 if __name__ == "__main__":
