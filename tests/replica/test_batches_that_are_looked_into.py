@@ -62,3 +62,14 @@ async def test_a_refusal_from_the_thread_is_the_outcome_of_its_entry_alone(tmp_p
         outcomes = await broker.manager.append([(KEY, keyless), (KEY, sound)], -1, 0, Origin.CLIENT)
         assert [outcome.error for outcome in outcomes] == [ErrorCode.INVALID_RECORD, ErrorCode.NONE]
         assert broker.manager.partitions[KEY].log.log_end_offset == 1
+
+
+async def test_what_this_broker_does_not_lead_is_refused_unseen(
+    tmp_path: Path, lookers: list[int]
+) -> None:
+    async with Replicas(tmp_path, **{"log.cleanup.policy": "compact"}) as broker:
+        await broker.take(leader=2, isr=(1, 2), replicas=(1, 2))
+        records = batch(b"k", codec=compression.GZIP)
+        (outcome,) = await broker.manager.append([(KEY, records)], -1, 0, Origin.CLIENT)
+        assert outcome.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert lookers == []

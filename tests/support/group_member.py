@@ -59,22 +59,26 @@ def confluent(settings: dict[str, Any]) -> None:
             consumer.commit(asynchronous=False)
 
 
+def in_python(settings: dict[str, Any]) -> dict[str, Any]:
+    """What kafka-python and aiokafka call by the same names."""
+    return {
+        "bootstrap_servers": settings["bootstrap"],
+        "group_id": settings["group"],
+        "auto_offset_reset": "earliest",
+        "enable_auto_commit": settings["commit"] == "auto",
+        "auto_commit_interval_ms": AUTO_COMMIT_MS,
+        "session_timeout_ms": SESSION_MS,
+        "heartbeat_interval_ms": HEARTBEAT_MS,
+        "group_instance_id": settings["instance"],
+    }
+
+
 def kafka_python(settings: dict[str, Any]) -> None:
     """kafka-python."""
     from tests.support.clients import kafka
 
     by_hand = settings["commit"] == "sync"
-    consumer = kafka.KafkaConsumer(
-        settings["topic"],
-        bootstrap_servers=settings["bootstrap"],
-        group_id=settings["group"],
-        auto_offset_reset="earliest",
-        enable_auto_commit=not by_hand,
-        auto_commit_interval_ms=AUTO_COMMIT_MS,
-        session_timeout_ms=SESSION_MS,
-        heartbeat_interval_ms=HEARTBEAT_MS,
-        group_instance_id=settings["instance"],
-    )
+    consumer = kafka.KafkaConsumer(settings["topic"], **in_python(settings))
     while True:
         records = consumer.poll(timeout_ms=100)
         for batch in records.values():
@@ -89,17 +93,7 @@ async def aio(settings: dict[str, Any]) -> None:
     import aiokafka
 
     by_hand = settings["commit"] == "sync"
-    consumer = aiokafka.AIOKafkaConsumer(
-        settings["topic"],
-        bootstrap_servers=settings["bootstrap"],
-        group_id=settings["group"],
-        auto_offset_reset="earliest",
-        enable_auto_commit=not by_hand,
-        auto_commit_interval_ms=AUTO_COMMIT_MS,
-        session_timeout_ms=SESSION_MS,
-        heartbeat_interval_ms=HEARTBEAT_MS,
-        group_instance_id=settings["instance"],
-    )
+    consumer = aiokafka.AIOKafkaConsumer(settings["topic"], **in_python(settings))
     await consumer.start()
     while True:
         records = await consumer.getmany(timeout_ms=100)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from odradek.protocol.errors import ErrorCode
+from odradek.protocol.errors import ErrorCode, name_of
 from odradek.protocol.messages.group_offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -100,7 +100,7 @@ def _raise(code: int, what: str) -> None:
     if code in (ErrorCode.NON_EMPTY_GROUP, ErrorCode.UNKNOWN_MEMBER_ID):
         raise GroupBusyError(what)
     if code:
-        raise BrokerError(f"{what}: {ErrorCode(code).name}")
+        raise BrokerError(f"{what}: {name_of(code)}")
 
 
 def describe(brokers: Brokers, group: str) -> CoordinatedGroup:

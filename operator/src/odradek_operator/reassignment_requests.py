@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 
-from odradek.protocol.errors import ErrorCode
+from odradek.protocol.errors import name_of
 from odradek.protocol.messages.admin import (
     AlterPartitionReassignmentsRequest,
     DescribableLogDirTopic,
@@ -103,6 +103,6 @@ def stop(
         with Brokers(endpoints) as brokers:
             answer = brokers.call(controller, request, 0)
         if answer.error_code:
-            raise BrokerError(f"{ErrorCode(answer.error_code).name} {answer.error_message}")
+            raise BrokerError(f"{name_of(answer.error_code)} {answer.error_message}")
     except BrokerError as error:
         log.warning("moves are not stopped: %s", error)

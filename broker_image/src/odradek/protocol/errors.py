@@ -148,6 +148,14 @@ class ErrorCode(IntEnum):
     SHARE_SESSION_LIMIT_REACHED = 133
 
 
+def name_of(code: int) -> str:
+    """Kafka's name of an error code, or its number where a newer peer sends one not known here."""
+    try:
+        return ErrorCode(code).name
+    except ValueError:
+        return f"error {code}"
+
+
 class KafkaError(Exception):
     """A refusal with its code; `message` is for people and may travel in `error_message` fields."""
 

@@ -125,7 +125,7 @@ class Appender:
         """Unpack records off the event loop, where a topic asks for that."""
         ready: _Ready = {}
         for number, (key, records) in enumerate(entries):
-            partition = self._hosted.partitions.get(key)
+            partition, _ = self._hosted.led(key)  # what is refused anyway is not unpacked
             if partition is None or not partition.log.looks_into(records, origin):
                 continue
             try:

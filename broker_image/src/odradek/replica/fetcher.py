@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from odradek.log.files import FileRetiredError
 from odradek.log.log import UnexpectedOffsetError
-from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.errors import ErrorCode, KafkaError, name_of
 from odradek.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from odradek.protocol.messages.offsets import (
     ListOffsetsPartition,
@@ -352,7 +352,7 @@ class SourceFetcher:
                 partition.key,
                 self.source,
                 one.leader_epoch,
-                ErrorCode(code).name,
+                name_of(code),
             )
         self._delay((one,))
 

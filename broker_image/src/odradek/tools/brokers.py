@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import TypeVar
 
 from odradek.net.client import PeerClient
-from odradek.protocol.errors import ErrorCode
+from odradek.protocol.errors import ErrorCode, name_of
 from odradek.protocol.messages import groups, metadata
 from odradek.protocol.messages import offsets as offset_messages
 from odradek.protocol.schema import Request
@@ -38,14 +38,6 @@ def parse_addresses(text: str) -> list[tuple[str, int]]:
     if not found:
         raise ToolError("no broker is given")
     return found
-
-
-def code_name(code: int) -> str:
-    """Kafka's name of an error code."""
-    try:
-        return ErrorCode(code).name
-    except ValueError:
-        return f"error {code}"
 
 
 class Brokers:
@@ -99,7 +91,7 @@ class Brokers:
                     self.nodes[answer.node_id] = (answer.host, answer.port)
                     return answer.node_id
                 if answer.error_code not in _PASSING:
-                    raise ToolError(f"group {group}: {code_name(answer.error_code)}")
+                    raise ToolError(f"group {group}: {name_of(answer.error_code)}")
                 break
             await asyncio.sleep(_RETRY_S)
         raise ToolError(f"group {group} has no coordinator", 1)

@@ -11,9 +11,9 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException, NoNodeError, NotEmptyError
 from kazoo.handlers.threading import KazooTimeoutError
 
-from odradek.protocol.errors import ErrorCode
+from odradek.protocol.errors import ErrorCode, name_of
 from odradek.protocol.messages import group_offsets, groups
-from odradek.tools.brokers import Brokers, code_name
+from odradek.tools.brokers import Brokers
 from odradek.tools.errors import ToolError
 from odradek.zk import consumers, znodes
 from odradek.zk.payload import ZnodeError
@@ -76,7 +76,7 @@ class Coordinators:
                 if not await self._brokers.pause(answer.error_code):
                     break
             if answer.error_code != ErrorCode.NONE:
-                raise ToolError(f"broker {node}: {code_name(answer.error_code)}", 1)
+                raise ToolError(f"broker {node}: {name_of(answer.error_code)}", 1)
             found |= {each.group_id: each.group_state for each in answer.groups}
         return sorted(found.items())
 
@@ -92,7 +92,7 @@ class Coordinators:
             if not await self._brokers.pause(code):
                 break
         if code != ErrorCode.NONE:
-            raise ToolError(f"group {group}: {code_name(code)}", 1)
+            raise ToolError(f"group {group}: {name_of(code)}", 1)
         host, port = self._brokers.nodes[node]
         return GroupView(
             group,
@@ -147,7 +147,7 @@ class Coordinators:
                 return
             partition, code = next(iter(failed.items()))
             if not await self._brokers.pause(code):
-                raise ToolError(f"partition {partition}: {code_name(code)}", 1)
+                raise ToolError(f"partition {partition}: {name_of(code)}", 1)
 
     async def delete(self, group: str) -> None:
         """Forget a group without members, and its offsets."""
@@ -158,7 +158,7 @@ class Coordinators:
             if result.error_code == ErrorCode.NONE:
                 return
             if not await self._brokers.pause(result.error_code):
-                raise ToolError(f"group {group}: {code_name(result.error_code)}")
+                raise ToolError(f"group {group}: {name_of(result.error_code)}")
 
 
 def _assigned(data: bytes) -> tuple[TopicPartition, ...]:

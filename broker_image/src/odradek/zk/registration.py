@@ -47,8 +47,10 @@ async def create_persistent_paths(session: Session) -> None:
     damaged one, and would not start in this cluster.
     """
     for path in znodes.PERSISTENT_PATHS:
-        while await session.exists(path) is None:
+        while True:
             with contextlib.suppress(NodeExistsError, ConnectionLoss, SessionExpiredError):
+                if await session.exists(path) is not None:
+                    break
                 await session.create(path, None, make_parents=True)
 
 
