@@ -123,3 +123,26 @@ def test_moves_end_though_the_controller_and_a_broker_of_the_target_are_killed(
         "the old replicas are deleted",
     )
     assert sorted(read(cluster, "t")) == sorted(values)
+
+
+def test_broker_that_was_down_when_its_replicas_moved_away_deletes_them_when_it_is_back(
+    cluster: Cluster, zookeeper: KazooClient
+) -> None:
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+    shapes = [
+        NewTopic(topic, PARTITIONS, replica_assignment=[[1, 2]] * PARTITIONS)
+        for topic in ("t", "stays")
+    ]
+    for created in admin.create_topics(shapes).values():
+        created.result(60)
+    values = fill(cluster, "t")
+    cluster.brokers[1].kill()
+    wanted = {znodes.TopicPartition("t", number): TARGET for number in range(PARTITIONS)}
+    zookeeper.create(znodes.REASSIGN_PARTITIONS_PATH, znodes.encode_reassignment(wanted))
+    wait_until(lambda: not zookeeper.exists(znodes.REASSIGN_PARTITIONS_PATH), "the move is over")
+
+    assert len(cluster.brokers[1].partition_folders("t")) == PARTITIONS
+    cluster.brokers[1].start()
+    wait_until(lambda: not cluster.brokers[1].partition_folders("t"), "what is left is deleted")
+    assert len(cluster.brokers[1].partition_folders("stays")) == PARTITIONS
+    assert sorted(read(cluster, "t")) == sorted(values)

@@ -16,6 +16,7 @@ from odradek.replica import isr, truncation
 from odradek.replica.appends import Appender
 from odradek.replica.fetcher import SourceFetcher
 from odradek.replica.isr import Isr
+from odradek.replica.leftovers import Leftovers
 from odradek.replica.manager import ReplicaManager
 from odradek.replica.partition import Partition
 from tests.simulator.disk import SimulatedLog
@@ -80,6 +81,10 @@ async def _flush_nothing(self: Any, some: Any) -> None:
     """Leave what flush.messages wants on the disk in memory."""
 
 
+def _leave_all(self: Leftovers, request: Any) -> None:
+    """Keep what moved away while this broker was down, as Kafka does."""
+
+
 BUGS: dict[str, list[tuple[object, str, Any]]] = {
     "acknowledges before replication": [(Appender, "_acknowledged", _acknowledge_at_once)],
     "truncates to the high watermark": [(SourceFetcher, "_truncate", _truncate_to_high_watermark)],
@@ -100,6 +105,7 @@ BUGS: dict[str, list[tuple[object, str, Any]]] = {
         (ReplicaManager, "is_certain", _always_certain),
         (ReplicaManager, "knows_the_end", _always_certain),
     ],
+    "leaves what moved away on the disk": [(Leftovers, "look_for", _leave_all)],
 }
 
 

@@ -121,7 +121,7 @@ class Simulation:
                 return False
             logs = {one: broker.disk.get(*key) for one, broker in self.brokers.items()}
             ends = {None if logs[one] is None else logs[one].log_end_offset for one in replicas}
-            if ends != {self.clients.positions[key]} or self._misled(key, replicas):
+            if ends != {self.clients.positions[key]} or self._is_left_over(key, replicas):
                 return False
             for one, broker in self.brokers.items():
                 info = broker.metadata.partition(*key)
@@ -136,15 +136,11 @@ class Simulation:
                     return False
         return True
 
-    def _misled(self, key: TopicPartition, replicas: tuple[int, ...]) -> bool:
-        """Whether a broker that lost its replica while it was away still leads it.
-
-        What it has on its disk may stay there: nobody asks for its deletion, as with Kafka.
-        """
+    def _is_left_over(self, key: TopicPartition, replicas: tuple[int, ...]) -> bool:
+        """Whether a broker still has something of a replica that moved to others."""
         return any(
             one not in replicas
-            and (partition := broker.replicas.partitions.get(key)) is not None
-            and partition.leads
+            and (broker.disk.get(*key) is not None or key in broker.replicas.partitions)
             for one, broker in self.brokers.items()
         )
 

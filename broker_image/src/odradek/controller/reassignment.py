@@ -9,7 +9,7 @@ stopped:
     2. a new leader epoch tells it to all replicas; the new ones begin to copy
     3. when the whole target is in sync, a state with a leader and an in-sync set of the target only
        hands the partition over
-    4. the others are stopped and deleted; those whose broker is down are left to themselves
+    4. the others are stopped and deleted; a broker that is down deletes its own when it is back
     5. the topic's znode gets the target alone, and the request is taken out of its znode
 
 A move that is replaced or cancelled starts again at 1 with another target. Replicas that neither

@@ -88,7 +88,7 @@ async def update_metadata(
     ):
         return UpdateMetadataResponse(error_code=ErrorCode.STALE_CONTROLLER_EPOCH)
     broker.metadata.update(request)
-    broker.replicas.step_down_where_replaced(request)
+    broker.replicas.give_up_what_moved(request)
     return UpdateMetadataResponse()
 
 

@@ -21,6 +21,7 @@ from odradek.replica.appends import Appender, AppendOutcome
 from odradek.replica.fetcher import Connect, FetcherPool, SourceFetcher
 from odradek.replica.hosted import HostedPartitions
 from odradek.replica.isr_writer import IsrWriter
+from odradek.replica.leftovers import Leftovers
 from odradek.replica.metadata import MetadataCache, described
 from odradek.replica.partition import LagLimits, Partition, TopicPartition
 from odradek.replica.quota import ReplicationQuota
@@ -97,6 +98,7 @@ class ReplicaManager:
         self._reader = Reader(
             self.hosted, self.isr_writer, clock_ms, logs.readers.run, self.knows_the_end, giving
         )
+        self._leftovers = Leftovers(config.broker_id, logs, self.hosted, self._delete_leftover)
         self._fetchers = FetcherPool(
             config.num_replica_fetchers,
             lambda source: SourceFetcher(
@@ -183,11 +185,13 @@ class ReplicaManager:
         self.controller_epoch = epoch
         return True
 
-    def step_down_where_replaced(self, request: UpdateMetadataRequest) -> None:
-        """Lead no more what UpdateMetadata says that others lead in a newer epoch.
+    def give_up_what_moved(self, request: UpdateMetadataRequest) -> None:
+        """Lead no more what UpdateMetadata says that others lead in a newer epoch, and delete what
+        others have instead of this broker.
 
         A broker that was away while its replica moved to others is given no role any more.
         """
+        self._leftovers.look_for(request)
         for topic, state in described(request):
             key = TopicPartition(topic, state.partition_index)
             partition = self.hosted.partitions.get(key)
@@ -310,6 +314,17 @@ class ReplicaManager:
         logger.info("%s: replica stopped and deleted", key)
         return ErrorCode.NONE
 
+    async def _delete_leftover(self, key: TopicPartition) -> None:
+        async with self._roles:
+            info = self._leftovers.owner(key)
+            if info is not None:
+                logger.warning(
+                    "%s moved to brokers %s while this one was away; its log here is deleted",
+                    key,
+                    ", ".join(map(str, info.replicas)),
+                )
+                await self._stop(key, info.leader_epoch, delete=True)
+
     # --- storage ------------------------------------------------------------------------------
 
     def directory_failed(self, directory: str) -> None:
@@ -349,6 +364,7 @@ class ReplicaManager:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._fetchers.run())
             tasks.create_task(self.isr_writer.run())
+            tasks.create_task(self._leftovers.run())
             tasks.create_task(self._check_in_sync_sets())
             tasks.create_task(self._checkpoint_periodically())
 
