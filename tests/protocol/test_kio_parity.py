@@ -1,0 +1,74 @@
+"""The codec against kio, an implementation of the protocol that was made from Kafka's definitions.
+
+kio begins where Kafka 4 does, so the oldest versions and the controller's requests are not there.
+"""
+
+import dataclasses
+import io
+from typing import Any
+
+import pytest
+from kio import index, serial
+
+from odradek.protocol import codec
+from odradek.protocol.api import APIS, ApiKey
+from tests.support.kafka_vectors import VARIANTS
+from tests.support.messages import every_message, message_id, sample
+
+CONTROL = {
+    ApiKey.LEADER_AND_ISR,
+    ApiKey.STOP_REPLICA,
+    ApiKey.UPDATE_METADATA,
+    ApiKey.CONTROLLED_SHUTDOWN,
+}
+LOADERS = {entry.request: (entry.key, index.load_request_schema) for entry in APIS.values()} | {
+    entry.response: (entry.key, index.load_response_schema) for entry in APIS.values()
+}
+
+
+def theirs(cls: type[Any], version: int) -> type[Any] | None:
+    """kio's class of a message, None where it has none."""
+    key, load = LOADERS[cls]
+    try:
+        return load(int(key), version)
+    except index.KioIndexError:
+        return None
+
+
+SHARED = [(cls, version) for cls, version in every_message() if theirs(cls, version) is not None]
+
+
+def plausible(value: Any) -> Any:
+    """A sample whose error codes exist and whose times are after 1970: kio looks at both."""
+    if isinstance(value, list):
+        return [plausible(one) for one in value]
+    if not dataclasses.is_dataclass(value):
+        return value
+    names = [field.name for field in dataclasses.fields(value)]
+    fields = {name: plausible(getattr(value, name)) for name in names}
+    if "error_code" in fields:
+        fields["error_code"] //= 257  # by which samples count
+    if "log_append_time_ms" in fields:
+        fields["log_append_time_ms"] = abs(fields["log_append_time_ms"])
+    return type(value)(**fields)
+
+
+@pytest.mark.parametrize(("cls", "version"), SHARED, ids=message_id)
+def test_kio_reads_what_is_written_and_writes_the_same_bytes(cls: type[Any], version: int) -> None:
+    kind = theirs(cls, version)
+    assert kind is not None
+    for variant in VARIANTS:
+        message = plausible(sample(cls, version, variant))
+        encoded = codec.encode(message, version)
+        read, size = serial.entity_reader(kind)(encoded, 0)
+        assert size == len(encoded)
+        written = io.BytesIO()
+        serial.entity_writer(kind)(written, read)
+        assert written.getvalue() == encoded
+        assert codec.decode(cls, version, written.getvalue()) == (message, len(encoded))
+
+
+def test_kio_lacks_only_old_versions_and_the_controllers_requests() -> None:
+    newest = dict(every_message())
+    reached = {cls for cls, version in SHARED if version == newest[cls]}
+    assert {LOADERS[cls][0] for cls in newest.keys() - reached} == CONTROL
