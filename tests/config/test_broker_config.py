@@ -36,6 +36,12 @@ def test_finer_unit_wins_over_coarser_one() -> None:
     assert broker(log_retention_hours="-1").log_retention_ms == -1
 
 
+def test_logs_are_flushed_as_often_as_they_are_looked_at_unless_told_otherwise() -> None:
+    assert broker(log_flush_scheduler_interval_ms="7").log_flush_interval_ms == 7
+    both = broker(log_flush_scheduler_interval_ms="7", log_flush_interval_ms="9")
+    assert both.log_flush_interval_ms == 9
+
+
 def test_advertised_listeners_default_to_listeners() -> None:
     settings = broker(listeners="PLAINTEXT://10.0.0.1:9092")
     assert [str(endpoint) for endpoint in settings.advertised_listeners] == [

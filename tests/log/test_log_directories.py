@@ -250,6 +250,37 @@ def test_deleted_records_stay_deleted_after_restart(make: Make) -> None:
     assert [one.value for one in read_all(log)] == [b"c"]
 
 
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [
+        ("log.flush.offset.checkpoint.interval.ms", checkpoints.RECOVERY_POINTS),
+        ("log.flush.start.offset.checkpoint.interval.ms", checkpoints.LOG_START_OFFSETS),
+    ],
+)
+def test_each_checkpoint_is_written_at_its_own_interval(
+    make: Make, clock: FakeClock, tmp_path: Path, key: str, name: str
+) -> None:
+    manager = make(dirs=("a",), **{key: "2000"})
+    log = manager.create("t", 0, TopicConfig())
+    log.append_as_leader(batch(b"a", b"b", b"c"), 0)
+    manager.housekeep()
+    log.high_watermark = 3
+    log.flush()
+    log.advance_log_start(2)
+    written = {
+        path.name: path.read_bytes()
+        for path in (tmp_path / "a").glob("*-checkpoint")
+        if path.name in (checkpoints.RECOVERY_POINTS, checkpoints.LOG_START_OFFSETS)
+    }
+    for _ in range(2):
+        clock.advance(1000)
+        manager.housekeep()
+    changed = {
+        one for one, before in written.items() if (tmp_path / "a" / one).read_bytes() != before
+    }
+    assert changed == {name}
+
+
 @pytest.mark.parametrize("content", [b"", b"\0" * 40, b"0\n5\nt 0 1\n", b"0\n1\nt zero 1\n"])
 def test_damaged_checkpoints_cost_a_scan_and_no_record(
     make: Make, tmp_path: Path, content: bytes

@@ -120,8 +120,9 @@ class BrokerConfig:
     socket_request_max_bytes: int = key(
         "socket.request.max.bytes", 104_857_600, integer(1, INT_MAX)
     )
-    socket_send_buffer_bytes: int = key("socket.send.buffer.bytes", 102_400, integer(-1))
-    socket_receive_buffer_bytes: int = key("socket.receive.buffer.bytes", 102_400, integer(-1))
+    # Kafka pins both to 100 KiB; -1 leaves them to Linux, which lets them grow with the distance.
+    socket_send_buffer_bytes: int = key("socket.send.buffer.bytes", -1, integer(-1, INT_MAX))
+    socket_receive_buffer_bytes: int = key("socket.receive.buffer.bytes", -1, integer(-1, INT_MAX))
     max_connections: int = key("max.connections", INT_MAX, integer(0, INT_MAX))
     max_connections_per_ip: int = key("max.connections.per.ip", INT_MAX, integer(0, INT_MAX))
     max_connections_per_ip_overrides: tuple[str, ...] = key(
@@ -225,10 +226,12 @@ class BrokerConfig:
     log_index_size_max_bytes: int = key("log.index.size.max.bytes", 10_485_760, integer(4, INT_MAX))
     log_index_interval_bytes: int = key("log.index.interval.bytes", 4096, integer(0, INT_MAX))
     log_flush_interval_messages: int = key("log.flush.interval.messages", LONG_MAX, integer(1))
-    log_flush_scheduler_interval_ms: int = key(
-        "log.flush.scheduler.interval.ms", LONG_MAX, integer(1)
+    log_flush_interval_ms: int | None = key(
+        "log.flush.interval.ms",
+        None,
+        integer(0),
+        ("log.flush.scheduler.interval.ms", integer(1)),
     )
-    log_flush_interval_ms: int | None = key("log.flush.interval.ms", None, integer(0))
     log_flush_offset_checkpoint_interval_ms: int = key(
         "log.flush.offset.checkpoint.interval.ms", 60_000, integer(0)
     )

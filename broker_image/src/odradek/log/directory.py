@@ -153,16 +153,23 @@ class Directory:
 
     def write_checkpoints(self) -> None:
         """Write recovery points and log start offsets."""
-        logs = self.logs()
+        self.write_recovery_points()
+        self.write_start_offsets()
+
+    def write_recovery_points(self) -> None:
+        """Write up to where each log is known to be on the disk."""
         self.write_offsets(
-            checkpoints.RECOVERY_POINTS, {key: log.recovery_point for key, log in logs.items()}
+            checkpoints.RECOVERY_POINTS,
+            {key: log.recovery_point for key, log in self.logs().items()},
         )
-        # As Kafka: only starts that the segment names do not already tell.
+
+    def write_start_offsets(self) -> None:
+        """Write where logs start, as Kafka only where the segments' names do not already tell."""
         self.write_offsets(
             checkpoints.LOG_START_OFFSETS,
             {
                 key: log.log_start_offset
-                for key, log in logs.items()
+                for key, log in self.logs().items()
                 if log.log_start_offset > log.segments[0].base_offset
             },
         )

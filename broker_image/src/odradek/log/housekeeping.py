@@ -39,7 +39,7 @@ class Housekeeper:
         self._throttle = Throttle(config.log_cleaner_io_max_bytes_per_second, self._stopping)
         self._doomed: list[tuple[float, Directory, str]] = []
         self._lock = threading.Lock()
-        self._due = dict.fromkeys(("retention", "checkpoint", "idle", "expiry", "clean"), 0.0)
+        self._due: dict[str, float] = {}
 
     def doom(self, directory: Directory, path: str, after_ms: int = 0) -> None:
         """Remove a folder once a delay is over."""
@@ -85,13 +85,16 @@ class Housekeeper:
             self._each(logs, Log.expire_producers)
         if self._is_due("checkpoint", now, config.log_flush_offset_checkpoint_interval_ms / 1000):
             for directory in self._online():
-                directory.write_checkpoints()
+                directory.write_recovery_points()
+        if self._is_due("start", now, config.log_flush_start_offset_checkpoint_interval_ms / 1000):
+            for directory in self._online():
+                directory.write_start_offsets()
 
     def _online(self) -> list[Directory]:
         return [directory for directory in self._directories if directory.failure is None]
 
     def _is_due(self, task: str, now: float, interval_s: float) -> bool:
-        if now < self._due[task]:
+        if now < self._due.get(task, 0):
             return False
         self._due[task] = now + interval_s
         return True
