@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
+import os
 import socket
 import struct
 from collections.abc import AsyncIterator, Sequence
@@ -339,6 +341,45 @@ async def test_connection_above_the_total_waits_for_a_place() -> None:
             assert listener.connection_count == 1
             writer.close()
             assert await read_frame(waiting) == b"second"
+
+
+def other_end(writer: asyncio.StreamWriter) -> socket.socket:
+    """A copy of the socket that the listener, in this process too, accepted from a client."""
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            found = socket.socket(fileno=os.dup(int(name)))
+            with contextlib.suppress(OSError):
+                if found.getpeername() == writer.get_extra_info("sockname"):
+                    return found
+            found.close()
+    raise AssertionError("no such connection")
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    # Linux doubles what is asked for, to have room for its own accounts.
+    [((20_000, 30_000), (40_000, 60_000)), ((-1, 30_000), (None, 60_000)), ((0, -1), (None, None))],
+)
+async def test_connections_have_the_buffers_that_were_asked_for_or_the_kernels(
+    asked: tuple[int, int], expected: tuple[int | None, int | None]
+) -> None:
+    sizes: list[tuple[int, ...]] = []
+    for send, receive in ((-1, -1), asked):
+        limits = dataclasses.replace(LIMITS, socket_send_bytes=send, socket_receive_bytes=receive)
+        async with listening(echo, limits) as listener, connected(listener) as (reader, writer):
+            writer.write(framed(b"here"))
+            assert await read_frame(reader) == b"here"
+            with other_end(writer) as accepted:
+                sizes.append(
+                    tuple(
+                        accepted.getsockopt(socket.SOL_SOCKET, option)
+                        for option in (socket.SO_SNDBUF, socket.SO_RCVBUF)
+                    )
+                )
+    kernels, found = sizes
+    assert found == tuple(
+        size if want is None else want for size, want in zip(kernels, expected, strict=True)
+    )
 
 
 async def test_peer_is_told_apart_by_connection() -> None:

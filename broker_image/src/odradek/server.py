@@ -265,6 +265,8 @@ class Server:
             max_idle_ms=idle if idle > 0 else NEVER_IDLE_MS,
             max_connections_of_ip=_numbers_by_address(config.max_connections_per_ip_overrides),
             max_queued_bytes=config.queued_max_request_bytes,
+            socket_send_bytes=config.socket_send_buffer_bytes,
+            socket_receive_bytes=config.socket_receive_buffer_bytes,
         )
 
     def _topic_config_changed(self, topic: str, settings: TopicConfig) -> None:

@@ -21,7 +21,10 @@ UNLIMITED: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds on what peers can make a broker hold."""
+    """Bounds on what peers can make a broker hold, and on what the kernel holds for each of them.
+
+    A socket's buffer of 0 or less is left to the kernel.
+    """
 
     max_frame_bytes: int
     max_connections: int
@@ -29,6 +32,8 @@ class Limits:
     max_idle_ms: int
     max_connections_of_ip: Mapping[str, int] = field(default_factory=dict)
     max_queued_bytes: int = UNLIMITED
+    socket_send_bytes: int = UNLIMITED
+    socket_receive_bytes: int = UNLIMITED
 
 
 class Admission:

@@ -100,6 +100,7 @@ class Listener:
         sock = socket.socket(family, kind, protocol)
         try:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._size_buffers(sock)
             sock.bind(address)
             sock.listen(BACKLOG)
             sock.setblocking(False)
@@ -107,6 +108,17 @@ class Listener:
             sock.close()
             raise
         return sock
+
+    def _size_buffers(self, sock: socket.socket) -> None:
+        """Before listening, for accepted sockets inherit them and offer their window with the
+        handshake.
+        """
+        for option, size in (
+            (socket.SO_SNDBUF, self._limits.socket_send_bytes),
+            (socket.SO_RCVBUF, self._limits.socket_receive_bytes),
+        ):
+            if size > 0:
+                sock.setsockopt(socket.SOL_SOCKET, option, size)
 
     async def _serve(self, sock: socket.socket) -> None:
         """Run until closing; returns when the last connection has ended."""
