@@ -1,10 +1,14 @@
 """Which broker is replaced next, and when a cluster may shrink, as pure decisions."""
 
+from dataclasses import replace
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek_operator import cluster
+from odradek_operator import cluster, spec
 from odradek_operator.cluster import BrokerPod, ClusterView, Partitions
+from tests.reconcile.test_passes import resource
 
 NEW, OLD = "new", "old"
 HEALTHY = Partitions(0, 0, frozenset({0, 1, 2}))
@@ -50,6 +54,24 @@ def test_outdated_broker_that_is_down_anyway_goes_first() -> None:
     )
     assert chosen is not None
     assert chosen.broker_id == 1
+
+
+def test_what_blocks_fewer_brokers_is_told_in_the_order_in_which_it_is_undone() -> None:
+    config = {"default.replication.factor": "3"}
+    body = resource("KafkaCluster", "c", zookeeper={"connect": "zk:2181"})
+    body["spec"]["brokers"] = {"replicas": 2, "config": config}
+    wanted = spec.parse_cluster(body)
+    full = view(*map(broker, range(3)), partitions=replace(HEALTHY, widest=(3, "views")))
+    ready = cluster.judge(wanted, full, 3)[0]
+    assert (ready.status, ready.reason) == (False, "ScaleDownBlocked")
+    assert ready.message == (
+        "brokers [2] hold replicas; "
+        "lower the replication factor of topics to 2 (views has 3); "
+        "set default.replication.factor to 2 or less; "
+        "apply a Reassignment with mode RemoveBrokers, brokers [2]"
+    )
+    with pytest.raises(spec.InvalidSpec):
+        spec.check_fits(wanted)
 
 
 brokers = st.lists(

@@ -144,7 +144,7 @@ def test_modes_plan_from_what_is_there_and_finished_ones_go_when_their_time_is_o
 def test_topic_changes_its_replicas_by_itself_and_brokers_go_only_when_empty(
     place: Place, operator: Operator
 ) -> None:
-    place.create_cluster()
+    place.create_cluster(config={"default.replication.factor": "3"})
     place.make("t", (0, 1), (1, 2))
     place.kubectl.apply(place.topic("t", partitions=2, replicationFactor=2))
     place.wait_for("topic", "t", "Synced")
@@ -172,6 +172,7 @@ def test_topic_changes_its_replicas_by_itself_and_brokers_go_only_when_empty(
     place.kubectl("scale", "kafkacluster", "main", "--replicas=2")
     refused = place.wait_for("kafkacluster", "main", "ScaleDownBlocked")
     assert "RemoveBrokers" in refused["message"]
+    assert "set default.replication.factor to 2 or less" in refused["message"]
     proposed = place.kubectl.get("kafkacluster", "main")["status"]["proposedReassignment"]
     assert place.kubectl.get("statefulset", "main-broker")["spec"]["replicas"] == 3
     place.kubectl.apply(reassignment("empty", proposed["mode"], brokers=proposed["brokers"]))
@@ -179,6 +180,12 @@ def test_topic_changes_its_replicas_by_itself_and_brokers_go_only_when_empty(
     assert set(moved) == {TopicPartition("t", 0)}
     place.finish_moves()
     place.wait_for("reassignment", "empty", "Completed")
+    # The brokers could go now, and the defaults for new topics could not be kept.
+    refused = place.wait_for("kafkacluster", "main", "InvalidConfig")
+    assert place.kubectl.get("statefulset", "main-broker")["spec"]["replicas"] == 3
+    fitting = {"spec": {"brokers": {"config": {"default.replication.factor": "2"}}}}
+    patch = json.dumps(fitting)
+    place.kubectl("patch", "kafkacluster", "main", "--type=merge", "--patch", patch)
 
     def smaller() -> bool:
         return place.kubectl.get("statefulset", "main-broker")["spec"]["replicas"] == 2

@@ -49,6 +49,9 @@ def test_an_event_tells_each_turn_once_and_warns_only_of_what_stays() -> None:
     assert (event.reason, event.message, event.warning) == ("InvalidConfig", "why", True)
     assert status.transitions(resource(**first), first) == ()
     second = written(resource(**first), status.progressing("Starting", "soon"))
+    third = written(resource(**second), status.progressing("Waiting", "for others"))
+    assert status.transitions(resource(), second) == ()
+    assert status.transitions(resource(**second), third) == ()
     assert [one.warning for one in status.transitions(resource(**first), second)] == [False]
 
 

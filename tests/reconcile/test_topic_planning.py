@@ -89,16 +89,23 @@ def test_nothing_is_planned_while_zookeeper_or_the_cluster_is_away() -> None:
 
 
 def test_creation_is_noted_before_it_is_done() -> None:
-    first = plan(body(partitions=2), TopicView())
-    assert (first.steps, first.fields["incarnation"]) == ((), CREATING)
-    (step,) = plan(body(partitions=2), TopicView(), known=CREATING).steps
-    assert isinstance(step, CreateTopic)
+    for known in (None, CREATING):
+        done = plan(body(partitions=2), TopicView(), known=known)
+        (step,) = done.steps
+        assert isinstance(step, CreateTopic)
+        assert (done.fields["incarnation"], done.told_first) == (CREATING, known is None)
 
 
 def test_topic_found_after_a_noted_creation_is_its_own_even_if_adoption_is_never() -> None:
     resource = body(partitions=2, replicationFactor=1, adoption="Never")
     done = plan(resource, existing(2), known=CREATING)
     assert (done.steps, done.fields["incarnation"], done.events) == ((), 77, ())
+    # What differs is mended once it is noted as this resource's.
+    changed = body(partitions=2, replicationFactor=1, config={"retention.ms": "5"})
+    noted = plan(changed, existing(2), known=CREATING)
+    assert (noted.steps, noted.fields["incarnation"]) == ((), 77)
+    (step,) = plan(changed, existing(2), known=77).steps
+    assert isinstance(step, SetConfig)
 
 
 def test_incomplete_set_of_brokers_is_waited_for_until_it_has_settled() -> None:

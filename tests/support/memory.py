@@ -73,6 +73,11 @@ class MemoryZooKeeper:
         self.committed: list[Operation] = []
         self.deleted: list[str] = []
 
+    @property
+    def watched(self) -> MemoryZooKeeper:
+        """Nothing is remembered."""
+        return self
+
     def put(self, path: str, data: bytes) -> None:
         """Hold a znode as somebody else wrote it."""
         self._nodes[path] = data

@@ -72,13 +72,18 @@ def still_wanted(context: Context, body: Body) -> bool:
         if fresh is not None:
             context.remember(fresh)
         return False
-    same = all(
-        fresh["metadata"].get(name) == meta.get(name)
-        for name in ("generation", "deletionTimestamp")
-    )
+    same = is_same(fresh, body)
     if not same:
         context.remember(fresh)
     return same
+
+
+def is_same(one: Body, other: Body) -> bool:
+    """Whether two bodies of a resource want the same."""
+    return all(
+        one["metadata"].get(name) == other["metadata"].get(name)
+        for name in ("generation", "deletionTimestamp")
+    )
 
 
 def write_status(
@@ -144,12 +149,20 @@ def topic_operations(step: Step) -> list[Operation]:
 
 
 def carry_out(
-    context: Context, zookeeper: ZooKeeper | None, body: Body, steps: Sequence[Step]
+    context: Context,
+    zookeeper: ZooKeeper | None,
+    body: Body,
+    steps: Sequence[Step],
+    *,
+    just_read: bool = False,
 ) -> bool:
-    """Do the steps in order; False if one lost a race, after which everything is planned anew."""
+    """Do the steps in order; False if one lost a race, after which everything is planned anew.
+
+    `just_read`: the body is the API server's own, of this moment.
+    """
     if not steps:
         return True
-    if not still_wanted(context, body):
+    if not just_read and not still_wanted(context, body):
         return False
     for step in steps:
         if isinstance(step, SetFinalizer):

@@ -38,11 +38,16 @@ class BrokerPod:
 
 @dataclass(frozen=True, slots=True)
 class Partitions:
-    """Counts over all partitions of a cluster; `holders` are the brokers that hold replicas."""
+    """Counts over all partitions of a cluster.
+
+    `holders` are the brokers that hold replicas, `widest` is the topic with the most replicas, and
+    how many these are.
+    """
 
     under_replicated: int
     offline: int
     holders: frozenset[int]
+    widest: tuple[int, str] = (0, "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +103,8 @@ def _verdict(spec: ClusterSpec, view: ClusterView, allowed: int) -> tuple[Condit
     registered = sum(one.registered for one in view.brokers)
     count = f"{registered} of {allowed} brokers registered"
     if allowed > spec.replicas:
-        return status.stalled(
-            "ScaleDownBlocked",
-            f"brokers {spec.replicas} to {allowed - 1} hold replicas; apply a Reassignment with "
-            f"mode RemoveBrokers, brokers {list(range(spec.replicas, allowed))}",
-        )
+        text = _why_blocked(spec, view.partitions, list(range(spec.replicas, allowed)))
+        return status.stalled("ScaleDownBlocked", text)
     if registered < allowed:
         return status.progressing("BrokersStarting", count)
     if view.controller_id is None:
@@ -118,6 +120,19 @@ def _verdict(spec: ClusterSpec, view: ClusterView, allowed: int) -> tuple[Condit
             Condition("Stalled", False, "BrokersRolling"),
         )
     return status.ready("BrokersReady", count)
+
+
+def _why_blocked(spec: ClusterSpec, partitions: Partitions, going: list[int]) -> str:
+    """Say what has to be done before brokers can go, in the order in which it has to be done."""
+    steps = []
+    replicas, topic = partitions.widest
+    if replicas > spec.replicas:
+        text = f"lower the replication factor of topics to {spec.replicas} ({topic} has {replicas})"
+        steps.append(text)
+    if spec.default_replication_factor > spec.replicas:
+        steps.append(f"set default.replication.factor to {spec.replicas} or less")
+    steps.append(f"apply a Reassignment with mode RemoveBrokers, brokers {going}")
+    return f"brokers {going} hold replicas; {'; '.join(steps)}"
 
 
 def _warnings(spec: ClusterSpec) -> tuple[Condition, ...]:

@@ -24,6 +24,8 @@ BATCH: Final = 100
 FIRST_RETRY_SECONDS: Final = 1.0
 # A cluster that comes back after an outage is looked after within this time.
 LONGEST_RETRY_SECONDS: Final = 15.0
+# Looks that are far off come together, so that one pass does them all.
+GRID_SECONDS: Final = 5.0
 # A pass may wait for ZooKeeper and the API server several times; longer than this it is stuck.
 STUCK_SECONDS: Final = 300.0
 
@@ -185,8 +187,10 @@ class Loop:
         else:
             self._failures.pop(key, None)
             wait = result
+        moment = time.monotonic() + wait
+        if wait > GRID_SECONDS:
+            moment -= moment % GRID_SECONDS
         with self._wake:
-            moment = time.monotonic() + wait
             # An event that came during the pass is due already and stays so.
             self._due[key] = min(self._due.get(key, moment), moment)
 

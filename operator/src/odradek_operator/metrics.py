@@ -39,6 +39,11 @@ WRITES: Final = Counter(
     ["target"],
     registry=REGISTRY,
 )
+READS: Final = Counter(
+    "odradek_operator_zookeeper_reads",
+    "Znodes asked for.",
+    registry=REGISTRY,
+)
 QUEUED: Final = Gauge(
     "odradek_operator_queued_resources",
     "Resources that are due and wait for their turn.",

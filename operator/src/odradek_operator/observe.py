@@ -16,10 +16,10 @@ from odradek.zk.znodes import (
 from odradek_operator.cluster import Partitions
 from odradek_operator.groups import GroupView
 from odradek_operator.topic_state import TopicView
-from odradek_operator.zookeeper import Znode, ZooKeeper
+from odradek_operator.zookeeper import Reader, Znode, ZooKeeper
 
 
-def brokers(zookeeper: ZooKeeper) -> dict[BrokerId, BrokerRegistration]:
+def brokers(zookeeper: Reader) -> dict[BrokerId, BrokerRegistration]:
     """Return the registered brokers."""
     names = zookeeper.children([znodes.BROKER_IDS_PATH])[znodes.BROKER_IDS_PATH] or []
     found = zookeeper.read(znodes.broker_path(int(name)) for name in names if name.isdigit())
@@ -49,7 +49,7 @@ def _bracket(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def controller(zookeeper: ZooKeeper) -> int | None:
+def controller(zookeeper: Reader) -> int | None:
     """Return the id of the controller, or None while nobody is."""
     found = zookeeper.read([znodes.CONTROLLER_PATH])[znodes.CONTROLLER_PATH]
     if found is None:
@@ -57,7 +57,7 @@ def controller(zookeeper: ZooKeeper) -> int | None:
     return znodes.decode_controller(znodes.CONTROLLER_PATH, found.data).broker_id
 
 
-def partitions(zookeeper: ZooKeeper) -> Partitions:
+def partitions(zookeeper: Reader) -> Partitions:
     """Count partitions that lack a leader or a replica in sync, over all topics."""
     names = topic_names(zookeeper)
     found = zookeeper.read(znodes.topic_path(name) for name in names)
@@ -69,6 +69,14 @@ def partitions(zookeeper: ZooKeeper) -> Partitions:
     states = _states(zookeeper, assigned)
     under = offline = 0
     holders: set[int] = set()
+    widest = max(
+        (
+            (len(replicas), name)
+            for name, one in assigned.items()
+            for replicas in one.partitions.values()
+        ),
+        default=(0, ""),
+    )
     for name, topic in assigned.items():
         for partition, replicas in topic.partitions.items():
             holders.update(replicas)
@@ -79,11 +87,11 @@ def partitions(zookeeper: ZooKeeper) -> Partitions:
                 offline += 1
             elif state is None or set(replicas) - set(state.isr):
                 under += 1
-    return Partitions(under, offline, frozenset(holders))
+    return Partitions(under, offline, frozenset(holders), widest)
 
 
 def _states(
-    zookeeper: ZooKeeper, assigned: Mapping[str, TopicAssignment]
+    zookeeper: Reader, assigned: Mapping[str, TopicAssignment]
 ) -> dict[str, dict[int, PartitionState]]:
     """Return the readable states; one that is missing or makes no sense has no leader."""
     paths = {
@@ -103,20 +111,16 @@ def _states(
     return states
 
 
-def topics(zookeeper: ZooKeeper, names: Iterable[str]) -> dict[str, TopicView]:
+def topics(zookeeper: Reader, names: Iterable[str]) -> dict[str, TopicView]:
     """Return each of these topics as it is."""
     wanted = list(names)
-    paths = [
-        path
-        for name in wanted
-        for path in (
-            znodes.topic_path(name),
-            znodes.topic_config_path(name),
-            znodes.delete_topic_path(name),
-        )
-    ]
+    parents = (znodes.TOPICS_PATH, znodes.TOPIC_CONFIGS_PATH, znodes.DELETE_TOPICS_PATH)
+    listed = zookeeper.children(parents)
+    there, configured, deleting = (frozenset(listed[one] or ()) for one in parents)
+    paths = [znodes.topic_path(name) for name in wanted if name in there]
+    paths += [znodes.topic_config_path(name) for name in wanted if name in configured]
     found = zookeeper.read(paths)
-    views = {name: _topic(name, found) for name in wanted}
+    views = {name: _topic(name, found, name in deleting) for name in wanted}
     assigned = {name: one.assignment for name, one in views.items() if one.assignment is not None}
     states = _states(zookeeper, assigned)
     return {
@@ -125,7 +129,7 @@ def topics(zookeeper: ZooKeeper, names: Iterable[str]) -> dict[str, TopicView]:
     }
 
 
-def topic_names(zookeeper: ZooKeeper) -> list[str]:
+def topic_names(zookeeper: Reader) -> list[str]:
     """Return the topics, without those that are being deleted."""
     found = zookeeper.children([znodes.TOPICS_PATH, znodes.DELETE_TOPICS_PATH])
     deleting = set(found[znodes.DELETE_TOPICS_PATH] or ())
@@ -156,9 +160,9 @@ def broker_configs(
     }
 
 
-def _topic(name: str, found: Mapping[str, Znode | None]) -> TopicView:
-    topic = found[znodes.topic_path(name)]
-    config = found[znodes.topic_config_path(name)]
+def _topic(name: str, found: Mapping[str, Znode | None], deleting: bool) -> TopicView:
+    topic = found.get(znodes.topic_path(name))
+    config = found.get(znodes.topic_config_path(name))
     try:
         return TopicView(
             assignment=znodes.decode_topic(znodes.topic_path(name), topic.data) if topic else None,
@@ -170,7 +174,7 @@ def _topic(name: str, found: Mapping[str, Znode | None]) -> TopicView:
                 else None
             ),
             config_version=config.version if config else -1,
-            deletion_requested=found[znodes.delete_topic_path(name)] is not None,
+            deletion_requested=deleting,
         )
     except ZnodeError as error:
         return TopicView(unreadable=str(error))

@@ -114,13 +114,14 @@ class Passes:
         valid = True
         try:
             wanted = spec.parse_cluster(body)
+            spec.check_fits(wanted)
         except spec.InvalidSpec:
             # Its brokers may still run with the configuration of before, which nobody knows here.
             wanted, valid = spec.parse_cluster(_without_config(body)), False
         state = ClusterState(owner, paused=wanted.paused, reachable=False, expected=wanted.replicas)
         try:
             zookeeper = self.context.zookeepers.get(wanted.zookeeper)
-            registered = observe.brokers(zookeeper)
+            registered = observe.brokers(zookeeper.watched)
         except UnreachableError as error:
             log.info("%s/%s: %s", namespace, cluster, error)
             return _Shared(state, None, None)

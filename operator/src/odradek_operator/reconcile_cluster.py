@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from odradek_operator import apply, broker_objects, cluster, kube, observe, spec, status
@@ -17,6 +17,8 @@ from odradek_operator.zookeeper import UnreachableError
 
 STEADY_SECONDS: Final = 20.0
 BUSY_SECONDS: Final = 2.0
+# What a cluster whose spec is refused goes on to show; autoscalers read the first two.
+_SHOWN: Final = ("replicas", "selector", "brokers", "controllerId")
 
 log = logging.getLogger(__name__)
 
@@ -39,15 +41,23 @@ def reconcile(context: Context, body: Body, conflict: str | None) -> float:
     try:
         wanted = spec.parse_cluster(body)
     except spec.InvalidSpec as error:
-        return apply.refuse(context, body, error)
+        return apply.refuse(context, body, error, _SHOWN)
     if conflict is not None:
         text = f"KafkaCluster {conflict} is older and keeps its state in the same znodes"
         apply.write_status(context, body, status.stalled("ResourceConflict", text), {})
         return STEADY_SECONDS
-    znodes = _read_znodes(context, wanted)
     live_set = _live_set(context, meta)
     current = live_set["spec"]["replicas"] if live_set else None
+    # Whether brokers are empty is asked anew before they go.
+    fewer = current is not None and wanted.replicas < current
+    znodes = _read_znodes(context, wanted, fresh=fewer)
     allowed = cluster.safe_replicas(wanted.replicas, current, znodes.partitions)
+    if allowed == wanted.replicas:
+        # While brokers that are to go hold replicas, that is what users must learn first.
+        try:
+            spec.check_fits(wanted)
+        except spec.InvalidSpec as error:
+            return apply.refuse(context, body, error, _SHOWN)
     events: list[Event] = []
     told: tuple[Condition, ...] = ()
     if not wanted.paused:
@@ -64,7 +74,7 @@ def reconcile(context: Context, body: Body, conflict: str | None) -> float:
         told = _grow_claims(context, meta, wanted, allowed)
     view = _view(context, meta, znodes, live_set, allowed)
     if not wanted.paused:
-        events += _roll(context, meta, view)
+        events += _roll(context, meta, wanted, view)
     if wanted.paused:
         told = (Condition("Paused", True, "Paused", "spec.paused is true"),)
     conditions = (*cluster.judge(wanted, view, allowed), *told)
@@ -75,14 +85,16 @@ def reconcile(context: Context, body: Body, conflict: str | None) -> float:
     return STEADY_SECONDS if steady else BUSY_SECONDS
 
 
-def _read_znodes(context: Context, wanted: ClusterSpec) -> _Znodes:
+def _read_znodes(context: Context, wanted: ClusterSpec, *, fresh: bool) -> _Znodes:
+    """Return what ZooKeeper says now, or what it said last and has not changed since."""
     try:
         zookeeper = context.zookeepers.get(wanted.zookeeper)
-        registered = observe.brokers(zookeeper)
+        reader = zookeeper if fresh else zookeeper.watched
+        registered = observe.brokers(reader)
         return _Znodes(
             observe.addresses(registered),
-            observe.controller(zookeeper),
-            observe.partitions(zookeeper),
+            observe.controller(reader),
+            observe.partitions(reader),
         )
     except UnreachableError as error:
         log.info("%s", error)
@@ -177,8 +189,13 @@ def _observed(live_set: Mapping[str, Any]) -> bool:
     return bool(seen >= live_set["metadata"]["generation"])
 
 
-def _roll(context: Context, meta: Meta, view: ClusterView) -> list[Event]:
-    broker = cluster.next_to_roll(view)
+def _roll(context: Context, meta: Meta, wanted: ClusterSpec, view: ClusterView) -> list[Event]:
+    if cluster.next_to_roll(view) is None:
+        return []
+    # Asked anew, since a replica may have left the in-sync set this moment.
+    znodes = _read_znodes(context, wanted, fresh=True)
+    now = replace(view, controller_id=znodes.controller_id, partitions=znodes.partitions)
+    broker = cluster.next_to_roll(now)
     if broker is None or broker.pod is None:
         return []
     pod = context.kube.get("v1", "Pod", meta.namespace, broker.pod)

@@ -19,12 +19,17 @@ log = logging.getLogger(__name__)
 def read_views(
     zookeeper: ZooKeeper | None, bodies: Mapping[str, Body]
 ) -> dict[str, TopicView] | None:
-    """Return the topic of each resource name; None when ZooKeeper does not answer."""
+    """Return the topic of each resource name; None when ZooKeeper does not answer.
+
+    Where one is to be deleted nothing remembered is relied on.
+    """
     if zookeeper is None:
         return None
     names = {key: topic_name(body) for key, body in bodies.items()}
+    deleting = any("deletionTimestamp" in body["metadata"] for body in bodies.values())
+    reader = zookeeper if deleting else zookeeper.watched
     try:
-        found = observe.topics(zookeeper, sorted(set(names.values())))
+        found = observe.topics(reader, sorted(set(names.values())))
     except UnreachableError as error:
         log.info("%s", error)
         return None
@@ -83,8 +88,13 @@ def namespace_terminating(context: Context, namespace: str) -> bool:
 
 
 def _carry_out(context: Context, zookeeper: ZooKeeper | None, body: Body, plan: Plan) -> float:
-    # What a step is about to do is told only after it was done.
-    if not apply.carry_out(context, zookeeper, body, plan.steps):
+    if plan.told_first:
+        told = apply.write_status(context, body, plan.conditions, plan.fields)
+        if told is body or not apply.is_same(told, body):
+            return apply.SOON_SECONDS
+        body = told
+    # What a step has done is told only after it.
+    if not apply.carry_out(context, zookeeper, body, plan.steps, just_read=plan.told_first):
         return apply.SOON_SECONDS
     if plan.conditions or plan.fields:
         apply.write_status(context, body, plan.conditions, plan.fields, plan.events)

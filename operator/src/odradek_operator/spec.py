@@ -286,6 +286,10 @@ def _check_broker_config(spec: ClusterSpec) -> None:
         )
     except properties.ConfigError as error:
         raise InvalidSpec("InvalidConfig", str(error)) from None
+
+
+def check_fits(spec: ClusterSpec) -> None:
+    """Raise InvalidSpec for configuration that so few brokers cannot carry out."""
     if spec.default_replication_factor > spec.replicas:
         raise InvalidSpec(
             "InvalidConfig",
@@ -341,13 +345,8 @@ def _parse_assignment(raw: Mapping[str, list[int]]) -> dict[int, tuple[int, ...]
 
 
 def parse_group(body: Body) -> GroupSpec:
-    """Read a ConsumerGroup, raising InvalidSpec for a bad pattern and for what is not carried out.
-
-    A running job commits over what a reset wrote; it reads the group's offsets when it starts.
-    """
+    """Read a ConsumerGroup, raising InvalidSpec for a bad pattern."""
     spec = body["spec"]
-    if "reset" in spec and "job" in spec:
-        raise InvalidSpec("NotSupported", "spec.reset is not carried out for a group with a job")
     pattern = spec.get("topicPattern")
     if pattern is not None:
         try:

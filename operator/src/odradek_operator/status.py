@@ -114,15 +114,30 @@ def _comparable(status: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def transitions(body: Body, wanted: Mapping[str, Any]) -> tuple[Event, ...]:
-    """Return the Event that tells a turn of Ready: once for each new status and reason."""
+    """Return the Event that tells a turn of Ready: once for each new status and reason.
+
+    The steps on the way to the first Ready are told by the conditions alone.
+    """
     old = condition_of(body.get("status", {}), "Ready")
     new = condition_of(wanted, "Ready")
     if new is None or (old and (old["status"], old["reason"]) == (new["status"], new["reason"])):
         return ()
     blocked = condition_of(wanted, "Stalled")
+    waits = new["status"] == "False" and (blocked is None or blocked["status"] == "False")
+    if waits and not _has_turned(body):
+        return ()
     warning = blocked is not None and blocked["status"] == "True"
     message = new["message"] or f"Ready is {new['status']}"
     return (Event(new["reason"], message, warning=warning),)
+
+
+def _has_turned(body: Body) -> bool:
+    """Whether the resource was ready, or blocked, until now."""
+    status = body.get("status", {})
+    return any(
+        (found := condition_of(status, name)) is not None and found["status"] == "True"
+        for name in ("Ready", "Stalled")
+    )
 
 
 def condition_of(status: Mapping[str, Any], kind: str) -> Mapping[str, Any] | None:

@@ -133,10 +133,14 @@ Step = CreateTopic | GrowTopic | SetConfig | RequestDeletion | StartMove | SetFi
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to do now. `again` is in how many seconds to look again if nothing happens before."""
+    """What to do now. `again` is in how many seconds to look again if nothing happens before.
+
+    With `told_first` the status is written before the steps, and they are only done if it was.
+    """
 
     steps: tuple[Step, ...] = ()
     conditions: tuple[Condition, ...] = ()
     fields: Mapping[str, Any] = field(default_factory=dict)
     events: tuple[Event, ...] = ()
     again: float = STEADY_SECONDS
+    told_first: bool = False

@@ -47,6 +47,8 @@ SETTLE_SECONDS: Final = 15.0
 # How long a finalizer may hold a namespace that is being deleted.
 TERMINATING_TIMEOUT: Final = timedelta(seconds=30)
 SOON_SECONDS: Final = 2.0
+# By then a controller has leaders for a new topic, unless it is busy.
+CREATED_SECONDS: Final = 0.5
 
 
 def plan(
@@ -81,9 +83,14 @@ def plan(
         return _waiting("TopicDeleting", "the topic is being deleted", shown)
     if view.assignment is None:
         return _plan_absent(spec, view, cluster, known_incarnation, shown, random)
-    if spec.managed and view.incarnation != known_incarnation:
-        return _plan_adoption(spec, view, view.assignment, cluster, known_incarnation, shown)
-    return _plan_existing(meta, spec, view, view.assignment, cluster, shown, moves)
+    owned = {**shown, "incarnation": view.incarnation}
+    if not spec.managed or view.incarnation == known_incarnation:
+        return _plan_existing(meta, spec, view, view.assignment, cluster, shown, moves)
+    if not is_own(spec, view, view.assignment, known_incarnation):
+        return _plan_adoption(spec, view, view.assignment, cluster, shown)
+    existing = _plan_existing(meta, spec, view, view.assignment, cluster, owned, moves)
+    # Nothing is done to a topic before it is noted as this resource's.
+    return replace(existing, steps=(), events=(), again=0.0) if existing.steps else existing
 
 
 def _before_looking(spec: TopicSpec, cluster: ClusterState) -> Plan | None:
@@ -132,12 +139,14 @@ def _plan_absent(
         return _blocked("InvalidReplicaAssignment", str(error), shown)
     noted = {**shown, "incarnation": CREATING}
     creating = _waiting("Creating", "the topic is being created", noted)
-    if known != CREATING:
-        return replace(creating, again=0.0)
     config_version = None if view.config is None else view.config_version
     step = CreateTopic(spec.topic, TopicAssignment(replicas), spec.config, config_version)
     text = f"created with {len(replicas)} partitions of {len(replicas[0])} replicas"
-    return replace(creating, steps=(step,), events=(Event("TopicCreated", text),), again=0.2)
+    event = Event("TopicCreated", text)
+    told_first = known != CREATING
+    return replace(
+        creating, steps=(step,), events=(event,), again=CREATED_SECONDS, told_first=told_first
+    )
 
 
 def _refuse_layout(spec: TopicSpec, cluster: ClusterState, factor: int) -> tuple[str, str] | None:
@@ -182,12 +191,9 @@ def _plan_adoption(
     view: TopicView,
     actual: TopicAssignment,
     cluster: ClusterState,
-    known: int | None,
     shown: Mapping[str, Any],
 ) -> Plan:
     adopted = {**shown, "incarnation": view.incarnation}
-    if is_own(spec, view, actual, known):
-        return Plan((), (), adopted, again=0.0)
     if spec.paused or cluster.paused:
         return _paused(Condition("Synced", None, "Paused", "not adopted"), shown, ())
     if spec.adoption == "Never":

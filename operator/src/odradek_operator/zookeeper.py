@@ -2,7 +2,8 @@
 
 kazoo's client has its own threads and blocks its callers, so everything here runs in the loops'
 threads and never on kopf's event loop. Reads are sent together and awaited together, so a thousand
-znodes cost a few round trips. Whatever goes wrong with the session is `UnreachableError`.
+znodes cost a few round trips; those through `watched` cost none while nothing changes. Whatever
+goes wrong with the session is `UnreachableError`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Final
+from posixpath import dirname
+from typing import Any, Final, Protocol
 
 from kazoo.client import KazooClient, KazooState
 from kazoo.exceptions import KazooException, NoNodeError
@@ -23,6 +25,7 @@ from kazoo.retry import KazooRetry
 
 from odradek.zk import operations
 from odradek_operator import metrics
+from odradek_operator.watched import Memory
 
 SESSION_SECONDS: Final = 15.0
 CONNECT_SECONDS: Final = 5.0
@@ -48,6 +51,45 @@ class Znode:
     created: int
 
 
+Watch = Callable[[Any], None]
+
+
+class Reader(Protocol):
+    """Where znodes are read: as they are now, or as they are remembered."""
+
+    def read(self, paths: Iterable[str]) -> dict[str, Znode | None]:
+        """Return what each path holds; None for a znode that does not exist."""
+
+    def children(self, paths: Iterable[str]) -> dict[str, list[str] | None]:
+        """Return the children of each path; None for a znode that does not exist."""
+
+
+class Watched:
+    """The znodes of one session, remembered while they do not change."""
+
+    def __init__(self, zookeeper: ZooKeeper) -> None:
+        self._data = Memory(zookeeper.read)
+        self._children = Memory(zookeeper.children)
+
+    def read(self, paths: Iterable[str]) -> dict[str, Znode | None]:
+        """Return what each path holds; None for a znode that does not exist."""
+        return self._data.get(paths)
+
+    def children(self, paths: Iterable[str]) -> dict[str, list[str] | None]:
+        """Return the children of each path; None for a znode that does not exist."""
+        return self._children.get(paths)
+
+    def forget(self, paths: Sequence[str]) -> None:
+        """Look again at znodes that were written, before the notices have come."""
+        self._data.forget(paths)
+        self._children.forget({*paths, *map(dirname, paths)})
+
+    def clear(self) -> None:
+        """Look again at everything."""
+        self._data.clear()
+        self._children.clear()
+
+
 class ZooKeeper:
     """One session, made when first used and renewed by kazoo."""
 
@@ -60,11 +102,13 @@ class ZooKeeper:
             timeout=SESSION_SECONDS,
             connection_retry=KazooRetry(max_tries=-1, max_delay=2.0),
         )
+        self.watched = Watched(self)
         self._client.add_listener(self._on_state)
         self._started = self._client.start_async()
         metrics.SESSION_AGE.labels(connect=connect).set_function(self._age)
 
     def _on_state(self, state: str) -> None:
+        self.watched.clear()
         if state == KazooState.CONNECTED:
             self._connected_at = self._connected_at or time.monotonic()
         elif state == KazooState.LOST:
@@ -82,21 +126,23 @@ class ZooKeeper:
                 raise UnreachableError(f"no connection to {self.connect}")
             time.sleep(0.05)
 
-    def read(self, paths: Iterable[str]) -> dict[str, Znode | None]:
+    def read(self, paths: Iterable[str], watch: Watch | None = None) -> dict[str, Znode | None]:
         """Return what each path holds; None for a znode that does not exist."""
         found: dict[str, Znode | None] = {}
         for batch in _batches(paths):
-            answers = [(path, self._client.get_async(path)) for path in batch]
+            answers = [(path, self._client.get_async(path, watch)) for path in batch]
             for path, answer in answers:
                 data, stat = self._wait(answer) or (None, None)
                 found[path] = Znode(data or b"", stat.version, stat.czxid) if stat else None
         return found
 
-    def children(self, paths: Iterable[str]) -> dict[str, list[str] | None]:
+    def children(
+        self, paths: Iterable[str], watch: Watch | None = None
+    ) -> dict[str, list[str] | None]:
         """Return the children of each path; None for a znode that does not exist."""
         found: dict[str, list[str] | None] = {}
         for batch in _batches(paths):
-            answers = [(path, self._client.get_children_async(path)) for path in batch]
+            answers = [(path, self._client.get_children_async(path, watch)) for path in batch]
             for path, answer in answers:
                 found[path] = self._wait(answer)
         return found
@@ -113,6 +159,8 @@ class ZooKeeper:
             operations.commit(self._client, wanted)
         except (KazooException, KazooTimeoutError) as error:
             raise UnreachableError(f"{self.connect}: {type(error).__name__}") from error
+        finally:
+            self.watched.forget([one.path for one in wanted])
 
     def delete_tree(self, path: str) -> None:
         """Delete a znode and all below it; one that is gone is no error."""
@@ -142,6 +190,7 @@ class ZooKeeper:
 def _batches(paths: Iterable[str]) -> Iterator[list[str]]:
     rest = iter(paths)
     while batch := list(islice(rest, _BATCH)):
+        metrics.READS.inc(len(batch))
         yield batch
 
 

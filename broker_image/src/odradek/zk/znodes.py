@@ -44,6 +44,7 @@ CLUSTER_ID_PATH = "/cluster/id"
 CONTROLLER_PATH = "/controller"
 CONTROLLER_EPOCH_PATH = "/controller_epoch"
 CONFIG_PATH = "/config"
+TOPIC_CONFIGS_PATH = "/config/topics"
 CONFIG_CHANGES_PATH = "/config/changes"
 CONFIG_CHANGE_PREFIX = "config_change_"
 DELETE_TOPICS_PATH = "/admin/delete_topics"
@@ -66,7 +67,7 @@ PERSISTENT_PATHS = (
     ISR_CHANGES_PATH,
     PRODUCER_ID_BLOCK_PATH,
     LOG_DIR_EVENTS_PATH,
-    "/config/topics",
+    TOPIC_CONFIGS_PATH,
     "/config/clients",
     "/config/users",
     "/config/brokers",
