@@ -28,20 +28,20 @@ class World:
     joined: dict[str, Joined] = field(default_factory=dict)
     synced: dict[str, Synced] = field(default_factory=dict)
     stored: list[dict[str, bytes]] = field(default_factory=list)
-    held: list[Callable[[ErrorCode], None]] = field(default_factory=list)
+    held: list[Callable[[ErrorCode, int], None]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         ids = iter(range(1000))
         self.group = Group("g", self.store, self.delay_ms, 4, lambda: str(next(ids)))
 
     def store(
-        self, group: Group, shares: Mapping[str, bytes], done: Callable[[ErrorCode], None]
+        self, group: Group, shares: Mapping[str, bytes], done: Callable[[ErrorCode, int], None]
     ) -> None:
         self.stored.append(dict(shares))
         if self.holds_stores:
             self.held.append(done)
         else:
-            done(self.store_fails)
+            done(self.store_fails, self.now)
 
     def join(self, name: str, member_id: str = "", **changes: object) -> None:
         wish = {
@@ -79,7 +79,7 @@ class World:
         """Let time pass the way the coordinator does: `expire` at each deadline."""
         end = self.now + by_ms
         for _ in range(1000):
-            deadline = self.group.next_deadline_ms()
+            deadline = self.group.next_look_ms
             if deadline is None or deadline > end:
                 self.now = end
                 return
@@ -190,17 +190,24 @@ def test_waiting_for_the_leaders_assignment_keeps_a_session_alive() -> None:
     assert len(world.group.members) == 2
     world.sync("a", {world.id_of("b"): b"share"})
     assert world.synced["b"].assignment == b"share"
+    world.advance(5999)
+    assert len(world.group.members) == 2
+    world.advance(1)
+    assert len(world.group.members) == 1
 
 
 def test_sync_of_an_interrupted_rebalance_is_told_to_join_again() -> None:
     world = World(delay_ms=10)
-    world.join("a")
-    world.join("b")
+    world.join("a", session_timeout_ms=60_000)
+    world.join("b", session_timeout_ms=6000)
     world.advance(20)
     world.sync("b")
+    world.advance(20_000)
     world.join("c")
     assert world.synced["b"].error is ErrorCode.REBALANCE_IN_PROGRESS
     assert world.group.state is GroupState.PREPARING_REBALANCE
+    world.advance(5999)
+    assert len(world.group.members) == 3
 
 
 def test_assignment_counts_only_once_it_is_durable() -> None:
@@ -208,7 +215,7 @@ def test_assignment_counts_only_once_it_is_durable() -> None:
     world.join("a")
     world.sync("a", {world.id_of("a"): b"x"})
     assert not world.synced
-    world.held.pop()(ErrorCode.NONE)
+    world.held.pop()(ErrorCode.NONE, world.now)
     assert world.synced["a"].assignment == b"x"
 
 
@@ -228,7 +235,7 @@ def test_late_store_of_an_old_generation_changes_nothing() -> None:
     world.join("a")
     world.sync("a", {})
     world.join("b")
-    world.held[0](ErrorCode.NONE)
+    world.held[0](ErrorCode.NONE, world.now)
     assert world.group.state is GroupState.PREPARING_REBALANCE
 
 
@@ -360,10 +367,11 @@ def test_whatever_comes_the_group_settles_and_generations_only_rise(
     for action, name, number in steps:
         before = world.group.generation
         known = name in world.joined and world.joined[name].error is ErrorCode.NONE
+        protocols = RANGE if number % 2 else (("sticky", b""), *RANGE)
         if action == "join" and name not in world.joined:
-            world.join(name)
+            world.join(name, protocols=protocols)
         elif action == "rejoin" and known:
-            world.join(name, world.id_of(name))
+            world.join(name, world.id_of(name), protocols=protocols)
         elif action == "sync" and known:
             world.sync(name, {world.id_of(name): b"x"})
         elif action == "beat" and known:
@@ -375,6 +383,12 @@ def test_whatever_comes_the_group_settles_and_generations_only_rise(
             world.advance(number)
         assert world.group.generation >= before
         assert (world.group.leader is None) == (not world.group.members)
+        members = world.group.members.values()
+        assert all(each.outlives(world.now) for each in members)
+        assert world.group.members.all_join == all(each.join_reply for each in members)
+        assert world.group.members.all_know("sticky") == all(
+            "sticky" in dict(each.protocols) for each in members
+        )
     # Left alone, sessions end one by one and nobody stays.
     world.advance(2_000_000)
     assert not world.group.members

@@ -99,12 +99,13 @@ class GroupCoordinator:
         )
 
     def _store_group(
-        self, group: Group, assignments: Mapping[str, bytes], done: Callable[[ErrorCode], None]
+        self, group: Group, assignments: Mapping[str, bytes], done: Callable[[ErrorCode, int], None]
     ) -> None:
         record = schemas.encode_group(group, assignments, self._now_ms())
 
         async def store() -> None:
-            done(await self.commits.store_group(group, record))
+            outcome = await self.commits.store_group(group, record)
+            done(outcome, self._clock_ms())
             self._schedule(group)
 
         self._shards.spawn(store())
@@ -141,7 +142,7 @@ class GroupCoordinator:
 
     def _schedule(self, group: Group) -> None:
         """See that `expire` is called when the group next needs it; heartbeats move no timer."""
-        deadline = group.next_deadline_ms()
+        deadline = group.next_look_ms
         if deadline is None or group.state is GroupState.DEAD:
             self._cancel_timer(group)
             return

@@ -10,19 +10,18 @@ assignment, it is stored, and every waiting `sync` is answered.
 from __future__ import annotations
 
 import struct
-from collections import Counter
 from collections.abc import Callable, Mapping
 from uuid import uuid4
 
-from odradek.group.members import Joined, JoinWish, Member, Synced
+from odradek.group.members import Joined, JoinWish, Member, Members, Synced
 from odradek.group.states import GroupState, check
 from odradek.protocol.errors import ErrorCode
 
 NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
 """How long a new member may wait for its first rebalance before it is taken for gone."""
 
-Store = Callable[["Group", Mapping[str, bytes], Callable[[ErrorCode], None]], None]
-"""Make the group durable with these assignments, then call back with the outcome."""
+Store = Callable[["Group", Mapping[str, bytes], Callable[[ErrorCode, int], None]], None]
+"""Make the group durable with these assignments, then call back with the outcome and the time."""
 
 
 class Group:
@@ -42,10 +41,11 @@ class Group:
         self.protocol_type: str | None = None
         self.protocol_name: str | None = None
         self.leader: str | None = None
-        self.members: dict[str, Member] = {}
-        self.statics: dict[str, str] = {}
+        self.members = Members()
         self.pending: dict[str, int] = {}
         """Ids given out to members that have not come back yet: id -> when it is forgotten."""
+        self.next_look_ms: int | None = None
+        """Until when `expire` has nothing to do; None: for ever, as things are."""
         self._store = store
         self._initial_delay_ms = initial_delay_ms
         self._max_size = max_size
@@ -74,7 +74,7 @@ class Group:
         if not self._supports(wish):
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         if not wish.member_id or (wish.member_id in self.pending and wish.instance_id is None):
-            known = wish.instance_id is not None and wish.instance_id in self.statics
+            known = wish.instance_id is not None and wish.instance_id in self.members.statics
             full = len(self.members) + len(self.pending) >= self._max_size
             if full and not known and wish.member_id not in self.pending:
                 return ErrorCode.GROUP_MAX_SIZE_REACHED
@@ -84,9 +84,9 @@ class Group:
     def member_error(self, member_id: str, instance_id: str | None) -> ErrorCode:
         """What is wrong with a member's identity: 25 unknown, 82 its instance has a new member."""
         if instance_id is not None:
-            if instance_id not in self.statics:
+            if instance_id not in self.members.statics:
                 return ErrorCode.UNKNOWN_MEMBER_ID
-            if self.statics[instance_id] != member_id:
+            if self.members.statics[instance_id] != member_id:
                 return ErrorCode.FENCED_INSTANCE_ID
         if member_id not in self.members:
             return ErrorCode.UNKNOWN_MEMBER_ID
@@ -97,17 +97,17 @@ class Group:
             return False
         if not self.members:
             return True
-        known_to_all = self._common_protocols()
         return wish.protocol_type == self.protocol_type and any(
-            name in known_to_all for name, _ in wish.protocols
+            self.members.all_know(name) for name, _ in wish.protocols
         )
 
     def _join_unknown(self, wish: JoinWish, now_ms: int, reply: Callable[[Joined], None]) -> None:
         member_id = f"{wish.instance_id or wish.client_id}-{self._new_id()}"
-        if wish.instance_id is not None and wish.instance_id in self.statics:
+        if wish.instance_id is not None and wish.instance_id in self.members.statics:
             self._replace_static(wish, member_id, now_ms, reply)
         elif wish.requires_known_id and wish.instance_id is None:
             self.pending[member_id] = now_ms + wish.session_timeout_ms
+            self._look_by(self.pending[member_id])
             reply(Joined(ErrorCode.MEMBER_ID_REQUIRED, member_id))
         else:
             self._add(wish, member_id, now_ms, reply)
@@ -118,7 +118,7 @@ class Group:
         self.pending.pop(member_id, None)
         if not self.members:
             self.protocol_type = wish.protocol_type
-        self.members[member_id] = Member(
+        member = Member(
             member_id,
             wish.instance_id,
             wish.client_id,
@@ -129,10 +129,10 @@ class Group:
             wish.protocols,
             deadline_ms=now_ms + NEW_MEMBER_JOIN_TIMEOUT_MS,
             is_new=True,
-            join_reply=reply,
         )
-        if wish.instance_id is not None:
-            self.statics[wish.instance_id] = member_id
+        self.members.add(member)
+        self.members.await_join(member, reply)
+        self._look_by(member.deadline_ms)
         if self.leader is None:
             self.leader = member_id
         self._initial_grew = True
@@ -148,15 +148,16 @@ class Group:
         )
         if unchanged and settled:
             # The answer of the last rebalance got lost, or the member missed nothing.
-            member.deadline_ms = now_ms + member.session_timeout_ms
+            self._prolong(member, now_ms)
             show_members = self.state is GroupState.COMPLETING_REBALANCE
             reply(self._joined(member, show_members))
             return
-        member.protocols = wish.protocols
+        self.members.set_protocols(member, wish.protocols)
         member.session_timeout_ms = wish.session_timeout_ms
         member.rebalance_timeout_ms = wish.rebalance_timeout_ms
-        member.answer_join(Joined(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
-        member.join_reply = reply
+        again = Joined(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id)
+        self.members.answer_join(member, again)
+        self.members.await_join(member, reply)
         self._rebalance(now_ms)
 
     def _replace_static(
@@ -164,28 +165,26 @@ class Group:
     ) -> None:
         """A static member restarted: the new id takes the old one's place (KIP-345)."""
         assert wish.instance_id is not None
-        old = self.members.pop(self.statics[wish.instance_id])
+        old = self.members[self.members.statics[wish.instance_id]]
         fenced = ErrorCode.FENCED_INSTANCE_ID
-        old.answer_join(Joined(fenced, old.member_id))
+        self.members.answer_join(old, Joined(fenced, old.member_id))
         old.answer_sync(Synced(fenced))
         former_leader = self.leader
         if self.leader == old.member_id:
             self.leader = member_id
         unchanged = old.protocols == wish.protocols
-        old.member_id = member_id
+        self.members.rename(old, member_id)
+        self.members.set_protocols(old, wish.protocols)
         old.client_id, old.client_host = wish.client_id, wish.client_host
-        old.protocols = wish.protocols
         old.session_timeout_ms = wish.session_timeout_ms
         old.rebalance_timeout_ms = wish.rebalance_timeout_ms
-        old.deadline_ms = now_ms + wish.session_timeout_ms
-        self.members[member_id] = old
-        self.statics[wish.instance_id] = member_id
+        self._prolong(old, now_ms)
         if self.state is not GroupState.STABLE or not unchanged:
-            old.join_reply = reply
+            self.members.await_join(old, reply)
             self._rebalance(now_ms)
             return
 
-        def stored(error: ErrorCode) -> None:
+        def stored(error: ErrorCode, _: int) -> None:
             if error is not ErrorCode.NONE:
                 reply(Joined(error, member_id))
                 return
@@ -210,15 +209,22 @@ class Group:
     def _rebalance(self, now_ms: int) -> None:
         if self.state is not GroupState.PREPARING_REBALANCE:
             if self.state is GroupState.COMPLETING_REBALANCE:
+                again = Synced(ErrorCode.REBALANCE_IN_PROGRESS)
                 for member in self.members.values():
                     member.assignment = b""
-                    member.answer_sync(Synced(ErrorCode.REBALANCE_IN_PROGRESS))
+                    self._answer_sync(member, again, now_ms)
             first = self.state is GroupState.EMPTY
             self._enter(GroupState.PREPARING_REBALANCE)
             self._rebalance_deadline_ms = now_ms + self._rebalance_timeout_ms()
             self._initial_until_ms = now_ms + self._initial_delay_ms if first else None
             self._initial_grew = False
+            self._look_by(self._rebalance_look_ms())
         self._complete_if_all_joined(now_ms)
+
+    def _rebalance_look_ms(self) -> int:
+        """When a rebalance has waited enough, or the first wait of an empty group is over."""
+        first = self._initial_until_ms
+        return self._rebalance_deadline_ms if first is None else first
 
     def _rebalance_timeout_ms(self) -> int:
         return max((each.rebalance_timeout_ms for each in self.members.values()), default=0)
@@ -228,9 +234,7 @@ class Group:
             return
         if self._initial_until_ms is not None and now_ms < self._initial_until_ms:
             return
-        everybody = not self.pending and all(
-            member.join_reply is not None for member in self.members.values()
-        )
+        everybody = not self.pending and self.members.all_join
         if everybody or now_ms >= self._rebalance_deadline_ms:
             self._complete(now_ms)
 
@@ -242,6 +246,7 @@ class Group:
         if self.members and not joined:
             # Only static members that have not come back: their sessions decide.
             self._rebalance_deadline_ms = now_ms + max(self._rebalance_timeout_ms(), 1)
+            self._look_by(self._rebalance_deadline_ms)
             return
         if joined and all(each.member_id != self.leader for each in joined):
             self.leader = joined[0].member_id
@@ -250,14 +255,14 @@ class Group:
         if not joined:
             self.protocol_name = None
             self._enter(GroupState.EMPTY)
-            self._store(self, {}, lambda _: None)
+            self._store(self, {}, lambda *_: None)
             return
-        self.protocol_name = self._select_protocol()
+        self.protocol_name = self.members.favourite()
         self._enter(GroupState.COMPLETING_REBALANCE)
         for member in joined:
             member.is_new = False
-            member.deadline_ms = now_ms + member.session_timeout_ms
-            member.answer_join(self._joined(member, show_members=True))
+            self._prolong(member, now_ms)
+            self.members.answer_join(member, self._joined(member, show_members=True))
 
     def _joined(self, member: Member, show_members: bool) -> Joined:
         protocol = self.protocol_name or ""
@@ -277,15 +282,6 @@ class Group:
             members,
         )
 
-    def _common_protocols(self) -> frozenset[str]:
-        known = [frozenset(name for name, _ in each.protocols) for each in self.members.values()]
-        return frozenset.intersection(*known)
-
-    def _select_protocol(self) -> str:
-        candidates = self._common_protocols()
-        votes = Counter(member.vote(candidates) for member in self.members.values())
-        return votes.most_common(1)[0][0]
-
     def sync(
         self,
         member_id: str,
@@ -302,7 +298,7 @@ class Group:
             reply(Synced(error))
             return
         member = self.members[member_id]
-        member.deadline_ms = now_ms + member.session_timeout_ms
+        self._prolong(member, now_ms)
         if self.state is GroupState.STABLE:
             reply(self._synced(member))
             return
@@ -311,7 +307,7 @@ class Group:
         if member_id != self.leader:
             return
         shares = {each: assignments.get(each, b"") for each in self.members}
-        self._store(self, shares, lambda outcome: self._assigned(generation, shares, outcome))
+        self._store(self, shares, lambda *outcome: self._assigned(generation, shares, *outcome))
 
     def _sync_error(
         self,
@@ -336,18 +332,26 @@ class Group:
             return ErrorCode.REBALANCE_IN_PROGRESS
         return ErrorCode.NONE
 
-    def _assigned(self, generation: int, shares: Mapping[str, bytes], outcome: ErrorCode) -> None:
+    def _assigned(
+        self, generation: int, shares: Mapping[str, bytes], outcome: ErrorCode, now_ms: int
+    ) -> None:
         """The assignment of that generation is durable, or could not be made so."""
         if self.state is not GroupState.COMPLETING_REBALANCE or generation != self.generation:
             return
         if outcome is not ErrorCode.NONE:
             for member in self.members.values():
-                member.answer_sync(Synced(outcome))
+                self._answer_sync(member, Synced(outcome), now_ms)
             return
         self._enter(GroupState.STABLE)
         for member_id, member in self.members.items():
             member.assignment = shares.get(member_id, b"")
-            member.answer_sync(self._synced(member))
+            self._answer_sync(member, self._synced(member), now_ms)
+
+    def _answer_sync(self, member: Member, answer: Synced, now_ms: int) -> None:
+        """Answer a member that may have waited for longer than its session."""
+        if member.sync_reply is not None:
+            self._prolong(member, now_ms)
+            member.answer_sync(answer)
 
     def _synced(self, member: Member) -> Synced:
         return Synced(ErrorCode.NONE, self.protocol_type, self.protocol_name, member.assignment)
@@ -365,8 +369,7 @@ class Group:
             return error
         if generation != self.generation:
             return ErrorCode.ILLEGAL_GENERATION
-        member = self.members[member_id]
-        member.deadline_ms = now_ms + member.session_timeout_ms
+        self._prolong(self.members[member_id], now_ms)
         if self.state is GroupState.PREPARING_REBALANCE:
             return ErrorCode.REBALANCE_IN_PROGRESS
         return ErrorCode.NONE
@@ -376,7 +379,7 @@ class Group:
         if self.state is GroupState.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         if instance_id is not None and not member_id:
-            member_id = self.statics.get(instance_id, "")
+            member_id = self.members.statics.get(instance_id, "")
         if instance_id is None and self.pending.pop(member_id, None) is not None:
             self._complete_if_all_joined(now_ms)
             return ErrorCode.NONE
@@ -386,13 +389,12 @@ class Group:
         return error
 
     def _drop(self, member: Member) -> None:
-        del self.members[member.member_id]
-        if member.instance_id is not None:
-            self.statics.pop(member.instance_id, None)
+        unknown = ErrorCode.UNKNOWN_MEMBER_ID
+        self.members.answer_join(member, Joined(unknown, member.member_id))
+        member.answer_sync(Synced(unknown))
+        self.members.drop(member)
         if self.leader == member.member_id:
             self.leader = next(iter(self.members), None)
-        member.answer_join(Joined(ErrorCode.UNKNOWN_MEMBER_ID, member.member_id))
-        member.answer_sync(Synced(ErrorCode.UNKNOWN_MEMBER_ID))
 
     def _remove(self, member: Member, now_ms: int) -> None:
         self._drop(member)
@@ -413,19 +415,23 @@ class Group:
             self._initial_until_ms = longer if self._initial_grew and longer > now_ms else None
             self._initial_grew = False
         self._complete_if_all_joined(now_ms)
+        self.next_look_ms = self._next_deadline_ms()
 
-    def next_deadline_ms(self) -> int | None:
-        """When `expire` has something to do next; None: never, as things are."""
+    def _prolong(self, member: Member, now_ms: int) -> None:
+        member.deadline_ms = now_ms + member.session_timeout_ms
+        self._look_by(member.deadline_ms)
+
+    def _look_by(self, at_ms: int) -> None:
+        if self.next_look_ms is None or at_ms < self.next_look_ms:
+            self.next_look_ms = at_ms
+
+    def _next_deadline_ms(self) -> int | None:
         deadlines = [*self.pending.values()]
         for member in self.members.values():
             if member.is_new or (member.join_reply is None and member.sync_reply is None):
                 deadlines.append(member.deadline_ms)
         if self.state is GroupState.PREPARING_REBALANCE:
-            deadlines.append(
-                self._rebalance_deadline_ms
-                if self._initial_until_ms is None
-                else self._initial_until_ms
-            )
+            deadlines.append(self._rebalance_look_ms())
         return min(deadlines, default=None)
 
     def subscribed_topics(self) -> frozenset[str]:
@@ -440,9 +446,8 @@ class Group:
         self.generation = generation
         self.leader = leader
         for member in members:
-            self.members[member.member_id] = member
-            if member.instance_id is not None:
-                self.statics[member.instance_id] = member.member_id
+            self.members.add(member)
+            self._look_by(member.deadline_ms)
         if members:
             self.state = GroupState.STABLE
 
@@ -450,7 +455,7 @@ class Group:
         """The coordinator moved away or the group was deleted: everybody who waits is told."""
         self._enter(GroupState.DEAD)
         for member in self.members.values():
-            member.answer_join(Joined(error, member.member_id))
+            self.members.answer_join(member, Joined(error, member.member_id))
             member.answer_sync(Synced(error))
 
     def _enter(self, following: GroupState) -> None:

@@ -133,7 +133,7 @@ def encode_group(
         ],
     )
     # Version 3 alone keeps static members' instance ids (KIP-345, Kafka 2.3).
-    version = 3 if group.statics else GROUP_VALUE_VERSION
+    version = 3 if group.members.statics else GROUP_VALUE_VERSION
     return group_key(group.group_id), _versioned(version, value)
 
 
