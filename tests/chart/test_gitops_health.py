@@ -1,12 +1,12 @@
-"""Argo CD's Lua and Flux' kstatus judge every status of the operator as a reader of it would."""
+"""Argo CD and Flux, by their own engines, judge the operator's statuses as a reader would.
 
-import json
+What operators really wrote is judged at the end of the tests in `tests/reconcile`.
+"""
+
 import re
-import subprocess
 from datetime import UTC, datetime
 from typing import Any
 
-import lupa
 import pytest
 import yaml
 
@@ -14,25 +14,11 @@ from odradek_operator import reassignment_status, status
 from odradek_operator.reassignment import FINISHED
 from odradek_operator.reassignment_status import Flags
 from tests.cluster.settings import REPO
-from tests.support.apiserver import require_programs
+from tests.reconcile import statuses
+from tests.support import judges
+from tests.support.judges import Verdicts
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
-
-
-@pytest.fixture(scope="module")
-def health() -> Any:
-    """The Lua of the example as a function of a resource."""
-    config = yaml.safe_load((REPO / "examples/argocd/argocd-cm.yaml").read_text())
-    customizations = yaml.safe_load(config["data"]["resource.customizations"])
-    (lua,) = [entry["health.lua"] for entry in customizations.values()]
-    runtime = lupa.LuaRuntime()
-    function = runtime.eval(f"function(obj) {lua} end")
-
-    def judge(resource: dict[str, Any]) -> tuple[str, str]:
-        found = function(runtime.table_from(resource, recursive=True))
-        return found["status"], found["message"]
-
-    return judge
 
 
 def resource(
@@ -53,45 +39,126 @@ def resource(
     }
 
 
-def test_ready_is_healthy(health: Any) -> None:
-    assert health(resource(status.ready("Synced", "as wanted"))) == ("Healthy", "as wanted")
+def verdicts(one: dict[str, Any]) -> Verdicts:
+    (found,) = judges.judge([one])
+    return found
 
 
-def test_rolling_change_is_progressing_not_degraded(health: Any) -> None:
-    rolling = resource(status.progressing("Rolling", "broker 2 restarts"))
-    assert health(rolling) == ("Progressing", "broker 2 restarts")
+ROLLING = (
+    status.Condition("Ready", True, "BrokersRolling", "3 of 3 brokers registered"),
+    status.Condition("Reconciling", True, "BrokersRolling", "brokers take a new template in turn"),
+    status.Condition("Stalled", False, "BrokersRolling"),
+)
+PAUSED = status.Condition("Paused", True, "Paused")
+SHOWN: dict[str, tuple[dict[str, Any], tuple[str, str]]] = {
+    "ready": (resource(status.ready("Synced", "as wanted")), ("Healthy", "Current")),
+    "under way": (
+        resource(status.progressing("WaitingForBrokers", "1 of 3")),
+        ("Progressing", "InProgress"),
+    ),
+    # Its brokers serve, but a sync that waits for the change must go on waiting.
+    "a rolling change": (resource(ROLLING), ("Progressing", "InProgress")),
+    "refused": (
+        resource(status.stalled("ReplicationFactorTooHigh", "4 replicas on 3 brokers")),
+        ("Degraded", "Failed"),
+    ),
+    "ready a generation ago": (
+        resource(status.ready("Synced"), observed=2),
+        ("Progressing", "InProgress"),
+    ),
+    "refused a generation ago": (
+        resource(status.stalled("Refused", "no"), observed=2),
+        ("Progressing", "InProgress"),
+    ),
+    "nobody has looked": (
+        {**resource(()), "status": {"observedGeneration": -1}},
+        ("Progressing", "InProgress"),
+    ),
+    "going": (
+        {
+            **resource(status.ready("Synced")),
+            "metadata": {
+                "name": "r",
+                "namespace": "n",
+                "generation": 3,
+                "deletionTimestamp": "2026-11-21T12:00:00Z",
+            },
+        },
+        ("Progressing", "Terminating"),
+    ),
+    "paused by its spec": (
+        resource(status.ready("Paused"), spec={"paused": True}),
+        ("Suspended", "Current"),
+    ),
+    "paused with its cluster": (
+        resource((*status.stalled("Paused", "waits"), PAUSED)),
+        ("Suspended", "Failed"),
+    ),
+    "a job that is suspended": (
+        resource(status.ready("Suspended"), spec={"job": {"suspend": True}}),
+        ("Suspended", "Current"),
+    ),
+    "a job that runs": (
+        resource(status.ready("Running"), spec={"paused": False, "job": {"suspend": False}}),
+        ("Healthy", "Current"),
+    ),
+}
 
 
-def test_plan_that_waits_for_approval_is_suspended(health: Any) -> None:
+@pytest.mark.parametrize(("shown", "truth"), SHOWN.values(), ids=SHOWN)
+def test_both_judges_agree_with_the_truth(shown: dict[str, Any], truth: tuple[str, str]) -> None:
+    found = verdicts(shown)
+    assert (found.argo, found.kstatus) == truth
+
+
+def test_argo_tells_the_operators_own_words() -> None:
+    assert verdicts(resource(status.ready("Synced", "as wanted"))).message == "as wanted"
+    refused = resource(status.stalled("ReplicationFactorTooHigh", "4 replicas on 3 brokers"))
+    assert verdicts(refused).message == "4 replicas on 3 brokers"
+
+
+def test_plan_that_waits_for_approval_is_suspended() -> None:
     waiting = resource(status.progressing("AwaitingApproval", "set spec.approvedPlanHash"))
     waiting["status"]["phase"] = "AwaitingApproval"
-    assert health(waiting) == ("Suspended", "its plan waits for approval")
+    assert verdicts(waiting) == ("Suspended", "InProgress", "its plan waits for approval")
 
 
-def test_what_waits_for_somebody_is_degraded(health: Any) -> None:
-    refused = resource(status.stalled("ReplicationFactorTooHigh", "4 replicas on 3 brokers"))
-    assert health(refused) == ("Degraded", "4 replicas on 3 brokers")
+def test_resource_without_any_status_is_progressing() -> None:
+    fresh = resource(())
+    del fresh["status"]
+    assert verdicts(fresh).argo == "Progressing"
 
 
-def test_verdict_on_an_older_generation_does_not_count(health: Any) -> None:
-    assert health(resource(status.ready("Synced"), observed=2))[0] == "Progressing"
-    assert health(resource(status.stalled("Refused", "no"), observed=2))[0] == "Progressing"
+@pytest.mark.parametrize(
+    "flags",
+    [
+        Flags(planned=True, approved=True),
+        Flags(blocked="somebody else", missing="broker 3", rolling_back="Cancelled"),
+    ],
+    ids=["plain", "troubled"],
+)
+def test_both_judges_follow_a_reassignment_through_its_phases(flags: Flags) -> None:
+    assert set(FINISHED) < set(statuses.PHASES)
+    shown = [
+        {
+            **resource(reassignment_status.conditions(phase, phase, "why", flags)),
+            "kind": "Reassignment",
+        }
+        for phase in statuses.PHASES
+    ]
+    for one, phase in zip(shown, statuses.PHASES, strict=True):
+        one["status"]["phase"] = phase
+    assert statuses.disagreements(shown) == []
 
 
-def test_new_resource_is_progressing(health: Any) -> None:
-    fresh = {"metadata": {"generation": 1}, "spec": {}, "status": {"observedGeneration": -1}}
-    assert health(fresh)[0] == "Progressing"
-    assert health({"metadata": {"generation": 1}, "spec": {}})[0] == "Progressing"
-
-
-@pytest.mark.parametrize("spec", [{"paused": True}, {"job": {"suspend": True}}], ids=str)
-def test_paused_is_suspended(health: Any, spec: dict[str, Any]) -> None:
-    assert health(resource(status.progressing("Paused", "paused"), spec=spec))[0] == "Suspended"
-
-
-def test_running_job_is_not_suspended(health: Any) -> None:
-    running = resource(status.ready("Running"), spec={"paused": False, "job": {"suspend": False}})
-    assert health(running)[0] == "Healthy"
+def test_a_status_that_misleads_a_judge_is_told() -> None:
+    lying = resource(status.ready("WaitingForBrokers"))
+    unheard = resource(status.ready("Whatever"))
+    told = statuses.disagreements([lying, unheard])
+    assert told == [
+        "Topic r, WaitingForBrokers: Argo CD Healthy, kstatus Current, not Progressing, InProgress",
+        "Topic r: tests/reconcile/statuses.py has no word on 'Whatever'",
+    ]
 
 
 def test_files_that_the_examples_name_exist() -> None:
@@ -106,55 +173,3 @@ def test_the_entry_covers_all_kinds_of_the_group() -> None:
     config = yaml.safe_load((REPO / "examples/argocd/argocd-cm.yaml").read_text())
     customizations = yaml.safe_load(config["data"]["resource.customizations"])
     assert list(customizations) == ["odradek.io/*"]
-
-
-def kstatus(*resources: dict[str, Any]) -> list[str]:
-    """What kstatus itself, a Go program, makes of these."""
-    binary = require_programs("kstatus") / "kstatus"
-    found = subprocess.run(
-        [binary], input=json.dumps(resources), capture_output=True, text=True, check=True
-    )
-    return [one["status"] for one in json.loads(found.stdout)]
-
-
-# What a person would say, Argo CD's word, kstatus' word.
-SAME = {"Healthy": "Current", "Progressing": "InProgress", "Degraded": "Failed"}
-
-
-def judged_by_both(health: Any, resources: list[dict[str, Any]], truth: list[str]) -> None:
-    assert [health(one)[0] for one in resources] == truth
-    assert kstatus(*resources) == [SAME[one] for one in truth]
-
-
-def test_both_judges_agree_with_the_truth(health: Any) -> None:
-    shown = [
-        resource(status.ready("Synced")),
-        resource(status.progressing("WaitingForBrokers", "1 of 3")),
-        resource(status.stalled("InvalidConfig", "retention.ms")),
-        resource(status.ready("Synced"), observed=2),
-        {**resource(()), "status": {"observedGeneration": -1}},
-    ]
-    truth = ["Healthy", "Progressing", "Degraded", "Progressing", "Progressing"]
-    judged_by_both(health, shown, truth)
-    going = resource(status.ready("Synced"))
-    going["metadata"]["deletionTimestamp"] = "2026-11-21T12:00:00Z"
-    assert kstatus(going) == ["Terminating"]
-
-
-def test_both_judges_follow_a_reassignment_through_its_phases(health: Any) -> None:
-    truth = {
-        "Pending": "Progressing",
-        "Planned": "Progressing",
-        "Running": "Progressing",
-        "Completed": "Healthy",
-        "Cancelled": "Healthy",
-        "RolledBack": "Degraded",
-        "Failed": "Degraded",
-    }
-    assert set(FINISHED) < set(truth)
-    troubled = Flags(blocked="somebody else", missing="broker 3", rolling_back="Cancelled")
-    for flags in (Flags(planned=True, approved=True), troubled):
-        shown = [
-            resource(reassignment_status.conditions(phase, phase, "why", flags)) for phase in truth
-        ]
-        judged_by_both(health, shown, list(truth.values()))

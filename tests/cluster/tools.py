@@ -54,6 +54,7 @@ BUILTIN_TOOLS = (
     Tool("coredns", "github.com/coredns/coredns@v1.12.4"),
     Tool("kubebox", ldflags=f"-s -w {_kubernetes_version()}"),
     Tool("kstatus"),
+    Tool("argohealth"),
 )
 # kind brings the rest of the cluster; kubebox is needed as kubectl.
 KIND_TOOLS = (
@@ -61,6 +62,7 @@ KIND_TOOLS = (
     Tool("helm", "helm.sh/helm/v3/cmd/helm@v3.19.0"),
     Tool("kubebox", ldflags=f"-s -w {_kubernetes_version()}"),
     Tool("kstatus"),
+    Tool("argohealth"),
 )
 
 

@@ -27,6 +27,21 @@ from tests.support.kubectl import Kubectl
 from tests.support.ports import free_port
 
 START_SECONDS = 60
+# Writes to the project's resources, with the resource as it was then.
+AUDIT_POLICY = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived"],
+    "omitManagedFields": True,
+    "rules": [
+        {
+            "level": "RequestResponse",
+            "verbs": ["create", "update", "patch", "delete"],
+            "resources": [{"group": "odradek.io"}],
+        },
+        {"level": "None"},
+    ],
+}
 _TOKEN = "apiserver-of-a-test"
 
 
@@ -55,11 +70,13 @@ class ApiServer:
         self.url = f"https://127.0.0.1:{self._port}"
         self.kubeconfig = directory / "kubeconfig"
         self.kubectl = self._binaries / "kubectl"
+        self.audit_log = directory / "audit.log"
         self.call = Kubectl(self.kubectl, self.kubeconfig, "default")
 
     def __enter__(self) -> "ApiServer":
         certs.create_authority(self._pki)
         certs.issue(self._pki, "apiserver", "/CN=kube-apiserver", "DNS:localhost,IP:127.0.0.1")
+        (self._directory / "audit.yaml").write_text(yaml.safe_dump(AUDIT_POLICY))
         (self._directory / "tokens.csv").write_text(f"{_TOKEN},admin,admin,system:masters\n")
         self._write_kubeconfig()
         etcd = f"http://127.0.0.1:{self._etcd_port}"
@@ -101,6 +118,8 @@ class ApiServer:
             f"--tls-cert-file={pki}/apiserver.crt",
             f"--tls-private-key-file={pki}/apiserver.key",
             f"--token-auth-file={self._directory}/tokens.csv",
+            f"--audit-policy-file={self._directory}/audit.yaml",
+            f"--audit-log-path={self.audit_log}",
             "--service-cluster-ip-range=10.96.0.0/16",
             "--service-account-issuer=https://kubernetes.default.svc",
             f"--service-account-signing-key-file={pki}/sa.key",

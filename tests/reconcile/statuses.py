@@ -1,0 +1,128 @@
+"""Every status that the tests' operators wrote, held against the words of Argo CD and kstatus.
+
+The API server's audit log holds each write with the resource as it was then. What is true of it
+comes from this table, made by hand, and not from the conditions that the judges read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from odradek_operator.status import condition_of
+from tests.support import judges
+
+
+class Truth(Enum):
+    """What a person would say; the value is Argo CD's word and those that kstatus may choose."""
+
+    DONE = ("Healthy", frozenset({"Current"}))
+    UNDER_WAY = ("Progressing", frozenset({"InProgress"}))
+    FAILED = ("Degraded", frozenset({"Failed"}))
+    # kstatus knows no rest: it tells whether something is left to do.
+    AT_REST = ("Suspended", frozenset({"Current", "InProgress", "Failed"}))
+    GOING = ("Progressing", frozenset({"Terminating"}))
+
+
+# By the reason of Ready.
+REASONS = {
+    Truth.DONE: """
+        BrokersReady Synced Observed Running Completed Suspended
+    """,
+    Truth.UNDER_WAY: """
+        ApplyRefused ZooKeeperUnreachable BrokersStarting NoController PartitionsOffline
+        BrokersRolling
+        Creating Updating Reassigning WaitingForBrokers WaitingForLeaders TopicDeleting Deleting
+        TopicNotFound ClusterInvalid ClusterNotFound ClusterConflict
+        Pending Starting STARTING STOPPING Restarting Suspending DriverRefused
+        BrokersUnreachable ResetWaiting
+    """,
+    Truth.FAILED: """
+        ScaleDownBlocked ResourceConflict ZnodeUnreadable
+        AdoptionRefused TopicExists PartitionsOutgrown PartitionsNotAdded ReassignmentFailed
+        ReplicationFactorTooHigh InvalidConfig InvalidReplicaAssignment InvalidTopicPattern
+        NotSupported JobFailing ResetTooLarge ResetWithoutPartitions InvalidReset
+    """,
+    Truth.AT_REST: "Paused",
+}
+# By the phase of a Reassignment, but for plans that are refused: those stay Pending.
+PHASES = {
+    "Pending": Truth.UNDER_WAY,
+    "Planned": Truth.UNDER_WAY,
+    "AwaitingApproval": Truth.AT_REST,
+    "Running": Truth.UNDER_WAY,
+    "Completed": Truth.DONE,
+    "Cancelled": Truth.DONE,
+    "RolledBack": Truth.FAILED,
+    "Failed": Truth.FAILED,
+}
+REFUSED_PLANS = frozenset(
+    {"InvalidMove", "NotEnoughBrokers", "UnknownPartition", "UnknownTopic", "PlanTooLarge"}
+)
+_BY_REASON = {reason: truth for truth, text in REASONS.items() for reason in text.split()}
+
+
+def truth_of(resource: dict[str, Any]) -> Truth:
+    """Say how a resource is. KeyError: the table above has no word on its reason."""
+    meta, spec, status = resource["metadata"], resource["spec"], resource.get("status", {})
+    if "deletionTimestamp" in meta:
+        return Truth.GOING
+    if spec.get("paused") or spec.get("job", {}).get("suspend"):
+        return Truth.AT_REST
+    ready = condition_of(status, "Ready")
+    if status.get("observedGeneration", -1) != meta["generation"] or ready is None:
+        return Truth.UNDER_WAY
+    paused = condition_of(status, "Paused")
+    if paused is not None and paused["status"] == "True":
+        return Truth.AT_REST
+    if resource["kind"] == "Reassignment" and ready["reason"] not in REFUSED_PLANS:
+        return PHASES[status["phase"]] if "phase" in status else _BY_REASON[ready["reason"]]
+    return Truth.FAILED if ready["reason"] in REFUSED_PLANS else _BY_REASON[ready["reason"]]
+
+
+def written(audit_log: Path) -> Iterator[dict[str, Any]]:
+    """Return resources as they were after each write, those that say the same only once."""
+    seen = set()
+    with audit_log.open() as lines:
+        for line in lines:
+            # The last line of an API server that was killed may be torn.
+            if not line.endswith("}\n"):
+                continue
+            resource = json.loads(line).get("responseObject", {})
+            if not resource.get("apiVersion", "").startswith("odradek.io/"):
+                continue
+            told = json.dumps(_told(resource), sort_keys=True)
+            if told not in seen:
+                seen.add(told)
+                yield resource
+
+
+def _told(resource: dict[str, Any]) -> object:
+    """Return what may matter to a judge."""
+    meta, spec, status = resource["metadata"], resource["spec"], resource.get("status", {})
+    conditions = [
+        (one["type"], one["status"], one["reason"]) for one in status.get("conditions", ())
+    ]
+    current = status.get("observedGeneration") == meta["generation"]
+    rest = spec.get("paused"), spec.get("job", {}).get("suspend"), status.get("phase")
+    return resource["kind"], current, "deletionTimestamp" in meta, rest, conditions
+
+
+def disagreements(resources: list[dict[str, Any]]) -> list[str]:
+    """Return a line for each resource of which a judge does not say what is true."""
+    found = []
+    for one, verdicts in zip(resources, judges.judge(resources), strict=True):
+        where = f"{one['kind']} {one['metadata']['name']}"
+        ready = condition_of(one.get("status", {}), "Ready") or {"reason": "-"}
+        try:
+            argo, flux = truth_of(one).value
+        except KeyError as unknown:
+            found.append(f"{where}: tests/reconcile/statuses.py has no word on {unknown}")
+            continue
+        if verdicts.argo != argo or verdicts.kstatus not in flux:
+            said = f"Argo CD {verdicts.argo}, kstatus {verdicts.kstatus}"
+            found.append(f"{where}, {ready['reason']}: {said}, not {argo}, {'/'.join(flux)}")
+    return found

@@ -1,0 +1,44 @@
+"""What GitOps tools make of a resource: Argo CD by its own engine and our Lua, Flux by kstatus.
+
+Both are programs built from the tools' own Go modules (`tests/cluster/tools`).
+"""
+
+import json
+import subprocess
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import yaml
+
+from tests.cluster.settings import REPO
+from tests.support.apiserver import require_programs
+
+
+class Verdicts(NamedTuple):
+    """The words of both for one resource, and Argo CD's message."""
+
+    argo: str
+    kstatus: str
+    message: str
+
+
+def judge(resources: Iterable[dict[str, Any]]) -> list[Verdicts]:
+    """Ask both about each resource, each in one run of its program."""
+    objects = list(resources)
+    config = yaml.safe_load((REPO / "examples/argocd/argocd-cm.yaml").read_text())["data"]
+    argo = _run("argohealth", {"config": config, "objects": objects})
+    flux = _run("kstatus", objects)
+    return [
+        Verdicts(one.get("status", ""), other["status"], one.get("message", ""))
+        for one, other in zip(argo, flux, strict=True)
+    ]
+
+
+def _run(program: str, question: object) -> list[dict[str, str]]:
+    binary = require_programs(program) / program
+    ended = subprocess.run(
+        [binary], input=json.dumps(question), capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    answers: list[dict[str, str]] = json.loads(ended.stdout)
+    return answers
