@@ -112,11 +112,22 @@ def test_sets_of_two_formats_and_several_wrappers_are_invalid() -> None:
         assert refusal(data) is ErrorCode.INVALID_RECORD
 
 
+@pytest.mark.parametrize("codec", [compression.GZIP, compression.LZ4])
+def test_what_unpacks_to_far_more_than_the_topic_takes_is_too_large(codec: int) -> None:
+    config = TopicConfig(max_message_bytes=20_000)
+    bomb, large = (message_set([(START_MS, None, bytes(n << 20))], 1, codec) for n in (4, 2))
+    assert len(bomb) < config.max_message_bytes
+    assert refusal(bomb, config) is ErrorCode.MESSAGE_TOO_LARGE
+    assert conversion.to_batch(large, config, START_MS)
+
+
 @pytest.mark.parametrize("codec", OLD_CODECS[1:])
-def test_a_bomb_is_too_large(codec: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(legacy.decode, "__defaults__", (0, 1 << 20))
+def test_what_unpacks_to_more_than_a_batch_may_hold_in_memory_is_too_large(
+    codec: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bomb = message_set([(START_MS, None, bytes(4 << 20))], 1, codec)
-    assert len(bomb) < 300_000
+    assert conversion.to_batch(bomb, CONFIG, START_MS)
+    monkeypatch.setattr(records, "DEFAULT_LIMIT", 1 << 20)
     assert refusal(bomb) is ErrorCode.MESSAGE_TOO_LARGE
 
 

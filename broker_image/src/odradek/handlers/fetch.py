@@ -1,13 +1,13 @@
 """Fetch: the answer holds pieces of segment files, which the connection sends from the page cache.
 
 Fetch sessions (KIP-227) are not kept: a client that asks for one is answered with session id 0 and
-stays sessionless, which the protocol allows; one that claims a session gets error 70. Versions
+stays sessionless, which the protocol allows; one that goes on with a session gets error 70 and
+begins anew. Versions
 before 4 cannot carry magic-2 batches: for them the pieces are read and converted, in threads.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 
 from odradek.handlers.context import Broker, Call
@@ -35,7 +35,7 @@ UNLIMITED_BYTES = 0x7FFFFFFF
 
 async def fetch(broker: Broker, request: FetchRequest, call: Call) -> FetchResponse:
     """Read from the partitions in the order of the request."""
-    if request.session_id != 0:
+    if request.session_epoch > 0:
         return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, responses=[])
     wishes = [
         FetchWish(
@@ -111,12 +111,12 @@ async def _for_old_client(
     magic = int(version >= FIRST_WITH_MAGIC_1)
     log = partition.log
     try:
-        if not await asyncio.to_thread(conversion.needs_conversion, region, magic):
+        if not await broker.replicas.in_thread(conversion.needs_conversion, region, magic):
             return region
         if replica_id < 0 and not log.config.message_downconversion_enable:
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "message.downconversion.enable=false")
         upto = None if replica_id >= 0 else result.high_watermark
-        converted = await asyncio.to_thread(
+        converted = await broker.replicas.in_thread(
             conversion.read_as_message_set,
             log,
             region,

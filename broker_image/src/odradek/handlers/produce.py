@@ -6,8 +6,6 @@ happens; see `odradek.log.conversion`.
 
 from __future__ import annotations
 
-import asyncio
-
 from odradek.handlers.context import Broker, Call
 from odradek.log import batch, compression, conversion
 from odradek.log.batch import Origin
@@ -98,12 +96,12 @@ async def _as_batch(broker: Broker, key: TopicPartition, records: Buffer, versio
         return records
     if version >= FIRST_WITH_MAGIC_2:
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "an old message format since version 3")
-    partition = broker.replicas.partitions.get(key)
+    partition, error = broker.replicas.hosted.led(key)
     if partition is None:
-        return records  # the append says why
+        raise KafkaError(error)
     broker.metrics.produce_converted(key.topic)
     # It takes microseconds a record, and a small wrapper may hold very many.
-    return await asyncio.to_thread(
+    return await broker.replicas.in_thread(
         conversion.to_batch, records, partition.log.config, wall_clock_ms()
     )
 

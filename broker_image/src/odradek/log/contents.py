@@ -26,6 +26,17 @@ def rebuild(header: Header, kept: Sequence[Record]) -> tuple[bytes, Header]:
     return legacy.rebuild(header, kept)
 
 
+def unreadable(error: CorruptBatchError) -> KafkaError:
+    """The refusal of a batch that cannot be taken apart: too large if it unpacks to more than
+    memory is given for, else corrupt.
+    """
+    cause = error.__cause__
+    bomb = isinstance(cause, compression.CompressionError) and cause.too_large
+    return KafkaError(
+        ErrorCode.MESSAGE_TOO_LARGE if bomb else ErrorCode.CORRUPT_MESSAGE, str(error)
+    )
+
+
 def check_keys(data: View) -> None:
     """Refuse a batch with a record without key: a compacted topic could never clean it
     (INVALID_RECORD).
@@ -33,7 +44,7 @@ def check_keys(data: View) -> None:
     try:
         found = records.decode(data)
     except CorruptBatchError as error:
-        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
+        raise unreadable(error) from error
     if any(record.key is None for record in found):
         raise KafkaError(ErrorCode.INVALID_RECORD, "a compacted topic takes only records with keys")
 

@@ -18,13 +18,15 @@ from odradek.config import TopicConfig
 from odradek.log import batch, batch_file, compression, contents, legacy, records
 from odradek.log.batch import CorruptBatchError, Header
 from odradek.log.batch_file import CutOffError
-from odradek.log.compression import CompressionError
 from odradek.log.reading import ReadableLog
 from odradek.log.records import BatchOptions, Record
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.regions import FileRegion
 
 View = bytes | bytearray | memoryview
+
+# How much larger than max.message.bytes a wrapper's content may be. Text packs to a tenth or less.
+_UNPACKED_TO_PACKED = 128
 
 
 # -- from old producers ---------------------------------------------------------------------------
@@ -35,19 +37,17 @@ def to_batch(data: View, config: TopicConfig, now_ms: int) -> bytes:
 
     Uncompressed messages become one batch, as does a wrapper, which must be alone. Raises
     KafkaError: CORRUPT_MESSAGE for bytes that are no sound message set, cut-off ones included,
-    MESSAGE_TOO_LARGE for a message over max.message.bytes or for more than fits into memory,
+    MESSAGE_TOO_LARGE for a message over max.message.bytes or for far more of it once unpacked,
     INVALID_RECORD for a set that is sound but breaks a rule, INVALID_TIMESTAMP.
     """
     outer = _produced(data, config.max_message_bytes)
     codec = outer[0][1].codec
-    found = _numbered(_dated(data, outer, config, now_ms))
+    limit = min(config.max_message_bytes * _UNPACKED_TO_PACKED, records.DEFAULT_LIMIT)
+    found = _numbered(_dated(data, outer, limit, config, now_ms))
     try:
         return records.encode(found, BatchOptions(codec=codec))
     except CorruptBatchError as error:
-        cause = error.__cause__
-        bomb = isinstance(cause, CompressionError) and cause.too_large
-        code = ErrorCode.MESSAGE_TOO_LARGE if bomb else ErrorCode.CORRUPT_MESSAGE
-        raise KafkaError(code, str(error)) from error
+        raise contents.unreadable(error) from error
 
 
 def _produced(data: View, max_bytes: int) -> Sequence[tuple[int, Header]]:
@@ -77,15 +77,15 @@ def _produced(data: View, max_bytes: int) -> Sequence[tuple[int, Header]]:
 
 
 def _dated(
-    data: View, outer: Sequence[tuple[int, Header]], config: TopicConfig, now_ms: int
+    data: View, outer: Sequence[tuple[int, Header]], limit: int, config: TopicConfig, now_ms: int
 ) -> Iterator[Record]:
-    """The records of a produced set, their times checked."""
+    """The records of a produced set of at most `limit` bytes unpacked, their times checked."""
     unlimited = config.message_timestamp_type == "LogAppendTime"
     limit_ms = config.message_timestamp_difference_max_ms
     for position, header in outer:
         if header.magic and header.is_log_append_time:
             raise KafkaError(ErrorCode.INVALID_TIMESTAMP, "clients may not set log append time")
-        for record in legacy.decode(data, position, as_stored=False):
+        for record in legacy.decode(data, position, limit, as_stored=False):
             timestamp = record.timestamp
             if timestamp < batch.NO_TIMESTAMP:
                 raise KafkaError(ErrorCode.INVALID_TIMESTAMP, f"timestamp {timestamp}")
@@ -143,7 +143,7 @@ def for_old_topic(header: Header, data: View, magic: int) -> OldFormat:
     try:
         found = records.decode(data)
     except CorruptBatchError as error:
-        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
+        raise contents.unreadable(error) from error
     if any(record.headers for record in found):
         raise KafkaError(
             ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, f"messages of magic {magic} have no headers"
