@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
 
 from odradek.handlers import offsets, producers
 from odradek.handlers.context import Broker, Call
+from odradek.log import contents
 from odradek.log.batch import Origin
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.offsets import (
@@ -84,6 +86,24 @@ async def test_timestamp_finds_the_first_record_not_older(
     found = await list_one(broker, logs.START_MS + 1500)
     assert (found.offset, found.timestamp, found.leader_epoch) == (2, logs.START_MS + 2000, 0)
     assert (await list_one(broker, logs.START_MS + 9000)).offset == -1
+
+
+async def test_lookup_by_time_reads_and_unpacks_in_a_thread(
+    broker: Broker, replicas: Replicas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[int] = []
+    first_since = contents.first_since
+
+    def noting(*arguments: object) -> object:
+        threads.append(threading.get_ident())
+        return first_since(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(contents, "first_since", noting)
+    await replicas.lead()
+    await append(replicas, 3)
+    assert (await list_one(broker, logs.START_MS + 1000)).offset == 1
+    assert threads
+    assert threading.get_ident() not in threads
 
 
 async def test_timestamp_lookup_does_not_reach_beyond_the_high_watermark(

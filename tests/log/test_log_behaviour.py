@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,9 @@ import pytest
 from odradek.config import TopicConfig
 from odradek.log import batch as codec
 from odradek.log import compression, records
+from odradek.log.batch import Header
 from odradek.log.log import Log, UnexpectedOffsetError
+from odradek.log.segment import Segment
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.regions import FileRegion
 from tests.support.logs import START_MS, Partition, batch, read_all, whole_records
@@ -299,3 +302,35 @@ def test_magic_2_batches_made_here_decode_with_gaps(tmp_path: Path) -> None:
         assert read_all(log, asked)[0].offset == first
     log.release_idle()
     assert log.read(26, 1 << 20, 40).region is None
+
+
+def test_lookup_by_time_beside_the_first_append_does_not_hide_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partition, log = opened(tmp_path)
+    log.append_as_leader(batch(b"old"), 0)
+    partition.close(log)
+    log = partition.open(clean=True)
+    scanned, go_on = threading.Event(), threading.Event()
+    scan = Segment.scan
+
+    def held_up(segment: Segment, *arguments: int) -> Iterator[tuple[int, Header]]:
+        yield from scan(segment, *arguments)
+        if threading.current_thread() is reader:
+            scanned.set()
+            assert go_on.wait(60)
+
+    monkeypatch.setattr(Segment, "scan", held_up)
+    newer = batch(b"new", timestamp=START_MS + 1000)
+    reader = threading.Thread(target=log.offset_for_timestamp, args=(START_MS + 1000,))
+    writer = threading.Thread(target=log.append_as_leader, args=(newer, 0))
+    reader.start()
+    assert scanned.wait(60)
+    writer.start()
+    writer.join(0.2)  # it either waits for the reader or is done
+    go_on.set()
+    reader.join()
+    writer.join()
+    found = log.offset_for_timestamp(START_MS + 1000)
+    assert found is not None
+    assert found.offset == 1

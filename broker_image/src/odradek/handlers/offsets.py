@@ -44,7 +44,7 @@ async def list_offsets(
             ListOffsetsTopicResponse(
                 name=topic.name,
                 partitions=[
-                    _list_one(broker, request.replica_id, call.version, topic.name, part)
+                    await _list_one(broker, request.replica_id, call.version, topic.name, part)
                     for part in topic.partitions
                 ],
             )
@@ -53,7 +53,7 @@ async def list_offsets(
     )
 
 
-def _list_one(
+async def _list_one(
     broker: Broker, replica_id: int, version: int, topic: str, asked: ListOffsetsPartition
 ) -> ListOffsetsPartitionResponse:
     answer = ListOffsetsPartitionResponse(partition_index=asked.partition_index)
@@ -98,7 +98,7 @@ def _list_one(
             answer.offset = end
             answer.leader_epoch = partition.leader_epoch
         else:
-            _by_timestamp(partition, asked.timestamp, end, answer)
+            await _by_timestamp(broker, partition, asked.timestamp, end, answer)
     except KafkaError as refusal:
         answer.error_code = refusal.code
     return answer
@@ -123,13 +123,18 @@ def _offsets_before(log: Log, timestamp: int, end: int, most: int) -> list[int]:
     return offsets[::-1][: max(most, 0)]
 
 
-def _by_timestamp(
-    partition: Partition, timestamp: int, end: int, answer: ListOffsetsPartitionResponse
+async def _by_timestamp(
+    broker: Broker,
+    partition: Partition,
+    timestamp: int,
+    end: int,
+    answer: ListOffsetsPartitionResponse,
 ) -> None:
+    """In a thread, for it reads batches of old segments and unpacks them."""
     if partition.log.config.message_magic < 1:
         # Nothing that is written now has a time.
         raise KafkaError(ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT)
-    found = partition.log.offset_for_timestamp(timestamp)
+    found = await broker.replicas.in_thread(partition.log.offset_for_timestamp, timestamp)
     if found is not None and found.offset < end:
         answer.timestamp = found.timestamp
         answer.offset = found.offset

@@ -284,8 +284,9 @@ class ReadableLog:
 
     def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
         """First record not older than `timestamp` (ms), from the log start on; None when there is
-        none.
+        none. Blocks.
         """
+        cuts = self._cuts
         with self._storage():
             for segment in self.segments:
                 try:
@@ -298,6 +299,8 @@ class ReadableLog:
                 except FileRetiredError:
                     continue
                 except CorruptBatchError as error:
+                    if cuts != self._cuts:
+                        return self.offset_for_timestamp(timestamp)
                     raise self._damaged(segment, error) from error
         return None
 

@@ -12,6 +12,7 @@ crash: it computes every checksum and cuts the file behind the last valid batch.
 
 import contextlib
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -51,7 +52,7 @@ class Segment:
     """A segment; one writer at a time, any number of readers."""
 
     __slots__ = (
-        "_bytes_since_index", "_first_timestamp", "_indexes_checked", "_max_timestamp",
+        "_bytes_since_index", "_first_timestamp", "_indexes_checked", "_looking", "_max_timestamp",
         "_preallocated", "base_offset", "created_ms", "directory", "index", "interval_bytes",
         "jitter_ms", "log", "offset_of_max_timestamp", "size", "tail", "time_index",
         "trusted_from",
@@ -82,6 +83,7 @@ class Segment:
         self._first_timestamp: int | None = None
         self._bytes_since_index = 0
         self._indexes_checked = True
+        self._looking = threading.RLock()  # held for the first look at what `open` took over
         self._preallocated = False
 
     # -- life -----------------------------------------------------------------------------------
@@ -328,9 +330,7 @@ class Segment:
             self.log.release()
 
     def next_offset(self) -> int:
-        """Offset after the last batch, from the last index entry on. Raises CorruptBatchError if
-        torn.
-        """
+        """Offset after the last batch. Raises CorruptBatchError if torn."""
         _, start = self._checked_indexes().last()
         end = self.base_offset
         for _, header in self.scan(start):
@@ -343,7 +343,9 @@ class Segment:
     def max_timestamp(self) -> int:
         """Largest timestamp in the segment, ms; -1 when no record has one."""
         if self._max_timestamp is None:
-            self._load_max_timestamp()
+            with self._looking:
+                if self._max_timestamp is None:
+                    self._load_max_timestamp()
         assert self._max_timestamp is not None
         return self._max_timestamp
 
@@ -414,11 +416,12 @@ class Segment:
     def _checked_indexes(self) -> OffsetIndex:
         """The offset index, after both were looked through once since they were opened."""
         if not self._indexes_checked:
-            try:
-                self._check_indexes()
-            except (CorruptIndexError, CorruptBatchError):
-                self.rebuild_indexes()
-            self._indexes_checked = True
+            with self._looking:
+                try:
+                    self._check_indexes()
+                except (CorruptIndexError, CorruptBatchError):
+                    self.rebuild_indexes()
+                self._indexes_checked = True
         return self.index
 
     def _check_indexes(self) -> None:
