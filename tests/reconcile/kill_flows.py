@@ -1,0 +1,418 @@
+"""Flows of the operator: what a user asks for, and what the world does in answer.
+
+A flow begins by creating something and returns `react`: the world outside, called between passes.
+It does what controllers and brokers would do, asks for the next thing when the one before is there,
+and says when all is over. What may be seen in between is asserted there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from typing import Any
+
+from odradek.zk import consumers, znodes
+from odradek_operator import throttle
+from tests.reconcile import kills
+from tests.reconcile.conftest import Place
+from tests.reconcile.kills import API, Lives
+
+React = Callable[[], bool]
+
+
+class World(Place):
+    """A namespace, its znodes, and the resources of one flow."""
+
+    lives: Lives
+
+    def __init__(self, *place: Any) -> None:
+        super().__init__(*place)
+        # What a flow saw on its way and must see whenever the operator died.
+        self.seen: list[object] = []
+
+    def register_all(self) -> None:
+        """A cluster of three brokers that are registrations only."""
+        place = {"connect": self._connect, "chroot": f"/{self.namespace}"}
+        body = self._body("KafkaCluster", "main", {})
+        wanted = {"zookeeper": place, "brokers": {"replicas": 3}}
+        self.lives.kube.create({**body, "spec": wanted})
+        for path in znodes.PERSISTENT_PATHS:
+            self.client.ensure_path(path)
+        for broker_id in range(3):
+            self.register(broker_id)
+
+    def create(self, kind: str, name: str, **wanted: Any) -> None:
+        self.lives.kube.create(self._body(kind, name, wanted))
+
+    def _body(self, kind: str, name: str, wanted: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "apiVersion": API,
+            "kind": kind,
+            "metadata": {"name": name, "namespace": self.namespace},
+            "spec": {"clusterRef": {"name": "main"}, **wanted},
+        }
+
+    def change(self, kind: str, name: str, **wanted: Any) -> None:
+        self.lives.kube.apply(self._body(kind, name, wanted))
+
+    def body(self, kind: str, name: str) -> dict[str, Any] | None:
+        return self.lives.kube.get(API, kind, self.namespace, name)
+
+    def reason(self, kind: str, name: str) -> str:
+        body = self.body(kind, name)
+        conditions = (body or {}).get("status", {}).get("conditions", ())
+        return next((one["reason"] for one in conditions if one["type"] == "Ready"), "")
+
+    def settled(self, kind: str, name: str, reason: str) -> bool:
+        """Whether the present generation of a resource is Ready for this reason."""
+        body = self.body(kind, name) or {"metadata": {"generation": 0}}
+        current = body.get("status", {}).get("observedGeneration") == body["metadata"]["generation"]
+        return current and self.reason(kind, name) == reason
+
+    def config(self, path: str) -> dict[str, str]:
+        if not self.client.exists(path):
+            return {}
+        return znodes.decode_config(path, self.client.get(path)[0])
+
+    def snapshot(self) -> dict[str, Any]:
+        """Everything that must be the same whenever the operator died."""
+        topics = self.client.get_children(znodes.TOPICS_PATH)
+        resources = {
+            kind: sorted(kills.summary(body) for body in self.lives.listed(kind))
+            for kind in ("Topic", "Reassignment", "ConsumerGroup")
+        }
+        plans = self.lives.kube.select("v1", "ConfigMap", self.namespace)
+        return {
+            **resources,
+            "plans": sum("plan.json" in one.get("data", {}) for one in plans),
+            "topics": {one: self.read(one).partitions for one in topics},
+            "configs": {one: self.config(znodes.topic_config_path(one)) for one in topics},
+            "brokers": [self.config(znodes.broker_config_path(str(one))) for one in range(3)],
+            "asked": self.requested(),
+            "seen": self.seen,
+        }
+
+
+def create_and_delete(world: World) -> React:
+    """A topic is made, grows, is configured anew and goes with its data."""
+    one = {"replicationFactor": 1, "deletionPolicy": "Delete", "adoption": "Never"}
+    world.create("Topic", "t", partitions=1, config={"retention.ms": "5"}, **one)
+    steps = iter(("grow", "delete"))
+
+    def react() -> bool:
+        topics = world.client.get_children(znodes.TOPICS_PATH)
+        if world.client.exists(znodes.delete_topic_path("t")):
+            world.finish_deletion("t")
+        elif topics:
+            world.elect("t")
+        if world.body("Topic", "t") is None:
+            return True
+        if world.reason("Topic", "t") == "Synced":
+            size = len(world.read("t").partitions) if topics else 0
+            if size == 1:
+                world.change("Topic", "t", partitions=2, config={"retention.ms": "6"}, **one)
+            elif next(steps, None) is not None:
+                body = world.body("Topic", "t")
+                assert body is not None
+                assert world.config(znodes.topic_config_path("t")) == {"retention.ms": "6"}
+                world.lives.kube.delete(body)
+        return False
+
+    return react
+
+
+MOVES = [
+    {"topic": "t", "partition": 0, "replicas": [2, 1]},
+    {"topic": "t", "partition": 1, "replicas": [0, 2]},
+]
+WANTED: dict[str, Any] = {
+    "mode": "Explicit",
+    "moves": MOVES,
+    "throttleBytesPerSec": 5000,
+    "maxConcurrentPartitions": 1,
+}
+
+
+def finished(world: World, name: str) -> bool:
+    body = world.body("Reassignment", name)
+    done = body is not None and body.get("status", {}).get("phase") in ("Completed", "Cancelled")
+    return done and not (body or {})["metadata"].get("finalizers")
+
+
+def move(world: World) -> React:
+    """Two batches under a throttle."""
+    world.make("t", (0, 1), (1, 2))
+    world.create("Reassignment", "r", **WANTED)
+
+    def react() -> bool:
+        if world.requested():
+            assert world.config(znodes.topic_config_path("t"))[throttle.FOLLOWERS]
+            world.finish_moves()
+        return finished(world, "r")
+
+    return react
+
+
+def move_and_cancel(world: World) -> React:
+    """The first batch is done and the second asked for when everything shall go back."""
+    world.make("t", (0, 1), (1, 2))
+    world.create("Reassignment", "r", **WANTED)
+
+    def react() -> bool:
+        if world.requested():
+            second = znodes.TopicPartition("t", 1) in world.requested()
+            if second:
+                world.change("Reassignment", "r", **WANTED, cancel=True)
+            world.finish_moves()
+        return finished(world, "r")
+
+    return react
+
+
+def widen(world: World) -> React:
+    """A Topic asks for more replicas, and makes one Reassignment for it."""
+    world.make("t", (0,), (1,))
+    world.create("Topic", "t", partitions=2, replicationFactor=2, adoption="Force")
+    world.create("Topic", "other", partitions=1, replicationFactor=1, adoption="Never")
+
+    def react() -> bool:
+        if world.client.exists(znodes.topic_path("other")):
+            world.elect("other")
+        if world.requested():
+            world.finish_moves()
+        made = [one["metadata"]["name"] for one in world.lives.listed("Reassignment")]
+        synced = {world.reason("Topic", one) for one in ("t", "other")} == {"Synced"}
+        return synced and bool(made) and all(finished(world, one) for one in made)
+
+    return react
+
+
+def adopt_and_leave(world: World) -> React:
+    """A topic that exists is taken over, grows, is configured anew and outlives its resource."""
+    world.make("t", (0,))
+    one = {"replicationFactor": 1, "deletionPolicy": "Retain", "adoption": "Force"}
+    world.create("Topic", "t", partitions=2, config={"retention.ms": "5"}, **one)
+
+    def react() -> bool:
+        world.elect("t")
+        body = world.body("Topic", "t")
+        if body is None:
+            return True
+        if world.settled("Topic", "t", "Synced"):
+            config = world.config(znodes.topic_config_path("t"))
+            assert len(world.read("t").partitions) == 2
+            if config == {"retention.ms": "5"}:
+                world.change("Topic", "t", partitions=2, config={"retention.ms": "6"}, **one)
+            else:
+                world.lives.kube.delete(body)
+        return False
+
+    return react
+
+
+def empty_a_broker(world: World) -> React:
+    """A plan to remove a broker waits for its approval."""
+    world.make("t", (2, 1), (1, 2), (0, 1))
+    wanted = {"mode": "RemoveBrokers", "brokers": [2], "approval": "Manual"}
+    world.create("Reassignment", "r", **wanted)
+
+    def react() -> bool:
+        body = world.body("Reassignment", "r") or {}
+        waits = body.get("status", {}).get("phase") == "AwaitingApproval"
+        if waits and "approvedPlanHash" not in body["spec"]:
+            assert not world.requested()
+            approved = body["status"]["planHash"]
+            world.change("Reassignment", "r", **wanted, approvedPlanHash=approved)
+        if world.requested():
+            world.finish_moves()
+        return finished(world, "r")
+
+    return react
+
+
+def add_a_broker(world: World) -> React:
+    """A new broker gets its share."""
+    world.make("t", (0, 1), (1, 0), (0, 1))
+    world.create("Reassignment", "r", mode="AddBrokers", brokers=[2])
+
+    def react() -> bool:
+        if world.requested():
+            world.finish_moves()
+        return finished(world, "r")
+
+    return react
+
+
+def prefer(world: World) -> React:
+    """Leadership goes back to the preferred replicas."""
+    world.make("t", (0, 1), (1, 2))
+    path = znodes.state_path("t", 0)
+    follower = znodes.PartitionState(
+        znodes.BrokerId(1),
+        znodes.LeaderEpoch(1),
+        world.read("t").partitions[0],
+        znodes.ControllerEpoch(1),
+    )
+    world.client.set(path, znodes.encode_state(follower))
+    world.create("Reassignment", "r", mode="PreferredLeader")
+
+    def react() -> bool:
+        asked = znodes.PREFERRED_ELECTION_PATH
+        if world.client.exists(asked):
+            world.client.delete(path)
+            world.elect("t")
+            world.client.delete(asked)
+        return finished(world, "r")
+
+    return react
+
+
+def roll(world: World) -> React:
+    """Brokers take a new configuration one by one, the controller last."""
+    world.make("t", (0, 1), (1, 2))
+    claim = znodes.encode_controller(znodes.ControllerClaim(znodes.BrokerId(0), 1))
+    world.client.create(znodes.CONTROLLER_PATH, claim, ephemeral=True, makepath=True)
+    spec = (world.body("KafkaCluster", "main") or {})["spec"]
+    brokers = {**spec["brokers"], "config": {"log.cleaner.backoff.ms": "14999"}}
+
+    def react() -> bool:
+        started = start_brokers(world)
+        assert len(started) <= 1 or len(started) == brokers["replicas"], started
+        if not world.settled("KafkaCluster", "main", "BrokersReady"):
+            world.seen += [one for one in started if world.seen]
+            return False
+        if world.seen:
+            return True
+        world.seen.append("changed")
+        meta = {"name": "main", "namespace": world.namespace}
+        changed = {"zookeeper": spec["zookeeper"], "brokers": brokers}
+        world.lives.kube.apply(
+            {"apiVersion": API, "kind": "KafkaCluster", "metadata": meta, "spec": changed}
+        )
+        return False
+
+    return react
+
+
+def start_brokers(world: World) -> list[int]:
+    """Do what Kubernetes does for the StatefulSet; return the ids whose pods were missing."""
+    kube, namespace, name = world.lives.kube, world.namespace, "main-broker"
+    found = kube.get("apps/v1", "StatefulSet", namespace, name)
+    if found is None:
+        return []
+    template = found["spec"]["template"]
+    revision = hashlib.sha256(json.dumps(template, sort_keys=True).encode()).hexdigest()[:10]
+    count = found["spec"]["replicas"]
+    status = {
+        "replicas": count,
+        "observedGeneration": found["metadata"]["generation"],
+        "updateRevision": revision,
+    }
+    kube.apply_status(found, status)
+    started = []
+    for one in range(count):
+        if kube.get("v1", "Pod", namespace, f"{name}-{one}") is None:
+            labels = {**template["metadata"]["labels"], "controller-revision-hash": revision}
+            run_pod(world, f"{name}-{one}", labels)
+            started.append(one)
+    return started
+
+
+def run_pod(world: World, name: str, labels: dict[str, str]) -> None:
+    """Make a pod that is ready at once."""
+    container = {"name": "c", "image": "i"}
+    made = world.lives.kube.create(
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name, "namespace": world.namespace, "labels": labels},
+            "spec": {"containers": [container]},
+        }
+    )
+    make_ready(world, made)
+
+
+def make_ready(world: World, pod: dict[str, Any]) -> None:
+    """Do what a kubelet does with a pod whose containers run."""
+    containers = [
+        {"name": one["name"], "image": one["image"], "imageID": "", "ready": True}
+        for one in pod["spec"]["containers"]
+    ]
+    status = {
+        "phase": "Running",
+        "conditions": [{"type": "Ready", "status": "True"}],
+        "containerStatuses": [{**one, "restartCount": 0} for one in containers],
+    }
+    world.lives.kube.apply_status({"apiVersion": "v1", "kind": "Pod", **pod}, status)
+
+
+def run_a_job(world: World) -> React:
+    """A job starts, changes, rests, starts again, is taken away, and its group goes."""
+    world.client.create(consumers.offset_path("g", "t", 0), b"5", makepath=True)
+    group = {"topics": ["t"], "deletionPolicy": "Delete"}
+    job = {"sink": {"console": {}}, "trigger": "10s", "volume": {"size": "1Gi"}}
+    changed = {**job, "trigger": "20s"}
+    resting = {**changed, "suspend": True}
+    # Applied and not created, so that what a later apply leaves out goes.
+    world.change("ConsumerGroup", "g", **group, job=job)
+    steps: list[tuple[str, dict[str, Any] | None]] = [
+        ("Running", {**group, "job": changed}),
+        ("Running", {**group, "job": resting}),
+        ("Suspended", {**group, "job": changed}),
+        ("Running", group),
+        ("Observed", None),
+    ]
+    drivers: set[str] = set()
+
+    def react() -> bool:
+        kube = world.lives.kube
+        pod = kube.get("v1", "Pod", world.namespace, "g-driver")
+        if pod is not None and pod["metadata"]["uid"] not in drivers:
+            drivers.add(pod["metadata"]["uid"])
+            make_ready(world, pod)
+        body = world.body("ConsumerGroup", "g")
+        if body is None:
+            world.seen.append((len(drivers), world.client.exists(consumers.group_path("g"))))
+            return True
+        done = sum(isinstance(one, str) for one in world.seen)
+        if done == len(steps):
+            return False
+        reason, wanted = steps[done]
+        if not world.settled("ConsumerGroup", "g", reason):
+            return False
+        world.seen.append(reason)
+        # Nothing here failed, so nothing may count as a restart.
+        world.seen.append(body["status"].get("job", {}).get("restarts", {}).copy())
+        if wanted is None:
+            assert pod is None
+            kube.delete(body)
+        else:
+            world.change("ConsumerGroup", "g", **wanted)
+        return False
+
+    return react
+
+
+def anywhere(world: World) -> dict[str, Any]:
+    """Where new replicas land is of no matter, nor which plan says so."""
+    found = world.snapshot()
+    sizes = {
+        name: sorted(map(len, replicas.values())) for name, replicas in found["topics"].items()
+    }
+    return {**found, "topics": sizes}
+
+
+# What each flow begins with, and what must be the same in the end.
+FLOWS: dict[str, tuple[Callable[[World], React], Callable[[World], Any]]] = {
+    "create and delete": (create_and_delete, World.snapshot),
+    "adopt and leave": (adopt_and_leave, World.snapshot),
+    "widen": (widen, anywhere),
+    "move": (move, World.snapshot),
+    "move and cancel": (move_and_cancel, World.snapshot),
+    "empty a broker": (empty_a_broker, anywhere),
+    "add a broker": (add_a_broker, anywhere),
+    "prefer": (prefer, World.snapshot),
+    "run a job": (run_a_job, World.snapshot),
+    "roll": (roll, World.snapshot),
+}
