@@ -1,6 +1,7 @@
 """What the chart renders, for every set of values that it is meant for."""
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -211,11 +212,20 @@ def test_changed_zookeeper_configuration_rolls_its_pods() -> None:
     assert annotations({}) != annotations({"zookeeper": {"tickTimeMs": 3000}})
 
 
-def test_new_chart_version_alone_restarts_no_zookeeper() -> None:
-    stateful = one(helm.template(), "StatefulSet")
-    labels = stateful["spec"]["template"]["metadata"]["labels"]
-    assert "helm.sh/chart" not in labels
-    assert "app.kubernetes.io/version" not in labels
+def test_new_chart_version_alone_restarts_nothing(tmp_path: Path) -> None:
+    newer = tmp_path / "odradek"
+    shutil.copytree(helm.CHART, newer)
+    metadata = yaml.safe_load((newer / "Chart.yaml").read_text())
+    # The images' tags are the appVersion where none is named.
+    (newer / "Chart.yaml").write_text(yaml.safe_dump(metadata | {"version": "9.9.9"}))
+
+    def templates(chart: Path) -> list[Manifest]:
+        kinds = ("Deployment", "StatefulSet")
+        rendered = helm.template(chart=chart)
+        return [one["spec"]["template"] for one in rendered if one["kind"] in kinds]
+
+    assert len(templates(newer)) == 2
+    assert templates(newer) == templates(helm.CHART)
 
 
 def test_monitors_come_only_where_their_kinds_exist() -> None:

@@ -52,9 +52,10 @@ def template(
     files: tuple[Path, ...] = (),
     namespace: str = "logs",
     monitoring: bool = False,
+    chart: Path = CHART,
 ) -> list[Manifest]:
     """Every object of the release `odradek` with these values, hooks included, CRDs not."""
-    arguments = ["template", "odradek", str(CHART), "--namespace", namespace]
+    arguments = ["template", "odradek", str(chart), "--namespace", namespace]
     arguments += ["--kube-version", KUBE_VERSION]
     for file in files:
         arguments += ["--values", str(file)]
