@@ -26,7 +26,7 @@ from tests.cluster import certs, settings
 from tests.support.kubectl import Kubectl
 from tests.support.ports import free_port
 
-START_SECONDS = 60
+START_SECONDS = 120
 # Writes to the project's resources, with the resource as it was then.
 AUDIT_POLICY = {
     "apiVersion": "audit.k8s.io/v1",
@@ -149,7 +149,7 @@ class ApiServer:
             f"{self.url}/readyz", headers={"Authorization": f"Bearer {_TOKEN}"}
         )
         try:
-            with urllib.request.urlopen(request, timeout=2, context=context) as answer:
+            with urllib.request.urlopen(request, timeout=10, context=context) as answer:
                 return bool(answer.status == 200)
         except OSError:
             return False
@@ -181,7 +181,7 @@ class ApiServer:
     def install_crds(self) -> None:
         """Install the project's custom resource definitions and wait until they are served."""
         self.call("apply", "--server-side", "-f", str(settings.REPO / "crds"))
-        self.call("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
+        self.call("wait", "--for=condition=Established", "crd", "--all", "--timeout=120s")
 
     def patch_status(self, kind: str, name: str, status: dict[str, object]) -> None:
         """Write a status, as a kubelet or a controller would."""

@@ -20,21 +20,36 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
+from kazoo.exceptions import KazooException
+from kazoo.handlers.threading import KazooTimeoutError
 
 from tests.support import zookeeper
 from tests.support.ports import free_port
 
-START_SECONDS = 90
+START_SECONDS = 120
 POLL_SECONDS = 0.05
+STEADY = {"zookeeper.session.timeout.ms": "30000"}
+"""For tests in which no session shall end, on a busy machine either."""
 
 
-def wait_until(condition: Callable[[], bool], what: str, seconds: float = 60) -> None:
-    """Return once the condition holds; a hang becomes a failure that names `what`."""
+def wait_until(condition: Callable[[], bool], what: str, seconds: float = 120) -> None:
+    """Return once the condition holds; a hang becomes a failure that names `what`.
+
+    A client that could not find out, as its connection or session is just ending, asks again.
+    """
     until = time.monotonic() + seconds
-    while not condition():
+    last: Exception | None = None
+    while True:
+        try:
+            if condition():
+                return
+            last = None
+        except (KafkaException, KazooException, KazooTimeoutError) as error:
+            last = error
         if time.monotonic() > until:
-            raise AssertionError(f"not within {seconds} s: {what}")
+            raise AssertionError(f"not within {seconds} s: {what}; last: {last!r}") from last
         time.sleep(POLL_SECONDS)
 
 
@@ -72,6 +87,8 @@ class Broker:
             "log.dirs": str(self.log_dir),
             "zookeeper.connect": connect,
             "zookeeper.session.timeout.ms": "4000",
+            # By default that of the session: a busy machine may take longer to start a process.
+            "zookeeper.connection.timeout.ms": "60000",
             "group.initial.rebalance.delay.ms": "0",
             **settings,
         }
@@ -128,7 +145,7 @@ class Broker:
         """Whether the process lives."""
         return self._process is not None and self._process.poll() is None
 
-    def wait(self, seconds: float = 60) -> int:
+    def wait(self, seconds: float = 120) -> int:
         """Wait for the process to end by itself; its exit status."""
         assert self._process is not None
         return self._process.wait(seconds)
@@ -151,13 +168,29 @@ class Broker:
 
     def connect(self) -> socket.socket:
         """A bare connection, for what no client would send."""
-        return socket.create_connection(("127.0.0.1", self.port), 10)
+        return socket.create_connection(("127.0.0.1", self.port), 60)
 
     def partition_folders(self, topic: str) -> list[Path]:
         """The folders of a topic's partitions in use, not those that wait to be removed."""
         return sorted(self.log_dir.glob(f"{topic}-[0-9]*[0-9]")) + sorted(
             self.log_dir.glob(f"{topic}-[0-9]")
         )
+
+
+def await_partitions(cluster: "Cluster", topic: str, count: int) -> None:
+    """Wait until every broker tells clients so many partitions of a topic with leaders; 0: gone.
+
+    The broker that answers a request for a change may be the first to know of it.
+    """
+    for broker in cluster.brokers.values():
+        client = AdminClient({"bootstrap.servers": broker.address, "log_level": 0})
+
+        def told(client: AdminClient = client) -> bool:
+            found = client.list_topics(timeout=30).topics.get(topic)
+            led = [one for one in found.partitions.values() if one.leader >= 0] if found else []
+            return len(led) == (len(found.partitions) if found else 0) == count
+
+        wait_until(told, f"broker {broker.broker_id} knows {count} partitions of {topic}")
 
 
 def start_together(brokers: Iterable[Broker]) -> None:

@@ -29,7 +29,7 @@ def create_topic(
     """Create a topic through the Admin API and wait until it is there."""
     client = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
     wanted = NewTopic(topic, partitions, replicas, config=dict(config or {}))
-    client.create_topics([wanted], operation_timeout=30, request_timeout=40)[topic].result(60)
+    client.create_topics([wanted], operation_timeout=60, request_timeout=90)[topic].result(120)
 
 
 def produce_all(
@@ -55,7 +55,7 @@ def produce_all(
             partition=number % partitions,
             on_delivery=lambda error, message, number=number: delivered(number, error, message),
         )
-    assert producer.flush(90) == 0
+    assert producer.flush(120) == 0
     assert not failures
     return [offsets[number] for number in range(len(values))]
 
@@ -76,7 +76,7 @@ def consume_all(bootstrap: str, topic: str, partitions: int, count: int) -> list
     )
     values: list[bytes] = []
     ended: set[int] = set()
-    until = time.monotonic() + 90
+    until = time.monotonic() + 120
     while (len(values) < count or len(ended) < partitions) and time.monotonic() < until:
         message = consumer.poll(1)
         if message is None:

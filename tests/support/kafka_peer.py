@@ -17,7 +17,7 @@ POMS = Path(__file__).parents[1] / "peers"
 CACHE = Path.home() / ".cache" / "odradek" / "peers"
 # A JVM that is done within seconds gains nothing from the optimizing compiler.
 JAVA = ("java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
-LIMIT_SECONDS = 120
+LIMIT_SECONDS = 300
 
 
 @dataclass(frozen=True, slots=True)

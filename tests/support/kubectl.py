@@ -11,8 +11,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
+from kazoo.exceptions import KazooException
+from kazoo.handlers.threading import KazooTimeoutError
 
 Found = TypeVar("Found")
+CLIENT_FAILURES = (OSError, subprocess.TimeoutExpired, KazooException, KazooTimeoutError)
 
 
 class KubectlError(AssertionError):
@@ -27,7 +30,7 @@ class Kubectl:
     kubeconfig: Path
     namespace: str = "logs"
 
-    def __call__(self, *arguments: str, stdin: str | None = None, timeout_s: float = 60) -> str:
+    def __call__(self, *arguments: str, stdin: str | None = None, timeout_s: float = 180) -> str:
         """Standard output of `kubectl ARGUMENTS`. Raises KubectlError."""
         ended = subprocess.run(
             [
@@ -71,7 +74,9 @@ class Kubectl:
 def eventually(
     probe: Callable[[], Found], what: str, timeout_s: float = 120, pause_s: float = 1
 ) -> Found:
-    """The first truthy answer of `probe`; a falsy one or an AssertionError means: ask again."""
+    """The first truthy answer of `probe`; a falsy one, an AssertionError or a failure of a client
+    means: ask again.
+    """
     deadline = time.monotonic() + timeout_s
     last: object = None
     while True:
@@ -80,7 +85,7 @@ def eventually(
             if found:
                 return found
             last = found
-        except (AssertionError, OSError, subprocess.TimeoutExpired) as error:
+        except (AssertionError, *CLIENT_FAILURES) as error:
             last = error
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {timeout_s:.0f} s: {what}; last: {last}")

@@ -31,7 +31,7 @@ class Traffic:
     def __exit__(self, *_: object) -> None:
         self._enough_written.set()
         self._enough_read.set()
-        self._consumer.join(60)
+        self._consumer.join(120)
 
     def _produce(self) -> None:
         producer = Producer(
@@ -58,7 +58,7 @@ class Traffic:
             )
             producer.poll(0)
             number += 1
-        producer.flush(60)
+        producer.flush(120)
 
     def _consume(self) -> None:
         consumer = Consumer(
@@ -79,7 +79,7 @@ class Traffic:
     def end(self) -> None:
         """Stop producing, read the rest, and compare."""
         self._enough_written.set()
-        self._producer.join(90)
+        self._producer.join(150)
         assert not self._producer.is_alive()
         assert not self.refused
         assert len(self.acknowledged) > 50

@@ -22,7 +22,9 @@ from kazoo.client import KazooClient
 from odradek import zookeeper
 from tests.support.ports import free_port
 
-START_SECONDS = 60
+START_SECONDS = 120
+# What a client's session may last: longer than a busy machine keeps it from being heard.
+SESSION_SECONDS = 30
 
 
 class Server:
@@ -54,8 +56,8 @@ class Server:
 
     def _serves(self) -> bool:
         try:
-            with socket.create_connection(("127.0.0.1", self.port), 1) as connection:
-                connection.settimeout(1)
+            with socket.create_connection(("127.0.0.1", self.port), 5) as connection:
+                connection.settimeout(5)
                 connection.sendall(b"srvr")
                 return b"Mode:" in connection.recv(4096)
         except OSError:
@@ -98,7 +100,7 @@ class Server:
     @contextlib.contextmanager
     def client(self, chroot: str = "") -> Iterator[KazooClient]:
         """Yield a plain kazoo client, as the operator and real tools see the znodes."""
-        client = KazooClient(hosts=self.connect + chroot)
+        client = KazooClient(hosts=self.connect + chroot, timeout=SESSION_SECONDS)
         client.start(timeout=START_SECONDS)
         try:
             yield client
