@@ -84,7 +84,7 @@ class Operator:
         """SIGTERM, and the exit code."""
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
-        code = self._process.wait(timeout=60)
+        code = self._process.wait(timeout=120)
         self._process = None
         return code
 
@@ -95,14 +95,14 @@ class Operator:
     def series(self, name: str) -> list[str]:
         """Return the lines of /metrics that begin so."""
         url = f"http://127.0.0.1:{self.metrics_port}/metrics"
-        with urllib.request.urlopen(url, timeout=5) as answer:
+        with urllib.request.urlopen(url, timeout=30) as answer:
             return [one for one in answer.read().decode().splitlines() if one.startswith(name)]
 
     def page(self, path: str) -> int:
         """Status code of a page of the health port; 0 while nobody listens."""
         try:
             url = f"http://127.0.0.1:{self.health_port}{path}"
-            with urllib.request.urlopen(url, timeout=5) as answer:
+            with urllib.request.urlopen(url, timeout=30) as answer:
                 return int(answer.status)
         except urllib.error.HTTPError as error:
             error.close()
@@ -236,14 +236,14 @@ class Place:
         """Wait until Ready has this reason, and return the condition."""
         # One kubectl that watches costs less than many that ask.
         path = '{.status.conditions[?(@.type=="Ready")].reason}'
-        self.kubectl("wait", f"{kind}/{name}", f"--for=jsonpath={path}={reason}", "--timeout=50s")
+        self.kubectl("wait", f"{kind}/{name}", f"--for=jsonpath={path}={reason}", "--timeout=120s")
 
         def probe() -> dict[str, Any] | None:
             condition = self.kubectl.condition(kind, name)
             assert condition.get("reason") == reason, condition
             return condition
 
-        return eventually(probe, f"{kind} {name} {reason}", timeout_s=40, pause_s=0.5) or {}
+        return eventually(probe, f"{kind} {name} {reason}", pause_s=0.5) or {}
 
     def events(self, reason: str) -> list[dict[str, Any]]:
         found = json.loads(self.kubectl("get", "events", "-o", "json"))["items"]

@@ -25,7 +25,7 @@ from odradek_operator.kube import Kube
 from odradek_operator.passes import Passes
 
 API = spec.API_VERSION
-PASSES = 80
+PASSES = 400
 
 
 class Killed(BaseException):

@@ -27,7 +27,7 @@ def move(topic: str, partition: int, *replicas: int) -> dict[str, Any]:
 
 
 def wait_for_request(place: Place) -> dict[TopicPartition, tuple[int, ...]]:
-    return eventually(place.requested, "a request to the controller", 40, 0.1)
+    return eventually(place.requested, "a request to the controller", pause_s=0.1)
 
 
 def config(place: Place, kind: str, name: str) -> dict[str, str]:
@@ -100,17 +100,17 @@ def test_foreign_request_is_waited_for_and_cancel_takes_everything_back(
     assert place.requested() == theirs
     place.finish_moves()
     mine = {TopicPartition("t", 0): (1,)}
-    eventually(lambda: place.requested() == mine, "the first batch", 30, 0.1)
+    eventually(lambda: place.requested() == mine, "the first batch", pause_s=0.1)
     place.finish_moves()
     second = {TopicPartition("t", 1): (2,)}
-    eventually(lambda: place.requested() == second, "the second batch", 30, 0.1)
+    eventually(lambda: place.requested() == second, "the second batch", pause_s=0.1)
 
     place.kubectl.apply({**wanted, "spec": {**wanted["spec"], "cancel": True}})
     place.wait_for("reassignment", "r", "RollingBack")
     # What this controller cannot stop ends, and then goes back like the rest.
     place.finish_moves()
     for back in ({TopicPartition("t", 0): (0,)}, {TopicPartition("t", 1): (1,)}):
-        eventually(lambda back=back: place.requested() == back, "the way back", 30, 0.1)
+        eventually(lambda back=back: place.requested() == back, "the way back", pause_s=0.1)
         place.finish_moves()
     place.wait_for("reassignment", "r", "Cancelled")
     assert place.read("t").partitions == {0: (0,), 1: (1,)}
@@ -137,7 +137,7 @@ def test_modes_plan_from_what_is_there_and_finished_ones_go_when_their_time_is_o
     place.wait_for("reassignment", "absent", "BrokerUnavailable")
     place.wait_for("reassignment", "narrow", "NotEnoughBrokers")
     place.wait_for("reassignment", "unknown", "UnknownTopic")
-    place.kubectl("wait", "--for=delete", "reassignment/nothing", "--timeout=40s")
+    place.kubectl("wait", "--for=delete", "reassignment/nothing", "--timeout=120s")
     assert place.requested() == {}
 
 
@@ -166,7 +166,7 @@ def test_topic_changes_its_replicas_by_itself_and_brokers_go_only_when_empty(
     place.kubectl.apply(
         reassignment("onto-2", "Explicit", moves=[move("t", 0, 2), move("t", 1, 0)])
     )
-    eventually(lambda: TopicPartition("t", 0) in place.requested(), "the move", 30, 0.1)
+    eventually(lambda: TopicPartition("t", 0) in place.requested(), "the move", pause_s=0.1)
     place.finish_moves()
     place.wait_for("reassignment", "onto-2", "Completed")
     place.kubectl("scale", "kafkacluster", "main", "--replicas=2")
@@ -190,7 +190,7 @@ def test_topic_changes_its_replicas_by_itself_and_brokers_go_only_when_empty(
     def smaller() -> bool:
         return place.kubectl.get("statefulset", "main-broker")["spec"]["replicas"] == 2
 
-    eventually(smaller, "two brokers", 40, 0.5)
+    eventually(smaller, "two brokers", pause_s=0.5)
     assert "proposedReassignment" not in place.kubectl.get("kafkacluster", "main")["status"]
 
 
@@ -207,7 +207,7 @@ def test_preferred_leaders_are_asked_for_and_a_deleted_resource_leaves_nothing_b
     place.client.set(state_path, znodes.encode_state(led_by_other))
     place.kubectl.apply(reassignment("p", "PreferredLeader"))
     path = znodes.PREFERRED_ELECTION_PATH
-    eventually(lambda: place.client.exists(path), "an election", 30, 0.1)
+    eventually(lambda: place.client.exists(path), "an election", pause_s=0.1)
     asked = znodes.decode_preferred_election(path, place.client.get(path)[0])
     assert asked == (TopicPartition("t", 0),)
     place.client.set(state_path, znodes.encode_state(state))
@@ -219,6 +219,6 @@ def test_preferred_leaders_are_asked_for_and_a_deleted_resource_leaves_nothing_b
     wait_for_request(place)
     place.kubectl("delete", "reassignment", "gone", "--wait=false")
     place.finish_moves()
-    place.kubectl("wait", "--for=delete", "reassignment/gone", "--timeout=40s")
+    place.kubectl("wait", "--for=delete", "reassignment/gone", "--timeout=120s")
     assert config(place, "topics", "t") == {}
     assert config(place, "brokers", "0") == {}

@@ -11,19 +11,19 @@ from tests.support.kubectl import eventually
 def test_second_operator_waits_and_takes_over_when_the_first_ends(
     api: ApiServer, place: Place, operator: Operator, tmp_path: Path
 ) -> None:
-    eventually(lambda: operator.page("/readyz") == 200, "the first to be ready", 30, 0.2)
+    eventually(lambda: operator.page("/readyz") == 200, "the first to be ready", pause_s=0.2)
     place.create_cluster(1)
     log = tmp_path / "second.log"
     with Operator(api.kubeconfig, place.namespace, log, "operator-1") as second:
-        eventually(lambda: second.page("/healthz") == 200, "the second to be alive", 30, 0.2)
+        eventually(lambda: second.page("/healthz") == 200, "the second to be alive", pause_s=0.2)
         assert second.page("/readyz") == 503
         place.kubectl.apply(place.topic("one", partitions=1, replicationFactor=1))
-        eventually(lambda: place.client.exists(znodes.topic_path("one")), "the topic", 30, 0.2)
+        eventually(lambda: place.client.exists(znodes.topic_path("one")), "the topic", pause_s=0.2)
         assert second.metric("odradek_operator_writes_total") == 0
         assert operator.end() == 0
-        eventually(lambda: second.page("/readyz") == 200, "the second to be ready", 30, 0.2)
+        eventually(lambda: second.page("/readyz") == 200, "the second to be ready", pause_s=0.2)
         place.kubectl.apply(place.topic("two", partitions=1, replicationFactor=1))
-        eventually(lambda: place.client.exists(znodes.topic_path("two")), "the topic", 30, 0.2)
+        eventually(lambda: place.client.exists(znodes.topic_path("two")), "the topic", pause_s=0.2)
         holder = place.kubectl.get("lease", "odradek-operator")["spec"]["holderIdentity"]
         assert holder == f"{place.namespace}/operator-1"
 
@@ -33,28 +33,30 @@ def test_operator_of_another_release_leaves_a_namespace_to_the_one_that_has_it(
 ) -> None:
     place.create_cluster(1)
     place.kubectl.apply(place.topic("one", partitions=1, replicationFactor=1))
-    eventually(lambda: place.client.exists(znodes.topic_path("one")), "the topic", 30, 0.2)
+    eventually(lambda: place.client.exists(znodes.topic_path("one")), "the topic", pause_s=0.2)
     home = f"{place.namespace}-other"
     api.call("create", "namespace", home)
     log = tmp_path / "second.log"
     with Operator(api.kubeconfig, place.namespace, log, "operator-0", home) as second:
         # Its own Lease is free, so it looks; but another operator acts in this namespace.
-        eventually(lambda: second.page("/readyz") == 200, "the second to be ready", 30, 0.2)
+        eventually(lambda: second.page("/readyz") == 200, "the second to be ready", pause_s=0.2)
         place.kubectl.apply(place.topic("two", partitions=1, replicationFactor=1))
-        eventually(lambda: place.client.exists(znodes.topic_path("two")), "the topic", 30, 0.2)
-        eventually(lambda: "waiting for the Lease" in log.read_text(), "the second to wait", 30)
+        eventually(lambda: place.client.exists(znodes.topic_path("two")), "the topic", pause_s=0.2)
+        eventually(lambda: "waiting for the Lease" in log.read_text(), "the second to wait")
         assert second.metric("odradek_operator_writes_total") == 0
         operator.kill()
         place.kubectl.apply(place.topic("three", partitions=1, replicationFactor=1))
-        eventually(lambda: place.client.exists(znodes.topic_path("three")), "the topic", 60, 0.2)
+        eventually(
+            lambda: place.client.exists(znodes.topic_path("three")), "the topic", pause_s=0.2
+        )
 
 
 def test_operator_that_waits_for_the_lease_ends_when_told(
     api: ApiServer, place: Place, operator: Operator, tmp_path: Path
 ) -> None:
-    eventually(lambda: operator.page("/readyz") == 200, "the first to be ready", 30, 0.2)
+    eventually(lambda: operator.page("/readyz") == 200, "the first to be ready", pause_s=0.2)
     log = tmp_path / "second.log"
     with Operator(api.kubeconfig, place.namespace, log, "operator-1") as second:
-        eventually(lambda: second.page("/healthz") == 200, "the second to be alive", 30, 0.2)
+        eventually(lambda: second.page("/healthz") == 200, "the second to be alive", pause_s=0.2)
         second.end()
     assert operator.page("/readyz") == 200
