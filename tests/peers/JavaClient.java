@@ -53,7 +53,7 @@ public class JavaClient {
     private static final List<String> CODECS = List.of("none", "gzip", "snappy", "lz4", "zstd");
     private static final long BEGAN_MS = 1_700_000_000_000L;
     private static final Duration STEP = Duration.ofMillis(100);
-    private static final long PATIENCE_MS = 30_000;
+    private static final long PATIENCE_MS = 120_000;
 
     private final String bootstrap;
     private final int brokers;
@@ -127,6 +127,28 @@ public class JavaClient {
         throw new AssertionError("not refused with " + error);
     }
 
+    private interface Probe {
+        boolean holds() throws Exception;
+    }
+
+    /** The broker that is asked may be told of a change after the one that made it has answered. */
+    private static void eventually(Probe probe, String claim) throws Exception {
+        long until = System.currentTimeMillis() + PATIENCE_MS;
+        while (true) {
+            try {
+                if (probe.holds()) {
+                    return;
+                }
+            } catch (ExecutionException failure) {
+                if (!(failure.getCause() instanceof UnknownTopicOrPartitionException)) {
+                    throw failure;
+                }
+            }
+            check(System.currentTimeMillis() < until, claim);
+            Thread.sleep(STEP.toMillis());
+        }
+    }
+
     // --- admin --------------------------------------------------------------------------------
 
     private void describesTheCluster() throws Exception {
@@ -158,11 +180,10 @@ public class JavaClient {
 
     private void createsAndDescribesTopics() throws Exception {
         String topic = create("topics", 3);
-        TopicDescription described = describe(topic);
-        same(described.partitions().size(), 3, "partitions");
-        check(described.partitions().stream().allMatch(
+        eventually(() -> describe(topic).partitions().size() == 3, "partitions");
+        eventually(() -> describe(topic).partitions().stream().allMatch(
             one -> one.leader() != null && one.isr().size() == brokers), "all are in sync");
-        check(admin.listTopics().names().get().contains(topic), "the topic is listed");
+        eventually(() -> admin.listTopics().names().get().contains(topic), "the topic is listed");
         refused(admin.createTopics(List.of(new NewTopic(topic, 1, (short) 1))).all(),
             TopicExistsException.class);
         refused(admin.createTopics(List.of(new NewTopic(prefix + "-no", 1, (short) 99))).all(),
@@ -172,9 +193,9 @@ public class JavaClient {
         String placed = prefix + "-placed";
         admin.createTopics(List.of(
             new NewTopic(placed, Map.of(0, List.of(1))).configs(Map.of("retention.ms", "7")))).all().get();
-        same(describe(placed).partitions().get(0).replicas().size(), 1, "replicas by hand");
+        eventually(() -> describe(placed).partitions().get(0).replicas().size() == 1, "replicas by hand");
         admin.createPartitions(Map.of(topic, NewPartitions.increaseTo(5))).all().get();
-        same(describe(topic).partitions().size(), 5, "partitions after growth");
+        eventually(() -> describe(topic).partitions().size() == 5, "partitions after growth");
     }
 
     private Config config(ConfigResource resource) throws Exception {

@@ -20,7 +20,7 @@ RECORD_BYTES = 200
 def create(admin: AdminClient, topic: str, partitions: int, **config: str) -> None:
     settings = {name.replace("_", "."): value for name, value in config.items()}
     wanted = NewTopic(topic, partitions, 2, config=settings)
-    admin.create_topics([wanted], operation_timeout=30)[topic].result(60)
+    admin.create_topics([wanted], operation_timeout=60)[topic].result(120)
 
 
 def group_rows(tools: Tools, cluster: Cluster, group: str) -> dict[int, tuple[str, str, str]]:
@@ -48,7 +48,7 @@ def test_console_clients_share_records_through_a_group(
         said = tools.run(
             *("kafka.tools.ConsoleConsumer", "--bootstrap-server", cluster.bootstrap),
             *("--topic", "console", "--group", "readers", "--from-beginning"),
-            *("--max-messages", str(count), "--timeout-ms", "60000"),
+            *("--max-messages", str(count), "--timeout-ms", "120000"),
             *("--property", "print.key=true", "--property", "key.separator=:"),
         )
         return sorted(said.splitlines())
@@ -94,7 +94,7 @@ def test_every_codec_of_the_java_producer_reaches_the_java_consumer(
     said = tools.run(
         *("kafka.tools.ConsumerPerformance", "--bootstrap-server", cluster.bootstrap),
         *("--topic", measured, "--messages", str(total), "--group", "measuring"),
-        *("--timeout", "60000"),
+        *("--timeout", "120000"),
     )
     consumed = said.splitlines()[-1].split(", ")
     assert int(consumed[4]) == total

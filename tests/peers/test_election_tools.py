@@ -11,14 +11,19 @@ from tests.support.broker import Cluster, wait_until
 from tests.support.kafka_peer import Tools
 
 ELECTION = "kafka.admin.LeaderElectionCommand"
+UNTOLD: tuple[int, list[int]] = (-1, [])
 
 
 def state(cluster: Cluster, topic: str) -> tuple[int, list[int]]:
-    """Leader and in-sync replicas of partition 0, as a living broker tells them."""
+    """Leader and in-sync replicas of partition 0, as a living broker tells them; UNTOLD where that
+    one has just started.
+    """
     living = next(broker for broker in cluster.brokers.values() if broker.running)
     client = AdminClient({"bootstrap.servers": living.address, "log_level": 0})
-    partition = client.list_topics(timeout=30).topics[topic].partitions[0]
-    return partition.leader, sorted(partition.isrs)
+    found = client.list_topics(timeout=30).topics.get(topic)
+    if found is None or 0 not in found.partitions:
+        return UNTOLD
+    return found.partitions[0].leader, sorted(found.partitions[0].isrs)
 
 
 def test_preferred_leaders_return_when_a_tool_asks(
@@ -26,7 +31,7 @@ def test_preferred_leaders_return_when_a_tool_asks(
 ) -> None:
     topics = ("by-znode", "by-request")
     for one in topics:
-        admin.create_topics([NewTopic(one, 1, replica_assignment=[[2, 1]])])[one].result(60)
+        admin.create_topics([NewTopic(one, 1, replica_assignment=[[2, 1]])])[one].result(120)
     cluster.brokers[2].kill()
     wait_until(lambda: all(state(cluster, one)[0] == 1 for one in topics), "broker 1 leads")
     cluster.brokers[2].start()
@@ -55,12 +60,12 @@ def test_an_unclean_election_makes_a_replica_lead_that_missed_records(
     cluster: Cluster, admin: AdminClient, tools: Tools
 ) -> None:
     topic = "unclean"
-    admin.create_topics([NewTopic(topic, 1, replica_assignment=[[2, 1]])])[topic].result(60)
+    admin.create_topics([NewTopic(topic, 1, replica_assignment=[[2, 1]])])[topic].result(120)
     cluster.brokers[1].kill()
     wait_until(lambda: state(cluster, topic) == (2, [2]), "broker 2 leads alone")
     producer = Producer({"bootstrap.servers": cluster.brokers[2].address, "log_level": 0})
     producer.produce(topic, b"lost")
-    assert producer.flush(60) == 0
+    assert producer.flush(120) == 0
     cluster.brokers[2].kill()
     cluster.brokers[1].start()
     wait_until(lambda: state(cluster, topic) == (-1, [2]), "nobody leads")
@@ -71,6 +76,6 @@ def test_an_unclean_election_makes_a_replica_lead_that_missed_records(
     assert "PreferredLeaderNotAvailableException" in refused
     said = tools.run(*at, "--election-type", "unclean", *partition)
     assert f"Successfully completed leader election (UNCLEAN) for partitions {topic}-0" in said
-    assert state(cluster, topic) == (1, [1])
+    wait_until(lambda: state(cluster, topic) == (1, [1]), "broker 1 leads alone")
     cluster.brokers[2].start()
     wait_until(lambda: state(cluster, topic) == (1, [1, 2]), "broker 2 follows")

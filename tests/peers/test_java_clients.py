@@ -27,7 +27,6 @@ SCENARIOS = [
 ]
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("version", ["2.8.2", "3.9.1", "4.1.0"])
 def test_java_client_does_all_that_applications_do(cluster: Cluster, version: str) -> None:
     classpath = kafka_peer.classpath(kafka_peer.clients(version))
@@ -39,7 +38,7 @@ def test_java_client_does_all_that_applications_do(cluster: Cluster, version: st
         ],
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=500,
         check=False,
     )
     assert done.stdout.splitlines() == SCENARIOS, done.stderr[-4000:]

@@ -142,26 +142,26 @@ class Steps:
     def _commit(self, group: str, seen: list[int], coordinator: int) -> None:
         settings = {"bootstrap.servers": self._cluster.bootstrap, "group.id": group, **QUIET}
         consumer = Consumer(settings)
-        [found] = consumer.committed([TopicPartition("left", 0)], 60)
+        [found] = _asked_until_told(lambda: consumer.committed([TopicPartition("left", 0)], 60))
         assert found.offset == (len(seen) or confluent_kafka.OFFSET_INVALID), group
         seen.append(coordinator)
         wanted = [TopicPartition("left", 0, len(seen))]
-        _until_taken(lambda: consumer.commit(offsets=wanted, asynchronous=False))
+        _asked_until_told(lambda: consumer.commit(offsets=wanted, asynchronous=False))
         consumer.close()
 
     def administer(self, topic: str) -> None:
         """Create, change, grow and delete a topic; every broker is told."""
         admin = AdminClient({"bootstrap.servers": self._cluster.bootstrap, **QUIET})
         wanted = NewTopic(topic, 3, 3, config={"retention.ms": "70000"})
-        admin.create_topics([wanted], operation_timeout=30)[topic].result(60)
+        admin.create_topics([wanted], operation_timeout=60)[topic].result(120)
         self._everywhere(lambda one: len(_partitions(one, topic)) == 3, f"{topic} is known")
         entry = ConfigEntry("retention.ms", "80000", incremental_operation=AlterConfigOpType.SET)
         resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
-        admin.incremental_alter_configs([resource])[resource].result(60)
+        admin.incremental_alter_configs([resource])[resource].result(120)
         self._everywhere(lambda one: _retention(one, topic) == "80000", f"{topic} is configured")
-        admin.create_partitions([confluent_kafka.admin.NewPartitions(topic, 4)])[topic].result(60)
+        admin.create_partitions([confluent_kafka.admin.NewPartitions(topic, 4)])[topic].result(120)
         self._everywhere(lambda one: len(_partitions(one, topic)) == 4, f"{topic} has grown")
-        admin.delete_topics([topic], operation_timeout=30)[topic].result(60)
+        admin.delete_topics([topic], operation_timeout=60)[topic].result(120)
         self._everywhere(lambda one: not _partitions(one, topic), f"{topic} is gone")
         wait_until(
             lambda: not any(one.partition_folders(topic) for one in self._cluster.brokers.values()),
@@ -181,26 +181,28 @@ def _partitions(admin: AdminClient, topic: str) -> list[int]:
 
 def _retention(admin: AdminClient, topic: str) -> str:
     resource = ConfigResource(ResourceType.TOPIC, topic)
-    found = admin.describe_configs([resource])[resource].result(60)
+    found = admin.describe_configs([resource])[resource].result(120)
     return str(found["retention.ms"].value)
 
 
-def _until_taken(commit: Callable[[], object]) -> None:
-    """Commit, again where the coordinator is just moving."""
+def _asked_until_told(ask: Callable[[], list[TopicPartition]]) -> list[TopicPartition]:
+    """Ask the coordinator, again where it is just moving."""
+    found: list[TopicPartition] = []
 
-    def taken() -> bool:
+    def told() -> bool:
         try:
-            commit()
+            found[:] = ask()
         except confluent_kafka.KafkaException as refusal:
             if not refusal.args[0].retriable() and refusal.args[0].code() not in MOVING:
-                raise
+                raise AssertionError(str(refusal)) from refusal
             return False
         return True
 
-    wait_until(taken, "the commit is taken")
+    wait_until(told, "the coordinator answers")
+    return found
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_both_sides_take_every_role(tmp_path: Path) -> None:
     all_steps = how_many(0, full=1)
     found: list[Steps] = []

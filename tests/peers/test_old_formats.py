@@ -12,7 +12,6 @@ import time
 from pathlib import Path
 
 import confluent_kafka
-import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from odradek.log import batch as batches
@@ -94,7 +93,7 @@ def fill(address: str, numbers: itertools.count[int]) -> None:
                 timestamp=start_ms + number * 40 - number % 5 * 100,
                 on_delivery=lambda error, _: failures.append(error) if error else None,
             )
-        assert producer.flush(60) == 0
+        assert producer.flush(120) == 0
     assert failures == []
 
 
@@ -115,7 +114,7 @@ def seen_by_clients(address: str) -> tuple[Seen, dict[str, list[int]], list[int]
     )
     found: Seen = {topic: [] for topic in TOPICS}
     ended: set[str] = set()
-    until = time.monotonic() + 60
+    until = time.monotonic() + 120
     while len(ended) < len(TOPICS):
         assert time.monotonic() < until, f"only the ends of {ended} were reached"
         for one in consumer.consume(500, 0.1):
@@ -133,9 +132,9 @@ def seen_by_clients(address: str) -> tuple[Seen, dict[str, list[int]], list[int]
             asked = [
                 [TopicPartition(topic, 0, moment + late)] for moment in moments for late in (0, 1)
             ]
-            by_time[topic] = [consumer.offsets_for_times(one, 30)[0].offset for one in asked]
+            by_time[topic] = [consumer.offsets_for_times(one, 60)[0].offset for one in asked]
     places = [TopicPartition(topic, 0) for topic in TOPICS]
-    positions = [one.offset for one in consumer.committed(places, 30)]
+    positions = [one.offset for one in consumer.committed(places, 120)]
     consumer.close()
     return found, by_time, positions
 
@@ -190,7 +189,6 @@ def magic_on_disk(broker: Broker, topic: str) -> set[int]:
     }
 
 
-@pytest.mark.timeout(400)
 def test_each_serves_the_old_formats_that_the_other_wrote(tmp_path: Path, tools: Tools) -> None:
     numbers = itertools.count()
     with zookeeper.Server(tmp_path) as server:

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from kazoo.client import KazooClient
 
 from odradek.zk import znodes
 from tests.support.broker import Cluster, wait_until
@@ -23,13 +22,17 @@ REASSIGN = "kafka.admin.ReassignPartitionsCommand"
 CONFIGS = "kafka.admin.ConfigCommand"
 TOPICS = "kafka.admin.TopicCommand"
 SIDES = ("leader", "follower")
-SLOW, FAST = "200000", "500000000"
+# 20 kB/s: what has to be copied takes minutes unless the limit goes, and tools take long to start.
+SLOW, FAST = "20000", "500000000"
+# A throttle lets the piece that exceeds it pass, so brokers copy in small pieces, of small batches.
+PIECE = "20000"
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Three brokers."""
-    with Cluster(tmp_path_factory.mktemp("cluster"), brokers=3) as running:
+    settings = {"replica.fetch.max.bytes": PIECE, "replica.fetch.response.max.bytes": PIECE}
+    with Cluster(tmp_path_factory.mktemp("cluster"), brokers=3, settings=settings) as running:
         yield running
 
 
@@ -37,12 +40,13 @@ def make(cluster: Cluster, topic: str, replicas: Sequence[Sequence[int]], megaby
     """Create a topic whose partition 0 holds so much."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
     shape = NewTopic(topic, len(replicas), replica_assignment=[list(one) for one in replicas])
-    admin.create_topics([shape])[topic].result(60)
-    producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all", "log_level": 0})
+    admin.create_topics([shape])[topic].result(120)
+    settings = {"acks": "all", "batch.size": PIECE, "log_level": 0}
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, **settings})
     for _ in range(megabytes * 100):
         producer.produce(topic, bytes(10_000), partition=0)
         producer.poll(0)
-    assert producer.flush(60) == 0
+    assert producer.flush(120) == 0
 
 
 def wanted(tools: Tools, name: str, topic: str, replicas: Sequence[Sequence[int]]) -> Path:
@@ -70,16 +74,11 @@ def folders(cluster: Cluster, topic: str) -> dict[int, list[str]]:
 
 def throttles(cluster: Cluster, topic: str) -> dict[str, str]:
     """All that ZooKeeper holds of throttles, by key."""
-    client = KazooClient(cluster.zookeeper.connect)
-    client.start()
-    try:
+    with cluster.zookeeper.client() as client:
         paths = [znodes.topic_config_path(topic), *map(znodes.broker_config_path, "123")]
         entries = [
             znodes.decode_config(path, client.get(path)[0]) for path in paths if client.exists(path)
         ]
-    finally:
-        client.stop()
-        client.close()
     return {key: text for one in entries for key, text in one.items() if "throttled" in key}
 
 

@@ -118,9 +118,9 @@ def seen_by_clients(address: str) -> dict[str, Seen]:
     consumer = _consumer(address)
     read = _read(consumer)
     places = [TopicPartition(topic, 0) for topic in TOPICS]
-    bounds = {one.topic: consumer.get_watermark_offsets(one, 30) for one in places}
+    bounds = {one.topic: consumer.get_watermark_offsets(one, 120) for one in places}
     positions = {
-        one.topic: (one.offset, one.metadata or "") for one in consumer.committed(places, 30)
+        one.topic: (one.offset, one.metadata or "") for one in consumer.committed(places, 120)
     }
     consumer.close()
     careful = _consumer(address, **{"isolation.level": "read_committed"})
@@ -147,7 +147,7 @@ def _read(consumer: Consumer) -> dict[str, list[Message]]:
     )
     found: dict[str, list[Message]] = {topic: [] for topic in TOPICS}
     ended: set[str] = set()
-    until = time.monotonic() + 60
+    until = time.monotonic() + 120
     while len(ended) < len(TOPICS):
         assert time.monotonic() < until, f"only the ends of {ended} were reached"
         for message in consumer.consume(500, 0.1):
@@ -175,7 +175,7 @@ async def _offsets_by_time(
             request = ListOffsetsRequest(
                 replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=[asked])]
             )
-            answer = (await client.call(request, 4, 30_000)).topics[0].partitions[0]
+            answer = (await client.call(request, 4, 120_000)).topics[0].partitions[0]
             assert answer.error_code == 0
             by_time[topic][moment] = answer.offset, answer.timestamp
     await client.close()
@@ -224,8 +224,8 @@ class Writer:
             lambda: self._admin.list_topics(timeout=30).controller_id == 1, "1 is controller"
         )
         wanted = [NewTopic(topic, 1, 1, config=config) for topic, config in TOPICS.items()]
-        for done in self._admin.create_topics(wanted, operation_timeout=30).values():
-            done.result(60)
+        for done in self._admin.create_topics(wanted, operation_timeout=60).values():
+            done.result(120)
 
     def send(self, producer: Producer, topic: str, count: int, keys: int | None = None) -> None:
         """Send `count` records and wait until they are acknowledged."""
@@ -246,7 +246,7 @@ class Writer:
                 on_delivery=lambda error, _: failures.append(error) if error else None,
             )
             producer.poll(0)
-        assert producer.flush(60) == 0
+        assert producer.flush(120) == 0
         assert failures == []
 
     def fill(self) -> None:
@@ -262,14 +262,14 @@ class Writer:
     def fill_in_transactions(self) -> None:
         """Committed, aborted and committed records, with a position of the group among them."""
         producer = self._producer(transactional_id="accountant", compression_type="lz4")
-        producer.init_transactions(60)
+        producer.init_transactions(120)
         for commit in (True, False, True):
             producer.begin_transaction()
             self.send(producer, "decided", 5 * IN_A_BATCH)
             if commit:
-                producer.commit_transaction(60)
+                producer.commit_transaction(120)
             else:
-                producer.abort_transaction(60)
+                producer.abort_transaction(120)
 
     def expire(self) -> None:
         """Let records of the topic `expired` grow too old, and wait until some are gone."""
@@ -283,13 +283,13 @@ class Writer:
             "retention.ms", str(milliseconds), incremental_operation=AlterConfigOpType.SET
         )
         resource = ConfigResource(ResourceType.TOPIC, "expired", incremental_configs=[entry])
-        self._admin.incremental_alter_configs([resource])[resource].result(60)
+        self._admin.incremental_alter_configs([resource])[resource].result(120)
 
     def delete_records(self, count: int) -> None:
         """Delete the first `count` records of the topic `shortened`."""
         wanted = start_of(self._address, "shortened") + count
         place = TopicPartition("shortened", 0, wanted)
-        assert self._admin.delete_records([place])[place].result(60).low_watermark == wanted
+        assert self._admin.delete_records([place])[place].result(120).low_watermark == wanted
 
     def take_part(self) -> None:
         """Join the group, read on from where it stopped, commit with a remark and leave."""
@@ -297,7 +297,7 @@ class Writer:
         consumer.subscribe(list(TOPICS))
         ended: set[str] = set()
         last: dict[str, int] = {}
-        until = time.monotonic() + 60
+        until = time.monotonic() + 120
         while ended != set(TOPICS):
             assert time.monotonic() < until, f"the group did not reach the ends: {ended}"
             for message in consumer.consume(500, 0.2):
@@ -329,7 +329,7 @@ def is_start_written(broker: Broker) -> bool:
 def start_of(address: str, topic: str) -> int:
     """The first offset that clients may read."""
     consumer = _consumer(address)
-    start, _ = consumer.get_watermark_offsets(TopicPartition(topic, 0), 30)
+    start, _ = consumer.get_watermark_offsets(TopicPartition(topic, 0), 120)
     consumer.close()
     return int(start)
 
@@ -360,7 +360,7 @@ def check_files(tools: Tools, broker: Broker) -> None:
     assert heads == [f"Dumping {path}" for path in indexes + logs]
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_each_serves_what_the_other_wrote(tmp_path: Path, tools: Tools) -> None:
     with zookeeper.Server(tmp_path) as server:
         port = zookeeper.free_port()
