@@ -380,11 +380,9 @@ class Draft:
 
     def drop_reassignments_of(self, topic: str) -> None:
         """Take the requests for a topic out of /admin/reassign_partitions."""
-        moving: dict[TopicPartition, tuple[BrokerId, ...] | None] = {
-            one: None for one in self.moving() if one.topic == topic
-        }
-        if moving:
-            self.drop_reassignments(moving)
+        moving = _moving({topic: self.topics[topic]})
+        if wanted := dict.fromkeys(moving):
+            self.drop_reassignments(wanted)
 
     def watch_states(self, partitions: Collection[TopicPartition]) -> None:
         """Have every change of these states told."""

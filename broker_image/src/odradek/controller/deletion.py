@@ -25,8 +25,9 @@ def request(draft: Draft, topics: Collection[str]) -> None:
     unknown = [topic for topic in topics if topic not in draft.topics]
     if unknown:
         draft.drop_deletions(unknown)
-    for topic in sorted(set(topics) - set(unknown) - draft.deletions):
-        draft.deletions |= {topic}
+    fresh = sorted(set(topics) - set(unknown) - draft.deletions)
+    draft.deletions |= set(fresh)
+    for topic in fresh:
         _begin(draft, topic)
 
 

@@ -51,6 +51,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 STATES_PER_TRANSACTION = 50  # about 15 kB, far below ZooKeeper's limit of 1 MB
+TOPICS_AT_ONCE = 100  # that are removed beside each other
 UNCLEAN_KEY = "unclean.leader.election.enable"
 
 
@@ -370,8 +371,13 @@ class Store:
                 continue  # a tool wrote it anew: look again
             return
 
-    async def remove_topic(self, topic: str) -> None:
-        """Remove everything of a topic; its name in /admin/delete_topics goes last."""
+    async def remove_topics(self, topics: Sequence[str]) -> None:
+        """Remove everything of topics; their names in /admin/delete_topics go last."""
+        for start in range(0, len(topics), TOPICS_AT_ONCE):
+            await asyncio.gather(*map(self._remove_topic, topics[start : start + TOPICS_AT_ONCE]))
+        await self.drop_deletion_payload(topics)
+
+    async def _remove_topic(self, topic: str) -> None:
         while True:
             try:
                 tree = await self._subtree(znodes.topic_path(topic))
@@ -394,8 +400,7 @@ class Store:
                 if not isinstance(failure.error, NoNodeError | NotEmptyError):
                     raise
                 continue  # somebody else works on the same znodes: look again
-            break
-        await self.drop_deletion_payload([topic])
+            return
 
     async def _subtree(self, path: str) -> list[str]:
         """Return a znode and all below it, children before parents; [] where there is none."""

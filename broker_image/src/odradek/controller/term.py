@@ -240,6 +240,7 @@ class Term:
         while events:
             self.context, actions = step(self.context, events.popleft())
             self.outbox.keep(self.context.brokers)
+            removed = [one.topic for one in actions if isinstance(one, RemoveTopic)]
             for action in actions:
                 match action:
                     case WriteStates():
@@ -258,14 +259,16 @@ class Term:
                         await self._store.drop_reassignments(done)
                     case WatchStates(partitions):
                         self._inbox.read_states(partitions)
-                    case RemoveTopic(topic):
-                        await self._store.remove_topic(topic)
-                        events.append(TopicRemoved(topic))
-                        # The name may have been taken again meanwhile.
-                        self._inbox.put(Reading.TOPICS)
+                    case RemoveTopic():
+                        pass  # all together below
                     case DropDeletions(topics):
                         await self._store.drop_deletions(topics)
                     case FinishPreferredElection():
                         await self._store.remove([znodes.PREFERRED_ELECTION_PATH])
                     case _:
                         self.outbox.send(action)
+            if removed:
+                await self._store.remove_topics(removed)
+                events.extend(map(TopicRemoved, removed))
+                # The names may have been taken again meanwhile.
+                self._inbox.put(Reading.TOPICS)
