@@ -94,15 +94,6 @@ def test_every_pod_of_the_chart_is_admitted_as_restricted(kubectl: Kubectl) -> N
         dry_run(kubectl, pod)
 
 
-def test_every_value_set_is_valid_to_the_api_server(kubectl: Kubectl) -> None:
-    for values in ("quickstart/values.yaml", "helm/production.yaml"):
-        objects = helm.template(files=(EXAMPLES / values,), namespace="default")
-        missing = [o for o in objects if o["metadata"].get("namespace") == "analytics"]
-        assert bool(missing) == (values == "helm/production.yaml")
-        default = dataclasses.replace(kubectl, namespace="default")
-        dry_run(default, *(o for o in objects if o not in missing and o["kind"] != "Pod"))
-
-
 def test_ensemble_cannot_change_its_size(kubectl: Kubectl, api: apiserver.ApiServer) -> None:
     with pytest.raises(helm.HelmError, match="could outvote the one that holds it"):
         helm.run(
@@ -317,65 +308,3 @@ def test_protected_topic_cannot_be_deleted_until_its_policy_changes(kubectl: Kub
     patch = '{"spec": {"deletionPolicy": "Retain"}}'
     kubectl("patch", "topic", "audit", "--type=merge", f"--patch={patch}")
     kubectl("delete", "topic", "audit")
-
-
-@pytest.mark.parametrize(
-    "file", sorted((EXAMPLES / "kubectl").glob("*.yaml")), ids=lambda file: file.name
-)
-def test_example_resource_is_accepted(kubectl: Kubectl, file: Path) -> None:
-    for found in yaml.safe_load_all(file.read_text()):
-        found["metadata"]["namespace"] = RESTRICTED
-        dry_run(kubectl, found)
-
-
-def test_quickstart_is_accepted_whole(kubectl: Kubectl) -> None:
-    rendered = kubectl("kustomize", str(EXAMPLES / "quickstart"))
-    objects = list(yaml.safe_load_all(rendered))
-    kubectl.apply(*(o for o in objects if o["kind"] == "Namespace"))
-    answer = dry_run(dataclasses.replace(kubectl, namespace="logs"), *objects, kind="apply")
-    for expected in ("main", "cluster-logs", "log-counts"):
-        assert f"/{expected} created (server dry run)" in answer
-
-
-def test_quickstart_images_are_the_ones_that_are_built(kubectl: Kubectl) -> None:
-    rendered = yaml.safe_load_all(kubectl("kustomize", str(EXAMPLES / "quickstart")))
-    images = {
-        container["image"]
-        for found in rendered
-        if found["kind"] in ("Deployment", "DaemonSet")
-        for container in found["spec"]["template"]["spec"]["containers"]
-    }
-    assert images == {"localhost/odradek/collector:dev", "localhost/odradek/prometheus:dev"}
-
-
-def test_example_values_name_the_service_that_the_quickstart_connects_to() -> None:
-    objects = helm.template(files=(EXAMPLES / "quickstart/values.yaml",), namespace="logs")
-    services = {o["metadata"]["name"] for o in objects if o["kind"] == "Service"}
-    kafka = (EXAMPLES / "quickstart/kafka.yaml").read_text()
-    cluster = next(o for o in yaml.safe_load_all(kafka) if o["kind"] == "KafkaCluster")
-    host, _, port = cluster["spec"]["zookeeper"]["connect"].partition(":")
-    assert host.split(".")[0] in services
-    assert host.endswith(".logs.svc.cluster.local")
-    assert port == "2181"
-
-
-def test_quickstart_fits_on_nodes_of_two_cores(kubectl: Kubectl) -> None:
-    def millicores(quantity: object) -> int:
-        text = str(quantity)
-        return int(text[:-1]) if text.endswith("m") else int(float(text) * 1000)
-
-    rendered = list(yaml.safe_load_all(kubectl("kustomize", str(EXAMPLES / "quickstart"))))
-    specs = {
-        o["kind"]: o["spec"] for o in rendered if o["kind"] in ("KafkaCluster", "ConsumerGroup")
-    }
-    job = specs["ConsumerGroup"]["job"]
-    # The worst node: driver and executors, whose volume is local, a broker, and every other pod.
-    executor = job["sparkConf"]["spark.kubernetes.executor.request.cores"]
-    wanted = [job["driver"]["cores"], *[executor] * job["executors"]["instances"]]
-    wanted.append(specs["KafkaCluster"]["brokers"]["resources"]["requests"]["cpu"])
-    release = helm.template(files=(EXAMPLES / "quickstart/values.yaml",))
-    for found in rendered + release:
-        if found["kind"] in ("Deployment", "StatefulSet", "DaemonSet"):
-            containers = found["spec"]["template"]["spec"]["containers"]
-            wanted += [c["resources"]["requests"]["cpu"] for c in containers]
-    assert sum(map(millicores, wanted)) <= 2000

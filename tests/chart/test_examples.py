@@ -1,0 +1,154 @@
+"""Every file of examples/ as the API server, and the tools that it is for, would take it."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.cluster.settings import REPO
+from tests.support import helm
+from tests.support.apiserver import ApiServer
+from tests.support.helm import Manifest
+from tests.support.kubectl import Kubectl
+
+EXAMPLES = REPO / "examples"
+GITOPS_CRDS = Path(__file__).parent / "gitops_crds"
+# Namespaces that a user of the examples has already, or that the tools make.
+NAMESPACES = ("logs", "analytics", "odradek-system", "argocd", "flux-system")
+
+
+def files(folder: str) -> list[Path]:
+    return sorted((EXAMPLES / folder).glob("*.yaml"))
+
+
+def documents(file: Path) -> list[Manifest]:
+    return [found for found in yaml.safe_load_all(file.read_text()) if found]
+
+
+@pytest.fixture(scope="module")
+def kubectl(api_server: ApiServer) -> Kubectl:
+    """kubectl on an API server that knows our kinds, and those of Argo CD and Flux."""
+    call = api_server.call
+    call("apply", "--server-side", "-f", str(GITOPS_CRDS))
+    api_server.install_crds()
+    for name in NAMESPACES:
+        call.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    return dataclasses.replace(call, namespace="logs")
+
+
+def dry_run(kubectl: Kubectl, *objects: Manifest, kind: str = "create") -> str:
+    """Send objects through admission and validation; nothing is kept."""
+    text = json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
+    return kubectl(kind, "--dry-run=server", "--validate=strict", "-f", "-", stdin=text)
+
+
+def test_no_example_is_left_out() -> None:
+    tried = {*files("kubectl"), *files("argocd"), *files("flux"), *files("helm")}
+    others = set(EXAMPLES.rglob("*.yaml")) - tried
+    assert {file.parent.name for file in others} == {"quickstart"}
+
+
+@pytest.mark.parametrize(
+    "file",
+    [*files("kubectl"), *files("argocd"), *files("flux")],
+    ids=lambda file: f"{file.parent.name}/{file.name}",
+)
+def test_example_is_accepted(kubectl: Kubectl, file: Path) -> None:
+    for found in documents(file):
+        # Each file says where it belongs.
+        where = dataclasses.replace(kubectl, namespace=found["metadata"]["namespace"])
+        assert "created (server dry run)" in dry_run(where, found, kind="apply")
+
+
+def test_schema_of_the_tools_refuses_what_they_do_not_know(kubectl: Kubectl) -> None:
+    (application,) = documents(EXAMPLES / "argocd/application.yaml")
+    application["spec"]["syncPolicy"]["automatic"] = {}
+    with pytest.raises(AssertionError, match=r"unknown field.*automatic"):
+        dry_run(dataclasses.replace(kubectl, namespace="argocd"), application)
+
+
+@pytest.mark.parametrize("file", [EXAMPLES / "quickstart/values.yaml", *files("helm")], ids=str)
+def test_release_with_example_values_is_accepted(kubectl: Kubectl, file: Path) -> None:
+    objects = helm.template(files=(file,), namespace="logs")
+    by_namespace: dict[str, list[Manifest]] = {}
+    for one in objects:
+        by_namespace.setdefault(one["metadata"].get("namespace", "logs"), []).append(one)
+    for namespace, found in by_namespace.items():
+        # The admission of pods wants service accounts that exist.
+        made = [one for one in found if one["kind"] != "Pod"]
+        dry_run(dataclasses.replace(kubectl, namespace=namespace), *made)
+
+
+def test_chart_takes_the_values_that_gitops_tools_give_it() -> None:
+    (application,) = documents(EXAMPLES / "argocd/application.yaml")
+    source = application["spec"]["source"]
+    releases = documents(EXAMPLES / "flux/release.yaml")
+    (flux,) = [one["spec"] for one in releases if one["kind"] == "HelmRelease"]
+    assert source["path"] == flux["chart"]["spec"]["chart"] == "charts/odradek"
+    for values in (source["helm"]["valuesObject"], flux["values"]):
+        # Both apply the CRDs themselves.
+        names = [one["metadata"]["name"] for one in helm.template(values)]
+        assert [name for name in names if name.endswith("-crds")] == []
+    assert (flux["install"]["crds"], flux["upgrade"]["crds"]) == ("Create", "CreateReplace")
+
+
+def test_flux_waits_for_resources_that_exist() -> None:
+    (kustomization,) = documents(EXAMPLES / "flux/topics.yaml")
+    shown = [*files("kubectl"), EXAMPLES / "quickstart/kafka.yaml"]
+    known = {(one["kind"], one["metadata"]["name"]) for file in shown for one in documents(file)}
+    waits = {(one["kind"], one["name"]) for one in kustomization["spec"]["healthChecks"]}
+    assert waits <= known
+
+
+def test_quickstart_is_accepted_whole(kubectl: Kubectl) -> None:
+    rendered = kubectl("kustomize", str(EXAMPLES / "quickstart"))
+    objects = list(yaml.safe_load_all(rendered))
+    answer = dry_run(kubectl, *objects, kind="apply")
+    for expected in ("main", "cluster-logs", "log-counts"):
+        assert f"/{expected} created (server dry run)" in answer
+
+
+def test_quickstart_images_are_the_ones_that_are_built(kubectl: Kubectl) -> None:
+    rendered = yaml.safe_load_all(kubectl("kustomize", str(EXAMPLES / "quickstart")))
+    images = {
+        container["image"]
+        for found in rendered
+        if found["kind"] in ("Deployment", "DaemonSet")
+        for container in found["spec"]["template"]["spec"]["containers"]
+    }
+    assert images == {"localhost/odradek/collector:dev", "localhost/odradek/prometheus:dev"}
+
+
+def test_example_values_name_the_service_that_the_quickstart_connects_to() -> None:
+    objects = helm.template(files=(EXAMPLES / "quickstart/values.yaml",), namespace="logs")
+    services = {o["metadata"]["name"] for o in objects if o["kind"] == "Service"}
+    kafka = (EXAMPLES / "quickstart/kafka.yaml").read_text()
+    cluster = next(o for o in yaml.safe_load_all(kafka) if o["kind"] == "KafkaCluster")
+    host, _, port = cluster["spec"]["zookeeper"]["connect"].partition(":")
+    assert host.split(".")[0] in services
+    assert host.endswith(".logs.svc.cluster.local")
+    assert port == "2181"
+
+
+def test_quickstart_fits_on_nodes_of_two_cores(kubectl: Kubectl) -> None:
+    def millicores(quantity: object) -> int:
+        text = str(quantity)
+        return int(text[:-1]) if text.endswith("m") else int(float(text) * 1000)
+
+    rendered = list(yaml.safe_load_all(kubectl("kustomize", str(EXAMPLES / "quickstart"))))
+    specs = {
+        o["kind"]: o["spec"] for o in rendered if o["kind"] in ("KafkaCluster", "ConsumerGroup")
+    }
+    job = specs["ConsumerGroup"]["job"]
+    # The worst node: driver and executors, whose volume is local, a broker, and every other pod.
+    executor = job["sparkConf"]["spark.kubernetes.executor.request.cores"]
+    wanted = [job["driver"]["cores"], *[executor] * job["executors"]["instances"]]
+    wanted.append(specs["KafkaCluster"]["brokers"]["resources"]["requests"]["cpu"])
+    release = helm.template(files=(EXAMPLES / "quickstart/values.yaml",))
+    for found in rendered + release:
+        if found["kind"] in ("Deployment", "StatefulSet", "DaemonSet"):
+            containers = found["spec"]["template"]["spec"]["containers"]
+            wanted += [c["resources"]["requests"]["cpu"] for c in containers]
+    assert sum(map(millicores, wanted)) <= 2000
