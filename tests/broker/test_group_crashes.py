@@ -1,30 +1,41 @@
-"""Members of groups die: nothing is lost with any client, and what was committed is not repeated.
+"""Members of groups come, die and leave, with every client in every way that it can be a member.
 
-With commits by the clock a crash repeats what was read since the last one; with synchronous ones it
-repeats nothing that was committed. That is what the articles tell of Kafka.
+Nothing is lost, and what was committed is not repeated. With commits by the clock a crash repeats
+what was read since the last one; with synchronous ones it repeats nothing that was committed. That
+is what the articles tell of Kafka. A member that leaves commits what it has read, so nothing is
+repeated then.
 """
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
+import itertools
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import (
+    ConsumerGroupState,
+    ConsumerGroupTopicPartitions,
+    KafkaException,
+)
+from confluent_kafka.admin import AdminClient
 
 from tests.support import kafka_peer
 from tests.support.broker import Cluster, wait_until
-from tests.support.clients import create_topic, produce_all
-from tests.support.group_member import JAVA_CLIENT
+from tests.support.clients import QUIET, create_topic, produce_all
+from tests.support.group_members import COOPERATIVE, JAVA_CLIENT, RANGE, Members, Wish
 
 PARTITIONS = 4
-FIRST = [f"first-{number}" for number in range(100)]
-SECOND = [f"second-{number}" for number in range(100)]
-RANGE, COOPERATIVE = "range", "cooperative-sticky"
+FIRST, SECOND, THIRD = ([f"{part}-{number}" for number in range(100)] for part in (1, 2, 3))
+PATIENCE_S = 120
+STRATEGIES = {
+    "confluent": (RANGE, COOPERATIVE),
+    "kafka-python": (RANGE, COOPERATIVE),
+    "aiokafka": (RANGE,),
+    "java": (RANGE, COOPERATIVE),
+}
 
 
 @pytest.fixture(scope="module")
@@ -38,133 +49,129 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield running
 
 
-class Member:
-    """One process."""
+class Groups:
+    """Groups that read one topic, each with other members, and the processes of these."""
 
-    def __init__(self, output: Path, library: str, settings: dict[str, object]) -> None:
-        self._output = output
-        with output.open("wb") as said:
-            self.process = subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "tests.support.group_member"),
-                    *(library, json.dumps(settings)),
-                ],
-                stdout=said,
-                stderr=subprocess.DEVNULL,
-            )
+    def __init__(self, cluster: Cluster, library: str, folder: Path) -> None:
+        self._bootstrap = cluster.bootstrap
+        self._library = library
+        self._folder = folder
+        self._admin = AdminClient({"bootstrap.servers": cluster.bootstrap, **QUIET})
+        self._topic = f"crash-{uuid.uuid4().hex[:8]}"
+        create_topic(cluster.bootstrap, self._topic, PARTITIONS)
+        ways = itertools.product(STRATEGIES[library], ("dynamic", "static"), ("auto", "sync"))
+        self.ways = {f"{self._topic}-{'-'.join(way)}": way for way in ways}
+        self.processes: list[Members] = []
 
-    def values(self) -> list[str]:
-        """What it delivered."""
-        return self._output.read_text().splitlines()
+    def start(self, place: int) -> Members:
+        """One more member in each group; a static one has the name of this place."""
+        wishes = [
+            Wish(group, strategy, f"place-{place}" if kind == "static" else None, commit)
+            for group, (strategy, kind, commit) in self.ways.items()
+        ]
+        output = self._folder / f"members-{len(self.processes)}"
+        self.processes.append(Members(output, self._library, self._bootstrap, self._topic, wishes))
+        return self.processes[-1]
 
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
+    def produce(self, values: list[str]) -> None:
+        produce_all(self._bootstrap, self._topic, [value.encode() for value in values], PARTITIONS)
+
+    def delivered(self) -> dict[str, Counter[str]]:
+        """What each group got, all its members together."""
+        found = {group: Counter[str]() for group in self.ways}
+        for process in self.processes:
+            for group, values in process.values().items():
+                found[group] = found[group] + values
+        return found
+
+    def await_members(self, count: int) -> None:
+        """Wait until so many members of each group have shared out all partitions."""
+        wait_until(lambda: self._not_shared(count) == [], f"{count} in each group", PATIENCE_S)
+
+    def _not_shared(self, count: int) -> list[str]:
+        described = self._admin.describe_consumer_groups([*self.ways], request_timeout=30)
+        found = []
+        for group, answer in described.items():
+            try:
+                seen = answer.result(40)
+            except KafkaException:
+                found.append(group)  # the topic of the groups is only just made
+                continue
+            shares = [len(one.assignment.topic_partitions) for one in seen.members]
+            settled = seen.state is ConsumerGroupState.STABLE
+            if not settled or len(shares) != count or sum(shares) != PARTITIONS:
+                found.append(group)
+        return found
+
+    def await_delivered(self, values: list[str]) -> None:
+        """Wait until each group got these, and has committed them where a member does that."""
+        wait_until(
+            lambda: all(found.keys() >= {*values} for found in self.delivered().values()),
+            "all is delivered",
+            PATIENCE_S,
+        )
+        ends = int(values[0].split("-")[0]) * len(values)
+        by_hand = [group for group, way in self.ways.items() if way[2] == "sync"]
+        wait_until(
+            lambda: all(self._committed(group) == ends for group in by_hand),
+            "all is committed",
+            PATIENCE_S,
+        )
+
+    def _committed(self, group: str) -> int:
+        """The sum of a group's positions, that is how many records it has committed."""
+        asked = self._admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])
+        return sum(one.offset for one in asked[group].result(40).topic_partitions)
 
 
 @pytest.fixture
-def start(cluster: Cluster, tmp_path: Path) -> Iterator[Callable[..., Member]]:
-    made: list[Member] = []
+def groups(cluster: Cluster, tmp_path: Path) -> Iterator[Callable[[str], Groups]]:
+    made: list[Groups] = []
 
-    def make(library: str, **settings: object) -> Member:
-        output = tmp_path / f"member-{len(made)}"
-        made.append(Member(output, library, {"bootstrap": cluster.bootstrap, **settings}))
+    def make(library: str) -> Groups:
+        made.append(Groups(cluster, library, tmp_path))
         return made[-1]
 
     yield make
     for one in made:
-        one.kill()
+        for process in one.processes:
+            process.kill()
 
 
-@pytest.mark.parametrize(
-    ("library", "strategy", "static", "commit"),
-    [
-        ("confluent", RANGE, False, "auto"),
-        ("confluent", RANGE, True, "sync"),
-        ("confluent", COOPERATIVE, False, "sync"),
-        ("kafka-python", RANGE, False, "auto"),
-        ("kafka-python", RANGE, False, "sync"),
-        ("aiokafka", RANGE, True, "sync"),
-        ("java", RANGE, False, "auto"),
-        ("java", COOPERATIVE, False, "sync"),
-        ("java", COOPERATIVE, True, "sync"),
-    ],
-)
-def test_crash_loses_nothing_and_repeats_only_what_was_not_committed(
-    cluster: Cluster,
-    start: Callable[..., Member],
-    library: str,
-    strategy: str,
-    static: bool,
-    commit: str,
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("library", STRATEGIES)
+def test_members_come_die_and_leave_and_only_a_crash_repeats_what_was_not_committed(
+    groups: Callable[[str], Groups], library: str
 ) -> None:
     if library == "java":
         kafka_peer.classpath(kafka_peer.clients(JAVA_CLIENT))  # fetched before anybody waits
-    name = f"crash-{uuid.uuid4().hex[:8]}"
-    create_topic(cluster.bootstrap, name, PARTITIONS)
-
-    def member(number: int) -> Member:
-        return start(
-            library,
-            group=name,
-            topic=name,
-            strategy=strategy,
-            commit=commit,
-            instance=f"{name}-{number}" if static else None,
-        )
-
-    def produce(values: list[str]) -> None:
-        produce_all(cluster.bootstrap, name, [value.encode() for value in values], PARTITIONS)
-
-    members = [member(0), member(1)]
-
-    def delivered() -> Counter[str]:
-        return Counter(value for one in members for value in one.values())
-
+    all_of = groups(library)
+    victims = all_of.start(0)
+    all_of.await_members(1)
+    survivors = all_of.start(1)
     # While a second member comes, the first may have read what it has not committed.
-    wait_until(lambda: len(owners(cluster.bootstrap, name)) == 2, "both have their share")
-    produce(FIRST)
-    wait_until(lambda: delivered().keys() >= set(FIRST), "all is delivered")
-    if commit == "sync":
-        wait_until(lambda: lag(cluster.bootstrap, name) == 0, "all is committed")
-    read_by_victim = Counter(members[0].values())
-    members[0].kill()
-    produce(SECOND)
-    members.append(member(2))
-    wait_until(lambda: delivered().keys() >= {*FIRST, *SECOND}, "all is delivered")
-    found = delivered()
-    assert found.keys() == {*FIRST, *SECOND}
-    twice = {value for value, times in found.items() if times > 1}
-    if commit == "sync":
-        assert not twice & {*FIRST}
-    else:
-        # Everything that the dead member read was read again.
-        assert twice >= read_by_victim.keys()
-        assert read_by_victim
-
-
-def described(bootstrap: str, group: str) -> list[list[str]]:
-    """The columns of each partition that the group has something to do with."""
-    said = subprocess.run(
-        [
-            *(sys.executable, "-m", "odradek", "groups", "describe"),
-            *("--bootstrap-server", bootstrap, "--group", group),
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-    ).stdout
-    rows = [line.split() for line in said.splitlines() if line.startswith(f"{group} ")]
-    return rows if len(rows) == PARTITIONS else []
-
-
-def owners(bootstrap: str, group: str) -> set[str]:
-    """Members of a group that has shared out all partitions."""
-    found = {row[6] for row in described(bootstrap, group)}
-    return set() if "-" in found else found
-
-
-def lag(bootstrap: str, group: str) -> int:
-    """Records that the group has not committed, -1 where that is not known of all partitions."""
-    lags = [row[5] for row in described(bootstrap, group)]
-    return sum(int(each) for each in lags) if lags and "-" not in lags else -1
+    all_of.await_members(2)
+    all_of.produce(FIRST)
+    all_of.await_delivered(FIRST)
+    read_by_victims = victims.values()
+    assert read_by_victims.keys() == all_of.ways.keys()
+    victims.kill()
+    all_of.produce(SECOND)
+    all_of.start(0)
+    all_of.await_members(2)
+    all_of.await_delivered(SECOND)
+    before = all_of.delivered()
+    for group, (_, _, commit) in all_of.ways.items():
+        twice = {value for value, times in before[group].items() if times > 1}
+        assert before[group].keys() == {*FIRST, *SECOND}, group
+        if commit == "sync":
+            assert not twice & {*FIRST}, group
+        else:
+            # Everything that the dead member read was read again.
+            assert twice >= read_by_victims[group].keys(), group
+    survivors.leave()
+    all_of.await_members(1)
+    all_of.produce(THIRD)
+    all_of.await_delivered(THIRD)
+    for group, found in all_of.delivered().items():
+        assert found - before[group] == Counter(THIRD), group

@@ -1,4 +1,5 @@
 import java.time.Duration;
+import java.util.ArrayList;
 import java.util.Collection;
 import java.util.HashMap;
 import java.util.List;
@@ -13,20 +14,41 @@ import org.apache.kafka.common.errors.RebalanceInProgressException;
 import org.apache.kafka.common.serialization.StringDeserializer;
 
 /**
- * A member of a group with Kafka's Java client, for `tests.support.group_member`: prints each
- * record's value at once until it is killed. Arguments: topic, "sync" or "auto", and the consumer's
- * settings as KEY=VALUE.
+ * Members of groups with Kafka's Java client, for `tests.support.group_members`: a thread each,
+ * prints "GROUP VALUE" of each record at once until it is killed. Arguments: the topic, and for each
+ * member the consumer's settings as "KEY=VALUE KEY=VALUE"; without automatic commits it commits each
+ * batch.
  */
-public final class GroupMember {
+public final class GroupMembers {
+    private static volatile boolean leaving;
+
     public static void main(String[] arguments) {
-        boolean byHand = arguments[1].equals("sync");
+        List<Thread> members = new ArrayList<>();
+        for (String settings : List.of(arguments).subList(1, arguments.length)) {
+            members.add(new Thread(() -> live(arguments[0], settings)));
+        }
+        members.forEach(Thread::start);
+        Runtime.getRuntime().addShutdownHook(new Thread(() -> {
+            leaving = true;
+            for (Thread member : members) {
+                try {
+                    member.join();
+                } catch (InterruptedException end) {
+                    return;
+                }
+            }
+        }));
+    }
+
+    private static void live(String topic, String given) {
         Map<String, Object> settings = new HashMap<>();
-        for (String setting : List.of(arguments).subList(2, arguments.length)) {
+        for (String setting : given.split(" ")) {
             settings.put(setting.split("=", 2)[0], setting.split("=", 2)[1]);
         }
+        boolean byHand = settings.get("enable.auto.commit").equals("false");
         KafkaConsumer<String, String> consumer =
             new KafkaConsumer<>(settings, new StringDeserializer(), new StringDeserializer());
-        consumer.subscribe(List.of(arguments[0]), new ConsumerRebalanceListener() {
+        consumer.subscribe(List.of(topic), new ConsumerRebalanceListener() {
             @Override
             public void onPartitionsRevoked(Collection<TopicPartition> given) {
                 if (byHand) {
@@ -38,14 +60,15 @@ public final class GroupMember {
             public void onPartitionsAssigned(Collection<TopicPartition> taken) {}
         });
         boolean due = false;
-        while (true) {
+        while (!leaving) {
             ConsumerRecords<String, String> records = consumer.poll(Duration.ofMillis(100));
             for (ConsumerRecord<String, String> record : records) {
-                System.out.println(record.value());
+                System.out.println(settings.get("group.id") + " " + record.value());
             }
             due |= byHand && !records.isEmpty();
             due = due && !commit(consumer);
         }
+        consumer.close();
     }
 
     /** Whether there is nothing left to commit; while a round goes on there may be. */
