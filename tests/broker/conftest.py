@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.broker import Cluster
+from tests.support.broker import STEADY, Cluster
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A single broker with automatic topic creation."""
     directory: Path = tmp_path_factory.mktemp("cluster")
-    with Cluster(directory) as running:
+    with Cluster(directory, settings=STEADY) as running:
         yield running

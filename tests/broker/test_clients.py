@@ -25,7 +25,7 @@ def fresh_topic(cluster: Cluster, partitions: int = 1, **config: str) -> str:
     """Create a topic of its own for a test."""
     name = f"topic-{uuid.uuid4().hex[:8]}"
     settings = {key.replace("_", "."): value for key, value in config.items()}
-    admin(cluster).create_topics([NewTopic(name, partitions, 1, config=settings)])[name].result(30)
+    admin(cluster).create_topics([NewTopic(name, partitions, 1, config=settings)])[name].result(120)
     return name
 
 
@@ -60,7 +60,7 @@ def produce(cluster: Cluster, topic: str, values: list[bytes], **settings: objec
             partition=0,
             on_delivery=lambda error, message, number=number: delivered(number, error, message),
         )
-    assert producer.flush(60) == 0
+    assert producer.flush(120) == 0
     assert not failures
     return [offsets[number] for number in range(len(values))]
 
@@ -72,7 +72,7 @@ def consume(cluster: Cluster, topic: str, count: int, offset: int = 0) -> list[b
     )
     consumer.assign([confluent_kafka.TopicPartition(topic, 0, offset)])
     values: list[bytes] = []
-    until = time.monotonic() + 60
+    until = time.monotonic() + 120
     while len(values) < count and time.monotonic() < until:
         message = consumer.poll(1)
         if message is not None:
@@ -111,7 +111,7 @@ def test_offsets_by_timestamp_are_those_of_the_first_record_not_older(cluster: C
     producer = confluent_kafka.Producer({"bootstrap.servers": cluster.bootstrap, "linger.ms": 50})
     for number in range(10):
         producer.produce(topic, b"v", partition=0, timestamp=1_700_000_000_000 + number * 1000)
-    assert producer.flush(30) == 0
+    assert producer.flush(120) == 0
     consumer = kafka.KafkaConsumer(bootstrap_servers=cluster.bootstrap)
     part = kafka.TopicPartition(topic, 0)
     found = consumer.offsets_for_times({part: 1_700_000_004_500})
@@ -126,14 +126,14 @@ def test_kafka_python_produces_and_consumes(cluster: Cluster) -> None:
     topic = fresh_topic(cluster)
     producer = kafka.KafkaProducer(bootstrap_servers=cluster.bootstrap, compression_type="gzip")
     sent = [producer.send(topic, str(n).encode(), partition=0) for n in range(50)]
-    assert [one.get(30).offset for one in sent] == list(range(50))
+    assert [one.get(120).offset for one in sent] == list(range(50))
     producer.close()
     consumer = kafka.KafkaConsumer(bootstrap_servers=cluster.bootstrap)
     part = kafka.TopicPartition(topic, 0)
     consumer.assign([part])
     consumer.seek_to_beginning(part)
     got: list[bytes] = []
-    until = time.monotonic() + 60
+    until = time.monotonic() + 120
     while len(got) < 50 and time.monotonic() < until:
         got += [one.value for one in consumer.poll(1000).get(part, [])]
     consumer.close()
@@ -166,7 +166,7 @@ def kcat(cluster: Cluster, *arguments: str, text: str = "") -> str:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=120,
     ).stdout
 
 
@@ -180,7 +180,7 @@ def test_kcat_creates_a_topic_by_writing_to_it_and_reads_it_back(cluster: Cluste
 def test_every_topic_setting_is_described_with_its_source(cluster: Cluster) -> None:
     topic = fresh_topic(cluster, retention_ms="12345")
     resource = ConfigResource("topic", topic)
-    found = admin(cluster).describe_configs([resource])[resource].result(30)
+    found = admin(cluster).describe_configs([resource])[resource].result(120)
     assert (found["retention.ms"].value, found["retention.ms"].is_default) == ("12345", False)
     assert found["segment.bytes"].value == "1073741824"
 
@@ -189,7 +189,7 @@ def test_topic_grows_and_keeps_what_it_has(cluster: Cluster) -> None:
     topic = fresh_topic(cluster)
     produce(cluster, topic, [b"old"])
     client = admin(cluster)
-    client.create_partitions([NewPartitions(topic, 3)])[topic].result(30)
+    client.create_partitions([NewPartitions(topic, 3)])[topic].result(120)
     described = client.list_topics(topic, timeout=30).topics[topic]
     assert sorted(described.partitions) == [0, 1, 2]
     assert consume(cluster, topic, 1) == [b"old"]
@@ -199,8 +199,8 @@ def test_deleted_topic_leaves_neither_znodes_nor_folders(cluster: Cluster) -> No
     topic = fresh_topic(cluster, partitions=2, file_delete_delay_ms="0")
     produce(cluster, topic, [b"gone"])
     broker = cluster.brokers[1]
-    assert len(broker.partition_folders(topic)) == 2
-    admin(cluster).delete_topics([topic])[topic].result(30)
+    wait_until(lambda: len(broker.partition_folders(topic)) == 2, "both partitions have folders")
+    admin(cluster).delete_topics([topic])[topic].result(120)
     with cluster.zookeeper.client() as client:
         for path in (f"/brokers/topics/{topic}", f"/config/topics/{topic}"):
             wait_until(lambda path=path: client.exists(path) is None, f"{path} is gone")
@@ -229,7 +229,7 @@ def test_impossible_topic_is_refused_with_its_code(
     cluster: Cluster, topic: NewTopic, code: str
 ) -> None:
     with pytest.raises(confluent_kafka.KafkaException) as refused:
-        admin(cluster).create_topics([topic])[topic.topic].result(30)
+        admin(cluster).create_topics([topic])[topic.topic].result(120)
     assert refused.value.args[0].code() == getattr(confluent_kafka.KafkaError, code)
     with cluster.zookeeper.client() as client:
         assert client.exists(f"/brokers/topics/{topic.topic}") is None
@@ -238,13 +238,13 @@ def test_impossible_topic_is_refused_with_its_code(
 def test_topic_that_exists_is_refused(cluster: Cluster) -> None:
     topic = fresh_topic(cluster)
     with pytest.raises(confluent_kafka.KafkaException) as refused:
-        admin(cluster).create_topics([NewTopic(topic, 1, 1)])[topic].result(30)
+        admin(cluster).create_topics([NewTopic(topic, 1, 1)])[topic].result(120)
     assert refused.value.args[0].code() == confluent_kafka.KafkaError.TOPIC_ALREADY_EXISTS
 
 
 def test_validation_alone_creates_nothing(cluster: Cluster) -> None:
     admin(cluster).create_topics([NewTopic("only-checked", 1, 1)], validate_only=True)[
         "only-checked"
-    ].result(30)
+    ].result(120)
     with cluster.zookeeper.client() as client:
         assert client.exists("/brokers/topics/only-checked") is None

@@ -43,7 +43,7 @@ async def _read(broker: Broker) -> tuple[dict[int, bytes | None], list[int]]:
                 min_bytes=1,
                 topics=[FetchTopic(topic=TOPIC, partitions=[wish])],
             )
-            answer = (await client.call(request, 11, 20_000)).responses[0].partition_responses[0]
+            answer = (await client.call(request, 11, 60_000)).responses[0].partition_responses[0]
             if answer.error_code == ErrorCode.CORRUPT_MESSAGE:
                 damaged.append(offset)
                 offset += 1

@@ -69,7 +69,7 @@ class Writer:
                 self.error = error
 
         self._producer.produce(self._topic, value, partition=0, on_delivery=delivered)
-        assert self._producer.flush(60) == 0
+        assert self._producer.flush(120) == 0
 
 
 def check_after_restart(cluster: Cluster, writer: Writer) -> None:

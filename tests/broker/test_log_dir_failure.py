@@ -36,7 +36,7 @@ def test_failed_directory_moves_leadership_and_the_broker_stays(tmp_path: Path) 
             fill(cluster.bootstrap, "doomed", LARGEST_FILE + 2_000_000)
             wait_until(lambda: state("doomed").isr == (2,), "the failed replica is out")
             wait_until(lambda: state("doomed").leader == 2, "the other replica leads")
-            assert 1 in state("spared").isr
+            wait_until(lambda: 1 in state("spared").isr, "its other directory is in sync")
         assert limited.running
         assert "is offline" in limited.log_text()
         produce_all(cluster.bootstrap, "doomed", [b"goes on"])
@@ -56,5 +56,5 @@ def fill(bootstrap: str, topic: str, size: int) -> None:
             on_delivery=lambda error, _: errors.append(error) if error else None,
         )
         producer.poll(0)
-    assert producer.flush(90) == 0
+    assert producer.flush(120) == 0
     assert not errors

@@ -62,7 +62,7 @@ def as_group(bootstrap: str, call: Callable[[confluent_kafka.Consumer], object])
             return False
         return True
 
-    wait_until(done, "the coordinator answers", 90)
+    wait_until(done, "the coordinator answers")
     consumer.close()
 
 
@@ -123,12 +123,12 @@ async def test_broker_that_goes_on_after_its_session_ended_misleads_nobody(tmp_p
         others = [one for one in cluster.brokers if one != victim]
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap, **QUIET})
         wanted = NewTopic(TOPIC, num_partitions=1, replica_assignment=[[victim, *others]])
-        admin.create_topics([wanted])[TOPIC].result(60)
+        admin.create_topics([wanted])[TOPIC].result(120)
         produce_all(cluster.bootstrap, TOPIC, [b"before"] * BEFORE)
         commit(cluster.bootstrap, BEFORE)
 
         cluster.brokers[victim].signal(signal.SIGSTOP)
-        wait_until(lambda: state_of(cluster, TOPIC).leader in others, "a successor", 90)
+        wait_until(lambda: state_of(cluster, TOPIC).leader in others, "a successor")
         bootstrap = ",".join(cluster.brokers[one].address for one in others)
         produce_all(bootstrap, TOPIC, [b"after"] * (AFTER - BEFORE))
         commit(bootstrap, AFTER)

@@ -12,7 +12,7 @@ import confluent_kafka
 import pytest
 
 from odradek.zk import consumers
-from tests.support.broker import Cluster, wait_until
+from tests.support.broker import STEADY, Cluster, wait_until
 from tests.support.clients import create_topic, produce_all
 
 TOPIC = "t"
@@ -25,7 +25,11 @@ HEADER = [
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    settings = {"offsets.topic.num.partitions": "2", "offsets.topic.replication.factor": "1"}
+    settings = {
+        **STEADY,
+        "offsets.topic.num.partitions": "2",
+        "offsets.topic.replication.factor": "1",
+    }
     with Cluster(tmp_path_factory.mktemp("cluster"), settings=settings) as running:
         create_topic(running.bootstrap, TOPIC, 2)
         produce_all(running.bootstrap, TOPIC, [b"x"] * 20, partitions=2)
@@ -38,7 +42,7 @@ def run(*arguments: str, status: int = 0) -> tuple[str, str]:
         [sys.executable, "-m", "odradek", "groups", *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
     assert done.returncode == status, done.stdout + done.stderr
