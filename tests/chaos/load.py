@@ -23,6 +23,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 
 from odradek.zk import znodes
 from tests.chaos.history import UNKNOWN, Acknowledged, Commit, History, Place, Read, State, value_of
+from tests.support.broker import wait_until
 from tests.support.clients import QUIET
 
 GROUP = "chaos"
@@ -228,7 +229,14 @@ class Load:
         began = time.monotonic_ns()
         wanted = [TopicPartition(*place) for place in self._places]
         onlooker = self._consumer()
-        for one in onlooker.committed(wanted, 60):
+        found: list[TopicPartition] = []
+
+        def told() -> bool:
+            found[:] = onlooker.committed(wanted, 60)
+            return True
+
+        wait_until(told, "the coordinator answers")
+        for one in found:
             place = Place(one.topic, one.partition)
             self._history.committed_seen.append(
                 Commit(place, max(one.offset, -1), began, time.monotonic_ns())
@@ -259,7 +267,7 @@ def without_leader(bootstrap: str, places: Sequence[Place]) -> list[Place]:
     missing = []
     for place in places:
         try:
-            consumer.get_watermark_offsets(TopicPartition(*place), 5)
+            consumer.get_watermark_offsets(TopicPartition(*place), 30)
         except confluent_kafka.KafkaException:
             missing.append(place)
     consumer.close()

@@ -21,7 +21,7 @@ PLAN = [
 ]
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_faults_break_no_promise(tmp_path: Path) -> None:
     verdict = run(tmp_path, PLAN, print)
     assert verdict.violations == {}, str(verdict)

@@ -13,12 +13,8 @@ from tests.support import zookeeper
 
 @pytest.fixture
 def client(tmp_path: Path) -> Iterator[KazooClient]:
-    with zookeeper.Server(tmp_path) as server:
-        connected = KazooClient(server.connect)
-        connected.start()
+    with zookeeper.Server(tmp_path) as server, server.client() as connected:
         yield connected
-        connected.stop()
-        connected.close()
 
 
 def test_partitions_are_read_with_leader_isr_and_replicas(client: KazooClient) -> None:

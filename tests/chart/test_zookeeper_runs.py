@@ -11,7 +11,7 @@ from tests.support import helm
 from tests.support.helm import Manifest
 from tests.support.ports import free_port
 
-START_SECONDS = 60
+START_SECONDS = 120
 
 
 def probe(name: str, port: int) -> subprocess.CompletedProcess[str]:
@@ -19,7 +19,7 @@ def probe(name: str, port: int) -> subprocess.CompletedProcess[str]:
     (stateful,) = [o for o in helm.template() if o["kind"] == "StatefulSet"]
     (container,) = stateful["spec"]["template"]["spec"]["containers"]
     command = [part.replace("2181", str(port)) for part in container[name]["exec"]["command"]]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ def test_probes_fail_where_nobody_listens(name: str) -> None:
 
 def test_four_letter_words_beyond_the_three_are_refused(port: int) -> None:
     command = f"exec 3<>/dev/tcp/127.0.0.1/{port} && echo conf >&3 && cat <&3"
-    answer = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=30)
+    answer = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
     assert "not in the whitelist" in answer.stdout
 
 

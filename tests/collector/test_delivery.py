@@ -24,13 +24,13 @@ from tests.collector.conftest import SOURCE
 from tests.support.ports import free_port
 
 TOPIC = "cluster-logs"
-PATIENCE_S = 60
+PATIENCE_S = 120
 
 
 @pytest.fixture
 def bootstrap() -> Iterator[str]:
     owner = Producer({"test.mock.num.brokers": 1, "log_level": 0})
-    metadata = owner.list_topics(timeout=10)
+    metadata = owner.list_topics(timeout=60)
     broker = next(iter(metadata.brokers.values()))
     yield f"{broker.host}:{broker.port}"
     del owner
@@ -71,7 +71,7 @@ class Collector:
             self.end(signal.SIGKILL)
 
     def get(self, path: str) -> str:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=60) as answer:
             return str(answer.read().decode())
 
     def await_acknowledged(self, count: int) -> None:
@@ -98,15 +98,15 @@ def read_topic(bootstrap: str) -> list[dict[str, str]]:
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader", "log_level": 0})
     found = []
     try:
-        partitions = consumer.list_topics(TOPIC, timeout=10).topics[TOPIC].partitions
+        partitions = consumer.list_topics(TOPIC, timeout=60).topics[TOPIC].partitions
         for number in partitions:
             partition = ClientPartition(TOPIC, number)
-            low, high = consumer.get_watermark_offsets(partition, timeout=10)
+            low, high = consumer.get_watermark_offsets(partition, timeout=60)
             if low == high:
                 continue
             consumer.assign([ClientPartition(TOPIC, number, low)])
             while low < high:
-                message = consumer.poll(10)
+                message = consumer.poll(60)
                 assert message is not None
                 assert message.error() is None
                 assert message.value() is not None

@@ -27,6 +27,7 @@ FORGED_SHARE = 0.1
 # A sound frame may ask to be kept waiting: a Fetch for data, a JoinGroup for members.
 PATIENCE_SECONDS = 0.3
 CLOSING_SECONDS = 60
+LEAST_DRIPPED = LENGTH32.size + 1
 
 
 @dataclass(slots=True)
@@ -105,13 +106,14 @@ async def _fire(address: tuple[str, int], shots: list[Shot], tally: Tally) -> No
             async with asyncio.timeout(CLOSING_SECONDS):
                 await loop.sock_connect(sock, address)
             try:
-                async with asyncio.timeout(PATIENCE_SECONDS):
+                async with asyncio.timeout(PATIENCE_SECONDS) as patience:
                     # A reset may overtake the answers: then the frames before it count as lost.
                     with contextlib.suppress(ConnectionError):
                         await loop.sock_sendall(sock, b"".join(map(_framed, shots)))
                         sock.shutdown(socket.SHUT_WR)
                     while data := await loop.sock_recv(sock, 1 << 18):
                         received += data
+                        patience.reschedule(loop.time() + PATIENCE_SECONDS)
                 ended = True
             except TimeoutError:
                 pass
@@ -178,7 +180,9 @@ def truncations(frames: Iterable[bytes]) -> list[bytes]:
 
 
 async def drip(address: tuple[str, int], frame: bytes, announced: int, seconds: float) -> int:
-    """Send a frame of an announced size byte by byte, and give up; the bytes sent."""
+    """Send a frame of an announced size byte by byte, more of it than the size alone, and give up;
+    the bytes sent.
+    """
     _, writer = await asyncio.open_connection(*address)
     until = asyncio.get_running_loop().time() + seconds
     sent = 0
@@ -188,7 +192,7 @@ async def drip(address: tuple[str, int], frame: bytes, announced: int, seconds: 
             await writer.drain()
             sent += 1
             await asyncio.sleep(0.01)
-            if asyncio.get_running_loop().time() > until:
+            if sent > LEAST_DRIPPED and asyncio.get_running_loop().time() > until:
                 break
     finally:
         writer.transport.abort()

@@ -11,7 +11,7 @@ from types import TracebackType
 
 from tests.fuzz import attack, corpus
 from tests.support import clients
-from tests.support.broker import Cluster, wait_until
+from tests.support.broker import STEADY, Cluster, wait_until
 from tests.support.memory_use import resident_bytes
 
 FRAMES_A_ROUND = 10_000
@@ -30,6 +30,7 @@ class Siege:
     def __init__(self, directory: Path) -> None:
         # Names that a mutation makes up are not to become topics.
         settings = {
+            **STEADY,
             "auto.create.topics.enable": "false",
             "offsets.topic.num.partitions": "1",
             "offsets.topic.replication.factor": "1",

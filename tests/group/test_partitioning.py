@@ -21,7 +21,7 @@ def topic(partitions: int) -> bytes:
 
 
 async def until(count: PartitionCount, condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while not condition():
             await asyncio.sleep(0.02)
             await count.learn()
@@ -29,7 +29,7 @@ async def until(count: PartitionCount, condition: Callable[[], bool]) -> None:
 
 async def test_count_follows_the_znode_over_changes_deletion_and_sessions(tmp_path: Path) -> None:
     with zookeeper.Server(tmp_path) as server:
-        session = Session(server.connect, 4000)
+        session = Session(server.connect, 20_000)
         await session.start()
         try:
             count = PartitionCount(session)

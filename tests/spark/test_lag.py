@@ -85,7 +85,7 @@ def served() -> Iterator[tuple[list[endpoint.Status], str]]:
 
 
 def get(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=10) as answer:
+    with urllib.request.urlopen(url, timeout=60) as answer:
         return str(answer.read().decode())
 
 

@@ -26,7 +26,7 @@ async def sessions(server, chroot):
     """Return a function that opens sessions, closed at the end."""
     opened = []
 
-    async def open_session(timeout_ms=2000):
+    async def open_session(timeout_ms=10_000):
         session = Session(server.connect + chroot, timeout_ms)
         await session.start()
         opened.append(session)

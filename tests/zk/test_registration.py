@@ -13,6 +13,11 @@ def broker(port=9092):
     return lambda: BrokerRegistration(BrokerId(1), (Endpoint("PLAINTEXT", "h", port),))
 
 
+async def until_it_waits_for_the_former(caplog):
+    while not any("waiting for the end of session" in one for one in caplog.messages):
+        await asyncio.sleep(0.01)
+
+
 async def test_persistent_paths_exist_and_may_be_made_twice(sessions):
     session = await sessions()
     await registration.create_persistent_paths(session)
@@ -51,14 +56,15 @@ async def test_broker_epoch_is_the_czxid_of_the_znode(sessions):
 
 
 async def test_request_of_a_controller_that_does_not_know_of_the_restart_is_not_admitted(
-    server, chroot, sessions
+    server, chroot, sessions, caplog
 ):
-    session = await sessions(timeout_ms=8000)
+    caplog.set_level("INFO")
+    session = await sessions()
     with server.client(chroot) as old:
         old.create("/brokers/ids/1", b"{}", ephemeral=True, makepath=True)
         mine = Registration(session, broker())
         starting = asyncio.ensure_future(mine.start())
-        await asyncio.sleep(0.2)
+        await until_it_waits_for_the_former(caplog)
         for_the_former = asyncio.ensure_future(mine.admits_request())
         await asyncio.sleep(0.1)
         assert not for_the_former.done()
@@ -86,13 +92,16 @@ async def test_live_duplicate_id_refuses_to_start(sessions):
         await second.start()
 
 
-async def test_lingering_znode_of_the_previous_incarnation_is_waited_for(server, chroot, sessions):
-    session = await sessions(timeout_ms=8000)
+async def test_lingering_znode_of_the_previous_incarnation_is_waited_for(
+    server, chroot, sessions, caplog
+):
+    caplog.set_level("INFO")
+    session = await sessions()
     with server.client(chroot) as old:
         old.create("/brokers/ids/1", b"{}", ephemeral=True, makepath=True)
         mine = Registration(session, broker())
         starting = asyncio.ensure_future(mine.start())
-        await asyncio.sleep(0.2)
+        await until_it_waits_for_the_former(caplog)
         assert not starting.done()
     await starting
     assert mine.epoch > 0

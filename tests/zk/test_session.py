@@ -142,7 +142,7 @@ async def test_expired_session_is_replaced_in_place(server, sessions):
 
 async def test_deadline_stands_still_while_the_server_is_silent(tmp_path):
     with zookeeper.Server(tmp_path, tick_time_ms=200) as server:
-        session = Session(server.connect, 2000)
+        session = Session(server.connect, 4000)
         await session.start()
         await until(lambda: session.deadline > time.monotonic() + 1)
         server.pause()
