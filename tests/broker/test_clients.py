@@ -161,12 +161,12 @@ async def test_aiokafka_produces_and_consumes(cluster: Cluster) -> None:
 
 def kcat(cluster: Cluster, *arguments: str, text: str = "") -> str:
     return subprocess.run(
-        ["kcat", "-b", cluster.bootstrap, "-q", *arguments],
+        ["kcat", "-m60", "-b", cluster.bootstrap, "-q", *arguments],
         input=text,
         capture_output=True,
         text=True,
         check=True,
-        timeout=120,
+        timeout=180,
     ).stdout
 
 

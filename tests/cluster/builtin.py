@@ -69,7 +69,7 @@ def up(nodes: Sequence[Node], paths: Paths, pause: Path) -> None:
         for member in nodes:
             node.start_agents(member, paths, pause)
         control.apply(paths, volumes.objects(_directories(nodes, paths), default=True))
-        wait_until(lambda: _nodes_ready(nodes, paths), "all nodes to be Ready", timeout_s=120)
+        wait_until(lambda: _nodes_ready(nodes, paths), "all nodes to be Ready", timeout_s=600)
 
 
 def _directories(nodes: Sequence[Node], paths: Paths) -> dict[str, list[str]]:
@@ -165,7 +165,7 @@ def down(nodes: Sequence[Node], paths: Paths) -> None:
     for socket in sockets:
         socket.unlink(missing_ok=True)
     # The kernel frees a group a moment after its last process.
-    wait_until(_groups_removed, "the control groups to become empty", timeout_s=20)
+    wait_until(_groups_removed, "the control groups to become empty", timeout_s=60)
     _restore_host(paths)
     for directory in (paths.state, paths.run, buildah.RUN_ROOT):
         if directory.exists():

@@ -78,7 +78,7 @@ def processes(under: str = "") -> set[int]:
     return found
 
 
-def kill(under: str = "", *, timeout_s: float = 20.0) -> None:
+def kill(under: str = "", *, timeout_s: float = 60.0) -> None:
     """SIGKILL every process in the tree, repeatedly, until none is left. Raises ClusterError."""
     deadline = time.monotonic() + timeout_s
     killed: set[int] = set()

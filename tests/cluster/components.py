@@ -61,7 +61,7 @@ def start(
         )
     (paths.pids / name).write_text(str(process.pid))
     # Until it has joined its group it cannot be told from a stranger.
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while pid_of(paths, name) is None and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.005)
 

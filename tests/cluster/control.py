@@ -115,7 +115,7 @@ def start(paths: Paths) -> None:
     clients = ["--listen-client-urls", ETCD, "--advertise-client-urls", ETCD]
     components.start(paths, "etcd", [*etcd, *clients, "--unsafe-no-fsync=true"])
     components.start(paths, "apiserver", _apiserver(paths))
-    wait_until(lambda: _ready(paths), "the API server", timeout_s=90)
+    wait_until(lambda: _ready(paths), "the API server", timeout_s=300)
     components.start(paths, "controller-manager", _controllers(paths))
     scheduler = ["kube-scheduler", f"--kubeconfig={paths.state}/scheduler.conf"]
     local = ["--bind-address=127.0.0.1", f"--cert-dir={paths.pki}", "--leader-elect=false"]
@@ -137,7 +137,7 @@ def answers(paths: Paths) -> bool:
     kubeconfig = f"--kubeconfig={paths.kubeconfig}"
     argv = [str(paths.bin / "kubectl"), kubeconfig, "get", "--raw", "/readyz"]
     try:
-        done = subprocess.run([*argv, "--request-timeout=2s"], capture_output=True, check=False)
+        done = subprocess.run([*argv, "--request-timeout=10s"], capture_output=True, check=False)
     except OSError as error:
         raise ClusterError(f"kubectl: {error}") from error
     return done.returncode == 0

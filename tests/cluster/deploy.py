@@ -14,7 +14,7 @@ from tests.cluster.shell import ClusterError, run_logged, step, wait_until
 RELEASE = "odradek"
 NAMESPACE = "logs"
 BROKER_LABEL = "odradek.io/cluster"
-RESTART_SECONDS = 300
+RESTART_SECONDS = 600
 QUICKSTART = REPO / "examples/quickstart"
 CHART = REPO / "charts/odradek"
 
@@ -80,7 +80,7 @@ def up(paths: Paths) -> None:
         # helm keeps caches and settings in the home directory unless told otherwise.
         home = {f"HELM_{name}_HOME": f"{paths.cache}/helm" for name in ("CACHE", "CONFIG", "DATA")}
         values = ["--values", str(QUICKSTART / "values.yaml")]
-        waiting = ["--wait", "--timeout", "5m"]
+        waiting = ["--wait", "--timeout", "15m"]
         run_logged(
             [paths.bin / "helm", *install, *values, *where, *waiting],
             log,

@@ -131,7 +131,7 @@ def start_agents(node: Node, paths: Paths, pause: Path) -> None:
         components.require(paths, runtime)
         return paths.socket(node.name).exists()
 
-    wait_until(runtime_answers, runtime, timeout_s=30, interval_s=0.1)
+    wait_until(runtime_answers, runtime, timeout_s=120, interval_s=0.1)
     if PAUSE_IMAGE not in ctr(node, paths, "images", "list", "-q").split():
         ctr(node, paths, "images", "import", pause)
     home = paths.node(node.name)

@@ -70,6 +70,6 @@ def healthy(kubectl: Kubectl) -> Iterator[None]:
             )
         )
 
-    eventually(all_ready, "all resources Ready before the test", 180)
+    eventually(all_ready, "all resources Ready before the test", 300)
     yield
-    eventually(all_ready, "all resources Ready again after the test", 240)
+    eventually(all_ready, "all resources Ready again after the test", 300)

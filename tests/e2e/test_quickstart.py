@@ -14,7 +14,7 @@ import pytest
 from tests.e2e.conftest import Installed
 from tests.support.kubectl import Kubectl, KubectlError, eventually
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
 
 
 LOG_DIR = "/var/lib/odradek/data"
@@ -23,7 +23,13 @@ LOG_DIR = "/var/lib/odradek/data"
 def kcat(*arguments: str, stdin: str | None = None) -> str:
     """Standard output of kcat, an outside client."""
     return subprocess.run(
-        ["kcat", *arguments], input=stdin, capture_output=True, text=True, timeout=60, check=True
+        # By default it gives brokers five seconds to answer.
+        ["kcat", "-m60", *arguments],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=True,
     ).stdout
 
 
@@ -129,7 +135,7 @@ def test_topic_with_too_many_replicas_is_not_ready_and_not_written(
         listed = json.loads(kcat("-b", bootstrap, "-L", "-J"))
         assert "too-wide" not in {each["topic"] for each in listed["topics"]}
     finally:
-        kubectl("delete", "topic", "too-wide", "--timeout=60s", timeout_s=90)
+        kubectl("delete", "topic", "too-wide", "--timeout=120s")
 
 
 def test_deleted_topic_leaves_no_znode_and_no_folder(kubectl: Kubectl, bootstrap: str) -> None:
@@ -148,16 +154,20 @@ def test_deleted_topic_leaves_no_znode_and_no_folder(kubectl: Kubectl, bootstrap
             if name.startswith("short-lived-")
         ]
 
-    assert len(folders()) >= 6
-    kubectl("delete", "topic", "short-lived", "--timeout=60s", timeout_s=90)
-    listed = json.loads(kcat("-b", bootstrap, "-L", "-J"))
-    assert "short-lived" not in {each["topic"] for each in listed["topics"]}
+    eventually(lambda: len(folders()) >= 6, "a folder of each replica")
+    kubectl("delete", "topic", "short-lived", "--timeout=120s")
+
+    def is_unlisted() -> bool:
+        listed = json.loads(kcat("-b", bootstrap, "-L", "-J"))
+        return "short-lived" not in {each["topic"] for each in listed["topics"]}
+
+    eventually(is_unlisted, "clients are told of the topic no more")
     eventually(lambda: not folders(), "the topic's folders gone")
 
 
 def test_frame_that_is_not_the_protocol_closes_only_its_connection(bootstrap: str) -> None:
     host, _, port = bootstrap.split(",")[0].rpartition(":")
-    with socket.create_connection((host, int(port)), 10) as good:
+    with socket.create_connection((host, int(port)), 60) as good:
         api_versions = struct.pack(">ihhih4s", 14, 18, 0, 7, 4, b"test")
         for hostile in (
             b"GET / HTTP/1.1\r\n\r\n",
@@ -165,8 +175,8 @@ def test_frame_that_is_not_the_protocol_closes_only_its_connection(bootstrap: st
             struct.pack(">ihhi", 8, 999, 0, 1),
             struct.pack(">ihhih", 10, 3, 8, 1, 2000),
         ):
-            with socket.create_connection((host, int(port)), 10) as bad:
-                bad.settimeout(20)
+            with socket.create_connection((host, int(port)), 60) as bad:
+                bad.settimeout(60)
                 bad.sendall(hostile)
                 assert bad.recv(1) == b""
             good.sendall(api_versions)

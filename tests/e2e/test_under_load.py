@@ -16,7 +16,7 @@ from tests.e2e.test_quickstart import topic
 from tests.support.clients import QUIET, consume_all
 from tests.support.kubectl import Kubectl, eventually
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
 
 PARTITIONS = 4
 
@@ -44,7 +44,7 @@ def load(bootstrap: str, name: str) -> Iterator[list[bytes]]:
             value = b"%08d" % number + b"." * 1000
             producer.produce(name, value, partition=number % PARTITIONS, on_delivery=note)
             producer.poll(0.002)
-        errors.extend(["not delivered"] * producer.flush(120))
+        errors.extend(["not delivered"] * producer.flush(300))
 
     writer = threading.Thread(target=write)
     writer.start()
@@ -62,14 +62,22 @@ def wait_for(kubectl: Kubectl, kind: str, name: str, reason: str) -> None:
         assert condition.get("reason") == reason, condition
         return True
 
-    eventually(probe, f"{kind} {name} {reason}", 240, 1)
+    eventually(probe, f"{kind} {name} {reason}", 300)
 
 
-def leaders(kubectl: Kubectl, bootstrap: str, name: str) -> dict[int, list[int]]:
-    """Replicas of each partition, as a client is told."""
+def leaders(bootstrap: str, name: str, count: int) -> dict[int, list[int]]:
+    """Replicas of each partition, as a client is told once all have `count` of them."""
     client = confluent_kafka.admin.AdminClient({"bootstrap.servers": bootstrap, **QUIET})
-    partitions = client.list_topics(name, timeout=30).topics[name].partitions
-    return {one: list(found.replicas) for one, found in partitions.items()}
+
+    def told() -> dict[int, list[int]]:
+        known = client.list_topics(timeout=60).topics
+        partitions = known[name].partitions if name in known else {}
+        found = {one: list(each.replicas) for one, each in partitions.items()}
+        assert sorted(found) == list(range(PARTITIONS))
+        assert {len(replicas) for replicas in found.values()} == {count}
+        return found
+
+    return eventually(told, f"{name} has {count} replicas of each partition")
 
 
 def test_partitions_move_under_load_and_nothing_acknowledged_is_lost(
@@ -80,7 +88,7 @@ def test_partitions_move_under_load_and_nothing_acknowledged_is_lost(
     config = {"min.insync.replicas": "1"}
     kubectl.apply(topic(name, partitions=PARTITIONS, replicationFactor=1, config=config))
     wait_for(kubectl, "topic", name, "Synced")
-    before = leaders(kubectl, bootstrap, name)
+    before = leaders(bootstrap, name, count=1)
     moves: list[dict[str, Any]] = [
         {"topic": name, "partition": one, "replicas": [(replicas[0] + 1) % 3]}
         for one, replicas in before.items()
@@ -109,14 +117,14 @@ def test_partitions_move_under_load_and_nothing_acknowledged_is_lost(
     status = kubectl.get("reassignment", name)["status"]
     assert status["partitions"] == {"total": PARTITIONS, "done": PARTITIONS, "failed": 0}
     assert status["percent"] == 100
-    after = leaders(kubectl, bootstrap, name)
+    after = leaders(bootstrap, name, count=3)
     assert {one: replicas[0] for one, replicas in after.items()} == {
         one["partition"]: one["replicas"][0] for one in moves
     }
     assert all(sorted(replicas) == [0, 1, 2] for replicas in after.values())
     read = consume_all(bootstrap, name, PARTITIONS, len(acknowledged))
     assert sorted(read) == sorted(acknowledged)
-    kubectl("delete", "reassignment", name, "--timeout=60s")
+    kubectl("delete", "reassignment", name, "--timeout=120s")
     kubectl("delete", "topic", name, "--timeout=120s")
 
 
@@ -142,7 +150,7 @@ def test_brokers_take_a_new_template_one_by_one_while_a_client_writes(
             assert set(after) == set(before)
             return not set(after.values()) & set(before.values())
 
-        eventually(all_replaced, "three new pods", 300, 1)
+        eventually(all_replaced, "three new pods", 600)
         wait_for(kubectl, "kafkacluster", "main", "BrokersReady")
     read = consume_all(bootstrap, name, PARTITIONS, len(acknowledged))
     assert sorted(read) == sorted(acknowledged)

@@ -11,11 +11,15 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
+from confluent_kafka import KafkaException
 from kazoo.exceptions import KazooException
 from kazoo.handlers.threading import KazooTimeoutError
 
 Found = TypeVar("Found")
-CLIENT_FAILURES = (OSError, subprocess.TimeoutExpired, KazooException, KazooTimeoutError)
+CLIENT_FAILURES = (
+    *(OSError, subprocess.SubprocessError),
+    *(KafkaException, KazooException, KazooTimeoutError),
+)
 
 
 class KubectlError(AssertionError):
