@@ -23,7 +23,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient
 
 from tests.support import kafka_peer
-from tests.support.broker import Cluster, wait_until
+from tests.support.broker import STEADY, Cluster, wait_until
 from tests.support.clients import QUIET, create_topic, produce_all
 from tests.support.group_members import COOPERATIVE, JAVA_CLIENT, RANGE, Members, Wish
 
@@ -41,6 +41,7 @@ STRATEGIES = {
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     settings = {
+        **STEADY,
         "offsets.topic.replication.factor": "1",
         "offsets.topic.num.partitions": "2",
         "group.min.session.timeout.ms": "500",
@@ -89,11 +90,11 @@ class Groups:
         wait_until(lambda: self._not_shared(count) == [], f"{count} in each group", PATIENCE_S)
 
     def _not_shared(self, count: int) -> list[str]:
-        described = self._admin.describe_consumer_groups([*self.ways], request_timeout=30)
+        described = self._admin.describe_consumer_groups([*self.ways], request_timeout=60)
         found = []
         for group, answer in described.items():
             try:
-                seen = answer.result(40)
+                seen = answer.result(120)
             except KafkaException:
                 found.append(group)  # the topic of the groups is only just made
                 continue
@@ -121,7 +122,7 @@ class Groups:
     def _committed(self, group: str) -> int:
         """The sum of a group's positions, that is how many records it has committed."""
         asked = self._admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])
-        return sum(one.offset for one in asked[group].result(40).topic_partitions)
+        return sum(one.offset for one in asked[group].result(120).topic_partitions)
 
 
 @pytest.fixture
@@ -138,7 +139,7 @@ def groups(cluster: Cluster, tmp_path: Path) -> Iterator[Callable[[str], Groups]
             process.kill()
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("library", STRATEGIES)
 def test_members_come_die_and_leave_and_only_a_crash_repeats_what_was_not_committed(
     groups: Callable[[str], Groups], library: str
