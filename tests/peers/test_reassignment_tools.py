@@ -31,7 +31,11 @@ PIECE = "20000"
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Three brokers."""
-    settings = {"replica.fetch.max.bytes": PIECE, "replica.fetch.response.max.bytes": PIECE}
+    settings = {
+        "replica.fetch.max.bytes": PIECE,
+        "replica.fetch.response.max.bytes": PIECE,
+        "offsets.topic.num.partitions": "3",
+    }
     with Cluster(tmp_path_factory.mktemp("cluster"), brokers=3, settings=settings) as running:
         yield running
 
