@@ -13,8 +13,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import kafka
+    from kafka import admin as kafka_admin
 
-__all__ = ["consume_all", "create_topic", "kafka", "produce_all"]
+__all__ = ["consume_all", "create_topic", "kafka", "kafka_admin", "produce_all"]
 
 QUIET = {"log_level": 0}
 
