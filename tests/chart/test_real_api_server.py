@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import textwrap
 import urllib.parse
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -111,6 +112,18 @@ def test_upgrade_of_an_unchanged_release_is_accepted(
 ) -> None:
     options = [*install_options(api), "--no-hooks"]
     assert "has been upgraded" in helm.run("upgrade", "odradek", str(helm.CHART), *options)
+
+
+def test_cluster_that_the_notes_propose_is_accepted(
+    kubectl: Kubectl, api: apiserver.ApiServer
+) -> None:
+    notes = helm.run("get", "notes", "odradek", *install_options(api)[:2])
+    proposal = notes.partition("apiVersion:")[2].partition("\n\n")[0]
+    cluster = yaml.safe_load(textwrap.dedent(f"  apiVersion:{proposal}"))
+    assert cluster["metadata"]["namespace"] == RESTRICTED
+    host = cluster["spec"]["zookeeper"]["connect"].partition(".")[0]
+    kubectl("get", "service", host)
+    assert "created (server dry run)" in dry_run(kubectl, cluster)
 
 
 # --- rights ---------------------------------------------------------------------------------------

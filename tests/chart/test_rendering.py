@@ -1,5 +1,6 @@
 """What the chart renders, for every set of values that it is meant for."""
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -70,8 +71,13 @@ def test_copies_of_crds_are_the_sources() -> None:
     assert copies == sources, "cp crds/*.yaml charts/odradek/crds/"
 
 
-def test_lint_finds_nothing() -> None:
-    report = helm.run("lint", "--strict", str(helm.CHART))
+@pytest.mark.parametrize("name", VALUE_SETS)
+def test_lint_finds_nothing(name: str) -> None:
+    values, files = VALUE_SETS[name]
+    given = [f"--values={file}" for file in files]
+    report = helm.run(
+        "lint", "--strict", str(helm.CHART), *given, "--values=-", stdin=json.dumps(values)
+    )
     assert "0 chart(s) failed" in report
     assert "[WARNING]" not in report
 
