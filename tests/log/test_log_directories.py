@@ -17,7 +17,7 @@ from odradek import config as configuration
 from odradek.config import TopicConfig
 from odradek.log import checkpoints, files, producers
 from odradek.log.directory import LogDirError
-from odradek.log.manager import LogManager
+from odradek.log.manager import LogManager, NewLog
 from odradek.log.reading import Surroundings
 from odradek.protocol.errors import ErrorCode, KafkaError
 from tests.support.logs import FakeClock, batch, read_all
@@ -157,12 +157,12 @@ async def test_a_deleted_partition_is_gone_at_once_and_its_files_later(
     make: Make, tmp_path: Path, clock: FakeClock
 ) -> None:
     manager = make(dirs=("a",))
-    log = await manager.get_or_create("t", 0, TopicConfig())
+    log = manager.create("t", 0, TopicConfig())
     log.append_as_leader(batch(b"old"), 0)
     region = log.read(0, 100).region
-    await manager.delete("t", 0)
+    assert not await manager.delete([("t", 0)])
     assert manager.get("t", 0) is None
-    again = await manager.get_or_create("t", 0, TopicConfig())
+    again = manager.create("t", 0, TopicConfig())
     assert again.log_end_offset == 0
     assert region is not None
     assert b"old" in region.read(), "a transfer that has begun goes on"
@@ -176,6 +176,37 @@ async def test_a_deleted_partition_is_gone_at_once_and_its_files_later(
     assert not doomed[0].exists()
 
 
+async def test_partitions_made_and_deleted_together_wait_for_the_disk_once(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = make()
+    synced: list[str] = []
+    monkeypatch.setattr("odradek.log.manager.fsync_path", synced.append)
+    keys = [("t", partition) for partition in range(20)]
+    assert not await manager.create_missing(dict.fromkeys(keys, NewLog(TopicConfig())))
+    assert sorted(manager.logs()) == keys
+    assert sorted(synced) == manager.online_directories
+    synced.clear()
+    assert not await manager.delete(keys)
+    assert not manager.logs()
+    assert sorted(synced) == manager.online_directories
+
+
+async def test_a_partition_that_cannot_be_made_takes_its_directory_only(
+    make: Make, tmp_path: Path
+) -> None:
+    manager = make()
+    (tmp_path / "a" / "t-0").write_bytes(b"in the way")
+    keys = [("t", partition) for partition in range(3)]
+    refused = await manager.create_missing(dict.fromkeys(keys, NewLog(TopicConfig())))
+    assert {key: refusal.code for key, refusal in refused.items()} == {
+        ("t", 0): ErrorCode.KAFKA_STORAGE_ERROR
+    }
+    assert [os.path.dirname(log.directory) for log in manager.logs().values()] == [
+        str(tmp_path / "b")
+    ] * 2
+
+
 def test_a_partition_deleted_under_a_flush_does_not_fail_its_directory(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,7 +216,7 @@ def test_a_partition_deleted_under_a_flush_does_not_fail_its_directory(
     flush_epochs = log.epochs.flush
 
     def deleted_meanwhile() -> None:
-        manager.remove("t", 0)
+        assert not manager.remove([("t", 0)])
         flush_epochs()
 
     monkeypatch.setattr(type(log.epochs), "flush", lambda _: deleted_meanwhile())
@@ -210,7 +241,7 @@ def test_a_compacted_partition_can_start_anew_at_any_offset(make: Make) -> None:
 def test_an_interrupted_deletion_is_finished_after_restart(make: Make, tmp_path: Path) -> None:
     manager = make(dirs=("a",))
     manager.create("t", 0, TopicConfig())
-    manager.remove("t", 0)
+    assert not manager.remove([("t", 0)])
     manager.close()
     second = make(dirs=("a",))
     second.housekeep()

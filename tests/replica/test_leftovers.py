@@ -24,7 +24,7 @@ MOVED = state(leader=2, replicas=(2, 3))
 async def broker(tmp_path: Path) -> AsyncIterator[Replicas]:
     """Back from an absence, with an empty replica of no role yet."""
     async with Replicas(tmp_path) as replicas:
-        await replicas.logs.get_or_create(*KEY, replicas.topic_configs(KEY.topic))
+        replicas.logs.create(*KEY, replicas.topic_configs(KEY.topic))
         working = asyncio.create_task(replicas.manager.run())
         yield replicas
         working.cancel()
@@ -37,7 +37,7 @@ async def is_kept(broker: Replicas, told: UpdateMetadataPartitionState) -> bool:
     await tell(broker, told)
     # Looked at in order: when the second is gone, the first has been decided on.
     marker = f"{KEY.topic}-marker"
-    await broker.logs.get_or_create(marker, 0, broker.topic_configs(marker))
+    broker.logs.create(marker, 0, broker.topic_configs(marker))
     await tell(broker, state(topic=marker, leader=2, replicas=(2, 3)))
     async with asyncio.timeout(60):
         while broker.logs.get(marker, 0) is not None:

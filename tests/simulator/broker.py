@@ -7,6 +7,7 @@ ones. Left out are sockets, the codec, log files and groups.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from functools import cache
 from random import Random
 from types import SimpleNamespace
@@ -90,7 +91,7 @@ class _TopicConfigs:
     def __call__(self, topic: str) -> TopicConfig:
         return self._config
 
-    async def ensure(self, topic: str) -> None:
+    async def ensure(self, topics: Iterable[str]) -> None:
         """Nothing to read."""
 
 

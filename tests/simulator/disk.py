@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import marshal
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, NamedTuple
@@ -19,8 +19,10 @@ from odradek.config import TopicConfig
 from odradek.log.batch import Header, Origin
 from odradek.log.epochs import EpochCache
 from odradek.log.log import AppendInfo, UnexpectedOffsetError
+from odradek.log.manager import NewLog
 from odradek.log.producers import ProducerStates
 from odradek.log.reading import LogSlice
+from odradek.protocol.errors import KafkaError
 
 NEVER_MS = 1 << 60
 WORK_S = (0.0, 0.02)
@@ -285,15 +287,20 @@ class Disk:
         """The log, None where there is none."""
         return self.logs.get((topic, partition))
 
-    async def get_or_create(
-        self, topic: str, partition: int, config: TopicConfig, *, is_new: bool
-    ) -> Any:
-        """The log, made if need be."""
-        return self.get(topic, partition) or self._open((topic, partition), Stored())
+    async def create_missing(
+        self, wanted: Mapping[tuple[str, int], NewLog]
+    ) -> dict[tuple[str, int], KafkaError]:
+        """Make logs; nothing is refused."""
+        for key in wanted:
+            if key not in self.logs:
+                self._open(key, Stored())
+        return {}
 
-    async def delete(self, topic: str, partition: int) -> None:
-        """Remove a log."""
-        self.logs.pop((topic, partition), None)
+    async def delete(self, keys: Iterable[tuple[str, int]]) -> dict[tuple[str, int], KafkaError]:
+        """Remove logs; nothing is refused."""
+        for key in keys:
+            self.logs.pop(key, None)
+        return {}
 
     async def write_high_watermarks(self, marks: dict[tuple[str, int], int]) -> None:
         """The checkpoint, and, because it is as good a moment as any, a flush."""

@@ -12,9 +12,9 @@ import logging
 import os
 import threading
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from odradek.config import BrokerConfig, TopicConfig
 from odradek.log import checkpoints, recovery
@@ -31,6 +31,16 @@ logger = logging.getLogger(__name__)
 _TICK_S = 1.0
 # Logs that are closed at the same time, each waiting for its fsyncs.
 _CLOSING_THREADS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class NewLog:
+    """A log to be made. With `is_new=False` (the partition is known to have lived here) none is
+    made while a directory is offline: it may hold the data.
+    """
+
+    config: TopicConfig
+    is_new: bool = True
 
 
 class LogManager:
@@ -169,76 +179,112 @@ class LogManager:
         entry = self._logs.get((topic, partition))
         return entry[1].path if entry is not None else None
 
-    async def get_or_create(
-        self, topic: str, partition: int, config: TopicConfig, *, is_new: bool = True
-    ) -> Log:
-        """As `create`, in a thread."""
-        return await self.disk.run(self.create, topic, partition, config, is_new=is_new)
+    async def create_missing(
+        self, wanted: Mapping[TopicPartition, NewLog]
+    ) -> dict[TopicPartition, KafkaError]:
+        """Make those of the logs that there are not yet, each in the directory with the fewest
+        partitions, in a thread; which cannot be made, and why (KAFKA_STORAGE_ERROR).
+
+        Partitions come in hundreds, so their directory is made durable once for all of them.
+        """
+        return await self.disk.run(self._create_missing, wanted)
+
+    def _create_missing(
+        self, wanted: Mapping[TopicPartition, NewLog]
+    ) -> dict[TopicPartition, KafkaError]:
+        refused: dict[TopicPartition, KafkaError] = {}
+        touched: dict[str, Directory] = {}
+        with self._creation_lock:
+            for key, new in wanted.items():
+                if key in self._logs:
+                    continue
+                try:
+                    directory = self._make(key, new)
+                except KafkaError as refusal:
+                    refused[key] = refusal
+                else:
+                    touched[directory.path] = directory
+            for directory in touched.values():
+                try:
+                    fsync_path(directory.path)
+                except OSError as error:
+                    directory.fail(error)
+        return refused
 
     def create(
         self, topic: str, partition: int, config: TopicConfig, *, is_new: bool = True
     ) -> Log:
-        """The log of a partition, made in the directory with the fewest partitions if there is
-        none.
-
-        With `is_new=False` (the partition is known to have lived here) none is made while a
-        directory is offline: it may hold the data. Raises KafkaError KAFKA_STORAGE_ERROR.
-        """
+        """The log of one partition, made if there is none. Raises KafkaError."""
         key = topic, partition
-        with self._creation_lock:
-            entry = self._logs.get(key)
-            if entry is not None:
-                return entry[0]
-            online = self._online()
-            if not online or (not is_new and len(online) < len(self._directories)):
-                raise KafkaError(
-                    ErrorCode.KAFKA_STORAGE_ERROR, f"no log directory for {topic}-{partition}"
-                )
-            directory = min(online, key=len)
-            try:
-                log, _ = recovery.open_log(
-                    directory.file(f"{topic}-{partition}"),
-                    topic,
-                    partition,
-                    config,
-                    self._surroundings,
-                    recovery.Checkpointed(clean=True),
-                )
-                fsync_path(directory.path)
-            except OSError as error:
-                directory.fail(error)
-                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
-            with self._lock:
-                self._logs[key] = log, directory
-                directory.add(key, log)
-            return log
+        for refusal in self._create_missing({key: NewLog(config, is_new)}).values():
+            raise refusal
+        return self._logs[key][0]
 
-    async def delete(self, topic: str, partition: int) -> None:
-        """As `remove`, in a thread."""
-        await self.disk.run(self.remove, topic, partition)
-
-    def remove(self, topic: str, partition: int) -> None:
-        """Take a partition away at once; its folder is renamed and deleted after
-        file.delete.delay.ms.
-
-        Raises KafkaError KAFKA_STORAGE_ERROR when the folder cannot be renamed; its directory is
-        offline then.
-        """
-        key = topic, partition
-        with self._lock:
-            log, directory = self._logs.pop(key, (None, None))
-            if log is None or directory is None:
-                return
-            directory.discard(key)
-        log.abandon()
-        doomed = directory.file(f"{topic}-{partition}.{uuid.uuid4().hex}-delete")
+    def _make(self, key: TopicPartition, new: NewLog) -> Directory:
+        """Make a log; the directory that it is in, whose own entry is not durable yet."""
+        topic, partition = key
+        online = self._online()
+        if not online or (not new.is_new and len(online) < len(self._directories)):
+            raise KafkaError(
+                ErrorCode.KAFKA_STORAGE_ERROR, f"no log directory for {topic}-{partition}"
+            )
+        directory = min(online, key=len)
         try:
-            os.replace(log.directory, doomed)
-            fsync_path(directory.path)
+            log, _ = recovery.open_log(
+                directory.file(f"{topic}-{partition}"),
+                topic,
+                partition,
+                new.config,
+                self._surroundings,
+                recovery.Checkpointed(clean=True),
+            )
         except OSError as error:
             directory.fail(error)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
-        self._housekeeper.doom(directory, doomed, log.config.file_delete_delay_ms)
+        with self._lock:
+            self._logs[key] = log, directory
+            directory.add(key, log)
+        return directory
+
+    async def delete(self, keys: Collection[TopicPartition]) -> dict[TopicPartition, KafkaError]:
+        """As `remove`, in a thread."""
+        return await self.disk.run(self.remove, keys)
+
+    def remove(self, keys: Collection[TopicPartition]) -> dict[TopicPartition, KafkaError]:
+        """Take partitions away at once; their folders are renamed and deleted after
+        file.delete.delay.ms.
+
+        Returns which could not be renamed, and why; their directories are offline then.
+        """
+        taken: dict[str, tuple[Directory, list[tuple[TopicPartition, Log]]]] = {}
+        with self._lock:
+            for key in keys:
+                log, directory = self._logs.pop(key, (None, None))
+                if log is not None and directory is not None:
+                    directory.discard(key)
+                    taken.setdefault(directory.path, (directory, []))[1].append((key, log))
+        refused: dict[TopicPartition, KafkaError] = {}
+        for directory, logs in taken.values():
+            try:
+                self._remove_from(directory, logs)
+            except OSError as error:
+                directory.fail(error)
+                refusal = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
+                refused |= {key: refusal for key, _ in logs}
+        return refused
+
+    def _remove_from(
+        self, directory: Directory, logs: Sequence[tuple[TopicPartition, Log]]
+    ) -> None:
+        doomed = []
+        for (topic, partition), log in logs:
+            log.abandon()
+            path = directory.file(f"{topic}-{partition}.{uuid.uuid4().hex}-delete")
+            os.replace(log.directory, path)
+            doomed.append((path, log.config.file_delete_delay_ms))
+        fsync_path(directory.path)
+        for path, delay_ms in doomed:
+            self._housekeeper.doom(directory, path, delay_ms)
         directory.write_checkpoints()
 
     def update_topic_config(self, topic: str, config: TopicConfig) -> None:

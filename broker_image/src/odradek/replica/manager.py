@@ -13,9 +13,10 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from odradek.log.manager import LogManager, NewLog
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replica.appends import Appender, AppendOutcome
 from odradek.replica.fetcher import Connect, FetcherPool, SourceFetcher
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from odradek.config import BrokerConfig
     from odradek.dynamic_config import LayeredConfig
     from odradek.log.batch import Origin
-    from odradek.log.manager import LogManager
     from odradek.protocol.messages.control import (
         LeaderAndIsrPartitionState,
         LeaderAndIsrRequest,
@@ -214,10 +214,36 @@ class ReplicaManager:
         async with self._roles:
             if not self.accept_controller(request.controller_epoch):
                 return ErrorCode.STALE_CONTROLLER_EPOCH, {}
+            refused = await self._make_missing_logs(request)
             errors: dict[TopicPartition, ErrorCode] = {}
             for key, state in _states(request):
-                errors[key] = await self._take_role(key, state)
+                refusal = refused.get(key)
+                errors[key] = refusal.code if refusal else await self._take_role(key, state)
             return ErrorCode.NONE, errors
+
+    async def _make_missing_logs(
+        self, request: LeaderAndIsrRequest
+    ) -> Mapping[tuple[str, int], KafkaError]:
+        """Make the logs of partitions that are new here; why not, where that cannot be."""
+        missing = {
+            key: state
+            for key, state in _states(request)
+            if self.config.broker_id in state.replicas
+            and key not in self.hosted.partitions
+            and self._logs.get(key.topic, key.partition) is None
+        }
+        if not missing:
+            return {}
+        await self._topic_configs.ensure({key.topic for key in missing})
+        refused = await self._logs.create_missing(
+            {
+                key: NewLog(self._topic_configs(key.topic), one.is_new)
+                for key, one in missing.items()
+            }
+        )
+        for (topic, number), refusal in refused.items():
+            logger.error("%s-%d: no log, and so no role: %s", topic, number, refusal)
+        return refused
 
     async def _take_role(self, key: TopicPartition, state: LeaderAndIsrPartitionState) -> ErrorCode:
         if self.config.broker_id not in state.replicas:
@@ -232,7 +258,7 @@ class ReplicaManager:
             return ErrorCode.STALE_CONTROLLER_EPOCH
         try:
             if partition is None:
-                partition = await self._host(key, state.is_new)
+                partition = self._host(key)
             if partition.offline:
                 return ErrorCode.KAFKA_STORAGE_ERROR
             partition.told_in_session = self._session.generation
@@ -261,13 +287,9 @@ class ReplicaManager:
         self.hosted.wake_all(key)
         return ErrorCode.NONE
 
-    async def _host(self, key: TopicPartition, is_new: bool) -> Partition:
+    def _host(self, key: TopicPartition) -> Partition:
         log = self._logs.get(key.topic, key.partition)
-        if log is None:
-            await self._topic_configs.ensure(key.topic)
-            log = await self._logs.get_or_create(
-                key.topic, key.partition, self._topic_configs(key.topic), is_new=is_new
-            )
+        assert log is not None, f"{key} has no log"
         partition = Partition(
             key,
             self.config.broker_id,
@@ -288,11 +310,15 @@ class ReplicaManager:
             if not self.accept_controller(request.controller_epoch):
                 return ErrorCode.STALE_CONTROLLER_EPOCH, {}
             errors: dict[TopicPartition, ErrorCode] = {}
+            doomed: list[TopicPartition] = []
             for key, leader_epoch, delete in _stops(request):
                 errors[key] = await self._stop(key, leader_epoch, delete)
-            return ErrorCode.NONE, errors
+                if delete and errors[key] is ErrorCode.NONE:
+                    doomed.append(key)
+            return ErrorCode.NONE, errors | await self._delete_logs(doomed)
 
     async def _stop(self, key: TopicPartition, leader_epoch: int, delete: bool) -> ErrorCode:
+        """Give up the role; where the log is to be deleted, everything but the log goes."""
         partition = self.hosted.partitions.get(key)
         if partition is not None:
             if 0 <= leader_epoch < partition.leader_epoch:
@@ -308,13 +334,24 @@ class ReplicaManager:
             async with partition.cutting:
                 partition.retire()
             self.hosted.wake_all(key)
-        try:
-            await self._logs.delete(key.topic, key.partition)
-        except KafkaError as refusal:
-            logger.error("%s: the log cannot be deleted: %s", key, refusal)
-            return refusal.code
-        logger.info("%s: replica stopped and deleted", key)
         return ErrorCode.NONE
+
+    async def _delete_logs(
+        self, keys: Collection[TopicPartition]
+    ) -> dict[TopicPartition, ErrorCode]:
+        """Delete the logs of partitions that nothing uses any more; the errors, where there are."""
+        if not keys:
+            return {}
+        refused = await self._logs.delete(keys)
+        errors: dict[TopicPartition, ErrorCode] = {}
+        for key in keys:
+            refusal = refused.get(key)
+            if refusal is None:
+                logger.info("%s: replica stopped and deleted", key)
+            else:
+                logger.error("%s: the log cannot be deleted: %s", key, refusal)
+                errors[key] = refusal.code
+        return errors
 
     async def _delete_leftover(self, key: TopicPartition) -> None:
         async with self._roles:
@@ -325,7 +362,8 @@ class ReplicaManager:
                     key,
                     ", ".join(map(str, info.replicas)),
                 )
-                await self._stop(key, info.leader_epoch, delete=True)
+                if await self._stop(key, info.leader_epoch, delete=True) is ErrorCode.NONE:
+                    await self._delete_logs([key])
 
     # --- storage ------------------------------------------------------------------------------
 

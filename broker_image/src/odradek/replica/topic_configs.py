@@ -10,7 +10,7 @@ topic away.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from odradek import config as configuration
 from odradek import dynamic_config
@@ -60,10 +60,9 @@ class TopicConfigs:
         topics = await self._session.children(f"{znodes.CONFIG_PATH}/topics")
         await self._read(topics)
 
-    async def ensure(self, topic: str) -> None:
-        """Read the entries of a topic that is about to get its first log here."""
-        if topic not in self._known:
-            await self._read([topic])
+    async def ensure(self, topics: Iterable[str]) -> None:
+        """Read the entries of topics that are about to get their first log here."""
+        await self._read([topic for topic in topics if topic not in self._known])
 
     async def _read(self, topics: list[str]) -> None:
         paths = {znodes.topic_config_path(topic): topic for topic in topics}
