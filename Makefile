@@ -39,12 +39,11 @@ test: lint type unit ## everything: lint, types, unit and end-to-end tests, from
 
 bench: .venv/.ready ## measurements, beside Apache Kafka where there is a peer
 	@.venv/bin/pytest -q -s tests/bench/bench_log.py
-	@for each in codec requests produce_fetch groups; do $(PY) -m tests.bench.bench_$$each || exit 1; done
+	@for each in codec requests produce_fetch groups replication controller; do $(PY) -m tests.bench.bench_$$each || exit 1; done
 
 chaos: .venv/.ready ## the operator killed at each of its calls; 170 faults under load, and a checker (about an hour)
 	@ODRADEK_KILLS=all .venv/bin/pytest -n 2 -k killed_at_any_call tests/reconcile
 	@ODRADEK_FULL_COUNTS=1 .venv/bin/pytest -n 2 --dist loadfile --timeout 7200 tests/log
-	@ODRADEK_COORDINATOR_KILLS=20 .venv/bin/pytest -k death_of_their_coordinator tests/broker/test_groups.py
 	@ODRADEK_FULL_COUNTS=1 .venv/bin/pytest tests/peers/test_swap.py tests/peers/test_mixed_cluster.py
 	@$(PY) -m tests.chaos $(ARGS)
 
