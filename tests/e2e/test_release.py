@@ -1,0 +1,124 @@
+"""The chart's life on a cluster that holds data: tested, upgraded, uninstalled, installed again."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka
+import pytest
+import yaml
+
+from tests.cluster import deploy
+from tests.cluster.settings import REPO
+from tests.e2e.test_quickstart import topic
+from tests.support import helm
+from tests.support.clients import QUIET, consume_all
+from tests.support.kubectl import Kubectl, eventually
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+
+VALUES = f"--values={deploy.QUICKSTART / 'values.yaml'}"
+RECORDS = [b"%04d" % number for number in range(300)]
+
+
+def release(kubectl: Kubectl, command: str, *words: str) -> str:
+    """Run helm on the quickstart's release."""
+    where = (f"--kubeconfig={kubectl.kubeconfig}", f"--namespace={kubectl.namespace}")
+    return helm.run(command, deploy.RELEASE, *words, *where, timeout_s=330)
+
+
+def previous(directory: Path) -> Path:
+    """This chart as an older release of it might have been: a version, a column, a rule less."""
+    chart = directory / "odradek"
+    shutil.copytree(helm.CHART, chart)
+    text = (chart / "Chart.yaml").read_text()
+    assert "version: 0.1.0" in text
+    (chart / "Chart.yaml").write_text(text.replace("version: 0.1.0", "version: 0.0.9"))
+    for file in (chart / "crds").glob("*.yaml"):
+        crd = yaml.safe_load(file.read_text())
+        del crd["spec"]["versions"][0]["additionalPrinterColumns"]
+        file.write_text(yaml.safe_dump(crd))
+    (chart / "templates/rbac-aggregate.yaml").unlink()
+    return chart
+
+
+def uids(kubectl: Kubectl) -> dict[str, str]:
+    """The pods of brokers, ZooKeeper and the operator, which a change of the chart leaves alone."""
+    found = kubectl.get("pods", "", "-l", "app.kubernetes.io/component!=collector")["items"]
+    names = ("main-broker-", "zookeeper-", "odradek-operator-")
+    return {
+        one["metadata"]["name"]: one["metadata"]["uid"]
+        for one in found
+        if one["metadata"]["name"].startswith(names)
+    }
+
+
+def columns(kubectl: Kubectl) -> list[dict[str, Any]]:
+    version: dict[str, Any] = kubectl.get("crd", "topics.odradek.io")["spec"]["versions"][0]
+    return list(version.get("additionalPrinterColumns", ()))
+
+
+def test_the_charts_own_test_passes(kubectl: Kubectl, healthy: None) -> None:
+    assert "Phase:          Succeeded" in release(kubectl, "test")
+
+
+def test_upgrade_from_the_previous_chart_brings_its_crds_and_restarts_nothing(
+    kubectl: Kubectl, healthy: None, tmp_path: Path
+) -> None:
+    before = uids(kubectl)
+    assert len(before) == 5
+    release(kubectl, "upgrade", str(previous(tmp_path)), VALUES, "--wait", "--timeout=5m")
+    assert columns(kubectl) == []
+    role = f"{kubectl.namespace}-odradek-view"
+    assert role not in kubectl("get", "clusterroles", "-o", "name")
+
+    release(kubectl, "upgrade", str(helm.CHART), VALUES, "--wait", "--timeout=5m")
+    source = yaml.safe_load((REPO / "crds/topics.yaml").read_text())
+    wanted = source["spec"]["versions"][0]["additionalPrinterColumns"]
+    assert [one["name"] for one in columns(kubectl)] == [one["name"] for one in wanted]
+    kubectl("get", "clusterrole", role)
+    left = kubectl("get", "jobs,configmaps,serviceaccounts", "-o", "name")
+    assert "odradek-crds" not in left
+    assert uids(kubectl) == before
+    for kind, name in (("kafkacluster", "main"), ("topic", "cluster-logs")):
+        assert kubectl.condition(kind, name)["status"] == "True"
+
+
+def test_uninstalled_and_installed_again_everything_is_still_there(
+    kubectl: Kubectl, healthy: None, bootstrap: str
+) -> None:
+    kubectl.apply(topic("kept", partitions=1))
+    eventually(lambda: kubectl.condition("topic", "kept").get("status") == "True", "the topic")
+    producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "acks": "all", **QUIET})
+    for value in RECORDS:
+        producer.produce("kept", value, partition=0)
+    assert producer.flush(60) == 0
+    incarnation = kubectl.get("topic", "kept")["status"]["incarnation"]
+    cluster = kubectl.get("kafkacluster", "main")
+    claims = {one["metadata"]["uid"] for one in kubectl.get("pvc")["items"]}
+
+    kubectl("delete", "kafkacluster", "main", "--timeout=60s", timeout_s=90)
+    kubectl(
+        *("wait", "pods", "--for=delete", "-l", "app.kubernetes.io/component=broker"),
+        "--timeout=120s",
+        timeout_s=150,
+    )
+    release(kubectl, "uninstall", "--wait", "--timeout=5m")
+    eventually(lambda: not uids(kubectl), "the release's pods gone")
+    assert kubectl.get("topic", "kept")["status"]["incarnation"] == incarnation
+
+    release(kubectl, "install", str(helm.CHART), VALUES, "--wait", "--timeout=5m")
+    kubectl.apply(
+        {
+            **{key: cluster[key] for key in ("apiVersion", "kind", "spec")},
+            "metadata": {"name": "main"},
+        }
+    )
+    kubectl("wait", "kafkacluster/main", "--for=condition=Ready", "--timeout=180s", timeout_s=200)
+    assert claims <= {one["metadata"]["uid"] for one in kubectl.get("pvc")["items"]}
+    assert kubectl.get("topic", "kept")["status"]["incarnation"] == incarnation
+    addresses = [one["address"] for one in kubectl.get("kafkacluster", "main")["status"]["brokers"]]
+    assert consume_all(",".join(addresses), "kept", 1, len(RECORDS)) == RECORDS
+    kubectl("delete", "topic", "kept", "--timeout=120s", timeout_s=150)
