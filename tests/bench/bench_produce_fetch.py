@@ -1,4 +1,4 @@
-"""Produce and consume through confluent-kafka, this broker and Apache Kafka 2.8.2 by turns.
+"""Produce (acks=1) and consume by confluent-kafka, this broker and Apache Kafka 2.8.2 by turns.
 
     python -m tests.bench.bench_produce_fetch [rounds]
 
@@ -32,12 +32,12 @@ RECORDS = 200_000
 MEGA = 1_000_000
 
 
-def produce(bootstrap: str, topic: str) -> float:
-    """Megabytes a second with acks=1."""
+def produce(bootstrap: str, topic: str, acks: int | str = 1) -> float:
+    """Megabytes a second."""
     producer = confluent_kafka.Producer(
         {
             "bootstrap.servers": bootstrap,
-            "acks": 1,
+            "acks": acks,
             "linger.ms": 5,
             "batch.size": 65536,
             "queue.buffering.max.messages": 500_000,

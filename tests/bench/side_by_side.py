@@ -1,0 +1,142 @@
+"""Three brokers of this project and three of Apache Kafka 2.8.2, each with a ZooKeeper, on one
+machine: measured by turns, so that it drifts for both. What counts is the ratio.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from kazoo.client import KazooClient
+
+from odradek.net.client import PeerClient
+from odradek.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from odradek.zk import znodes
+from tests.support.broker import Broker, Cluster
+from tests.support.kafka_broker import KafkaBroker
+
+BROKERS = 3
+# The same session for both; dead brokers are noticed no sooner than it ends.
+SETTINGS = {
+    "zookeeper.session.timeout.ms": "6000",
+    "zookeeper.connection.timeout.ms": "60000",
+    "default.replication.factor": "3",
+    "min.insync.replicas": "2",
+    "auto.leader.rebalance.enable": "false",
+    "delete.topic.enable": "true",
+}
+LIMIT_SECONDS = 180.0
+PAUSE_SECONDS = 0.02
+
+
+class KafkaAtItsBest(KafkaBroker):
+    """With the threads that Kafka has by default, and the JVM's optimizing compiler."""
+
+    def __init__(
+        self,
+        directory: Path,
+        broker_id: int,
+        connect: str,
+        settings: Mapping[str, str],
+        port: int | None = None,
+    ) -> None:
+        defaults = {
+            "num.network.threads": "3",
+            "num.io.threads": "8",
+            "background.threads": "10",
+            "log.cleaner.dedupe.buffer.size": "134217728",
+        }
+        super().__init__(directory, broker_id, connect, {**defaults, **settings}, port)
+
+    def _command(self) -> list[str]:
+        _, *arguments = super()._command()
+        kept = [one for one in arguments if not one.startswith("-X")]
+        return ["java", "-server", "-Xms1g", "-Xmx1g", "-XX:+UseG1GC", *kept]
+
+
+def both(folder: Path, stack: contextlib.ExitStack) -> dict[str, Cluster]:
+    """The clusters by name, ours first, running until the stack ends."""
+    clusters = {}
+    kinds: dict[str, type[Broker]] = {"odradek": Broker, "kafka 2.8.2": KafkaAtItsBest}
+    for name, kind in kinds.items():
+        directory = folder / name.partition(" ")[0]
+        directory.mkdir()
+        cluster = Cluster(directory, BROKERS, SETTINGS, dict.fromkeys(range(1, BROKERS + 1), kind))
+        clusters[name] = stack.enter_context(cluster)
+    return clusters
+
+
+class Figures:
+    """What was measured, printed at once, and the medians' ratios at the end."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, dict[str, list[float]]] = {}
+
+    def note(self, name: str, what: str, value: float, unit: str) -> None:
+        """Keep and print one figure of one system."""
+        self._found.setdefault(f"{what}, {unit}", {}).setdefault(name, []).append(value)
+        print(f"{name:12} {what:60} {value:10.2f} {unit}", flush=True)
+
+    def print_ratios(self) -> None:
+        """Print the medians of both, and ours divided by theirs."""
+        for what, by_name in self._found.items():
+            ours, theirs = (statistics.median(values) for values in by_name.values())
+            print(f"{what}: odradek {ours:.2f}, kafka {theirs:.2f}, ratio {ours / theirs:.2f}")
+
+
+def metadata(broker: Broker) -> MetadataResponse:
+    """All topics as one broker sees them."""
+
+    async def ask() -> MetadataResponse:
+        client = PeerClient("127.0.0.1", broker.port, "bench")
+        try:
+            return await client.call(MetadataRequest(topics=None), 5, 30_000)
+        finally:
+            await client.close()
+
+    return asyncio.run(ask())
+
+
+def wait_for(condition: Callable[[], bool], what: str) -> float:
+    """The time on the performance counter at which the condition held."""
+    until = time.perf_counter() + LIMIT_SECONDS
+    while not condition():
+        if time.perf_counter() > until:
+            raise AssertionError(f"not within {LIMIT_SECONDS} s: {what}")
+        time.sleep(PAUSE_SECONDS)
+    return time.perf_counter()
+
+
+def controller_of(cluster: Cluster) -> Broker:
+    """The broker that holds the office now."""
+    with cluster.zookeeper.client() as keeper:
+        data, _ = keeper.get(znodes.CONTROLLER_PATH)
+        return cluster.brokers[znodes.decode_controller(znodes.CONTROLLER_PATH, data).broker_id]
+
+
+def restart(cluster: Cluster, broker: Broker) -> None:
+    """Start a broker that was killed, and wait until every replica is in sync again."""
+    broker.start()
+    wait_for(
+        lambda: all(
+            len(one.isr_nodes) == len(one.replica_nodes)
+            for topic in metadata(controller_of(cluster)).topics
+            for one in topic.partitions
+        ),
+        "every replica is in sync",
+    )
+
+
+class SessionEnd:
+    """Notes when ZooKeeper drops a broker's session: what happened since is the cluster's doing."""
+
+    def __init__(self, keeper: KazooClient, broker: Broker) -> None:
+        self.at = 0.0
+        assert keeper.exists(znodes.broker_path(broker.broker_id), self._note) is not None
+
+    def _note(self, _: object) -> None:
+        self.at = time.perf_counter()
