@@ -59,7 +59,7 @@ SHOWN: dict[str, tuple[dict[str, Any], tuple[str, str]]] = {
     # Its brokers serve, but a sync that waits for the change must go on waiting.
     "a rolling change": (resource(ROLLING), ("Progressing", "InProgress")),
     "refused": (
-        resource(status.stalled("ReplicationFactorTooHigh", "4 replicas on 3 brokers")),
+        resource(status.stalled("InvalidReplicationFactor", "4 replicas on 3 brokers")),
         ("Degraded", "Failed"),
     ),
     "ready a generation ago": (
@@ -113,7 +113,7 @@ def test_both_judges_agree_with_the_truth(shown: dict[str, Any], truth: tuple[st
 
 def test_argo_tells_the_operators_own_words() -> None:
     assert verdicts(resource(status.ready("Synced", "as wanted"))).message == "as wanted"
-    refused = resource(status.stalled("ReplicationFactorTooHigh", "4 replicas on 3 brokers"))
+    refused = resource(status.stalled("InvalidReplicationFactor", "4 replicas on 3 brokers"))
     assert verdicts(refused).message == "4 replicas on 3 brokers"
 
 
@@ -159,6 +159,12 @@ def test_a_status_that_misleads_a_judge_is_told() -> None:
         "Topic r, WaitingForBrokers: Argo CD Healthy, kstatus Current, not Progressing, InProgress",
         "Topic r: tests/reconcile/statuses.py has no word on 'Whatever'",
     ]
+
+
+def test_the_truth_is_of_reasons_that_the_operator_gives() -> None:
+    sources = [*REPO.glob("operator/src/*/*.py"), *REPO.glob("operator/spark_job/src/*/*.py")]
+    given = "".join(file.read_text() for file in sources)
+    assert [reason for reason in sorted(statuses.reasons()) if f'"{reason}"' not in given] == []
 
 
 def test_files_that_the_examples_name_exist() -> None:

@@ -37,14 +37,14 @@ REASONS = {
         BrokersRolling
         Creating Updating Reassigning WaitingForBrokers WaitingForLeaders TopicDeleting Deleting
         TopicNotFound ClusterInvalid ClusterNotFound ClusterConflict
-        Pending Starting STARTING STOPPING Restarting Suspending DriverRefused
-        BrokersUnreachable ResetWaiting
+        Pending Starting Stopping Restarting Suspending DriverRefused
+        BrokersUnreachable ResetWaiting Resetting
     """,
     Truth.FAILED: """
         ScaleDownBlocked ResourceConflict ZnodeUnreadable
         AdoptionRefused TopicExists PartitionsOutgrown PartitionsNotAdded ReassignmentFailed
-        ReplicationFactorTooHigh InvalidConfig InvalidReplicaAssignment InvalidTopicPattern
-        NotSupported JobFailing ResetTooLarge ResetWithoutPartitions InvalidReset
+        InvalidReplicationFactor InvalidConfig InvalidReplicaAssignment InvalidTopicPattern
+        JobFailing ResetTooLarge ResetWithoutPartitions InvalidReset
     """,
     Truth.AT_REST: "Paused",
 }
@@ -63,6 +63,11 @@ REFUSED_PLANS = frozenset(
     {"InvalidMove", "NotEnoughBrokers", "UnknownPartition", "UnknownTopic", "PlanTooLarge"}
 )
 _BY_REASON = {reason: truth for truth, text in REASONS.items() for reason in text.split()}
+
+
+def reasons() -> set[str]:
+    """Return all that the tables know."""
+    return {*_BY_REASON, *PHASES, *REFUSED_PLANS}
 
 
 def truth_of(resource: dict[str, Any]) -> Truth:
