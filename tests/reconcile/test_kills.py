@@ -61,7 +61,7 @@ def worlds(api: ApiServer, zk: server.Server) -> Worlds:
     return Worlds(api, zk, kills.client(api.kubeconfig))
 
 
-@pytest.mark.timeout(7200 if EVERY else 300)
+@pytest.mark.timeout(7200 if EVERY else 600)
 @pytest.mark.parametrize("flow", FLOWS)
 def test_operator_killed_at_any_call_comes_to_the_same_end(worlds: Worlds, flow: str) -> None:
     expected, calls = worlds.run(flow, Fuse())
