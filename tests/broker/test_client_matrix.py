@@ -68,7 +68,7 @@ def write_librdkafka(bootstrap: str, topic: str, codec: str) -> None:
         producer.produce(
             topic, one.value, one.key, 0, timestamp=one.timestamp, headers=list(one.headers)
         )
-    assert producer.flush(30) == 0
+    assert producer.flush(120) == 0
 
 
 def write_kafka_python(bootstrap: str, topic: str, codec: str) -> None:
@@ -88,7 +88,7 @@ def write_kafka_python(bootstrap: str, topic: str, codec: str) -> None:
         )
         for one in records()
     ]
-    assert [one.get(30).offset for one in sent] == list(range(COUNT))
+    assert [one.get(120).offset for one in sent] == list(range(COUNT))
     producer.close()
 
 
@@ -123,7 +123,7 @@ def read_librdkafka(bootstrap: str, topic: str, start: int) -> list[Record]:
     )
     consumer.assign([confluent_kafka.TopicPartition(topic, 0, start)])
     found: list[Record] = []
-    until = time.monotonic() + 30
+    until = time.monotonic() + 120
     while len(found) < COUNT - start and time.monotonic() < until:
         one = consumer.poll(1)
         if one is not None:
@@ -147,7 +147,7 @@ def read_kafka_python(bootstrap: str, topic: str, start: int) -> list[Record]:
     consumer.assign([part])
     consumer.seek(part, start)
     found: list[Record] = []
-    until = time.monotonic() + 30
+    until = time.monotonic() + 120
     while len(found) < COUNT - start and time.monotonic() < until:
         found += [
             Record(one.offset, one.timestamp, one.key, one.value, tuple(one.headers))
@@ -166,7 +166,7 @@ def read_aiokafka(bootstrap: str, topic: str, start: int) -> list[Record]:
         consumer.seek(part, start)
         found = []
         for _ in range(COUNT - start):
-            one = await asyncio.wait_for(consumer.getone(), 30)
+            one = await asyncio.wait_for(consumer.getone(), 120)
             found.append(Record(one.offset, one.timestamp, one.key, one.value, tuple(one.headers)))
         await consumer.stop()
         return found
@@ -200,7 +200,7 @@ def test_every_client_finds_offsets_by_time(cluster: Cluster) -> None:
         {"bootstrap.servers": cluster.bootstrap, "group.id": "none", **QUIET}
     )
     asked = [confluent_kafka.TopicPartition(topic, 0, wanted)]
-    assert consumer.offsets_for_times(asked, 30)[0].offset == 7
+    assert consumer.offsets_for_times(asked, 60)[0].offset == 7
     consumer.close()
     python = kafka.KafkaConsumer(bootstrap_servers=cluster.bootstrap)
     part = kafka.TopicPartition(topic, 0)
@@ -228,7 +228,7 @@ def kcat(cluster: Cluster, *arguments: str, text: str = "") -> str:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=120,
     ).stdout
 
 

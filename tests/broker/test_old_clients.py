@@ -28,7 +28,7 @@ from odradek.protocol.messages.produce import (
     ProduceRequest,
     TopicProduceData,
 )
-from tests.support.broker import Cluster, wait_until
+from tests.support.broker import STEADY, Cluster, wait_until
 from tests.support.clients import consume_all, create_topic, kafka, produce_all
 from tests.support.ports import free_port
 
@@ -47,14 +47,14 @@ METRICS_PORT = free_port()
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A single broker that shows its metrics."""
-    settings = {"odradek.metrics.port": str(METRICS_PORT)}
+    settings = {**STEADY, "odradek.metrics.port": str(METRICS_PORT)}
     with Cluster(tmp_path_factory.mktemp("cluster"), settings=settings) as running:
         yield running
 
 
 def conversions(topic: str) -> list[float]:
     """What the broker counted: message sets taken apart, answers converted."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{METRICS_PORT}/metrics", timeout=30) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{METRICS_PORT}/metrics", timeout=60) as answer:
         text = answer.read().decode()
     return [
         float(line.rpartition(" ")[2])
@@ -335,10 +335,10 @@ def test_kafka_python_of_old_versions_writes_and_reads(
     )
     values = [b"value %d" % at for at in range(200)]
     futures = [producer.send(topic, value, key=b"k", partition=0) for value in values]
-    assert [future.get(60).offset for future in futures] == list(range(200))
+    assert [future.get(120).offset for future in futures] == list(range(200))
     producer.close()
     assert consume_all(cluster.bootstrap, topic, 1, 200) == values
-    consumer = kafka.KafkaConsumer(**settings, consumer_timeout_ms=20_000)
+    consumer = kafka.KafkaConsumer(**settings, consumer_timeout_ms=60_000)
     part = kafka.TopicPartition(topic, 0)
     consumer.assign([part])
     consumer.seek(part, 3)
