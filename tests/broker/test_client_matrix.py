@@ -223,12 +223,12 @@ def test_every_client_finds_offsets_by_time(cluster: Cluster) -> None:
 
 def kcat(cluster: Cluster, *arguments: str, text: str = "") -> str:
     return subprocess.run(
-        ["kcat", "-b", cluster.bootstrap, "-q", *arguments],
+        ["kcat", "-m60", "-b", cluster.bootstrap, "-q", *arguments],
         input=text,
         capture_output=True,
         text=True,
         check=True,
-        timeout=120,
+        timeout=180,
     ).stdout
 
 
