@@ -41,14 +41,6 @@ def test_group_whose_driver_fails_is_stopped_though_nobody_tells_its_lag() -> No
     assert groups.judge_job(group(), decision, None, "g-driver")[1]["verdict"] == "STOP"
 
 
-def test_reset_of_a_job_is_refused_and_not_passed_over() -> None:
-    body = {"kind": "ConsumerGroup", "metadata": {"name": "g"}}
-    both = {"reset": {"requestId": "1", "strategy": "Earliest"}, "job": {}}
-    with pytest.raises(spec.InvalidSpec) as caught:
-        spec.parse_group({**body, "spec": {"clusterRef": {"name": "c"}, **both}})
-    assert caught.value.reason == "NotSupported"
-
-
 def judged(phase: str, report: dict[str, Any] | None, failures: int = 0) -> tuple[str, str]:
     decision = Decision(Action.NONE, Memory(phase, failures), "why")
     conditions, _ = groups.judge_job(group(), decision, report, "g-driver")

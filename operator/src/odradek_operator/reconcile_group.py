@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from odradek.zk import consumers
@@ -15,6 +16,7 @@ from odradek_operator import (
     groups,
     job,
     reconcile_observed_group,
+    reconcile_reset,
     spec,
     status,
 )
@@ -23,14 +25,17 @@ from odradek_operator.broker_client import BrokerError, Brokers
 from odradek_operator.broker_objects import Object
 from odradek_operator.driver_objects import Addresses
 from odradek_operator.group_brokers import GroupBusyError
+from odradek_operator.group_reset import Reset
 from odradek_operator.job import Action
 from odradek_operator.kube import KubeError
 from odradek_operator.reconcile_observed_group import OBSERVE_SECONDS, WAIT_SECONDS, Surroundings
+from odradek_operator.reconcile_reset import Outcome, ResetStep
 from odradek_operator.reconcile_topic import namespace_terminating
 from odradek_operator.spec import Body, GroupSpec, JobSpec, Meta
 from odradek_operator.status import Condition, Event
-from odradek_operator.topic_state import ClusterState, Owner
+from odradek_operator.topic_state import Owner
 from odradek_operator.topics import TERMINATING_TIMEOUT
+from odradek_operator.zookeeper import UnreachableError
 
 log = logging.getLogger(__name__)
 
@@ -63,9 +68,12 @@ def reconcile(context: Context, body: Body, around: Surroundings, rival: str | N
     if rival is not None:
         # Noted before the driver goes: it ends on purpose, and starts anew once the group is free.
         stopped = job.Memory("Suspended")
-        fields = {"job": job.status_fields(stopped, driver_objects.driver_name(meta.name), None)}
+        fields = _remembered(body)
+        if wanted.job is not None:
+            driver = driver_objects.driver_name(meta.name)
+            fields["job"] = job.status_fields(stopped, driver, None)
         taken = status.stalled("ResourceConflict", f"{rival} is older and has this group")
-        body = apply.write_status(context, body, taken, fields if wanted.job is not None else {})
+        body = apply.write_status(context, body, taken, fields)
         if not cluster.paused and _remove_driver(context, meta):
             return WAIT_SECONDS
         return OBSERVE_SECONDS
@@ -73,7 +81,10 @@ def reconcile(context: Context, body: Body, around: Surroundings, rival: str | N
         apply.set_finalizer(context, body, wanted.deletion_policy == "Delete")
         return 0.0
     if wanted.job is not None:
-        return _run(context, body, meta, wanted, wanted.job, around.addresses, cluster)
+        run = _Run(context, meta, wanted, wanted.job, around)
+        if request is not None and not group_reset.done(request, body):
+            return _reset(run, body, request)
+        return run.reconcile(body)
     if not cluster.paused and _remove_driver(context, meta):
         return WAIT_SECONDS
     return reconcile_observed_group.reconcile(context, body, wanted, request, around)
@@ -85,20 +96,98 @@ def _paused(paused: bool) -> Condition:
 
 def _remembered(body: Body) -> dict[str, Any]:
     """Return the part of the status that must outlive whatever else it tells."""
-    return {"job": body.get("status", {}).get("job")}
+    return {name: body.get("status", {}).get(name) for name in ("job", "lastReset")}
 
 
-def _run(
-    context: Context,
-    body: Body,
-    meta: Meta,
-    wanted: GroupSpec,
-    task: JobSpec,
-    addresses: Addresses | None,
-    cluster: ClusterState,
-) -> float:
-    driver = driver_objects.driver_name(meta.name)
-    pod = context.kube.get("v1", "Pod", meta.namespace, driver)
+def _reset(run: _Run, body: Body, request: Reset) -> float:
+    """Carry out a reset of a group with a job: look whether it can be, stop, move, go on.
+
+    The driver is a member of the group, so offsets move only after it has gone. It is not stopped
+    for a request that is refused, nor for one that has to wait for others anyway.
+    """
+    pod = run.driver()
+    try:
+        outcome = _next_step(run, body, request, pod)
+    except UnreachableError as error:
+        outcome = reconcile_reset.waits("ZooKeeperUnreachable", str(error))
+    except BrokerError as error:
+        outcome = reconcile_reset.waits("BrokersUnreachable", str(error))
+    stopped = pod is None and not request.dry_run
+    if outcome.problem and (outcome.refused or not stopped or run.around.cluster.paused):
+        return run.reconcile(body, instead=outcome.problem)
+    if not stopped and not request.dry_run:
+        text = f"the driver is stopped for reset {request.request_id}"
+        return run.reconcile(body, hold=status.progressing("Resetting", text))
+    remembered = {**_remembered(body), "lastReset": outcome.last}
+    if request.dry_run:
+        apply.write_status(run.context, body, (), remembered)
+        return 0.0
+    if outcome.last is None:
+        remembered = _remembered(body)
+    # Its end was wanted: it starts again as one that was suspended does.
+    remembered["job"] = job.status_fields(job.Memory("Suspended"), run.driver_name, None)
+    text = f"offsets are moved by reset {request.request_id}"
+    told = outcome.problem or status.progressing("Resetting", text)
+    apply.write_status(run.context, body, (*told, _paused(False)), remembered, outcome.events)
+    return WAIT_SECONDS if outcome.problem else 0.0
+
+
+def _next_step(run: _Run, body: Body, request: Reset, pod: Object | None) -> Outcome:
+    around, wanted = run.around, run.wanted
+    if around.cluster.owner is not Owner.PRESENT:
+        text = f"KafkaCluster {wanted.cluster} is {around.cluster.owner.value}"
+        return reconcile_reset.waits(around.cluster.owner.reason, text)
+    if around.zookeeper is None:
+        raise UnreachableError("ZooKeeper does not answer")
+    with Brokers(around.endpoints) as brokers:
+        view = reconcile_observed_group.view_group(around.zookeeper, brokers, wanted)
+        leaders = reconcile_observed_group.find_leaders(around.zookeeper, wanted, view)
+        step = ResetStep(run.context, around.zookeeper, brokers, wanted, request, view, leaders)
+        if pod is None:
+            return step.run(body, around.cluster.paused)
+        others = max(0, view.members - 1)
+        if not request.dry_run and (others or around.cluster.paused):
+            without = replace(step, view=replace(view, members=others))
+            return without.run(body, around.cluster.paused)
+        return Outcome() if group_reset.begun(request, body) is not None else step.begin()
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """A job that is to run."""
+
+    context: Context
+    meta: Meta
+    wanted: GroupSpec
+    task: JobSpec
+    around: Surroundings
+
+    @property
+    def driver_name(self) -> str:
+        return driver_objects.driver_name(self.meta.name)
+
+    def driver(self) -> Object | None:
+        """Return the driver's pod, or another of its name."""
+        return self.context.kube.get("v1", "Pod", self.meta.namespace, self.driver_name)
+
+    def reconcile(
+        self,
+        body: Body,
+        hold: tuple[Condition, ...] = (),
+        instead: tuple[Condition, ...] = (),
+    ) -> float:
+        """Start, keep or stop the driver.
+
+        `hold` stops it, and is told meanwhile; `instead` is told of a job that runs on as it was.
+        """
+        task = replace(self.task, suspend=True) if hold else self.task
+        return _run(self, body, task, hold or instead)
+
+
+def _run(run: _Run, body: Body, task: JobSpec, told: tuple[Condition, ...]) -> float:
+    context, meta, wanted = run.context, run.meta, run.wanted
+    addresses, cluster = run.around.addresses, run.around.cluster
+    driver, pod = run.driver_name, run.driver()
     known = addresses or Addresses("", "")
     text = driver_objects.job_file(meta, wanted, task, context.platform, known)
     made = driver_objects.driver_pod(meta, task, context.platform, text)
@@ -131,6 +220,8 @@ def _run(
         return OBSERVE_SECONDS
     report = apply.fetch_report(pod) if pod is not None else None
     conditions, fields = groups.judge_job(wanted, decision, report, driver)
+    conditions = told or conditions
+    fields["lastReset"] = body.get("status", {}).get("lastReset")
     apply.write_status(context, body, (*conditions, _paused(cluster.paused)), fields, events)
     settled = conditions[0].status or conditions[2].status
     return decision.again if settled else min(decision.again, WAIT_SECONDS)
