@@ -46,6 +46,7 @@ def decide(view: View, **fields: object) -> Decision:
         "deleting": False,
         "rolling_back": None,
         "missing_since": None,
+        "offline_since": None,
         "at_once": 2,
         "now": NOW,
     }
@@ -122,6 +123,48 @@ def test_dead_destination_is_given_time_and_then_everything_goes_back() -> None:
     assert decide(View(BEFORE, ALL, None), rolling_back="DestinationDead").ended == "RolledBack"
 
 
+def test_lost_leaders_stop_the_next_batch_and_if_they_stay_away_everything_goes_back() -> None:
+    dark = replace(DONE[P[0]], leader=-1, in_sync=frozenset({3}))
+    half = {**BEFORE, P[0]: dark, P[1]: moving((0, 2), (3, 2))}
+    waits = decide(View(half, ALL, None))
+    assert (waits.offline, waits.rolling_back) == ({P[0]}, None)
+    stopped = {**BEFORE, P[0]: dark, P[2]: DONE[P[2]]}
+    assert decide(View(stopped, ALL, None)).submit == {}
+    since = NOW - DEAD_AFTER
+    assert decide(View(half, ALL, None), offline_since=since + timedelta(seconds=1)).stop == ()
+    back = decide(View(half, ALL, None), offline_since=since)
+    assert (back.rolling_back, back.stop) == ("PartitionsOffline", (P[1],))
+    # Nobody can copy what has no leader; the others go back.
+    rest = decide(View(stopped, ALL, None), rolling_back="PartitionsOffline", offline_since=since)
+    assert rest.submit == {P[2]: (1, 2)}
+    last = {**BEFORE, P[0]: dark}
+    ended = decide(View(last, ALL, None), rolling_back="PartitionsOffline", offline_since=since)
+    assert (ended.ended, ended.failures) == (
+        "RolledBack",
+        ("t-0 has no leader and stays where it is",),
+    )
+    # One that may still get its leader back is waited for.
+    patient = decide(View(last, ALL, None), rolling_back="Cancelled")
+    assert (patient.ended, patient.submit) == (None, {})
+
+
+def test_partition_that_never_had_a_leader_takes_nothing_back() -> None:
+    dark = {**BEFORE, P[0]: replace(BEFORE[P[0]], leader=-1)}
+    plan = replace(PLAN, leaderless=frozenset({P[0]}))
+    decision = reassignment.decide(
+        plan,
+        View(dark, ALL, None),
+        cancel=False,
+        deleting=False,
+        rolling_back=None,
+        missing_since=None,
+        offline_since=NOW - DEAD_AFTER,
+        at_once=9,
+        now=NOW,
+    )
+    assert (decision.rolling_back, set(decision.submit)) == (None, set(P))
+
+
 def test_nothing_is_submitted_to_a_destination_that_is_away() -> None:
     decision = decide(View(BEFORE, frozenset({0, 1, 2}), None))
     assert (decision.submit, decision.missing) == ({P[2]: (2, 1)}, {3})
@@ -185,6 +228,8 @@ def test_plan_is_kept_word_by_word_and_known_by_its_hash() -> None:
     assert told.read_plan(kept, PLAN.hash) == PLAN
     assert told.read_plan(kept, "0" * 16) is None
     assert told.read_plan(None, PLAN.hash) is None
+    dark = replace(PLAN, leaderless=frozenset({P[1]}))
+    assert told.read_plan(told.plan_object(meta, dark), PLAN.hash) == dark
     other = replace(PLAN, originals={**PLAN.originals, P[2]: (2, 1)})
     assert other.hash != PLAN.hash
     assert replace(PLAN, sizes={}).hash == PLAN.hash

@@ -3,9 +3,10 @@
     plan, view, what was decided before -> Decision: partitions to move or to stop, or how it ended
 
 A plan holds for each partition the replicas it had and those it shall have. Going forward, the goal
-is the latter; once rolled back (by `cancel`, or since a destination is dead) the goal is what was.
-One batch at a time is given to the controller through its znode, which is created only where there
-is none: a znode that is there and is not of this plan belongs to somebody else, who is waited for.
+is the latter; once rolled back (by `cancel`, or since a destination is dead or leaders are lost)
+the goal is what was. One batch at a time is given to the controller through its znode, which is
+created only where there is none: one that is there and is not of this plan belongs to somebody
+else, who is waited for.
 """
 
 from __future__ import annotations
@@ -32,12 +33,16 @@ FINISHED: Final = ("Completed", "Cancelled", "RolledBack", "Failed")
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Replicas to be and that were; the incarnation of each topic; bytes of each partition."""
+    """Replicas to be and that were; the incarnation of each topic; bytes of each partition.
+
+    `leaderless` are the partitions that had no leader before anything was moved.
+    """
 
     targets: Layout
     originals: Layout
     incarnations: Mapping[str, int]
     sizes: Mapping[TopicPartition, int] = field(default_factory=dict)
+    leaderless: frozenset[TopicPartition] = frozenset()
 
     @property
     def hash(self) -> str:
@@ -97,7 +102,9 @@ def make_plan(
         case _:
             targets = moves.plan_preferred(seen, chosen)
     incarnations = {one.topic: topics[one.topic].incarnation or 0 for one in targets}
-    return Plan(targets, {one: replicas[one] for one in targets}, incarnations)
+    leaderless = frozenset(one for one in targets if leaders.get(one, znodes.NO_LEADER) < 0)
+    originals = {one: replicas[one] for one in targets}
+    return Plan(targets, originals, incarnations, leaderless=leaderless)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +144,9 @@ class State(Enum):
 class Decision:
     """What to do now. At most one of `submit`, `stop` and `ended` is set.
 
-    `missing` are the brokers without which it cannot go on; `foreign` says whose move is waited
-    for. `rolling_back` is the reason, once there is one.
+    `missing` are the brokers without which it cannot go on, `offline` the partitions that have lost
+    their leaders meanwhile; `foreign` says whose move is waited for. `rolling_back` is the reason,
+    once there is one.
     """
 
     states: Mapping[TopicPartition, State]
@@ -147,6 +155,7 @@ class Decision:
     stop: tuple[TopicPartition, ...] = ()
     ended: str | None = None
     missing: frozenset[int] = frozenset()
+    offline: frozenset[TopicPartition] = frozenset()
     foreign: str | None = None
     failures: tuple[str, ...] = ()
 
@@ -193,21 +202,55 @@ def decide(
     deleting: bool,
     rolling_back: str | None,
     missing_since: datetime | None,
+    offline_since: datetime | None,
     at_once: int,
     now: datetime,
 ) -> Decision:
-    """Return the next step. `missing_since` is when a destination was first missed.
+    """Return the next step. The two times are when a destination, and a leader, was first missed.
 
     A resource that is deleted stops what moves and leaves what is done.
     """
+    offline = _offline(plan, view)
+    lost = offline if _lasts(offline_since, now) else frozenset[TopicPartition]()
     if rolling_back is None:
         missing = _missing(plan, view)
         if cancel or deleting:
             rolling_back = "Cancelled"
-        elif missing and missing_since is not None and now - missing_since >= DEAD_AFTER:
+        elif missing and _lasts(missing_since, now):
             rolling_back = "DestinationDead"
+        elif lost:
+            rolling_back = "PartitionsOffline"
         else:
-            return _go(plan, view, plan.targets, None, missing, at_once)
+            forward = _go(plan, view, plan.targets, None, missing, at_once)
+            # Nothing more is moved until it is clear what takes leaders away.
+            return replace(forward, offline=offline, submit={} if offline else forward.submit)
+    return replace(
+        _go_back(plan, view, rolling_back, deleting, at_once, offline, lost), offline=offline
+    )
+
+
+def _lasts(since: datetime | None, now: datetime) -> bool:
+    return since is not None and now - since >= DEAD_AFTER
+
+
+def _offline(plan: Plan, view: View) -> frozenset[TopicPartition]:
+    """Return the partitions that had a leader when this was planned, and have none now."""
+    return frozenset(
+        partition
+        for partition, seen in view.partitions.items()
+        if seen.leader < 0 and partition not in plan.leaderless
+    )
+
+
+def _go_back(
+    plan: Plan,
+    view: View,
+    rolling_back: str,
+    deleting: bool,
+    at_once: int,
+    offline: frozenset[TopicPartition],
+    lost: frozenset[TopicPartition],
+) -> Decision:
     goal = plan.originals
     toward_target = [one for one in plan.targets if _moves_forward(plan, view, one)]
     if toward_target:
@@ -216,7 +259,7 @@ def decide(
     if deleting:
         states, failures = _classify(plan, view, goal)
         return Decision(states, rolling_back, ended="Cancelled", failures=failures)
-    return _go(plan, view, goal, rolling_back, frozenset(), at_once)
+    return _go(plan, view, goal, rolling_back, frozenset(), at_once, offline, lost)
 
 
 def _missing(plan: Plan, view: View) -> frozenset[int]:
@@ -251,12 +294,22 @@ def _go(
     rolling_back: str | None,
     missing: frozenset[int],
     at_once: int,
+    offline: frozenset[TopicPartition] = frozenset(),
+    lost: frozenset[TopicPartition] = frozenset(),
 ) -> Decision:
+    """Return the next step toward `goal`. What is `offline` waits, and what is `lost` is given up:
+    nobody can copy a partition that has no leader.
+    """
     states, failures = _classify(plan, view, goal)
     foreign = _foreign(plan, view, goal)
     ready: dict[TopicPartition, Replicas] = {}
     for partition, state in states.items():
         if state is not State.WAITING:
+            continue
+        if partition in lost:
+            states[partition] = State.FAILED
+            failures = (*failures, f"{partition} has no leader and stays where it is")
+        if partition in offline:
             continue
         needed = set(goal[partition]) - view.partitions[partition].in_sync - view.brokers
         if not needed:

@@ -1,7 +1,7 @@
 """What the status of a Reassignment remembers, and how it tells where things stand. Pure.
 
 All that must outlive the operator is here or in the plan's ConfigMap: the phase, that a throttle
-was set, since when a destination is missed, and that and why everything goes back.
+was set, since when a destination or a leader is missed, and that and why everything goes back.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ class Memory:
     started: datetime | None
     finished: datetime | None
     missing_since: datetime | None
+    offline_since: datetime | None
     rolling_back: str | None
     throttled: bool
 
@@ -44,6 +45,7 @@ def remember(body: Body) -> Memory:
     """Read the memory out of a Reassignment's status."""
     found = body.get("status", {})
     missing = _holding(found, "DestinationMissing")
+    offline = _holding(found, "PartitionsOffline")
     back = _holding(found, "RollingBack")
     return Memory(
         phase=found.get("phase", ""),
@@ -52,6 +54,7 @@ def remember(body: Body) -> Memory:
         started=_time(found.get("startedAt")),
         finished=_time(found.get("finishedAt")),
         missing_since=_time(missing["lastTransitionTime"]) if missing else None,
+        offline_since=_time(offline["lastTransitionTime"]) if offline else None,
         rolling_back=back["reason"] if back else None,
         throttled=_holding(found, "ThrottleApplied") is not None,
     )
@@ -80,6 +83,7 @@ class Flags:
     throttled: bool = False
     blocked: str | None = None
     missing: str | None = None
+    offline: str | None = None
     rolling_back: str | None = None
     paused: bool = False
 
@@ -106,6 +110,7 @@ def conditions(phase: str, reason: str, message: str, flags: Flags) -> tuple[Con
         Condition("Cancelled", phase == "Cancelled", phase),
         _problem("Blocked", flags.blocked),
         _problem("DestinationMissing", flags.missing),
+        _problem("PartitionsOffline", flags.offline),
         Condition("RollingBack", back is not None, back or "NotRollingBack"),
         Condition("Paused", flags.paused, "Paused" if flags.paused else "NotPaused"),
     )
@@ -153,6 +158,7 @@ def plan_object(meta: Meta, plan: Plan) -> Object:
     details = {
         "incarnations": dict(plan.incarnations),
         "bytes": {str(one): size for one, size in sorted(plan.sizes.items())},
+        "leaderless": sorted(map(str, plan.leaderless)),
     }
     labels = {"app.kubernetes.io/managed-by": broker_objects.MANAGED_BY}
     return {
@@ -175,7 +181,9 @@ def read_plan(found: Mapping[str, Any] | None, plan_hash: str | None) -> Plan | 
         details = json.loads(data[DETAILS_KEY])
         targets = znodes.decode_reassignment(PLAN_KEY, data[PLAN_KEY].encode())
         originals = znodes.decode_reassignment(ROLLBACK_KEY, data[ROLLBACK_KEY].encode())
-        plan = Plan(targets, originals, details["incarnations"], _sizes(targets, details["bytes"]))
+        sizes, leaderless = _sizes(targets, details["bytes"]), set(details.get("leaderless", ()))
+        offline = frozenset(one for one in targets if str(one) in leaderless)
+        plan = Plan(targets, originals, details["incarnations"], sizes, offline)
     except (KeyError, ValueError, TypeError):
         return None
     return plan if plan.hash == plan_hash else None

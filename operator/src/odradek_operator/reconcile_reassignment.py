@@ -247,6 +247,7 @@ class _Pass:
             missing=f"not registered: brokers {sorted(decision.missing)}"
             if decision.missing
             else None,
+            offline=_without_leader(decision) if decision.offline else None,
         )
         if decision.rolling_back != self.memory.rolling_back:
             # Known before it is acted upon: a destination that comes back changes nothing any more.
@@ -286,6 +287,7 @@ class _Pass:
             deleting=self.meta.deleting,
             rolling_back=self.memory.rolling_back,
             missing_since=self.memory.missing_since,
+            offline_since=self.memory.offline_since,
             at_once=self.wanted.at_once,
             now=self.context.now(),
         )
@@ -364,7 +366,7 @@ class _Pass:
 
     def _finish(self, plan: Plan, decision: Decision) -> float:
         assert decision.ended is not None
-        self.flags = replace(self.flags, missing=None, blocked=None)
+        self.flags = replace(self.flags, missing=None, offline=None, blocked=None)
         fields: dict[str, Any] = {
             "partitions": told.counts(decision),
             "percent": reassignment.percent(decision, None, 0),
@@ -438,6 +440,11 @@ def _being_moved(topics: Mapping[str, TopicView]) -> bool:
     )
 
 
+def _without_leader(decision: Decision) -> str:
+    shown = ", ".join(map(str, sorted(decision.offline)[:5]))
+    return f"{len(decision.offline)} partitions have lost their leaders: {shown}"
+
+
 def _headline(decision: Decision) -> tuple[str, str]:
     """Return reason and message of Ready while it runs: what holds it up, if anything does."""
     text = told.summary(decision)
@@ -447,4 +454,6 @@ def _headline(decision: Decision) -> tuple[str, str]:
         return "RollingBack", f"{decision.rolling_back}: everything goes back; {text}"
     if decision.missing:
         return "DestinationMissing", f"not registered: brokers {sorted(decision.missing)}; {text}"
+    if decision.offline:
+        return "PartitionsOffline", f"{_without_leader(decision)}; {text}"
     return "Running", text
