@@ -78,6 +78,59 @@ def test_steady_state_writes_nothing_and_a_deleted_child_comes_back(
     eventually(lambda: place.kubectl.get("configmap", "main-broker"), "the ConfigMap", pause_s=0.5)
 
 
+def test_volumes_grow_where_their_class_allows_it_and_otherwise_the_cluster_says_why(
+    place: Place, operator: Operator
+) -> None:
+    classes = {"grows": True, "fixed": False}
+    for ordinal, (name, grows) in enumerate(classes.items()):
+        claim = f"data-main-broker-{ordinal}"
+        meta = {"name": f"{place.namespace}-{name}"}
+        place.kubectl.apply(
+            {
+                "apiVersion": "storage.k8s.io/v1",
+                "kind": "StorageClass",
+                "metadata": meta,
+                "provisioner": "example.com/none",
+                "allowVolumeExpansion": grows,
+            },
+            {
+                "apiVersion": "v1",
+                "kind": "PersistentVolumeClaim",
+                "metadata": {"name": claim},
+                "spec": {
+                    "accessModes": ["ReadWriteOnce"],
+                    "resources": {"requests": {"storage": "1Gi"}},
+                    "storageClassName": meta["name"],
+                    "volumeName": f"volume-{ordinal}",
+                },
+            },
+        )
+        # What the controllers of volumes would say; only a bound claim may grow.
+        bound = {"status": {"phase": "Bound", "capacity": {"storage": "1Gi"}}}
+        patch = ["--subresource=status", "--type=merge", "--patch", json.dumps(bound)]
+        place.kubectl("patch", "pvc", claim, *patch)
+
+    def size(ordinal: int) -> str:
+        found = place.kubectl.get("pvc", f"data-main-broker-{ordinal}")
+        return str(found["spec"]["resources"]["requests"]["storage"])
+
+    place.create_cluster(1, storage={"size": "1Gi"})
+    become_controller(place, 0)
+    place.wait_for("kafkacluster", "main", "BrokersReady")
+    bigger = {"spec": {"brokers": {"storage": {"size": "2Gi"}}}}
+    place.kubectl("patch", "kafkacluster", "main", "--type=merge", "--patch", json.dumps(bigger))
+    eventually(lambda: size(0) == "2Gi", "the first volume", 40, 0.5)
+    place.register(1)
+    place.kubectl("scale", "kafkacluster", "main", "--replicas=2")
+
+    def refused() -> bool:
+        condition = place.kubectl.condition("kafkacluster", "main", "StorageGrown")
+        return condition.get("reason") == "ResizeRefused" and "resize" in condition["message"]
+
+    eventually(refused, "why the second volume stays as it is", 40, 0.5)
+    assert (size(0), size(1)) == ("2Gi", "1Gi")
+
+
 def test_invalid_broker_configuration_makes_nothing(place: Place, operator: Operator) -> None:
     place.create_cluster(1, config={"log.retention.ms": "a week"})
     refused = place.wait_for("kafkacluster", "main", "InvalidConfig")

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from odradek import config
+from odradek import config, dynamic_config
+from odradek.dynamic_config import DYNAMIC_KEYS
 from odradek.properties import load_properties
-from odradek_operator import broker_objects, driver_objects, kube, spec
+from odradek_operator import broker_objects, broker_settings, driver_objects, kube, spec
 from odradek_operator.driver_objects import Addresses, Platform
 
 PLATFORM = Platform("spark:1", "IfNotPresent", "spark")
@@ -75,14 +76,29 @@ def test_line_break_cannot_smuggle_a_key() -> None:
 
 
 def stateful_set(wanted: spec.ClusterSpec, live: Any = None) -> dict[str, Any]:
-    objects = broker_objects.desired_objects(META, wanted, "b:1", "IfNotPresent", {}, live, 3)
+    objects = broker_objects.desired_objects(META, wanted, "b:1", "IfNotPresent", {}, live, 3, True)
     return next(one for one in objects if one["kind"] == "StatefulSet")
 
 
 def test_configuration_change_changes_the_template_and_racks_do_not() -> None:
     before = stateful_set(cluster())["spec"]["template"]
     assert stateful_set(cluster(config={"num.partitions": "2"}))["spec"]["template"] != before
+    # Running brokers take these from ZooKeeper.
+    dynamic = cluster(config={"log.retention.ms": "5"})
+    assert stateful_set(dynamic)["spec"]["template"] == before
     assert stateful_set(cluster(rackTopologyKey="zone"))["spec"]["template"] == before
+
+
+def test_setting_that_is_taken_out_of_the_spec_gets_the_default_that_the_rest_gives_it() -> None:
+    chosen = ["compression.type", "log.retention.ms", "min.insync.replicas"]
+    wanted = cluster(config={"log.retention.hours": "2", "min.insync.replicas": "2"})
+    assert broker_settings.entries(wanted, chosen) == {
+        "compression.type": "producer",
+        "log.retention.ms": "7200000",
+        "min.insync.replicas": "2",
+    }
+    everything = broker_settings.entries(cluster(), DYNAMIC_KEYS)
+    dynamic_config.check(everything)
 
 
 def test_claim_templates_of_a_live_set_are_kept_when_the_size_grows() -> None:

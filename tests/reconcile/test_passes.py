@@ -148,6 +148,30 @@ def test_groups_of_a_paused_cluster_start_no_driver_and_lose_no_offsets() -> Non
     assert zookeeper.deleted == [consumers.group_path("g")]
 
 
+def test_job_is_not_stopped_for_a_reset_that_cannot_be_carried_out_now() -> None:
+    task = {"sink": {"console": {}}, "volume": {"size": "1Gi"}}
+    wanted = {"clusterRef": {"name": "c"}, "topics": ["t"], "job": task}
+    started = run([resource("ConsumerGroup", "g", **wanted)], [cluster()], group_with_offsets())
+    (pod,) = [started.get("v1", "Pod", "n", name) for name in started.names("Pod")]
+    assert pod is not None
+    reset = {"requestId": "1", "strategy": "Earliest"}
+    zookeeper = group_with_offsets()
+    state = znodes.PartitionState(
+        znodes.BrokerId(0), znodes.LeaderEpoch(0), (znodes.BrokerId(0),), znodes.ControllerEpoch(1)
+    )
+    zookeeper.put(znodes.state_path("t", 0), znodes.encode_state(state))
+    asking = resource("ConsumerGroup", "g", reset=reset, **wanted)
+    kube = run([asking], [cluster(), pod], zookeeper)
+    assert reason(kube, "ConsumerGroup", "g") == "BrokersUnreachable"
+    unheard = resource("ConsumerGroup", "g", reset=reset, **wanted)
+    refused = run([unheard], [cluster(), pod], group_with_offsets())
+    assert reason(refused, "ConsumerGroup", "g") == "ResetWithoutPartitions"
+    paused = run([asking], [cluster(paused=True), pod], zookeeper)
+    assert reason(paused, "ConsumerGroup", "g") == "Paused"
+    for each in (kube, refused, paused):
+        assert each.names("Pod") == ["g-driver"]
+
+
 def test_offsets_that_are_in_the_brokers_are_not_said_to_be_deleted_while_none_answers() -> None:
     wanted = {"clusterRef": {"name": "c"}, "deletionPolicy": "Delete", "offsetStore": "Both"}
     zookeeper = group_with_offsets()
@@ -182,6 +206,49 @@ def test_racks_stay_when_the_nodes_may_no_longer_be_read() -> None:
     # Where nothing is known from before, nothing is made up.
     first = run([body], [], existing_topic(), forbidden)
     assert (reason(first, "KafkaCluster", "c"), first.names("ConfigMap")) == ("ApplyRefused", [])
+
+
+def test_a_drain_waits_while_a_partition_lacks_a_replica() -> None:
+    def budget(zookeeper: MemoryZooKeeper | None) -> int:
+        body = cluster() if zookeeper is not None else cluster(zookeeper={"connect": "away:1"})
+        kube = run([body], [], zookeeper or MemoryZooKeeper())
+        found = kube.get("policy/v1", "PodDisruptionBudget", "n", "c-broker")
+        assert found is not None
+        return int(found["spec"]["maxUnavailable"])
+
+    def with_state(*in_sync: int) -> MemoryZooKeeper:
+        zookeeper = existing_topic()
+        isr = tuple(map(znodes.BrokerId, in_sync))
+        state = znodes.PartitionState(
+            isr[0] if isr else znodes.BrokerId(-1),
+            znodes.LeaderEpoch(0),
+            isr or (znodes.BrokerId(0),),
+            znodes.ControllerEpoch(1),
+        )
+        zookeeper.put(znodes.state_path("t", 0), znodes.encode_state(state))
+        return zookeeper
+
+    assert budget(with_state(0)) == 1
+    assert budget(with_state()) == 0
+    assert budget(existing_topic()) == 0
+    assert budget(None) == 0
+
+
+def test_pod_that_cannot_be_scheduled_says_why_in_the_cluster() -> None:
+    said = "0/3 nodes are available: 3 node(s) didn't have free ports"
+    condition = {"type": "PodScheduled", "status": "False", "message": said}
+    pod = {
+        "kind": "Pod",
+        "metadata": {"name": "c-broker-0", "namespace": "n"},
+        "spec": {},
+        "status": {"phase": "Pending", "conditions": [condition]},
+    }
+    kube = run([cluster()], [pod], MemoryZooKeeper())
+    found = kube.get("odradek.io/v1alpha1", "KafkaCluster", "n", "c")
+    assert found is not None
+    ready = condition_of(found["status"], "Ready")
+    assert ready is not None
+    assert ready["message"] == f"0 of 1 brokers registered; c-broker-0: {said}"
 
 
 def test_sessions_of_clusters_that_moved_or_went_are_ended(monkeypatch: pytest.MonkeyPatch) -> None:

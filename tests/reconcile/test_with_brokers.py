@@ -1,5 +1,6 @@
 """The operator with real brokers: groups in both stores, and data that really moves."""
 
+import json
 import signal
 import time
 from collections.abc import Iterator
@@ -8,7 +9,7 @@ from typing import Any
 
 import confluent_kafka
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
 from odradek.zk import consumers, znodes
 from odradek_operator import reassignment as reassignment_module
@@ -19,11 +20,12 @@ from tests.reconcile.kills import Fuse
 from tests.reconcile.test_kills import EVERY
 from tests.reconcile.test_reassignment_flow import config, move, reassignment
 from tests.support.apiserver import ApiServer
-from tests.support.broker import Cluster
+from tests.support.broker import Broker, Cluster
 from tests.support.clients import QUIET, consume_all, create_topic, produce_all
 from tests.support.kubectl import eventually
 
 NAMESPACE = "with-brokers"
+JOB = {"sink": {"console": {}}, "volume": {"size": "1Gi"}}
 # Four processes start first.
 pytestmark = pytest.mark.timeout(300)
 
@@ -227,34 +229,163 @@ def test_destination_that_dies_is_given_up_and_everything_goes_back(
     running.cluster.wait_for_members()
 
 
-@pytest.mark.timeout(7200 if EVERY else 300)
-def test_reset_of_an_operator_killed_at_any_call_shifts_once(
-    running: Running, api: ApiServer
+def test_settings_reach_running_brokers_and_are_taken_back_without_a_restart(
+    running: Running,
 ) -> None:
-    bootstrap, name = running.cluster.bootstrap, "kills-reset"
-    create_topic(bootstrap, "shifted", partitions=1, replicas=1)
-    produce_all(bootstrap, "shifted", [b"x"] * 30)
+    admin = AdminClient({"bootstrap.servers": running.cluster.bootstrap, **QUIET})
+
+    def configure(**config: str | None) -> None:
+        patch = json.dumps({"spec": {"brokers": {"config": config}}})
+        running.kubectl("patch", "kafkacluster", "main", "--type=merge", "--patch", patch)
+
+    def template() -> Any:
+        return running.kubectl.get("statefulset", "main-broker")["spec"]["template"]
+
+    def of_brokers(name: str) -> set[str]:
+        found = set()
+        for broker_id in running.cluster.brokers:
+            asked = ConfigResource("broker", str(broker_id))
+            (answer,) = admin.describe_configs([asked], request_timeout=30).values()
+            found.add(str(answer.result(60)[name].value))
+        return found
+
+    def become(name: str, value: str) -> None:
+        eventually(lambda: of_brokers(name) == {value}, f"{name} {value}", 60, 0.5)
+
+    def named() -> list[str]:
+        return list(running.kubectl.get("kafkacluster", "main")["status"].get("dynamicConfig", []))
+
+    eventually(template, "the brokers' template", 60, 0.5)
+    # Somebody else's setting for every broker.
+    theirs = znodes.encode_config({"log.retention.bytes": "5000000"})
+    running.client.create(znodes.broker_config_path("<default>"), theirs)
+    before, kept = template(), of_brokers("log.retention.ms")
+    configure(**{"log.retention.ms": "86400000", "log.cleaner.delete.retention.ms": "7000"})
+    become("log.retention.ms", "86400000")
+    become("log.cleaner.delete.retention.ms", "7000")
+    eventually(lambda: len(named()) == 2, "both names in the status", 60, 0.5)
+    configure(**{"log.retention.ms": None, "log.cleaner.delete.retention.ms": "8000"})
+    become("log.cleaner.delete.retention.ms", "8000")
+    assert of_brokers("log.retention.ms") == kept
+    assert template() == before
+    assert len(named()) == 2
+    assert config(running, "brokers", "<default>")["log.retention.bytes"] == "5000000"
+
+
+def test_a_new_broker_gets_its_share_with_all_the_data(running: Running) -> None:
+    bootstrap = running.cluster.bootstrap
+    made = NewTopic("spread", 6, replica_assignment=[[1, 2], [2, 3], [3, 1]] * 2)
+    admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
+    admin.create_topics([made], operation_timeout=30)["spread"].result(60)
+    values = [b"%d" % one * 200 for one in range(3000)]
+    produce_all(bootstrap, "spread", values, partitions=6)
+    newcomer = Broker(running.cluster.directory, 0, running.cluster.zookeeper.connect, {})
+    others = [one for one in running.client.get_children(znodes.TOPICS_PATH) if one != "spread"]
+    try:
+        newcomer.start()
+        running.kubectl.apply(
+            reassignment(
+                "fill",
+                "AddBrokers",
+                brokers=[0],
+                excludedTopics=others,
+                throttleBytesPerSec=50_000_000,
+            )
+        )
+        running.wait_for("reassignment", "fill", "Completed")
+        layout = running.read("spread").partitions
+        assert sum(0 in replicas for replicas in layout.values()) == 3
+        assert all(len(set(replicas)) == 2 for replicas in layout.values())
+        assert {len(newcomer.partition_folders("spread"))} == {3}
+        assert sorted(consume_all(bootstrap, "spread", 6, len(values))) == sorted(values)
+        assert config(running, "brokers", "0") == {}
+        assert throttle.FOLLOWERS not in config(running, "topics", "spread")
+        # And away again: a broker may go once it holds nothing.
+        running.kubectl.apply(
+            reassignment("empty", "RemoveBrokers", brokers=[0], excludedTopics=others)
+        )
+        running.wait_for("reassignment", "empty", "Completed")
+        layout = running.read("spread").partitions
+        assert not any(0 in replicas for replicas in layout.values())
+        assert sorted(consume_all(bootstrap, "spread", 6, len(values))) == sorted(values)
+    finally:
+        newcomer.kill()
+
+
+def test_job_is_stopped_for_its_reset_and_goes_on_from_there(running: Running) -> None:
+    bootstrap = running.cluster.bootstrap
+    create_topic(bootstrap, "counted", partitions=2, replicas=1)
+    produce_all(bootstrap, "counted", [b"%d" % one for one in range(40)], partitions=2)
+    znodes_of = [consumers.offset_path("counting", "counted", one) for one in range(2)]
+    for znode, offset in zip(znodes_of, (b"12", b"20"), strict=True):
+        running.client.create(znode, offset, makepath=True)
+
+    def apply(**reset: Any) -> None:
+        wanted = {"topics": ["counted"], "job": JOB}
+        running.kubectl.apply(group("counting", **wanted, **({"reset": reset} if reset else {})))
+
+    def pod() -> str:
+        return str(running.kubectl.get("pod", "counting-driver")["metadata"]["uid"])
+
+    def last(request: str, phase: str) -> dict[str, Any]:
+        found = status(running, "counting").get("lastReset", {})
+        assert (found.get("requestId"), found.get("phase")) == (request, phase)
+        return dict(found)
+
+    apply()
+    first = eventually(pod, "a driver", 40, 0.5)
+    member = consumers.consumer_id_path("counting", "driver")
+    running.client.create(member, b"{}", makepath=True)
+    apply(requestId="a", strategy="Shift", value="-2", dryRun=True)
+    shown = eventually(lambda: last("a", "DryRun"), "what would be", 40, 0.5)
+    assert shown["after"] == {"counted-0": "10", "counted-1": "18"}
+    assert pod() == first
+
+    apply(requestId="a", strategy="Shift", value="-2")
+    # The driver's registration outlives its pod, as it does until its session has ended.
+    running.wait_for("consumergroup", "counting", "ResetWaiting")
+    assert "counting-driver" not in running.kubectl("get", "pods", "-o", "name")
+    assert [running.client.get(one)[0] for one in znodes_of] == [b"12", b"20"]
+    running.client.delete(member)
+    eventually(lambda: last("a", "Done"), "the reset", 60, 0.5)
+    assert eventually(pod, "the next driver", 60, 0.5) != first
+    assert [running.client.get(one)[0] for one in znodes_of] == [b"10", b"18"]
+    running.kubectl("delete", "consumergroup", "counting", "--timeout=40s")
+
+
+@pytest.mark.timeout(7200 if EVERY else 300)
+@pytest.mark.parametrize("fields", [{}, {"job": JOB}], ids=["observed", "job"])
+def test_reset_of_an_operator_killed_at_any_call_shifts_once(
+    running: Running, api: ApiServer, fields: dict[str, Any]
+) -> None:
+    bootstrap = running.cluster.bootstrap
+    name, topic = ("resets-of-a-job", "job-shifted") if fields else ("resets", "shifted")
+    create_topic(bootstrap, topic, partitions=1, replicas=1)
+    produce_all(bootstrap, topic, [b"x"] * 30)
     kube = settle(running, api, name)
     session = zookeeper.ZooKeeper(running.cluster.zookeeper.connect, lambda: None)
     lives = kills.Lives(kube, session, name)
 
     def run(number: int, fuse: Fuse) -> int:
-        mine = f"shifted-{number}"
-        commit(bootstrap, mine, "shifted", 20)
-        znode = consumers.offset_path(mine, "shifted", 0)
+        mine = f"{topic}-{number}"
+        commit(bootstrap, mine, topic, 20)
+        znode = consumers.offset_path(mine, topic, 0)
         running.client.create(znode, b"20", makepath=True)
         reset = {"requestId": "a", "strategy": "Shift", "value": "-3"}
-        wanted = group(mine, topics=["shifted"], offsetStore="Both", reset=reset)
+        wanted = group(mine, topics=[topic], offsetStore="Both", reset=reset, **fields)
         wanted["metadata"]["namespace"] = name
         made = kube.create(wanted)
 
         def react() -> bool:
             body = kube.get(kills.API, "ConsumerGroup", name, mine) or {}
-            return bool(body.get("status", {}).get("lastReset", {}).get("phase") == "Done")
+            done = body.get("status", {}).get("lastReset", {}).get("phase") == "Done"
+            return done and (
+                not fields or kube.get("v1", "Pod", name, f"{mine}-driver") is not None
+            )
 
         if not lives.live(fuse, react):
             assert lives.live(Fuse(), react)
-        assert committed(bootstrap, mine, "shifted", 1) == [17]
+        assert committed(bootstrap, mine, topic, 1) == [17]
         assert running.client.get(znode)[0] == b"17"
         kube.delete(made)
         return fuse.calls

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from odradek_operator.spec import API_VERSION, ClusterSpec, Meta
@@ -99,6 +100,11 @@ def server_properties(spec: ClusterSpec) -> str:
     return "".join(f"{name}={_escape(text)}\n" for name, text in sorted(values.items()))
 
 
+def _static(spec: ClusterSpec) -> ClusterSpec:
+    fixed = {name: text for name, text in spec.config.items() if name not in spec.dynamic}
+    return replace(spec, config=fixed)
+
+
 def _escape(text: str) -> str:
     r"""A Java properties file takes \ for an escape and drops spaces in front."""
     escaped = text.replace("\\", "\\\\")
@@ -129,10 +135,12 @@ def desired_objects(
     racks: Mapping[str, str],
     live_set: Mapping[str, Any] | None,
     replicas: int,
+    evictable: bool,
 ) -> list[Object]:
     """Return every child object, in the order in which they are applied.
 
     `live_set` is the StatefulSet as it is: its claim templates cannot change, so they are kept.
+    `evictable` is whether a drained node may take a broker away now.
     """
     common = server_properties(spec)
     return [
@@ -147,9 +155,12 @@ def desired_objects(
             "apiVersion": "policy/v1",
             "kind": "PodDisruptionBudget",
             "metadata": metadata(meta, workload_name(meta.name), labels(meta)),
-            "spec": {"maxUnavailable": 1, "selector": {"matchLabels": selector(meta)}},
+            "spec": {
+                "maxUnavailable": 1 if evictable else 0,
+                "selector": {"matchLabels": selector(meta)},
+            },
         },
-        _stateful_set(meta, spec, image, pull_policy, common, live_set, replicas),
+        _stateful_set(meta, spec, image, pull_policy, live_set, replicas),
     ]
 
 
@@ -176,7 +187,6 @@ def _stateful_set(
     spec: ClusterSpec,
     image: str,
     pull_policy: str,
-    common: str,
     live_set: Mapping[str, Any] | None,
     replicas: int,
 ) -> Object:
@@ -199,7 +209,8 @@ def _stateful_set(
                 "metadata": {
                     "labels": labels(meta),
                     "annotations": {
-                        CONFIG_HASH: digest(common),
+                        # Without what running brokers take by themselves (`broker_settings`).
+                        CONFIG_HASH: digest(server_properties(_static(spec))),
                         **scrape_annotations(spec.metrics_port),
                     },
                 },

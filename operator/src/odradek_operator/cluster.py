@@ -12,14 +12,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from odradek_operator import broker_objects, status
+from odradek_operator import broker_objects, job, status
 from odradek_operator.spec import ClusterSpec, Meta
 from odradek_operator.status import Condition
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerPod:
-    """One broker as seen: the pod by Kubernetes, the registration by ZooKeeper."""
+    """One broker as seen: the pod by Kubernetes, the registration by ZooKeeper.
+
+    `trouble` is why the pod does not run, in Kubernetes' words.
+    """
 
     broker_id: int
     pod: str | None
@@ -29,6 +32,7 @@ class BrokerPod:
     ready: bool
     registered: bool
     terminating: bool = False
+    trouble: str | None = None
 
     @property
     def healthy(self) -> bool:
@@ -92,6 +96,11 @@ def safe_replicas(wanted: int, current: int | None, partitions: Partitions | Non
     return max(wanted, highest + 1)
 
 
+def may_lose_one(partitions: Partitions | None) -> bool:
+    """Whether a broker may be evicted: every partition has all its replicas, as far as is known."""
+    return partitions is not None and not partitions.under_replicated and not partitions.offline
+
+
 def judge(spec: ClusterSpec, view: ClusterView, allowed: int) -> tuple[Condition, ...]:
     """Return the conditions of a cluster; `allowed` is what `safe_replicas` said."""
     return _verdict(spec, view, allowed) + _warnings(spec)
@@ -106,7 +115,8 @@ def _verdict(spec: ClusterSpec, view: ClusterView, allowed: int) -> tuple[Condit
         text = _why_blocked(spec, view.partitions, list(range(spec.replicas, allowed)))
         return status.stalled("ScaleDownBlocked", text)
     if registered < allowed:
-        return status.progressing("BrokersStarting", count)
+        troubles = [f"{one.pod}: {one.trouble}" for one in view.brokers if one.trouble]
+        return status.progressing("BrokersStarting", "; ".join([count, *troubles[:3]]))
     if view.controller_id is None:
         return status.progressing("NoController", f"{count}; no controller is elected")
     if view.partitions.offline:
@@ -203,6 +213,7 @@ def _view_broker(broker_id: int, pod: Mapping[str, Any] | None, address: str | N
         ready=is_ready(pod),
         registered=address is not None,
         terminating="deletionTimestamp" in pod["metadata"],
+        trouble=job.pending_reason(pod),
     )
 
 

@@ -21,6 +21,8 @@ from odradek_operator.engine import Key
 from odradek_operator.runtime import Runtime, SettingsError, read_settings
 
 log = logging.getLogger(__name__)
+# kopf would log a line for each event of each resource, own writes included.
+logging.getLogger("kopf.objects").setLevel(logging.WARNING)
 
 
 @kopf.on.startup()

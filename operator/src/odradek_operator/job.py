@@ -122,7 +122,8 @@ def decide(
         case "Running":
             return _decide_running(pod, memory, now)
         case _:
-            return Decision(Action.NONE, _phase(memory, "Pending"), pending_reason(pod), 3.0)
+            text = pending_reason(pod) or "the driver pod is being started"
+            return Decision(Action.NONE, _phase(memory, "Pending"), text, 3.0)
 
 
 def _has_completed(job: JobSpec, pod: Mapping[str, Any], wanted_hash: str) -> bool:
@@ -230,8 +231,8 @@ def classify(pod: Mapping[str, Any]) -> tuple[bool, str]:
     return code in _KILLED, text
 
 
-def pending_reason(pod: Mapping[str, Any]) -> str:
-    """Return why a pod does not run yet: not scheduled, or its image does not come."""
+def pending_reason(pod: Mapping[str, Any]) -> str | None:
+    """Return why a pod does not run yet where something is wrong: not scheduled, or no image."""
     status = pod.get("status", {})
     for container in status.get("containerStatuses", ()):
         waiting = container.get("state", {}).get("waiting")
@@ -240,7 +241,7 @@ def pending_reason(pod: Mapping[str, Any]) -> str:
     for condition in status.get("conditions", ()):
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
             return str(condition.get("message", "not scheduled"))
-    return "the driver pod is being started"
+    return None
 
 
 def status_fields(memory: Memory, driver: str, report: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import takewhile
@@ -43,6 +44,8 @@ log = logging.getLogger(__name__)
 
 Result = float | Exception
 STANDBY_SECONDS = 2.0
+# Topics that are written at once when there are many.
+WRITERS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,14 +210,22 @@ class Passes:
         state = shared.state
         if views is None and state.owner is Owner.PRESENT:
             state = ClusterState(state.owner, state.paused, False)
-        results: dict[Key, Result] = {}
+        works: dict[Key, Callable[[], float]] = {}
         for key, body in batch.items():
             rivals = by_topic.get(reconcile_topic.topic_name(body), [])
             view = views[key.name] if views else TopicView()
             moves = topic_moves.owned_by(body["metadata"]["uid"], own_moves) if own_moves else ()
-            work = partial(self._topic, shared, state, body, view, rivals, moves)
-            results[key] = _timed(key, work)
-        return results
+            works[key] = partial(self._topic, shared, state, body, view, rivals, moves)
+        if len(works) <= WRITERS:
+            return {key: _timed(key, work) for key, work in works.items()}
+        # Topics know nothing of each other, and each mostly waits for the API server.
+        with ThreadPoolExecutor(WRITERS, "topics") as threads:
+            acting = partial(self._timed_in_thread, namespace)
+            return dict(zip(works, threads.map(acting, works.items()), strict=True))
+
+    def _timed_in_thread(self, namespace: str, work: tuple[Key, Callable[[], float]]) -> Result:
+        # Which Lease a write needs is known by thread.
+        return _timed(*work) if self.may_act(namespace) else STANDBY_SECONDS
 
     def _topic(
         self,

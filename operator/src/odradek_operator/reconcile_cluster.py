@@ -7,7 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from odradek_operator import apply, broker_objects, cluster, kube, observe, spec, status
+from odradek_operator import (
+    apply,
+    broker_objects,
+    broker_settings,
+    cluster,
+    kube,
+    observe,
+    spec,
+    status,
+)
 from odradek_operator.apply import Context
 from odradek_operator.cluster import ClusterView, Partitions
 from odradek_operator.kube import KubeError
@@ -18,7 +27,7 @@ from odradek_operator.zookeeper import UnreachableError
 STEADY_SECONDS: Final = 20.0
 BUSY_SECONDS: Final = 2.0
 # What a cluster whose spec is refused goes on to show; autoscalers read the first two.
-_SHOWN: Final = ("replicas", "selector", "brokers", "controllerId")
+_SHOWN: Final = ("replicas", "selector", "brokers", "controllerId", broker_settings.REMEMBERED)
 
 log = logging.getLogger(__name__)
 
@@ -61,8 +70,14 @@ def reconcile(context: Context, body: Body, conflict: str | None) -> float:
     events: list[Event] = []
     told: tuple[Condition, ...] = ()
     if not wanted.paused:
+        configured = broker_settings.reconcile(context, body, wanted)
+        if configured is None:
+            return 0.0
+        body, changed = configured
+        events += changed
         try:
-            if not _apply_objects(context, body, meta, wanted, live_set, allowed):
+            evictable = cluster.may_lose_one(znodes.partitions)
+            if not _apply_objects(context, body, meta, wanted, live_set, allowed, evictable):
                 return 0.0
         except KubeError as error:
             if error.code not in apply.REFUSALS:
@@ -79,7 +94,11 @@ def reconcile(context: Context, body: Body, conflict: str | None) -> float:
         told = (Condition("Paused", True, "Paused", "spec.paused is true"),)
     conditions = (*cluster.judge(wanted, view, allowed), *told)
     apply.write_status(
-        context, body, conditions, cluster.status_fields(meta, wanted, view, allowed), events
+        context,
+        body,
+        conditions,
+        {**cluster.status_fields(meta, wanted, view, allowed), **_settings(body, wanted)},
+        events,
     )
     steady = conditions[0].status and not conditions[1].status
     return STEADY_SECONDS if steady else BUSY_SECONDS
@@ -101,6 +120,13 @@ def _read_znodes(context: Context, wanted: ClusterSpec, *, fresh: bool) -> _Znod
         return _Znodes({}, None, None)
 
 
+def _settings(body: Body, wanted: ClusterSpec) -> dict[str, Any]:
+    name = broker_settings.REMEMBERED
+    if wanted.paused:
+        return {name: body.get("status", {}).get(name)}
+    return {name: broker_settings.names(body, wanted) or None}
+
+
 def _live_set(context: Context, meta: Meta) -> dict[str, Any] | None:
     name = broker_objects.workload_name(meta.name)
     return context.kube.get("apps/v1", "StatefulSet", meta.namespace, name)
@@ -113,11 +139,19 @@ def _apply_objects(
     wanted: ClusterSpec,
     live_set: Mapping[str, Any] | None,
     allowed: int,
+    evictable: bool,
 ) -> bool:
     """Make the children so; False if the cluster changed meanwhile and nothing was written."""
     racks = _racks(context, meta, wanted)
     objects = broker_objects.desired_objects(
-        meta, wanted, context.broker_image, context.platform.pull_policy, racks, live_set, allowed
+        meta,
+        wanted,
+        context.broker_image,
+        context.platform.pull_policy,
+        racks,
+        live_set,
+        allowed,
+        evictable,
     )
     changed = [one for one in objects if _needs_apply(context, one)]
     if changed and not apply.still_wanted(context, body):

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from odradek import config as broker_config
 from odradek import properties
+from odradek.dynamic_config import DYNAMIC_KEYS
 from odradek.zk.znodes import TopicPartition
 
 GROUP: Final = "odradek.io"
@@ -110,6 +111,11 @@ class ClusterSpec:
     def zookeeper(self) -> str:
         """The connect string with the chroot, as Kafka writes it."""
         return connect_string(self.connect, self.chroot)
+
+    @property
+    def dynamic(self) -> dict[str, str]:
+        """Settings that brokers take while they run."""
+        return {name: text for name, text in self.config.items() if name in DYNAMIC_KEYS}
 
     @property
     def default_partitions(self) -> int:

@@ -45,6 +45,7 @@ CONTROLLER_PATH = "/controller"
 CONTROLLER_EPOCH_PATH = "/controller_epoch"
 CONFIG_PATH = "/config"
 TOPIC_CONFIGS_PATH = "/config/topics"
+BROKER_CONFIGS_PATH = "/config/brokers"
 CONFIG_CHANGES_PATH = "/config/changes"
 CONFIG_CHANGE_PREFIX = "config_change_"
 DELETE_TOPICS_PATH = "/admin/delete_topics"
@@ -70,7 +71,7 @@ PERSISTENT_PATHS = (
     TOPIC_CONFIGS_PATH,
     "/config/clients",
     "/config/users",
-    "/config/brokers",
+    BROKER_CONFIGS_PATH,
 )
 
 
