@@ -3,10 +3,13 @@ positions in ZooKeeper (P1-P3, G1, O, Z6-Z8)."""
 
 from __future__ import annotations
 
+import time
+
 import pytest
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from tests.support import kafka_peer
-from tests.support.broker import Cluster, await_partitions
+from tests.support.broker import Cluster, await_partitions, wait_until
 from tests.support.clients import consume_all, create_topic, produce_all
 from tests.support.kafka_peer import Tools
 
@@ -18,8 +21,14 @@ def old(tmp_path_factory: pytest.TempPathFactory) -> Tools:
     return Tools(tmp_path_factory.mktemp("old"), release=kafka_peer.OLD)
 
 
-def test_topics_are_made_described_grown_and_deleted_through_zookeeper(
-    cluster: Cluster, old: Tools
+def settings(admin: AdminClient, topic: str, *names: str) -> list[str | None]:
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    found = admin.describe_configs([resource])[resource].result(60)
+    return [found[name].value for name in names]
+
+
+def test_topics_are_made_described_grown_configured_and_deleted_through_zookeeper(
+    cluster: Cluster, admin: AdminClient, old: Tools
 ) -> None:
     command = ("kafka.admin.TopicCommand", "--zookeeper", cluster.zookeeper.connect)
     shape = ("--partitions", "2", "--replication-factor", "2", "--config", "retention.ms=99000")
@@ -33,6 +42,16 @@ def test_topics_are_made_described_grown_and_deleted_through_zookeeper(
     assert all("Leader: " in line and "Isr: " in line for line in said[1:])
     old.run(*command, "--alter", "--topic", "ancient", "--partitions", "3")
     await_partitions(cluster, "ancient", 3)
+    entity = ("--entity-type", "topics", "--entity-name", "ancient")
+    configs = ("kafka.admin.ConfigCommand", *command[1:], *entity)
+    old.run(*configs, "--alter", "--add-config", "retention.ms=88000,segment.bytes=77777")
+    wait_until(
+        lambda: settings(admin, "ancient", "retention.ms", "segment.bytes") == ["88000", "77777"],
+        "the brokers know the settings",
+    )
+    old.run(*configs, "--alter", "--delete-config", "segment.bytes")
+    said = old.run(*configs, "--describe").strip()
+    assert said == "Configs for topic 'ancient' are retention.ms=88000"
     old.run(*command, "--delete", "--topic", "ancient")
     await_partitions(cluster, "ancient", 0)
 
@@ -114,6 +133,22 @@ def test_single_partitions_are_read_and_measured(
     *values, farewell = said.splitlines()
     assert values == [one.split(":", 1)[1] for one in written]
     assert farewell.endswith(f"at offset {len(written)}")
+
+
+def test_reading_begins_at_an_offset_and_segments_are_found_by_time(
+    cluster: Cluster, old: Tools, written: list[str]
+) -> None:
+    said = old.run(
+        *("kafka.tools.ConsoleConsumer", "--bootstrap-server", cluster.bootstrap),
+        *("--topic", "old-lines", "--partition", "0", "--offset", "45"),
+        *("--max-messages", str(len(written) - 45), "--timeout-ms", "60000"),
+    )
+    assert said.splitlines() == [one.split(":", 1)[1] for one in written[45:]]
+    at = ("--broker-list", cluster.bootstrap, "--topic", "old-lines", "--offsets", "9")
+    tomorrow = time.time_ns() // 1_000_000 + 86_400_000
+    for moment, found in ((tomorrow, f"{len(written)},0"), (1, "")):
+        said = old.run("kafka.tools.GetOffsetShell", *at, "--time", str(moment))
+        assert said.split() == [f"old-lines:0:{found}"]
 
 
 def test_the_scala_producer_writes_what_everybody_reads(cluster: Cluster, old: Tools) -> None:
