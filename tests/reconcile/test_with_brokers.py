@@ -25,9 +25,11 @@ from tests.support.clients import QUIET, consume_all, create_topic, produce_all
 from tests.support.kubectl import eventually
 
 NAMESPACE = "with-brokers"
+# A broker that is stopped must still be registered when the operator next looks.
+SETTINGS = {"zookeeper.session.timeout.ms": "15000", "offsets.topic.num.partitions": "3"}
 JOB = {"sink": {"console": {}}, "volume": {"size": "1Gi"}}
 # Four processes start first.
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 
 
 class Running(Place):
@@ -41,7 +43,7 @@ class Running(Place):
 def running(api: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     folder = tmp_path_factory.mktemp("with-brokers")
     api.call("create", "namespace", NAMESPACE)
-    with Cluster(folder, 3) as cluster, cluster.zookeeper.client() as client:
+    with Cluster(folder, 3, SETTINGS) as cluster, cluster.zookeeper.client() as client:
         place = Running(api, cluster.zookeeper, client, NAMESPACE)
         place.cluster = cluster
         place.kubectl.apply(
@@ -77,7 +79,7 @@ def consumer(bootstrap: str, name: str) -> confluent_kafka.Consumer:
             "bootstrap.servers": bootstrap,
             "group.id": name,
             "enable.auto.commit": False,
-            "session.timeout.ms": 6000,
+            "session.timeout.ms": 30_000,
             **QUIET,
         }
     )
@@ -98,14 +100,14 @@ def commit(bootstrap: str, name: str, topic: str, *offsets: int) -> None:
             # The first commit of all makes the topic that it goes to.
             raise AssertionError(str(error)) from error
 
-    eventually(stored, "the commit", 60, 0.5)
+    eventually(stored, "the commit", pause_s=0.5)
     client.close()
 
 
 def committed(bootstrap: str, name: str, topic: str, partitions: int) -> list[int]:
     client = consumer(bootstrap, name)
     places = [confluent_kafka.TopicPartition(topic, one) for one in range(partitions)]
-    found = [one.offset for one in client.committed(places, timeout=30)]
+    found = [one.offset for one in client.committed(places, timeout=120)]
     client.close()
     return found
 
@@ -143,20 +145,20 @@ def test_group_in_both_stores_tells_its_lag_and_is_reset_once(running: Running) 
 
     back = {"strategy": "Shift", "value": "-3"}
     running.kubectl.apply(reset(**back, dryRun=True))
-    shown = eventually(lambda: last("DryRun"), "the dry run", 40, 0.3)
+    shown = eventually(lambda: last("DryRun"), "the dry run", pause_s=0.3)
     assert shown["before"] == {"reset-0": "12", "reset-1": "20"}
     assert shown["after"] == {"reset-0": "9", "reset-1": "17"}
     assert committed(bootstrap, "g", "reset", 2) == [5, 20]
 
     member = consumer(bootstrap, "g")
     member.subscribe(["reset"])
-    eventually(lambda: member.poll(0.5) is not None, "a member", 60, 0)
+    eventually(lambda: member.poll(0.5) is not None, "a member", pause_s=0)
     running.kubectl.apply(reset(**back))
     waiting = running.wait_for("consumergroup", "g", "ResetWaiting")
     assert "1 members" in waiting["message"]
     member.close()
     running.kubectl("annotate", "consumergroup", "g", "touched=1")
-    eventually(lambda: last("Done"), "the reset", 60, 0.3)
+    eventually(lambda: last("Done"), "the reset", pause_s=0.3)
     assert committed(bootstrap, "g", "reset", 2) == [9, 17]
     assert running.client.get(znode)[0] == b"9"
     # The same request is not carried out again, whatever else changes.
@@ -164,7 +166,7 @@ def test_group_in_both_stores_tells_its_lag_and_is_reset_once(running: Running) 
     running.wait_for("consumergroup", "g", "Observed")
     assert committed(bootstrap, "g", "reset", 2) == [9, 17]
 
-    running.kubectl("delete", "consumergroup", "g", "--timeout=60s")
+    running.kubectl("delete", "consumergroup", "g", "--timeout=120s")
     assert committed(bootstrap, "g", "reset", 2) == [-1001, -1001]
     assert running.client.exists(consumers.group_path("g")) is None
 
@@ -193,7 +195,7 @@ def test_destination_that_dies_is_given_up_and_everything_goes_back(
     kube = settle(running, api, name)
     made = NewTopic("dying", 2, replica_assignment=[[1, 2]] * 2)
     admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
-    admin.create_topics([made], operation_timeout=30)["dying"].result(60)
+    admin.create_topics([made], operation_timeout=60)["dying"].result(120)
     produce_all(bootstrap, "dying", [b"x"] * 100, partitions=2)
     moves = [move("dying", one, 3, 2) for one in range(2)]
     wanted = reassignment("r", "Explicit", moves=moves, throttleBytesPerSec=5000)
@@ -246,16 +248,16 @@ def test_settings_reach_running_brokers_and_are_taken_back_without_a_restart(
         for broker_id in running.cluster.brokers:
             asked = ConfigResource("broker", str(broker_id))
             (answer,) = admin.describe_configs([asked], request_timeout=30).values()
-            found.add(str(answer.result(60)[name].value))
+            found.add(str(answer.result(120)[name].value))
         return found
 
     def become(name: str, value: str) -> None:
-        eventually(lambda: of_brokers(name) == {value}, f"{name} {value}", 60, 0.5)
+        eventually(lambda: of_brokers(name) == {value}, f"{name} {value}", pause_s=0.5)
 
     def named() -> list[str]:
         return list(running.kubectl.get("kafkacluster", "main")["status"].get("dynamicConfig", []))
 
-    eventually(template, "the brokers' template", 60, 0.5)
+    eventually(template, "the brokers' template", pause_s=0.5)
     # Somebody else's setting for every broker.
     theirs = znodes.encode_config({"log.retention.bytes": "5000000"})
     running.client.create(znodes.broker_config_path("<default>"), theirs)
@@ -263,7 +265,7 @@ def test_settings_reach_running_brokers_and_are_taken_back_without_a_restart(
     configure(**{"log.retention.ms": "86400000", "log.cleaner.delete.retention.ms": "7000"})
     become("log.retention.ms", "86400000")
     become("log.cleaner.delete.retention.ms", "7000")
-    eventually(lambda: len(named()) == 2, "both names in the status", 60, 0.5)
+    eventually(lambda: len(named()) == 2, "both names in the status", pause_s=0.5)
     configure(**{"log.retention.ms": None, "log.cleaner.delete.retention.ms": "8000"})
     become("log.cleaner.delete.retention.ms", "8000")
     assert of_brokers("log.retention.ms") == kept
@@ -276,7 +278,7 @@ def test_a_new_broker_gets_its_share_with_all_the_data(running: Running) -> None
     bootstrap = running.cluster.bootstrap
     made = NewTopic("spread", 6, replica_assignment=[[1, 2], [2, 3], [3, 1]] * 2)
     admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
-    admin.create_topics([made], operation_timeout=30)["spread"].result(60)
+    admin.create_topics([made], operation_timeout=60)["spread"].result(120)
     values = [b"%d" % one * 200 for one in range(3000)]
     produce_all(bootstrap, "spread", values, partitions=6)
     newcomer = Broker(running.cluster.directory, 0, running.cluster.zookeeper.connect, {})
@@ -333,11 +335,11 @@ def test_job_is_stopped_for_its_reset_and_goes_on_from_there(running: Running) -
         return dict(found)
 
     apply()
-    first = eventually(pod, "a driver", 40, 0.5)
+    first = eventually(pod, "a driver", pause_s=0.5)
     member = consumers.consumer_id_path("counting", "driver")
     running.client.create(member, b"{}", makepath=True)
     apply(requestId="a", strategy="Shift", value="-2", dryRun=True)
-    shown = eventually(lambda: last("a", "DryRun"), "what would be", 40, 0.5)
+    shown = eventually(lambda: last("a", "DryRun"), "what would be", pause_s=0.5)
     assert shown["after"] == {"counted-0": "10", "counted-1": "18"}
     assert pod() == first
 
@@ -347,13 +349,13 @@ def test_job_is_stopped_for_its_reset_and_goes_on_from_there(running: Running) -
     assert "counting-driver" not in running.kubectl("get", "pods", "-o", "name")
     assert [running.client.get(one)[0] for one in znodes_of] == [b"12", b"20"]
     running.client.delete(member)
-    eventually(lambda: last("a", "Done"), "the reset", 60, 0.5)
-    assert eventually(pod, "the next driver", 60, 0.5) != first
+    eventually(lambda: last("a", "Done"), "the reset", pause_s=0.5)
+    assert eventually(pod, "the next driver", pause_s=0.5) != first
     assert [running.client.get(one)[0] for one in znodes_of] == [b"10", b"18"]
-    running.kubectl("delete", "consumergroup", "counting", "--timeout=40s")
+    running.kubectl("delete", "consumergroup", "counting", "--timeout=120s")
 
 
-@pytest.mark.timeout(7200 if EVERY else 300)
+@pytest.mark.timeout(7200 if EVERY else 900)
 @pytest.mark.parametrize("fields", [{}, {"job": JOB}], ids=["observed", "job"])
 def test_reset_of_an_operator_killed_at_any_call_shifts_once(
     running: Running, api: ApiServer, fields: dict[str, Any]
@@ -408,7 +410,7 @@ def test_data_moves_and_a_move_that_is_cancelled_leaves_everything_as_it_was(
     bootstrap = running.cluster.bootstrap
     wanted = NewTopic("moved", 4, replica_assignment=[[1, 2]] * 4)
     admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
-    admin.create_topics([wanted], operation_timeout=30)["moved"].result(60)
+    admin.create_topics([wanted], operation_timeout=60)["moved"].result(120)
     values = [b"%d" % one * 200 for one in range(4000)]
     produce_all(bootstrap, "moved", values, partitions=4)
     away = [move("moved", one, 3, 2) for one in range(4)]
@@ -436,9 +438,7 @@ def test_data_moves_and_a_move_that_is_cancelled_leaves_everything_as_it_was(
     try:
         back = [move("moved", one, 1, 2) for one in range(4)]
         running.kubectl.apply(reassignment("back", "Explicit", moves=back))
-        eventually(
-            lambda: running.read("moved").adding or None, "a move that does not end", 40, 0.1
-        )
+        eventually(lambda: running.read("moved").adding, "a move that does not end", pause_s=0.1)
         running.kubectl.apply(reassignment("back", "Explicit", moves=back, cancel=True))
         running.wait_for("reassignment", "back", "Cancelled")
     finally:
