@@ -7,7 +7,8 @@ import struct
 
 import pytest
 
-from odradek.log import legacy, records
+from odradek.log import batch as batches
+from odradek.log import compression, legacy, records
 from odradek.log.records import Record
 from odradek.protocol import codec, headers
 from odradek.protocol.api import APIS, ApiKey
@@ -29,19 +30,31 @@ from odradek.protocol.messages.topics import (
 )
 from tests.support.broker import Cluster, wait_until
 from tests.support.clients import create_topic, produce_all
+from tests.support.memory_use import resident_bytes
 
 TOPIC = "input"
+COMPACTED, NARROW, STRICT = "compacted", "narrow", "strict"
+MEBIBYTE = 1024 * 1024
 
 
 @pytest.fixture(scope="module", autouse=True)
 def topic(cluster: Cluster) -> None:
     create_topic(cluster.bootstrap, TOPIC, config={"max.message.bytes": "20000"})
+    create_topic(cluster.bootstrap, COMPACTED, config={"cleanup.policy": "compact"})
+    create_topic(cluster.bootstrap, NARROW, config={"segment.bytes": "5000"})
+    limits = {"message.timestamp.difference.max.ms": "1000", "compression.type": "lz4"}
+    create_topic(cluster.bootstrap, STRICT, config=limits)
 
 
 @pytest.fixture(autouse=True)
 def broker_still_serves_a_good_client(cluster: Cluster) -> object:
+    before = resident_bytes(cluster.brokers[1].pid)
     yield
     assert ask(cluster, ApiVersionsRequest(), 0).error_code == ErrorCode.NONE
+    wait_until(
+        lambda: resident_bytes(cluster.brokers[1].pid) < before + 64 * MEBIBYTE,
+        "the broker holds no more than before",
+    )
 
 
 def frame(body: bytes) -> bytes:
@@ -153,9 +166,11 @@ def test_advertised_versions_keep_produce_0_and_leave_transactions_out(cluster: 
     assert not ranges.keys() & {17, 24, 25, 26, 27, 28, 36}
 
 
-def produced(cluster: Cluster, data: bytes, version: int = 8, acks: int = 1) -> int:
+def produced(
+    cluster: Cluster, data: bytes, version: int = 8, acks: int = 1, topic: str = TOPIC
+) -> int:
     """The error code for one partition's worth of records."""
-    found = ask(cluster, produce_request(data, acks), version)
+    found = ask(cluster, produce_request(data, acks, topic), version)
     return int(found.responses[0].partition_responses[0].error_code)
 
 
@@ -214,6 +229,69 @@ def test_zstd_is_refused_below_version_7(cluster: Cluster) -> None:
 
 def test_batch_above_max_message_bytes_is_too_large(cluster: Cluster) -> None:
     assert produced(cluster, batch(b"x" * 30_000)) == ErrorCode.MESSAGE_TOO_LARGE
+
+
+def sealed(data: bytes, payload: bytes | None = None, **fields: int) -> bytes:
+    """A batch with other header fields or another payload, and the checksum that goes with them."""
+    header = batches.parse(data)._replace(**fields)
+    return batches.seal(header, data[batches.HEADER_SIZE :] if payload is None else payload)
+
+
+@pytest.mark.parametrize(
+    ("version", "code"),
+    [(8, ErrorCode.INVALID_RECORD), (7, ErrorCode.CORRUPT_MESSAGE)],
+)
+@pytest.mark.parametrize(
+    "data",
+    [
+        sealed(batch(), record_count=2),
+        sealed(batch(), last_offset_delta=5),
+        sealed(batch(), record_count=0),
+        batch(control=True),
+    ],
+    ids=["wrong count", "wrong offsets", "no records", "control batch"],
+)
+def test_batch_that_no_client_may_write_is_an_invalid_record(
+    cluster: Cluster, data: bytes, version: int, code: ErrorCode
+) -> None:
+    assert produced(cluster, data, version) == code
+
+
+def test_rules_of_the_topic_have_their_codes(cluster: Cluster) -> None:
+    keyless = records.make([(None, b"v")], 1_700_000_000_000)
+    assert produced(cluster, keyless, topic=COMPACTED) == ErrorCode.INVALID_RECORD
+    assert produced(cluster, batch(), topic=COMPACTED) == ErrorCode.NONE
+    assert produced(cluster, batch(b"x" * 9000), topic=NARROW) == ErrorCode.RECORD_LIST_TOO_LARGE
+    assert produced(cluster, batch(), topic=STRICT) == ErrorCode.INVALID_TIMESTAMP
+
+
+@pytest.mark.parametrize("codec_number", range(1, 5))
+def test_what_cannot_be_unpacked_where_it_has_to_be_is_corrupt(
+    cluster: Cluster, codec_number: int
+) -> None:
+    data = sealed(batch(codec=codec_number), payload=b"\xff" * 50)
+    assert produced(cluster, data, topic=COMPACTED) == ErrorCode.CORRUPT_MESSAGE
+
+
+def test_bomb_is_too_large_where_it_has_to_be_unpacked(cluster: Cluster) -> None:
+    for number in (compression.GZIP, compression.ZSTD):
+        bomb = sealed(batch(codec=number), compression.compress(number, bytes(140 * MEBIBYTE)))
+        assert len(bomb) < MEBIBYTE
+        assert produced(cluster, bomb, topic=COMPACTED) == ErrorCode.MESSAGE_TOO_LARGE
+
+
+def test_offset_outside_the_log_is_told(cluster: Cluster) -> None:
+    for offset in (-1, 1 << 40):
+        found = fetched(cluster, 11, offset=offset).responses[0].partition_responses[0]
+        assert found.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+def test_topic_named_twice_is_refused(cluster: Cluster) -> None:
+    topic = CreatableTopic(
+        name="twin", num_partitions=1, replication_factor=1, assignments=[], configs=[]
+    )
+    created = ask(cluster, CreateTopicsRequest(topics=[topic, topic], timeout_ms=1000), 4)
+    assert {one.error_code for one in created.topics} == {ErrorCode.INVALID_REQUEST}
 
 
 def test_unknown_partition_is_told(cluster: Cluster) -> None:
@@ -290,7 +368,7 @@ def test_transactional_producer_is_refused_for_good(cluster: Cluster) -> None:
     assert found.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
 
-def fetched(cluster: Cluster, version: int, **session: int) -> object:
+def fetched(cluster: Cluster, version: int, offset: int = 0, **session: int) -> object:
     return ask(
         cluster,
         FetchRequest(
@@ -301,7 +379,9 @@ def fetched(cluster: Cluster, version: int, **session: int) -> object:
                 FetchTopic(
                     topic=TOPIC,
                     partitions=[
-                        FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
+                        FetchPartition(
+                            partition=0, fetch_offset=offset, partition_max_bytes=1 << 20
+                        )
                     ],
                 )
             ],
@@ -312,8 +392,18 @@ def fetched(cluster: Cluster, version: int, **session: int) -> object:
 
 
 def test_unknown_fetch_session_is_told(cluster: Cluster) -> None:
-    found = fetched(cluster, 11, session_id=1234, session_epoch=3)
-    assert found.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    for session_id in (0, 1234):
+        found = fetched(cluster, 11, session_id=session_id, session_epoch=3)
+        assert found.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+@pytest.mark.parametrize("session_epoch", [0, -1])
+def test_fetch_that_ends_a_session_is_answered_without_one(
+    cluster: Cluster, session_epoch: int
+) -> None:
+    found = fetched(cluster, 11, session_id=1234, session_epoch=session_epoch)
+    assert (found.error_code, found.session_id) == (ErrorCode.NONE, 0)
+    assert len(found.responses) == 1
 
 
 @pytest.mark.parametrize("version", [4, 7, 11, 12])

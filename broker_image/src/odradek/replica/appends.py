@@ -67,7 +67,17 @@ class _Unacknowledged:
         )
 
 
-_Ready = dict[int, "Prepared | KafkaError"]
+@dataclass(frozen=True, slots=True)
+class _Refused:
+    """Why a batch was not prepared. The exception itself is not kept: through its frames it would
+    hold what was unpacked until the garbage collector comes by.
+    """
+
+    code: ErrorCode
+    message: str | None
+
+
+_Ready = dict[int, "Prepared | _Refused"]
 """What came of the batches that were prepared in threads, by their number in the request."""
 
 
@@ -131,7 +141,7 @@ class Appender:
             try:
                 ready[number] = await self._prepare(partition.log, records, origin)
             except KafkaError as refusal:
-                ready[number] = refusal
+                ready[number] = _Refused(refusal.code, refusal.message or None)
         return ready
 
     async def _flush_where_owed(self, outcomes: Sequence[AppendOutcome]) -> None:
@@ -157,16 +167,16 @@ class Appender:
         records: Buffer,
         acks: int,
         origin: Origin,
-        ready: Prepared | KafkaError | None,
+        ready: Prepared | _Refused | None,
     ) -> tuple[AppendOutcome, _Unacknowledged | None]:
         partition, error = self._hosted.led(key)
         if partition is not None and acks == ACKS_ALL:
             error = self._may_acknowledge(partition)
         if partition is None or error is not ErrorCode.NONE:
             return AppendOutcome(key, error), None
+        if isinstance(ready, _Refused):
+            return AppendOutcome(key, ready.code, message=ready.message), None
         try:
-            if isinstance(ready, KafkaError):
-                raise ready
             appended = partition.log.append_as_leader(
                 ready or records, partition.leader_epoch, origin=origin
             )
