@@ -70,17 +70,19 @@ class Cluster:
     def roles(self, broker_id):
         """Return the last leader, leader epoch and ISR that a broker was told, by partition."""
         return {
-            (one.topic_name, one.partition_index): (one.leader, one.leader_epoch, one.isr)
+            (topic.topic_name, one.partition_index): (one.leader, one.leader_epoch, one.isr)
             for request in self.requests(broker_id, control.LeaderAndIsrRequest)
-            for one in request.ungrouped_partition_states
+            for topic in request.topic_states
+            for one in topic.partition_states
         }
 
     def metadata(self, broker_id):
         """Return the last leader that a broker was told of every partition."""
         return {
-            (one.topic_name, one.partition_index): one.leader
+            (topic.topic_name, one.partition_index): one.leader
             for request in self.requests(broker_id, control.UpdateMetadataRequest)
-            for one in request.ungrouped_partition_states
+            for topic in request.topic_states
+            for one in topic.partition_states
         }
 
 
@@ -111,11 +113,10 @@ class RecordingPeer:
                 return control.StopReplicaResponse(
                     partition_errors=[
                         control.StopReplicaPartitionError(
-                            topic_name=one.topic_name,
-                            partition_index=one.partition_index,
-                            error_code=code,
+                            topic_name=topic.name, partition_index=number, error_code=code
                         )
-                        for one in request.ungrouped_partitions
+                        for topic in request.topics
+                        for number in topic.partition_indexes
                     ]
                 )
 

@@ -82,8 +82,8 @@ async def test_new_topic_gets_states_leaders_and_everybody_is_told(cluster):
     assert cluster.metadata(1) == {("t", 0): 1, ("t", 1): 2}
     found, version = await state(controller.session, "t", 0)
     assert (found, version) == (PartitionState(1, 0, (1, 2), 1), 0)
-    (role,) = cluster.requests(1, control.LeaderAndIsrRequest)[0].ungrouped_partition_states[:1]
-    assert role.is_new
+    (topic,) = cluster.requests(1, control.LeaderAndIsrRequest)[0].topic_states
+    assert topic.partition_states[0].is_new
     kinds = [type(one) for one in cluster.told[9001]]
     assert kinds.index(control.UpdateMetadataRequest) < kinds.index(control.LeaderAndIsrRequest)
 
@@ -160,7 +160,7 @@ async def test_isr_notice_reaches_every_broker_and_is_removed(cluster):
 
     def last_isr():
         request = cluster.requests(2, control.UpdateMetadataRequest)[-1]
-        return [one.isr for one in request.ungrouped_partition_states]
+        return [one.isr for topic in request.topic_states for one in topic.partition_states]
 
     await until(lambda: last_isr() == [[1]])
 
@@ -190,7 +190,7 @@ async def test_topic_is_deleted_from_brokers_and_znodes(cluster, form):
     await until_async(gone)
     (stop,) = cluster.requests(1, control.StopReplicaRequest)
     assert stop.delete_partitions
-    assert {one.partition_index for one in stop.ungrouped_partitions} == {0, 1}
+    assert [(topic.name, set(topic.partition_indexes)) for topic in stop.topics] == [("t", {0, 1})]
     assert cluster.metadata(1) == {("t", 0): -2, ("t", 1): -2}
     await admin.apply_create_topic(session, "t", replicas(p0=(1,)), {})
     await until(lambda: cluster.metadata(1)["t", 0] == 1)

@@ -15,6 +15,7 @@ from odradek.controller.events import (
     UpdateMetadata,
 )
 from odradek.controller.outbox import Outbox, Sender
+from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages import control
 from odradek.zk.znodes import TopicPartition
 from tests.controller.conftest import until
@@ -28,6 +29,7 @@ class Scripted:
 
     def __init__(self):
         self.calls = []
+        self.registrations = []
         self.answers = []
         self.gate = asyncio.Event()
         self.gate.set()
@@ -36,6 +38,7 @@ class Scripted:
     async def call(self, request, version, timeout_ms):
         await self.gate.wait()
         self.calls.append((type(request).__name__, version, request.controller_epoch))
+        self.registrations.append(request.broker_epoch)
         answer = self.answers.pop(0) if self.answers else control.UpdateMetadataResponse()
         if isinstance(answer, Exception):
             raise answer
@@ -72,7 +75,25 @@ async def test_requests_go_out_in_order_and_are_repeated_until_acknowledged(rig)
         control.StopReplicaResponse(partition_errors=[]),
     ]
     await until(lambda: len(rig.peer.calls) == 4)
-    assert rig.peer.calls == [("UpdateMetadataRequest", 4, 5)] * 3 + [("StopReplicaRequest", 0, 5)]
+    assert rig.peer.calls == [("UpdateMetadataRequest", 5, 5)] * 3 + [("StopReplicaRequest", 1, 5)]
+
+
+async def test_requests_name_the_registration_that_they_are_meant_for(rig):
+    rig.outbox.keep(brokers(["2@57"]))
+    refused = {"error_code": ErrorCode.STALE_BROKER_EPOCH, "partition_errors": []}
+    rig.peer.answers = [
+        control.UpdateMetadataResponse(error_code=ErrorCode.STALE_BROKER_EPOCH),
+        control.LeaderAndIsrResponse(**refused),
+        control.StopReplicaResponse(**refused),
+    ]
+    rig.outbox.send(update())
+    rig.outbox.send(LeaderAndIsr(2, (), ()))
+    rig.outbox.send(StopReplicas(2, (ONE,), delete=True))
+    rig.outbox.send(update())
+    await until(lambda: len(rig.peer.calls) == 4)
+    assert rig.peer.registrations == [57] * 4
+    assert not rig.told, "a broker that came back is told everything anyway"
+    assert not rig.deposed
 
 
 async def test_newer_controller_known_to_a_broker_deposes(rig):

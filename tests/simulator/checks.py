@@ -155,10 +155,10 @@ class Checks:
     def asked(self, broker: Broker, request: Any) -> None:
         """A controller's request arrived."""
         if self._world.trace is not None:
-            roles = getattr(request, "ungrouped_partition_states", ())
             told = ", ".join(
                 f"{one.partition_index}: leader {one.leader} epoch {one.leader_epoch}"
-                for one in roles
+                for topic in getattr(request, "topic_states", ())
+                for one in topic.partition_states
             )
             self._world.say(
                 f"{broker.name} gets {type(request).__name__} of controller epoch "

@@ -140,7 +140,7 @@ class Outbox:
                     channel.wake.clear()
                     await channel.wake.wait()
                 message = channel.queue.popleft()
-                await self._deliver(peer, registration.broker_id, message)
+                await self._deliver(peer, channel.broker, message)
         except asyncio.CancelledError:
             raise
         except Exception:
@@ -149,9 +149,10 @@ class Outbox:
         finally:
             await peer.close()
 
-    async def _deliver(self, peer: Peer, broker_id: BrokerId, message: Message) -> None:
+    async def _deliver(self, peer: Peer, broker: LiveBroker, message: Message) -> None:
         """Send until acknowledged."""
-        request, version = self._request(message)
+        broker_id = broker.registration.broker_id
+        request, version = self._request(message, broker.epoch)
         attempt = 0
         while True:
             try:
@@ -165,24 +166,28 @@ class Outbox:
             self._note_answer(broker_id, message, response)
             return
 
-    def _request(self, message: Message) -> tuple[Any, int]:
+    def _request(self, message: Message, broker_epoch: int) -> tuple[Any, int]:
         controller, epoch = self._sender.controller_id, self._sender.epoch
         match message:
             case UpdateMetadata():
-                request = requests.update_metadata(message, controller, epoch)
+                request = requests.update_metadata(message, controller, epoch, broker_epoch)
                 return request, requests.UPDATE_METADATA_VERSION
             case LeaderAndIsr():
-                return (
-                    requests.leader_and_isr(message, controller, epoch, self._sender.listener),
-                    requests.LEADER_AND_ISR_VERSION,
+                roles = requests.leader_and_isr(
+                    message, controller, epoch, broker_epoch, self._sender.listener
                 )
+                return roles, requests.LEADER_AND_ISR_VERSION
             case StopReplicas():
-                request_to_stop = requests.stop_replica(message, controller, epoch)
+                request_to_stop = requests.stop_replica(message, controller, epoch, broker_epoch)
                 return request_to_stop, requests.STOP_REPLICA_VERSION
 
     def _note_answer(self, broker_id: BrokerId, message: Message, response: Any) -> None:
         if response.error_code == ErrorCode.STALE_CONTROLLER_EPOCH:
             self._deposed()
+            return
+        if response.error_code == ErrorCode.STALE_BROKER_EPOCH:
+            # It has registered anew, or will: then it is told everything again.
+            logger.info("broker %d is not what it was when it was addressed", broker_id)
             return
         if response.error_code != ErrorCode.NONE:
             logger.error(

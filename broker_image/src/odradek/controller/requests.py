@@ -1,6 +1,12 @@
-"""The controller's messages as requests of the protocol, in the versions of Kafka 2.1."""
+"""The controller's messages as requests of the protocol, in the versions of Kafka 2.2.
 
-from collections.abc import Sequence
+They are the first that name the registration of the broker that they are meant for (KIP-380). What
+was decided for a broker may reach it only after it died and came back, perhaps with an empty disk:
+it then refuses to lead what it led before.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 from odradek.controller.events import (
     LeaderAndIsr,
@@ -14,18 +20,29 @@ from odradek.protocol.messages.control import (
     LeaderAndIsrLiveLeader,
     LeaderAndIsrPartitionState,
     LeaderAndIsrRequest,
-    StopReplicaPartitionV0,
+    LeaderAndIsrTopicState,
     StopReplicaRequest,
+    StopReplicaTopicV1,
     UpdateMetadataBroker,
     UpdateMetadataEndpoint,
     UpdateMetadataPartitionState,
     UpdateMetadataRequest,
+    UpdateMetadataTopicState,
 )
 from odradek.zk.znodes import SECURITY_PROTOCOLS, Endpoint
 
-LEADER_AND_ISR_VERSION = 1
-UPDATE_METADATA_VERSION = 4
-STOP_REPLICA_VERSION = 0
+LEADER_AND_ISR_VERSION = 2
+UPDATE_METADATA_VERSION = 5
+STOP_REPLICA_VERSION = 1
+
+Told = TypeVar("Told", PartitionMetadata, PartitionRole)
+
+
+def _by_topic(partitions: Iterable[Told]) -> dict[str, list[Told]]:
+    grouped: dict[str, list[Told]] = {}
+    for one in partitions:
+        grouped.setdefault(one.partition.topic, []).append(one)
+    return grouped
 
 
 def endpoint(broker: LiveBroker, listener: str) -> Endpoint | None:
@@ -33,12 +50,20 @@ def endpoint(broker: LiveBroker, listener: str) -> Endpoint | None:
     return broker.registration.endpoint(listener)
 
 
-def update_metadata(message: UpdateMetadata, controller: int, epoch: int) -> UpdateMetadataRequest:
-    """Return UpdateMetadata v4."""
+def update_metadata(
+    message: UpdateMetadata, controller: int, epoch: int, broker_epoch: int
+) -> UpdateMetadataRequest:
+    """Return UpdateMetadata v5."""
     return UpdateMetadataRequest(
         controller_id=controller,
         controller_epoch=epoch,
-        ungrouped_partition_states=[_metadata(one) for one in message.partitions],
+        broker_epoch=broker_epoch,
+        topic_states=[
+            UpdateMetadataTopicState(
+                topic_name=topic, partition_states=[_metadata(one) for one in partitions]
+            )
+            for topic, partitions in _by_topic(message.partitions).items()
+        ],
         live_brokers=[_broker(one) for one in message.brokers],
     )
 
@@ -46,7 +71,6 @@ def update_metadata(message: UpdateMetadata, controller: int, epoch: int) -> Upd
 def _metadata(one: PartitionMetadata) -> UpdateMetadataPartitionState:
     state = one.leadership.state
     return UpdateMetadataPartitionState(
-        topic_name=one.partition.topic,
         partition_index=one.partition.partition,
         controller_epoch=state.controller_epoch,
         leader=state.leader,
@@ -75,13 +99,17 @@ def _broker(broker: LiveBroker) -> UpdateMetadataBroker:
 
 
 def leader_and_isr(
-    message: LeaderAndIsr, controller: int, epoch: int, listener: str
+    message: LeaderAndIsr, controller: int, epoch: int, broker_epoch: int, listener: str
 ) -> LeaderAndIsrRequest:
-    """Return LeaderAndIsr v1; leaders are named by their address on the brokers' listener."""
+    """Return LeaderAndIsr v2; leaders are named by their address on the brokers' listener."""
     return LeaderAndIsrRequest(
         controller_id=controller,
         controller_epoch=epoch,
-        ungrouped_partition_states=[_role(one) for one in message.roles],
+        broker_epoch=broker_epoch,
+        topic_states=[
+            LeaderAndIsrTopicState(topic_name=topic, partition_states=[_role(one) for one in roles])
+            for topic, roles in _by_topic(message.roles).items()
+        ],
         live_leaders=_leaders(message.leaders, listener),
     )
 
@@ -89,7 +117,6 @@ def leader_and_isr(
 def _role(one: PartitionRole) -> LeaderAndIsrPartitionState:
     state = one.leadership.state
     return LeaderAndIsrPartitionState(
-        topic_name=one.partition.topic,
         partition_index=one.partition.partition,
         controller_epoch=state.controller_epoch,
         leader=state.leader,
@@ -114,14 +141,20 @@ def _leaders(leaders: Sequence[LiveBroker], listener: str) -> list[LeaderAndIsrL
     return found
 
 
-def stop_replica(message: StopReplicas, controller: int, epoch: int) -> StopReplicaRequest:
-    """Return StopReplica v0."""
+def stop_replica(
+    message: StopReplicas, controller: int, epoch: int, broker_epoch: int
+) -> StopReplicaRequest:
+    """Return StopReplica v1."""
+    by_topic: dict[str, list[int]] = {}
+    for one in message.partitions:
+        by_topic.setdefault(one.topic, []).append(one.partition)
     return StopReplicaRequest(
         controller_id=controller,
         controller_epoch=epoch,
+        broker_epoch=broker_epoch,
         delete_partitions=message.delete,
-        ungrouped_partitions=[
-            StopReplicaPartitionV0(topic_name=one.topic, partition_index=one.partition)
-            for one in message.partitions
+        topics=[
+            StopReplicaTopicV1(name=topic, partition_indexes=numbers)
+            for topic, numbers in by_topic.items()
         ],
     )

@@ -1,0 +1,70 @@
+"""What the controller decided for a broker before it crashed is not obeyed by what came back."""
+
+from __future__ import annotations
+
+import pytest
+
+from odradek.handlers import control
+from odradek.handlers.context import Broker, Call
+from odradek.protocol.errors import ErrorCode
+from odradek.protocol.messages.control import (
+    LeaderAndIsrPartitionState,
+    LeaderAndIsrRequest,
+    LeaderAndIsrTopicState,
+    StopReplicaRequest,
+    StopReplicaTopicV1,
+)
+from tests.support.replicas import KEY, Replicas
+
+CALL = Call(version=2, client_id="1", listener="PLAINTEXT", host="127.0.0.1", connection_id=1)
+PRESENT = 100  # what the broker of these tests is registered under
+
+
+def lead(broker_epoch: int) -> LeaderAndIsrRequest:
+    role = LeaderAndIsrPartitionState(
+        partition_index=KEY.partition,
+        controller_epoch=1,
+        leader=1,
+        leader_epoch=7,
+        isr=[1, 2],
+        zk_version=3,
+        replicas=[1, 2],
+    )
+    return LeaderAndIsrRequest(
+        controller_id=2,
+        controller_epoch=1,
+        broker_epoch=broker_epoch,
+        topic_states=[LeaderAndIsrTopicState(topic_name=KEY.topic, partition_states=[role])],
+        live_leaders=[],
+    )
+
+
+def stop(broker_epoch: int) -> StopReplicaRequest:
+    return StopReplicaRequest(
+        controller_id=2,
+        controller_epoch=1,
+        broker_epoch=broker_epoch,
+        delete_partitions=True,
+        topics=[StopReplicaTopicV1(name=KEY.topic, partition_indexes=[KEY.partition])],
+    )
+
+
+async def test_an_empty_replica_does_not_lead_what_its_former_life_was_to_lead(
+    broker: Broker,
+) -> None:
+    refused = await control.leader_and_isr(broker, lead(PRESENT - 1), CALL)
+    assert refused.error_code == ErrorCode.STALE_BROKER_EPOCH
+    assert KEY not in broker.replicas.partitions
+    obeyed = await control.leader_and_isr(broker, lead(PRESENT), CALL)
+    assert obeyed.error_code == ErrorCode.NONE
+    assert broker.replicas.partitions[KEY].leads
+
+
+@pytest.mark.parametrize(("registration", "is_kept"), [(PRESENT - 1, True), (PRESENT, False)])
+async def test_a_log_is_deleted_only_by_who_knows_of_this_life(
+    broker: Broker, replicas: Replicas, registration: int, is_kept: bool
+) -> None:
+    await control.leader_and_isr(broker, lead(PRESENT), CALL)
+    answer = await control.stop_replica(broker, stop(registration), CALL)
+    assert (answer.error_code == ErrorCode.STALE_BROKER_EPOCH) == is_kept
+    assert (replicas.logs.get(*KEY) is not None) == is_kept
