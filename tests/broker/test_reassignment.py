@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,11 +21,13 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
 from odradek.zk import znodes
-from tests.support.broker import Cluster, start_together, wait_until
+from tests.support.broker import Broker, Cluster, start_together, wait_until
 
 PARTITIONS = 6
 RECORDS = 600
 TARGET = (4, 3)
+RATE = 50_000  # bytes a second
+WATCHED_WINDOWS = 5  # of a second, in which a throttle lets this many times its rate pass
 
 
 @pytest.fixture
@@ -146,3 +149,51 @@ def test_broker_that_was_down_when_its_replicas_moved_away_deletes_them_when_it_
     wait_until(lambda: not cluster.brokers[1].partition_folders("t"), "what is left is deleted")
     assert len(cluster.brokers[1].partition_folders("stays")) == PARTITIONS
     assert sorted(read(cluster, "t")) == sorted(values)
+
+
+def settle_rate(broker: Broker, key: str, rate: int) -> None:
+    """Set a rate of a running broker and wait until it is in force there."""
+    name = str(broker.broker_id)
+    change(broker.address, ResourceType.BROKER, name, key, str(rate))
+    admin = AdminClient({"bootstrap.servers": broker.address, "log_level": 0})
+    asked = ConfigResource(ResourceType.BROKER, name)
+
+    def is_in_force() -> bool:
+        return admin.describe_configs([asked])[asked].result(60)[key].value == str(rate)
+
+    wait_until(is_in_force, f"{key} is {rate}")
+
+
+@pytest.mark.parametrize(("side", "held_back"), [("leader", 1), ("follower", 2)])
+def test_either_side_copies_no_faster_than_its_throttle_until_that_is_lifted(
+    cluster: Cluster, zookeeper: KazooClient, side: str, held_back: int
+) -> None:
+    throttled = f"{side}.replication.throttled"
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+    shape = NewTopic(
+        "t",
+        PARTITIONS,
+        replica_assignment=[[1]] * PARTITIONS,
+        config={f"{throttled}.replicas": "*"},
+    )
+    admin.create_topics([shape])["t"].result(60)
+    size = sum(map(len, fill(cluster, "t")))
+    assert size > 2 * WATCHED_WINDOWS * RATE
+    settle_rate(cluster.brokers[held_back], f"{throttled}.rate", RATE)
+
+    def copied() -> int:
+        folders = cluster.brokers[2].partition_folders("t")
+        return sum(one.stat().st_size for folder in folders for one in folder.glob("*.log"))
+
+    wanted = {znodes.TopicPartition("t", number): (1, 2) for number in range(PARTITIONS)}
+    began = time.monotonic()
+    zookeeper.create(znodes.REASSIGN_PARTITIONS_PATH, znodes.encode_reassignment(wanted))
+    wait_until(lambda: copied() >= WATCHED_WINDOWS * RATE, "a part is copied")
+    # A slow machine copies slower still. Without a throttle everything is there in one window.
+    assert time.monotonic() - began > WATCHED_WINDOWS / 2
+    settle_rate(cluster.brokers[held_back], f"{throttled}.rate", 1_000_000_000)
+    wait_until(
+        lambda: placed(zookeeper, "t") == znodes.TopicAssignment(dict.fromkeys(range(6), (1, 2))),
+        "the partitions have moved",
+    )
+    assert copied() >= size
