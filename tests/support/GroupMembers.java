@@ -4,6 +4,7 @@ import java.util.Collection;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.atomic.AtomicBoolean;
 import org.apache.kafka.clients.consumer.CommitFailedException;
 import org.apache.kafka.clients.consumer.ConsumerRebalanceListener;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
@@ -16,8 +17,7 @@ import org.apache.kafka.common.serialization.StringDeserializer;
 /**
  * Members of groups with Kafka's Java client, for `tests.support.group_members`: a thread each,
  * prints "GROUP VALUE" of each record at once until it is killed. Arguments: the topic, and for each
- * member the consumer's settings as "KEY=VALUE KEY=VALUE"; without automatic commits it commits each
- * batch.
+ * member auto, sync or async and the consumer's settings: "sync KEY=VALUE KEY=VALUE".
  */
 public final class GroupMembers {
     private static volatile boolean leaving;
@@ -42,10 +42,13 @@ public final class GroupMembers {
 
     private static void live(String topic, String given) {
         Map<String, Object> settings = new HashMap<>();
-        for (String setting : given.split(" ")) {
+        List<String> words = List.of(given.split(" "));
+        for (String setting : words.subList(1, words.size())) {
             settings.put(setting.split("=", 2)[0], setting.split("=", 2)[1]);
         }
-        boolean byHand = settings.get("enable.auto.commit").equals("false");
+        boolean byHand = !words.get(0).equals("auto");
+        boolean waits = words.get(0).equals("sync");
+        AtomicBoolean refused = new AtomicBoolean();
         KafkaConsumer<String, String> consumer =
             new KafkaConsumer<>(settings, new StringDeserializer(), new StringDeserializer());
         consumer.subscribe(List.of(topic), new ConsumerRebalanceListener() {
@@ -65,8 +68,13 @@ public final class GroupMembers {
             for (ConsumerRecord<String, String> record : records) {
                 System.out.println(settings.get("group.id") + " " + record.value());
             }
-            due |= byHand && !records.isEmpty();
-            due = due && !commit(consumer);
+            due |= byHand && (refused.getAndSet(false) || !records.isEmpty());
+            if (due && waits) {
+                due = !commit(consumer);
+            } else if (due) {
+                consumer.commitAsync((offsets, error) -> refused.compareAndSet(false, error != null));
+                due = false;
+            }
         }
         consumer.close();
     }

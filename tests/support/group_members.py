@@ -4,8 +4,8 @@ once. SIGTERM makes all of them leave.
     python -m tests.support.group_members LIBRARY '{"bootstrap": "", "topic": "", "members": []}'
 
 LIBRARY is confluent, kafka-python, aiokafka or java; a member is one of `Wish`. With `commit` sync
-the offsets of each batch are committed before the next one is asked for; with auto they would be
-after ten minutes.
+the offsets of each batch are committed before the next one is asked for, with async meanwhile; with
+auto they would be after ten minutes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ RANGE, COOPERATIVE = "range", "cooperative-sticky"
 
 @dataclass(frozen=True)
 class Wish:
-    """One member: its group, assignment strategy, instance id if it is static, sync or auto."""
+    """One member: its group, assignment strategy, instance id if it is static, way to commit."""
 
     group: str
     strategy: str
@@ -47,7 +47,7 @@ class Wish:
     @property
     def by_hand(self) -> bool:
         """Whether this program commits."""
-        return self.commit == "sync"
+        return self.commit != "auto"
 
 
 class Members:
@@ -68,7 +68,7 @@ class Members:
         found: dict[str, Counter[str]] = {}
         for line in self._output.read_text().splitlines(keepends=True):
             if line.endswith("\n"):
-                group, value = line.split()
+                group, value = line.rstrip("\n").split(" ", 1)
                 found.setdefault(group, Counter())[value] += 1
         return found
 
@@ -94,7 +94,14 @@ def confluent(bootstrap: str, topic: str, wish: Wish, stop: threading.Event) -> 
     """librdkafka."""
     import confluent_kafka
 
+    refused = threading.Event()
+
+    def committed(error: confluent_kafka.KafkaError | None, _: object) -> None:
+        if error is not None and error.code() != confluent_kafka.KafkaError._NO_OFFSET:
+            refused.set()
+
     config = {
+        "on_commit": committed,
         "bootstrap.servers": bootstrap,
         "group.id": wish.group,
         "auto.offset.reset": "earliest",
@@ -115,10 +122,11 @@ def confluent(bootstrap: str, topic: str, wish: Wish, stop: threading.Event) -> 
         for message in messages:
             if message.error() is None:
                 tell(wish, message.value())
-        due |= wish.by_hand and bool(messages)
+        due |= wish.by_hand and (bool(messages) or refused.is_set())
+        refused.clear()
         if due:
             try:
-                consumer.commit(asynchronous=False)
+                consumer.commit(asynchronous=wish.commit == "async")
                 due = False
             except confluent_kafka.KafkaException:
                 continue  # a rebalance goes on
@@ -152,16 +160,26 @@ def kafka_python(bootstrap: str, topic: str, wish: Wish, stop: threading.Event) 
         partition_assignment_strategy=[assignors[wish.strategy]],
         **in_python(bootstrap, wish),
     )
+    refused = threading.Event()
+
+    def committed(_: object, answer: object) -> None:
+        if isinstance(answer, Exception):
+            refused.set()
+
     due = False
     while not stop.is_set():
         records = consumer.poll(timeout_ms=100)
         for batch in records.values():
             for record in batch:
                 tell(wish, record.value)
-        due |= wish.by_hand and bool(records)
+        due |= wish.by_hand and (bool(records) or refused.is_set())
+        refused.clear()
         if due:
             try:
-                consumer.commit()
+                if wish.commit == "async":
+                    consumer.commit_async(callback=committed)
+                else:
+                    consumer.commit()
                 due = False
             except kafka.errors.KafkaError:
                 continue  # a rebalance goes on
@@ -169,7 +187,7 @@ def kafka_python(bootstrap: str, topic: str, wish: Wish, stop: threading.Event) 
 
 
 async def aio(bootstrap: str, topic: str, wish: Wish, stop: asyncio.Event) -> None:
-    """aiokafka, which knows no cooperative strategy."""
+    """aiokafka, which knows no cooperative strategy and one way to commit."""
     import aiokafka
 
     consumer = aiokafka.AIOKafkaConsumer(topic, **in_python(bootstrap, wish))
@@ -208,7 +226,8 @@ def java(bootstrap: str, topic: str, wishes: list[Wish]) -> None:
         }
         if wish.instance is not None:
             config["group.instance.id"] = wish.instance
-        members.append(" ".join(f"{key}={value}" for key, value in config.items()))
+        given = " ".join(f"{key}={value}" for key, value in config.items())
+        members.append(f"{wish.commit} {given}")
     classpath = kafka_peer.classpath(kafka_peer.clients(JAVA_CLIENT))
     program = str(Path(__file__).with_name("GroupMembers.java"))
     line = [*kafka_peer.JAVA, "-Xmx256m", "-cp", classpath, program, topic, *members]
