@@ -32,7 +32,7 @@ class Cluster:
         self.broken = {}
         self.stack = contextlib.AsyncExitStack()
 
-    async def session(self, timeout_ms=4000):
+    async def session(self, timeout_ms=10_000):
         session = Session(self.server.connect + self.chroot, timeout_ms)
         await session.start()
         self.stack.push_async_callback(session.close)
