@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.support.broker import Cluster
@@ -15,6 +16,7 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 GROUPS = "kafka.admin.ConsumerGroupCommand"
 RECORDS = 3000
 RECORD_BYTES = 200
+LATER, LATER_MS = "2100-01-01T00:00:00.000", 4_102_444_800_000
 
 
 def create(admin: AdminClient, topic: str, partitions: int, **config: str) -> None:
@@ -69,6 +71,55 @@ def test_console_clients_share_records_through_a_group(
     assert {row[0] for row in group_rows(tools, cluster, "readers").values()} == {"0"}
     assert consume(50) == sent
     assert "was successful" in tools.run(*at, "--delete", "--group", "readers")
+
+
+@pytest.fixture(scope="module")
+def spoken(cluster: Cluster, admin: AdminClient, tools: Tools) -> list[str]:
+    """Lines of the topic `spoken`, ten of each codec by ConsoleProducer, and five that librdkafka
+    wrote with headers and times."""
+    create(admin, "spoken", 1)
+    lines: list[str] = []
+    for codec in CODECS:
+        some = [f"NO_HEADERS|{codec}{number}|value {number} " + "x" * 50 for number in range(10)]
+        tools.run(
+            *("kafka.tools.ConsoleProducer", "--bootstrap-server", cluster.bootstrap),
+            *("--topic", "spoken", "--compression-codec", codec),
+            *("--property", "parse.key=true", "--property", "key.separator=|"),
+            stdin="".join(line.split("|", 1)[1] + "\n" for line in some),
+        )
+        lines += some
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+    for number in range(5):
+        headers = [("number", str(number)), ("more", "yes")]
+        producer.produce("spoken", b"last", b"k", 0, timestamp=LATER_MS + number, headers=headers)
+        lines.append(f"number:{number},more:yes|k|last")
+    assert producer.flush(60) == 0
+    return lines
+
+
+def test_console_consumer_reads_every_codec_keys_and_headers_from_an_offset_on(
+    cluster: Cluster, tools: Tools, spoken: list[str]
+) -> None:
+    for offset in (0, 13):
+        said = tools.run(
+            *("kafka.tools.ConsoleConsumer", "--bootstrap-server", cluster.bootstrap),
+            *("--topic", "spoken", "--partition", "0", "--offset", str(offset)),
+            *("--max-messages", str(len(spoken) - offset), "--timeout-ms", "60000"),
+            *("--property", "print.key=true", "--property", "key.separator=|"),
+            *("--property", "print.headers=true"),
+        )
+        assert said.splitlines() == spoken[offset:]
+
+
+def test_tools_find_offsets_by_time(cluster: Cluster, tools: Tools, spoken: list[str]) -> None:
+    shell = ("kafka.tools.GetOffsetShell", "--broker-list", cluster.bootstrap, "--topic", "spoken")
+    assert tools.run(*shell, "--time", str(LATER_MS + 2)).split() == ["spoken:0:52"]
+    said = tools.run(
+        *(GROUPS, "--bootstrap-server", cluster.bootstrap, "--reset-offsets", "--execute"),
+        *("--group", "by-time", "--topic", "spoken", "--to-datetime", LATER),
+        *("--timeout", "60000"),
+    )
+    assert ["by-time", "spoken", "0", "50"] in [line.split() for line in said.splitlines()], said
 
 
 @pytest.fixture(scope="module")

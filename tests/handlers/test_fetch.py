@@ -1,0 +1,51 @@
+"""What a Fetch answer is made of: pieces of files, or memory where an old client needs it."""
+
+from __future__ import annotations
+
+import pytest
+
+from odradek.handlers import fetch
+from odradek.handlers.context import Broker, Call
+from odradek.log import batch as batches
+from odradek.log.batch import Origin
+from odradek.log.files import Region
+from odradek.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from odradek.protocol.regions import Records
+from tests.support import logs
+from tests.support.replicas import KEY, Replicas
+
+
+async def records_in_answer(broker: Broker, replicas: Replicas, version: int) -> Records | None:
+    """What the answer holds of a partition with one batch."""
+    await replicas.lead()
+    await replicas.manager.append([(KEY, logs.batch(b"value"))], 1, 0, Origin.CLIENT)
+    asked = FetchPartition(partition=KEY.partition, fetch_offset=0, partition_max_bytes=1 << 20)
+    request = FetchRequest(
+        replica_id=-1,
+        max_wait_ms=0,
+        min_bytes=1,
+        topics=[FetchTopic(topic=KEY.topic, partitions=[asked])],
+    )
+    answer = await fetch.fetch(broker, request, Call(version, "c", "PLAINTEXT", "h", 1))
+    return answer.responses[0].partition_responses[0].record_set
+
+
+@pytest.mark.parametrize("version", range(4, 13))
+async def test_new_clients_get_a_piece_of_the_file(
+    broker: Broker, replicas: Replicas, version: int
+) -> None:
+    found = await records_in_answer(broker, replicas, version)
+    assert isinstance(found, Region)
+    with found:
+        [segment] = replicas.manager.partitions[KEY].log.segments
+        assert (found.position, found.length) == (0, segment.size)
+        assert found.read() == segment.read(0, segment.size)
+
+
+@pytest.mark.parametrize(("version", "magic"), [(0, 0), (1, 0), (2, 1), (3, 1)])
+async def test_old_clients_get_what_the_file_becomes_in_their_format(
+    broker: Broker, replicas: Replicas, version: int, magic: int
+) -> None:
+    found = await records_in_answer(broker, replicas, version)
+    assert isinstance(found, bytes)
+    assert [header.magic for _, header in batches.scan(found)] == [magic]
