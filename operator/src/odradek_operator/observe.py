@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 from odradek.zk import consumers, znodes
 from odradek.zk.payload import ZnodeError
@@ -65,7 +66,7 @@ def partitions(zookeeper: Reader) -> Partitions:
     for name in names:
         one = found[znodes.topic_path(name)]
         if one is not None:
-            assigned[name] = znodes.decode_topic(znodes.topic_path(name), one.data)
+            assigned[name] = _decode_topic(name, one.data)
     states = _states(zookeeper, assigned)
     under = offline = 0
     holders: set[int] = set()
@@ -90,6 +91,20 @@ def partitions(zookeeper: Reader) -> Partitions:
     return Partitions(under, offline, frozenset(holders), widest)
 
 
+# A cluster's znodes are looked at again and again, and many of them say the same.
+_DECODED = 16384
+
+
+@lru_cache(_DECODED)
+def _decode_state(data: bytes) -> PartitionState:
+    return znodes.decode_state("the state of a partition", data)
+
+
+@lru_cache(_DECODED)
+def _decode_topic(name: str, data: bytes) -> TopicAssignment:
+    return znodes.decode_topic(znodes.topic_path(name), data)
+
+
 def _states(
     zookeeper: Reader, assigned: Mapping[str, TopicAssignment]
 ) -> dict[str, dict[int, PartitionState]]:
@@ -105,7 +120,7 @@ def _states(
             continue
         name, partition = paths[path]
         try:
-            states[name][partition] = znodes.decode_state(path, one.data)
+            states[name][partition] = _decode_state(one.data)
         except ZnodeError:
             continue
     return states
@@ -165,7 +180,7 @@ def _topic(name: str, found: Mapping[str, Znode | None], deleting: bool) -> Topi
     config = found.get(znodes.topic_config_path(name))
     try:
         return TopicView(
-            assignment=znodes.decode_topic(znodes.topic_path(name), topic.data) if topic else None,
+            assignment=_decode_topic(name, topic.data) if topic else None,
             version=topic.version if topic else -1,
             incarnation=topic.created if topic else None,
             config=(
