@@ -111,9 +111,9 @@ class Groups:
         """The coordinator of each member, by the member's id."""
         admin = AdminClient({"bootstrap.servers": self._bootstrap, **QUIET})
         found = {}
-        for answer in admin.describe_consumer_groups(self.names, request_timeout=30).values():
+        for answer in admin.describe_consumer_groups(self.names, request_timeout=60).values():
             with contextlib.suppress(KafkaException):  # a coordinator that is just moving
-                group = answer.result(40)
+                group = answer.result(120)
                 if group.state is ConsumerGroupState.STABLE:
                     found |= {one.member_id: group.coordinator.id for one in group.members}
         return found
@@ -148,7 +148,7 @@ class Groups:
         found = {}
         for name in self.names:
             asked = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(name)])
-            found[name] = sum(one.offset for one in asked[name].result(40).topic_partitions)
+            found[name] = sum(one.offset for one in asked[name].result(120).topic_partitions)
         return found
 
 
@@ -157,7 +157,7 @@ def stop(cluster: Cluster, broker_id: int) -> None:
     cluster.brokers[broker_id].wait()
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_a_cluster_moves_from_kafka_to_us_and_back(tmp_path: Path, tools: Tools) -> None:
     with Cluster(tmp_path, 2, SETTINGS, {KAFKA: OldKafkaBroker}) as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap, **QUIET})
@@ -168,7 +168,7 @@ def test_a_cluster_moves_from_kafka_to_us_and_back(tmp_path: Path, tools: Tools)
             ),
         ]
         for made in admin.create_topics(shapes).values():
-            made.result(60)
+            made.result(120)
         with Traffic(cluster, TOPIC) as traffic, Groups(cluster, tmp_path) as groups:
             wait_until(lambda: len(traffic.read) > 100, "records pass")
             groups.await_members()
