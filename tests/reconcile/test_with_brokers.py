@@ -274,6 +274,57 @@ def test_settings_reach_running_brokers_and_are_taken_back_without_a_restart(
     assert config(running, "brokers", "<default>")["log.retention.bytes"] == "5000000"
 
 
+def test_leaders_that_are_lost_during_a_move_end_it_and_everything_is_where_it_was(
+    running: Running, api: ApiServer
+) -> None:
+    bootstrap, name = running.cluster.bootstrap, "lost-leaders"
+    kube = settle(running, api, name)
+    made = NewTopic("darkening", 2, replica_assignment=[[1], [1]])
+    admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
+    admin.create_topics([made], operation_timeout=30)["darkening"].result(60)
+    values = [b"%6d" % one * 10_000 for one in range(100)]
+    produce_all(bootstrap, "darkening", values, partitions=2)
+    # More than one fetch brings, and so slow that its only source is gone before the second.
+    moves = [move("darkening", one, 3) for one in range(2)]
+    wanted = reassignment("r", "Explicit", moves=moves, throttleBytesPerSec=1024)
+    wanted["metadata"]["namespace"] = name
+    kube.create(wanted)
+    session = zookeeper.ZooKeeper(running.cluster.zookeeper.connect, lambda: None)
+    lives = kills.Lives(kube, session, name)
+    source, stopped = running.cluster.brokers[1], False
+
+    def react() -> bool:
+        nonlocal stopped
+        time.sleep(0.3)
+        status = (kube.get(kills.API, "Reassignment", name, "r") or {}).get("status", {})
+        conditions = {one["type"]: one["status"] for one in status.get("conditions", ())}
+        if running.read("darkening").adding and not stopped:
+            source.signal(signal.SIGSTOP)
+            stopped = True
+        if conditions.get("PartitionsOffline") == "True":
+            lives.ahead = reassignment_module.DEAD_AFTER
+        if conditions.get("RollingBack") == "True" and running.read("darkening").removing:
+            # The controller has taken it back, and ends that once there is a leader again.
+            source.signal(signal.SIGCONT)
+        return bool(status.get("phase") in reassignment_module.FINISHED)
+
+    try:
+        session.require()
+        assert lives.live(Fuse(), react)
+    finally:
+        source.signal(signal.SIGCONT)
+        session.close()
+    assert stopped
+    found = kube.get(kills.API, "Reassignment", name, "r") or {}
+    assert kills.summary(found) == ("RolledBack", "RolledBack")
+    left = running.read("darkening")
+    assert (set(left.partitions.values()), left.adding, left.removing) == ({(1,)}, {}, {})
+    assert throttle.FOLLOWERS not in config(running, "topics", "darkening")
+    running.cluster.wait_for_members()
+    found_values = consume_all(bootstrap, "darkening", 2, len(values))
+    assert sorted(found_values) == sorted(values)
+
+
 def test_a_new_broker_gets_its_share_with_all_the_data(running: Running) -> None:
     bootstrap = running.cluster.bootstrap
     made = NewTopic("spread", 6, replica_assignment=[[1, 2], [2, 3], [3, 1]] * 2)
