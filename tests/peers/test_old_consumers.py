@@ -4,6 +4,7 @@ beside them in one group (Z6-Z8, G1)."""
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import subprocess
 import threading
@@ -22,12 +23,14 @@ from tests.support import kafka_peer
 from tests.support.broker import Cluster, wait_until
 from tests.support.clients import create_topic, produce_all
 from tests.support.kafka_peer import Tools
+from tests.support.spark_driver import Driver
 
 pytestmark = pytest.mark.timeout(400)
 
 PARTITIONS = 4
 PATIENCE_S = 120
-SESSION_MS = 4000
+# Longer than a busy machine keeps a living member from being heard.
+SESSION_MS = 8000
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +75,7 @@ class OldConsumer:
 
     def values(self) -> list[str]:
         """The records it got."""
-        return re.findall(r"key:null, value:(\S+)", self._said.read_text())
+        return re.findall(r"key:\S+, value:(.*) \(\S+\)$", self._said.read_text(), re.MULTILINE)
 
     def kill(self) -> None:
         self.process.kill()
@@ -184,7 +187,8 @@ def test_old_consumers_read_everything_though_one_is_killed_and_their_tools_show
     for number in range(PARTITIONS):
         # The console consumer of a group without offsets begins at the end.
         client.create(consumers.offset_path(group, group, number), b"0", makepath=True)
-    first, second = start(group, "a"), start(group, "b")
+    members = [start(group, "a"), start(group, "b")]
+    first, second = members
     await_owners(client, group, *2 * [first.member], *2 * [second.member])
     values = [str(number) for number in range(400)]
 
@@ -192,7 +196,7 @@ def test_old_consumers_read_everything_though_one_is_killed_and_their_tools_show
         produce_all(cluster.bootstrap, group, [value.encode() for value in part], PARTITIONS)
 
     def read() -> Counter[str]:
-        return Counter(first.values() + second.values())
+        return Counter(value for one in members for value in one.values())
 
     produce(values[:200])
     wait_until(lambda: set(read()) == set(values[:200]), "all is read", PATIENCE_S)
@@ -201,9 +205,13 @@ def test_old_consumers_read_everything_though_one_is_killed_and_their_tools_show
         "offsets are committed",
         PATIENCE_S,
     )
+    third = start(group, "c")
+    members.append(third)
+    await_owners(client, group, *2 * [first.member], second.member, third.member)
     first.kill()
     produce(values[200:])
-    await_owners(client, group, *4 * [second.member])
+    left = [*2 * [second.member], *2 * [third.member]]
+    await_owners(client, group, *left)
     wait_until(lambda: set(read()) == set(values), "all is read", PATIENCE_S)
     wait_until(
         lambda: committed(client, group) == dict.fromkeys(range(PARTITIONS), 100),
@@ -219,15 +227,49 @@ def test_old_consumers_read_everything_though_one_is_killed_and_their_tools_show
     columns = {"partition": 2, "offset": 3, "end": 4, "lag": 5, "owner": 6}
     rows = described(said, group, columns)
     assert rows.keys() == set(range(PARTITIONS))
-    for row in rows.values():
+    for partition, row in rows.items():
         assert (row["offset"], row["end"], row["lag"]) == ("100", "100", "0")
-        assert row["owner"] == f"{second.member}-0"
+        assert row["owner"] == f"{left[partition]}-0"
     groups = "kafka.admin.ConsumerGroupCommand"
     assert group in old_tools.run(groups, *at, "--list").split()
     said = old_tools.run(groups, *at, "--describe", "--group", group)
     columns = {"partition": 1, "offset": 2, "end": 3, "lag": 4, "owner": 5}
     rows = described(said, group, columns)
     assert rows.keys() == set(range(PARTITIONS))
-    for row in rows.values():
+    for partition, row in rows.items():
         assert (row["offset"], row["end"], row["lag"]) == ("100", "100", "0")
-        assert row["owner"] == second.member
+        assert row["owner"] == left[partition]
+
+
+@pytest.mark.timeout(800)
+def test_spark_driver_shares_its_group_with_an_old_consumer(
+    cluster: Cluster, client: KazooClient, start: Callable[[str, str], OldConsumer], tmp_path: Path
+) -> None:
+    group = "job"
+    driver = Driver(cluster, tmp_path, group)
+    driver.session_ms = 30_000  # no share changes hands but as the test has it
+    try:
+        driver.produce(range(60))
+        driver.start()
+        driver.await_committed(60)
+        [ours] = client.get_children(consumers.consumer_ids_path(group))
+        assert owners(client, group) == {0: ours, 1: ours}
+        # Its name comes before the driver's, so partition 0 is the old one's share.
+        old = start(group, "a")
+        await_owners(client, group, old.member, ours)
+        driver.produce(range(60, 160))
+        driver.await_committed(160)
+        # It counts a record as read a moment before it shows it.
+        wait_until(lambda: len(old.values()) + len(driver.rows()) >= 160, "all is shown")
+        read_by_old = Counter(json.loads(value)["n"] for value in old.values())
+        assert read_by_old
+        assert Counter(driver.rows()) + read_by_old == Counter(range(160))
+        old.kill()
+        await_owners(client, group, ours, ours)
+        driver.produce(range(160, 200))
+        driver.await_committed(200)
+        assert Counter(driver.rows()) + read_by_old == Counter(range(200))
+        assert driver.terminate() == 0
+        assert driver.registered() == []
+    finally:
+        driver.kill()

@@ -4,33 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import signal
-import subprocess
-import sys
 import threading
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from odradek.zk import consumers
 from odradek.zk.znodes import TopicPartition
-from odradek_spark import membership, show
+from odradek_spark import membership
 from odradek_spark.kafka_offsets import KafkaOffsets
 from tests.support import broker
 from tests.support.broker import wait_until
-from tests.support.ports import free_port
-from tests.support.spark_jars import connector_jars
+from tests.support.spark_driver import PATIENCE_S, Driver
 
 pytestmark = pytest.mark.timeout(400)
-
-PATIENCE_S = 180
 
 # Kills the driver when the sink has batch 1 and nothing is committed of it.
 CRASHING_DRIVER = """
@@ -57,126 +49,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[broker.Cluster
     settings = {"offsets.topic.replication.factor": "1", "offsets.topic.num.partitions": "2"}
     with broker.Cluster(tmp_path_factory.mktemp("cluster"), settings=settings) as running:
         yield running
-
-
-class Driver:
-    """One group's driver, its folder /data and the topic it reads, both named after the group."""
-
-    def __init__(self, cluster: broker.Cluster, folder: Path, group: str) -> None:
-        self.cluster = cluster
-        self.group = group
-        self.offset_store = "ZooKeeper"
-        self.data = folder / "data"
-        self.data.mkdir()
-        self.out = self.data / "out"
-        self.port = free_port()
-        self.log = folder / "driver.log"
-        self._job = folder / "job.json"
-        self._process: subprocess.Popen[bytes] | None = None
-        admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-        for future in admin.create_topics([NewTopic(group, 2, 1)]).values():
-            future.result()
-
-    def start(self, program: str | None = None, **job: Any) -> None:
-        document = {
-            "group": self.group,
-            "bootstrap": self.cluster.bootstrap,
-            "zookeeper": self.cluster.zookeeper.connect,
-            "topics": [self.group],
-            "offsetStore": self.offset_store,
-            "metricsPort": self.port,
-            "job": {
-                "trigger": "500ms",
-                "schema": "n int",
-                "sql": f"select n, _partition, _offset from `{self.group}`",
-                "sink": {"parquet": {"path": str(self.out)}},
-                **job,
-            },
-        }
-        self._job.write_text(json.dumps(document))
-        jars = ",".join(str(jar) for jar in connector_jars())
-        environment = {
-            **os.environ,
-            "PYSPARK_SUBMIT_ARGS": f"--jars {jars} pyspark-shell",
-            "PYSPARK_PYTHON": sys.executable,
-            "ODRADEK_JOB": str(self._job),
-            "ODRADEK_SPARK_MASTER": "local[2]",
-            "ODRADEK_DATA": str(self.data),
-            "ODRADEK_SESSION_TIMEOUT_MS": "2000",
-            "POD_NAME": "driver",
-        }
-        arguments = ["-m", "odradek_spark"] if program is None else ["-c", program]
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, *arguments],
-                env=environment,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-
-    def wait(self) -> int:
-        assert self._process is not None
-        return self._process.wait(PATIENCE_S)
-
-    def terminate(self) -> int:
-        assert self._process is not None
-        self._process.terminate()
-        return self.wait()
-
-    def kill(self) -> None:
-        if self._process is not None and self._process.poll() is None:
-            # The JVM is in the group, too.
-            os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
-
-    def produce(self, numbers: range) -> None:
-        producer = Producer({"bootstrap.servers": self.cluster.bootstrap, "acks": "all"})
-        failures: list[object] = []
-        for number in numbers:
-            producer.produce(
-                self.group,
-                key=str(number),
-                value=json.dumps({"n": number}),
-                on_delivery=lambda error, _: failures.append(error) if error else None,
-            )
-        assert producer.flush(60) == 0
-        assert failures == []
-
-    def get(self, path: str) -> str:
-        with contextlib.suppress(OSError):
-            address = f"http://127.0.0.1:{self.port}{path}"
-            with urllib.request.urlopen(address, timeout=5) as answer:
-                return str(answer.read().decode())
-        return ""
-
-    def committed(self) -> int:
-        """Return the sum of the group's offsets in ZooKeeper."""
-        with self.cluster.zookeeper.client() as client:
-            paths = [consumers.offset_path(self.group, self.group, number) for number in (0, 1)]
-            return sum(int(client.get(path)[0]) for path in paths if client.exists(path))
-
-    def await_committed(self, count: int) -> None:
-        def reached() -> bool:
-            assert self._process is not None
-            assert self._process.poll() is None, self.log.read_text()[-3000:]
-            return self.committed() == count
-
-        wait_until(reached, f"{count} records are committed", PATIENCE_S)
-
-    def registered(self) -> list[str]:
-        """Return every ephemeral name that the group's members have."""
-        with self.cluster.zookeeper.client() as client:
-            found = list(client.get_children(consumers.consumer_ids_path(self.group)))
-            return found + client.get_children(consumers.owners_path(self.group, self.group))
-
-    def rows(self) -> list[int]:
-        """Return the numbers in the result, each as often as it is there."""
-        names, rows = show.read(self.out)
-        return sorted(row[names.index("n")] for row in rows)
-
-    def last_line(self) -> str:
-        return self.log.read_text().splitlines()[-1]
 
 
 @pytest.fixture
