@@ -38,8 +38,9 @@ test: lint type unit ## everything: lint, types, unit and end-to-end tests, from
 	  exit $$status
 
 bench: .venv/.ready ## measurements, beside Apache Kafka where there is a peer
+	@$(PY) -m tests.cluster tools
 	@.venv/bin/pytest -q -s tests/bench/bench_log.py
-	@for each in codec requests produce_fetch groups replication controller; do $(PY) -m tests.bench.bench_$$each || exit 1; done
+	@for each in codec requests produce_fetch groups replication controller operator; do $(PY) -m tests.bench.bench_$$each || exit 1; done
 
 chaos: .venv/.ready ## the operator killed at each of its calls; 170 faults under load, and a checker (about an hour)
 	@ODRADEK_KILLS=all .venv/bin/pytest -n 2 -k killed_at_any_call tests/reconcile
