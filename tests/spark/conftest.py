@@ -1,4 +1,4 @@
-"""One JVM for the whole folder; driver processes of the end-to-end tests bring their own."""
+"""One JVM with the connector for the whole folder; driver processes bring their own."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 from pyspark.sql import SparkSession
+
+from tests.support import spark_jars
 
 
 @pytest.fixture(scope="session")
@@ -16,6 +18,7 @@ def spark() -> Iterator[SparkSession]:
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.driver.memory", "640m")
+        .config("spark.jars", ",".join(map(str, spark_jars.connector_jars())))
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("ERROR")
