@@ -25,7 +25,7 @@ from tests.support.clients import create_topic, produce_all
 from tests.support.kafka_peer import Tools
 from tests.support.spark_driver import Driver
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(1200)
 
 PARTITIONS = 4
 PATIENCE_S = 120
@@ -56,8 +56,9 @@ class OldConsumer:
             "consumer.id": name,
             "auto.commit.interval.ms": "300",
             "zookeeper.session.timeout.ms": str(SESSION_MS),
+            "zookeeper.connection.timeout.ms": "60000",
             "rebalance.backoff.ms": "500",
-            "rebalance.max.retries": "40",
+            "rebalance.max.retries": "120",
         }
         text = "".join(f"{key}={value}\n" for key, value in properties.items())
         settings = tools.file(f"{group}-{name}.properties", text)
@@ -86,7 +87,7 @@ class OurMember:
     """A member by the Spark driver's code that takes its share whenever the group changes."""
 
     def __init__(self, cluster: Cluster, group: str, name: str) -> None:
-        self._client = membership.connect(cluster.zookeeper.connect, SESSION_MS, 30)
+        self._client = membership.connect(cluster.zookeeper.connect, SESSION_MS, 60)
         self.member = membership.Member(self._client, group, name, {group: 1}, "static")
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._follow)

@@ -22,7 +22,7 @@ from tests.support import broker
 from tests.support.broker import wait_until
 from tests.support.spark_driver import PATIENCE_S, Driver
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(1200)
 
 # Kills the driver when the sink has batch 1 and nothing is committed of it.
 CRASHING_DRIVER = """
@@ -132,7 +132,7 @@ def test_member_keeps_its_offsets_at_the_coordinator(cluster: broker.Cluster, du
         future.result()
     here, there = (TopicPartition(group, number) for number in (0, 1))
     path = consumers.offset_path(group, group, 1)
-    client = membership.connect(cluster.zookeeper.connect, 4000, 30)
+    client = membership.connect(cluster.zookeeper.connect, 20_000, 60)
     kafka = KafkaOffsets(cluster.bootstrap, group)
     member = membership.Member(client, group, "pod", {group: 1}, "static", kafka, dual_commit=dual)
 
@@ -144,9 +144,9 @@ def test_member_keeps_its_offsets_at_the_coordinator(cluster: broker.Cluster, du
     try:
         wait_until(is_served, "the group has a coordinator", PATIENCE_S)
         member.join()
-        assert member.take_share(30, threading.Event()) == {here, there}
+        assert member.take_share(PATIENCE_S, threading.Event()) == {here, there}
         assert not member.has_offsets(group)
-        member.commit({here: 3, there: 4}, deadline_s=60)
+        member.commit({here: 3, there: 4}, deadline_s=120)
         assert kafka.committed([here, there]) == {here: 3, there: 4}
         assert (client.exists(path) is not None) is dual
         assert member.has_offsets(group)
@@ -158,7 +158,7 @@ def test_member_keeps_its_offsets_at_the_coordinator(cluster: broker.Cluster, du
         client.delete(consumers.owner_path(group, group, 0))
         client.create(consumers.owner_path(group, group, 0), b"other-0", ephemeral=True)
         with pytest.raises(membership.LostShareError):
-            member.commit({here: 8}, deadline_s=30)
+            member.commit({here: 8}, deadline_s=120)
         assert kafka.committed([here])[here] == 3
     finally:
         member.leave()
@@ -189,7 +189,7 @@ def test_share_goes_to_another_member_and_comes_back_with_its_offsets(
     one.produce(range(60))
     one.start()
     one.await_committed(60)
-    client = membership.connect(one.cluster.zookeeper.connect, 4000, 30)
+    client = membership.connect(one.cluster.zookeeper.connect, 20_000, 60)
     other = membership.Member(client, one.group, "a-first", {one.group: 1}, "static")
     try:
         other.join()
@@ -207,7 +207,7 @@ def test_share_goes_to_another_member_and_comes_back_with_its_offsets(
         wait_until(
             lambda: len(one.rows()) == read_by_driver, "the driver reads its part", PATIENCE_S
         )
-        other.commit({mine: last - 1}, deadline_s=30)
+        other.commit({mine: last - 1}, deadline_s=120)
         assert one.registered().count("0") == 1
     finally:
         other.leave()

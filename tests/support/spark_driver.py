@@ -112,14 +112,14 @@ class Driver:
                 value=json.dumps({"n": number}),
                 on_delivery=lambda error, _: failures.append(error) if error else None,
             )
-        assert producer.flush(60) == 0
+        assert producer.flush(120) == 0
         assert failures == []
 
     def get(self, path: str) -> str:
         """What the driver's endpoint answers, nothing where it does not."""
         with contextlib.suppress(OSError):
             address = f"http://127.0.0.1:{self.port}{path}"
-            with urllib.request.urlopen(address, timeout=5) as answer:
+            with urllib.request.urlopen(address, timeout=30) as answer:
                 return str(answer.read().decode())
         return ""
 
