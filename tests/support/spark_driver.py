@@ -32,7 +32,7 @@ class Driver:
         self.cluster = cluster
         self.group = group
         self.offset_store = "ZooKeeper"
-        self.session_ms = 2000
+        self.session_ms = 6000
         self.data = folder / "data"
         self.data.mkdir()
         self.out = self.data / "out"
