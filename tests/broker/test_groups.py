@@ -15,7 +15,7 @@ from pathlib import Path
 import aiokafka
 import confluent_kafka
 import pytest
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from odradek.net.client import PeerClient
 from odradek.protocol.errors import ErrorCode
@@ -223,6 +223,23 @@ async def test_asyncio_consumers_share_a_group(cluster: Cluster, topic: str) -> 
                 for batch in (await one.getmany(timeout_ms=200)).values():
                     got.update(record.value for record in batch)
     await asyncio.gather(*(one.stop() for one in members))
+
+
+def test_topic_of_offsets_is_made_as_kafka_makes_it(cluster: Cluster, topic: str) -> None:
+    one = member(cluster.bootstrap, "first")
+    one.committed([confluent_kafka.TopicPartition(topic, 0)], 60)
+    one.close()
+    client = AdminClient({"bootstrap.servers": cluster.bootstrap, **QUIET})
+    resource = ConfigResource(ResourceType.TOPIC, "__consumer_offsets")
+    found = client.describe_configs([resource])[resource].result(60)
+    # GroupCoordinator.offsetsTopicConfigs of Kafka 2.8
+    wanted = {
+        "cleanup.policy": "compact",
+        "compression.type": "producer",
+        "segment.bytes": "104857600",
+    }
+    assert {name: found[name].value for name in wanted} == wanted
+    assert len(client.list_topics(timeout=30).topics["__consumer_offsets"].partitions) == 5
 
 
 def test_groups_are_listed_described_and_deleted(cluster: Cluster, topic: str) -> None:
