@@ -26,7 +26,7 @@ def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("first", range(0, SCHEDULES, PART))
 def test_no_schedule_breaks_a_promise(first: int) -> None:
     done = simulate("--first", str(first), "--seeds", str(PART))
@@ -34,7 +34,7 @@ def test_no_schedule_breaks_a_promise(first: int) -> None:
     assert f"{PART} schedules" in done.stdout
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("bug", BUGS)
 def test_planted_bug_is_found_and_replayed_with_a_trace(bug: str) -> None:
     found = simulate("--seeds", str(SEEDS_TO_FIND_A_BUG), "--bug", bug)
