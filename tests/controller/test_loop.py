@@ -196,6 +196,33 @@ async def test_topic_is_deleted_from_brokers_and_znodes(cluster, form):
     await until(lambda: cluster.metadata(1)["t", 0] == 1)
 
 
+@pytest.mark.parametrize(
+    ("partitions", "changed"),
+    [
+        (60, None),
+        (1, "/brokers/topics/t/partitions/0/noted-by-somebody"),
+        (1, "/brokers/topics/t/partitions/1"),
+    ],
+    ids=["many partitions", "something below a partition", "a partition more"],
+)
+async def test_topic_is_deleted_whatever_stands_below_it(cluster, partitions, changed):
+    controller = await cluster.broker(1)
+    await until(lambda: controller.active)
+    session = controller.session
+    placed = replicas(**{f"p{number}": (1,) for number in range(partitions)})
+    await admin.apply_create_topic(session, "t", placed, {})
+    await until(lambda: len(cluster.roles(1)) == partitions)
+    if changed is not None:
+        await session.create(changed, b"")
+    await admin.apply_request_deletion(session, "t")
+
+    async def gone():
+        left = [await has(session, p) for p in ("/brokers/topics/t", "/config/topics/t")]
+        return not any(left) and not await session.children("/admin/delete_topics")
+
+    await until_async(gone)
+
+
 async def test_deletion_waits_for_a_dead_broker_and_goes_on_when_it_returns(cluster):
     controller = await cluster.broker(1)
     await until(lambda: controller.active)

@@ -11,9 +11,10 @@ not keep the cluster without a controller.
 """
 
 import asyncio
+import contextlib
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from odradek.controller import placement
@@ -371,13 +372,36 @@ class Store:
                 continue  # a tool wrote it anew: look again
             return
 
-    async def remove_topics(self, topics: Sequence[str]) -> None:
-        """Remove everything of topics; their names in /admin/delete_topics go last."""
-        for start in range(0, len(topics), TOPICS_AT_ONCE):
-            await asyncio.gather(*map(self._remove_topic, topics[start : start + TOPICS_AT_ONCE]))
-        await self.drop_deletion_payload(topics)
+    async def remove_topics(self, topics: Mapping[str, Collection[int]]) -> None:
+        """Remove everything of topics with these partitions; what asked for it goes last."""
+        some = list(topics.items())
+        for start in range(0, len(some), TOPICS_AT_ONCE):
+            wanted = some[start : start + TOPICS_AT_ONCE]
+            await asyncio.gather(*(self._remove_topic(*one) for one in wanted))
+        await self.drop_deletion_payload(list(topics))
 
-    async def _remove_topic(self, topic: str) -> None:
+    async def _remove_topic(self, topic: str, partitions: Collection[int]) -> None:
+        """Remove the znodes that a topic has as a rule in one transaction; look only where there
+        are others, or fewer.
+        """
+        if len(partitions) <= STATES_PER_TRANSACTION:
+            usual = [
+                *(
+                    path(topic, one)
+                    for one in partitions
+                    for path in (znodes.state_path, znodes.partition_path)
+                ),
+                znodes.partitions_path(topic),
+                znodes.topic_path(topic),
+                znodes.topic_config_path(topic),
+                znodes.delete_topic_path(topic),
+            ]
+            with contextlib.suppress(TransactionFailedError, ConnectionLoss):
+                await self._commit([Delete(path) for path in usual])
+                return
+        await self._remove_what_is_there(topic)
+
+    async def _remove_what_is_there(self, topic: str) -> None:
         while True:
             try:
                 tree = await self._subtree(znodes.topic_path(topic))

@@ -185,7 +185,9 @@ class Term:
         return await self._store.read_topics(topics, self._inbox.watch_topic)
 
     async def read_topic(self, topic: str) -> None:
-        """Read a topic's znode again."""
+        """Read a topic's znode again; one that is unknown was removed, or comes with the others."""
+        if topic not in self.context.topics:
+            return
         found = await self._read_assignments([topic])
         if topic in found:
             await self.advance(PartitionsChanged(topic, found[topic]))
@@ -240,7 +242,11 @@ class Term:
         while events:
             self.context, actions = step(self.context, events.popleft())
             self.outbox.keep(self.context.brokers)
-            removed = [one.topic for one in actions if isinstance(one, RemoveTopic)]
+            removed = {
+                one.topic: self.context.topics[one.topic].partitions
+                for one in actions
+                if isinstance(one, RemoveTopic)
+            }
             for action in actions:
                 match action:
                     case WriteStates():
