@@ -334,3 +334,33 @@ def test_lookup_by_time_beside_the_first_append_does_not_hide_it(
     found = log.offset_for_timestamp(START_MS + 1000)
     assert found is not None
     assert found.offset == 1
+
+
+def test_indexes_are_looked_through_once_though_two_ask_at_the_same_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partition, log = opened(tmp_path)
+    log.append_as_leader(batch(b"a"), 0)
+    log.roll()  # the newest segment is looked through when it is opened
+    partition.close(log)
+    log = partition.open(clean=True)
+    began, go_on = threading.Event(), threading.Event()
+    looks: list[int] = []
+    check = Segment._check_indexes
+
+    def held_up(segment: Segment) -> None:
+        looks.append(threading.get_ident())
+        began.set()
+        assert go_on.wait(60)
+        check(segment)
+
+    monkeypatch.setattr(Segment, "_check_indexes", held_up)
+    askers = [threading.Thread(target=log.segments[0].next_offset) for _ in range(2)]
+    askers[0].start()
+    assert began.wait(60)
+    askers[1].start()
+    askers[1].join(0.2)  # it comes to wait for the first
+    go_on.set()
+    for one in askers:
+        one.join()
+    assert len(looks) == 1

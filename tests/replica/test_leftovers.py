@@ -35,7 +35,7 @@ async def broker(tmp_path: Path) -> AsyncIterator[Replicas]:
 async def is_kept(broker: Replicas, told: UpdateMetadataPartitionState) -> bool:
     """Whether the log is still there when everything that the request leads to has been done."""
     await tell(broker, told)
-    # Looked at in order: when the second is gone, the first has been decided on.
+    # In order, or both at once: when the second is gone, the first has been decided on.
     marker = f"{KEY.topic}-marker"
     broker.logs.create(marker, 0, broker.topic_configs(marker))
     await tell(broker, state(topic=marker, leader=2, replicas=(2, 3)))

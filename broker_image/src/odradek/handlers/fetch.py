@@ -2,8 +2,8 @@
 
 Fetch sessions (KIP-227) are not kept: a client that asks for one is answered with session id 0 and
 stays sessionless, which the protocol allows; one that goes on with a session gets error 70 and
-begins anew. Versions
-before 4 cannot carry magic-2 batches: for them the pieces are read and converted, in threads.
+begins anew. Versions before 4 cannot carry magic-2 batches: for them the pieces are read and
+converted, in threads.
 """
 
 from __future__ import annotations

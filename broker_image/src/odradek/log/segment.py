@@ -417,11 +417,12 @@ class Segment:
         """The offset index, after both were looked through once since they were opened."""
         if not self._indexes_checked:
             with self._looking:
-                try:
-                    self._check_indexes()
-                except (CorruptIndexError, CorruptBatchError):
-                    self.rebuild_indexes()
-                self._indexes_checked = True
+                if not self._indexes_checked:
+                    try:
+                        self._check_indexes()
+                    except (CorruptIndexError, CorruptBatchError):
+                        self.rebuild_indexes()
+                    self._indexes_checked = True
         return self.index
 
     def _check_indexes(self) -> None:

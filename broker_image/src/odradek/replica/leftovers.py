@@ -10,7 +10,7 @@ in an epoch that no record here is newer than.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import TYPE_CHECKING
 
 from odradek.replica.hosted import HostedPartitions
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
 
 
 class Leftovers:
-    """`delete(partition)` is awaited for each one that is found, in `run`."""
+    """`delete(partitions)` is awaited in `run` with those that are found."""
 
     def __init__(
         self,
         broker_id: int,
         logs: LogManager,
         hosted: HostedPartitions,
-        delete: Callable[[TopicPartition], Awaitable[None]],
+        delete: Callable[[Collection[TopicPartition]], Awaitable[None]],
     ) -> None:
         self._broker_id = broker_id
         self._logs = logs
         self._hosted = hosted
         self._delete = delete
-        self._found: dict[TopicPartition, None] = {}
+        self._found: set[TopicPartition] = set()
         self._wake = asyncio.Event()
 
     def look_for(self, request: UpdateMetadataRequest) -> None:
@@ -44,7 +44,7 @@ class Leftovers:
         for topic, state in described(request):
             key = TopicPartition(topic, state.partition_index)
             if self._broker_id not in state.replicas and self.owner(key) is not None:
-                self._found[key] = None
+                self._found.add(key)
                 self._wake.set()
 
     def owner(self, key: TopicPartition) -> PartitionInfo | None:
@@ -60,11 +60,9 @@ class Leftovers:
         return info if newest <= info.leader_epoch else None
 
     async def run(self) -> None:
-        """Delete one after the other, until cancelled."""
+        """Delete what is found, until cancelled."""
         while True:
             await self._wake.wait()
             self._wake.clear()
-            while self._found:
-                key = next(iter(self._found))
-                del self._found[key]
-                await self._delete(key)
+            found, self._found = self._found, set()
+            await self._delete(found)

@@ -100,7 +100,7 @@ class ReplicaManager:
         self._reader = Reader(
             self.hosted, self.isr_writer, clock_ms, self.in_thread, self.knows_the_end, giving
         )
-        self._leftovers = Leftovers(config.broker_id, logs, self.hosted, self._delete_leftover)
+        self._leftovers = Leftovers(config.broker_id, logs, self.hosted, self._delete_leftovers)
         self._fetchers = FetcherPool(
             config.num_replica_fetchers,
             lambda source: SourceFetcher(
@@ -353,17 +353,22 @@ class ReplicaManager:
                 errors[key] = refusal.code
         return errors
 
-    async def _delete_leftover(self, key: TopicPartition) -> None:
+    async def _delete_leftovers(self, keys: Collection[TopicPartition]) -> None:
         async with self._roles:
-            info = self._leftovers.owner(key)
-            if info is not None:
+            doomed: list[TopicPartition] = []
+            for key in keys:
+                info = self._leftovers.owner(key)
+                if info is None:
+                    continue
+                if await self._stop(key, info.leader_epoch, delete=True) is not ErrorCode.NONE:
+                    continue
                 logger.warning(
                     "%s moved to brokers %s while this one was away; its log here is deleted",
                     key,
                     ", ".join(map(str, info.replicas)),
                 )
-                if await self._stop(key, info.leader_epoch, delete=True) is ErrorCode.NONE:
-                    await self._delete_logs([key])
+                doomed.append(key)
+            await self._delete_logs(doomed)
 
     # --- storage ------------------------------------------------------------------------------
 
