@@ -466,7 +466,7 @@ def test_rolled_segments_are_flushed_in_the_background(make: Make) -> None:
 def test_a_changed_topic_config_counts_at_once(make: Make) -> None:
     manager = make()
     log = manager.create("t", 0, TopicConfig())
-    manager.update_topic_config("t", TopicConfig(max_message_bytes=10))
+    manager.update_topic_configs({"t": TopicConfig(max_message_bytes=10)})
     with pytest.raises(KafkaError) as caught:
         log.append_as_leader(batch(b"a"), 0)
     assert caught.value.code is ErrorCode.MESSAGE_TOO_LARGE

@@ -22,7 +22,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from random import Random
 
@@ -211,7 +211,7 @@ class Server:
             self._registration,
         )
         self._registration.on_registered(self._topic_configs.load)
-        self._topic_configs.on_change(self._topic_config_changed)
+        self._topic_configs.on_change(self._topic_configs_changed)
         session = self._session
         self._groups = GroupCoordinator(
             config,
@@ -269,9 +269,10 @@ class Server:
             socket_receive_bytes=config.socket_receive_buffer_bytes,
         )
 
-    def _topic_config_changed(self, topic: str, settings: TopicConfig) -> None:
-        self._logs.update_topic_config(topic, settings)
-        self._controller.topic_config_changed(topic)
+    def _topic_configs_changed(self, changed: Mapping[str, TopicConfig]) -> None:
+        self._logs.update_topic_configs(changed)
+        for topic in changed:
+            self._controller.topic_config_changed(topic)
 
     def _connect(self, broker_id: int) -> PeerClient | None:
         address = self._metadata.endpoint(broker_id, self._config.inter_broker_listener_name)

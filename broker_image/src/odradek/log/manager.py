@@ -287,11 +287,11 @@ class LogManager:
             self._housekeeper.doom(directory, path, delay_ms)
         directory.write_checkpoints()
 
-    def update_topic_config(self, topic: str, config: TopicConfig) -> None:
-        """Apply changed settings to every partition of a topic."""
-        for (name, _), log in self.logs().items():
-            if name == topic:
-                log.config = config
+    def update_topic_configs(self, changed: Mapping[str, TopicConfig]) -> None:
+        """Apply changed settings to every partition of the topics."""
+        for (topic, _), log in self.logs().items():
+            if topic in changed:
+                log.config = changed[topic]
 
     # -- background, failure, end ---------------------------------------------------------------
 

@@ -234,7 +234,7 @@ class ReplicaManager:
         }
         if not missing:
             return {}
-        await self._topic_configs.ensure({key.topic for key in missing})
+        await self._topic_configs.read({key.topic for key in missing})
         refused = await self._logs.create_missing(
             {
                 key: NewLog(self._topic_configs(key.topic), one.is_new)
@@ -351,6 +351,8 @@ class ReplicaManager:
             else:
                 logger.error("%s: the log cannot be deleted: %s", key, refusal)
                 errors[key] = refusal.code
+        remaining = {topic for topic, _ in self._logs.logs()}
+        self._topic_configs.forget({key.topic for key in keys} - remaining)
         return errors
 
     async def _delete_leftovers(self, keys: Collection[TopicPartition]) -> None:

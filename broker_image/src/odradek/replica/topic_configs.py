@@ -33,7 +33,7 @@ class TopicConfigs:
         self._known: dict[str, TopicConfig] = {}
         self._entries: dict[str, Mapping[str, str]] = {}
         self._defaults = configuration.resolve_topic(config, {})
-        self._apply: Callable[[str, TopicConfig], None] = lambda topic, settings: None
+        self._apply: Callable[[Mapping[str, TopicConfig]], None] = lambda changed: None
         self._changes = ConfigChanges(session, self._changed)
 
     def __call__(self, topic: str) -> TopicConfig:
@@ -45,8 +45,10 @@ class TopicConfigs:
         """The broker's settings as in force now."""
         return self._layers
 
-    def on_change(self, apply: Callable[[str, TopicConfig], None]) -> None:
-        """Call `apply(topic, settings)` whenever a topic's settings differ from before."""
+    def on_change(self, apply: Callable[[Mapping[str, TopicConfig]], None]) -> None:
+        """Call `apply` with the topics whose settings differ from before, all that differ at once:
+        a default that changes changes thousands.
+        """
         self._apply = apply
 
     async def start(self) -> None:
@@ -58,19 +60,24 @@ class TopicConfigs:
         """Read every entry; also after a lost session, whose notices may be gone."""
         await self.read_broker()
         topics = await self._session.children(f"{znodes.CONFIG_PATH}/topics")
-        await self._read(topics)
+        await self.read(topics)
 
-    async def ensure(self, topics: Iterable[str]) -> None:
-        """Read the entries of topics that are about to get their first log here."""
-        await self._read([topic for topic in topics if topic not in self._known])
-
-    async def _read(self, topics: list[str]) -> None:
+    async def read(self, topics: Iterable[str]) -> None:
+        """Read the entries of topics; also of those that are about to get a log here: what is known
+        may be of a former topic of that name, for nobody gives notice of what is new or gone.
+        """
         paths = {znodes.topic_config_path(topic): topic for topic in topics}
         found = await self._session.get_all(paths)
         for path, topic in paths.items():
             data = found[path][0] if path in found else None
             self._entries[topic] = _sound(path, data, configuration.check_topic_entries)
-            self._take(topic)
+        self._take(paths.values())
+
+    def forget(self, topics: Iterable[str]) -> None:
+        """Keep nothing of topics that have no log here any more."""
+        for topic in topics:
+            self._entries.pop(topic, None)
+            self._known.pop(topic, None)
 
     async def read_broker(self) -> None:
         """Read the changed settings of the broker, and give every topic its defaults anew."""
@@ -84,14 +91,17 @@ class TopicConfigs:
         )
         self._layers = dynamic_config.layer(static, cluster, own)
         self._defaults = configuration.resolve_topic(self._layers.effective, {})
-        for topic in self._entries:
-            self._take(topic)
+        self._take(self._entries)
 
-    def _take(self, topic: str) -> None:
-        settings = configuration.resolve_topic(self._layers.effective, self._entries[topic])
-        if self._known.get(topic) != settings:
-            self._known[topic] = settings
-            self._apply(topic, settings)
+    def _take(self, topics: Iterable[str]) -> None:
+        settings = {
+            topic: configuration.resolve_topic(self._layers.effective, self._entries[topic])
+            for topic in topics
+        }
+        changed = {topic: one for topic, one in settings.items() if self._known.get(topic) != one}
+        self._known.update(changed)
+        if changed:
+            self._apply(changed)
 
     async def run(self) -> None:
         """Follow changes until cancelled."""
@@ -99,7 +109,7 @@ class TopicConfigs:
 
     async def _changed(self, entity_type: str, name: str) -> None:
         if entity_type == "topics":
-            await self._read([name])
+            await self.read([name])
         elif entity_type == "brokers":
             await self.read_broker()
 
