@@ -1,4 +1,4 @@
-"""Which settings a log works with: its topic's as it is now, not of one that had its name before."""
+"""Which settings a log works with: those of its topic, not of one that had its name before."""
 
 from __future__ import annotations
 

@@ -18,6 +18,7 @@ torn), and its segment builds it anew.
 import mmap
 import os
 import struct
+import threading
 from operator import le, lt
 
 from odradek.log.files import SharedFile, write_all
@@ -35,13 +36,15 @@ class _Index:
 
     One writer at a time; lookups may run beside it. `_ends` pairs the number of entries in the file
     with the entries still in memory and is replaced as a whole, so that a lookup always sees both
-    halves of one moment. A dropped map lives on for whoever still reads it.
+    halves of one moment. A dropped map lives on for whoever still reads it, but a read of what the
+    file has no more would be a fatal signal: the file is cut when no lookup is under way.
     """
 
     __slots__ = (
         "_allocated",
         "_checked",
         "_ends",
+        "_looking_up",
         "_map",
         "_room",
         "base_offset",
@@ -60,6 +63,7 @@ class _Index:
         self._allocated = False
         self._checked = True
         self._map: mmap.mmap | None = None
+        self._looking_up = threading.Lock()
 
     @property
     def entries(self) -> int:
@@ -95,11 +99,12 @@ class _Index:
         self._spill()
         fd = self.file.acquire()
         try:
-            os.ftruncate(fd, self._ends[0] * self.ENTRY.size)
+            with self._looking_up:
+                os.ftruncate(fd, self._ends[0] * self.ENTRY.size)
+                self._map = None
         finally:
             self.file.release()
         self._allocated = False
-        self._map = None
 
     def keep(self, entries: int) -> None:
         """Forget all but the first `entries`."""
@@ -183,7 +188,12 @@ class _Index:
         """Number of entries whose first field is at most `target`, and the last of them, or the one
         `back` before it; zeros where there is none.
         """
-        written, pending = self._ends
+        with self._looking_up:
+            return self._floor_of(*self._ends, target, back)
+
+    def _floor_of(
+        self, written: int, pending: bytearray, target: int, back: int
+    ) -> tuple[int, int, int]:
         unpack, size = self.ENTRY.unpack_from, self.ENTRY.size
         offset, low, high = written, 0, len(pending) // size
         data: bytearray | mmap.mmap = pending
@@ -206,15 +216,16 @@ class _Index:
         return offset + low, first, second
 
     def _last_entry(self) -> tuple[int, int] | None:
-        written, pending = self._ends
-        if pending:
-            first, second = self.ENTRY.unpack_from(pending, len(pending) - self.ENTRY.size)
-        elif written:
-            data = self._mapped(written)
-            first, second = self.ENTRY.unpack_from(data, (written - 1) * self.ENTRY.size)
-        else:
-            return None
-        return first, second
+        with self._looking_up:
+            written, pending = self._ends
+            if pending:
+                first, second = self.ENTRY.unpack_from(pending, len(pending) - self.ENTRY.size)
+            elif written:
+                data = self._mapped(written)
+                first, second = self.ENTRY.unpack_from(data, (written - 1) * self.ENTRY.size)
+            else:
+                return None
+            return first, second
 
     def _columns(self, data: mmap.mmap, entries: int) -> tuple[list[int], list[int]]:
         pairs = self.ENTRY.iter_unpack(data[: entries * self.ENTRY.size])
