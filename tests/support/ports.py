@@ -2,13 +2,21 @@
 
 A port that the system chooses (bind to 0) lies in that range: until the server binds it, any
 outgoing connection on the machine may take it, and the server then finds it in use.
+
+Test processes that run at the same time (pytest-xdist's workers) choose from ports of their own: a
+server that is just stopped, to be started again, holds no port that others could see.
 """
 
+import os
 import random
 import socket
 
-_RANGE = range(10_000, 30_000)
+_ALL = range(10_000, 30_000)
 """Above well-known services, below Kubernetes' node ports and Linux's ephemeral ports (32768)."""
+
+_WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+_WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+_RANGE = _ALL[_WORKER::_WORKERS]
 
 _given: set[int] = set()
 _choose = random.SystemRandom().choice
