@@ -73,8 +73,9 @@ def _librdkafka(bootstrap: str) -> None:
     where = {"bootstrap.servers": bootstrap, "client.id": "librdkafka"}
     admin = confluent_kafka.admin.AdminClient(where)
     clients.create_topic(bootstrap, "fuzzed-too", 2)
-    clients.produce_all(bootstrap, corpus.TOPIC, [b"x"], **where, **{"enable.idempotence": True})
-    clients.produce_all(bootstrap, corpus.TOPIC, [b"x"], **where, **{"compression.type": "lz4"})
+    plain = {"enable.idempotence": False, "compression.type": "lz4"}
+    clients.produce_all(bootstrap, corpus.TOPIC, [b"x"], **where)
+    clients.produce_all(bootstrap, corpus.TOPIC, [b"x"], **where, **plain)
     consumer = confluent_kafka.Consumer(
         {**where, "group.id": "captured", "auto.offset.reset": "earliest"}
     )

@@ -18,7 +18,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from tests.support.broker import Cluster
+from tests.support.broker import STEADY, Cluster
 from tests.support.clients import QUIET, consume_all, create_topic
 
 # collect() leaves its socket to the garbage collector (pyspark.serializers), which is not ours to
@@ -45,7 +45,7 @@ RECORDS = StructType(
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with Cluster(tmp_path_factory.mktemp("cluster")) as running:
+    with Cluster(tmp_path_factory.mktemp("cluster"), settings=STEADY) as running:
         yield running
 
 

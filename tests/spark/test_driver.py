@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from odradek.zk import consumers
 from odradek.zk.znodes import TopicPartition
@@ -20,6 +19,7 @@ from odradek_spark import membership
 from odradek_spark.kafka_offsets import KafkaOffsets
 from tests.support import broker
 from tests.support.broker import wait_until
+from tests.support.clients import create_topic
 from tests.support.spark_driver import PATIENCE_S, Driver
 
 pytestmark = pytest.mark.timeout(1200)
@@ -46,7 +46,12 @@ main()
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[broker.Cluster]:
-    settings = {"offsets.topic.replication.factor": "1", "offsets.topic.num.partitions": "2"}
+    settings = {
+        # Longer than a busy machine keeps a broker from being heard; one that dies is waited for.
+        "zookeeper.session.timeout.ms": "8000",
+        "offsets.topic.replication.factor": "1",
+        "offsets.topic.num.partitions": "2",
+    }
     with broker.Cluster(tmp_path_factory.mktemp("cluster"), settings=settings) as running:
         yield running
 
@@ -127,9 +132,7 @@ def test_query_outlives_a_broker_restart_and_ends_cleanly_when_asked(
 @pytest.mark.parametrize("dual", [False, True])
 def test_member_keeps_its_offsets_at_the_coordinator(cluster: broker.Cluster, dual: bool) -> None:
     group = f"stored-{dual}"
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    for future in admin.create_topics([NewTopic(group, 2, 1)]).values():
-        future.result()
+    create_topic(cluster.bootstrap, group, partitions=2)
     here, there = (TopicPartition(group, number) for number in (0, 1))
     path = consumers.offset_path(group, group, 1)
     client = membership.connect(cluster.zookeeper.connect, 20_000, 60)

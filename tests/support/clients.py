@@ -8,14 +8,16 @@ import warnings
 from collections.abc import Mapping, Sequence
 
 import confluent_kafka
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+
+from tests.support.broker import wait_until
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import kafka
     from kafka import admin as kafka_admin
 
-__all__ = ["consume_all", "create_topic", "kafka", "kafka_admin", "produce_all"]
+__all__ = ["await_leaders", "consume_all", "create_topic", "kafka", "kafka_admin", "produce_all"]
 
 QUIET = {"log_level": 0}
 
@@ -27,20 +29,51 @@ def create_topic(
     replicas: int = 1,
     config: Mapping[str, str] | None = None,
 ) -> None:
-    """Create a topic through the Admin API and wait until it is there."""
+    """Create a topic through the Admin API and wait until its leaders serve it."""
     client = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
     wanted = NewTopic(topic, partitions, replicas, config=dict(config or {}))
     client.create_topics([wanted], operation_timeout=60, request_timeout=90)[topic].result(120)
+    await_leaders(bootstrap, topic, partitions)
+
+
+def await_leaders(bootstrap: str, topic: str, partitions: int = 1) -> None:
+    """Wait until each partition's leader answers for it.
+
+    Whoever made a topic was told that it has leaders, which may not know of that themselves yet.
+    They refuse until then, as Kafka's do: a client that asks once, or sends without an answer, or
+    several batches at a time, has another outcome than the test is about.
+    """
+    client = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
+    asked = {
+        confluent_kafka.TopicPartition(topic, number): OffsetSpec.latest()
+        for number in range(partitions)
+    }
+
+    def all_answer() -> bool:
+        answers = client.list_offsets(asked, request_timeout=60)
+        return all(one.result(120).offset >= 0 for one in answers.values())
+
+    wait_until(all_answer, f"the leaders of {topic} serve it")
 
 
 def produce_all(
     bootstrap: str, topic: str, values: Sequence[bytes], partitions: int = 1, **settings: object
 ) -> list[int]:
-    """Send with acks=all, spread over the partitions; the offsets in the order of the values."""
+    """Send with acks=all, spread over the partitions; the offsets in the order of the values.
+
+    What is sent again, as a leader moves or an answer is late, is there once and in order.
+    """
     offsets: dict[int, int] = {}
     failures: list[object] = []
     producer = confluent_kafka.Producer(
-        {"bootstrap.servers": bootstrap, "acks": "all", "linger.ms": 2, **QUIET, **settings}
+        {
+            "bootstrap.servers": bootstrap,
+            "acks": "all",
+            "enable.idempotence": True,
+            "linger.ms": 2,
+            **QUIET,
+            **settings,
+        }
     )
 
     def delivered(number: int, error: object, message: confluent_kafka.Message) -> None:

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from odradek.zk import consumers
 from odradek_spark import show
 from tests.support import broker
 from tests.support.broker import wait_until
+from tests.support.clients import QUIET, create_topic
 from tests.support.ports import free_port
 from tests.support.spark_jars import connector_jars
 
@@ -40,9 +40,7 @@ class Driver:
         self.log = folder / "driver.log"
         self._job = folder / "job.json"
         self._process: subprocess.Popen[bytes] | None = None
-        admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-        for future in admin.create_topics([NewTopic(group, 2, 1)]).values():
-            future.result()
+        create_topic(cluster.bootstrap, group, partitions=2)
 
     def start(self, program: str | None = None, **job: Any) -> None:
         """Start the process with a job that counts nothing and keeps each record's place."""
@@ -103,7 +101,9 @@ class Driver:
 
     def produce(self, numbers: range) -> None:
         """Write these numbers to the topic."""
-        producer = Producer({"bootstrap.servers": self.cluster.bootstrap, "acks": "all"})
+        producer = Producer(
+            {"bootstrap.servers": self.cluster.bootstrap, "enable.idempotence": True, **QUIET}
+        )
         failures: list[object] = []
         for number in numbers:
             producer.produce(
