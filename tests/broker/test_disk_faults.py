@@ -13,7 +13,7 @@ import confluent_kafka
 import pytest
 from confluent_kafka import KafkaError
 
-from tests.support.broker import Broker, Cluster, wait_until
+from tests.support.broker import STEADY, Broker, Cluster, wait_until
 from tests.support.clients import QUIET, consume_all, create_topic, produce_all
 
 SMALL_DISK = "12m"
@@ -85,8 +85,10 @@ def test_a_full_disk_takes_its_directory_offline_and_nothing_acknowledged_is_los
     tmp_path: Path, disk: tuple[Path, int]
 ) -> None:
     small, namespace = disk
-    dirs = {"log.dirs": f"{small},{tmp_path / 'large'}"}
-    with Cluster(tmp_path, settings=dirs, kinds={1: broker_in(namespace)}) as cluster:
+    # Longer than a busy machine keeps the broker from being heard; the killed one's is waited for.
+    session = {"zookeeper.session.timeout.ms": "8000"}
+    settings = {**session, "log.dirs": f"{small},{tmp_path / 'large'}"}
+    with Cluster(tmp_path, settings=settings, kinds={1: broker_in(namespace)}) as cluster:
         broker = cluster.brokers[1]
         for topic in ("doomed", "spared"):
             create_topic(cluster.bootstrap, topic)
@@ -110,7 +112,8 @@ def test_a_failed_fsync_takes_its_directory_offline_and_is_never_acknowledged(
     tmp_path: Path,
 ) -> None:
     bad = tmp_path / "bad"
-    with Cluster(tmp_path, settings={"log.dirs": f"{bad},{tmp_path / 'good'}"}) as cluster:
+    settings = {**STEADY, "log.dirs": f"{bad},{tmp_path / 'good'}"}
+    with Cluster(tmp_path, settings=settings) as cluster:
         broker = cluster.brokers[1]
         for topic in ("doomed", "spared"):
             create_topic(cluster.bootstrap, topic, config={"flush.messages": "1"})
@@ -135,7 +138,7 @@ def test_a_failed_fsync_takes_its_directory_offline_and_is_never_acknowledged(
             )
             produce_all(cluster.bootstrap, "spared", [b"after"])
             strace.send_signal(signal.SIGINT)
-            strace.wait(30)
+            strace.wait(120)
         assert broker.running
         broker.terminate()
         broker.start()

@@ -8,7 +8,7 @@ from pathlib import Path
 import confluent_kafka
 
 from odradek.zk import znodes
-from tests.support.broker import Cluster, wait_until
+from tests.support.broker import STEADY, Cluster, wait_until
 from tests.support.clients import QUIET, create_topic, produce_all
 
 LARGEST_FILE = 25 * 1024 * 1024
@@ -16,13 +16,15 @@ LARGEST_FILE = 25 * 1024 * 1024
 
 def test_failed_directory_moves_leadership_and_the_broker_stays(tmp_path: Path) -> None:
     """The kernel's limit on file sizes stands for a disk that refuses writes."""
-    cluster = Cluster(tmp_path, brokers=2, settings={"log.index.size.max.bytes": "1000000"})
+    settings = {**STEADY, "log.index.size.max.bytes": "1000000"}
+    cluster = Cluster(tmp_path, brokers=2, settings=settings)
     limited = cluster.brokers[1]
     folders = ",".join(str(tmp_path / f"disk-{number}") for number in (1, 2))
     with cluster:
         limited.terminate()
         limited.spawn_limits = {resource.RLIMIT_FSIZE: LARGEST_FILE}
         limited.start("--override", f"log.dirs={folders}")
+        cluster.wait_for_members()
         for topic in ("doomed", "spared"):
             create_topic(cluster.bootstrap, topic, replicas=2)
         with cluster.zookeeper.client() as client:

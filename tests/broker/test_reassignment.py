@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -22,6 +22,7 @@ from kazoo.exceptions import NoNodeError
 
 from odradek.zk import znodes
 from tests.support.broker import Broker, Cluster, start_together, wait_until
+from tests.support.clients import produce_all
 
 PARTITIONS = 6
 RECORDS = 600
@@ -40,11 +41,8 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 @pytest.fixture
 def zookeeper(cluster: Cluster) -> Iterator[KazooClient]:
-    client = KazooClient(cluster.zookeeper.connect)
-    client.start()
-    yield client
-    client.stop()
-    client.close()
+    with cluster.zookeeper.client() as client:
+        yield client
 
 
 def controller(client: KazooClient) -> int | None:
@@ -59,22 +57,10 @@ def placed(client: KazooClient, topic: str) -> znodes.TopicAssignment:
     return znodes.decode_topic(path, client.get(path)[0])
 
 
-def change(bootstrap: str, kind: ResourceType, name: str, key: str, text: str) -> None:
-    operation = AlterConfigOpType.SET
-    wanted = ConfigResource(
-        kind, name, incremental_configs=[ConfigEntry(key, text, incremental_operation=operation)]
-    )
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    admin.incremental_alter_configs([wanted])[wanted].result(60)
-
-
 def fill(cluster: Cluster, topic: str) -> list[bytes]:
     """Acknowledged records, the same number in every partition."""
     values = [b"%d " % number + bytes(2000) for number in range(RECORDS)]
-    producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all", "log_level": 0})
-    for number, value in enumerate(values):
-        producer.produce(topic, value, partition=number % PARTITIONS)
-    assert producer.flush(60) == 0
+    produce_all(cluster.bootstrap, topic, values, PARTITIONS)
     return values
 
 
@@ -95,18 +81,23 @@ def read(cluster: Cluster, topic: str) -> list[bytes]:
 def test_moves_end_though_the_controller_and_a_broker_of_the_target_are_killed(
     cluster: Cluster, zookeeper: KazooClient
 ) -> None:
+    throttled = "follower.replication.throttled"
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
-    shape = NewTopic("t", PARTITIONS, replica_assignment=[[1, 2]] * PARTITIONS)
+    shape = NewTopic(
+        "t",
+        PARTITIONS,
+        replica_assignment=[[1, 2]] * PARTITIONS,
+        config={f"{throttled}.replicas": "*"},
+    )
     admin.create_topics([shape])["t"].result(60)
     values = fill(cluster, "t")
-    # 20 kB/s: what is to be copied takes a minute unless the limit goes.
-    throttled = "follower.replication.throttled"
-    change(cluster.brokers[4].address, ResourceType.BROKER, "4", f"{throttled}.rate", "20000")
-    change(cluster.bootstrap, ResourceType.TOPIC, "t", f"{throttled}.replicas", "*")
+    # 5 kB/s: what is to be copied takes four minutes unless the limit goes.
+    settle_rate(cluster.brokers[4], f"{throttled}.rate", 5000)
     wanted = {znodes.TopicPartition("t", number): TARGET for number in range(PARTITIONS)}
     zookeeper.create(znodes.REASSIGN_PARTITIONS_PATH, znodes.encode_reassignment(wanted))
     wait_until(lambda: len(placed(zookeeper, "t").adding) == PARTITIONS, "all moves have begun")
 
+    wait_until(lambda: controller(zookeeper) is not None, "a controller")
     first = controller(zookeeper)
     assert first is not None
     cluster.brokers[first].kill()
@@ -154,8 +145,10 @@ def test_broker_that_was_down_when_its_replicas_moved_away_deletes_them_when_it_
 def settle_rate(broker: Broker, key: str, rate: int) -> None:
     """Set a rate of a running broker and wait until it is in force there."""
     name = str(broker.broker_id)
-    change(broker.address, ResourceType.BROKER, name, key, str(rate))
     admin = AdminClient({"bootstrap.servers": broker.address, "log_level": 0})
+    entry = ConfigEntry(key, str(rate), incremental_operation=AlterConfigOpType.SET)
+    wanted = ConfigResource(ResourceType.BROKER, name, incremental_configs=[entry])
+    admin.incremental_alter_configs([wanted])[wanted].result(60)
     asked = ConfigResource(ResourceType.BROKER, name)
 
     def is_in_force() -> bool:
