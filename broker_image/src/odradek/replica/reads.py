@@ -144,7 +144,11 @@ class Reader:
                 refused[wish.key] = error
             elif replica_id not in partition.followers:
                 refused[wish.key] = ErrorCode.REPLICA_NOT_AVAILABLE
-            elif partition.log.log_start_offset <= wish.offset <= partition.log.log_end_offset:
+            elif (
+                partition.log.log_start_offset <= wish.offset <= partition.log.log_end_offset
+                # What it will cut off is nothing that it holds of ours.
+                and _divergence(partition, wish) is None
+            ):
                 if partition.record_fetch(replica_id, wish.offset, wish.start_offset):
                     self._hosted.wake_high_watermark(wish.key)
                 change = partition.propose_join(replica_id)
@@ -200,11 +204,13 @@ class Reader:
         end = log.log_end_offset if replica_id >= 0 else partition.high_watermark
         start = log.log_start_offset
         result = FetchResult(wish.key, ErrorCode.NONE, partition.high_watermark, start)
-        if wish.last_fetched_epoch != NO_EPOCH:
-            result.diverging = _divergence(partition, wish)
-            if result.diverging is not None:
-                return result
-        if (
+        diverging = _divergence(partition, wish)
+        if diverging is not None:
+            if diverging[0] == NO_EPOCH:
+                result.error = ErrorCode.OFFSET_OUT_OF_RANGE
+            else:
+                result.diverging = diverging
+        elif (
             wish.offset > log.log_end_offset
             and partition.leads
             and not self._knows_the_end(partition)
@@ -247,9 +253,11 @@ def _verify(unverified: Sequence[tuple[FetchResult, ReadableLog, LogSlice]]) -> 
 
 
 def _divergence(partition: Partition, wish: FetchWish) -> tuple[int, int] | None:
-    """Where the reader must cut its log before it may go on, None when it agrees with ours
-    (KIP-595).
+    """Where the reader must cut its log before it may go on, (-1, -1) when its epoch is not known
+    here; None when its log agrees with ours, or it does not say (KIP-595).
     """
+    if wish.last_fetched_epoch == NO_EPOCH:
+        return None
     epoch, end = partition.log.end_offset_for_epoch(wish.last_fetched_epoch)
     if epoch < wish.last_fetched_epoch or end < wish.offset:
         return epoch, end
