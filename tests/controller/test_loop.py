@@ -7,6 +7,8 @@ import pytest
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages import control
 from odradek.zk import admin, znodes
+from odradek.zk.operations import Delete
+from odradek.zk.session import ConnectionLoss
 from odradek.zk.znodes import (
     BrokerId,
     ControllerEpoch,
@@ -221,6 +223,34 @@ async def test_topic_is_deleted_whatever_stands_below_it(cluster, partitions, ch
         return not any(left) and not await session.children("/admin/delete_topics")
 
     await until_async(gone)
+
+
+@pytest.mark.parametrize("partitions", [1, 60])
+async def test_topic_made_anew_stays_when_the_answer_to_the_removal_is_lost(
+    cluster, monkeypatch, partitions
+):
+    controller = await cluster.broker(1)
+    await until(lambda: controller.active)
+    session, multi = controller.session, controller.session.multi
+    placed = replicas(**{f"p{number}": (1,) for number in range(partitions)})
+    await admin.apply_create_topic(session, "t", placed, {"a": "former"})
+    await until(lambda: len(cluster.roles(1)) == partitions)
+
+    async def removed_and_made_anew(operations):
+        results = await multi(operations)
+        if Delete("/brokers/topics/t") in operations:
+            monkeypatch.undo()
+            await admin.apply_create_topic(session, "t", replicas(p0=(1,)), {"a": "new"})
+            raise ConnectionLoss
+        return results
+
+    monkeypatch.setattr(session, "multi", removed_and_made_anew)
+    await admin.apply_request_deletion(session, "t")
+    await until(lambda: cluster.metadata(1)["t", 0] == -2)
+    await until(lambda: cluster.metadata(1)["t", 0] == 1)
+    data, _ = await session.get("/config/topics/t")
+    assert znodes.decode_config("/config/topics/t", data) == {"a": "new"}
+    assert await has(session, "/brokers/topics/t")
 
 
 async def test_deletion_waits_for_a_dead_broker_and_goes_on_when_it_returns(cluster):

@@ -384,6 +384,7 @@ class Store:
         """Remove the znodes that a topic has as a rule in one transaction; look only where there
         are others, or fewer.
         """
+        born = await self._birth(znodes.topic_path(topic))
         if len(partitions) <= STATES_PER_TRANSACTION:
             usual = [
                 *(
@@ -399,10 +400,17 @@ class Store:
             with contextlib.suppress(TransactionFailedError, ConnectionLoss):
                 await self._commit([Delete(path) for path in usual])
                 return
-        await self._remove_what_is_there(topic)
+        await self._remove_what_is_there(topic, born)
 
-    async def _remove_what_is_there(self, topic: str) -> None:
+    async def _birth(self, path: str) -> int | None:
+        """Return by which znode made at a path it can be told from another; None if it is not."""
+        stat = await self._session.exists(path)
+        return None if stat is None else stat.czxid
+
+    async def _remove_what_is_there(self, topic: str, born: int | None) -> None:
         while True:
+            if await self._birth(znodes.topic_path(topic)) != born:
+                return  # it went, though the answer was lost; what has its name now is another
             try:
                 tree = await self._subtree(znodes.topic_path(topic))
                 inner, root = tree[:-1], tree[-1:]
