@@ -12,8 +12,15 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from tests.support import kafka_peer
-from tests.support.broker import Cluster
+from tests.support.broker import STEADY, Cluster
 from tests.support.kafka_peer import Tools
+
+SETTINGS = {
+    **STEADY,
+    "auto.leader.rebalance.enable": "false",
+    "offsets.topic.num.partitions": "2",
+    "offsets.topic.replication.factor": "2",
+}
 
 
 @pytest.fixture(scope="session")
@@ -31,12 +38,7 @@ def tools(tmp_path_factory: pytest.TempPathFactory) -> Tools:
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Two brokers; leaders only move back to their preferred brokers when a tool says so."""
-    settings = {
-        "auto.leader.rebalance.enable": "false",
-        "offsets.topic.num.partitions": "2",
-        "offsets.topic.replication.factor": "2",
-    }
-    with Cluster(tmp_path_factory.mktemp("cluster"), brokers=2, settings=settings) as running:
+    with Cluster(tmp_path_factory.mktemp("cluster"), brokers=2, settings=SETTINGS) as running:
         yield running
 
 

@@ -10,6 +10,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.support.broker import Cluster
+from tests.support.clients import await_leaders
 from tests.support.kafka_peer import Tools
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -19,10 +20,14 @@ RECORD_BYTES = 200
 LATER, LATER_MS = "2100-01-01T00:00:00.000", 4_102_444_800_000
 
 
-def create(admin: AdminClient, topic: str, partitions: int, **config: str) -> None:
+def create(
+    cluster: Cluster, admin: AdminClient, topic: str, partitions: int, **config: str
+) -> None:
     settings = {name.replace("_", "."): value for name, value in config.items()}
     wanted = NewTopic(topic, partitions, 2, config=settings)
     admin.create_topics([wanted], operation_timeout=60)[topic].result(120)
+    # The console producer tries for half a second only.
+    await_leaders(cluster.bootstrap, topic, partitions)
 
 
 def group_rows(tools: Tools, cluster: Cluster, group: str) -> dict[int, tuple[str, str, str]]:
@@ -37,7 +42,7 @@ def group_rows(tools: Tools, cluster: Cluster, group: str) -> dict[int, tuple[st
 def test_console_clients_share_records_through_a_group(
     cluster: Cluster, admin: AdminClient, tools: Tools
 ) -> None:
-    create(admin, "console", 2)
+    create(cluster, admin, "console", 2)
     sent = sorted(f"key{number}:value {number}" for number in range(50))
     tools.run(
         *("kafka.tools.ConsoleProducer", "--bootstrap-server", cluster.bootstrap),
@@ -77,7 +82,7 @@ def test_console_clients_share_records_through_a_group(
 def spoken(cluster: Cluster, admin: AdminClient, tools: Tools) -> list[str]:
     """Lines of the topic `spoken`, ten of each codec by ConsoleProducer, and five that librdkafka
     wrote with headers and times."""
-    create(admin, "spoken", 1)
+    create(cluster, admin, "spoken", 1)
     lines: list[str] = []
     for codec in CODECS:
         some = [f"NO_HEADERS|{codec}{number}|value {number} " + "x" * 50 for number in range(10)]
@@ -125,7 +130,7 @@ def test_tools_find_offsets_by_time(cluster: Cluster, tools: Tools, spoken: list
 @pytest.fixture(scope="module")
 def measured(cluster: Cluster, admin: AdminClient, tools: Tools) -> str:
     """A topic filled by ProducerPerformance with every codec."""
-    create(admin, "measured", 1, segment_bytes="150000", index_interval_bytes="1000")
+    create(cluster, admin, "measured", 1, segment_bytes="150000", index_interval_bytes="1000")
     for codec in CODECS:
         said = tools.run(
             *("org.apache.kafka.tools.ProducerPerformance", "--topic", "measured"),
@@ -205,10 +210,10 @@ def test_log_directories_are_described(cluster: Cluster, tools: Tools, measured:
 def test_records_are_deleted_up_to_an_offset(
     cluster: Cluster, admin: AdminClient, tools: Tools
 ) -> None:
-    create(admin, "shortened", 1)
+    create(cluster, admin, "shortened", 1)
     tools.run(
         *("kafka.tools.ConsoleProducer", "--bootstrap-server", cluster.bootstrap),
-        *("--topic", "shortened"),
+        *("--topic", "shortened", "--request-required-acks", "all"),
         stdin="\n".join(map(str, range(20))) + "\n",
     )
     entry = {"topic": "shortened", "partition": 0, "offset": 12}

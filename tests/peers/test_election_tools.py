@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 
+import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from tests.peers.conftest import SETTINGS
 from tests.support.broker import Cluster, wait_until
 from tests.support.kafka_peer import Tools
 
 ELECTION = "kafka.admin.LeaderElectionCommand"
 UNTOLD: tuple[int, list[int]] = (-1, [])
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Two brokers, to be killed: it is their sessions' end that is waited for."""
+    settings = {**SETTINGS, "zookeeper.session.timeout.ms": "8000"}
+    with Cluster(tmp_path_factory.mktemp("cluster"), brokers=2, settings=settings) as running:
+        yield running
 
 
 def state(cluster: Cluster, topic: str) -> tuple[int, list[int]]:

@@ -19,7 +19,7 @@ from confluent_kafka import ConsumerGroupState, ConsumerGroupTopicPartitions, Ka
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.support import kafka_peer
-from tests.support.broker import Cluster, wait_until
+from tests.support.broker import STEADY, Cluster, wait_until
 from tests.support.clients import QUIET
 from tests.support.group_members import COOPERATIVE, JAVA_CLIENT, RANGE, Members, Wish
 from tests.support.kafka_broker import OldKafkaBroker
@@ -30,6 +30,7 @@ KAFKA, OURS = 1, 2
 TOPIC = "moving"
 OFFSETS = "__consumer_offsets"
 SETTINGS = {
+    **STEADY,
     # Kafka takes it for the number of partitions if it started before there was the topic.
     "offsets.topic.num.partitions": "1",
     "group.min.session.timeout.ms": "500",

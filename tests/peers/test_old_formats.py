@@ -41,6 +41,8 @@ TOPICS = {
     if (magic, kind) != (0, "stamped")  # magic 0 has no times
 }
 SETTINGS = {
+    # A JVM on a busy machine may pause for seconds.
+    "zookeeper.session.timeout.ms": "8000",
     "log.message.format.version": "0.10.2",
     "log.cleaner.backoff.ms": "200",
     "offsets.topic.num.partitions": "1",

@@ -14,7 +14,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from odradek.zk import znodes
-from tests.support.broker import Cluster, wait_until
+from tests.support.broker import STEADY, Cluster, wait_until
 from tests.support.kafka_peer import Tools
 from tests.support.traffic import Traffic
 
@@ -32,6 +32,7 @@ PIECE = "20000"
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Three brokers."""
     settings = {
+        **STEADY,
         "replica.fetch.max.bytes": PIECE,
         "replica.fetch.response.max.bytes": PIECE,
         "offsets.topic.num.partitions": "3",
@@ -45,7 +46,7 @@ def make(cluster: Cluster, topic: str, replicas: Sequence[Sequence[int]], megaby
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
     shape = NewTopic(topic, len(replicas), replica_assignment=[list(one) for one in replicas])
     admin.create_topics([shape])[topic].result(120)
-    settings = {"acks": "all", "batch.size": PIECE, "log_level": 0}
+    settings = {"enable.idempotence": True, "batch.size": PIECE, "log_level": 0}
     producer = Producer({"bootstrap.servers": cluster.bootstrap, **settings})
     for _ in range(megabytes * 100):
         producer.produce(topic, bytes(10_000), partition=0)

@@ -63,6 +63,8 @@ TOPICS = {
     "decided": SMALL_SEGMENTS,
 }
 SETTINGS = {
+    # A JVM on a busy machine may pause for seconds.
+    "zookeeper.session.timeout.ms": "8000",
     "offsets.topic.num.partitions": "1",
     "offsets.topic.replication.factor": "1",
     "transaction.state.log.num.partitions": "1",

@@ -65,6 +65,7 @@ def too_large(cluster: Cluster, topic: str, size: int) -> bool:
 def test_settings_of_a_topic_are_changed_and_obeyed(cluster: Cluster, tools: Tools) -> None:
     topic = "configured"
     tools.run(TOPICS, "--bootstrap-server", cluster.bootstrap, "--create", "--topic", topic)
+    await_partitions(cluster, topic, 1)
     entity = ("--entity-type", "topics", "--entity-name", topic)
     by_znode = (CONFIGS, "--zookeeper", cluster.zookeeper.connect, *entity)
     by_broker = (CONFIGS, "--bootstrap-server", cluster.bootstrap, *entity)
@@ -102,6 +103,7 @@ def test_impossible_settings_are_refused(
         *(TOPICS, "--bootstrap-server", cluster.bootstrap),
         *("--create", "--if-not-exists", "--topic", "refused"),
     )
+    await_partitions(cluster, "refused", 1)
     refused = tools.run(
         *(CONFIGS, "--bootstrap-server", cluster.bootstrap, "--alter"),
         *("--entity-type", "topics", "--entity-name", "refused", "--add-config", entry),
