@@ -6,7 +6,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import confluent_kafka
 import pytest
 import yaml
 
@@ -14,10 +13,10 @@ from tests.cluster import deploy
 from tests.cluster.settings import REPO
 from tests.e2e.test_quickstart import topic
 from tests.support import helm
-from tests.support.clients import QUIET, consume_all
+from tests.support.clients import consume_all, produce_all
 from tests.support.kubectl import Kubectl, eventually
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
 
 VALUES = f"--values={deploy.QUICKSTART / 'values.yaml'}"
 RECORDS = [b"%04d" % number for number in range(300)]
@@ -91,15 +90,12 @@ def test_uninstalled_and_installed_again_everything_is_still_there(
 ) -> None:
     kubectl.apply(topic("kept", partitions=1))
     eventually(lambda: kubectl.condition("topic", "kept").get("status") == "True", "the topic")
-    producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "acks": "all", **QUIET})
-    for value in RECORDS:
-        producer.produce("kept", value, partition=0)
-    assert producer.flush(60) == 0
+    produce_all(bootstrap, "kept", RECORDS)
     incarnation = kubectl.get("topic", "kept")["status"]["incarnation"]
     cluster = kubectl.get("kafkacluster", "main")
     claims = {one["metadata"]["uid"] for one in kubectl.get("pvc")["items"]}
 
-    kubectl("delete", "kafkacluster", "main", "--timeout=60s", timeout_s=90)
+    kubectl("delete", "kafkacluster", "main", "--timeout=120s", timeout_s=150)
     kubectl(
         *("wait", "pods", "--for=delete", "-l", "app.kubernetes.io/component=broker"),
         "--timeout=120s",
@@ -116,7 +112,7 @@ def test_uninstalled_and_installed_again_everything_is_still_there(
             "metadata": {"name": "main"},
         }
     )
-    kubectl("wait", "kafkacluster/main", "--for=condition=Ready", "--timeout=180s", timeout_s=200)
+    kubectl("wait", "kafkacluster/main", "--for=condition=Ready", "--timeout=300s", timeout_s=330)
     assert claims <= {one["metadata"]["uid"] for one in kubectl.get("pvc")["items"]}
     assert kubectl.get("topic", "kept")["status"]["incarnation"] == incarnation
     addresses = [one["address"] for one in kubectl.get("kafkacluster", "main")["status"]["brokers"]]

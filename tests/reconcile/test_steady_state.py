@@ -87,7 +87,7 @@ def settle(operated: Operated, client: KazooClient, topics: int) -> None:
         operated.reconcile()
         return {operated.reason(f"t{one}") for one in range(topics)} == {"Synced"}
 
-    eventually(all_ready, "all topics", 60, 0.1)
+    eventually(all_ready, "all topics", pause_s=0.1)
 
 
 def test_passes_over_many_topics_that_are_as_wanted_write_nothing_and_read_no_znode(
@@ -105,7 +105,7 @@ def test_passes_over_many_topics_that_are_as_wanted_write_nothing_and_read_no_zn
             operated.reconcile()
             return reads() == asked
 
-        eventually(quiet, "a pass that asks for nothing", 60, 0.1)
+        eventually(quiet, "a pass that asks for nothing", pause_s=0.1)
         asked, written, told = reads(), writes(), len(operated.kube.statuses)
         for _ in range(5):
             operated.reconcile()
@@ -118,7 +118,7 @@ def test_passes_over_many_topics_that_are_as_wanted_write_nothing_and_read_no_zn
             operated.reconcile()
             return znodes.decode_config(changed, client.get(changed)[0]) == {}
 
-        eventually(mended, "the configuration of before", 60, 0.1)
+        eventually(mended, "the configuration of before", pause_s=0.1)
         state = znodes.PartitionState(
             znodes.BrokerId(-1),
             znodes.LeaderEpoch(1),
@@ -131,7 +131,7 @@ def test_passes_over_many_topics_that_are_as_wanted_write_nothing_and_read_no_zn
             operated.reconcile()
             return operated.reason("t9") == "WaitingForLeaders"
 
-        eventually(noticed, "the lost leader", 60, 0.1)
+        eventually(noticed, "the lost leader", pause_s=0.1)
     finally:
         operated.pool.close()
 
@@ -155,7 +155,7 @@ def test_nothing_is_remembered_beyond_the_connection_that_would_tell_of_changes(
                 return False
             return found is not None and found.data == b"2"
 
-        eventually(anew, "the new value", 60, 0.1)
+        eventually(anew, "the new value", pause_s=0.1)
     finally:
         pool.close()
 

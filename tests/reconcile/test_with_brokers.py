@@ -126,6 +126,7 @@ def test_group_in_both_stores_tells_its_lag_and_is_reset_once(running: Running) 
     wanted = group("g", topics=["reset"], offsetStore="Both", deletionPolicy="Delete")
     running.kubectl.apply(wanted)
     running.wait_for("consumergroup", "g", "Observed")
+    eventually(lambda: status(running, "g").get("totalLag"), "the lag", pause_s=0.3)
     # Partition 0 is at 12 in the znode and at 5 in the brokers: the larger counts.
     seen = status(running, "g")
     assert (seen["totalLag"], seen["members"], seen["verdict"]) == (8, 0, "STOP")
@@ -213,10 +214,10 @@ def test_destination_that_dies_is_given_up_and_everything_goes_back(
         return bool(status.get("phase") in reassignment_module.FINISHED)
 
     dead = running.cluster.brokers[3]
+    session.require()
     # It is registered when the move begins, and its session runs out while it copies nothing.
     dead.signal(signal.SIGSTOP)
     try:
-        session.require()
         assert lives.live(Fuse(), react)
     finally:
         dead.signal(signal.SIGCONT)
