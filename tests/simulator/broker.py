@@ -91,8 +91,11 @@ class _TopicConfigs:
     def __call__(self, topic: str) -> TopicConfig:
         return self._config
 
-    async def ensure(self, topics: Iterable[str]) -> None:
+    async def read(self, topics: Iterable[str]) -> None:
         """Nothing to read."""
+
+    def forget(self, topics: Iterable[str]) -> None:
+        """Nothing is kept."""
 
 
 class Broker:
