@@ -22,12 +22,16 @@ async def replicas(tmp_path: Path) -> AsyncIterator[Replicas]:
 
 
 class Registered:
-    """The registration of a broker that is there."""
+    """The registration of a broker that is there.
+
+    A request that is not `in_time` came before the broker knew that it is registered.
+    """
 
     epoch = 100
+    in_time = True
 
     async def admits_request(self) -> bool:
-        return True
+        return self.in_time
 
 
 @pytest.fixture

@@ -60,6 +60,16 @@ async def test_an_empty_replica_does_not_lead_what_its_former_life_was_to_lead(
     assert broker.replicas.partitions[KEY].leads
 
 
+@pytest.mark.parametrize("names_it", [True, False], ids=["named", "not named"])
+async def test_what_came_before_the_registration_was_known_counts_if_it_names_it(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, names_it: bool
+) -> None:
+    monkeypatch.setattr(broker.registration, "in_time", False)
+    asked = lead(PRESENT if names_it else control.NO_BROKER_EPOCH)
+    answer = await control.leader_and_isr(broker, asked, CALL)
+    assert (answer.error_code == ErrorCode.NONE) == names_it
+
+
 @pytest.mark.parametrize(("registration", "is_kept"), [(PRESENT - 1, True), (PRESENT, False)])
 async def test_a_log_is_deleted_only_by_who_knows_of_this_life(
     broker: Broker, replicas: Replicas, registration: int, is_kept: bool

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -71,8 +72,9 @@ async def test_role_that_was_never_taken_away_goes_with_it(broker: Replicas) -> 
         state(leader=1, replicas=(1, 2)),
         state(leader=NO_LEADER, replicas=(2, 3)),
         state(leader=LEADER_DURING_DELETE, replicas=(2, 3)),
+        replace(MOVED, isr=[1, 2, 3]),
     ],
-    ids=["has a replica here", "has no leader", "is being deleted"],
+    ids=["has a replica here", "has no leader", "is being deleted", "may still be led from here"],
 )
 async def test_partition_stays_that(broker: Replicas, told: UpdateMetadataPartitionState) -> None:
     assert await is_kept(broker, told)

@@ -27,11 +27,13 @@ async def _meant_for_former_self(broker: Broker, broker_epoch: int) -> bool:
     """Whether the request was sent to this broker before it registered anew (KIP-380).
 
     Requests without a broker epoch, as Kafka sends them before 2.2, tell it by when they come: a
-    broker that has crashed may lack records that its former leaderships rest on.
+    broker that has crashed may lack records that its former leaderships rest on. One that names the
+    registration is meant for it whenever it came: it would not be sent again.
     """
-    if not await broker.registration.admits_request():
-        return True
-    return broker_epoch != NO_BROKER_EPOCH and broker_epoch < broker.registration.epoch
+    came_in_time = await broker.registration.admits_request()
+    if broker_epoch == NO_BROKER_EPOCH:
+        return not came_in_time
+    return not 0 <= broker.registration.epoch <= broker_epoch
 
 
 async def leader_and_isr(

@@ -4,7 +4,8 @@ A controller has StopReplica delete what leaves a broker, but forgets a broker t
 move ends. What that one still has on its disk when it returns would stay for ever (Kafka with
 ZooKeeper leaves it so, as "stray"). Each UpdateMetadata says who has which replica, so this broker
 finds out by itself. It deletes nothing that may be of use: somebody must be leading the partition,
-in an epoch that no record here is newer than.
+in an epoch that no record here is newer than, and this broker must not be in sync. (Kafka's
+controller tells of the new replicas while ZooKeeper may still have one elected that leaves.)
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class Leftovers:
         log = self._logs.get(*key)
         if info is None or log is None or log.failure is not None:
             return None
-        if self._broker_id in info.replicas or info.leader == NO_LEADER:
+        if self._broker_id in (*info.replicas, *info.isr) or info.leader == NO_LEADER:
             return None
         role = self._hosted.partitions.get(key)
         newest = max(log.latest_epoch, -1 if role is None else role.leader_epoch)
