@@ -14,7 +14,7 @@ from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from odradek.zk import znodes
 from tests.log.test_flipped_bits import flip
-from tests.support.broker import Broker, Cluster, wait_until
+from tests.support.broker import STEADY, Broker, Cluster, wait_until
 from tests.support.clients import create_topic, produce_all
 from tests.support.logs import whole_records
 
@@ -74,7 +74,7 @@ def closed_segments(broker: Broker) -> list[Path]:
 
 
 def test_flipped_bits_are_told_to_readers_and_copied_by_nobody(tmp_path: Path) -> None:
-    with Cluster(tmp_path, brokers=2) as cluster, cluster.zookeeper.client() as client:
+    with Cluster(tmp_path, 2, STEADY) as cluster, cluster.zookeeper.client() as client:
         leader, follower = cluster.brokers.values()
         create_topic(cluster.bootstrap, TOPIC, replicas=2, config={"segment.bytes": "20000"})
         follower.terminate()

@@ -161,6 +161,13 @@ public class JavaClient {
     private String create(String name, int partitions) throws Exception {
         String topic = prefix + "-" + name;
         admin.createTopics(List.of(new NewTopic(topic, partitions, (short) brokers))).all().get();
+        // A leader that was not told of the topic yet refuses. A producer without acknowledgements
+        // hears nothing of that, and one with several batches in flight sends the first one last.
+        for (int number = 0; number < partitions; number++) {
+            TopicPartition part = new TopicPartition(topic, number);
+            eventually(() -> admin.listOffsets(Map.of(part, OffsetSpec.latest()))
+                .partitionResult(part).get().offset() == 0, "the leader answers");
+        }
         return topic;
     }
 
@@ -199,7 +206,19 @@ public class JavaClient {
     }
 
     private Config config(ConfigResource resource) throws Exception {
-        return admin.describeConfigs(List.of(resource)).all().get().get(resource);
+        Config[] found = new Config[1];
+        eventually(() -> {
+            found[0] = admin.describeConfigs(List.of(resource)).all().get().get(resource);
+            return true;
+        }, "settings are told");
+        return found[0];
+    }
+
+    private void alter(ConfigResource resource, Collection<AlterConfigOp> changes) throws Exception {
+        eventually(() -> {
+            admin.incrementalAlterConfigs(Map.of(resource, changes)).all().get();
+            return true;
+        }, "settings are changed");
     }
 
     private void altersConfigs() throws Exception {
@@ -210,12 +229,12 @@ public class JavaClient {
         Collection<AlterConfigOp> changes = List.of(
             new AlterConfigOp(new ConfigEntry("retention.ms", "8000"), AlterConfigOp.OpType.SET),
             new AlterConfigOp(new ConfigEntry("cleanup.policy", "compact"), AlterConfigOp.OpType.APPEND));
-        admin.incrementalAlterConfigs(Map.of(resource, changes)).all().get();
+        alter(resource, changes);
         same(config(resource).get("retention.ms").value(), "8000", "retention");
         same(config(resource).get("cleanup.policy").value(), "delete,compact", "policy");
         changes = List.of(
             new AlterConfigOp(new ConfigEntry("retention.ms", ""), AlterConfigOp.OpType.DELETE));
-        admin.incrementalAlterConfigs(Map.of(resource, changes)).all().get();
+        alter(resource, changes);
         check(config(resource).get("retention.ms").isDefault(), "retention is the default again");
         refused(admin.incrementalAlterConfigs(Map.of(resource, List.of(new AlterConfigOp(
             new ConfigEntry("no.such.thing", "1"), AlterConfigOp.OpType.SET)))).all(),
@@ -324,9 +343,7 @@ public class JavaClient {
 
     private void writesWithoutAnswer() throws Exception {
         String topic = create("unanswered", 1);
-        // A leader that was not told of the topic yet refuses, and nobody tells this producer.
         TopicPartition part = new TopicPartition(topic, 0);
-        admin.listOffsets(Map.of(part, OffsetSpec.latest())).partitionResult(part).get();
         Map<String, Object> settings = Map.of("acks", "0", "enable.idempotence", false);
         try (KafkaProducer<String, String> producer = producer(settings)) {
             producer.send(new ProducerRecord<>(topic, "quiet"));

@@ -75,7 +75,7 @@ class Members:
     def leave(self) -> None:
         """Have every member leave its group."""
         self.process.terminate()
-        self.process.wait(60)
+        self.process.wait(120)
 
     def kill(self) -> None:
         """SIGKILL."""
