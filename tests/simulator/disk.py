@@ -263,49 +263,53 @@ class Disk:
         self.readers = self.disk = _Threads(chance)
         self._config = config
         self._stored: dict[tuple[str, int], Stored] = {}
-        self.logs: dict[tuple[str, int], SimulatedLog] = {}
+        self._logs: dict[tuple[str, int], SimulatedLog] = {}
         self.watch: Callable[[SimulatedLog], None] = lambda log: None
 
     def open(self) -> None:
         """A new process reads what the last one left."""
-        self.logs = {}
+        self._logs = {}
         for key, stored in self._stored.items():
             self._open(key, stored)
 
     def _open(self, key: tuple[str, int], stored: Stored) -> SimulatedLog:
-        log = self.logs[key] = SimulatedLog(*key, self._config, stored)
+        log = self._logs[key] = SimulatedLog(*key, self._config, stored)
         self.watch(log)
         return log
 
     def leave(self, *, power_failed: bool) -> None:
         """The process ends here and now."""
         self._stored = {
-            key: log.stored(power_failed=power_failed) for key, log in self.logs.items()
+            key: log.stored(power_failed=power_failed) for key, log in self._logs.items()
         }
+
+    def logs(self) -> dict[tuple[str, int], SimulatedLog]:
+        """Every log."""
+        return dict(self._logs)
 
     def get(self, topic: str, partition: int) -> Any:
         """The log, None where there is none."""
-        return self.logs.get((topic, partition))
+        return self._logs.get((topic, partition))
 
     async def create_missing(
         self, wanted: Mapping[tuple[str, int], NewLog]
     ) -> dict[tuple[str, int], KafkaError]:
         """Make logs; nothing is refused."""
         for key in wanted:
-            if key not in self.logs:
+            if key not in self._logs:
                 self._open(key, Stored())
         return {}
 
     async def delete(self, keys: Iterable[tuple[str, int]]) -> dict[tuple[str, int], KafkaError]:
         """Remove logs; nothing is refused."""
         for key in keys:
-            self.logs.pop(key, None)
+            self._logs.pop(key, None)
         return {}
 
     async def write_high_watermarks(self, marks: dict[tuple[str, int], int]) -> None:
         """The checkpoint, and, because it is as good a moment as any, a flush."""
         for key, mark in marks.items():
-            log = self.logs.get(key)
+            log = self._logs.get(key)
             if log is not None:
                 log.flush()
                 log.checkpoint = min(mark, log.log_end_offset)
