@@ -6,6 +6,7 @@ import pytest
 
 from odradek.zk import registration, znodes
 from odradek.zk.registration import DuplicateBrokerError, ForeignClusterError, Registration
+from odradek.zk.session import ConnectionLoss
 from odradek.zk.znodes import BrokerId, BrokerRegistration, Endpoint
 
 
@@ -82,6 +83,23 @@ async def test_request_that_overtakes_the_answer_to_the_registration_waits_and_i
     await asyncio.sleep(0)  # the znode is asked for
     assert await mine.admits_request()
     await starting
+
+
+async def test_request_that_comes_before_a_lost_answer_is_missed_is_admitted(sessions, monkeypatch):
+    session = await sessions()
+    mine = Registration(session, broker())
+    create, came = session.create, []
+
+    async def created_but_not_answered(*arguments, **options):
+        monkeypatch.undo()
+        await create(*arguments, **options)
+        came.append(asyncio.ensure_future(mine.admits_request()))
+        await asyncio.sleep(0.01)
+        raise ConnectionLoss
+
+    monkeypatch.setattr(session, "create", created_but_not_answered)
+    await mine.start()
+    assert await came[0]
 
 
 async def test_live_duplicate_id_refuses_to_start(sessions):

@@ -42,7 +42,7 @@ from odradek.metrics import BrokerMetrics
 from odradek.net.admission import Admission, Limits
 from odradek.net.client import PeerClient
 from odradek.net.listener import Listener
-from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.errors import ErrorCode, KafkaError, name_of
 from odradek.protocol.messages.control import ControlledShutdownRequest
 from odradek.replica.manager import ReplicaManager
 from odradek.replica.metadata import MetadataCache
@@ -408,10 +408,10 @@ class Server:
             answer = await client.call(
                 ControlledShutdownRequest(broker_id=broker_id),
                 CONTROLLED_SHUTDOWN_VERSION,
-                self._config.controller_socket_timeout_ms,
+                self._config.request_timeout_ms,
             )
         finally:
             await client.close()
         if answer.error_code != ErrorCode.NONE:
-            raise KafkaError(ErrorCode(answer.error_code), "the controller refuses")
+            raise ConnectionError(f"the controller refuses: {name_of(answer.error_code)}")
         return len(answer.remaining_partitions)

@@ -145,15 +145,22 @@ class Registration:
         give_up = asyncio.get_running_loop().time() + (
             self._session.negotiated_timeout_ms / 1000 * LINGER_FACTOR
         )
+        unanswered: float | None = None
         while True:
             asked_at = asyncio.get_running_loop().time()
             try:
                 await self._session.create(path, data, ephemeral=True, make_parents=True)
             except NodeExistsError:
                 if not await self._settle_existing(path, data, give_up):
+                    unanswered = None
                     continue
-            except (ConnectionLoss, SessionExpiredError):
-                continue  # the outcome is unknown, or the znode went with its session: try again
+                asked_at = unanswered or asked_at  # the controller may have seen it since
+            except ConnectionLoss:
+                unanswered = asked_at
+                continue
+            except SessionExpiredError:
+                unanswered = None  # the znode, if there was one, went with its session
+                continue
             stat = await self._session.exists(path)
             if stat is not None and stat.owner == self._session.session_id:
                 self.epoch, self._asked_at = stat.czxid, asked_at
