@@ -55,6 +55,16 @@ def test_an_event_tells_each_turn_once_and_warns_only_of_what_stays() -> None:
     assert [one.warning for one in status.transitions(resource(**first), second)] == [False]
 
 
+def test_the_event_of_a_creation_tells_the_first_ready_too() -> None:
+    creating = written(resource(), status.progressing(status.CREATING, "made"))
+    waiting = written(resource(**creating), status.progressing("WaitingForLeaders", "1 of 1"))
+    done = written(resource(**creating), status.ready("Synced"))
+    refused = written(resource(**creating), status.stalled("InvalidConfig", "why"))
+    assert status.transitions(resource(**creating), done) == ()
+    assert [one.reason for one in status.transitions(resource(**waiting), done)] == ["Synced"]
+    assert [one.warning for one in status.transitions(resource(**creating), refused)] == [True]
+
+
 def test_unknown_is_a_status_of_its_own() -> None:
     (condition,) = status.merge_conditions((), [Condition("Synced", None, "Paused")], 1, NOW)
     assert condition["status"] == "Unknown"

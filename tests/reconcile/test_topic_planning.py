@@ -17,7 +17,7 @@ from odradek.zk.znodes import (
     PartitionState,
     TopicAssignment,
 )
-from odradek_operator import reconcile_topic, spec, topics
+from odradek_operator import reconcile_topic, spec, status, topics
 from odradek_operator.spec import FINALIZER
 from odradek_operator.topic_state import (
     CREATING,
@@ -106,6 +106,27 @@ def test_topic_found_after_a_noted_creation_is_its_own_even_if_adoption_is_never
     assert (noted.steps, noted.fields["incarnation"]) == ((), 77)
     (step,) = plan(changed, existing(2), known=77).steps
     assert isinstance(step, SetConfig)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "elected", "told"),
+    [(1, False, []), (6, False, ["WaitingForLeaders"]), (1, True, ["Synced"])],
+)
+def test_first_leaders_are_awaited_for_a_while_before_that_is_told(
+    seconds: int, elected: bool, told: list[str]
+) -> None:
+    begun = status.build(body(), status.progressing(status.CREATING, "made"), {}, NOW)
+    resource = {**body(), "status": {**begun, "incarnation": CREATING}}
+    view = existing(1)
+    if elected:
+        leader = (BrokerId(0),)
+        state = PartitionState(leader[0], LeaderEpoch(0), leader, ControllerEpoch(1))
+        view = replace(view, states={0: state})
+    kube, later = MemoryKube(resource), NOW + timedelta(seconds=seconds)
+    surroundings = context(kube, now=lambda: later)
+    reconcile_topic.reconcile(surroundings, None, resource, view, CLUSTER, None)
+    written = [status.condition_of(one, "Ready") for one in kube.statuses]
+    assert [one and one["reason"] for one in written] == told
 
 
 def test_incomplete_set_of_brokers_is_waited_for_until_it_has_settled() -> None:

@@ -62,7 +62,7 @@ class Store:
             same = known is not None and known["metadata"]["uid"] == body["metadata"]["uid"]
             if known is not None and same and _revision(body) <= _revision(known):
                 return False
-            self._bodies[key] = body
+            self._bodies[key] = _without_managers(body)
             return True
 
     def drop(self, body: Body) -> None:
@@ -86,6 +86,12 @@ class Store:
                 for key, body in self._bodies.items()
                 if key.kind == kind and namespace in (None, key.namespace)
             ]
+
+
+def _without_managers(body: Body) -> Body:
+    """Leave out who wrote which field: most of a body, and nobody here asks."""
+    meta = {name: value for name, value in body["metadata"].items() if name != "managedFields"}
+    return {**body, "metadata": meta}
 
 
 def _revision(body: Body) -> int:

@@ -25,6 +25,24 @@ log = logging.getLogger(__name__)
 logging.getLogger("kopf.objects").setLevel(logging.WARNING)
 
 
+class NothingToCompare(kopf.DiffBaseStorage):
+    """Keeps no state of before: no handler here asks what changed.
+
+    kopf would copy each resource at each event to find out, a fifth of all that an event costs.
+    """
+
+    def build(self, *, body: Any, extra_fields: Any = None) -> kopf.BodyEssence:
+        """Find nothing that a change could be seen by."""
+        return kopf.BodyEssence()
+
+    def fetch(self, *, body: Any) -> kopf.BodyEssence | None:
+        """Know of nothing before."""
+        return None
+
+    def store(self, *, body: Any, patch: Any, essence: kopf.BodyEssence) -> None:
+        """Store nothing."""
+
+
 @kopf.on.startup()
 async def start(settings: kopf.OperatorSettings, memo: Any, **_: Any) -> None:
     """Wait for the Lease before anything is watched."""
@@ -34,7 +52,7 @@ async def start(settings: kopf.OperatorSettings, memo: Any, **_: Any) -> None:
     # this must not be the name of the operator's own.
     settings.persistence.finalizer = f"{spec.GROUP}/kopf-finalizer"
     settings.persistence.progress_storage = kopf.StatusProgressStorage(name=spec.GROUP)
-    settings.persistence.diffbase_storage = kopf.StatusDiffBaseStorage(name=spec.GROUP)
+    settings.persistence.diffbase_storage = NothingToCompare()
     settings.scanning.disabled = True
     settings.watching.client_timeout = 240
     settings.watching.server_timeout = 210

@@ -61,6 +61,8 @@ def reconcile(
         plan = _plan_deletion(context, meta, wanted, view, cluster, known)
     else:
         plan = topics.plan(meta, wanted, view, cluster, known, conflict, context.random, moves)
+        if topics.is_still_created(body, plan, context.now()):
+            return topics.SOON_SECONDS
     return _carry_out(context, zookeeper, body, plan)
 
 

@@ -15,6 +15,8 @@ from typing import Any
 from odradek_operator.spec import Body
 
 MESSAGE_LIMIT = 1024
+# Reason of a resource that is made right now.
+CREATING = "Creating"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +118,14 @@ def _comparable(status: Mapping[str, Any]) -> dict[str, Any]:
 def transitions(body: Body, wanted: Mapping[str, Any]) -> tuple[Event, ...]:
     """Return the Event that tells a turn of Ready: once for each new status and reason.
 
-    The steps on the way to the first Ready are told by the conditions alone.
+    The steps on the way to the first Ready are told by the conditions alone, and so is the first
+    Ready of what was created just before: the Event of its creation has been posted.
     """
     old = condition_of(body.get("status", {}), "Ready")
     new = condition_of(wanted, "Ready")
     if new is None or (old and (old["status"], old["reason"]) == (new["status"], new["reason"])):
+        return ()
+    if old and old["reason"] == CREATING and new["status"] == "True":
         return ()
     blocked = condition_of(wanted, "Stalled")
     waits = new["status"] == "False" and (blocked is None or blocked["status"] == "False")

@@ -22,7 +22,7 @@ from odradek import assignment
 from odradek.protocol.errors import KafkaError
 from odradek.zk.znodes import PartitionState, TopicAssignment
 from odradek_operator import drift, status, topic_moves
-from odradek_operator.spec import Body, Meta, TopicSpec
+from odradek_operator.spec import Body, Meta, TopicSpec, parse_time
 from odradek_operator.status import Condition, Event
 from odradek_operator.topic_state import (
     CREATING,
@@ -49,6 +49,9 @@ TERMINATING_TIMEOUT: Final = timedelta(seconds=30)
 SOON_SECONDS: Final = 2.0
 # By then a controller has leaders for a new topic, unless it is busy.
 CREATED_SECONDS: Final = 0.5
+# A controller that is busier than this is worth telling of.
+FIRST_LEADERS_TIMEOUT: Final = timedelta(seconds=5)
+_NO_LEADERS: Final = "WaitingForLeaders"
 
 
 def plan(
@@ -138,7 +141,7 @@ def _plan_absent(
     except KafkaError as error:
         return _blocked("InvalidReplicaAssignment", str(error), shown)
     noted = {**shown, "incarnation": CREATING}
-    creating = _waiting("Creating", "the topic is being created", noted)
+    creating = _waiting(status.CREATING, "the topic is being created", noted)
     config_version = None if view.config is None else view.config_version
     step = CreateTopic(spec.topic, TopicAssignment(replicas), spec.config, config_version)
     text = f"created with {len(replicas)} partitions of {len(replicas[0])} replicas"
@@ -315,7 +318,21 @@ def _leader_conditions(
         return status.ready("Synced")
     shown = ", ".join(map(str, missing[:10])) + (", ..." if len(missing) > 10 else "")
     text = f"{len(missing)} of {len(actual.partitions)} partitions have no leader: {shown}"
-    return status.progressing("WaitingForLeaders", text)
+    return status.progressing(_NO_LEADERS, text)
+
+
+def is_still_created(body: Body, plan: Plan, now: datetime) -> bool:
+    """Whether a topic only waits for the first leaders of its life, as its status says already.
+
+    Where a thousand topics are created at once, telling each step of each would cost more than
+    their creation.
+    """
+    ready = status.condition_of(body.get("status", {}), "Ready")
+    if ready is None or ready["reason"] != status.CREATING:
+        return False
+    waits = any(one.reason == _NO_LEADERS for one in plan.conditions)
+    age = now - parse_time(ready["lastTransitionTime"])
+    return waits and abs(age) < FIRST_LEADERS_TIMEOUT
 
 
 def _synced(differences: drift.Drift) -> Condition:
