@@ -42,6 +42,19 @@ def test_nothing_is_replaced_while_a_replica_is_out_of_sync_or_nothing_is_known(
         assert cluster.next_to_roll(view(*pods, partitions=partitions)) is None
 
 
+def test_a_rollout_that_waits_for_replicas_says_so() -> None:
+    body = resource("KafkaCluster", "c", zookeeper={"connect": "zk:2181"})
+    body["spec"]["brokers"] = {"replicas": 3}
+    told = {}
+    for under in (0, 1):
+        partitions = Partitions(under, 0, frozenset())
+        pods = view(*map(broker, range(3)), partitions=partitions)
+        _, reconciling, *_ = cluster.judge(spec.parse_cluster(body), pods, 3)
+        assert (reconciling.type, reconciling.reason) == ("Reconciling", "BrokersRolling")
+        told[under] = "in sync" in reconciling.message
+    assert told == {0: False, 1: True}
+
+
 def test_rolling_stops_at_the_first_replaced_broker_that_is_not_healthy() -> None:
     assert cluster.next_to_roll(view(broker(0), broker(1), broker(2, NEW, healthy=False))) is None
 

@@ -12,6 +12,8 @@ import logging
 from collections.abc import Collection
 
 from odradek import config as broker_config
+from odradek import properties
+from odradek.config import TopicConfig
 from odradek.dynamic_config import CLUSTER_DEFAULT, DYNAMIC_KEYS
 from odradek.zk import admin, znodes
 from odradek.zk.operations import TransactionFailedError
@@ -23,6 +25,11 @@ from odradek_operator.zookeeper import Reader, UnreachableError
 
 REMEMBERED = "dynamicConfig"
 
+_TOPIC_DEFAULTS = {
+    declared.inherits: getattr(TopicConfig(), field)
+    for field, declared in properties.keys_of(TopicConfig)
+}
+
 log = logging.getLogger(__name__)
 
 
@@ -33,7 +40,10 @@ def names(body: Body, wanted: ClusterSpec) -> list[str]:
 
 
 def entries(wanted: ClusterSpec, chosen: Collection[str]) -> dict[str, str]:
-    """Return what the chosen settings shall be: as the spec says, or their defaults if any."""
+    """Return what the chosen settings shall be: as the spec says, or their defaults.
+
+    Brokers have no default of their own for some (log.flush.interval.ms); topics then have one.
+    """
     settings, _ = broker_config.from_values(
         {
             **{name: text for name, text in wanted.config.items() if name not in wanted.dynamic},
@@ -42,8 +52,12 @@ def entries(wanted: ClusterSpec, chosen: Collection[str]) -> dict[str, str]:
             "log.dirs": "/data",
         }
     )
-    defaults = {name: getattr(settings, DYNAMIC_KEYS[name][0]) for name in chosen}
-    known = {name: _text(value) for name, value in defaults.items() if value is not None}
+    fields = {name: DYNAMIC_KEYS[name][0] for name in chosen}
+    defaults = {name: getattr(settings, field) for name, field in fields.items()}
+    known = {
+        name: _text(_TOPIC_DEFAULTS[fields[name]] if value is None else value)
+        for name, value in defaults.items()
+    }
     return known | {name: text for name, text in wanted.dynamic.items() if name in chosen}
 
 

@@ -68,7 +68,8 @@ def next_to_roll(view: ClusterView) -> BrokerPod | None:
     """Return the broker pod to delete now so that it comes back with the current template.
 
     A broker that is down anyway goes first. A healthy one goes only while all others are healthy
-    and every partition has all its replicas in sync. None: nothing is outdated, or it is not safe.
+    and every partition has all its replicas in sync, so that none falls under min.insync.replicas
+    which has more replicas than that. None: nothing is outdated, or it is not safe.
     """
     pods = [one for one in view.brokers if one.pod is not None]
     outdated = [one for one in pods if one.revision != view.update_revision]
@@ -126,10 +127,17 @@ def _verdict(spec: ClusterSpec, view: ClusterView, allowed: int) -> tuple[Condit
     if any(one.revision != view.update_revision for one in view.brokers if one.pod is not None):
         return (
             Condition("Ready", True, "BrokersRolling", count),
-            Condition("Reconciling", True, "BrokersRolling", "brokers take a new template in turn"),
+            Condition("Reconciling", True, "BrokersRolling", _how_it_rolls(view.partitions)),
             Condition("Stalled", False, "BrokersRolling"),
         )
     return status.ready("BrokersReady", count)
+
+
+def _how_it_rolls(partitions: Partitions) -> str:
+    text = "brokers take a new template in turn"
+    if partitions.under_replicated:
+        text += "; the next one waits until all replicas of all partitions are in sync"
+    return text
 
 
 def _why_blocked(spec: ClusterSpec, partitions: Partitions, going: list[int]) -> str:
