@@ -125,7 +125,7 @@ async def test_peer_that_left_is_not_waited_for_beyond_the_idle_time() -> None:
             raise
         return []
 
-    listener = Listener("127.0.0.1", 0, Admission(limits(max_idle_ms=100)), forever)
+    listener = Listener("127.0.0.1", 0, Admission(limits(max_idle_ms=2000)), forever)
     await listener.start()
     async with connected(listener) as (_, writer):
         writer.write(framed(b"wait"))

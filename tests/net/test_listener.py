@@ -302,10 +302,11 @@ async def test_request_that_outlasts_the_grace_is_cancelled() -> None:
 
 async def test_idle_connection_is_closed_and_a_waiting_one_is_not() -> None:
     async def long_poll(frame: memoryview, peer: Peer) -> Sequence[Part]:
-        await asyncio.sleep(1.5)
+        await asyncio.sleep(4.5)
         return [b"late"]
 
-    limits = Limits(1000, 100, 100, max_idle_ms=500)
+    # Longer than a busy machine takes from the connection to the request.
+    limits = Limits(1000, 100, 100, max_idle_ms=1500)
     async with (
         listening(long_poll, limits) as listener,
         connected(listener) as (idle, _),
