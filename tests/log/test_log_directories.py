@@ -233,7 +233,7 @@ def test_a_compacted_partition_can_start_anew_at_any_offset(make: Make) -> None:
         log.flush()
         log.truncate_fully_and_start_at(start)
         assert (log.log_start_offset, log.log_end_offset) == (start, start)
-        manager.housekeep()
+        assert not manager.compact()
     log.append_as_leader(batch(b"new"), 1)
     assert [one.value for one in read_all(log)] == [b"new"]
 
@@ -480,12 +480,12 @@ def test_closing_ends_a_compaction_that_would_take_for_ever(make: Make, tmp_path
         log.append_as_leader(batch(b"value %d" % number), 0)
     log.high_watermark = log.log_end_offset
     written = read_all(log)
-    round_of_work = threading.Thread(target=manager.housekeep)
-    round_of_work.start()
-    while manager._housekeeper._throttle._free_at == 0:
+    compaction = threading.Thread(target=manager.compact)
+    compaction.start()
+    while manager._compactor._throttle._free_at == 0:
         time.sleep(0.001)
     manager.close()
-    round_of_work.join()
+    compaction.join()
     assert (tmp_path / "a" / checkpoints.CLEAN_SHUTDOWN).exists()
     again = make(dirs=("a",), topic=compacted).get("t", 0)
     assert again is not None

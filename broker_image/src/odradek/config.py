@@ -34,8 +34,8 @@ HOUR_MS = 3_600_000
 MINUTE_MS = 60_000
 CODECS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 
-# Keys of Kafka's list whose subject does not exist here (thread pools, metric windows and such):
-# accepted in silence, since a server.properties made for Kafka holds them.
+# Keys of Kafka's list whose subject does not exist here (thread pools, fetch sessions, metric
+# windows and such): accepted in silence, since a server.properties made for Kafka holds them.
 INERT_KEYS = frozenset(
     {
         "num.network.threads",
@@ -45,6 +45,7 @@ INERT_KEYS = frozenset(
         "zookeeper.max.in.flight.requests",
         "zookeeper.set.acl",
         "queued.max.requests",
+        "max.incremental.fetch.session.cache.slots",
         "fetch.purgatory.purge.interval.requests",
         "producer.purgatory.purge.interval.requests",
         "delete.records.purgatory.purge.interval.requests",
@@ -132,9 +133,6 @@ class BrokerConfig:
     queued_max_request_bytes: int = key("queued.max.request.bytes", -1, integer(-1))
     request_timeout_ms: int = key("request.timeout.ms", 30_000, integer(0, INT_MAX))
     fetch_max_bytes: int = key("fetch.max.bytes", 57_671_680, integer(1024, INT_MAX))
-    max_incremental_fetch_session_cache_slots: int = key(
-        "max.incremental.fetch.session.cache.slots", 1000, integer(0, INT_MAX)
-    )
 
     # replication; the lag limit is the articles' (R3), which Kafka raised to 30 s in 2.5
     replica_lag_time_max_ms: int = key("replica.lag.time.max.ms", 10_000, integer(1))

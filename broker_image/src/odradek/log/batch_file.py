@@ -50,13 +50,16 @@ class Order:
         self.next_offset = header.last_offset + 1
 
 
-def whole_batches(fd: int, end: int, start: int = 0) -> Iterator[tuple[memoryview, Header]]:
-    """Yield each batch of the file's bytes from `start` to `end` with its header.
+def whole_batches(
+    fd: int, end: int, start: int = 0, at_once: int = _CHUNK
+) -> Iterator[tuple[memoryview, Header]]:
+    """Yield each batch of the file's bytes from `start` to `end` with its header, reading `at_once`
+    bytes, and more only where a batch is longer.
 
     Raises CorruptBatchError, its position counted from the file's beginning, at the first batch
     that is not sound, CutOffError where that reaches over `end`.
     """
-    position, chunk = start, _FIRST_CHUNK
+    position, chunk = start, min(_FIRST_CHUNK, at_once)
     data, data_start = memoryview(b""), start
     while position < end:
         at = position - data_start
@@ -80,6 +83,6 @@ def whole_batches(fd: int, end: int, start: int = 0) -> Iterator[tuple[memoryvie
                 position += size
                 continue
         data = memoryview(read_exactly(fd, min(max(chunk, size), end - position), position))
-        data_start, chunk = position, _CHUNK
+        data_start, chunk = position, at_once
         if len(data) < min(size, end - position):
             raise CutOffError(position, f"the file ends at {position + len(data)}")

@@ -50,21 +50,25 @@ class Dirty:
 
 @dataclass(slots=True)
 class Throttle:
-    """Keeps reading and writing together below `bytes_per_second`, until `stopping` is set."""
+    """Keeps reading and writing of all threads together below `bytes_per_second`, until `stopping`
+    is set.
+    """
 
     bytes_per_second: float = float("inf")
     stopping: threading.Event = field(default_factory=threading.Event)
     clock: Callable[[], float] = time.monotonic
     _free_at: float = field(default=0.0, init=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     def spend(self, count: int) -> None:
         """Account for `count` bytes, waiting as long as they are ahead of the rate.
 
         Raises StoppedError.
         """
-        now = self.clock()
-        self._free_at = max(self._free_at, now) + count / self.bytes_per_second
-        ahead_s = self._free_at - now
+        with self._lock:
+            now = self.clock()
+            self._free_at = max(self._free_at, now) + count / self.bytes_per_second
+            ahead_s = self._free_at - now
         if self.stopping.is_set() or (ahead_s > 0 and self.stopping.wait(ahead_s)):
             raise StoppedError
 
@@ -100,24 +104,27 @@ def is_due(log: Log, dirty: Dirty) -> bool:
     return dirty.overdue or dirty.ratio >= log.config.min_cleanable_dirty_ratio
 
 
-def clean(log: Log, dirty: Dirty, max_keys: int, throttle: Throttle) -> int:
-    """Compact `log` as far as the map reaches; return the new first dirty offset.
+def clean(
+    log: Log, dirty: Dirty, max_keys: int, throttle: Throttle, buffer_bytes: int = 524_288
+) -> int:
+    """Compact `log` as far as the map reaches, reading `buffer_bytes` at once; return the new first
+    dirty offset.
 
     Raises OSError, StoppedError, and CorruptBatchError where the log is damaged; of the segments
     that it was at, nothing is changed then.
     """
-    newest, end = _newest_offsets(log, dirty, max_keys, throttle)
+    newest, end = _newest_offsets(log, dirty, max_keys, throttle, buffer_bytes)
     if end <= dirty.start:
         return dirty.start
     segments = [each for each in log.segments[:-1] if each.base_offset < end]
     horizon_ms = _delete_horizon_ms(segments, dirty.start, log.config.delete_retention_ms)
     for group in _groups(segments, log.config.segment_bytes):
-        _clean_group(log, group, newest, end, horizon_ms, throttle)
+        _clean_group(log, group, newest, end, horizon_ms, throttle, buffer_bytes)
     return end
 
 
 def _newest_offsets(
-    log: Log, dirty: Dirty, max_keys: int, throttle: Throttle
+    log: Log, dirty: Dirty, max_keys: int, throttle: Throttle, buffer_bytes: int
 ) -> tuple[dict[bytes, int], int]:
     """Key -> newest offset of the dirty part, and where the map ends: a batch boundary."""
     newest: dict[bytes, int] = {}
@@ -125,7 +132,7 @@ def _newest_offsets(
     for segment in log.segments[:-1]:
         if segment.base_offset >= dirty.end:
             break
-        for data, header in _batches(segment):
+        for data, header in _batches(segment, buffer_bytes):
             throttle.spend(header.size)
             if header.last_offset < dirty.start:
                 continue
@@ -175,13 +182,14 @@ def _clean_group(
     end: int,
     horizon_ms: int,
     throttle: Throttle,
+    buffer_bytes: int,
 ) -> None:
     copy = Segment(log.directory, group[0].base_offset, log.segment_settings(), CLEANED_SUFFIX)
     try:
         copy.create()
         for segment in group:
             modified_ms = os.stat(segment.log.path).st_mtime_ns // 1_000_000
-            for data, header in _batches(segment):
+            for data, header in _batches(segment, buffer_bytes):
                 kept, stored = _filter(
                     log, data, header, newest, end, keep_tombstones=modified_ms > horizon_ms
                 )
@@ -247,10 +255,10 @@ def _is_newest_of_its_producer(log: Log, header: Header) -> bool:
     )
 
 
-def _batches(segment: Segment) -> Iterator[tuple[memoryview, Header]]:
+def _batches(segment: Segment, at_once: int) -> Iterator[tuple[memoryview, Header]]:
     """Every batch of a segment. Raises CorruptBatchError if one is damaged."""
     fd = segment.log.acquire()
     try:
-        yield from batch_file.whole_batches(fd, segment.size)
+        yield from batch_file.whole_batches(fd, segment.size, at_once=at_once)
     finally:
         segment.log.release()

@@ -57,6 +57,7 @@ class Directory:
         self._logs: dict[TopicPartition, Log] = {}
         self._lock = threading.Lock()
         self._checkpoint_lock = threading.Lock()
+        self._cleaned_lock = threading.Lock()
 
     def __len__(self) -> int:
         return len(self._logs)
@@ -176,13 +177,14 @@ class Directory:
 
     def note_cleaned(self, log: ReadableLog, end: int) -> None:
         """Write where the dirty part of a log begins now."""
-        offsets = self.checkpoint(checkpoints.CLEANER_OFFSETS)
-        offsets[log.topic, log.partition] = end
-        known = self.logs()
-        self.write_offsets(
-            checkpoints.CLEANER_OFFSETS,
-            {key: offset for key, offset in offsets.items() if key in known},
-        )
+        with self._cleaned_lock:
+            offsets = self.checkpoint(checkpoints.CLEANER_OFFSETS)
+            offsets[log.topic, log.partition] = end
+            known = self.logs()
+            self.write_offsets(
+                checkpoints.CLEANER_OFFSETS,
+                {key: offset for key, offset in offsets.items() if key in known},
+            )
 
     def note_cut(self, log: ReadableLog) -> None:
         """Lower a log's checkpoints before what they speak of is written anew."""

@@ -1,8 +1,7 @@
-"""The work on logs that nobody waits for: fsync of rolled segments, retention, compaction, removal
-of what was deleted, checkpoints.
+"""The work on logs that nobody waits for: fsync of rolled segments, retention, removal of what was
+deleted, checkpoints. Compaction is the `compactor`'s.
 
-One round does everything that is due. `stop` ends a round under way at the next log or batch, a
-compaction included: what it has copied so far is thrown away, and begins anew at the next start.
+One round does everything that is due. `stop` ends a round under way at the next log.
 """
 
 import logging
@@ -10,9 +9,7 @@ import threading
 from collections.abc import Callable, Iterable
 
 from odradek.config import BrokerConfig
-from odradek.log import checkpoints, cleaner
 from odradek.log.batch import CorruptBatchError
-from odradek.log.cleaner import Throttle
 from odradek.log.directory import Directory
 from odradek.log.files import FileRetiredError, StoppedError, remove_tree
 from odradek.log.log import Log
@@ -36,7 +33,6 @@ class Housekeeper:
         self._surroundings = surroundings
         self._stopping = threading.Event()
         self._round = threading.Lock()
-        self._throttle = Throttle(config.log_cleaner_io_max_bytes_per_second, self._stopping)
         self._doomed: list[tuple[float, Directory, str]] = []
         self._lock = threading.Lock()
         self._due: dict[str, float] = {}
@@ -75,10 +71,6 @@ class Housekeeper:
         self._remove_doomed(now)
         if self._is_due("retention", now, config.log_retention_check_interval_ms / 1000):
             self._each(logs, Log.apply_retention)
-        if config.log_cleaner_enable and self._is_due(
-            "clean", now, config.log_cleaner_backoff_ms / 1000
-        ):
-            self._clean_dirtiest()
         if self._is_due("idle", now, _IDLE_INTERVAL_S):
             self._each(logs, Log.release_idle)
         if self._is_due("expiry", now, _PRODUCER_EXPIRY_INTERVAL_S):
@@ -121,52 +113,9 @@ class Housekeeper:
             except OSError as error:
                 directory.fail(error)
 
-    # -- compaction -----------------------------------------------------------------------------
-
-    def _clean_dirtiest(self) -> None:
-        """Compact the partition that needs it most."""
-        now_ms = self._surroundings.now_ms()
-        best: tuple[tuple[bool, float], Log, Directory, cleaner.Dirty] | None = None
-        for directory in self._online():
-            firsts = directory.checkpoint(checkpoints.CLEANER_OFFSETS)
-            for key, log in directory.logs().items():
-                if "compact" not in log.config.cleanup_policy or log.failure or log.closed:
-                    continue
-                try:
-                    dirty = cleaner.dirty_range(log, firsts.get(key, 0), now_ms)
-                except (FileRetiredError, CorruptBatchError):
-                    continue
-                except OSError as error:
-                    _cannot_clean(log, directory, error)
-                    continue
-                urgency = dirty.overdue, dirty.ratio
-                if cleaner.is_due(log, dirty) and (best is None or urgency > best[0]):
-                    best = urgency, log, directory, dirty
-        if best is not None:
-            self._clean(*best[1:])
-
-    def _clean(self, log: Log, directory: Directory, dirty: cleaner.Dirty) -> None:
-        max_keys = self._config.log_cleaner_dedupe_buffer_size // cleaner.BYTES_PER_KEY
-        try:
-            end = cleaner.clean(log, dirty, max_keys, self._throttle)
-        except FileRetiredError:
-            return  # deleted or truncated under our hands
-        except (CorruptBatchError, KafkaError) as error:
-            logger.error("%s-%d cannot be compacted: %s", log.topic, log.partition, error)
-            return
-        except OSError as error:
-            _cannot_clean(log, directory, error)
-            return
-        directory.note_cleaned(log, end)
-
 
 def _flush_due(log: Log) -> None:
     if log.flush_is_due:
         log.flush()
     elif log.has_unflushed_segments:
         log.flush(only_rolled=True)
-
-
-def _cannot_clean(log: Log, directory: Directory, error: OSError) -> None:
-    if not log.closed:  # else the partition was deleted meanwhile, with its paths
-        directory.fail(error)

@@ -1,9 +1,9 @@
 """The logs of a broker, over all its `log.dirs`.
 
-`load` opens every partition; `run` does the background work (see `housekeeping`) until it is
-cancelled; `close` makes everything durable and leaves the clean-shutdown marks. A directory that
-fails (see `directory`) takes its partitions with it, and `on_dir_failure` is told. The others go
-on.
+`load` opens every partition; `run` does the background work (see `housekeeping` and `compactor`)
+until it is cancelled; `close` makes everything durable and leaves the clean-shutdown marks. A
+directory that fails (see `directory`) takes its partitions with it, and `on_dir_failure` is told.
+The others go on.
 """
 
 import asyncio
@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from odradek.config import BrokerConfig, TopicConfig
 from odradek.log import checkpoints, recovery
 from odradek.log.checkpoints import Meta
+from odradek.log.compactor import Compactor
 from odradek.log.directory import Directory, Folder, LogDirError, TopicPartition
 from odradek.log.files import DiskThreads, fsync_path
 from odradek.log.housekeeping import Housekeeper
@@ -59,7 +60,7 @@ class LogManager:
     ) -> None:
         self.config = config
         self.cluster_id = cluster_id
-        self.disk = DiskThreads(len(config.log_dirs) * 2 + 2)
+        self.disk = DiskThreads(len(config.log_dirs) * 2 + 2 + config.log_cleaner_threads)
         # Reading from a cold disk keeps nobody else waiting for a thread.
         self.readers = DiskThreads(config.num_io_threads)
         self._topic_config = topic_config
@@ -76,6 +77,7 @@ class LogManager:
         self._lock = threading.Lock()
         self._creation_lock = threading.Lock()
         self._housekeeper = Housekeeper(config, self._directories, self._surroundings)
+        self._compactor = Compactor(config, self._directories, self._surroundings)
 
     # -- start ----------------------------------------------------------------------------------
 
@@ -312,13 +314,29 @@ class LogManager:
 
     async def run(self) -> None:
         """Do the background work until cancelled."""
+        compacting = self.config.log_cleaner_threads if self.config.log_cleaner_enable else 0
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._keep_house())
+            for _ in range(compacting):
+                tasks.create_task(self._keep_compacting())
+
+    async def _keep_house(self) -> None:
         while True:
             await self.disk.run(self.housekeep)
             await asyncio.sleep(_TICK_S)
 
+    async def _keep_compacting(self) -> None:
+        while True:
+            if not await self.disk.run(self.compact):
+                await asyncio.sleep(self.config.log_cleaner_backoff_ms / 1000)
+
     def housekeep(self) -> None:
-        """One round of the background work that is due."""
+        """One round of the background work that is due, but for compaction."""
         self._housekeeper.round()
+
+    def compact(self) -> bool:
+        """Compact the partition that needs it most; False when none does."""
+        return self._compactor.compact()
 
     def _home_of(self, log: ReadableLog) -> Directory:
         parent = os.path.dirname(log.directory)
@@ -329,6 +347,7 @@ class LogManager:
         directories. Background work under way ends first.
         """
         self._housekeeper.stop()
+        self._compactor.stop()
         with ThreadPoolExecutor(_CLOSING_THREADS) as threads:
             for directory in self._directories:
                 directory.close(threads)

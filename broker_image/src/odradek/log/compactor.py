@@ -1,0 +1,131 @@
+"""Which logs are compacted next, by `log.cleaner.threads` threads beside each other.
+
+They work apart from the rest of the background work, for a compaction may take hours (it is also
+throttled), and retention and checkpoints must not wait that long. A log that cannot be compacted is
+left alone until the next start, as Kafka does it: it would else be the dirtiest one for ever.
+"""
+
+import logging
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass
+from weakref import WeakSet
+
+from odradek.config import BrokerConfig
+from odradek.log import checkpoints, cleaner
+from odradek.log.batch import CorruptBatchError
+from odradek.log.cleaner import Dirty, Throttle
+from odradek.log.directory import Directory
+from odradek.log.files import FileRetiredError, StoppedError
+from odradek.log.log import Log
+from odradek.log.reading import Surroundings
+from odradek.protocol.errors import KafkaError
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    log: Log
+    directory: Directory
+    dirty: Dirty
+
+    @property
+    def urgency(self) -> tuple[bool, float]:
+        return self.dirty.overdue, self.dirty.ratio
+
+
+class Compactor:
+    """Compacts logs, one a call of `compact`; the threads that call it share the buffers' bytes and
+    the throttle.
+    """
+
+    def __init__(
+        self, config: BrokerConfig, directories: Iterable[Directory], surroundings: Surroundings
+    ) -> None:
+        threads = max(config.log_cleaner_threads, 1)
+        self._max_keys = config.log_cleaner_dedupe_buffer_size // threads // cleaner.BYTES_PER_KEY
+        self._buffer_bytes = config.log_cleaner_io_buffer_size // threads
+        self._directories = list(directories)
+        self._surroundings = surroundings
+        self._stopping = threading.Event()
+        self._throttle = Throttle(config.log_cleaner_io_max_bytes_per_second, self._stopping)
+        self._under_work: set[Log] = set()
+        self._uncleanable: WeakSet[Log] = WeakSet()
+        self._changed = threading.Condition()
+
+    def compact(self) -> bool:
+        """Compact the log that needs it most and that no other thread is at; False when there is
+        none. Blocks.
+        """
+        with self._changed:
+            task = None if self._stopping.is_set() else self._dirtiest()
+            if task is None:
+                return False
+            self._under_work.add(task.log)
+        try:
+            self._clean(task)
+        finally:
+            with self._changed:
+                self._under_work.discard(task.log)
+                self._changed.notify_all()
+        return True
+
+    def stop(self) -> None:
+        """End what is under way, and wait for that; what was copied so far is thrown away."""
+        self._stopping.set()
+        with self._changed:
+            while self._under_work:
+                self._changed.wait()
+
+    def _dirtiest(self) -> _Task | None:
+        found: list[_Task] = []
+        now_ms = self._surroundings.now_ms()
+        for directory in self._directories:
+            if directory.failure is not None:
+                continue
+            firsts = directory.checkpoint(checkpoints.CLEANER_OFFSETS)
+            for key, log in directory.logs().items():
+                if self._may_be_compacted(log):
+                    dirty = self._dirt(log, directory, firsts.get(key, 0), now_ms)
+                    if dirty is not None and cleaner.is_due(log, dirty):
+                        found.append(_Task(log, directory, dirty))
+        return max(found, key=lambda task: task.urgency, default=None)
+
+    def _may_be_compacted(self, log: Log) -> bool:
+        return (
+            "compact" in log.config.cleanup_policy
+            and not log.failure
+            and not log.closed
+            and log not in self._under_work
+            and log not in self._uncleanable
+        )
+
+    def _dirt(self, log: Log, directory: Directory, first: int, now_ms: int) -> Dirty | None:
+        try:
+            return cleaner.dirty_range(log, first, now_ms)
+        except (FileRetiredError, CorruptBatchError):
+            return None
+        except OSError as error:
+            _cannot_clean(log, directory, error)
+            return None
+
+    def _clean(self, task: _Task) -> None:
+        log = task.log
+        try:
+            end = cleaner.clean(log, task.dirty, self._max_keys, self._throttle, self._buffer_bytes)
+        except (FileRetiredError, StoppedError):
+            return  # deleted or truncated under our hands, or the broker stops
+        except (CorruptBatchError, KafkaError) as error:
+            logger.error("%s-%d cannot be compacted: %s", log.topic, log.partition, error)
+            self._uncleanable.add(log)
+            return
+        except OSError as error:
+            _cannot_clean(log, task.directory, error)
+            return
+        task.directory.note_cleaned(log, end)
+
+
+def _cannot_clean(log: Log, directory: Directory, error: OSError) -> None:
+    if not log.closed:  # else the partition was deleted meanwhile, with its paths
+        directory.fail(error)

@@ -1,0 +1,121 @@
+"""Which logs are compacted, how many at once, and what goes on meanwhile."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from odradek import config as configuration
+from odradek.config import TopicConfig
+from odradek.log import batch_file, cleaner
+from odradek.log.files import read_exactly
+from odradek.log.log import Log
+from odradek.log.manager import LogManager, NewLog
+from tests.support.logs import batch, read_all
+
+COMPACTED = TopicConfig(cleanup_policy=("compact",), segment_bytes=300)
+
+Make = Callable[..., LogManager]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Make]:
+    made: list[LogManager] = []
+
+    def start(**settings: str) -> LogManager:
+        values = {name.replace("_", "."): text for name, text in settings.items()}
+        values |= {"broker.id": "1", "zookeeper.connect": "unused", "log.dirs": str(tmp_path)}
+        manager = LogManager(configuration.from_values(values)[0], "cluster", lambda _: COMPACTED)
+        made.append(manager)
+        manager.load()
+        return manager
+
+    yield start
+    for manager in made:
+        manager.close()
+
+
+async def dirty_log(manager: LogManager, topic: str, config: TopicConfig = COMPACTED) -> Log:
+    """A log of twenty records with one key, all but the last of them superseded."""
+    assert not await manager.create_missing({(topic, 0): NewLog(config)})
+    log = manager.get(topic, 0)
+    assert log is not None
+    for number in range(20):
+        log.append_as_leader(batch(b"value %d" % number, key=b"key"), 0)
+    log.high_watermark = log.log_end_offset
+    return log
+
+
+def values(log: Log) -> int:
+    return len(read_all(log))
+
+
+async def test_each_thread_is_at_a_log_of_its_own(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = make(log_cleaner_threads="2")
+    logs = [await dirty_log(manager, topic) for topic in "ab"]
+    together = threading.Barrier(2, timeout=120)
+    clean, cleaned = cleaner.clean, []
+
+    def meet(log: Log, *rest: object) -> int:
+        together.wait()
+        cleaned.append(log)
+        return clean(log, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(cleaner, "clean", meet)
+    threads = [threading.Thread(target=manager.compact) for _ in logs]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert set(cleaned) == set(logs)
+    assert all(values(log) < 20 for log in logs)
+    assert not manager.compact()
+
+
+async def test_retention_does_not_wait_for_a_compaction(make: Make) -> None:
+    manager = make(log_cleaner_io_max_bytes_per_second="1")
+    compacted = await dirty_log(manager, "a")
+    short = await dirty_log(manager, "b", TopicConfig(segment_bytes=300, retention_bytes=300))
+    compaction = threading.Thread(target=manager.compact)
+    compaction.start()
+    manager.housekeep()
+    assert short.log_start_offset > 0
+    assert compaction.is_alive()
+    manager.close()
+    compaction.join()
+    assert compacted.closed
+
+
+async def test_log_that_cannot_be_compacted_keeps_no_other_one_waiting(make: Make) -> None:
+    manager = make()
+    damaged, sound = await dirty_log(manager, "a"), await dirty_log(manager, "b")
+    segment = Path(damaged.segments[0].log.path)
+    content = bytearray(segment.read_bytes())
+    content[-1] ^= 1
+    segment.write_bytes(content)
+    while manager.compact():
+        pass
+    assert values(sound) < 20
+    assert segment.read_bytes() == content
+
+
+async def test_io_buffer_bounds_what_is_read_at_once(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = make(log_cleaner_io_buffer_size="100")
+    log = await dirty_log(manager, "a")
+    lengths: list[int] = []
+
+    def read(fd: int, length: int, position: int) -> bytes:
+        lengths.append(length)
+        return read_exactly(fd, length, position)
+
+    monkeypatch.setattr(batch_file, "read_exactly", read)
+    assert manager.compact()
+    assert max(lengths) == 100
+    assert values(log) < 20
