@@ -45,6 +45,26 @@ def test_cluster_gets_its_objects_and_is_ready_when_all_brokers_are_registered(
     assert place.kubectl.get("service", "main-brokers")["spec"]["clusterIP"] == "None"
 
 
+def test_what_is_taken_out_of_the_spec_goes_from_the_pods_too(
+    place: Place, operator: Operator
+) -> None:
+    place.create_cluster(1, nodeSelector={"disks": "fast"}, tolerations=[{"operator": "Exists"}])
+    become_controller(place, 0)
+    place.wait_for("kafkacluster", "main", "BrokersReady")
+
+    def pod() -> dict[str, Any]:
+        template = place.kubectl.get("statefulset", "main-broker")["spec"]["template"]
+        return dict(template["spec"])
+
+    assert (pod()["nodeSelector"], len(pod()["tolerations"])) == ({"disks": "fast"}, 1)
+    gone = [
+        {"op": "remove", "path": f"/spec/brokers/{one}"} for one in ("nodeSelector", "tolerations")
+    ]
+    place.kubectl("patch", "kafkacluster", "main", "--type=json", f"--patch={json.dumps(gone)}")
+    eventually(lambda: not pod().keys() & {"nodeSelector", "tolerations"}, "pods without")
+    assert pod()["affinity"]
+
+
 def test_steady_state_writes_nothing_and_a_deleted_child_comes_back(
     place: Place, operator: Operator
 ) -> None:
@@ -119,7 +139,7 @@ def test_volumes_grow_where_their_class_allows_it_and_otherwise_the_cluster_says
     place.wait_for("kafkacluster", "main", "BrokersReady")
     bigger = {"spec": {"brokers": {"storage": {"size": "2Gi"}}}}
     place.kubectl("patch", "kafkacluster", "main", "--type=merge", "--patch", json.dumps(bigger))
-    eventually(lambda: size(0) == "2Gi", "the first volume", pause_s=0.5)
+    eventually(lambda: size(0) == "2Gi", "the first volume", 40, 0.5)
     place.register(1)
     place.kubectl("scale", "kafkacluster", "main", "--replicas=2")
 
@@ -127,7 +147,7 @@ def test_volumes_grow_where_their_class_allows_it_and_otherwise_the_cluster_says
         condition = place.kubectl.condition("kafkacluster", "main", "StorageGrown")
         return condition.get("reason") == "ResizeRefused" and "resize" in condition["message"]
 
-    eventually(refused, "why the second volume stays as it is", pause_s=0.5)
+    eventually(refused, "why the second volume stays as it is", 40, 0.5)
     assert (size(0), size(1)) == ("2Gi", "1Gi")
 
 

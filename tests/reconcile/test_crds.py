@@ -52,6 +52,28 @@ GROUP: dict[str, Any] = {
         "job": {"sink": {"console": {}}, "volume": {"size": "1Gi"}},
     },
 }
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+FAST_DISKS = {"key": "disks", "operator": "In", "values": ["fast"]}
+ANY_BROKER = {"matchExpressions": [{"key": "odradek.io/cluster", "operator": "Exists"}]}
+AFFINITY = {
+    "nodeAffinity": {
+        REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": [FAST_DISKS]}]},
+        PREFERRED: [{"weight": 1, "preference": {"matchFields": [FAST_DISKS]}}],
+    },
+    "podAntiAffinity": {
+        PREFERRED: [
+            {
+                "weight": 100,
+                "podAffinityTerm": {
+                    "topologyKey": "zone",
+                    "labelSelector": ANY_BROKER,
+                    "namespaceSelector": {"matchLabels": {"logs": "yes"}},
+                },
+            }
+        ]
+    },
+}
 _REMOVE = object()
 
 
@@ -92,6 +114,13 @@ def kubectl(api: ApiServer) -> Kubectl:
         (CLUSTER, "spec/brokers/storage/size", "lots"),
         (CLUSTER, "spec/brokers/config", {"num.partitions": 3}),
         (CLUSTER, "spec/brokers/resources", {"requests": {"cpu": "much"}}),
+        (CLUSTER, "spec/brokers/affinity/nodeAffinity", {REQUIRED: {"nodeSelectorTerms": []}}),
+        (CLUSTER, "spec/brokers/affinity/podAffinity", {REQUIRED: [{"topologyKey": ""}]}),
+        (
+            CLUSTER,
+            "spec/brokers/affinity/podAntiAffinity",
+            {PREFERRED: [{"weight": 101, "podAffinityTerm": {"topologyKey": "zone"}}]},
+        ),
         (TOPIC, "spec/topicName", "a/b"),
         (TOPIC, "spec/topicName", ".."),
         (TOPIC, "spec/topicName", "x" * 250),
@@ -184,6 +213,7 @@ def test_what_cannot_change_is_refused_at_update(
 @pytest.mark.parametrize(
     ("body", "path", "value"),
     [
+        (CLUSTER, "spec/brokers/affinity", AFFINITY),
         (CLUSTER, "spec/brokers/storage/size", "2Gi"),
         (TOPIC, "spec/partitions", 7),
         (REASSIGNMENT, "spec/throttleBytesPerSec", 50_000_000),

@@ -99,6 +99,55 @@ def test_setting_that_is_taken_out_of_the_spec_gets_the_default_that_the_rest_gi
     }
     everything = broker_settings.entries(cluster(), DYNAMIC_KEYS)
     dynamic_config.check(everything)
+    # A broker that falls back to its file for one would keep what the file had when it started.
+    assert everything.keys() == DYNAMIC_KEYS.keys()
+    assert everything["log.flush.interval.ms"] == str(config.TopicConfig().flush_ms)
+
+
+def test_brokers_run_where_the_user_wants_them_and_never_two_on_a_node() -> None:
+    def affinity(**brokers: Any) -> Any:
+        return stateful_set(cluster(**brokers))["spec"]["template"]["spec"]["affinity"]
+
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    preferred = "preferredDuringSchedulingIgnoredDuringExecution"
+    alone = {"podAntiAffinity": {required: [{**_APART, "topologyKey": "kubernetes.io/hostname"}]}}
+    assert affinity() == alone
+    disks = {"matchExpressions": [{"key": "disks", "operator": "In", "values": ["fast"]}]}
+    nodes = {required: {"nodeSelectorTerms": [disks]}}
+    other = {"topologyKey": "zone", "labelSelector": {"matchLabels": {"noisy": "yes"}}}
+    zones = [{"weight": 5, "podAffinityTerm": {**_APART, "topologyKey": "zone"}}]
+    wanted = {
+        "nodeAffinity": nodes,
+        "podAntiAffinity": {required: [other], preferred: zones},
+    }
+    assert affinity(affinity=wanted) == {
+        "nodeAffinity": nodes,
+        "podAntiAffinity": {
+            required: [*alone["podAntiAffinity"][required], other],
+            preferred: zones,
+        },
+    }
+    assert affinity(affinity={"podAntiAffinity": {required: []}}) == alone
+
+
+_APART = {"labelSelector": {"matchLabels": broker_objects.selector(META)}}
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {"nodeSelector": {"disks": "fast"}},
+        {"tolerations": [{"operator": "Exists"}]},
+        {"priorityClassName": "high"},
+        {"resources": {"limits": {"memory": "1Gi"}}},
+        {"affinity": {"podAffinity": {}}},
+    ],
+    ids=lambda extra: next(iter(extra)),
+)
+def test_what_a_template_has_too_much_is_noticed(extra: dict[str, Any]) -> None:
+    live = stateful_set(cluster(**extra))
+    assert kube.differs(stateful_set(cluster()), live)
+    assert not kube.differs(stateful_set(cluster(**extra)), live)
 
 
 def test_claim_templates_of_a_live_set_are_kept_when_the_size_grows() -> None:

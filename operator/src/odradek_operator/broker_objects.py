@@ -20,6 +20,7 @@ CONFIG_PATH: Final = "/etc/odradek"
 MANAGED_BY: Final = "odradek-operator"
 CLUSTER_LABEL: Final = "odradek.io/cluster"
 CONFIG_HASH: Final = "odradek.io/config-hash"
+TEMPLATE_HASH: Final = "odradek.io/template-hash"
 
 Object = dict[str, Any]
 
@@ -193,10 +194,14 @@ def _stateful_set(
     name = workload_name(meta.name)
     claims = live_set["spec"]["volumeClaimTemplates"] if live_set else [_claim_template(meta, spec)]
     kept = "Delete" if spec.storage.delete_claims else "Retain"
+    pod = _pod_spec(meta, spec, image, pull_policy)
+    # What is wanted no more is still in the live template, where others may add things, too. So the
+    # template is compared by what was last wanted.
+    about = {**metadata(meta, name, labels(meta)), "annotations": {TEMPLATE_HASH: digest(pod)}}
     return {
         "apiVersion": "apps/v1",
         "kind": "StatefulSet",
-        "metadata": metadata(meta, name, labels(meta)),
+        "metadata": about,
         "spec": {
             "replicas": replicas,
             "serviceName": service_name(meta.name),
@@ -214,7 +219,7 @@ def _stateful_set(
                         **scrape_annotations(spec.metrics_port),
                     },
                 },
-                "spec": _pod_spec(meta, spec, image, pull_policy),
+                "spec": pod,
             },
         },
     }
@@ -249,16 +254,7 @@ def _pod_spec(meta: Meta, spec: ClusterSpec, image: str, pull_policy: str) -> Ob
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": 30,
-        "affinity": {
-            "podAntiAffinity": {
-                "requiredDuringSchedulingIgnoredDuringExecution": [
-                    {
-                        "labelSelector": {"matchLabels": selector(meta)},
-                        "topologyKey": "kubernetes.io/hostname",
-                    }
-                ]
-            }
-        },
+        "affinity": _affinity(meta, spec),
         "securityContext": pod_security(),
         "containers": [_container(meta, spec, image, pull_policy)],
         "volumes": [
@@ -275,6 +271,18 @@ def _pod_spec(meta: Meta, spec: ClusterSpec, image: str, pull_policy: str) -> Ob
     if spec.priority_class:
         pod["priorityClassName"] = spec.priority_class
     return pod
+
+
+def _affinity(meta: Meta, spec: ClusterSpec) -> Object:
+    """Return what the user wants, and that no two brokers share a node in any case."""
+    apart = {
+        "labelSelector": {"matchLabels": selector(meta)},
+        "topologyKey": "kubernetes.io/hostname",
+    }
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    wanted = spec.affinity.get("podAntiAffinity", {})
+    terms = [apart, *wanted.get(required, ())]
+    return {**spec.affinity, "podAntiAffinity": {**wanted, required: terms}}
 
 
 def pod_security() -> Object:

@@ -103,6 +103,7 @@ class ClusterSpec:
     rack_key: str | None
     resources: Mapping[str, Any]
     node_selector: Mapping[str, str]
+    affinity: Mapping[str, Any]
     tolerations: tuple[Mapping[str, Any], ...]
     priority_class: str | None
     paused: bool
@@ -261,6 +262,7 @@ def parse_cluster(body: Body) -> ClusterSpec:
         rack_key=brokers.get("rackTopologyKey"),
         resources=brokers.get("resources", {}),
         node_selector=brokers.get("nodeSelector", {}),
+        affinity=brokers.get("affinity", {}),
         tolerations=tuple(brokers.get("tolerations", ())),
         priority_class=brokers.get("priorityClassName"),
         paused=spec.get("paused", False),
