@@ -37,3 +37,41 @@ def test_record_that_is_not_understood_costs_no_other_one(bad: tuple[bytes, byte
         ("t", 1): 1,
         ("t", 2): 2,
     }
+
+
+PRODUCER = 7
+COMMIT, ABORT = b"\0\0\0\1", b"\0\0\0\0"
+
+
+def commit(offset: int, *, transactional: bool = False) -> bytes:
+    """A batch that commits an offset of the same partition."""
+    key, value = schemas.encode_offset("g", "t", 0, Committed(offset, "", 1))
+    options = records.BatchOptions(
+        producer_id=PRODUCER if transactional else -1, transactional=transactional
+    )
+    return records.encode([records.Record(0, 1, key, value)], options)
+
+
+def marker(kind: bytes) -> bytes:
+    options = records.BatchOptions(producer_id=PRODUCER, transactional=True, control=True)
+    return records.encode([records.Record(0, 1, kind, b"\0" * 6)], options)
+
+
+@pytest.mark.parametrize(
+    ("written", "offset"),
+    [
+        ([commit(1), commit(2, transactional=True), marker(COMMIT)], 2),
+        ([commit(1), commit(2, transactional=True), marker(ABORT)], 1),
+        ([commit(1), commit(2, transactional=True)], 1),
+        ([commit(2, transactional=True), commit(1), marker(COMMIT)], 1),
+        ([commit(2, transactional=True), marker(ABORT), marker(COMMIT), commit(1)], 1),
+    ],
+    ids=["committed", "aborted", "left open", "overtaken", "decided once"],
+)
+def test_commits_of_kafkas_transactions_count_once_they_are_decided(
+    written: list[bytes], offset: int
+) -> None:
+    read = shard()
+    for number, data in enumerate(written):
+        read._take(data, {}, number)
+    assert read.offsets["g"]["t", 0].offset == offset

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from odradek.group import offsets as schemas
@@ -28,6 +28,35 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 TopicIndex = tuple[str, int]
+
+
+class Undecided:
+    """What Kafka's transactions wrote, as long as no marker has said what became of it.
+
+    There are no transactions here, but a partition that was Kafka's may hold commits of some, and
+    those of an aborted one never were.
+    """
+
+    def __init__(self) -> None:
+        self._of_producer: dict[int, dict[bytes | None, Record]] = {}
+
+    def add(self, producer_id: int, found: Iterable[Record]) -> None:
+        """Keep records until their producer's next marker."""
+        self._of_producer.setdefault(producer_id, {}).update((one.key, one) for one in found)
+
+    def supersede(self, key: bytes | None) -> None:
+        """A later record of that key counts, whatever the marker says."""
+        for kept in self._of_producer.values():
+            kept.pop(key, None)
+
+    def decide(self, producer_id: int, markers: Iterable[Record]) -> list[Record]:
+        """Those of a producer's records that count now."""
+        decided: list[Record] = []
+        for marker in markers:
+            kept = self._of_producer.pop(producer_id, {})
+            if contents.is_commit(marker):
+                decided.extend(kept.values())
+        return decided
 
 
 class Shard:
@@ -48,6 +77,7 @@ class Shard:
         # Where in the log what was written last is, of those that were written beside others.
         self._positions: dict[tuple[str, TopicIndex], int] = {}
         self._writes = 0
+        self._undecided = Undecided()
         self.empty_since_ms: dict[str, int] = {}
         """Wall-clock time since when a group has had no members, where that is known."""
 
@@ -91,9 +121,15 @@ class Shard:
     def _take(self, data: bytes, stored: dict[str, GroupValue], position: int) -> int:
         """Take in the whole batches of `data`; the offset after the last of them."""
         for at, header in batch.scan(data):
-            if not header.is_control:
-                for record in contents.decode(data, at):
-                    self._apply(record, stored)
+            found = contents.decode(data, at) if header.record_count else []
+            if header.is_control:
+                found = self._undecided.decide(header.producer_id, found)
+            elif header.is_transactional:
+                self._undecided.add(header.producer_id, found)
+                found = []
+            for record in found:
+                self._undecided.supersede(record.key)
+                self._apply(record, stored)
             position = header.last_offset + 1
         return position
 

@@ -81,6 +81,14 @@ def marker_epoch(header: Header, data: View) -> int | None:
     return int.from_bytes(value[2:6], "big", signed=True) if value and len(value) >= 6 else None
 
 
+def is_commit(marker: Record) -> bool:
+    """Tell whether a control record says that its producer's transaction counts.
+
+    Its key is version i16, type i16: 0 abort, 1 commit (Kafka's ControlRecordType).
+    """
+    return marker.key is not None and marker.key[2:4] == b"\0\1"
+
+
 def first_since(header: Header, data: View, timestamp: int, offset: int) -> tuple[int, int] | None:
     """Offset and timestamp of the first record of a batch not older than `timestamp`, from `offset`
     on.
