@@ -139,7 +139,7 @@ def test_volumes_grow_where_their_class_allows_it_and_otherwise_the_cluster_says
     place.wait_for("kafkacluster", "main", "BrokersReady")
     bigger = {"spec": {"brokers": {"storage": {"size": "2Gi"}}}}
     place.kubectl("patch", "kafkacluster", "main", "--type=merge", "--patch", json.dumps(bigger))
-    eventually(lambda: size(0) == "2Gi", "the first volume", 40, 0.5)
+    eventually(lambda: size(0) == "2Gi", "the first volume", pause_s=0.5)
     place.register(1)
     place.kubectl("scale", "kafkacluster", "main", "--replicas=2")
 
@@ -147,7 +147,7 @@ def test_volumes_grow_where_their_class_allows_it_and_otherwise_the_cluster_says
         condition = place.kubectl.condition("kafkacluster", "main", "StorageGrown")
         return condition.get("reason") == "ResizeRefused" and "resize" in condition["message"]
 
-    eventually(refused, "why the second volume stays as it is", 40, 0.5)
+    eventually(refused, "why the second volume stays as it is", pause_s=0.5)
     assert (size(0), size(1)) == ("2Gi", "1Gi")
 
 
