@@ -7,6 +7,9 @@ v2, what Kafka brokers send each other at inter.broker.protocol.version 2.1, wit
 
 Errors of one partition delay that partition only; a broken connection delays the source. A
 partition whose leader says that our epoch is old (74) rests until the controller sends the new one.
+The controller tells everybody at once, and we may hear of a new leader before it does: who is not
+leader yet is asked again soon, then at growing intervals, because all that waits for acks=all
+waits for this.
 """
 
 from __future__ import annotations
@@ -46,6 +49,13 @@ LIST_OFFSETS_VERSION = 4
 LATEST_TIMESTAMP = -1
 EARLIEST_TIMESTAMP = -2
 HELD_BACK_MS = 100
+FIRST_RETRY_MS = 20
+# What a leader answers that the controller has not told of its role yet.
+_NOT_YET_LEADER = (
+    ErrorCode.UNKNOWN_LEADER_EPOCH,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+)
 _IDLE_S = 3600.0
 
 logger = logging.getLogger(__name__)
@@ -68,6 +78,7 @@ class _Following:
     truncating: bool = True
     caught_up: bool = False  # had all that the leader had committed, when it last answered
     not_before_ms: int = 0
+    retry_ms: int = FIRST_RETRY_MS
 
 
 class SourceFetcher:
@@ -160,6 +171,12 @@ class SourceFetcher:
         until = self._clock_ms() + self._config.replica_fetch_backoff_ms
         for one in some:
             one.not_before_ms = until
+
+    def _retry_soon(self, one: _Following) -> None:
+        """Wait twice as long as before, at most as long as after other errors."""
+        pause_ms = min(one.retry_ms, self._config.replica_fetch_backoff_ms)
+        one.not_before_ms = self._clock_ms() + pause_ms
+        one.retry_ms = 2 * pause_ms
 
     def _is_held_back(self, one: _Following) -> bool:
         """Whether copying the partition is throttled just now (KIP-73); it is tried again soon."""
@@ -305,6 +322,7 @@ class SourceFetcher:
 
     def _append(self, one: _Following, data: FetchablePartitionResponse) -> None:
         partition = one.partition
+        one.retry_ms = FIRST_RETRY_MS
         try:
             records = data.record_set
             if isinstance(records, bytes | bytearray | memoryview) and len(records):
@@ -346,14 +364,16 @@ class SourceFetcher:
             )
             self.remove(partition.key)
             return
-        if code not in (ErrorCode.UNKNOWN_LEADER_EPOCH, ErrorCode.NOT_LEADER_OR_FOLLOWER):
-            logger.warning(
-                "%s: fetching from leader %d of epoch %d is answered with %s",
-                partition.key,
-                self.source,
-                one.leader_epoch,
-                name_of(code),
-            )
+        if code in _NOT_YET_LEADER:
+            self._retry_soon(one)
+            return
+        logger.warning(
+            "%s: fetching from leader %d of epoch %d is answered with %s",
+            partition.key,
+            self.source,
+            one.leader_epoch,
+            name_of(code),
+        )
         self._delay((one,))
 
     async def _find_range(self, client: PeerClient, one: _Following) -> None:
