@@ -1,6 +1,7 @@
 """The asyncio session against a real ZooKeeper."""
 
 import asyncio
+import contextlib
 import time
 
 import pytest
@@ -173,6 +174,56 @@ async def test_session_outlives_a_restart_of_the_server(tmp_path):
         assert stat.owner == old == session.session_id
         assert states == [SessionState.SUSPENDED, SessionState.CONNECTED]
         await session.close()
+
+
+class Way:
+    """A way to a server. When it is silent nothing passes, not even the end of a connection."""
+
+    def __init__(self, target):
+        self.silent = False
+        self._target = target
+        self._writers = []
+
+    async def open(self):
+        self._listening = await asyncio.start_server(self._join, "127.0.0.1", 0)
+        self.port = self._listening.sockets[0].getsockname()[1]
+
+    async def _join(self, reader, writer):
+        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._target)
+        self._writers += [writer, far_writer]
+        await asyncio.gather(self._pass(reader, far_writer), self._pass(far_reader, writer))
+
+    async def _pass(self, reader, writer):
+        with contextlib.suppress(ConnectionError):
+            while data := await reader.read(65536):
+                if not self.silent:
+                    writer.write(data)
+        if not self.silent:
+            writer.close()
+
+    def close(self):
+        self._listening.close()
+        for writer in self._writers:
+            writer.close()
+
+
+async def test_another_way_is_taken_where_one_falls_silent(server):
+    ways = [Way(server.port), Way(server.port)]
+    for way in ways:
+        await way.open()
+    session = Session(",".join(f"127.0.0.1:{way.port}" for way in ways), 4000)
+    await session.start()
+    await session.exists("/")
+    used = session._client._connection._socket.getpeername()[1]
+    next(way for way in ways if way.port == used).silent = True
+    async with asyncio.timeout(120):
+        while True:
+            with contextlib.suppress(SessionExpiredError):  # on a busy machine
+                await session.exists("/")
+                break
+    await session.close()
+    for way in ways:
+        way.close()
 
 
 async def test_calls_on_an_expired_session_fail_by_name(server, sessions):

@@ -63,8 +63,10 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-# Heartbeats in one session time-out: `deadline` is never older than this part of it.
-HEARTBEATS_PER_TIMEOUT = 6
+# Heartbeats in one session time-out: `deadline` is never older than this part of it. As many as
+# Java's clients send, and no more than kazoo: what is sent keeps kazoo from pinging, and an
+# unanswered ping is how it notices that a server, or the way to it, has gone silent.
+HEARTBEATS_PER_TIMEOUT = 3
 FIRST_RECONNECT_SECONDS = 0.05
 LONGEST_RECONNECT_SECONDS = 0.5
 
