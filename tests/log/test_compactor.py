@@ -13,8 +13,8 @@ from odradek.config import TopicConfig
 from odradek.log import batch_file, cleaner
 from odradek.log.files import read_exactly
 from odradek.log.log import Log
-from odradek.log.manager import LogManager, NewLog
-from tests.support.logs import batch, read_all
+from odradek.log.manager import LogManager
+from tests.support.logs import batch, new_log, read_all
 
 COMPACTED = TopicConfig(cleanup_policy=("compact",), segment_bytes=300)
 
@@ -38,11 +38,9 @@ def make(tmp_path: Path) -> Iterator[Make]:
         manager.close()
 
 
-async def dirty_log(manager: LogManager, topic: str, config: TopicConfig = COMPACTED) -> Log:
+def dirty_log(manager: LogManager, topic: str, config: TopicConfig = COMPACTED) -> Log:
     """A log of twenty records with one key, all but the last of them superseded."""
-    assert not await manager.create_missing({(topic, 0): NewLog(config)})
-    log = manager.get(topic, 0)
-    assert log is not None
+    log = new_log(manager, topic, 0, config)
     for number in range(20):
         log.append_as_leader(batch(b"value %d" % number, key=b"key"), 0)
     log.high_watermark = log.log_end_offset
@@ -53,11 +51,9 @@ def values(log: Log) -> int:
     return len(read_all(log))
 
 
-async def test_each_thread_is_at_a_log_of_its_own(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_thread_is_at_a_log_of_its_own(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     manager = make(log_cleaner_threads="2")
-    logs = [await dirty_log(manager, topic) for topic in "ab"]
+    logs = [dirty_log(manager, topic) for topic in "ab"]
     together = threading.Barrier(2, timeout=120)
     clean, cleaned = cleaner.clean, []
 
@@ -77,10 +73,10 @@ async def test_each_thread_is_at_a_log_of_its_own(
     assert not manager.compact()
 
 
-async def test_retention_does_not_wait_for_a_compaction(make: Make) -> None:
+def test_retention_does_not_wait_for_a_compaction(make: Make) -> None:
     manager = make(log_cleaner_io_max_bytes_per_second="1")
-    compacted = await dirty_log(manager, "a")
-    short = await dirty_log(manager, "b", TopicConfig(segment_bytes=300, retention_bytes=300))
+    compacted = dirty_log(manager, "a")
+    short = dirty_log(manager, "b", TopicConfig(segment_bytes=300, retention_bytes=300))
     compaction = threading.Thread(target=manager.compact)
     compaction.start()
     manager.housekeep()
@@ -91,9 +87,9 @@ async def test_retention_does_not_wait_for_a_compaction(make: Make) -> None:
     assert compacted.closed
 
 
-async def test_log_that_cannot_be_compacted_keeps_no_other_one_waiting(make: Make) -> None:
+def test_log_that_cannot_be_compacted_keeps_no_other_one_waiting(make: Make) -> None:
     manager = make()
-    damaged, sound = await dirty_log(manager, "a"), await dirty_log(manager, "b")
+    damaged, sound = dirty_log(manager, "a"), dirty_log(manager, "b")
     segment = Path(damaged.segments[0].log.path)
     content = bytearray(segment.read_bytes())
     content[-1] ^= 1
@@ -104,11 +100,9 @@ async def test_log_that_cannot_be_compacted_keeps_no_other_one_waiting(make: Mak
     assert segment.read_bytes() == content
 
 
-async def test_io_buffer_bounds_what_is_read_at_once(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_io_buffer_bounds_what_is_read_at_once(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     manager = make(log_cleaner_io_buffer_size="100")
-    log = await dirty_log(manager, "a")
+    log = dirty_log(manager, "a")
     lengths: list[int] = []
 
     def read(fd: int, length: int, position: int) -> bytes:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from odradek.log.directory import LogDirError
 from odradek.log.manager import LogManager, NewLog
 from odradek.log.reading import Surroundings
 from odradek.protocol.errors import ErrorCode, KafkaError
-from tests.support.logs import FakeClock, batch, read_all
+from tests.support.logs import FakeClock, batch, new_log, read_all
 
 Make = Callable[..., LogManager]
 
@@ -86,13 +87,14 @@ def crash(manager: LogManager) -> None:
 def test_partitions_survive_a_clean_restart(make: Make) -> None:
     first = make()
     for partition in range(4):
-        log = first.create("t", partition, TopicConfig())
+        log = new_log(first, "t", partition, TopicConfig())
         log.append_as_leader(batch(b"%d" % partition), 3)
-    homes = {path: first.directory_of("t", path) for path in range(4)}
-    assert len(set(homes.values())) == 2, "the emptier directory is taken"
+    homes = {key: log.directory for key, log in first.logs().items()}
+    in_each = Counter(map(os.path.dirname, homes.values()))
+    assert set(in_each.values()) == {2}, "the emptier directory is taken"
     first.close()
     second = make()
-    assert {path: second.directory_of("t", path) for path in range(4)} == homes
+    assert {key: log.directory for key, log in second.logs().items()} == homes
     for partition in range(4):
         log = second.get("t", partition)
         assert log is not None
@@ -102,7 +104,7 @@ def test_partitions_survive_a_clean_restart(make: Make) -> None:
 
 def test_appended_records_survive_a_crash(make: Make) -> None:
     first = make()
-    log = first.create("t", 0, TopicConfig())
+    log = new_log(first, "t", 0, TopicConfig())
     for number in range(50):
         log.append_as_leader(batch(b"%d" % number), 0)
     crash(first)
@@ -157,12 +159,12 @@ async def test_a_deleted_partition_is_gone_at_once_and_its_files_later(
     make: Make, tmp_path: Path, clock: FakeClock
 ) -> None:
     manager = make(dirs=("a",))
-    log = manager.create("t", 0, TopicConfig())
+    log = new_log(manager, "t", 0, TopicConfig())
     log.append_as_leader(batch(b"old"), 0)
     region = log.read(0, 100).region
     assert not await manager.delete([("t", 0)])
     assert manager.get("t", 0) is None
-    again = manager.create("t", 0, TopicConfig())
+    again = new_log(manager, "t", 0, TopicConfig())
     assert again.log_end_offset == 0
     assert region is not None
     assert b"old" in region.read(), "a transfer that has begun goes on"
@@ -211,7 +213,7 @@ def test_a_partition_deleted_under_a_flush_does_not_fail_its_directory(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manager = make(dirs=("a",))
-    log = manager.create("t", 0, TopicConfig())
+    log = new_log(manager, "t", 0, TopicConfig())
     log.append_as_leader(batch(b"old"), 0)
     flush_epochs = log.epochs.flush
 
@@ -227,7 +229,7 @@ def test_a_partition_deleted_under_a_flush_does_not_fail_its_directory(
 
 def test_a_compacted_partition_can_start_anew_at_any_offset(make: Make) -> None:
     manager = make(dirs=("a",))
-    log = manager.create("t", 0, TopicConfig(cleanup_policy=("compact",)))
+    log = new_log(manager, "t", 0, TopicConfig(cleanup_policy=("compact",)))
     for start in (0, 500, 20):
         log.append_as_leader(batch(b"old"), 0)
         log.flush()
@@ -240,7 +242,7 @@ def test_a_compacted_partition_can_start_anew_at_any_offset(make: Make) -> None:
 
 def test_an_interrupted_deletion_is_finished_after_restart(make: Make, tmp_path: Path) -> None:
     manager = make(dirs=("a",))
-    manager.create("t", 0, TopicConfig())
+    new_log(manager, "t", 0, TopicConfig())
     assert not manager.remove([("t", 0)])
     manager.close()
     second = make(dirs=("a",))
@@ -252,7 +254,7 @@ def test_an_interrupted_deletion_is_finished_after_restart(make: Make, tmp_path:
 def test_high_watermarks_are_kept_per_directory(make: Make, tmp_path: Path) -> None:
     manager = make()
     for partition in range(2):
-        log = manager.create("t", partition, TopicConfig())
+        log = new_log(manager, "t", partition, TopicConfig())
         log.append_as_leader(batch(b"a", b"b", b"c"), 0)
     manager.save_high_watermarks({("t", 0): 2, ("t", 1): 3})
     manager.close()
@@ -268,7 +270,7 @@ def test_high_watermarks_are_kept_per_directory(make: Make, tmp_path: Path) -> N
 
 def test_deleted_records_stay_deleted_after_restart(make: Make) -> None:
     manager = make()
-    log = manager.create("t", 0, TopicConfig())
+    log = new_log(manager, "t", 0, TopicConfig())
     log.append_as_leader(batch(b"a", b"b", b"c"), 0)
     log.high_watermark = 3
     log.advance_log_start(2)
@@ -292,7 +294,7 @@ def test_each_checkpoint_is_written_at_its_own_interval(
     make: Make, clock: FakeClock, tmp_path: Path, key: str, name: str
 ) -> None:
     manager = make(dirs=("a",), **{key: "2000"})
-    log = manager.create("t", 0, TopicConfig())
+    log = new_log(manager, "t", 0, TopicConfig())
     log.append_as_leader(batch(b"a", b"b", b"c"), 0)
     manager.housekeep()
     log.high_watermark = 3
@@ -317,7 +319,7 @@ def test_damaged_checkpoints_cost_a_scan_and_no_record(
     make: Make, tmp_path: Path, content: bytes
 ) -> None:
     manager = make(dirs=("a",))
-    manager.create("t", 0, TopicConfig()).append_as_leader(batch(b"a"), 0)
+    new_log(manager, "t", 0, TopicConfig()).append_as_leader(batch(b"a"), 0)
     manager.close()
     for name in (
         checkpoints.RECOVERY_POINTS,
@@ -333,7 +335,7 @@ def test_damaged_checkpoints_cost_a_scan_and_no_record(
 def test_retention_runs_in_the_background(make: Make, clock: FakeClock) -> None:
     topic = TopicConfig(segment_bytes=200, retention_bytes=400, file_delete_delay_ms=1000)
     manager = make(topic=topic)
-    log = manager.create("t", 0, topic)
+    log = new_log(manager, "t", 0, topic)
     for _ in range(20):
         log.append_as_leader(batch(b"x" * 50), 0)
     log.high_watermark = 10
@@ -357,7 +359,7 @@ def test_a_failed_write_leaves_no_torn_bytes_and_fails_its_directory_only(
     make: Make, failures: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manager = make()
-    bad, good = (manager.create("t", number, TopicConfig()) for number in range(2))
+    bad, good = (new_log(manager, "t", number, TopicConfig()) for number in range(2))
     bad.append_as_leader(batch(b"kept"), 0)
     size = os.stat(bad.active.log.path).st_size
 
@@ -378,7 +380,7 @@ def test_a_failed_write_leaves_no_torn_bytes_and_fails_its_directory_only(
         assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
     good.append_as_leader(batch(b"fine"), 0)
     assert [one.value for one in read_all(good)] == [b"fine"]
-    assert manager.create("t", 9, TopicConfig()).directory.startswith(
+    assert new_log(manager, "t", 9, TopicConfig()).directory.startswith(
         os.path.dirname(good.directory)
     )
     manager.close()
@@ -389,7 +391,7 @@ def test_a_failed_write_leaves_no_torn_bytes_and_fails_its_directory_only(
 
 
 def test_a_short_write_is_continued(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    log = make().create("t", 0, TopicConfig())
+    log = new_log(make(), "t", 0, TopicConfig())
     whole = os.pwritev
 
     def short(fd: int, buffers: list[bytes], position: int) -> int:
@@ -404,7 +406,7 @@ def test_a_failed_fsync_is_never_retried_as_success(
     make: Make, failures: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manager = make(dirs=("a",))
-    log = manager.create("t", 0, TopicConfig())
+    log = new_log(manager, "t", 0, TopicConfig())
     log.append_as_leader(batch(b"a"), 0)
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", failing(5))
@@ -420,7 +422,7 @@ def test_a_failed_fsync_is_never_retried_as_success(
 def test_running_out_of_descriptors_is_not_the_disks_fault(
     make: Make, failures: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = make().create("t", 0, TopicConfig())
+    log = new_log(make(), "t", 0, TopicConfig())
     log.append_as_leader(batch(b"a"), 0)
     log.release_idle()
     log.release_idle()
@@ -434,7 +436,7 @@ def test_running_out_of_descriptors_is_not_the_disks_fault(
 
 
 def test_flush_messages_says_when_an_fsync_is_owed(make: Make) -> None:
-    log = make().create("t", 0, TopicConfig(flush_messages=3))
+    log = new_log(make(), "t", 0, TopicConfig(flush_messages=3))
     for expected in (False, False, True):
         log.append_as_leader(batch(b"1"), 0)
         assert log.owes_flush is expected
@@ -445,7 +447,7 @@ def test_flush_messages_says_when_an_fsync_is_owed(make: Make) -> None:
 
 def test_what_a_crash_left_unflushed_is_flushed_at_the_start(make: Make) -> None:
     manager = make(dirs=("a",))
-    manager.create("t", 0, TopicConfig()).append_as_leader(batch(b"1", b"2"), 0)
+    new_log(manager, "t", 0, TopicConfig()).append_as_leader(batch(b"1", b"2"), 0)
     crash(manager)
     log = make(dirs=("a",), topic=TopicConfig(flush_messages=1)).get("t", 0)
     assert log is not None
@@ -455,7 +457,7 @@ def test_what_a_crash_left_unflushed_is_flushed_at_the_start(make: Make) -> None
 def test_rolled_segments_are_flushed_in_the_background(make: Make) -> None:
     topic = TopicConfig(segment_bytes=200)
     manager = make(topic=topic)
-    log = manager.create("t", 0, topic)
+    log = new_log(manager, "t", 0, topic)
     for _ in range(10):
         log.append_as_leader(batch(b"x" * 50), 0)
     assert log.recovery_point == 0
@@ -465,7 +467,7 @@ def test_rolled_segments_are_flushed_in_the_background(make: Make) -> None:
 
 def test_a_changed_topic_config_counts_at_once(make: Make) -> None:
     manager = make()
-    log = manager.create("t", 0, TopicConfig())
+    log = new_log(manager, "t", 0, TopicConfig())
     manager.update_topic_configs({"t": TopicConfig(max_message_bytes=10)})
     with pytest.raises(KafkaError) as caught:
         log.append_as_leader(batch(b"a"), 0)
@@ -475,7 +477,7 @@ def test_a_changed_topic_config_counts_at_once(make: Make) -> None:
 def test_closing_ends_a_compaction_that_would_take_for_ever(make: Make, tmp_path: Path) -> None:
     compacted = TopicConfig(cleanup_policy=("compact",), segment_bytes=300)
     manager = make(dirs=("a",), topic=compacted, log_cleaner_io_max_bytes_per_second="1")
-    log = manager.create("t", 0, compacted)
+    log = new_log(manager, "t", 0, compacted)
     for number in range(20):
         log.append_as_leader(batch(b"value %d" % number), 0)
     log.high_watermark = log.log_end_offset
@@ -499,9 +501,9 @@ def test_no_partition_is_remade_while_a_directory_that_may_hold_it_is_offline(
     manager = make()
     assert manager.online_directories == [str(tmp_path / "b")]
     with pytest.raises(KafkaError) as caught:
-        manager.create("t", 0, TopicConfig(), is_new=False)
+        new_log(manager, "t", 0, TopicConfig(), is_new=False)
     assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
-    assert manager.create("t", 0, TopicConfig(), is_new=True).log_end_offset == 0
+    assert new_log(manager, "t", 0, TopicConfig(), is_new=True).log_end_offset == 0
 
 
 def test_no_usable_directory_refuses_the_start(make: Make, tmp_path: Path) -> None:
@@ -524,7 +526,7 @@ def test_atomic_writes_leave_the_old_file_when_they_fail(
 def test_snapshots_of_deleted_segments_go_too(make: Make, clock: FakeClock) -> None:
     topic = TopicConfig(segment_bytes=200, retention_bytes=0)
     manager = make(topic=topic)
-    log = manager.create("t", 0, topic)
+    log = new_log(manager, "t", 0, topic)
     for _ in range(20):
         log.append_as_leader(batch(b"x" * 50), 0)
     log.high_watermark = log.log_end_offset

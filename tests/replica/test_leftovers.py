@@ -15,6 +15,7 @@ import pytest
 from odradek.protocol.messages.control import UpdateMetadataPartitionState
 from odradek.replica.metadata import LEADER_DURING_DELETE, NO_LEADER
 from tests.support.control import state, update
+from tests.support.logs import new_log
 from tests.support.replicas import KEY, Replicas
 
 EPOCH = state().leader_epoch
@@ -25,7 +26,7 @@ MOVED = state(leader=2, replicas=(2, 3))
 async def broker(tmp_path: Path) -> AsyncIterator[Replicas]:
     """Back from an absence, with an empty replica of no role yet."""
     async with Replicas(tmp_path) as replicas:
-        replicas.logs.create(*KEY, replicas.topic_configs(KEY.topic))
+        new_log(replicas.logs, *KEY, replicas.topic_configs(KEY.topic))
         working = asyncio.create_task(replicas.manager.run())
         yield replicas
         working.cancel()
@@ -38,7 +39,7 @@ async def is_kept(broker: Replicas, told: UpdateMetadataPartitionState) -> bool:
     await tell(broker, told)
     # In order, or both at once: when the second is gone, the first has been decided on.
     marker = f"{KEY.topic}-marker"
-    broker.logs.create(marker, 0, broker.topic_configs(marker))
+    new_log(broker.logs, marker, 0, broker.topic_configs(marker))
     await tell(broker, state(topic=marker, leader=2, replicas=(2, 3)))
     async with asyncio.timeout(60):
         while broker.logs.get(marker, 0) is not None:

@@ -13,6 +13,7 @@ from odradek.config import TopicConfig
 from odradek.log import batch as batches
 from odradek.log import records, recovery
 from odradek.log.log import Log
+from odradek.log.manager import LogManager, NewLog
 from odradek.log.reading import ReadableLog, Surroundings
 
 START_MS = 1_700_000_000_000
@@ -121,3 +122,14 @@ def whole_records(data: bytes) -> list[records.Record]:
         batches.check_crc(data, position, header)
         found += records.decode(data, position)
     return found
+
+
+def new_log(
+    manager: LogManager, topic: str, partition: int, config: TopicConfig, *, is_new: bool = True
+) -> Log:
+    """The log of one partition, made if there is none. Raises KafkaError."""
+    for refusal in manager.make_missing({(topic, partition): NewLog(config, is_new)}).values():
+        raise refusal
+    log = manager.get(topic, partition)
+    assert log is not None
+    return log

@@ -176,24 +176,20 @@ class LogManager:
         entry = self._logs.get((topic, partition))
         return entry[0] if entry is not None else None
 
-    def directory_of(self, topic: str, partition: int) -> str | None:
-        """The log directory that holds a partition."""
-        entry = self._logs.get((topic, partition))
-        return entry[1].path if entry is not None else None
-
     async def create_missing(
         self, wanted: Mapping[TopicPartition, NewLog]
     ) -> dict[TopicPartition, KafkaError]:
+        """As `make_missing`, in a thread."""
+        return await self.disk.run(self.make_missing, wanted)
+
+    def make_missing(
+        self, wanted: Mapping[TopicPartition, NewLog]
+    ) -> dict[TopicPartition, KafkaError]:
         """Make those of the logs that there are not yet, each in the directory with the fewest
-        partitions, in a thread; which cannot be made, and why (KAFKA_STORAGE_ERROR).
+        partitions; which cannot be made, and why (KAFKA_STORAGE_ERROR).
 
         Partitions come in hundreds, so their directory is made durable once for all of them.
         """
-        return await self.disk.run(self._create_missing, wanted)
-
-    def _create_missing(
-        self, wanted: Mapping[TopicPartition, NewLog]
-    ) -> dict[TopicPartition, KafkaError]:
         refused: dict[TopicPartition, KafkaError] = {}
         touched: dict[str, Directory] = {}
         with self._creation_lock:
@@ -212,15 +208,6 @@ class LogManager:
                 except OSError as error:
                     directory.fail(error)
         return refused
-
-    def create(
-        self, topic: str, partition: int, config: TopicConfig, *, is_new: bool = True
-    ) -> Log:
-        """The log of one partition, made if there is none. Raises KafkaError."""
-        key = topic, partition
-        for refusal in self._create_missing({key: NewLog(config, is_new)}).values():
-            raise refusal
-        return self._logs[key][0]
 
     def _make(self, key: TopicPartition, new: NewLog) -> Directory:
         """Make a log; the directory that it is in, whose own entry is not durable yet."""
