@@ -81,13 +81,16 @@ async def test_new_topic_gets_states_leaders_and_everybody_is_told(cluster):
             ("t", 1): (2, 0, [2, 1]),
         }
     )
-    assert cluster.metadata(1) == {("t", 0): 1, ("t", 1): 2}
+    await until(lambda: cluster.metadata(1) == {("t", 0): 1, ("t", 1): 2})
     found, version = await state(controller.session, "t", 0)
     assert (found, version) == (PartitionState(1, 0, (1, 2), 1), 0)
     (topic,) = cluster.requests(1, control.LeaderAndIsrRequest)[0].topic_states
     assert topic.partition_states[0].is_new
+    # Where the others are comes first. Whom clients are told of as a leader knows that it is one.
     kinds = [type(one) for one in cluster.told[9001]]
-    assert kinds.index(control.UpdateMetadataRequest) < kinds.index(control.LeaderAndIsrRequest)
+    assert kinds[0] is control.UpdateMetadataRequest
+    about_topics = [type(one) for one in cluster.told[9001] if one.topic_states]
+    assert about_topics == [control.LeaderAndIsrRequest, control.UpdateMetadataRequest]
 
 
 async def test_partitions_added_to_a_topic_get_leaders(cluster):

@@ -6,6 +6,7 @@ the messages of one step gathered into one request of each kind a broker (row C8
 """
 
 from collections.abc import Collection, ItemsView, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
@@ -408,7 +409,14 @@ class Draft:
             unclean=self.unclean.current,
             causes=self.causes.current,
         )
-        actions: list[Action] = [*self._metadata_messages(), *self._role_messages()]
+        # A broker that is new to this controller hears first where the others are. Elsewhere roles
+        # go first, so that no broker tells clients of a leadership of its own that it has not yet.
+        fresh = self.brokers.keys() - self.base.brokers.keys()
+        actions: list[Action] = [
+            *self._metadata_messages(fresh),
+            *self._role_messages(),
+            *self._metadata_messages(self.brokers.keys() - fresh),
+        ]
         actions += [
             StopReplicas(broker_id, tuple(partitions), delete)
             for (broker_id, delete), partitions in sorted(self._stops.items(), key=lambda i: i[0])
@@ -422,12 +430,12 @@ class Draft:
             actions.append(WritePlacements(self._placements))
         return context, actions + self._last
 
-    def _metadata_messages(self) -> Iterator[UpdateMetadata]:
-        """Yield one message for all brokers that are told the same."""
+    def _metadata_messages(self, to_whom: AbstractSet[BrokerId]) -> Iterator[UpdateMetadata]:
+        """Yield one message for all of these brokers that are told the same."""
         living = tuple(self.brokers[broker_id] for broker_id in sorted(self.brokers))
         alike: dict[tuple[TopicPartition, ...], list[BrokerId]] = {}
         for broker_id, described in sorted(self._metadata.items()):
-            if broker_id in self.brokers:
+            if broker_id in to_whom:
                 alike.setdefault(tuple(described), []).append(broker_id)
         for partitions, to in alike.items():
             described = self._metadata[to[0]]
