@@ -115,7 +115,8 @@ async def test_watches_fire_once_on_the_loop(sessions):
 
 
 async def test_negotiated_timeout_is_the_servers(sessions):
-    assert (await sessions(timeout_ms=50)).negotiated_timeout_ms == 400
+    # The server of these tests allows no more. The least is too little for a busy machine.
+    assert (await sessions(timeout_ms=60_000)).negotiated_timeout_ms == 12_000
     assert (await sessions(timeout_ms=3000)).negotiated_timeout_ms == 3000
 
 
