@@ -128,7 +128,7 @@ class Members(Mapping[str, Member]):
         del self._by_id[member.member_id]
         if member.instance_id is not None:
             del self.statics[member.instance_id]
-        self._knowing.subtract({name for name, _ in member.protocols})
+        self._uncount(member.protocols)
 
     def rename(self, member: Member, member_id: str) -> None:
         """Give a static member the id of the process that took its place."""
@@ -138,9 +138,16 @@ class Members(Mapping[str, Member]):
 
     def set_protocols(self, member: Member, protocols: Protocols) -> None:
         """Note what a member can follow from now on."""
-        self._knowing.subtract({name for name, _ in member.protocols})
+        self._uncount(member.protocols)
         member.protocols = protocols
         self._knowing.update({name for name, _ in protocols})
+
+    def _uncount(self, protocols: Protocols) -> None:
+        """Members make up names; those that nobody knows any more are not kept."""
+        for name in {name for name, _ in protocols}:
+            self._knowing[name] -= 1
+            if not self._knowing[name]:
+                del self._knowing[name]
 
     def all_know(self, protocol: str) -> bool:
         """Whether every member can follow a strategy."""
