@@ -91,7 +91,7 @@ def failover(cluster: Cluster, prefix: str) -> tuple[float, float]:
     left = [one for one in cluster.brokers.values() if one is not dead]
     with cluster.zookeeper.client() as keeper:
         session = SessionEnd(keeper, dead)
-        time.sleep(random.uniform(0, 2))  # anywhere between two of its heartbeats
+        time.sleep(random.uniform(4, 6))  # anywhere between two heartbeats of a broker at rest
         dead.kill()
         killed = time.perf_counter()
         # Nothing can happen before: nobody is asked, and so nobody is held up.

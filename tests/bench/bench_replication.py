@@ -98,7 +98,7 @@ def failover(cluster: Cluster, topic: str) -> tuple[float, float]:
     left = [one for one in cluster.brokers.values() if one is not leader]
     with cluster.zookeeper.client() as keeper:
         session = SessionEnd(keeper, leader)
-        time.sleep(random.uniform(0, 2))  # anywhere between two of its heartbeats
+        time.sleep(random.uniform(4, 6))  # anywhere between two heartbeats of a broker at rest
         leader.kill()
         killed = time.perf_counter()
         acknowledged = asyncio.run(write(left, topic, partition))
