@@ -364,6 +364,8 @@ def test_a_new_broker_gets_its_share_with_all_the_data(running: Running) -> None
         assert sorted(consume_all(bootstrap, "spread", 6, len(values))) == sorted(values)
     finally:
         newcomer.kill()
+        # Until its session has ended, new partitions are placed on it, too.
+        running.cluster.wait_for_members()
 
 
 def test_job_is_stopped_for_its_reset_and_goes_on_from_there(running: Running) -> None:
