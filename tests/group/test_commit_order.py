@@ -282,3 +282,21 @@ async def test_offsets_of_a_living_group_last_as_long_as_it_reads_the_topic(
     assert await offset_of_g(coordinator) == (7 if kept else None)
     assert [group.group_id for group in coordinator.groups()[1]] == ["g"]
     coordinator.close()
+
+
+@pytest.mark.parametrize("deleted", [{WHERE}, {("other", 0)}])
+async def test_offsets_of_a_deleted_topic_are_not_those_of_the_next_one_of_its_name(
+    deleted: set[tuple[str, int]],
+) -> None:
+    replicas = SlowReplicas()
+    coordinator = await loaded(replicas)
+    before = len(replicas.appends)
+    coordinator.forget_partitions(deleted)
+    await asyncio.sleep(0)
+    for tombstones in replicas.appends[before:]:
+        tombstones.set_result(ErrorCode.NONE)
+    await asyncio.sleep(0.01)
+    assert await offset_of_g(coordinator) == (None if WHERE in deleted else 7)
+    listed = {group.group_id for group in coordinator.groups()[1]}
+    assert listed == (set() if WHERE in deleted else {"g"})
+    coordinator.close()

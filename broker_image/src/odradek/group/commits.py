@@ -11,7 +11,8 @@ memory it therefore writes something, too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from odradek.group import offsets as schemas
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from odradek.config import BrokerConfig
     from odradek.replica.appends import AppendOutcome
     from odradek.replica.partition import Partition
+
+logger = logging.getLogger(__name__)
 
 COMMIT_TIMEOUT_MS = 5000
 """offsets.commit.timeout.ms of Kafka: how long the replicas may take to confirm a commit."""
@@ -221,6 +224,25 @@ class Commits:
         present = [each for each in free if each in shard.offsets.get(group_id, {})]
         error = await self._forget(shard, group, present, whole=False)
         return ErrorCode.NONE, {**answers, **dict.fromkeys(free, error)}
+
+    async def forget_partitions(self, deleted: Collection[TopicIndex]) -> None:
+        """Drop what groups have committed of partitions that are deleted.
+
+        A topic made anew has other records at those offsets: its readers would pass over them.
+        """
+        for shard in self._shards.all():
+            for group_id, group in [*shard.groups.items()] if shard.loaded else ():
+                offsets = shard.offsets.get(group_id, {})
+                where = [each for each in deleted if each in offsets]
+                if not where:
+                    continue
+                empty = group.state is GroupState.EMPTY and not group.pending
+                whole = empty and len(where) == len(offsets)
+                error = await self._forget(shard, group, where, whole=whole)
+                if error is not ErrorCode.NONE:
+                    logger.warning(
+                        "group %s keeps offsets of deleted partitions: %s", group_id, error.name
+                    )
 
     async def _forget(
         self, shard: Shard, group: Group, where: Sequence[TopicIndex], *, whole: bool

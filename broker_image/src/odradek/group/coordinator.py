@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
@@ -133,6 +133,10 @@ class GroupCoordinator:
     def refresh(self) -> None:
         """Begin to load what this broker leads by now, give up what it does not."""
         self._shards.all()
+
+    def forget_partitions(self, deleted: Collection[TopicIndex]) -> None:
+        """Have what groups have committed of deleted partitions dropped, beside requests."""
+        self._shards.spawn(self.commits.forget_partitions(deleted))
 
     def close(self) -> None:
         """End every wait; the server stops."""

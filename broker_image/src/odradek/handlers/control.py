@@ -19,6 +19,7 @@ from odradek.protocol.messages.control import (
     UpdateMetadataRequest,
     UpdateMetadataResponse,
 )
+from odradek.replica.metadata import LEADER_DURING_DELETE, described
 
 NO_BROKER_EPOCH = -1
 
@@ -91,6 +92,13 @@ async def update_metadata(
         return UpdateMetadataResponse(error_code=ErrorCode.STALE_CONTROLLER_EPOCH)
     broker.metadata.update(request)
     broker.replicas.give_up_what_moved(request)
+    deleted = {
+        (topic, state.partition_index)
+        for topic, state in described(request)
+        if state.leader == LEADER_DURING_DELETE
+    }
+    if deleted:
+        broker.groups.forget_partitions(deleted)
     return UpdateMetadataResponse()
 
 
