@@ -28,12 +28,15 @@ SCENARIOS = [
 
 
 @pytest.mark.parametrize("version", ["2.8.2", "3.9.1", "4.1.0"])
-def test_java_client_does_all_that_applications_do(cluster: Cluster, version: str) -> None:
+def test_java_client_does_all_that_applications_do(
+    cluster: Cluster, version: str, tmp_path: Path
+) -> None:
     classpath = kafka_peer.classpath(kafka_peer.clients(version))
     prefix = f"java-{version.replace('.', '-')}"
     done = subprocess.run(
         [
-            *(*kafka_peer.JAVA, "-Xmx256m", "-cp", classpath, str(PROGRAM)),
+            *(*kafka_peer.JAVA, kafka_peer.scratch(tmp_path), "-Xmx256m", "-cp", classpath),
+            str(PROGRAM),
             *(cluster.bootstrap, str(len(cluster.brokers)), prefix),
         ],
         capture_output=True,

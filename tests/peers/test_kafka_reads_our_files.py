@@ -10,6 +10,7 @@ import pytest
 from odradek.config import TopicConfig
 from odradek.log import records
 from odradek.log.records import BatchOptions, Record
+from tests.support import kafka_peer
 from tests.support.logs import START_MS, Partition
 
 BATCHES = 300
@@ -44,7 +45,7 @@ def kafka_says(classpath: str, folder: Path, suffix: str, *options: str) -> list
     files = ",".join(str(path) for path in sorted(folder.glob("*" + suffix)))
     result = subprocess.run(
         [
-            *("java", "-Xmx256m", "-cp", classpath),
+            *("java", "-Xmx256m", kafka_peer.scratch(folder.parent), "-cp", classpath),
             *("kafka.tools.DumpLogSegments", "--files", files, *options),
         ],
         capture_output=True,

@@ -16,6 +16,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import warnings
 from collections import Counter
@@ -60,8 +61,9 @@ class Members:
         members = [asdict(one) for one in wishes]
         document = {"bootstrap": bootstrap, "topic": topic, "members": members}
         command = [sys.executable, "-m", __name__, library, json.dumps(document)]
+        environment = {**os.environ, "TMPDIR": str(output.parent)}
         with output.open("wb") as said, output.with_suffix(".log").open("wb") as errors:
-            self.process = subprocess.Popen(command, stdout=said, stderr=errors)
+            self.process = subprocess.Popen(command, stdout=said, stderr=errors, env=environment)
 
     def values(self) -> dict[str, Counter[str]]:
         """What was delivered to each group's member."""
@@ -230,7 +232,8 @@ def java(bootstrap: str, topic: str, wishes: list[Wish]) -> None:
         members.append(f"{wish.commit} {given}")
     classpath = kafka_peer.classpath(kafka_peer.clients(JAVA_CLIENT))
     program = str(Path(__file__).with_name("GroupMembers.java"))
-    line = [*kafka_peer.JAVA, "-Xmx256m", "-cp", classpath, program, topic, *members]
+    own = ("-Xmx256m", kafka_peer.scratch(Path(tempfile.gettempdir())))
+    line = [*kafka_peer.JAVA, *own, "-cp", classpath, program, topic, *members]
     os.execvp(line[0], line)
 
 

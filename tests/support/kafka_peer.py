@@ -20,6 +20,11 @@ JAVA = ("java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
 LIMIT_SECONDS = 300
 
 
+def scratch(folder: Path) -> str:
+    """What makes a JVM put there what it unpacks: the codecs' libraries, which it leaves behind."""
+    return f"-Djava.io.tmpdir={folder}"
+
+
 @dataclass(frozen=True, slots=True)
 class Release:
     """A release of Kafka: its pom among the tests, and jars that show it was fetched wholly."""
@@ -108,7 +113,8 @@ class Tools:
         """The command line of a tool, named by its class."""
         log4j = f"-Dlog4j.configuration=file:{self._log4j}"
         heap = f"-Xmx{self._heap}"
-        return [*JAVA, heap, log4j, "-cp", self._classpath, tool, *map(str, arguments)]
+        own = (heap, log4j, scratch(self.directory))
+        return [*JAVA, *own, "-cp", self._classpath, tool, *map(str, arguments)]
 
     def run(
         self,

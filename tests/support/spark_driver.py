@@ -16,7 +16,7 @@ from confluent_kafka import Producer
 
 from odradek.zk import consumers
 from odradek_spark import show
-from tests.support import broker
+from tests.support import broker, kafka_peer
 from tests.support.broker import wait_until
 from tests.support.clients import QUIET, create_topic
 from tests.support.ports import free_port
@@ -39,6 +39,8 @@ class Driver:
         self.port = free_port()
         self.log = folder / "driver.log"
         self._job = folder / "job.json"
+        self._scratch = folder / "scratch"
+        self._scratch.mkdir()
         self._process: subprocess.Popen[bytes] | None = None
         create_topic(cluster.bootstrap, group, partitions=2)
 
@@ -65,6 +67,10 @@ class Driver:
             **os.environ,
             "PYSPARK_SUBMIT_ARGS": f"--jars {jars} pyspark-shell",
             "PYSPARK_PYTHON": sys.executable,
+            # A driver that is killed leaves everything behind.
+            "TMPDIR": str(self._scratch),
+            "SPARK_LOCAL_DIRS": str(self._scratch),
+            "SPARK_SUBMIT_OPTS": kafka_peer.scratch(self._scratch),
             "ODRADEK_JOB": str(self._job),
             "ODRADEK_SPARK_MASTER": "local[2]",
             "ODRADEK_DATA": str(self.data),
