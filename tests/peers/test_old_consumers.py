@@ -242,7 +242,7 @@ def test_old_consumers_read_everything_though_one_is_killed_and_their_tools_show
         assert row["owner"] == left[partition]
 
 
-@pytest.mark.timeout(800)
+@pytest.mark.timeout(2400)
 def test_spark_driver_shares_its_group_with_an_old_consumer(
     cluster: Cluster, client: KazooClient, start: Callable[[str, str], OldConsumer], tmp_path: Path
 ) -> None:

@@ -22,7 +22,7 @@ from tests.support.broker import wait_until
 from tests.support.clients import create_topic
 from tests.support.spark_driver import PATIENCE_S, Driver
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = pytest.mark.timeout(2400)
 
 # Kills the driver when the sink has batch 1 and nothing is committed of it.
 CRASHING_DRIVER = """

@@ -22,7 +22,8 @@ from tests.support.clients import QUIET, create_topic
 from tests.support.ports import free_port
 from tests.support.spark_jars import connector_jars
 
-PATIENCE_S = 180
+# A machine that is short of time takes minutes to start a JVM with Spark.
+PATIENCE_S = 400
 
 
 class Driver:
