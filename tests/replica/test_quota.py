@@ -52,6 +52,9 @@ def test_only_listed_replicas_beyond_the_limit_are_held_back() -> None:
     limit[0] = 1000
     clock.now_ms += 5000
     assert not quota.holds_back(mine), "5000 bytes in five seconds are allowed"
+    listed["t"] = ("1:1",)
+    assert quota.covers(of_another), "a new list holds at once"
+    assert not quota.covers(mine)
 
 
 def test_throttles_are_settings_of_topics_and_of_running_brokers() -> None:

@@ -64,13 +64,20 @@ class ReplicationQuota:
         self._throttled = throttled
         self._clock_ms = clock_ms
         self._rate = Rate()
+        # By topic what is configured, and the same to look up in: it is asked for each partition,
+        # and lists every replica.
+        self._listed: dict[str, tuple[tuple[str, ...], frozenset[str]]] = {}
 
     def covers(self, key: TopicPartition) -> bool:
         """Whether the partition's replica on this broker is throttled."""
-        listed = self._throttled(key.topic)
-        return bool(listed) and (
-            EVERY_REPLICA in listed or f"{key.partition}:{self._broker_id}" in listed
-        )
+        configured = self._throttled(key.topic)
+        if not configured:
+            return False
+        known = self._listed.get(key.topic)
+        if known is None or known[0] is not configured:
+            known = self._listed[key.topic] = configured, frozenset(configured)
+        listed = known[1]
+        return EVERY_REPLICA in listed or f"{key.partition}:{self._broker_id}" in listed
 
     def record(self, key: TopicPartition, size: int) -> None:
         """Count bytes of a partition, if it is throttled."""
