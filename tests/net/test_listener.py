@@ -12,9 +12,10 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 
 from odradek.net.admission import Admission, Limits
-from odradek.net.connection import Dispatch, Peer
+from odradek.net.connection import FRAMES_A_TURN, Dispatch, Peer
 from odradek.net.frame import READ_AHEAD_BYTES, ProtocolViolation
 from odradek.net.listener import Listener
+from odradek.net.sending import SLICE_BYTES
 from odradek.protocol.codec import MalformedError
 from odradek.protocol.regions import Part
 from tests.support.file_regions import CountedRegion
@@ -97,6 +98,32 @@ async def test_pipelined_requests_are_answered_in_order_though_later_ones_are_qu
         writer.write(b"".join(framed(bytes((number,)) * 3000) for number in range(100)))
         for number in range(100):
             assert await read_frame(reader) == bytes((number,)) * 3000
+
+
+@pytest.mark.parametrize(
+    ("answer_bytes", "in_a_row"), [(10, FRAMES_A_TURN), (SLICE_BYTES // 2, 2), (SLICE_BYTES, 1)]
+)
+async def test_pipelined_requests_leave_turns_to_others(answer_bytes: int, in_a_row: int) -> None:
+    rounds, answered_in_round = 0, list[int]()
+
+    def go_round() -> None:
+        nonlocal rounds, going
+        rounds += 1
+        going = asyncio.get_running_loop().call_soon(go_round)
+
+    async def note_round(frame: memoryview, peer: Peer) -> Sequence[Part]:
+        answered_in_round.append(rounds)
+        return [bytes(answer_bytes)]
+
+    count = 3 * FRAMES_A_TURN
+    going = asyncio.get_running_loop().call_soon(go_round)
+    async with listening(note_round) as listener, connected(listener) as (reader, writer):
+        writer.write(framed(b"again") * count)
+        for _ in range(count):
+            assert len(await read_frame(reader)) == answer_bytes
+        going.cancel()
+    most = max(answered_in_round.count(number) for number in set(answered_in_round))
+    assert most <= in_a_row
 
 
 async def test_request_without_answer_does_not_hold_up_the_next() -> None:

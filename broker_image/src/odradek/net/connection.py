@@ -20,14 +20,19 @@ from typing import Final, TypeAlias
 
 from odradek.net.admission import RequestMemory
 from odradek.net.frame import READ_AHEAD_BYTES, FrameReader, ProtocolViolation
-from odradek.net.sending import send_all
+from odradek.net.handoff import Handoff
+from odradek.net.sending import SLICE_BYTES, send_all
 from odradek.protocol.primitives import LENGTH32, MalformedError
 from odradek.protocol.regions import Part, close_all, total_length
 
 logger = logging.getLogger(__name__)
 
-# Frames of one connection answered in a row before others get their turn.
+# Frames of one connection answered in a row before others get their turn. So many bytes of answers
+# count as another frame.
 FRAMES_A_TURN: Final = 16
+_BYTES_AS_A_FRAME: Final = SLICE_BYTES // FRAMES_A_TURN
+# The size of an answer is put before a first part up to this many bytes, which is then copied.
+_COPIED_BYTES: Final = 16 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +71,8 @@ class Connection:
         self._ended = False  # the peer sends no more
         self._closing = False  # we answer no more
         self._in_dispatch = False
-        self._arrival: asyncio.Future[memoryview | None] | None = None
+        self._arrival: Handoff[memoryview | None] | None = None
+        self._turn = 0  # what was answered since the event loop last went round, in frames
         self._last_active = self._loop.time()
 
     def idle_seconds(self) -> float:
@@ -103,16 +109,13 @@ class Connection:
             self._give_memory_back()
 
     async def _serve(self) -> None:
-        answered = 0
         while (frame := await self._next_frame()) is not None:
             parts = await self._ask_dispatch(frame)
+            self._turn += 1
             if parts is not None:
                 await self._answer(parts)
             if self._memory_taken:
                 self._give_memory_back()
-            answered += 1
-            if answered % FRAMES_A_TURN == 0:
-                await asyncio.sleep(0)
 
     async def _ask_dispatch(self, frame: memoryview) -> Sequence[Part] | None:
         self._in_dispatch = True
@@ -127,11 +130,17 @@ class Connection:
 
     async def _answer(self, parts: Sequence[Part]) -> None:
         try:
-            size = LENGTH32.pack(total_length(parts))
+            length = total_length(parts)
+            size = LENGTH32.pack(length)
         except BaseException:
             close_all(parts)
             raise
-        await send_all(self._sock, [size, *parts], self._note_activity)
+        self._turn += length // _BYTES_AS_A_FRAME
+        first = parts[0] if parts else b""
+        if isinstance(first, bytes) and len(first) <= _COPIED_BYTES:
+            await send_all(self._sock, [size + first, *parts[1:]], self._note_activity)
+        else:
+            await send_all(self._sock, [size, *parts], self._note_activity)
 
     async def _next_frame(self) -> memoryview | None:
         """Wait for a frame; None when the peer has ended or we are closing."""
@@ -139,11 +148,15 @@ class Connection:
             return None
         frame = self._reader.next_frame()
         if frame is not None:
+            if self._turn >= FRAMES_A_TURN:
+                self._turn = 0
+                await asyncio.sleep(0)
             return frame
         if self._ended:
             return None
         self._read_on()
-        self._arrival = self._loop.create_future()
+        self._turn = 0
+        self._arrival = Handoff(loop=self._loop)
         try:
             return await self._arrival
         finally:
@@ -180,7 +193,7 @@ class Connection:
             arrival.set_exception(violation)
             return
         if frame is not None or self._ended:
-            arrival.set_result(frame)
+            arrival.settle(frame)
         else:
             self._read_on()
 

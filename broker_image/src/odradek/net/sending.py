@@ -16,7 +16,7 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from odradek.protocol.regions import IN_MEMORY, FileRegion, Part
+from odradek.protocol.regions import IN_MEMORY, Buffer, FileRegion, Part
 
 # Most bytes handed to the kernel before other connections get their turn.
 SLICE_BYTES: Final = 1024 * 1024
@@ -45,7 +45,7 @@ class Outgoing:
         """
         part = self._parts[self._index]
         if isinstance(part, IN_MEMORY):
-            return self._send_buffers(sock)
+            return self._send_buffers(sock, part)
         count = min(part.length - self._offset, SLICE_BYTES)
         sent = _send_slice(sock, part, self._offset, count) if count else 0
         if count and not sent:
@@ -64,21 +64,26 @@ class Outgoing:
             if not isinstance(part, IN_MEMORY):
                 part.close()
 
-    def _send_buffers(self, sock: socket.socket) -> int:
-        gathered: list[memoryview] = []
-        index = self._index
-        for part in self._parts[index : index + GATHERED_BUFFERS]:
+    def _send_buffers(self, sock: socket.socket, first: Buffer) -> int:
+        index = self._index + 1
+        if index == len(self._parts) or not isinstance(self._parts[index], IN_MEMORY):
+            # One buffer, as nearly every answer is, takes the cheaper call.
+            left = memoryview(first)[self._offset :] if self._offset else first
+            sent = sock.send(left, socket.MSG_MORE if index < len(self._parts) else 0)
+            self._skip_buffers((left,), sent)
+            return sent
+        gathered = [memoryview(first)[self._offset :]]
+        for part in self._parts[index : index + GATHERED_BUFFERS - 1]:
             if not isinstance(part, IN_MEMORY):
                 break
             gathered.append(memoryview(part))
             index += 1
-        gathered[0] = gathered[0][self._offset :]
         more = socket.MSG_MORE if index < len(self._parts) else 0
         sent = sock.sendmsg(gathered, (), more)
         self._skip_buffers(gathered, sent)
         return sent
 
-    def _skip_buffers(self, gathered: list[memoryview], sent: int) -> None:
+    def _skip_buffers(self, gathered: Sequence[Buffer], sent: int) -> None:
         for buffer in gathered:
             if sent < len(buffer):
                 self._offset += sent
@@ -109,7 +114,7 @@ async def send_all(
                 await _writable(sock)
                 continue
             on_progress()
-            if budget <= 0:
+            if budget <= 0 and not outgoing.done:
                 await asyncio.sleep(0)
                 budget = SLICE_BYTES
     finally:
