@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from random import Random
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from odradek.config import BrokerConfig
@@ -75,11 +75,11 @@ class Broker:
     controller_link: ControllerLink = field(default_factory=ControllerLink)
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """One request's circumstances: protocol version, who sent it, from where, to which listener.
 
-    Of two connections the later one has the higher `connection_id`.
+    Of two connections the later one has the higher `connection_id`. A named tuple, not a dataclass:
+    it is built for every request.
     """
 
     version: int

@@ -9,8 +9,7 @@ ControlledShutdown version 0 has no client id. The size of the frame is not part
 """
 
 import struct
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from odradek.protocol import codec
 from odradek.protocol.api import APIS, Api, ApiKey
@@ -21,9 +20,11 @@ _REQUEST_START: Final = struct.Struct(">hhi")
 _NO_TAGS: Final = b"\0"
 
 
-@dataclass(frozen=True, slots=True)
-class RequestHeader:
-    """Header of a request; the pair of key and version need not be one that is known here."""
+class RequestHeader(NamedTuple):
+    """Header of a request; the pair of key and version need not be one that is known here.
+
+    A named tuple, not a dataclass: it is built for every request.
+    """
 
     api_key: int
     api_version: int

@@ -114,7 +114,8 @@ class Appender:
         requests that are begun in order are also written in order. What `flush.messages` wants on
         the disk is there before it counts.
         """
-        ready = await self._prepare_slow(entries, origin)
+        slow = self._slow(entries, origin)
+        ready = await self._prepared(slow, origin) if slow else {}
         outcomes: list[AppendOutcome] = []
         waiting: list[_Unacknowledged] = []
         for number, (key, records) in enumerate(entries):
@@ -124,25 +125,40 @@ class Appender:
             outcomes.append(outcome)
             if unacknowledged is not None:
                 waiting.append(unacknowledged)
-        await self._flush_where_owed(outcomes)
+        if self._flushes_early(outcomes):
+            await self._flush_where_owed(outcomes)
         if waiting:
             await self._acknowledged(waiting, timeout_ms)
         return outcomes
 
-    async def _prepare_slow(
+    def _slow(
         self, entries: Sequence[tuple[TopicPartition, Buffer]], origin: Origin
-    ) -> _Ready:
-        """Unpack records off the event loop, where a topic asks for that."""
-        ready: _Ready = {}
+    ) -> list[tuple[int, Log, Buffer]]:
+        """The entries whose records a topic wants looked into, with their numbers."""
+        slow: list[tuple[int, Log, Buffer]] = []
         for number, (key, records) in enumerate(entries):
             partition, _ = self._hosted.led(key)  # what is refused anyway is not unpacked
-            if partition is None or not partition.log.looks_into(records, origin):
-                continue
+            if partition is not None and partition.log.looks_into(records, origin):
+                slow.append((number, partition.log, records))
+        return slow
+
+    async def _prepared(self, slow: Sequence[tuple[int, Log, Buffer]], origin: Origin) -> _Ready:
+        """Unpack records off the event loop."""
+        ready: _Ready = {}
+        for number, log, records in slow:
             try:
-                ready[number] = await self._prepare(partition.log, records, origin)
+                ready[number] = await self._prepare(log, records, origin)
             except KafkaError as refusal:
                 ready[number] = _Refused(refusal.code, refusal.message or None)
         return ready
+
+    def _flushes_early(self, outcomes: Sequence[AppendOutcome]) -> bool:
+        """Whether something went into a log that flushes before it acknowledges."""
+        for outcome in outcomes:
+            partition = self._hosted.partitions.get(outcome.key)
+            if partition is not None and partition.log.config.flush_messages < LONG_MAX:
+                return True
+        return False
 
     async def _flush_where_owed(self, outcomes: Sequence[AppendOutcome]) -> None:
         for outcome in outcomes:

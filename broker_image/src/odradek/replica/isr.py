@@ -15,7 +15,7 @@ members has every committed record.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 UNKNOWN_OFFSET = -1
 NEVER_MS = -(1 << 62)
@@ -48,11 +48,12 @@ class Isr:
 
     committed: tuple[int, ...]
     pending: tuple[int, ...] | None = None
+    # Every replica that ZooKeeper may at this moment list as in sync. Every append asks for it.
+    maximal: frozenset[int] = field(init=False, compare=False)
 
-    @property
-    def maximal(self) -> frozenset[int]:
-        """Every replica that ZooKeeper may at this moment list as in sync."""
-        return frozenset(self.committed).union(self.pending or ())
+    def __post_init__(self) -> None:
+        maximal = frozenset(self.committed).union(self.pending or ())
+        object.__setattr__(self, "maximal", maximal)
 
 
 def record_fetch(
