@@ -6,9 +6,11 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from odradek.group.partitioning import OFFSETS_TOPIC, PartitionCount
 from odradek.zk import znodes
-from odradek.zk.session import Session, SessionState
+from odradek.zk.session import Session, SessionState, Stat, Watch
 from odradek.zk.znodes import BrokerId, TopicAssignment
 from tests.support import zookeeper
 
@@ -36,8 +38,7 @@ async def test_count_follows_the_znode_over_changes_deletion_and_sessions(tmp_pa
             await count.learn()
             assert count() is None
             await session.create(PATH, topic(3), make_parents=True)
-            await count.learn()
-            assert count() == 3
+            await until(count, lambda: count() == 3)
             before = session.session_id
             await asyncio.to_thread(server.expire_session, session._client.client_id)
             await until(
@@ -55,5 +56,34 @@ async def test_count_follows_the_znode_over_changes_deletion_and_sessions(tmp_pa
             assert count() == 5
             await session.delete(PATH)
             await until(count, lambda: count() is None)
+        finally:
+            await session.close()
+
+
+async def test_what_is_known_is_asked_again_only_where_its_watch_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    real = Session.exists
+
+    async def exists(session: Session, path: str, watch: Watch | None = None) -> Stat | None:
+        asked.append(path)
+        return await real(session, path, watch)
+
+    with zookeeper.Server(tmp_path) as server:
+        session = Session(server.connect, 20_000)
+        await session.start()
+        try:
+            count = PartitionCount(session)
+            await count.learn()
+            monkeypatch.setattr(Session, "exists", exists)
+            for _ in range(3):
+                await count.learn()
+            assert count() is None
+            assert not asked, "a broker at rest leaves ZooKeeper alone"
+            await asyncio.to_thread(server.restart)
+            with server.client() as other:
+                other.create(PATH, topic(3), makepath=True)
+            await until(count, lambda: count() == 3)
         finally:
             await session.close()

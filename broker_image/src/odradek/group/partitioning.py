@@ -13,7 +13,7 @@ from kazoo.exceptions import KazooException
 
 from odradek.zk import znodes
 from odradek.zk.payload import ZnodeError
-from odradek.zk.session import NoNodeError, Session
+from odradek.zk.session import NoNodeError, Session, SessionState, WatchEvent
 
 OFFSETS_TOPIC = "__consumer_offsets"
 
@@ -41,29 +41,35 @@ class PartitionCount:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._count: int | None = None
-        self._watched_by: int | None = None
-        """The session that would tell of a change, by its generation."""
+        self._watched = False
+        session.on_state(self._note_session)
 
     def __call__(self) -> int | None:
         """The number, None while it is not known or there is no such topic."""
         return self._count
 
     async def learn(self) -> None:
-        """Read the znode unless what is known of it still holds."""
-        generation = self._session.generation
-        if self._watched_by == generation:
+        """Read the znode unless what is known of it still holds, also that there is none."""
+        if self._watched:
             return
-        self._watched_by = generation  # before reading: the watch may fire before the answer is in
+        self._watched = True  # before reading: the watch may fire before the answer is in
         path = znodes.topic_path(OFFSETS_TOPIC)
         try:
-            data, _ = await self._session.get(path, lambda _: self._changed())
-            self._count = len(znodes.decode_topic(path, data).partitions)
+            count = None
+            if await self._session.exists(path, self._changed) is not None:
+                data, _ = await self._session.get(path)
+                count = len(znodes.decode_topic(path, data).partitions)
+            self._count = count
         except NoNodeError:
-            self._count = self._watched_by = None
+            self._count = None  # removed since, as the watch tells
         except (KazooException, ZnodeError) as error:
             # The last known number stays: it changes only with the topic itself.
             logger.warning("the partitions of %s are not known: %r", OFFSETS_TOPIC, error)
-            self._watched_by = None
+            self._watched = False
 
-    def _changed(self) -> None:
-        self._watched_by = None
+    def _changed(self, _: WatchEvent) -> None:
+        self._watched = False
+
+    def _note_session(self, state: SessionState) -> None:
+        if state is SessionState.CONNECTED:
+            self._watched = False  # watches went with the old connection
