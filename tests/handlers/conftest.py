@@ -46,7 +46,7 @@ def broker(replicas: Replicas) -> Broker:
         controller=SimpleNamespace(active=False),  # type: ignore[arg-type]
         registration=Registered(),
         producer_ids=ProducerIds(replicas.session, 1),  # type: ignore[arg-type]
-        groups=None,  # type: ignore[arg-type]
+        groups=SimpleNamespace(forget_partitions=lambda deleted: None),  # type: ignore[arg-type]
         metrics=BrokerMetrics(),
         random=Random(1),
     )
