@@ -364,8 +364,8 @@ class ReplicaManager:
                     continue
                 if await self._stop(key, info.leader_epoch, delete=True) is not ErrorCode.NONE:
                     continue
-                logger.warning(
-                    "%s moved to brokers %s while this one was away; its log here is deleted",
+                logger.info(
+                    "%s is kept by brokers %s now; its log here is deleted",
                     key,
                     ", ".join(map(str, info.replicas)),
                 )
