@@ -249,8 +249,17 @@ async def test_topic_made_anew_stays_when_the_answer_to_the_removal_is_lost(
 
     monkeypatch.setattr(session, "multi", removed_and_made_anew)
     await admin.apply_request_deletion(session, "t")
-    await until(lambda: cluster.metadata(1)["t", 0] == -2)
-    await until(lambda: cluster.metadata(1)["t", 0] == 1)
+
+    def leaders_told():
+        return [
+            one.leader
+            for request in cluster.requests(1, control.UpdateMetadataRequest)
+            for topic in request.topic_states
+            for one in topic.partition_states
+            if one.partition_index == 0
+        ]
+
+    await until(lambda: -2 in leaders_told() and leaders_told()[-1] == 1)
     data, _ = await session.get("/config/topics/t")
     assert znodes.decode_config("/config/topics/t", data) == {"a": "new"}
     assert await has(session, "/brokers/topics/t")

@@ -55,9 +55,10 @@ def _obey(self: ReplicaManager, epoch: int) -> bool:
     return True
 
 
-def _committed_only(self: Isr) -> frozenset[int]:
+def _count_unconfirmed(self: Isr) -> None:
     """Count a set that ZooKeeper has not confirmed."""
-    return frozenset(self.committed if self.pending is None else self.pending)
+    wanted = self.committed if self.pending is None else self.pending
+    object.__setattr__(self, "maximal", frozenset(wanted))
 
 
 def _hear(self: ControllerLink, controller_epoch: int, connection_id: int) -> bool:
@@ -94,7 +95,7 @@ BUGS: dict[str, list[tuple[object, str, Any]]] = {
     ],
     "obeys deposed controllers": [(ReplicaManager, "accept_controller", _obey)],
     "hears what a controller said before": [(ControllerLink, "is_current", _hear)],
-    "counts an unconfirmed in-sync set": [(Isr, "maximal", property(_committed_only))],
+    "counts an unconfirmed in-sync set": [(Isr, "__post_init__", _count_unconfirmed)],
     "lets followers in too early": [(isr, "may_join", _join_anywhere)],
     "forgets to fsync": [
         (Appender, "_flush_where_owed", _flush_nothing),
