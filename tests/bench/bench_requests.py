@@ -121,34 +121,44 @@ def checksum_us(data: bytes) -> float:
 
 def bench_produce_and_fetch(cluster: Cluster) -> None:
     broker = cluster.brokers[1]
-    create_topic(cluster.bootstrap, "bench")
+    for topic in ("written", "short"):
+        create_topic(cluster.bootstrap, topic)
     values = [(None, b"v" * 1000)] * (BATCH_BYTES // 1010)
     batch = records.make(values, time.time_ns() // 1_000_000)
-    request = ProduceRequest(
-        acks=1,
-        timeout_ms=1000,
-        topic_data=[
-            TopicProduceData(
-                name="bench", partition_data=[PartitionProduceData(index=0, records=batch)]
-            )
-        ],
-    )
-    user, system = cost(broker, framed(request, 8))
+    user, system = cost(broker, framed(produce("written", batch), 8))
     checksum = checksum_us(batch)
     report(
         f"Produce v8, one batch of {len(batch)}",
         (user, system),
         f"user time besides the checksum ({checksum:.1f} us): {user - checksum:.1f} us",
     )
+    buffer = memoryview(bytearray(MEBIBYTE))
+    with broker.connect() as sock:
+        for _ in range(2 * MEBIBYTE // BATCH_BYTES):
+            sock.sendall(framed(produce("short", batch), 8))
+            receive(sock, buffer)
+    for topic, note in (("short", "the open segment"), ("written", "a closed one, verified")):
+        report("Fetch v11, answer of 1 MiB", cost(broker, framed(fetch(topic), 11)), note)
+
+
+def produce(topic: str, batch: bytes) -> ProduceRequest:
+    partition = PartitionProduceData(index=0, records=batch)
+    return ProduceRequest(
+        acks=1,
+        timeout_ms=1000,
+        topic_data=[TopicProduceData(name=topic, partition_data=[partition])],
+    )
+
+
+def fetch(topic: str) -> FetchRequest:
     asked = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=MEBIBYTE)
-    fetch = FetchRequest(
+    return FetchRequest(
         replica_id=-1,
         max_wait_ms=0,
         min_bytes=1,
         max_bytes=50 * MEBIBYTE,
-        topics=[FetchTopic(topic="bench", partitions=[asked])],
+        topics=[FetchTopic(topic=topic, partitions=[asked])],
     )
-    report("Fetch v11, answer of 1 MiB", cost(broker, framed(fetch, 11)))
 
 
 def bench_metadata(cluster: Cluster) -> None:
