@@ -100,10 +100,10 @@ def new_coordinator(
 
 
 def committing(
-    coordinator: GroupCoordinator, offset: int, at_ms: int = 0
+    coordinator: GroupCoordinator, offset: int, at_ms: int = 0, group: str = "g"
 ) -> asyncio.Task[dict[tuple[str, int], ErrorCode]]:
     commit = {WHERE: Committed(offset, "", at_ms)}
-    return asyncio.create_task(coordinator.commits.commit("g", NOBODY, commit))
+    return asyncio.create_task(coordinator.commits.commit(group, NOBODY, commit))
 
 
 async def loaded(replicas: SlowReplicas, clock: Clock | None = None) -> GroupCoordinator:
@@ -292,11 +292,34 @@ async def test_offsets_of_a_deleted_topic_are_not_those_of_the_next_one_of_its_n
     coordinator = await loaded(replicas)
     before = len(replicas.appends)
     coordinator.forget_partitions(deleted)
-    await asyncio.sleep(0)
+    await asyncio.sleep(0.01)
     for tombstones in replicas.appends[before:]:
         tombstones.set_result(ErrorCode.NONE)
     await asyncio.sleep(0.01)
     assert await offset_of_g(coordinator) == (None if WHERE in deleted else 7)
     listed = {group.group_id for group in coordinator.groups()[1]}
     assert listed == (set() if WHERE in deleted else {"g"})
+    coordinator.close()
+
+
+async def test_what_is_committed_once_a_topic_is_deleted_is_of_the_next_one() -> None:
+    replicas = SlowReplicas()
+    coordinator = await loaded(replicas)
+    other = committing(coordinator, 3, group="h")
+    await asyncio.sleep(0)
+    replicas.appends[-1].set_result(ErrorCode.NONE)
+    await other
+    before = len(replicas.appends)
+    coordinator.forget_partitions({WHERE})
+    await asyncio.sleep(0.01)
+    commits = [committing(coordinator, 1, group=group) for group in "gh"]
+    await asyncio.sleep(0.01)
+    while settled := [one for one in replicas.appends[before:] if not one.done()]:
+        for one in settled:
+            one.set_result(ErrorCode.NONE)
+        await asyncio.sleep(0.01)
+    assert await asyncio.gather(*commits) == [{WHERE: ErrorCode.NONE}] * 2
+    for group in "gh":
+        _, found = await coordinator.commits.committed(group)
+        assert found[WHERE].offset == 1
     coordinator.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -29,39 +29,46 @@ async def until(count: PartitionCount, condition: Callable[[], bool]) -> None:
             await count.learn()
 
 
-async def test_count_follows_the_znode_over_changes_deletion_and_sessions(tmp_path: Path) -> None:
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[zookeeper.Server]:
     with zookeeper.Server(tmp_path) as server:
-        session = Session(server.connect, 20_000)
-        await session.start()
-        try:
-            count = PartitionCount(session)
-            await count.learn()
-            assert count() is None
-            await session.create(PATH, topic(3), make_parents=True)
-            await until(count, lambda: count() == 3)
-            before = session.session_id
-            await asyncio.to_thread(server.expire_session, session._client.client_id)
-            await until(
-                count,
-                lambda: (
-                    session.session_id not in (0, before)
-                    and session.state is SessionState.CONNECTED
-                ),
-            )
-            await session.set(PATH, topic(5))
-            await until(count, lambda: count() == 5)
-            await session.set(PATH, b"garbage")
-            await asyncio.sleep(0.2)
-            await count.learn()
-            assert count() == 5
-            await session.delete(PATH)
-            await until(count, lambda: count() is None)
-        finally:
-            await session.close()
+        yield server
+
+
+@pytest.fixture
+async def session(server: zookeeper.Server) -> AsyncIterator[Session]:
+    session = Session(server.connect, 20_000)
+    await session.start()
+    yield session
+    await session.close()
+
+
+async def test_count_follows_the_znode_over_changes_deletion_and_sessions(
+    server: zookeeper.Server, session: Session
+) -> None:
+    count = PartitionCount(session)
+    await count.learn()
+    assert count() is None
+    await session.create(PATH, topic(3), make_parents=True)
+    await until(count, lambda: count() == 3)
+    before = session.session_id
+    await asyncio.to_thread(server.expire_session, session._client.client_id)
+    await until(
+        count,
+        lambda: session.session_id not in (0, before) and session.state is SessionState.CONNECTED,
+    )
+    await session.set(PATH, topic(5))
+    await until(count, lambda: count() == 5)
+    await session.set(PATH, b"garbage")
+    await asyncio.sleep(0.2)
+    await count.learn()
+    assert count() == 5
+    await session.delete(PATH)
+    await until(count, lambda: count() is None)
 
 
 async def test_what_is_known_is_asked_again_only_where_its_watch_is_gone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: zookeeper.Server, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []
     real = Session.exists
@@ -70,20 +77,14 @@ async def test_what_is_known_is_asked_again_only_where_its_watch_is_gone(
         asked.append(path)
         return await real(session, path, watch)
 
-    with zookeeper.Server(tmp_path) as server:
-        session = Session(server.connect, 20_000)
-        await session.start()
-        try:
-            count = PartitionCount(session)
-            await count.learn()
-            monkeypatch.setattr(Session, "exists", exists)
-            for _ in range(3):
-                await count.learn()
-            assert count() is None
-            assert not asked, "a broker at rest leaves ZooKeeper alone"
-            await asyncio.to_thread(server.restart)
-            with server.client() as other:
-                other.create(PATH, topic(3), makepath=True)
-            await until(count, lambda: count() == 3)
-        finally:
-            await session.close()
+    count = PartitionCount(session)
+    await count.learn()
+    monkeypatch.setattr(Session, "exists", exists)
+    for _ in range(3):
+        await count.learn()
+    assert count() is None
+    assert not asked, "a broker at rest leaves ZooKeeper alone"
+    await asyncio.to_thread(server.restart)
+    with server.client() as other:
+        other.create(PATH, topic(3), makepath=True)
+    await until(count, lambda: count() == 3)

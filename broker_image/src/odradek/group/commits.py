@@ -11,8 +11,9 @@ memory it therefore writes something, too.
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from odradek.group import offsets as schemas
@@ -230,19 +231,23 @@ class Commits:
 
         A topic made anew has other records at those offsets: its readers would pass over them.
         """
+        concerned: list[str] = []
+        forgetting: list[Coroutine[object, object, ErrorCode]] = []
         for shard in self._shards.all():
-            for group_id, group in [*shard.groups.items()] if shard.loaded else ():
+            for group_id, group in shard.groups.items() if shard.loaded else ():
                 offsets = shard.offsets.get(group_id, {})
                 where = [each for each in deleted if each in offsets]
-                if not where:
-                    continue
-                empty = group.state is GroupState.EMPTY and not group.pending
-                whole = empty and len(where) == len(offsets)
-                error = await self._forget(shard, group, where, whole=whole)
-                if error is not ErrorCode.NONE:
-                    logger.warning(
-                        "group %s keeps offsets of deleted partitions: %s", group_id, error.name
-                    )
+                if where:
+                    empty = group.state is GroupState.EMPTY and not group.pending
+                    whole = empty and len(where) == len(offsets)
+                    concerned.append(group_id)
+                    forgetting.append(self._forget(shard, group, where, whole=whole))
+        # All at once: what is committed from now on may be of a new topic of that name.
+        for group_id, error in zip(concerned, await asyncio.gather(*forgetting), strict=True):
+            if error is not ErrorCode.NONE:
+                logger.warning(
+                    "group %s keeps offsets of deleted partitions: %s", group_id, error.name
+                )
 
     async def _forget(
         self, shard: Shard, group: Group, where: Sequence[TopicIndex], *, whole: bool
