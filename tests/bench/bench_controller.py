@@ -11,7 +11,6 @@ every partition has a living leader again in the metadata of every broker left, 
 from __future__ import annotations
 
 import contextlib
-import random
 import sys
 import tempfile
 import time
@@ -22,8 +21,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from odradek.zk import znodes
 from tests.bench import side_by_side
 from tests.bench.side_by_side import (
+    Death,
     Figures,
-    SessionEnd,
     controller_of,
     metadata,
     restart,
@@ -90,18 +89,15 @@ def failover(cluster: Cluster, prefix: str) -> tuple[float, float]:
     dead = controller_of(cluster)
     left = [one for one in cluster.brokers.values() if one is not dead]
     with cluster.zookeeper.client() as keeper:
-        session = SessionEnd(keeper, dead)
-        time.sleep(random.uniform(4, 6))  # anywhere between two heartbeats of a broker at rest
-        dead.kill()
-        killed = time.perf_counter()
+        death = Death(keeper, dead)
         # Nothing can happen before: nobody is asked, and so nobody is held up.
-        wait_for(lambda: session.at > 0, "the session ends")
+        wait_for(lambda: death.session_ended > 0, "the session ends")
         led = wait_for(
             lambda: all({-1, dead.broker_id}.isdisjoint(leaders(one, prefix)) for one in left),
             "every partition has a leader",
         )
     restart(cluster, dead)
-    return led - killed, led - session.at
+    return led - death.killed, led - death.session_ended
 
 
 def main(rounds: int) -> None:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import random
 import sys
 import tempfile
 import time
@@ -34,8 +33,8 @@ from odradek.protocol.messages.produce import (
 from tests.bench import side_by_side
 from tests.bench.bench_produce_fetch import PARTITIONS, produce
 from tests.bench.side_by_side import (
+    Death,
     Figures,
-    SessionEnd,
     controller_of,
     metadata,
     restart,
@@ -97,14 +96,11 @@ def failover(cluster: Cluster, topic: str) -> tuple[float, float]:
     asyncio.run(write([leader], topic, partition))
     left = [one for one in cluster.brokers.values() if one is not leader]
     with cluster.zookeeper.client() as keeper:
-        session = SessionEnd(keeper, leader)
-        time.sleep(random.uniform(4, 6))  # anywhere between two heartbeats of a broker at rest
-        leader.kill()
-        killed = time.perf_counter()
+        death = Death(keeper, leader)
         acknowledged = asyncio.run(write(left, topic, partition))
-        wait_for(lambda: session.at > 0, "the session ends")
+        wait_for(lambda: death.session_ended > 0, "the session ends")
     restart(cluster, leader)
-    return acknowledged - killed, acknowledged - session.at
+    return acknowledged - death.killed, acknowledged - death.session_ended
 
 
 def main(rounds: int) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -131,12 +132,17 @@ def restart(cluster: Cluster, broker: Broker) -> None:
     )
 
 
-class SessionEnd:
-    """Notes when ZooKeeper drops a broker's session: what happened since is the cluster's doing."""
+class Death:
+    """The SIGKILL of a broker at rest, and when ZooKeeper drops its session: what happens from then
+    on is the cluster's doing. Times are those of `time.perf_counter`.
+    """
 
     def __init__(self, keeper: KazooClient, broker: Broker) -> None:
-        self.at = 0.0
+        self.session_ended = 0.0
         assert keeper.exists(znodes.broker_path(broker.broker_id), self._note) is not None
+        time.sleep(random.uniform(4, 6))  # anywhere between two heartbeats
+        broker.kill()
+        self.killed = time.perf_counter()
 
     def _note(self, _: object) -> None:
-        self.at = time.perf_counter()
+        self.session_ended = time.perf_counter()
