@@ -2,26 +2,27 @@
 
     python -m tests.bench.bench_requests
 
-Processor time of the broker, from the kernel's account of it: `user` is Python and checksums,
-`system` what the kernel does for it (sockets, and files: a Produce's write is there). The sum is
-exact, the two are told apart by the clock's ticks, so rounds are long; the round with the least sum
-counts. On a busy virtual machine both grow manifold. Before a measurement the broker has nothing
-else left to do. Goals: Produce of one 64 KiB batch 60 microseconds besides checksum and write, a
-Fetch answer of 1 MiB 80, an idle connection 32 KiB.
+`Python` is what the event loop does between the system calls of a request, without the checksum,
+the median of all requests (see `stopwatch`). `processor` is the kernel's account of the whole
+process, sockets, files and checksums included; on a busy virtual machine it grows manifold. Before
+a measurement the broker has nothing else left to do. Goals: Produce of one 64 KiB batch 60
+microseconds of Python, a Fetch answer of 1 MiB 80, an idle connection 32 KiB.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import signal
 import socket
 import struct
+import sys
 import tempfile
 import time
 from pathlib import Path
 
 from confluent_kafka.admin import AdminClient, NewTopic
-from crc32c import crc32c
 
 from odradek.log import records
 from odradek.protocol import codec, headers
@@ -34,6 +35,7 @@ from odradek.protocol.messages.produce import (
     ProduceRequest,
     TopicProduceData,
 )
+from tests.bench import stopwatch
 from tests.support.broker import Broker, Cluster, wait_until
 from tests.support.clients import QUIET, create_topic
 from tests.support.memory_use import resident_bytes
@@ -43,8 +45,8 @@ BATCH_BYTES = 64 * 1024
 MEBIBYTE = 1024 * 1024
 IDLE_CONNECTIONS = 2000
 TOPICS = 1000
-ROUNDS = 5
-ROUND_SECONDS = 2.0
+WARM_UP = 200
+SECONDS = 5.0
 AT_REST = 0.03
 """Share of a processor that a broker without requests may take."""
 
@@ -56,10 +58,10 @@ def framed(request: object, version: int) -> bytes:
     return struct.pack(">i", len(body)) + body
 
 
-def processor_seconds(broker: Broker) -> tuple[float, float]:
+def processor_seconds(broker: Broker) -> float:
     """User and system time that the process has had."""
     fields = Path(f"/proc/{broker.pid}/stat").read_text().rpartition(")")[2].split()
-    return int(fields[11]) / TICKS, int(fields[12]) / TICKS
+    return (int(fields[11]) + int(fields[12])) / TICKS
 
 
 def receive(sock: socket.socket, buffer: memoryview) -> None:
@@ -74,71 +76,66 @@ def await_rest(broker: Broker) -> None:
     """Return when what was asked before, topics to be made for instance, is done."""
 
     def rests() -> bool:
-        before, began = sum(processor_seconds(broker)), time.monotonic()
+        before, began = processor_seconds(broker), time.monotonic()
         time.sleep(1)
-        return sum(processor_seconds(broker)) - before < AT_REST * (time.monotonic() - began)
+        return processor_seconds(broker) - before < AT_REST * (time.monotonic() - began)
 
     wait_until(rests, f"broker {broker.broker_id} is at rest")
 
 
-def cost(broker: Broker, frame: bytes) -> tuple[float, float]:
-    """Microseconds of user and system time a request, of the cheapest round."""
+class TimedBroker(Broker):
+    """A broker that times its own Python."""
+
+    @property
+    def _answer(self) -> Path:
+        return self.log_path.with_suffix(".stopwatch")
+
+    def _command(self) -> list[str]:
+        timed = [sys.executable, "-m", "tests.bench.stopwatch", "broker"]
+        return ["env", f"{stopwatch.RESULT}={self._answer}", *timed]
+
+    def python_us(self) -> float:
+        """Microseconds of Python that the median request took since the last call."""
+        os.kill(self.pid, signal.SIGUSR1)
+        wait_until(self._answer.exists, "the stopwatch was read")
+        found = json.loads(self._answer.read_text())
+        self._answer.unlink()
+        return float(found["median_us"])
+
+
+def measure(what: str, broker: TimedBroker, frame: bytes, note: str = "") -> None:
+    """Ask the same again and again, and print what that cost."""
     await_rest(broker)
-    rounds: list[tuple[float, float]] = []
     buffer = memoryview(bytearray(4 * MEBIBYTE))
     with broker.connect() as sock:
-        for _ in range(ROUNDS):
-            count, began = 0, time.monotonic()
-            before = processor_seconds(broker)
-            while time.monotonic() - began < ROUND_SECONDS:
-                for _ in range(100):
-                    sock.sendall(frame)
-                    receive(sock, buffer)
-                count += 100
-            after = processor_seconds(broker)
-            user, system = ((b - a) / count * 1e6 for a, b in zip(before, after, strict=True))
-            rounds.append((user, system))
-    return min(rounds, key=sum)
+        for _ in range(WARM_UP):
+            sock.sendall(frame)
+            receive(sock, buffer)
+        broker.python_us()
+        count, began, before = 0, time.monotonic(), processor_seconds(broker)
+        while time.monotonic() - began < SECONDS:
+            for _ in range(100):
+                sock.sendall(frame)
+                receive(sock, buffer)
+            count += 100
+        processor = (processor_seconds(broker) - before) / count * 1e6
+        python = broker.python_us()
+    print(f"{what:<44}{python:>8.1f} us Python {processor:>8.1f} us processor  {note}", flush=True)
 
 
-def report(what: str, figures: tuple[float, float], note: str = "") -> None:
-    print(f"{what:<44}{figures[0]:>8.1f} us user {figures[1]:>8.1f} us system  {note}")
-
-
-def checksum_us(data: bytes) -> float:
-    """Microseconds of a checksum over bytes that are not in the processor's nearest cache, as those
-    from a socket are not.
-    """
-    copies = [bytearray(data) for _ in range(32)]
-    best = float("inf")
-    for _ in range(ROUNDS):
-        began = time.process_time()
-        for copy in copies:
-            crc32c(copy)
-        best = min(best, time.process_time() - began)
-    return best / len(copies) * 1e6
-
-
-def bench_produce_and_fetch(cluster: Cluster) -> None:
-    broker = cluster.brokers[1]
+def bench_produce_and_fetch(cluster: Cluster, broker: TimedBroker) -> None:
     for topic in ("written", "short"):
         create_topic(cluster.bootstrap, topic)
     values = [(None, b"v" * 1000)] * (BATCH_BYTES // 1010)
     batch = records.make(values, time.time_ns() // 1_000_000)
-    user, system = cost(broker, framed(produce("written", batch), 8))
-    checksum = checksum_us(batch)
-    report(
-        f"Produce v8, one batch of {len(batch)}",
-        (user, system),
-        f"user time besides the checksum ({checksum:.1f} us): {user - checksum:.1f} us",
-    )
+    measure(f"Produce v8, one batch of {len(batch)}", broker, framed(produce("written", batch), 8))
     buffer = memoryview(bytearray(MEBIBYTE))
     with broker.connect() as sock:
         for _ in range(2 * MEBIBYTE // BATCH_BYTES):
             sock.sendall(framed(produce("short", batch), 8))
             receive(sock, buffer)
     for topic, note in (("short", "the open segment"), ("written", "a closed one, verified")):
-        report("Fetch v11, answer of 1 MiB", cost(broker, framed(fetch(topic), 11)), note)
+        measure("Fetch v11, answer of 1 MiB", broker, framed(fetch(topic), 11), note)
 
 
 def produce(topic: str, batch: bytes) -> ProduceRequest:
@@ -161,17 +158,16 @@ def fetch(topic: str) -> FetchRequest:
     )
 
 
-def bench_metadata(cluster: Cluster) -> None:
+def bench_metadata(cluster: Cluster, broker: TimedBroker) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, **QUIET})
     wanted = [NewTopic(f"topic-{number}", 3, 1) for number in range(TOPICS)]
     for done in admin.create_topics(wanted, operation_timeout=120, request_timeout=150).values():
         done.result(180)
     frame = framed(MetadataRequest(topics=None), 8)
-    report(f"Metadata v8 of all {TOPICS} topics", cost(cluster.brokers[1], frame))
+    measure(f"Metadata v8 of all {TOPICS} topics", broker, frame)
 
 
-def bench_idle_connections(cluster: Cluster) -> None:
-    broker = cluster.brokers[1]
+def bench_idle_connections(broker: TimedBroker) -> None:
     hello = framed(ApiVersionsRequest(), 0)
     buffer = memoryview(bytearray(65536))
     before = resident_bytes(broker.pid)
@@ -185,10 +181,15 @@ def bench_idle_connections(cluster: Cluster) -> None:
 
 
 def main() -> None:
-    with tempfile.TemporaryDirectory() as directory, Cluster(Path(directory)) as cluster:
-        bench_idle_connections(cluster)
-        bench_produce_and_fetch(cluster)
-        bench_metadata(cluster)
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        Cluster(Path(directory), kinds={1: TimedBroker}) as cluster,
+    ):
+        broker = cluster.brokers[1]
+        assert isinstance(broker, TimedBroker)
+        bench_idle_connections(broker)
+        bench_produce_and_fetch(cluster, broker)
+        bench_metadata(cluster, broker)
 
 
 if __name__ == "__main__":

@@ -98,21 +98,20 @@ def create_and_delete(world: World) -> React:
     """A topic is made, grows, is configured anew and goes with its data."""
     one = {"replicationFactor": 1, "deletionPolicy": "Delete", "adoption": "Never"}
     world.create("Topic", "t", partitions=1, config={"retention.ms": "5"}, **one)
-    steps = iter(("grow", "delete"))
 
     def react() -> bool:
-        topics = world.client.get_children(znodes.TOPICS_PATH)
         if world.client.exists(znodes.delete_topic_path("t")):
             world.finish_deletion("t")
-        elif topics:
+            return False
+        exists = world.client.exists(znodes.topic_path("t"))
+        if exists:
             world.elect("t")
         if world.body("Topic", "t") is None:
             return True
-        if world.reason("Topic", "t") == "Synced":
-            size = len(world.read("t").partitions) if topics else 0
-            if size == 1:
+        if exists and world.reason("Topic", "t") == "Synced":
+            if len(world.read("t").partitions) == 1:
                 world.change("Topic", "t", partitions=2, config={"retention.ms": "6"}, **one)
-            elif next(steps, None) is not None:
+            else:
                 body = world.body("Topic", "t")
                 assert body is not None
                 assert world.config(znodes.topic_config_path("t")) == {"retention.ms": "6"}
