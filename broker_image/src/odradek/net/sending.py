@@ -96,6 +96,18 @@ class Outgoing:
         self._offset = 0
 
 
+def send_at_once(sock: socket.socket, answer: bytes) -> memoryview:
+    """Send what the socket takes without waiting; returns what is left.
+
+    Raises OSError when the peer is gone.
+    """
+    try:
+        sent = sock.send(answer)
+    except (BlockingIOError, InterruptedError):
+        sent = 0
+    return memoryview(answer)[sent:]
+
+
 async def send_all(
     sock: socket.socket, parts: Sequence[Part], on_progress: Callable[[], None]
 ) -> None:

@@ -83,7 +83,7 @@ class Api:
 
         Never for ApiVersions: its sender cannot know yet what the broker speaks (KIP-511).
         """
-        return self.key is not ApiKey.API_VERSIONS and self.is_flexible(version)
+        return self.is_flexible(version) and self.key is not ApiKey.API_VERSIONS
 
 
 def _api(key: ApiKey, request: type[Any], response: type[Any]) -> Api:

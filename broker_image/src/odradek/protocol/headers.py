@@ -41,7 +41,7 @@ def decode_request_header(frame: Buffer) -> tuple[RequestHeader, int]:
     try:
         key, version, correlation_id = _REQUEST_START.unpack_from(frame)
         position = _REQUEST_START.size
-        if key == ApiKey.CONTROLLED_SHUTDOWN and version == 0:
+        if version == 0 and key == ApiKey.CONTROLLED_SHUTDOWN:
             return RequestHeader(key, version, correlation_id, None), position
         client_id, position = _read_client_id(frame, position)
         api = APIS.get(key)

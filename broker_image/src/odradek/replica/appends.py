@@ -117,16 +117,20 @@ class Appender:
         slow = self._slow(entries, origin)
         ready = await self._prepared(slow, origin) if slow else {}
         outcomes: list[AppendOutcome] = []
+        flushing: list[tuple[AppendOutcome, Partition]] = []
         waiting: list[_Unacknowledged] = []
         for number, (key, records) in enumerate(entries):
-            outcome, unacknowledged = self._append_one(
-                key, records, acks, origin, ready.get(number)
-            )
+            outcome, partition = self._append_one(key, records, acks, origin, ready.get(number))
             outcomes.append(outcome)
-            if unacknowledged is not None:
-                waiting.append(unacknowledged)
-        if self._flushes_early(outcomes):
-            await self._flush_where_owed(outcomes)
+            if partition is None:
+                continue
+            if partition.log.config.flush_messages < LONG_MAX:
+                flushing.append((outcome, partition))
+            if acks == ACKS_ALL:
+                end_offset = outcome.base_offset + outcome.record_count
+                waiting.append(_Unacknowledged(outcome, partition, partition.reign, end_offset))
+        if flushing:
+            await self._flush_where_owed(flushing)
         if waiting:
             await self._acknowledged(waiting, timeout_ms)
         return outcomes
@@ -152,22 +156,10 @@ class Appender:
                 ready[number] = _Refused(refusal.code, refusal.message or None)
         return ready
 
-    def _flushes_early(self, outcomes: Sequence[AppendOutcome]) -> bool:
-        """Whether something went into a log that flushes before it acknowledges."""
-        for outcome in outcomes:
-            partition = self._hosted.partitions.get(outcome.key)
-            if partition is not None and partition.log.config.flush_messages < LONG_MAX:
-                return True
-        return False
-
-    async def _flush_where_owed(self, outcomes: Sequence[AppendOutcome]) -> None:
-        for outcome in outcomes:
-            partition = self._hosted.partitions.get(outcome.key)
-            if partition is None or outcome.error is not ErrorCode.NONE:
-                continue
+    async def _flush_where_owed(self, appended: Sequence[tuple[AppendOutcome, Partition]]) -> None:
+        """Flush logs that do so before they acknowledge."""
+        for outcome, partition in appended:
             log = partition.log
-            if log.config.flush_messages >= LONG_MAX:
-                continue
             try:
                 if log.owes_flush:
                     await self._flush(log)
@@ -184,7 +176,8 @@ class Appender:
         acks: int,
         origin: Origin,
         ready: Prepared | _Refused | None,
-    ) -> tuple[AppendOutcome, _Unacknowledged | None]:
+    ) -> tuple[AppendOutcome, Partition | None]:
+        """The outcome, and the partition if something was appended or is there already."""
         partition, error = self._hosted.led(key)
         if partition is not None and acks == ACKS_ALL:
             error = self._may_acknowledge(partition)
@@ -213,12 +206,7 @@ class Appender:
         self._hosted.wake_log_end(key)
         if partition.advance_high_watermark():
             self._hosted.wake_high_watermark(key)
-        if acks != ACKS_ALL:
-            return outcome, None
-        unacknowledged = _Unacknowledged(
-            outcome, partition, partition.reign, appended.last_offset + 1
-        )
-        return outcome, unacknowledged
+        return outcome, partition
 
     def _may_acknowledge(self, partition: Partition) -> ErrorCode:
         if not partition.has_enough_replicas(partition.log.config.min_insync_replicas):
