@@ -63,3 +63,21 @@ def test_group_without_znodes_is_absent_and_one_without_members_empty() -> None:
     views = (GroupView(False, 0, {}), GroupView(True, 0, {}), GroupView(True, 2, {}))
     states = [groups.state_of(view) for view in views]
     assert states == ["Absent", "Empty", "Stable"]
+
+
+def test_pattern_that_would_occupy_a_backtracking_engine_for_ever_is_matched_at_once() -> None:
+    pattern = spec.compile_pattern("(a+)+b")
+    assert pattern.fullmatch("a" * 248 + "b")
+    assert not pattern.fullmatch("a" * 249)
+
+
+@pytest.mark.parametrize("pattern", ["(", "(?!a)b", "(a)\\1", "a{1001}", "(" * 2000 + ")" * 1999])
+def test_pattern_that_is_none_is_refused(pattern: str) -> None:
+    with pytest.raises(spec.InvalidSpec) as caught:
+        spec.compile_pattern(pattern)
+    assert caught.value.reason == "InvalidTopicPattern"
+
+
+def test_whole_names_are_matched() -> None:
+    pattern = spec.compile_pattern("views-(eu|us)")
+    assert [bool(pattern.fullmatch(one)) for one in ("views-eu", "views-eu-old")] == [True, False]

@@ -6,7 +6,6 @@ Both: members of either count, and of two offsets of a partition the larger.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from odradek_operator import (
     groups,
     metrics,
     observe,
+    spec,
     status,
 )
 from odradek_operator.apply import Context
@@ -160,7 +160,7 @@ def _topics(zookeeper: ZooKeeper, wanted: GroupSpec, view: GroupView) -> list[st
     if wanted.topics:
         return sorted(wanted.topics)
     if wanted.topic_pattern is not None:
-        pattern = re.compile(wanted.topic_pattern)
+        pattern = spec.compile_pattern(wanted.topic_pattern)
         return [one for one in observe.topic_names(zookeeper) if pattern.fullmatch(one)]
     return sorted({one.topic for one in view.committed})
 
