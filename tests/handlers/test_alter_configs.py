@@ -139,6 +139,7 @@ async def test_changes_that_make_no_sense_are_refused(
         (TOPICS, "not a name", ErrorCode.INVALID_TOPIC_EXCEPTION),
         (BROKERS, "2", ErrorCode.INVALID_REQUEST),
         (BROKERS, "one", ErrorCode.INVALID_REQUEST),
+        (BROKERS, "9" * 5000, ErrorCode.INVALID_REQUEST),
         (3, "x", ErrorCode.INVALID_REQUEST),
     ],
 )

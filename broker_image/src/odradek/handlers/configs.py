@@ -27,6 +27,7 @@ from odradek.protocol.messages.configs import (
     DescribeConfigsSynonym,
 )
 from odradek.protocol.messages.topics import CreatableTopicConfigs
+from odradek.replica.topic_configs import sound_entries
 from odradek.zk import znodes
 
 TOPIC = 2
@@ -195,9 +196,10 @@ async def _settings_of(broker: Broker, resource: DescribeConfigsResource) -> lis
             found = await broker.session.get_all([path])
         except KazooException as failure:
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"ZooKeeper: {failure!r}") from failure
-        entries = znodes.decode_config(path, found[path][0]) if path in found else {}
-        known = {key: text for key, text in entries.items() if key in configuration.TOPIC_KEYS}
-        return list(_topic_settings(broker.replicas.settings, known))
+        entries = sound_entries(
+            path, found[path][0] if path in found else None, configuration.check_topic_entries
+        )
+        return list(_topic_settings(broker.replicas.settings, entries))
     if resource.resource_type == BROKER:
         if not name:
             return list(_cluster_settings(broker.replicas.settings))
@@ -210,12 +212,12 @@ async def _settings_of(broker: Broker, resource: DescribeConfigsResource) -> lis
 
 def check_broker_id(broker: Broker, name: str) -> None:
     """Raise INVALID_REQUEST unless the resource is this very broker."""
-    own = broker.config.broker_id
+    own = str(broker.config.broker_id)
     if not name.isdecimal():
         raise KafkaError(
             ErrorCode.INVALID_REQUEST, f"Broker id must be an integer, but it is: {name}"
         )
-    if int(name) != own:
+    if name != own:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST, f"Unexpected broker id, expected {own}, but received {name}"
         )

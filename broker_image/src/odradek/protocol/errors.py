@@ -7,6 +7,8 @@ newer clients and brokers may send them.
 
 from enum import IntEnum
 
+LONGEST_MESSAGE = 2000
+
 
 class ErrorCode(IntEnum):
     """Error codes of the protocol, with Kafka's names (published protocol guide, "Error codes")."""
@@ -157,9 +159,15 @@ def name_of(code: int) -> str:
 
 
 class KafkaError(Exception):
-    """A refusal with its code; `message` is for people and may travel in `error_message` fields."""
+    """A refusal with its code; `message` is for people and may travel in `error_message` fields.
+
+    It often quotes a client, whose names and values can be longer than such a field may be, and is
+    cut off.
+    """
 
     def __init__(self, code: ErrorCode, message: str = "") -> None:
+        if len(message) > LONGEST_MESSAGE:
+            message = message[:LONGEST_MESSAGE] + "..."
         super().__init__(f"{code.name}: {message}" if message else code.name)
         self.code = code
         self.message = message

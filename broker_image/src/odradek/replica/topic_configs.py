@@ -70,7 +70,7 @@ class TopicConfigs:
         found = await self._session.get_all(paths)
         for path, topic in paths.items():
             data = found[path][0] if path in found else None
-            self._entries[topic] = _sound(path, data, configuration.check_topic_entries)
+            self._entries[topic] = sound_entries(path, data, configuration.check_topic_entries)
         self._take(paths.values())
 
     def forget(self, topics: Iterable[str]) -> None:
@@ -86,7 +86,7 @@ class TopicConfigs:
         paths = [znodes.broker_config_path(name) for name in names]
         found = await self._session.get_all(paths)
         cluster, own = (
-            _sound(path, found[path][0] if path in found else None, dynamic_config.check)
+            sound_entries(path, found[path][0] if path in found else None, dynamic_config.check)
             for path in paths
         )
         self._layers = dynamic_config.layer(static, cluster, own)
@@ -114,7 +114,7 @@ class TopicConfigs:
             await self.read_broker()
 
 
-def _sound(
+def sound_entries(
     path: str, data: bytes | None, check: Callable[[Mapping[str, str]], None]
 ) -> dict[str, str]:
     """The entries of a znode that can be used; the others are logged."""

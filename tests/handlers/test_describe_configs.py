@@ -1,0 +1,77 @@
+"""DescribeConfigs: what is in force, whatever stands in ZooKeeper, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from odradek.handlers import configs
+from odradek.handlers.context import Broker, Call
+from odradek.protocol import codec
+from odradek.protocol.errors import ErrorCode
+from odradek.protocol.messages.configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResult,
+)
+from odradek.replica.metadata import PartitionInfo
+from odradek.zk import znodes
+from tests.support.replicas import TOPIC, Replicas
+
+CALL = Call(4, "c", "PLAINTEXT", "h", 1)
+LONGEST_STRING = 2**15 - 1
+
+
+async def described(
+    broker: Broker, kind: int, name: str, *keys: str
+) -> tuple[DescribeConfigsResult, dict[str, str | None]]:
+    """The answer about one resource, which must be encodable, and its settings by name."""
+    resource = DescribeConfigsResource(
+        resource_type=kind, resource_name=name, configuration_keys=list(keys) or None
+    )
+    answer = await configs.describe_configs(
+        broker, DescribeConfigsRequest(resources=[resource]), CALL
+    )
+    codec.encode(answer, CALL.version)
+    [result] = answer.results
+    return result, {one.name: one.value for one in result.configs}
+
+
+def store(replicas: Replicas, broker: Broker, data: bytes) -> None:
+    """The topic exists, with these bytes as its entries."""
+    broker.metadata.topics[TOPIC] = {0: PartitionInfo(1, 0, (1,), (1,), ())}
+    replicas.session.znodes[znodes.topic_config_path(TOPIC)] = data, 0
+
+
+@pytest.mark.parametrize(
+    ("data", "segment_ms"),
+    [
+        (znodes.encode_config({"retention.ms": "-2", "segment.ms": "7"}), "7"),
+        (znodes.encode_config({"remote.storage.enable": "true", "segment.ms": "7"}), "7"),
+        (b"no json", "604800000"),
+        (b'{"version":9,"config":{}}', "604800000"),
+    ],
+    ids=["impossible value", "unknown name", "no JSON", "unknown version"],
+)
+async def test_entries_that_make_no_sense_are_left_out_as_they_are_from_what_is_in_force(
+    replicas: Replicas, broker: Broker, data: bytes, segment_ms: str
+) -> None:
+    store(replicas, broker, data)
+    result, found = await described(broker, configs.TOPIC, TOPIC)
+    assert result.error_code == ErrorCode.NONE
+    assert found["retention.ms"] == "604800000"
+    assert found["segment.ms"] == segment_ms
+    assert "remote.storage.enable" not in found
+
+
+@pytest.mark.parametrize(
+    "name", ["9" * LONGEST_STRING, "x" * LONGEST_STRING, "2", "-1", "\N{SUPERSCRIPT ONE}"]
+)
+async def test_no_other_broker_is_described(broker: Broker, name: str) -> None:
+    result, found = await described(broker, configs.BROKER, name)
+    assert result.error_code == ErrorCode.INVALID_REQUEST
+    assert not found
+
+
+async def test_topic_with_an_endless_name_is_unknown(broker: Broker) -> None:
+    result, _ = await described(broker, configs.TOPIC, "x" * LONGEST_STRING)
+    assert result.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
