@@ -25,8 +25,10 @@ from odradek.protocol.messages.offsets import (
     OffsetForLeaderTopic,
 )
 from odradek.protocol.messages.producers import InitProducerIdRequest, InitProducerIdResponse
+from odradek.replica.reads import FetchLimits, FetchWish
 from odradek.zk import znodes
 from tests.support import logs
+from tests.support.control import state, update
 from tests.support.replicas import KEY, Replicas
 
 BLOCK = znodes.PRODUCER_ID_BLOCK_PATH
@@ -143,12 +145,14 @@ async def test_leader_that_may_be_deposed_tells_its_start_and_not_its_end(
         assert (await list_one(broker, timestamp)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-async def delete_before(broker: Broker, offset: int) -> tuple[int, int]:
+async def delete_before(
+    broker: Broker, offset: int, topic: str = KEY.topic, timeout_ms: int = 0
+) -> tuple[int, int]:
     part = DeleteRecordsPartition(partition_index=KEY.partition, offset=offset)
     answer = await offsets.delete_records(
         broker,
         DeleteRecordsRequest(
-            topics=[DeleteRecordsTopic(name=KEY.topic, partitions=[part])], timeout_ms=0
+            topics=[DeleteRecordsTopic(name=topic, partitions=[part])], timeout_ms=timeout_ms
         ),
         call(1),
     )
@@ -165,6 +169,58 @@ async def test_deleted_records_move_the_start_up_to_the_high_watermark(
     assert (await list_one(broker, -2)).offset == 2
     assert await delete_before(broker, 5) == (ErrorCode.OFFSET_OUT_OF_RANGE, -1)
     assert await delete_before(broker, -1) == (ErrorCode.NONE, 4)
+
+
+async def test_records_of_internal_topics_are_not_deleted(broker: Broker) -> None:
+    found = await delete_before(broker, 0, "__consumer_offsets")
+    assert found == (ErrorCode.INVALID_TOPIC_EXCEPTION, -1)
+
+
+async def follow(replicas: Replicas, follower: int, start: int) -> None:
+    """One fetch of a follower that holds everything from `start` on."""
+    end = replicas.manager.partitions[KEY].log.log_end_offset
+    await replicas.manager.fetch(
+        [FetchWish(KEY, end, 1 << 20, leader_epoch=0, start_offset=start)],
+        follower,
+        FetchLimits(max_wait_ms=0, min_bytes=1, max_bytes=1 << 20),
+    )
+
+
+async def led_with_two_followers(replicas: Replicas, alive: tuple[int, ...]) -> None:
+    replicas.metadata.update(update(state(), brokers=alive))
+    await replicas.lead(isr=(1, 2), replicas=(1, 2, 3))
+    await append(replicas, 4)
+    await follow(replicas, 2, start=0)
+
+
+async def test_deletion_is_answered_when_every_live_replica_did_it(
+    broker: Broker, replicas: Replicas
+) -> None:
+    await led_with_two_followers(replicas, alive=(1, 2))
+    deletion = asyncio.create_task(delete_before(broker, 3, timeout_ms=60_000))
+    await follow(replicas, 2, start=0)
+    await asyncio.sleep(0.05)
+    assert not deletion.done()
+    await follow(replicas, 2, start=3)
+    assert await deletion == (ErrorCode.NONE, 3)
+
+
+async def test_deletion_that_a_live_replica_does_not_hear_of_times_out(
+    broker: Broker, replicas: Replicas
+) -> None:
+    await led_with_two_followers(replicas, alive=(1, 2, 3))
+    await follow(replicas, 2, start=3)
+    assert await delete_before(broker, 3, timeout_ms=10) == (ErrorCode.REQUEST_TIMED_OUT, -1)
+
+
+async def test_deletion_under_way_when_leadership_goes_is_not_vouched_for(
+    broker: Broker, replicas: Replicas
+) -> None:
+    await led_with_two_followers(replicas, alive=(1, 2))
+    deletion = asyncio.create_task(delete_before(broker, 3, timeout_ms=60_000))
+    await asyncio.sleep(0.05)
+    await replicas.take(leader=2, isr=(1, 2), replicas=(1, 2, 3), epoch=1)
+    assert await deletion == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
 
 
 async def end_of(broker: Broker, epoch: int, current: int = -1) -> tuple[int, int, int]:

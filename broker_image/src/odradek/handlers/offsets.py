@@ -4,7 +4,11 @@ DeleteRecords.
 
 from __future__ import annotations
 
+from collections.abc import Container
+from dataclasses import dataclass
+
 from odradek.handlers.context import Broker, Call
+from odradek.handlers.metadata import INTERNAL_TOPICS
 from odradek.log.log import Log
 from odradek.log.reading import wall_clock_ms
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -171,28 +175,72 @@ def _epoch_end(broker: Broker, topic: str, asked: OffsetForLeaderPartition) -> E
     return EpochEndOffset(partition=asked.partition, leader_epoch=epoch, end_offset=end_offset)
 
 
+@dataclass(frozen=True, slots=True)
+class _Deletion:
+    """What the leader has deleted, and its followers have yet to."""
+
+    partition: Partition
+    reign: int
+    before: int
+    result: DeleteRecordsPartitionResult
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether we still lead, so that followers tell us."""
+        return self.partition.leads and self.partition.reign == self.reign
+
+    def reaches(self, alive: Container[int]) -> bool:
+        """Whether nobody who is alive has the records any more."""
+        return self.partition.low_watermark(alive) >= self.before
+
+
 async def delete_records(
     broker: Broker, request: DeleteRecordsRequest, call: Call
 ) -> DeleteRecordsResponse:
     """Raise log starts.
 
-    Answered once the leader did it; followers learn it with their next fetch.
+    Answered once every live replica did it, with the least log start, or with 7 when the time is
+    over: a follower that had not heard of it could become leader and show the records again.
     """
-    return DeleteRecordsResponse(
+    begun: list[_Deletion] = []
+    answer = DeleteRecordsResponse(
         topics=[
             DeleteRecordsTopicResult(
                 name=topic.name,
-                partitions=[_delete_before(broker, topic.name, part) for part in topic.partitions],
+                partitions=[
+                    _delete_before(broker, topic.name, part, begun) for part in topic.partitions
+                ],
             )
             for topic in request.topics
         ]
     )
 
+    def settled() -> bool:
+        alive = broker.metadata.brokers
+        return all(one.reaches(alive) or not one.is_ours for one in begun)
+
+    if not settled():
+        await broker.replicas.hosted.for_low_watermark.wait(
+            {one.partition.key for one in begun}, request.timeout_ms, settled
+        )
+    for one in begun:
+        alive = broker.metadata.brokers
+        if not one.is_ours:
+            one.result.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        elif not one.reaches(alive):
+            one.result.error_code = ErrorCode.REQUEST_TIMED_OUT
+        else:
+            one.result.low_watermark = one.partition.low_watermark(alive)
+    return answer
+
 
 def _delete_before(
-    broker: Broker, topic: str, asked: DeleteRecordsPartition
+    broker: Broker, topic: str, asked: DeleteRecordsPartition, begun: list[_Deletion]
 ) -> DeleteRecordsPartitionResult:
+    """Delete on the leader; what is to be waited for is added to `begun`."""
     index = asked.partition_index
+    if topic in INTERNAL_TOPICS:
+        return _deleted(index, ErrorCode.INVALID_TOPIC_EXCEPTION)
     partition, error = broker.replicas.hosted.led(TopicPartition(topic, index))
     if partition is None:
         return _deleted(index, error)
@@ -205,9 +253,9 @@ def _delete_before(
         partition.log.advance_log_start(wanted)
     except KafkaError as refusal:
         return _deleted(index, refusal.code)
-    return DeleteRecordsPartitionResult(
-        partition_index=index, low_watermark=partition.log.log_start_offset
-    )
+    result = _deleted(index, ErrorCode.NONE)
+    begun.append(_Deletion(partition, partition.reign, wanted, result))
+    return result
 
 
 def _deleted(index: int, error: ErrorCode) -> DeleteRecordsPartitionResult:

@@ -1,7 +1,8 @@
 """The partitions on this broker, and who waits for them to move.
 
-Three things of a partition move and each has its own waiters: the log end (followers' fetches), the
-high watermark (consumers' fetches), and both together with the role (produces with acks=all).
+What moves of a partition has its own waiters: the log end (followers' fetches), the high watermark
+(consumers' fetches, and produces with acks=all), the low watermark (DeleteRecords). A change of
+role wakes them all.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ class HostedPartitions:
         self.for_log_end: Purgatory[TopicPartition] = Purgatory()
         self.for_high_watermark: Purgatory[TopicPartition] = Purgatory()
         self.for_acknowledgement: Purgatory[TopicPartition] = Purgatory()
+        self.for_low_watermark: Purgatory[TopicPartition] = Purgatory()
 
     def led(
         self, key: TopicPartition, leader_epoch: int = NO_EPOCH
@@ -43,12 +45,22 @@ class HostedPartitions:
         self.for_high_watermark.wake(key)
         self.for_acknowledgement.wake(key)
 
+    def wake_low_watermark(self, key: TopicPartition) -> None:
+        """A replica of the partition deleted its first records."""
+        self.for_low_watermark.wake(key)
+
     def wake_all(self, key: TopicPartition) -> None:
         """The partition changed its role, went away, or its storage failed."""
         self.for_log_end.wake(key)
         self.wake_high_watermark(key)
+        self.for_low_watermark.wake(key)
 
     def close(self) -> None:
         """End every wait."""
-        for waiting in (self.for_log_end, self.for_high_watermark, self.for_acknowledgement):
+        for waiting in (
+            self.for_log_end,
+            self.for_high_watermark,
+            self.for_acknowledgement,
+            self.for_low_watermark,
+        ):
             waiting.close()

@@ -15,7 +15,7 @@ already have chosen a leader from the set that we proposed, and nothing may be c
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -218,6 +218,11 @@ class Partition:
         log = self.log
         self.high_watermark = max(min(mark, log.log_end_offset), log.log_start_offset)
         log.high_watermark = self.high_watermark
+
+    def low_watermark(self, alive: Container[int]) -> int:
+        """Where the log starts on every replica whose broker is alive, as far as they told."""
+        started = [one.start_offset for broker, one in self.followers.items() if broker in alive]
+        return min([*started, self.log.log_start_offset])
 
     def has_enough_replicas(self, minimum: int) -> bool:
         """Whether the confirmed in-sync set has `minimum` members (min.insync.replicas)."""

@@ -149,8 +149,11 @@ class Reader:
                 # What it will cut off is nothing that it holds of ours.
                 and _divergence(partition, wish) is None
             ):
+                started = partition.followers[replica_id].start_offset
                 if partition.record_fetch(replica_id, wish.offset, wish.start_offset):
                     self._hosted.wake_high_watermark(wish.key)
+                if wish.start_offset > started:
+                    self._hosted.wake_low_watermark(wish.key)
                 change = partition.propose_join(replica_id)
                 if change is not None:
                     self._isr_writer.submit(change)
