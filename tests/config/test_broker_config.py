@@ -82,6 +82,12 @@ def test_required_key_is_missed_by_name(missing: str) -> None:
         config.from_values(values)
 
 
+def test_memory_for_requests_has_room_for_one() -> None:
+    with pytest.raises(config.ConfigError, match=r"queued\.max\.request\.bytes"):
+        broker(queued_max_request_bytes="1000", socket_request_max_bytes="1001")
+    broker(queued_max_request_bytes="0")
+
+
 def test_unknown_keys_are_named_and_kafkas_other_keys_are_not() -> None:
     values = {**REQUIRED, "num.io.threads": "8", "bogus.key": "1"}
     assert config.from_values(values)[1] == ["bogus.key"]

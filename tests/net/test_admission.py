@@ -137,3 +137,10 @@ async def test_peer_that_left_is_not_waited_for_beyond_the_idle_time() -> None:
 def test_memory_without_a_bound_is_always_there() -> None:
     memory = RequestMemory()
     assert all(memory.take(1 << 40) for _ in range(3))
+
+
+def test_no_bound_on_memory_at_zero() -> None:
+    memory = RequestMemory(0)
+    assert not memory.limited
+    assert memory.take(LARGE)
+    assert memory.take(LARGE)

@@ -7,6 +7,7 @@ import logging
 import os
 import socket
 import struct
+import weakref
 from collections.abc import AsyncIterator, Sequence
 
 import pytest
@@ -408,6 +409,27 @@ async def test_connections_have_the_buffers_that_were_asked_for_or_the_kernels(
     assert found == tuple(
         size if want is None else want for size, want in zip(kernels, expected, strict=True)
     )
+
+
+async def test_large_request_holds_no_memory_once_it_is_answered() -> None:
+    large, lies_in = 4_000_000, list[int]()
+    frames: list[weakref.ref[memoryview]] = []
+
+    async def watch(frame: memoryview, peer: Peer) -> Sequence[Part]:
+        frames.append(weakref.ref(frame))
+        lies_in.append(len(frame.obj))  # type: ignore[arg-type]
+        return [b"done"]
+
+    limits = dataclasses.replace(LIMITS, max_frame_bytes=large)
+    async with listening(watch, limits) as listener, connected(listener) as (reader, writer):
+        for size in (large, 10, 10):
+            writer.write(framed(bytes(size)))
+            assert await read_frame(reader) == b"done"
+            async with asyncio.timeout(60):
+                while frames[-1]() is not None:
+                    await asyncio.sleep(0.002)
+    assert lies_in[0] >= large
+    assert lies_in[-1] <= READ_AHEAD_BYTES
 
 
 async def test_peer_is_told_apart_by_connection() -> None:

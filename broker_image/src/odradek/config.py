@@ -315,6 +315,10 @@ def from_values(values: Mapping[str, str]) -> tuple[BrokerConfig, list[str]]:
     config = _with_endpoints(BrokerConfig(**fields))
     if not config.log_dirs:
         raise ConfigError("At least one log directory must be defined via log.dirs or log.dir")
+    if 0 < config.queued_max_request_bytes < config.socket_request_max_bytes:
+        raise ConfigError(
+            "queued.max.request.bytes must be larger or equal to socket.request.max.bytes"
+        )
     unknown = sorted(set(values) - properties.known_names(BrokerConfig) - INERT_KEYS)
     return config, unknown
 

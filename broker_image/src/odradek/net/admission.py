@@ -72,7 +72,9 @@ class Admission:
 
 
 class RequestMemory:
-    """Bytes of large requests that are being read or in work, at most about `limit`."""
+    """Bytes of large requests that are being read or in work, at most about `limit`; no bound at 0
+    or less.
+    """
 
     def __init__(self, limit: int = UNLIMITED) -> None:
         self._limit = limit
@@ -82,7 +84,7 @@ class RequestMemory:
     @property
     def limited(self) -> bool:
         """Tell whether there is a bound at all."""
-        return self._limit != UNLIMITED
+        return self._limit > 0
 
     def take(self, size: int) -> bool:
         """Set memory aside; False when none is left."""

@@ -31,6 +31,8 @@ logger = logging.getLogger(__name__)
 # count as another frame.
 FRAMES_A_TURN: Final = 16
 _BYTES_AS_A_FRAME: Final = SLICE_BYTES // FRAMES_A_TURN
+# A buffer that grew beyond this is kept from one request to the next only while they need it.
+_KEPT_BYTES: Final = 1024 * 1024
 # The size of an answer is put before a first part up to this many bytes, which is then copied.
 _COPIED_BYTES: Final = 16 * 1024
 
@@ -116,6 +118,10 @@ class Connection:
                 await self._answer(parts)
             if self._memory_taken:
                 self._give_memory_back()
+            elif self._reader.capacity > _KEPT_BYTES > len(frame):
+                # One large request must not cost its memory for as long as its peer asks on.
+                self._reader.release_spare()
+            del frame  # it would hold the buffer of before
 
     async def _ask_dispatch(self, frame: memoryview) -> Sequence[Part] | None:
         self._in_dispatch = True
