@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     )
 
 NO_LEADER = -1
-MOST_ANSWERS = 256
+MOST_ANSWER_BYTES = 16 * 1024 * 1024
+# What a kept answer takes besides. Its question names the topics that it names.
+_QUESTION_BYTES = 1024
 # In place of a leader: the topic is being deleted (Kafka's LeaderAndIsr.LeaderDuringDelete).
 LEADER_DURING_DELETE = -2
 _EVERY_TOPIC = ""
@@ -59,6 +61,7 @@ class MetadataCache:
         self.topics: dict[str, dict[int, PartitionInfo]] = {}
         self._told = asyncio.Event()
         self._answers: dict[Hashable, bytes] = {}
+        self._answer_bytes = 0
         self._waiting: Purgatory[str] = Purgatory()
 
     def update(self, request: UpdateMetadataRequest) -> None:
@@ -87,7 +90,7 @@ class MetadataCache:
             )
         self.version += 1
         self._told.set()
-        self._answers.clear()
+        self._forget_answers()
         self._waiting.wake(_EVERY_TOPIC)
 
     def _drop(self, topic: str, index: int) -> None:
@@ -160,10 +163,15 @@ class MetadataCache:
         return self._answers.get(question)
 
     def keep_answer(self, question: Hashable, answer: bytes) -> None:
-        """Keep an encoded answer until the next change."""
-        if len(self._answers) >= MOST_ANSWERS:
-            self._answers.clear()
+        """Keep an encoded answer until the next change, or until there are too many."""
+        if self._answer_bytes > MOST_ANSWER_BYTES:
+            self._forget_answers()
         self._answers[question] = answer
+        self._answer_bytes += len(answer) + _QUESTION_BYTES
+
+    def _forget_answers(self) -> None:
+        self._answers.clear()
+        self._answer_bytes = 0
 
     def close(self) -> None:
         """End every wait."""
