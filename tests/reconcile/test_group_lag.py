@@ -90,7 +90,15 @@ def test_reset_never_leaves_the_log(
 
 @pytest.mark.parametrize(
     ("strategy", "value"),
-    [("Shift", "much"), ("Offset", "-1"), ("Offset", "1.5"), ("Timestamp", "yesterday")],
+    [
+        ("Shift", "much"),
+        ("Offset", "-1"),
+        ("Offset", "1.5"),
+        ("Timestamp", "yesterday"),
+        ("Timestamp", "99999999999999999999"),
+        ("Timestamp", "1969-12-31T23:59:59.999Z"),
+        ("Timestamp", "0001-01-01T00:00:00Z"),
+    ],
 )
 def test_value_that_the_strategy_cannot_use_is_refused(strategy: str, value: str) -> None:
     with pytest.raises(InvalidSpec, match=value) as caught:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from odradek.zk.znodes import TopicPartition
@@ -21,6 +21,8 @@ DONE: Final = "Done"
 EARLIEST: Final = -2
 LATEST: Final = -1
 LARGEST: Final = 1024
+LARGEST_INT64: Final = 2**63 - 1
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 Offsets = Mapping[TopicPartition, int]
 
@@ -67,18 +69,26 @@ def parse(raw: Mapping[str, Any]) -> Reset:
 
 
 def _parse_moment(text: str) -> int:
-    if text.isascii() and text.isdigit():
-        return int(text)
+    """Return milliseconds since 1970; negative ones would mean the end, or the beginning."""
     try:
-        moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
+        moment = int(text) if text.isascii() and text.isdigit() else _milliseconds(text)
     except ValueError:
         raise InvalidSpec(
             "InvalidReset",
             f"reset.value {text!r} is neither a time in RFC 3339 nor milliseconds since 1970",
         ) from None
+    if not 0 <= moment <= LARGEST_INT64:
+        raise InvalidSpec(
+            "InvalidReset", f"reset.value {text!r} is not within the times that records can have"
+        )
+    return moment
+
+
+def _milliseconds(text: str) -> int:
+    moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
-    return int(moment.timestamp() * 1000)
+    return (moment - _EPOCH) // timedelta(milliseconds=1)
 
 
 def compute(
