@@ -135,3 +135,20 @@ async def test_update_for_a_former_registration_is_refused(broker: Broker) -> No
     refused = await tell(broker, request)
     assert refused.error_code == ErrorCode.STALE_BROKER_EPOCH  # type: ignore[attr-defined]
     assert not broker.metadata.topics
+
+
+async def test_who_asks_what_is_allowed_hears_of_every_operation(broker: Broker) -> None:
+    await tell(broker, update(state()))
+    found = []
+    for asks in (False, True):
+        request = MetadataRequest(
+            topics=None,
+            include_cluster_authorized_operations=asks,
+            include_topic_authorized_operations=asks,
+        )
+        data = await metadata.metadata(broker, request, Call(9, "c", "PLAINTEXT", "h", 1))
+        answer = codec.decode(MetadataResponse, 9, data)[0]
+        topic = answer.topics[0].topic_authorized_operations
+        found.append((answer.cluster_authorized_operations, topic))
+    # What Kafka 2.8 without an authorizer answers.
+    assert found == [(-(2**31), -(2**31)), (8096, 3576)]

@@ -8,7 +8,7 @@ broker and the client both allow it; the client is then told to ask again (error
 from __future__ import annotations
 
 from odradek.group.partitioning import OFFSETS_TOPIC
-from odradek.handlers import topics
+from odradek.handlers import operations, topics
 from odradek.handlers.context import Broker, Call
 from odradek.protocol import codec
 from odradek.protocol.errors import ErrorCode
@@ -28,7 +28,9 @@ FIRST_WITH_LISTENER_ERRORS = 6
 async def metadata(broker: Broker, request: MetadataRequest, call: Call) -> bytes:
     """The encoded answer for the listener that was asked."""
     names = _names(request, call.version)
-    question = (call.version, call.listener, names)
+    of_cluster = request.include_cluster_authorized_operations
+    of_topics = request.include_topic_authorized_operations
+    question = (call.version, call.listener, names, of_cluster, of_topics)
     kept = broker.metadata.answer(question)
     if kept is not None:
         return kept
@@ -53,6 +55,11 @@ async def metadata(broker: Broker, request: MetadataRequest, call: Call) -> byte
             ),
         ],
     )
+    if of_cluster:
+        answer.cluster_authorized_operations = operations.ON_CLUSTER
+    if of_topics:
+        for topic in answer.topics:
+            topic.topic_authorized_operations = operations.ON_TOPIC
     encoded = codec.encode(answer, call.version)
     if not missing:
         cache.keep_answer(question, encoded)
