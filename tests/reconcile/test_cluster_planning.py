@@ -6,9 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek_operator import cluster, spec
+from odradek.zk import znodes
+from odradek_operator import cluster, observe, spec
 from odradek_operator.cluster import BrokerPod, ClusterView, Partitions
 from tests.reconcile.test_passes import resource
+from tests.support.memory import MemoryZooKeeper
 
 NEW, OLD = "new", "old"
 HEALTHY = Partitions(0, 0, frozenset({0, 1, 2}))
@@ -38,7 +40,9 @@ def test_controller_is_replaced_last() -> None:
 
 def test_nothing_is_replaced_while_a_replica_is_out_of_sync_or_nothing_is_known() -> None:
     pods = [broker(one) for one in range(3)]
-    for partitions in (Partitions(1, 0, frozenset()), Partitions(0, 1, frozenset()), None):
+    unreadable = replace(HEALTHY, unreadable=("/brokers/topics/x: no JSON",))
+    known = (Partitions(1, 0, frozenset()), Partitions(0, 1, frozenset()), unreadable)
+    for partitions in (*known, None):
         assert cluster.next_to_roll(view(*pods, partitions=partitions)) is None
 
 
@@ -109,6 +113,25 @@ def test_a_healthy_broker_goes_only_when_all_are_healthy_and_in_sync(
         assert (under, offline) == (0, 0)
         if chosen.broker_id == controller:
             assert [one for one in pods if one.revision == OLD] == [chosen]
+
+
+def test_a_topic_that_cannot_be_read_is_named_and_no_broker_goes() -> None:
+    zookeeper = MemoryZooKeeper(
+        {
+            znodes.topic_path("good"): b'{"version":1,"partitions":{"0":[0]}}',
+            znodes.topic_path("torn"): b'{"version":1,"part',
+        }
+    )
+    seen = observe.partitions(zookeeper)
+    assert (seen.under_replicated, seen.holders) == (1, {0})
+    body = resource("KafkaCluster", "c", zookeeper={"connect": "zk:2181"}, brokers={"replicas": 1})
+    ready, _, stalled, *_ = cluster.judge(
+        spec.parse_cluster(body), view(broker(0, NEW), partitions=seen), 1
+    )
+    assert (ready.reason, stalled.status) == ("ZnodeUnreadable", True)
+    assert "/brokers/topics/torn" in ready.message
+    assert not cluster.may_lose_one(seen)
+    assert cluster.safe_replicas(1, 3, seen) == 3
 
 
 @given(

@@ -45,13 +45,20 @@ class Partitions:
     """Counts over all partitions of a cluster.
 
     `holders` are the brokers that hold replicas, `widest` is the topic with the most replicas, and
-    how many these are.
+    how many these are. `unreadable` says what is wrong with the znodes of topics that are in none
+    of this: who holds their replicas, and whether in sync, is not known.
     """
 
     under_replicated: int
     offline: int
     holders: frozenset[int]
     widest: tuple[int, str] = (0, "")
+    unreadable: tuple[str, ...] = ()
+
+    @property
+    def all_in_sync(self) -> bool:
+        """Whether every partition is known to have all its replicas."""
+        return not (self.under_replicated or self.offline or self.unreadable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +88,7 @@ def next_to_roll(view: ClusterView) -> BrokerPod | None:
     if unhealthy:
         broken = [one for one in outdated if not one.healthy]
         return broken[0] if len(broken) == len(unhealthy) else None
-    if view.partitions is None or view.partitions.under_replicated or view.partitions.offline:
+    if view.partitions is None or not view.partitions.all_in_sync:
         return None
     others = [one for one in outdated if one.broker_id != view.controller_id]
     return max(others or outdated, key=lambda one: one.broker_id)
@@ -91,7 +98,7 @@ def safe_replicas(wanted: int, current: int | None, partitions: Partitions | Non
     """Return how many brokers there may be: fewer only when those that go hold nothing."""
     if current is None or wanted >= current:
         return wanted
-    if partitions is None:
+    if partitions is None or partitions.unreadable:
         return current
     highest = max((holder for holder in partitions.holders if holder < current), default=-1)
     return max(wanted, highest + 1)
@@ -99,7 +106,7 @@ def safe_replicas(wanted: int, current: int | None, partitions: Partitions | Non
 
 def may_lose_one(partitions: Partitions | None) -> bool:
     """Whether a broker may be evicted: every partition has all its replicas, as far as is known."""
-    return partitions is not None and not partitions.under_replicated and not partitions.offline
+    return partitions is not None and partitions.all_in_sync
 
 
 def judge(spec: ClusterSpec, view: ClusterView, allowed: int) -> tuple[Condition, ...]:
@@ -112,6 +119,8 @@ def _verdict(spec: ClusterSpec, view: ClusterView, allowed: int) -> tuple[Condit
         return status.progressing("ZooKeeperUnreachable", f"no answer from {spec.zookeeper}")
     registered = sum(one.registered for one in view.brokers)
     count = f"{registered} of {allowed} brokers registered"
+    if view.partitions.unreadable:
+        return status.stalled("ZnodeUnreadable", _unreadable(count, view.partitions.unreadable))
     if allowed > spec.replicas:
         text = _why_blocked(spec, view.partitions, list(range(spec.replicas, allowed)))
         return status.stalled("ScaleDownBlocked", text)
@@ -131,6 +140,12 @@ def _verdict(spec: ClusterSpec, view: ClusterView, allowed: int) -> tuple[Condit
             Condition("Stalled", False, "BrokersRolling"),
         )
     return status.ready("BrokersReady", count)
+
+
+def _unreadable(count: str, problems: Sequence[str]) -> str:
+    shown = "; ".join(problems[:3]) + ("; ..." if len(problems) > 3 else "")
+    held = "no broker is restarted or removed, since nobody knows what it holds"
+    return f"{count}; {len(problems)} topics cannot be read, and {held}: {shown}"
 
 
 def _how_it_rolls(partitions: Partitions) -> str:

@@ -63,10 +63,15 @@ def partitions(zookeeper: Reader) -> Partitions:
     names = topic_names(zookeeper)
     found = zookeeper.read(znodes.topic_path(name) for name in names)
     assigned: dict[str, TopicAssignment] = {}
+    unreadable: list[str] = []
     for name in names:
         one = found[znodes.topic_path(name)]
-        if one is not None:
+        if one is None:
+            continue
+        try:
             assigned[name] = _decode_topic(name, one.data)
+        except ZnodeError as error:
+            unreadable.append(str(error))
     states = _states(zookeeper, assigned)
     under = offline = 0
     holders: set[int] = set()
@@ -88,7 +93,7 @@ def partitions(zookeeper: Reader) -> Partitions:
                 offline += 1
             elif state is None or set(replicas) - set(state.isr):
                 under += 1
-    return Partitions(under, offline, frozenset(holders), widest)
+    return Partitions(under, offline, frozenset(holders), widest, tuple(unreadable))
 
 
 # A cluster's znodes are looked at again and again, and many of them say the same.
