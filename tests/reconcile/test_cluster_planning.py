@@ -134,6 +134,20 @@ def test_a_topic_that_cannot_be_read_is_named_and_no_broker_goes() -> None:
     assert cluster.safe_replicas(1, 3, seen) == 3
 
 
+def test_a_broker_stays_until_it_has_deleted_what_it_holds() -> None:
+    zookeeper = MemoryZooKeeper(
+        {
+            znodes.topic_path("stays"): b'{"version":1,"partitions":{"0":[0]}}',
+            znodes.topic_path("goes"): b'{"version":1,"partitions":{"0":[2]}}',
+            znodes.delete_topic_path("goes"): b"",
+        }
+    )
+    seen = observe.partitions(zookeeper)
+    assert (seen.under_replicated, seen.offline, seen.holders) == (1, 0, {0, 2})
+    assert cluster.safe_replicas(1, 3, seen) == 3
+    assert observe.topic_names(zookeeper) == ["stays"]
+
+
 @given(
     st.integers(1, 9), st.none() | st.integers(1, 9), st.none() | st.frozensets(st.integers(0, 8))
 )

@@ -59,8 +59,11 @@ def controller(zookeeper: Reader) -> int | None:
 
 
 def partitions(zookeeper: Reader) -> Partitions:
-    """Count partitions that lack a leader or a replica in sync, over all topics."""
-    names = topic_names(zookeeper)
+    """Count partitions that lack a leader or a replica in sync, over all topics.
+
+    Of a topic that is being deleted only the holders count: they have to be there to delete it.
+    """
+    names, deleting = _listed(zookeeper)
     found = zookeeper.read(znodes.topic_path(name) for name in names)
     assigned: dict[str, TopicAssignment] = {}
     unreadable: list[str] = []
@@ -72,9 +75,16 @@ def partitions(zookeeper: Reader) -> Partitions:
             assigned[name] = _decode_topic(name, one.data)
         except ZnodeError as error:
             unreadable.append(str(error))
+    holders = {
+        holder
+        for topic in assigned.values()
+        for replicas in topic.partitions.values()
+        for holder in replicas
+    }
+    for name in deleting:
+        assigned.pop(name, None)
     states = _states(zookeeper, assigned)
     under = offline = 0
-    holders: set[int] = set()
     widest = max(
         (
             (len(replicas), name)
@@ -85,7 +95,6 @@ def partitions(zookeeper: Reader) -> Partitions:
     )
     for name, topic in assigned.items():
         for partition, replicas in topic.partitions.items():
-            holders.update(replicas)
             state = states[name].get(partition)
             # A partition without a state is new: no broker must go before it has its leader, but
             # nothing was lost.
@@ -151,9 +160,14 @@ def topics(zookeeper: Reader, names: Iterable[str]) -> dict[str, TopicView]:
 
 def topic_names(zookeeper: Reader) -> list[str]:
     """Return the topics, without those that are being deleted."""
+    names, deleting = _listed(zookeeper)
+    return [name for name in names if name not in deleting]
+
+
+def _listed(zookeeper: Reader) -> tuple[list[str], set[str]]:
+    """Return all topics, and those that are being deleted."""
     found = zookeeper.children([znodes.TOPICS_PATH, znodes.DELETE_TOPICS_PATH])
-    deleting = set(found[znodes.DELETE_TOPICS_PATH] or ())
-    return sorted(set(found[znodes.TOPICS_PATH] or ()) - deleting)
+    return sorted(found[znodes.TOPICS_PATH] or ()), set(found[znodes.DELETE_TOPICS_PATH] or ())
 
 
 def requested(zookeeper: ZooKeeper, path: str) -> dict[TopicPartition, tuple[int, ...]] | None:
