@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from odradek.handlers import configs
@@ -11,6 +13,7 @@ from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
+    DescribeConfigsResponse,
     DescribeConfigsResult,
 )
 from odradek.replica.metadata import PartitionInfo
@@ -21,18 +24,24 @@ CALL = Call(4, "c", "PLAINTEXT", "h", 1)
 LONGEST_STRING = 2**15 - 1
 
 
+async def describe(
+    broker: Broker, resources: list[DescribeConfigsResource]
+) -> list[DescribeConfigsResult]:
+    """The results as a client reads them."""
+    request = DescribeConfigsRequest(resources=resources)
+    answer = await configs.describe_configs(broker, request, CALL)
+    body = answer if isinstance(answer, bytes) else codec.encode(answer, CALL.version)
+    return codec.decode(DescribeConfigsResponse, CALL.version, body)[0].results
+
+
 async def described(
     broker: Broker, kind: int, name: str, *keys: str
 ) -> tuple[DescribeConfigsResult, dict[str, str | None]]:
-    """The answer about one resource, which must be encodable, and its settings by name."""
+    """The answer about one resource, and its settings by name."""
     resource = DescribeConfigsResource(
         resource_type=kind, resource_name=name, configuration_keys=list(keys) or None
     )
-    answer = await configs.describe_configs(
-        broker, DescribeConfigsRequest(resources=[resource]), CALL
-    )
-    codec.encode(answer, CALL.version)
-    [result] = answer.results
+    [result] = await describe(broker, [resource])
     return result, {one.name: one.value for one in result.configs}
 
 
@@ -75,3 +84,34 @@ async def test_no_other_broker_is_described(broker: Broker, name: str) -> None:
 async def test_topic_with_an_endless_name_is_unknown(broker: Broker) -> None:
     result, _ = await described(broker, configs.TOPIC, "x" * LONGEST_STRING)
     assert result.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+async def test_what_is_asked_for_twice_is_answered_once(broker: Broker) -> None:
+    whole = DescribeConfigsResource(resource_type=configs.BROKER, resource_name="1")
+    part = DescribeConfigsResource(
+        resource_type=configs.BROKER, resource_name="1", configuration_keys=["broker.id"]
+    )
+    results = await describe(broker, [whole, part] * 5000)
+    assert [len(one.configs) > 1 for one in results] == [True, False]
+
+
+async def test_many_resources_hold_up_nobody_else(broker: Broker) -> None:
+    resources = [
+        DescribeConfigsResource(
+            resource_type=configs.BROKER, resource_name="1", configuration_keys=["broker.id", other]
+        )
+        for other in map(str, range(100))
+    ]
+    turns = 0
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    other = asyncio.create_task(count_turns())
+    results = await describe(broker, resources)
+    other.cancel()
+    assert len(results) == len(resources)
+    assert turns >= len(resources)

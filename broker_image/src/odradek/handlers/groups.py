@@ -158,9 +158,15 @@ async def leave_group(
 async def describe_groups(
     broker: Broker, request: messages.DescribeGroupsRequest, call: Call
 ) -> messages.DescribeGroupsResponse:
-    """State and members of each group; one that nobody ever joined is Dead."""
+    """State and members of each group; one that nobody ever joined is Dead.
+
+    A group named twice is answered once: a short request is not to make an endless answer.
+    """
     return messages.DescribeGroupsResponse(
-        groups=[_described(group_id, *broker.groups.find(group_id)) for group_id in request.groups]
+        groups=[
+            _described(group_id, *broker.groups.find(group_id))
+            for group_id in dict.fromkeys(request.groups)
+        ]
     )
 
 

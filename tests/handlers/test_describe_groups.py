@@ -1,0 +1,21 @@
+"""DescribeGroups: one answer a group."""
+
+from __future__ import annotations
+
+import dataclasses
+from types import SimpleNamespace
+
+from odradek.handlers import groups
+from odradek.handlers.context import Broker, Call
+from odradek.protocol.errors import ErrorCode
+from odradek.protocol.messages.groups import DescribeGroupsRequest
+
+CALL = Call(5, "c", "PLAINTEXT", "h", 1)
+
+
+async def test_group_named_twice_is_answered_once(broker: Broker) -> None:
+    nobody = SimpleNamespace(find=lambda group_id: (ErrorCode.NONE, None))
+    serving = dataclasses.replace(broker, groups=nobody)
+    request = DescribeGroupsRequest(groups=["one", "two"] * 1000)
+    answer = await groups.describe_groups(serving, request, CALL)
+    assert [found.group_id for found in answer.groups] == ["one", "two"]
