@@ -49,6 +49,8 @@ _PATCH = struct.Struct(">qii")
 _CRC_POSITION = 17
 _CRC_START = 21
 _ATTRIBUTES_END = 23
+_TIMESTAMPS = struct.Struct(">qq")
+_TIMESTAMPS_POSITION = 27
 _LEGACY = struct.Struct(">qiIbb")
 _LEGACY_TIMESTAMP = struct.Struct(">q")
 _LEGACY_TIMESTAMP_POSITION = 18
@@ -220,6 +222,17 @@ def check_crc(buffer: View, position: int, header: Header) -> None:
 def is_compressed(records: View) -> bool:
     """Tell whether a magic-2 batch names a codec, without a look at the rest of it."""
     return len(records) >= HEADER_SIZE and records[_ATTRIBUTES_END - 1] & CODEC_MASK != 0
+
+
+def understates_time(records: View) -> bool:
+    """Tell whether the largest timestamp of a magic-2 batch cannot be: it is below the first.
+
+    Nothing else of the batch is looked at.
+    """
+    if len(records) < HEADER_SIZE:
+        return False
+    first, largest = _TIMESTAMPS.unpack_from(records, _TIMESTAMPS_POSITION)
+    return bool(largest < first)
 
 
 def validate(records: View, origin: Origin, max_bytes: int) -> Header:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from odradek.log import batch, compression, legacy, records
 from odradek.log.batch import CorruptBatchError, Header
 from odradek.log.records import Record
+from odradek.properties import LONG_MAX
 from odradek.protocol.errors import ErrorCode, KafkaError
 
 View = bytes | bytearray | memoryview
@@ -47,6 +48,23 @@ def check_keys(data: View) -> None:
         raise unreadable(error) from error
     if any(record.key is None for record in found):
         raise KafkaError(ErrorCode.INVALID_RECORD, "a compacted topic takes only records with keys")
+
+
+def date(header: Header, data: View) -> tuple[Header, View]:
+    """Give a batch the largest timestamp of its records: lookups by time and retention go by it.
+
+    Raises KafkaError.
+    """
+    try:
+        found = records.decode(data)
+    except CorruptBatchError as error:
+        raise unreadable(error) from error
+    largest = max(batch.NO_TIMESTAMP, *(record.timestamp for record in found))
+    if largest > LONG_MAX:
+        raise KafkaError(ErrorCode.INVALID_TIMESTAMP, f"timestamp {largest} of a record")
+    payload = memoryview(data)[batch.HEADER_SIZE :]
+    sealed = batch.seal(header._replace(max_timestamp=largest), payload)
+    return batch.parse(sealed), sealed
 
 
 def recompress(header: Header, data: View, compression_type: str) -> tuple[Header, View]:

@@ -1,9 +1,9 @@
 """One partition on disk: the rules of appending and of making durable.
 
 An append is: check the header and the checksum, ask the producer state, patch offset and epoch, one
-write, publish. It never looks at records (but for keys on compacted topics and re-compression where
-a topic demands it). A failed write is cut back; a failed disk takes the log offline, and nothing on
-it is tried again.
+write, publish. It never looks at records (but for keys on compacted topics, re-compression where a
+topic demands it, and the times of a batch whose header cannot be right about them). A failed write
+is cut back; a failed disk takes the log offline, and nothing on it is tried again.
 
 What readers see is in `reading`, how segments come and go in `segments`. Methods block and may be
 called from any thread. Those that can take long (`flush`, `truncate_to`, `verify`) belong into
@@ -131,6 +131,11 @@ class Log(SegmentedLog):
             config.compression_type != "producer"
             or config.message_magic < 2
             or (origin is Origin.CLIENT and "compact" in config.cleanup_policy)
+            or (
+                origin is Origin.CLIENT
+                and config.message_timestamp_type == "CreateTime"
+                and batch.understates_time(data)
+            )
         )
         return demanded and (len(data) > _SOON_DECODED or batch.is_compressed(data))
 
@@ -144,6 +149,12 @@ class Log(SegmentedLog):
         limit = config.max_message_bytes if config.message_magic == 2 else INT_MAX
         header = batch.validate(data, origin, limit)
         stamped = config.message_timestamp_type == "LogAppendTime"
+        if (
+            origin is Origin.CLIENT
+            and not stamped
+            and header.max_timestamp < header.first_timestamp
+        ):
+            header, data = contents.date(header, data)
         difference_ms = LONG_MAX if stamped else config.message_timestamp_difference_max_ms
         batch.check_timestamps(header, self._surroundings.now_ms(), difference_ms)
         if origin is Origin.CLIENT and "compact" in config.cleanup_policy:
