@@ -208,6 +208,24 @@ def test_racks_stay_when_the_nodes_may_no_longer_be_read() -> None:
     assert (reason(first, "KafkaCluster", "c"), first.names("ConfigMap")) == ("ApplyRefused", [])
 
 
+def test_cluster_that_is_refused_goes_on_to_show_what_autoscalers_and_settings_need() -> None:
+    shown = {
+        "replicas": 1,
+        "selector": "a=b",
+        "brokers": [{"id": 0, "registered": True}],
+        "controllerId": 0,
+        "dynamicConfig": ["log.retention.ms"],
+    }
+    body = cluster(brokers={"replicas": 1, "rackTopologyKey": "zone"}) | {"status": shown}
+    conflicted = run([body], [cluster(name="d", age=9)], existing_topic())
+    refused = run([body], [], existing_topic(), frozenset({"Node"}))
+    for kube, why in ((conflicted, "ResourceConflict"), (refused, "ApplyRefused")):
+        assert reason(kube, "KafkaCluster", "c") == why
+        found = kube.get("odradek.io/v1alpha1", "KafkaCluster", "n", "c")
+        assert found is not None
+        assert shown.items() <= found["status"].items()
+
+
 def test_a_drain_waits_while_a_partition_lacks_a_replica() -> None:
     def budget(zookeeper: MemoryZooKeeper | None) -> int:
         body = cluster() if zookeeper is not None else cluster(zookeeper={"connect": "away:1"})

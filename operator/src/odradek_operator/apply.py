@@ -257,6 +257,11 @@ def refuse(
 
     `kept` names what the status remembers, and must once the spec is mended.
     """
-    remembered = {name: body.get("status", {}).get(name) for name in kept}
-    write_status(context, body, status.stalled(error.reason, error.message), remembered)
+    told = status.stalled(error.reason, error.message)
+    write_status(context, body, told, remembered(body, kept))
     return 300.0
+
+
+def remembered(body: Body, names: Sequence[str]) -> dict[str, Any]:
+    """Return the part of the status that goes on to be told."""
+    return {name: body.get("status", {}).get(name) for name in names}

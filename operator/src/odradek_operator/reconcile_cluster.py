@@ -26,7 +26,7 @@ from odradek_operator.zookeeper import UnreachableError
 
 STEADY_SECONDS: Final = 20.0
 BUSY_SECONDS: Final = 2.0
-# What a cluster whose spec is refused goes on to show; autoscalers read the first two.
+# What a cluster that is refused goes on to show; autoscalers read the first two.
 _SHOWN: Final = ("replicas", "selector", "brokers", "controllerId", broker_settings.REMEMBERED)
 
 log = logging.getLogger(__name__)
@@ -53,7 +53,8 @@ def reconcile(context: Context, body: Body, conflict: str | None) -> float:
         return apply.refuse(context, body, error, _SHOWN)
     if conflict is not None:
         text = f"KafkaCluster {conflict} is older and keeps its state in the same znodes"
-        apply.write_status(context, body, status.stalled("ResourceConflict", text), {})
+        conflicted = status.stalled("ResourceConflict", text)
+        apply.write_status(context, body, conflicted, apply.remembered(body, _SHOWN))
         return STEADY_SECONDS
     live_set = _live_set(context, meta)
     current = live_set["spec"]["replicas"] if live_set else None
@@ -83,7 +84,7 @@ def reconcile(context: Context, body: Body, conflict: str | None) -> float:
             if error.code not in apply.REFUSALS:
                 raise
             refused = status.progressing("ApplyRefused", str(error))
-            apply.write_status(context, body, refused, {})
+            apply.write_status(context, body, refused, apply.remembered(body, _SHOWN), events)
             return STEADY_SECONDS
         live_set = _live_set(context, meta)
         told = _grow_claims(context, meta, wanted, allowed)
