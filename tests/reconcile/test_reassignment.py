@@ -177,6 +177,12 @@ def test_what_was_on_a_dead_broker_cannot_go_back_and_says_so() -> None:
     assert decision.submit == {P[2]: (1, 2)}
     assert decision.count(State.FAILED) == 2
     assert "t-0 cannot go back to brokers [0]" in decision.failures
+    left = {**DONE, P[2]: BEFORE[P[2]]}
+    ended = decide(View(left, frozenset({1, 2, 3}), None), rolling_back="Cancelled")
+    assert ended.ended == "Failed"
+    stalled = told.conditions("Failed", "Failed", told.summary(ended), told.Flags())[2]
+    assert (stalled.type, stalled.status) == ("Stalled", True)
+    assert "t-0 cannot go back" in stalled.message
 
 
 def test_deletion_stops_what_moves_and_leaves_what_is_done() -> None:
@@ -204,6 +210,8 @@ def test_preferred_leaders_are_elected_in_batches_where_they_are_in_sync() -> No
     led = {**led, P[0]: replace(led[P[0]], leader=0), P[2]: replace(led[P[2]], leader=1)}
     ended = reassignment.decide_preferred(plan, View(led, ALL, None), cancel=False, at_once=1)
     assert (ended.ended, ended.count(State.FAILED)) == ("Failed", 1)
+    stopped = reassignment.decide_preferred(plan, View(led, ALL, None), cancel=True, at_once=1)
+    assert stopped.ended == "Cancelled"
 
 
 def test_throttle_names_sources_and_copies_and_leaves_those_of_others() -> None:

@@ -330,9 +330,11 @@ def _go(
 
 
 def _ending(decision: Decision) -> str:
-    if decision.rolling_back is not None:
-        return "Cancelled" if decision.rolling_back == "Cancelled" else "RolledBack"
-    return "Failed" if decision.count(State.FAILED) else "Completed"
+    if decision.rolling_back not in (None, "Cancelled"):
+        return "RolledBack"
+    if decision.count(State.FAILED):
+        return "Failed"
+    return "Cancelled" if decision.rolling_back else "Completed"
 
 
 def _classify(
@@ -403,7 +405,8 @@ def decide_preferred(plan: Plan, view: View, *, cancel: bool, at_once: int) -> D
         return result
     if waiting and not cancel:
         return replace(result, submit={one: plan.targets[one] for one in waiting[:at_once]})
-    return replace(result, ended=_ending(result))
+    # A cancelled election leaves nothing to be taken back, so nothing can have failed.
+    return replace(result, ended="Cancelled" if cancel else _ending(result))
 
 
 def percent(decision: Decision, moved: int | None, total: int) -> int:
