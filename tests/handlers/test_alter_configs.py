@@ -156,6 +156,39 @@ async def test_validation_writes_nothing(broker: Broker, session: FakeSession) -
     assert bad[0] == ErrorCode.INVALID_REQUEST
 
 
+@pytest.mark.parametrize(
+    ("kind", "name", "there", "setting"),
+    [
+        (
+            BROKERS,
+            "1",
+            {"log.cleaner.threads": "2", "max.connections": "99"},
+            "leader.replication.throttled.rate",
+        ),
+        (BROKERS, "", {"log.segment.bytes": "none"}, "leader.replication.throttled.rate"),
+        (TOPICS, TOPIC, {"remote.storage.enable": "true", "retention.ms": "-2"}, "segment.ms"),
+    ],
+    ids=["broker", "all brokers", "topic"],
+)
+async def test_what_kafka_left_there_does_not_stand_in_the_way_of_a_change(
+    broker: Broker,
+    session: FakeSession,
+    kind: int,
+    name: str,
+    there: dict[str, str],
+    setting: str,
+) -> None:
+    folder = ("topics", TOPIC) if kind == TOPICS else ("brokers", name or "<default>")
+    session.znodes[znodes.config_path(*folder)] = znodes.encode_config(there), 0
+    assert await change(broker, (setting, SET, "7000"), kind=kind, name=name) == (0, None)
+    assert entries(session, *folder) == {**there, setting: "7000"}
+    for left in there:
+        bad = await change(broker, (left, SET, there[left]), kind=kind, name=name)
+        assert bad[0] in (ErrorCode.INVALID_REQUEST, ErrorCode.INVALID_CONFIG)
+        assert await change(broker, (left, DELETE, None), kind=kind, name=name) == (0, None)
+    assert entries(session, *folder) == {setting: "7000"}
+
+
 async def test_a_change_made_meanwhile_is_kept(
     broker: Broker, session: FakeSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

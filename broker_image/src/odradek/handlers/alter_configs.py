@@ -1,7 +1,8 @@
 """AlterConfigs and IncrementalAlterConfigs (KIP-339): settings of topics, of this broker, of all.
 
-Either ends in the full list of a resource's entries, which is checked as a whole, then replaces the
-znode under `/config` together with a notice, by which every broker takes the change (row Z11). The
+Either ends in the full list of a resource's entries, which replaces the znode under `/config`
+together with a notice, by which every broker takes the change (row Z11). Of the entries those are
+checked that the request sets: what a Kafka broker left there that is unknown here stays. The
 write names the version that was read: a change made meanwhile by somebody else is not lost, the
 request is worked out again on it.
 """
@@ -72,9 +73,7 @@ class Operation(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class _Entity:
-    """What is altered: its place under /config, its settings' defaults, and the check of all its
-    entries.
-    """
+    """What is altered: its place under /config, its settings' defaults, the check of entries."""
 
     kind: str
     name: str
@@ -136,7 +135,8 @@ async def _outcome(
 ) -> KafkaError | None:
     try:
         entity = _entity(broker, resource.resource_type, resource.resource_name)
-        await _apply(broker, entity, change, validate_only)
+        named = frozenset(one.name for one in resource.configs)
+        await _apply(broker, entity, change, named, validate_only)
     except KafkaError as refusal:
         return refusal
     except znodes.ZnodeError as error:
@@ -170,6 +170,7 @@ async def _apply(
     broker: Broker,
     entity: _Entity,
     change: Callable[[_Entity, Entries], Entries],
+    named: frozenset[str],
     validate_only: bool,
 ) -> None:
     path = znodes.config_path(entity.kind, entity.name)
@@ -177,7 +178,7 @@ async def _apply(
         found = (await broker.session.get_all([path])).get(path)
         present = {} if found is None else znodes.decode_config(path, found[0])
         wanted = change(entity, present)
-        _check(entity, wanted)
+        _check(entity, {name: wanted[name] for name in named & wanted.keys()})
         if validate_only:
             return
         version = None if found is None else found[1].version
