@@ -195,6 +195,19 @@ def test_topic_that_others_grew_is_reported_and_left() -> None:
     assert (done.steps, reason(done)) == ((), "PartitionsOutgrown")
 
 
+def test_growth_waits_while_somebody_else_moves_the_topic() -> None:
+    moved = TopicAssignment(
+        {0: (BrokerId(1), BrokerId(0))}, adding={0: (BrokerId(1),)}, removing={0: (BrokerId(0),)}
+    )
+    wanted = body(partitions=2)
+    waits = plan(wanted, replace(existing(1), assignment=moved), known=77)
+    assert (waits.steps, reason(waits)) == ((), "Updating")
+    stalled = [one.status for one in waits.conditions if one.type == "Stalled"]
+    assert stalled == [False]
+    (step,) = plan(wanted, existing(1), known=77).steps
+    assert isinstance(step, GrowTopic)
+
+
 def test_throttles_of_a_reassignment_and_unmanaged_keys_are_left_alone() -> None:
     have = {"leader.replication.throttled.replicas": "0:1", "retention.ms": "5", "flush.ms": "9"}
     resource = body(unmanagedConfig=["retention.ms"], config={"segment.ms": "7"})

@@ -243,6 +243,9 @@ def _plan_existing(
     moved = _plan_moves(meta, spec, actual, cluster, shown, moves)
     if moved is not None:
         return moved
+    if _wants_more(spec, actual):
+        text = "partitions are added once the move of the topic has ended"
+        return _waiting("Updating", text, shown, again=10.0)
     if differences:
         blocked = _blocked("PartitionsOutgrown", drift.describe(differences), shown)
         mended = (*blocked.conditions, _drift_condition(differences))
@@ -285,14 +288,17 @@ def _plan_moves(
     return replace(waiting, steps=(StartMove(wanted),), events=(event,))
 
 
+def _wants_more(spec: TopicSpec, actual: TopicAssignment) -> bool:
+    return spec.partitions is not None and spec.partitions > len(actual.partitions)
+
+
 def _grow(
     spec: TopicSpec, view: TopicView, actual: TopicAssignment, cluster: ClusterState
 ) -> GrowTopic | tuple[str, str] | None:
+    if not _wants_more(spec, actual) or actual.adding or actual.removing:
+        return None
+    assert spec.partitions is not None
     have = len(actual.partitions)
-    if spec.partitions is None or spec.partitions <= have:
-        return None
-    if actual.adding or actual.removing:
-        return None
     try:
         if spec.assignment:
             wanted = {one: spec.assignment[one] for one in range(have, spec.partitions)}
