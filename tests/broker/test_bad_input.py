@@ -167,14 +167,16 @@ def test_advertised_versions_keep_produce_0_and_leave_transactions_out(cluster: 
 
 
 def produced(
-    cluster: Cluster, data: bytes, version: int = 8, acks: int = 1, topic: str = TOPIC
+    cluster: Cluster, data: bytes | None, version: int = 8, acks: int = 1, topic: str = TOPIC
 ) -> int:
     """The error code for one partition's worth of records."""
     found = ask(cluster, produce_request(data, acks, topic), version)
     return int(found.responses[0].partition_responses[0].error_code)
 
 
-def produce_request(data: bytes, acks: int, topic: str = TOPIC, index: int = 0) -> ProduceRequest:
+def produce_request(
+    data: bytes | None, acks: int, topic: str = TOPIC, index: int = 0
+) -> ProduceRequest:
     return ProduceRequest(
         acks=acks,
         timeout_ms=1000,
@@ -247,12 +249,29 @@ def sealed(data: bytes, payload: bytes | None = None, **fields: int) -> bytes:
         sealed(batch(), record_count=2),
         sealed(batch(), last_offset_delta=5),
         sealed(batch(), record_count=0),
+        sealed(batch(), base_offset=7),
         batch(control=True),
+        None,
+        b"",
+        batch()[:10],
+        batch()[:40],
+        batch()[:-1],
     ],
-    ids=["wrong count", "wrong offsets", "no records", "control batch"],
+    ids=[
+        "wrong count",
+        "wrong offsets",
+        "no records",
+        "offsets that do not begin at 0",
+        "control batch",
+        "null",
+        "nothing",
+        "cut off before the magic",
+        "cut off in the header",
+        "cut off in the records",
+    ],
 )
-def test_batch_that_no_client_may_write_is_an_invalid_record(
-    cluster: Cluster, data: bytes, version: int, code: ErrorCode
+def test_what_no_client_may_write_is_an_invalid_record(
+    cluster: Cluster, data: bytes | None, version: int, code: ErrorCode
 ) -> None:
     assert produced(cluster, data, version) == code
 

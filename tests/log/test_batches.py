@@ -46,10 +46,10 @@ def test_a_flipped_bit_anywhere_behind_the_epoch_is_corrupt() -> None:
             assert refusal(bytes(broken)) is ErrorCode.CORRUPT_MESSAGE, position
 
 
-def test_every_truncation_is_corrupt() -> None:
+def test_where_a_batch_is_cut_off_there_is_none() -> None:
     data = batch(b"some value")
     for length in range(len(data)):
-        assert refusal(data[:length]) is ErrorCode.CORRUPT_MESSAGE, length
+        assert refusal(data[:length]) is ErrorCode.INVALID_RECORD, length
 
 
 @pytest.mark.parametrize(
@@ -62,6 +62,8 @@ def test_every_truncation_is_corrupt() -> None:
         ({"last_offset_delta": -1}, ErrorCode.CORRUPT_MESSAGE),
         ({"attributes": codec.CONTROL}, ErrorCode.INVALID_RECORD),
         ({"attributes": 5}, ErrorCode.INVALID_RECORD),
+        ({"base_offset": 1}, ErrorCode.INVALID_RECORD),
+        ({"base_offset": -1}, ErrorCode.INVALID_RECORD),
         ({"producer_id": 9, "producer_epoch": 0}, ErrorCode.INVALID_RECORD),
     ],
 )
@@ -69,8 +71,10 @@ def test_header_rules(changes: dict[str, int], code: ErrorCode) -> None:
     assert refusal(resealed(batch(b"a", b"b"), **changes)) is code
 
 
-def test_coordinators_may_write_control_batches_and_skip_sequences() -> None:
-    marker = resealed(batch(b"a"), attributes=codec.CONTROL, producer_id=3, producer_epoch=0)
+def test_coordinators_may_write_control_batches_skip_sequences_and_offsets() -> None:
+    marker = resealed(
+        batch(b"a"), base_offset=5, attributes=codec.CONTROL, producer_id=3, producer_epoch=0
+    )
     assert codec.validate(marker, Origin.COORDINATOR, LIMIT).is_control
 
 

@@ -91,6 +91,10 @@ class CorruptBatchError(Exception):
         self.reason = reason
 
 
+class UnfinishedBatchError(CorruptBatchError):
+    """Bytes that end before a batch does, so that there is none."""
+
+
 class Header(NamedTuple):
     """The header of a batch. A named tuple, not a dataclass: it is built for every batch that
     passes.
@@ -155,13 +159,13 @@ def parse(buffer: View, position: int = 0) -> Header:
     off.
     """
     if len(buffer) - position < PREFIX_SIZE:
-        raise CorruptBatchError(position, "batch header cut off")
+        raise UnfinishedBatchError(position, "batch header cut off")
     magic = buffer[position + MAGIC_POSITION]
     if magic == 2:
         try:
             header = Header._make(HEADER.unpack_from(buffer, position))
         except struct.error:
-            raise CorruptBatchError(position, "batch header cut off") from None
+            raise UnfinishedBatchError(position, "batch header cut off") from None
         if header.length < HEADER_SIZE - LOG_OVERHEAD:
             raise CorruptBatchError(position, f"batch length {header.length}")
         if header.last_offset_delta < 0:
@@ -175,7 +179,7 @@ def parse(buffer: View, position: int = 0) -> Header:
 def _parse_legacy(buffer: View, position: int, magic: int) -> Header:
     length_needed = _LEGACY_TIMESTAMP_POSITION + 8 * magic
     if len(buffer) - position < length_needed:
-        raise CorruptBatchError(position, "message header cut off")
+        raise UnfinishedBatchError(position, "message header cut off")
     offset, length, crc, _, attributes = _LEGACY.unpack_from(buffer, position)
     if length < _LEGACY_MIN_LENGTH[magic]:
         raise CorruptBatchError(position, f"message size {length}")
@@ -239,20 +243,23 @@ def validate(records: View, origin: Origin, max_bytes: int) -> Header:
     """Check that `records` is exactly one well-formed magic-2 batch of at most `max_bytes`; return
     its header.
 
-    Raises KafkaError: CORRUPT_MESSAGE for bytes that are no batch or a wrong checksum,
-    MESSAGE_TOO_LARGE, INVALID_RECORD for a batch that is sound but breaks a rule (count and offset
-    range, control batch from a client, producer id without sequence, more than one batch), as
-    Kafka's LogValidator does.
+    Raises KafkaError: CORRUPT_MESSAGE for an impossible header or a wrong checksum,
+    MESSAGE_TOO_LARGE, INVALID_RECORD where there is no whole batch or more than one, or one that is
+    sound but breaks a rule (count and offset range, offsets of a client that do not begin at 0,
+    control batch from a client, producer id without sequence), as Kafka's ProduceRequest and
+    LogValidator do.
     """
     try:
         header = parse(records)
+    except UnfinishedBatchError as error:
+        raise KafkaError(ErrorCode.INVALID_RECORD, str(error)) from error
     except CorruptBatchError as error:
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
     if header.magic != 2:
         raise KafkaError(ErrorCode.INVALID_RECORD, f"magic {header.magic} where 2 is required")
     size, given = header.length + LOG_OVERHEAD, len(records)
     if size > given:
-        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"batch of {size} bytes cut off at {given}")
+        raise KafkaError(ErrorCode.INVALID_RECORD, f"batch of {size} bytes cut off at {given}")
     if size < given:
         raise KafkaError(ErrorCode.INVALID_RECORD, "more than one batch for a partition")
     if size > max_bytes:
@@ -277,6 +284,10 @@ def _check_rules(header: Header, origin: Origin) -> None:
     if header.attributes & CODEC_MASK > 4:
         raise KafkaError(ErrorCode.INVALID_RECORD, f"compression codec {header.codec}")
     if origin is Origin.CLIENT:
+        if header.base_offset != 0:
+            raise KafkaError(
+                ErrorCode.INVALID_RECORD, f"base offset {header.base_offset} where 0 is required"
+            )
         if header.attributes & CONTROL:
             raise KafkaError(ErrorCode.INVALID_RECORD, "clients may not write control batches")
         if header.producer_id >= 0 and header.base_sequence < 0:
