@@ -184,6 +184,30 @@ def test_offsets_that_are_in_the_brokers_are_not_said_to_be_deleted_while_none_a
     assert zookeeper.deleted == []
 
 
+def test_lag_that_is_not_known_any_more_has_no_series() -> None:
+    observed = resource("ConsumerGroup", "g", clusterRef={"name": "c"}, offsetStore="Both")
+    task = {"sink": {"console": {}}, "volume": {"size": "1Gi"}}
+    with_job = resource("ConsumerGroup", "g", clusterRef={"name": "c"}, topics=["t"], job=task)
+    invalid = resource("ConsumerGroup", "g", clusterRef={"name": "c"}, topicPattern="(")
+    older = resource("ConsumerGroup", "a", age=9, clusterRef={"name": "c"}, group="g")
+    away = cluster(zookeeper={"connect": "away:1"})
+    lag = metrics.GroupLag("n/c", "g", {znodes.TopicPartition("t", 0): 5}, {})
+
+    def series(batch: list[dict[str, Any]], *others: dict[str, Any]) -> int:
+        metrics.GROUP_LAGS.put(observed["metadata"]["uid"], lag)
+        run(batch, list(others), group_with_offsets())
+        return sum(len(family.samples) for family in metrics.GROUP_LAGS.collect())
+
+    # No broker answers in the first case.
+    assert series([observed], cluster()) == 0
+    assert series([observed], away) == 0
+    assert series([with_job], cluster()) == 0
+    assert series([invalid], cluster()) == 0
+    assert series([observed], cluster(), older) == 0
+    # The resource is gone.
+    assert series([], cluster()) == 0
+
+
 def test_group_is_deleted_even_if_its_spec_became_invalid() -> None:
     wanted = {"clusterRef": {"name": "c"}, "deletionPolicy": "Delete", "topicPattern": "("}
     zookeeper = group_with_offsets()

@@ -87,6 +87,10 @@ class GroupLags(Collector):
         """Tell the lag of a resource from now on."""
         self._known[uid] = lag
 
+    def drop(self, uid: str) -> None:
+        """Forget the lag of a resource."""
+        self._known.pop(uid, None)
+
     def keep(self, uids: Collection[str]) -> None:
         """Forget all other resources."""
         for gone in set(self._known) - set(uids):

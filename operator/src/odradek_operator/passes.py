@@ -100,6 +100,7 @@ class Passes:
                 results |= self._groups(shared, namespace, cluster, kinds["ConsumerGroup"])
                 for key, body in kinds["Reassignment"].items():
                     results[key] = _timed(key, partial(self._reassignment, shared, body))
+        self._forget_groups()
         if kinds["KafkaCluster"] or not batch:
             self.context.zookeepers.keep(self._places)
         return results
@@ -245,10 +246,6 @@ class Passes:
         self, shared: _Shared, namespace: str, cluster: str, batch: Mapping[Key, Body]
     ) -> dict[Key, Result]:
         by_group = self._by_name("ConsumerGroup", namespace, cluster, reconcile_group.group_name)
-        existing = {body["metadata"]["uid"] for body in self.store.select("ConsumerGroup")}
-        metrics.GROUP_LAGS.keep(existing)
-        for gone in set(self._windows) - existing:
-            del self._windows[gone]
         return {
             key: _timed(
                 key,
@@ -258,6 +255,14 @@ class Passes:
             )
             for key, body in batch.items()
         }
+
+    def _forget_groups(self) -> None:
+        """Forget what was seen of groups whose resources are gone."""
+        existing = {body["metadata"]["uid"] for body in self.store.select("ConsumerGroup")}
+        metrics.GROUP_LAGS.keep(existing)
+        # Loops of other clusters do the same at the same time.
+        for gone in set(self._windows) - existing:
+            self._windows.pop(gone, None)
 
     def _group(self, shared: _Shared, body: Body, rivals: list[Body]) -> float:
         going = "deletionTimestamp" in body["metadata"]

@@ -15,6 +15,7 @@ from odradek_operator import (
     group_reset,
     groups,
     job,
+    metrics,
     reconcile_observed_group,
     reconcile_reset,
     spec,
@@ -57,12 +58,16 @@ def reconcile(context: Context, body: Body, around: Surroundings, rival: str | N
         request = group_reset.parse(wanted.reset) if wanted.reset is not None else None
     except spec.InvalidSpec as error:
         if not meta.deleting:
+            metrics.GROUP_LAGS.drop(meta.uid)
             return apply.refuse(context, body, error, ("job", "lastReset"))
         if meta.has_finalizer:
             text = f"offsets of group {group_name(body)} were not deleted: {error.message}"
             context.kube.tell(body, Event("GroupAbandoned", text, warning=True))
             apply.set_finalizer(context, body, False)
         return OBSERVE_SECONDS
+    if meta.deleting or rival is not None or wanted.job is not None:
+        # The group goes, or another resource or a driver tells its lag.
+        metrics.GROUP_LAGS.drop(meta.uid)
     if meta.deleting:
         return _delete(context, around, body, meta, wanted, rival)
     if rival is not None:

@@ -104,6 +104,7 @@ def reconcile(
 
 
 def _waits(context: Context, body: Body, reason: str, text: str, again: float) -> float:
+    metrics.GROUP_LAGS.drop(body["metadata"]["uid"])
     kept = {"lastReset": body.get("status", {}).get("lastReset")}
     apply.write_status(context, body, status.progressing(reason, text), kept)
     return again
