@@ -208,6 +208,19 @@ def test_lag_that_is_not_known_any_more_has_no_series() -> None:
     assert series([], cluster()) == 0
 
 
+@pytest.mark.parametrize("phase", ["", "Pending", "Planned", "AwaitingApproval"])
+def test_reassignment_that_is_deleted_before_it_has_begun_ends(phase: str) -> None:
+    wanted = {"clusterRef": {"name": "c"}, "mode": "AddBrokers", "brokers": [1]}
+    going = resource("Reassignment", "r", deleted=True, approval="Manual", **wanted)
+    going["metadata"]["finalizers"] = [FINALIZER]
+    going["status"] = {"phase": phase} if phase else {}
+    zookeeper = existing_topic()
+    kube = run([going], [cluster()], zookeeper)
+    left = kube.get("odradek.io/v1alpha1", "Reassignment", "n", "r")
+    assert left is not None
+    assert (left["metadata"]["finalizers"], zookeeper.committed) == ([], [])
+
+
 def test_group_is_deleted_even_if_its_spec_became_invalid() -> None:
     wanted = {"clusterRef": {"name": "c"}, "deletionPolicy": "Delete", "topicPattern": "("}
     zookeeper = group_with_offsets()
@@ -274,6 +287,33 @@ def test_a_drain_waits_while_a_partition_lacks_a_replica() -> None:
     assert budget(with_state()) == 0
     assert budget(existing_topic()) == 0
     assert budget(None) == 0
+
+
+@pytest.mark.parametrize(("just_paused", "left"), [(False, []), (True, ["c-broker-0"])])
+def test_no_broker_is_restarted_once_the_cluster_is_paused(
+    just_paused: bool, left: list[str]
+) -> None:
+    zookeeper = existing_topic()
+    state = znodes.PartitionState(
+        znodes.BrokerId(0), znodes.LeaderEpoch(0), (znodes.BrokerId(0),), znodes.ControllerEpoch(1)
+    )
+    zookeeper.put(znodes.state_path("t", 0), znodes.encode_state(state))
+    known, store = cluster(), Store()
+    store.put(known)
+    kube = run([known], [], zookeeper)
+    workload = kube.get("apps/v1", "StatefulSet", "n", "c-broker")
+    assert workload is not None
+    kube.apply({**workload, "status": {"updateRevision": "new", "observedGeneration": 1}})
+    labels = {"controller-revision-hash": "old"}
+    ready = {"conditions": [{"type": "Ready", "status": "True"}]}
+    meta = {"name": "c-broker-0", "namespace": "n", "labels": labels}
+    kube.apply({"kind": "Pod", "metadata": meta, "spec": {}, "status": ready})
+    if just_paused:
+        paused = cluster(paused=True)
+        kube.apply({**paused, "metadata": {**paused["metadata"], "generation": 2}})
+    effects = context(kube, MemoryPool({"zk:2181": zookeeper}))
+    Passes(effects, store).reconcile("n", "c", {key_of(known): known})
+    assert kube.names("Pod") == left
 
 
 def test_pod_that_cannot_be_scheduled_says_why_in_the_cluster() -> None:

@@ -90,7 +90,7 @@ def reconcile(context: Context, body: Body, conflict: str | None) -> float:
         told = _grow_claims(context, meta, wanted, allowed)
     view = _view(context, meta, znodes, live_set, allowed)
     if not wanted.paused:
-        events += _roll(context, meta, wanted, view)
+        events += _roll(context, body, meta, wanted, view)
     if wanted.paused:
         told = (Condition("Paused", True, "Paused", "spec.paused is true"),)
     conditions = (*cluster.judge(wanted, view, allowed), *told)
@@ -224,7 +224,9 @@ def _observed(live_set: Mapping[str, Any]) -> bool:
     return bool(seen >= live_set["metadata"]["generation"])
 
 
-def _roll(context: Context, meta: Meta, wanted: ClusterSpec, view: ClusterView) -> list[Event]:
+def _roll(
+    context: Context, body: Body, meta: Meta, wanted: ClusterSpec, view: ClusterView
+) -> list[Event]:
     if cluster.next_to_roll(view) is None:
         return []
     # Asked anew, since a replica may have left the in-sync set this moment.
@@ -235,6 +237,8 @@ def _roll(context: Context, meta: Meta, wanted: ClusterSpec, view: ClusterView) 
         return []
     pod = context.kube.get("v1", "Pod", meta.namespace, broker.pod)
     if pod is None or "deletionTimestamp" in pod["metadata"]:
+        return []
+    if not apply.still_wanted(context, body):
         return []
     context.kube.delete(pod)
     text = f"broker {broker.broker_id} ({broker.pod}) is restarted with the new template"

@@ -79,6 +79,10 @@ class _Pass:
             return self._after_the_end()
         if self.meta.deleting and not self.meta.has_finalizer:
             return STEADY_SECONDS
+        if self.meta.deleting and self.memory.phase != "Running":
+            # Nothing was begun.
+            apply.set_finalizer(self.context, self.body, False)
+            return STEADY_SECONDS
         owner = self.around.cluster.owner
         if self.meta.deleting and (owner is not Owner.PRESENT or self._too_late()):
             text = "it was let go without an end; its throttle may be left"
