@@ -100,6 +100,10 @@ class Controller:
         """Return the epoch of the term, -1 outside of one."""
         return ControllerEpoch(-1) if self._term is None else self._term.office.epoch
 
+    def knows(self, topic: str) -> bool:
+        """Say whether the term has read that this topic exists."""
+        return self._term is not None and topic in self._term.context.topics
+
     @property
     def offline_partitions(self) -> int:
         """Return how many partitions have no living leader."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from time import monotonic
 from typing import TypeVar
 
@@ -38,17 +38,21 @@ from odradek.protocol.messages.topics import (
     DeleteTopicsResponse,
 )
 from odradek.zk import admin
-from odradek.zk.znodes import BrokerId, TopicAssignment
+from odradek.zk.operations import TransactionFailedError
+from odradek.zk.znodes import BrokerId, TopicAssignment, ZnodeError
 
 USE_DEFAULT = -1
 FIRST_WITH_DELETION_DISABLED = 3
 # New partitions in one request, as in Kafka from 3.6 on: a typing error, or worse, is not to keep
 # controller and ZooKeeper busy for hours.
 MOST_NEW_PARTITIONS = 10_000
+# Topics of one request that are looked at and written at once; others get their turn in between.
+CHANGES_AT_ONCE = 50
 # Automatic creation answers at once; this bounds the writes themselves.
 AUTOMATIC_TIMEOUT_S = 5.0
 
 Replicas = Mapping[int, tuple[BrokerId, ...]]
+Topic = TypeVar("Topic")
 Result = TypeVar("Result")
 
 logger = logging.getLogger(__name__)
@@ -68,12 +72,26 @@ def _racks(broker: Broker) -> dict[BrokerId, str | None]:
 
 
 async def _guarded(work: Callable[[], Awaitable[Result]], what: str) -> Result:
-    """Run a change, turning a ZooKeeper failure into a retriable refusal."""
+    """Run a change, turning a ZooKeeper failure into a refusal, retriable where that helps."""
     try:
         return await work()
     except KazooException as failure:
         logger.warning("%s: ZooKeeper refuses or is away: %r", what, failure)
         raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"ZooKeeper: {failure!r}") from failure
+    except (TransactionFailedError, ZnodeError) as failure:
+        logger.error("%s: %s", what, failure)
+        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(failure)) from failure
+
+
+async def _few_at_once(
+    change: Callable[[Topic], Awaitable[Result]], topics: Iterable[Topic]
+) -> list[Result]:
+    """The outcome of a change for each topic, in their order."""
+    wanted, outcomes = list(topics), list[Result]()
+    for start in range(0, len(wanted), CHANGES_AT_ONCE):
+        few = wanted[start : start + CHANGES_AT_ONCE]
+        outcomes.extend(await asyncio.gather(*map(change, few)))
+    return outcomes
 
 
 # --- create -------------------------------------------------------------------------------------
@@ -82,10 +100,11 @@ async def _guarded(work: Callable[[], Awaitable[Result]], what: str) -> Result:
 async def create_topics(
     broker: Broker, request: CreateTopicsRequest, call: Call
 ) -> CreateTopicsResponse:
-    """Create each topic; they are independent of one another."""
+    """Create each topic; they are independent of one another, but for names that collide."""
     deadline = monotonic() + request.timeout_ms / 1000
     counts = Counter(topic.name for topic in request.topics)
-    wanted = sum(max(one.num_partitions, len(one.assignments)) for one in request.topics)
+    new_partitions = sum(_new_partitions(broker, topic) for topic in request.topics)
+    written: set[str] = set()
 
     async def create(topic: CreatableTopic) -> CreatableTopicResult:
         try:
@@ -96,9 +115,9 @@ async def create_topics(
                     ErrorCode.INVALID_REQUEST,
                     f"The request names topic '{topic.name}' more than once.",
                 )
-            _check_number(wanted)
+            _check_number(new_partitions)
             return await _guarded(
-                lambda: _create(broker, topic, request.validate_only, deadline),
+                lambda: _create(broker, topic, request.validate_only, written),
                 f"creating topic {topic.name}",
             )
         except KafkaError as refusal:
@@ -106,8 +125,28 @@ async def create_topics(
                 name=topic.name, error_code=refusal.code, error_message=refusal.message, configs=[]
             )
 
+    async def wait(made: CreatableTopicResult) -> None:
+        left_ms = (deadline - monotonic()) * 1000
+        if not await broker.metadata.wait_for_leaders(made.name, made.num_partitions, left_ms):
+            made.error_code = ErrorCode.REQUEST_TIMED_OUT
+            made.error_message = "The topic is created, but not all partitions have a leader yet."
+            made.num_partitions = made.replication_factor = -1
+            made.configs = []
+
     unique = {topic.name: topic for topic in request.topics}
-    return CreateTopicsResponse(topics=await asyncio.gather(*map(create, unique.values())))
+    results = await _few_at_once(create, unique.values())
+    if not request.validate_only:
+        await asyncio.gather(*(wait(one) for one in results if not one.error_code))
+    return CreateTopicsResponse(topics=results)
+
+
+def _new_partitions(broker: Broker, topic: CreatableTopic) -> int:
+    """How many partitions the topic is to have, at least one: a topic costs something itself."""
+    if topic.assignments:
+        return len(topic.assignments)
+    if topic.num_partitions == USE_DEFAULT:
+        return broker.config.num_partitions
+    return max(topic.num_partitions, 1)
 
 
 def _check_number(new_partitions: int) -> None:
@@ -119,25 +158,24 @@ def _check_number(new_partitions: int) -> None:
 
 
 async def _create(
-    broker: Broker, topic: CreatableTopic, validate_only: bool, deadline: float
+    broker: Broker, topic: CreatableTopic, validate_only: bool, written: set[str]
 ) -> CreatableTopicResult:
+    """Check a topic and write it, unless it is to be checked only.
+
+    `written` are the topics of this request, of which the metadata may not tell yet.
+    """
     admin.check_topic_name(topic.name)
     if topic.name in broker.metadata.topics:
         raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{topic.name}' already exists.")
-    admin.check_collision(topic.name, broker.metadata.topics)
+    admin.check_collision(topic.name, broker.metadata.topics.keys() | written)
     entries = _config_entries(topic)
     replicas = _replicas_for(broker, topic)
     if not validate_only:
+        written.add(topic.name)
         await admin.apply_create_topic(
             broker.session, topic.name, TopicAssignment(replicas), entries
         )
         logger.info("topic %s created with %d partitions", topic.name, len(replicas))
-        left_ms = (deadline - monotonic()) * 1000
-        if not await broker.metadata.wait_for_leaders(topic.name, len(replicas), left_ms):
-            raise KafkaError(
-                ErrorCode.REQUEST_TIMED_OUT,
-                f"Topic '{topic.name}' is created, but not all partitions have a leader yet.",
-            )
     return CreatableTopicResult(
         name=topic.name,
         num_partitions=len(replicas),
@@ -235,6 +273,9 @@ async def create_automatically(broker: Broker, topic: str) -> ErrorCode:
             return refusal.code
     except (KazooException, TimeoutError) as failure:
         logger.warning("topic %s cannot be created now: %r", topic, failure)
+    except TransactionFailedError as failure:
+        logger.error("topic %s cannot be created: %s", topic, failure)
+        return ErrorCode.UNKNOWN_SERVER_ERROR
     return ErrorCode.LEADER_NOT_AVAILABLE
 
 
@@ -261,6 +302,11 @@ async def create_partitions(
     """Add partitions to topics; what is there stays where it is."""
     deadline = monotonic() + request.timeout_ms / 1000
     counts = Counter(topic.name for topic in request.topics)
+    unique = {topic.name: topic for topic in request.topics}
+    known = broker.metadata.topics
+    new_partitions = sum(
+        max(topic.count - len(known[name]), 0) for name, topic in unique.items() if name in known
+    )
 
     async def grow(topic: CreatePartitionsTopic) -> CreatePartitionsTopicResult:
         try:
@@ -269,7 +315,7 @@ async def create_partitions(
                     ErrorCode.INVALID_REQUEST, "The request names the topic more than once."
                 )
             await _guarded(
-                lambda: _grow(broker, topic, request.validate_only, deadline),
+                lambda: _grow(broker, topic, request.validate_only, new_partitions),
                 f"adding partitions to topic {topic.name}",
             )
         except KafkaError as refusal:
@@ -278,12 +324,20 @@ async def create_partitions(
             )
         return CreatePartitionsTopicResult(name=topic.name)
 
-    unique = {topic.name: topic for topic in request.topics}
-    return CreatePartitionsResponse(results=await asyncio.gather(*map(grow, unique.values())))
+    async def wait(grown: CreatePartitionsTopicResult) -> None:
+        count, left_ms = unique[grown.name].count, (deadline - monotonic()) * 1000
+        if not await broker.metadata.wait_for_leaders(grown.name, count, left_ms):
+            grown.error_code = ErrorCode.REQUEST_TIMED_OUT
+            grown.error_message = "The partitions are added, but not all have a leader yet."
+
+    results = await _few_at_once(grow, unique.values())
+    if not request.validate_only:
+        await asyncio.gather(*(wait(one) for one in results if not one.error_code))
+    return CreatePartitionsResponse(results=results)
 
 
 async def _grow(
-    broker: Broker, topic: CreatePartitionsTopic, validate_only: bool, deadline: float
+    broker: Broker, topic: CreatePartitionsTopic, validate_only: bool, new_partitions: int
 ) -> None:
     if not broker.controller.active:
         raise KafkaError(ErrorCode.NOT_CONTROLLER, "This is not the controller.")
@@ -298,17 +352,12 @@ async def _grow(
             ErrorCode.INVALID_PARTITIONS,
             f"Topic '{topic.name}' has {len(present)} partitions; {topic.count} is not more.",
         )
-    _check_number(extra)
+    _check_number(new_partitions)
     added = _added_replicas(broker, topic, len(present), extra)
     if validate_only:
         return
     await admin.apply_grow_topic(broker.session, topic.name, added)
     logger.info("topic %s grown from %d to %d partitions", topic.name, len(present), topic.count)
-    left_ms = (deadline - monotonic()) * 1000
-    if not await broker.metadata.wait_for_leaders(topic.name, topic.count, left_ms):
-        raise KafkaError(
-            ErrorCode.REQUEST_TIMED_OUT, "The partitions are added, but not all have a leader yet."
-        )
 
 
 def _added_replicas(
@@ -353,20 +402,25 @@ async def delete_topics(
 
     async def delete(name: str) -> DeletableTopicResult:
         try:
-            await _guarded(
-                lambda: _delete(broker, name, call.version, deadline), f"deleting topic {name}"
-            )
+            await _guarded(lambda: _delete(broker, name, call.version), f"deleting topic {name}")
         except KafkaError as refusal:
             return DeletableTopicResult(
                 name=name, error_code=refusal.code, error_message=refusal.message
             )
         return DeletableTopicResult(name=name)
 
-    names = dict.fromkeys(request.topic_names)
-    return DeleteTopicsResponse(responses=await asyncio.gather(*map(delete, names)))
+    async def wait(going: DeletableTopicResult) -> None:
+        left_ms = (deadline - monotonic()) * 1000
+        if not await broker.metadata.wait_until_gone(going.name, left_ms):
+            going.error_code = ErrorCode.REQUEST_TIMED_OUT
+            going.error_message = f"Topic '{going.name}' is still being deleted."
+
+    results = await _few_at_once(delete, dict.fromkeys(request.topic_names))
+    await asyncio.gather(*(wait(one) for one in results if not one.error_code))
+    return DeleteTopicsResponse(responses=results)
 
 
-async def _delete(broker: Broker, name: str, version: int, deadline: float) -> None:
+async def _delete(broker: Broker, name: str, version: int) -> None:
     if not broker.controller.active:
         raise KafkaError(ErrorCode.NOT_CONTROLLER, "This is not the controller.")
     if not broker.config.delete_topic_enable:
@@ -376,11 +430,8 @@ async def _delete(broker: Broker, name: str, version: int, deadline: float) -> N
             else ErrorCode.INVALID_REQUEST,
             "Topic deletion is disabled.",
         )
-    if not is_legal_name(name):
-        raise KafkaError(
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic {name[:300]!r} does not exist."
-        )
+    # Of a new topic the controller knows first; one that is never led is known to it alone.
+    if name not in broker.metadata.topics and not broker.controller.knows(name):
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic {name!r} does not exist.")
     await admin.apply_request_deletion(broker.session, name)
     logger.info("deletion of topic %s asked for", name)
-    if not await broker.metadata.wait_until_gone(name, (deadline - monotonic()) * 1000):
-        raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"Topic '{name}' is still being deleted.")

@@ -1,0 +1,205 @@
+"""Topics on a controller: what is refused, with which code, and what ZooKeeper is asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Iterable
+from types import SimpleNamespace
+
+import pytest
+from kazoo.exceptions import ConnectionLoss, KazooException, MarshallingError
+
+from odradek.handlers import topics
+from odradek.handlers.context import Broker, Call
+from odradek.protocol.errors import ErrorCode
+from odradek.protocol.messages.topics import (
+    CreatableTopic,
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+)
+from odradek.replica.metadata import BrokerInfo, PartitionInfo
+from odradek.zk import operations, znodes
+from odradek.zk.session import Stat
+from tests.support.replicas import FakeSession
+
+CALL = Call(5, "c", "PLAINTEXT", "h", 1)
+THERE = "there"
+# Of this topic the controller knows, and nobody has been told yet.
+NEW = "new"
+STAT = Stat(version=0, cversion=0, czxid=0, mzxid=0, owner=0, children=0, created_ms=0)
+
+
+class Zookeeper(FakeSession):
+    """Takes changes of topics, counts what it is asked at once, and fails when told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failure: Exception | None = None
+        self.asked = self.at_once = self.most_at_once = 0
+
+    async def exists(self, path: str) -> Stat | None:
+        self.asked += 1
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        await asyncio.sleep(0)
+        self.at_once -= 1
+        return STAT if path in self.znodes else None
+
+    async def multi(self, wanted: list[operations.Operation]) -> None:
+        await self.exists("")
+        if self.failure is not None:
+            error = self.failure
+            if isinstance(error, KazooException) and not isinstance(error, ConnectionLoss):
+                error = operations.TransactionFailedError(wanted[-1], len(wanted) - 1, error)
+            raise error
+        for one in wanted:
+            assert isinstance(one, operations.Create | operations.SetData)
+            self.znodes[one.path] = one.data, 0
+
+
+@pytest.fixture
+def zookeeper() -> Zookeeper:
+    fake = Zookeeper()
+    for topic in (THERE, NEW):
+        assignment = znodes.TopicAssignment({0: (znodes.BrokerId(1),)})
+        fake.znodes[znodes.topic_path(topic)] = znodes.encode_topic(assignment), 0
+    return fake
+
+
+@pytest.fixture
+def controller(broker: Broker, zookeeper: Zookeeper) -> Broker:
+    """Broker 1 as controller of itself and one topic."""
+    broker.metadata.brokers[1] = BrokerInfo(1, {}, None)
+    broker.metadata.topics[THERE] = {0: PartitionInfo(1, 0, (1,), (1,), ())}
+    office = SimpleNamespace(active=True, knows=(THERE, NEW).__contains__)
+    return dataclasses.replace(
+        broker,
+        session=zookeeper,  # type: ignore[arg-type]
+        controller=office,  # type: ignore[arg-type]
+    )
+
+
+def new_topic(name: str, partitions: int = 1) -> CreatableTopic:
+    return CreatableTopic(
+        name=name, num_partitions=partitions, replication_factor=1, assignments=[], configs=[]
+    )
+
+
+async def create(
+    broker: Broker, wanted: Iterable[CreatableTopic], validate_only: bool = False
+) -> list[int]:
+    request = CreateTopicsRequest(topics=list(wanted), timeout_ms=0, validate_only=validate_only)
+    answer = await topics.create_topics(broker, request, CALL)
+    return [one.error_code for one in answer.topics]
+
+
+async def grow(broker: Broker, *wanted: CreatePartitionsTopic) -> list[int]:
+    request = CreatePartitionsRequest(topics=list(wanted), timeout_ms=0, validate_only=False)
+    answer = await topics.create_partitions(broker, request, CALL)
+    return [one.error_code for one in answer.results]
+
+
+async def delete(broker: Broker, *names: str) -> list[int]:
+    request = DeleteTopicsRequest(topic_names=list(names), timeout_ms=0)
+    answer = await topics.delete_topics(broker, request, CALL)
+    return [one.error_code for one in answer.responses]
+
+
+async def test_zookeeper_is_not_asked_for_topics_that_nobody_knows(
+    controller: Broker, zookeeper: Zookeeper
+) -> None:
+    names = [f"unknown-{number}" for number in range(500)]
+    assert set(await delete(controller, *names)) == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    assert not zookeeper.asked
+
+
+async def test_topics_are_deleted_from_the_moment_the_controller_knows_of_them(
+    controller: Broker, zookeeper: Zookeeper
+) -> None:
+    assert await delete(controller, THERE, NEW) == [ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NONE]
+    for topic in (THERE, NEW):
+        assert znodes.delete_topic_path(topic) in zookeeper.znodes
+
+
+async def test_few_topics_of_a_long_request_are_written_at_once(
+    controller: Broker, zookeeper: Zookeeper
+) -> None:
+    wanted = [new_topic(f"t{number}") for number in range(500)]
+    assert set(await create(controller, wanted)) == {ErrorCode.REQUEST_TIMED_OUT}
+    assert 1 < zookeeper.most_at_once <= topics.CHANGES_AT_ONCE
+
+
+async def test_outcomes_come_in_the_order_of_the_request(controller: Broker) -> None:
+    codes = await create(controller, [new_topic("one"), new_topic(THERE), new_topic("two")])
+    assert codes == [
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.TOPIC_ALREADY_EXISTS,
+        ErrorCode.REQUEST_TIMED_OUT,
+    ]
+
+
+async def test_of_two_names_that_collide_in_one_request_the_second_is_refused(
+    controller: Broker, zookeeper: Zookeeper
+) -> None:
+    wanted = [new_topic("a.b"), new_topic("a_b")]
+    assert await create(controller, wanted, validate_only=True) == [ErrorCode.NONE] * 2
+    assert await create(controller, wanted) == [
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+    ]
+    assert znodes.topic_path("a_b") not in zookeeper.znodes
+
+
+async def test_default_number_of_partitions_counts_for_the_limit(controller: Broker) -> None:
+    config = dataclasses.replace(controller.config, num_partitions=100)
+    many = dataclasses.replace(controller, config=config)
+    wanted = [new_topic(f"t{number}", topics.USE_DEFAULT) for number in range(101)]
+    assert set(await create(many, wanted)) == {ErrorCode.POLICY_VIOLATION}
+    assert set(await create(many, wanted[:100])) == {ErrorCode.REQUEST_TIMED_OUT}
+
+
+async def test_partitions_added_to_several_topics_count_together(controller: Broker) -> None:
+    other = "other"
+    controller.metadata.topics[other] = controller.metadata.topics[THERE]
+    wanted = [
+        CreatePartitionsTopic(name=name, count=6000, assignments=None) for name in (THERE, other)
+    ]
+    assert await grow(controller, *wanted) == [ErrorCode.POLICY_VIOLATION] * 2
+
+
+@pytest.mark.parametrize(
+    ("failure", "code"),
+    [
+        (ConnectionLoss(), ErrorCode.REQUEST_TIMED_OUT),
+        (MarshallingError(), ErrorCode.UNKNOWN_SERVER_ERROR),
+    ],
+)
+async def test_refusals_of_zookeeper_are_answered(
+    controller: Broker, zookeeper: Zookeeper, failure: Exception, code: ErrorCode
+) -> None:
+    zookeeper.failure = failure
+    more = CreatePartitionsTopic(name=THERE, count=2, assignments=None)
+    assert await create(controller, [new_topic("t")]) == [code]
+    assert await grow(controller, more) == [code]
+    assert await delete(controller, THERE) == [code]
+
+
+async def test_first_use_of_a_topic_that_zookeeper_refuses_is_answered(
+    controller: Broker, zookeeper: Zookeeper
+) -> None:
+    zookeeper.failure = MarshallingError()
+    code = await topics.create_automatically(controller, "t")
+    assert code is ErrorCode.UNKNOWN_SERVER_ERROR
+    zookeeper.failure = ConnectionLoss()
+    assert await topics.create_automatically(controller, "t") is ErrorCode.LEADER_NOT_AVAILABLE
+
+
+async def test_topic_whose_znode_cannot_be_read_is_not_grown(
+    controller: Broker, zookeeper: Zookeeper
+) -> None:
+    zookeeper.znodes[znodes.topic_path(THERE)] = b"no json", 0
+    more = CreatePartitionsTopic(name=THERE, count=2, assignments=None)
+    assert await grow(controller, more) == [ErrorCode.UNKNOWN_SERVER_ERROR]
