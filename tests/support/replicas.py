@@ -109,10 +109,15 @@ class Replicas:
         self.logs.close()
 
     async def lead(
-        self, *, isr: Sequence[int] = (1,), replicas: Sequence[int] = (1,), epoch: int = 0
+        self,
+        *,
+        isr: Sequence[int] = (1,),
+        replicas: Sequence[int] = (1,),
+        epoch: int = 0,
+        topic: str = TOPIC,
     ) -> None:
-        """Make broker 1 leader of the test partition."""
-        await self.take(leader=1, isr=isr, replicas=replicas, epoch=epoch)
+        """Make broker 1 leader of the test partition, or of the first of another topic."""
+        await self.take(leader=1, isr=isr, replicas=replicas, epoch=epoch, topic=topic)
 
     async def take(
         self,
@@ -122,15 +127,16 @@ class Replicas:
         replicas: Sequence[int] = (1,),
         epoch: int = 0,
         controller_epoch: int = 1,
+        topic: str = TOPIC,
     ) -> object:
-        """Send one LeaderAndIsr for the test partition; the outcome."""
+        """Send one LeaderAndIsr for the partition; the outcome."""
         return await self.manager.become_leader_or_follower(
             LeaderAndIsrRequest(
                 controller_id=1,
                 controller_epoch=controller_epoch,
                 ungrouped_partition_states=[
                     LeaderAndIsrPartitionState(
-                        topic_name=TOPIC,
+                        topic_name=topic,
                         partition_index=0,
                         controller_epoch=controller_epoch,
                         leader=leader,

@@ -6,7 +6,10 @@ happens; see `odradek.log.conversion`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from odradek.handlers.context import Broker, Call
+from odradek.handlers.metadata import INTERNAL_TOPICS
 from odradek.log import batch, compression, conversion
 from odradek.log.batch import Origin
 from odradek.log.reading import wall_clock_ms
@@ -26,15 +29,20 @@ VALID_ACKS = (-1, 0, 1)
 FIRST_WITH_MAGIC_2 = 3
 FIRST_WITH_ZSTD = 7
 FIRST_WITH_INVALID_RECORD = 8
+ADMIN_CLIENT = "__admin_client"
+"""What Kafka's tools that write to internal topics call themselves."""
+
 _SHORTEST_MESSAGE = 26
 _CODEC_AT = 22
+
+Entries = list[tuple[TopicPartition, Buffer]]
 
 
 async def produce(broker: Broker, request: ProduceRequest, call: Call) -> ProduceResponse | None:
     """Append and answer per partition; with acks=0 there is no answer, and an error closes the
     connection.
     """
-    entries: list[tuple[TopicPartition, Buffer]] = []
+    entries: Entries = []
     for topic in request.topic_data:
         for part in topic.partition_data:
             records = part.records if part.records is not None else b""
@@ -42,12 +50,8 @@ async def produce(broker: Broker, request: ProduceRequest, call: Call) -> Produc
     refusal = _refusal(request)
     if refusal is not ErrorCode.NONE:
         outcomes = [AppendOutcome(key, refusal) for key, _ in entries]
-    elif call.version < FIRST_WITH_INVALID_RECORD:
-        outcomes = await _append_for_old_client(broker, request, call.version, entries)
     else:
-        outcomes = await broker.replicas.append(
-            entries, request.acks, request.timeout_ms, Origin.CLIENT
-        )
+        outcomes = await _append_where_allowed(broker, request, call, entries)
     count = broker.metrics.bytes_in
     for (key, records), outcome in zip(entries, outcomes, strict=True):
         if outcome.error is ErrorCode.NONE:
@@ -61,24 +65,57 @@ async def produce(broker: Broker, request: ProduceRequest, call: Call) -> Produc
     return _response(request, outcomes)
 
 
+async def _append_where_allowed(
+    broker: Broker, request: ProduceRequest, call: Call, entries: Entries
+) -> list[AppendOutcome]:
+    """Append, but for what clients write to topics that only brokers write to."""
+    refused = {
+        number: AppendOutcome(key, ErrorCode.INVALID_TOPIC_EXCEPTION)
+        for number, (key, _) in enumerate(entries)
+        if key.topic in INTERNAL_TOPICS and not _may_write_to_internal(broker, call, key)
+    }
+    allowed = entries
+    if refused:
+        allowed = [entry for number, entry in enumerate(entries) if number not in refused]
+    if call.version < FIRST_WITH_INVALID_RECORD:
+        appended = await _append_for_old_client(broker, request, call.version, allowed)
+    else:
+        appended = await broker.replicas.append(
+            allowed, request.acks, request.timeout_ms, Origin.CLIENT
+        )
+    return _in_order(refused, appended) if refused else appended
+
+
+def _may_write_to_internal(broker: Broker, call: Call, key: TopicPartition) -> bool:
+    """Tell whether an append may go on, if only to be told that there is no such partition."""
+    if call.client_id == ADMIN_CLIENT:
+        return True
+    _, error = broker.replicas.hosted.led(key)
+    return error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def _in_order(
+    refused: Mapping[int, AppendOutcome], appended: Sequence[AppendOutcome]
+) -> list[AppendOutcome]:
+    """All outcomes in the order of the entries, given the refused ones by their numbers."""
+    remaining = iter(appended)
+    count = len(refused) + len(appended)
+    return [refused.get(number) or next(remaining) for number in range(count)]
+
+
 async def _append_for_old_client(
-    broker: Broker,
-    request: ProduceRequest,
-    version: int,
-    entries: list[tuple[TopicPartition, Buffer]],
+    broker: Broker, request: ProduceRequest, version: int, entries: Entries
 ) -> list[AppendOutcome]:
     """Append what an old request may hold, and speak in the codes that its sender knows."""
     refused: dict[int, AppendOutcome] = {}
-    sound: list[tuple[TopicPartition, Buffer]] = []
+    sound: Entries = []
     for number, (key, records) in enumerate(entries):
         try:
             sound.append((key, await _as_batch(broker, key, records, version)))
         except KafkaError as refusal:
             refused[number] = AppendOutcome(key, refusal.code)
-    appended = iter(
-        await broker.replicas.append(sound, request.acks, request.timeout_ms, Origin.CLIENT)
-    )
-    outcomes = [refused.get(number) or next(appended) for number in range(len(entries))]
+    appended = await broker.replicas.append(sound, request.acks, request.timeout_ms, Origin.CLIENT)
+    outcomes = _in_order(refused, appended)
     for outcome in outcomes:
         if outcome.error is ErrorCode.INVALID_RECORD:
             # Code 87 came with Kafka 2.4 and version 8.
