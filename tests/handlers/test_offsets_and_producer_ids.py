@@ -286,7 +286,33 @@ async def test_block_that_another_broker_took_meanwhile_is_not_handed_out(
     assert mine.producer_id // 1000 != theirs // 1000
 
 
-async def test_without_zookeeper_the_refusal_can_be_retried(
+async def test_without_zookeeper_clients_ask_again_and_look_for_no_coordinator(
     broker: Broker, replicas: Replicas
 ) -> None:
-    assert (await init(broker)).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert (await init(broker)).error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+
+async def test_block_that_cannot_be_read_is_told(broker: Broker, replicas: Replicas) -> None:
+    replicas.session.znodes[BLOCK] = b"no json", 0
+    assert (await init(broker)).error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+@pytest.mark.parametrize(
+    ("producer_id", "epoch", "code"),
+    [
+        (-1, -1, ErrorCode.NONE),
+        (7, 2, ErrorCode.NONE),
+        (7, -1, ErrorCode.INVALID_REQUEST),
+        (-1, 2, ErrorCode.INVALID_REQUEST),
+    ],
+)
+async def test_id_and_epoch_of_before_come_together(
+    broker: Broker, replicas: Replicas, producer_id: int, epoch: int, code: ErrorCode
+) -> None:
+    replicas.session.znodes[BLOCK] = b"", 0
+    request = InitProducerIdRequest(
+        transaction_timeout_ms=1, producer_id=producer_id, producer_epoch=epoch
+    )
+    answer = await producers.init_producer_id(broker, request, call(4))
+    assert answer.error_code == code
+    assert answer.producer_epoch == (0 if code is ErrorCode.NONE else -1)

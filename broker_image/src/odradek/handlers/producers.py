@@ -20,6 +20,7 @@ from odradek.zk.session import Session
 
 BLOCK_SIZE = 1000
 LARGEST_ID = 2**63 - 1
+NO_ID = -1
 FIRST_EPOCH = 0
 NO_EPOCH = -1
 
@@ -39,7 +40,8 @@ class ProducerIds:
     async def take(self) -> int:
         """The next id.
 
-        Raises KafkaError(COORDINATOR_NOT_AVAILABLE), which clients retry, without ZooKeeper.
+        Raises KafkaError: without ZooKeeper COORDINATOR_LOAD_IN_PROGRESS, upon which clients ask
+        again, where other retriable codes send them to look for a coordinator.
         """
         async with self._taking:
             if self._next > self._last:
@@ -47,7 +49,10 @@ class ProducerIds:
                     block = await self._take_block()
                 except KazooException as failure:
                     logger.warning("no block of producer ids to be had: %r", failure)
-                    raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE) from failure
+                    raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS) from failure
+                except znodes.ZnodeError as error:
+                    logger.error("no block of producer ids to be had: %s", error)
+                    raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)) from error
                 self._next, self._last = block.first, block.last
             producer_id = self._next
             self._next += 1
@@ -72,7 +77,7 @@ class ProducerIds:
 async def init_producer_id(
     broker: Broker, request: InitProducerIdRequest, call: Call
 ) -> InitProducerIdResponse:
-    """A fresh id with epoch 0.
+    """A fresh id with epoch 0, also for a producer that names the id and epoch it had.
 
     A transactional id is refused for good: transactions are not served.
     """
@@ -83,6 +88,8 @@ async def init_producer_id(
             else ErrorCode.INVALID_REQUEST
         )
         return InitProducerIdResponse(error_code=error, producer_epoch=NO_EPOCH)
+    if (request.producer_id == NO_ID) is not (request.producer_epoch == NO_EPOCH):
+        return InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST, producer_epoch=NO_EPOCH)
     try:
         producer_id = await broker.producer_ids.take()
     except KafkaError as refusal:
