@@ -73,6 +73,29 @@ def test_outdated_broker_that_is_down_anyway_goes_first() -> None:
     assert chosen.broker_id == 1
 
 
+def test_kafka_brokers_in_the_same_znodes_are_shown_and_hold_nothing_up() -> None:
+    body = resource("KafkaCluster", "main", zookeeper={"connect": "zk:2181"})
+    body["spec"]["brokers"] = {"replicas": 2}
+    ready = {"conditions": [{"type": "Ready", "status": "True"}]}
+    labels = {"labels": {"controller-revision-hash": OLD}}
+    pods = [
+        {"metadata": {"name": f"main-broker-{one}", **labels}, "spec": {}, "status": ready}
+        for one in range(2)
+    ]
+    meta, wanted = spec.parse_meta(body), spec.parse_cluster(body)
+    addresses = {0: "h:9092", 1: "h:9093", 1001: "kafka:9092"}
+    mixed = view(*cluster.view_brokers(meta, pods, addresses, 2), controller=1001)
+    chosen = cluster.next_to_roll(mixed)
+    assert chosen is not None
+    assert chosen.broker_id == 1
+    fields = cluster.status_fields(meta, wanted, mixed, 2)
+    assert fields["replicas"] == 2
+    assert [one["id"] for one in fields["brokers"]] == [0, 1, 1001]
+    # Nor do they stand in for those that are missing.
+    starting = view(*cluster.view_brokers(meta, pods, {1000: "a:1", 1001: "b:1"}, 2))
+    assert cluster.judge(wanted, starting, 2)[0].message.startswith("0 of 2 brokers registered")
+
+
 def test_what_blocks_fewer_brokers_is_told_in_the_order_in_which_it_is_undone() -> None:
     config = {"default.replication.factor": "3"}
     body = resource("KafkaCluster", "c", zookeeper={"connect": "zk:2181"})

@@ -9,7 +9,7 @@ its restarts costs an election.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from odradek_operator import broker_objects, job, status
@@ -21,7 +21,8 @@ from odradek_operator.status import Condition
 class BrokerPod:
     """One broker as seen: the pod by Kubernetes, the registration by ZooKeeper.
 
-    `trouble` is why the pod does not run, in Kubernetes' words.
+    `trouble` is why the pod does not run, in Kubernetes' words. One that is not `own` is no pod of
+    this cluster's: a Kafka broker in the same znodes, or one that was just scaled away.
     """
 
     broker_id: int
@@ -33,6 +34,7 @@ class BrokerPod:
     registered: bool
     terminating: bool = False
     trouble: str | None = None
+    own: bool = True
 
     @property
     def healthy(self) -> bool:
@@ -70,6 +72,16 @@ class ClusterView:
     partitions: Partitions | None
     update_revision: str | None
 
+    @property
+    def own(self) -> tuple[BrokerPod, ...]:
+        """The brokers that this cluster answers for."""
+        return tuple(one for one in self.brokers if one.own)
+
+    @property
+    def registered(self) -> int:
+        """How many of them are registered."""
+        return sum(one.registered for one in self.own)
+
 
 def next_to_roll(view: ClusterView) -> BrokerPod | None:
     """Return the broker pod to delete now so that it comes back with the current template.
@@ -84,7 +96,7 @@ def next_to_roll(view: ClusterView) -> BrokerPod | None:
         return None
     if any(one.terminating for one in pods):
         return None
-    unhealthy = [one for one in view.brokers if not one.healthy]
+    unhealthy = [one for one in view.own if not one.healthy]
     if unhealthy:
         broken = [one for one in outdated if not one.healthy]
         return broken[0] if len(broken) == len(unhealthy) else None
@@ -117,14 +129,13 @@ def judge(spec: ClusterSpec, view: ClusterView, allowed: int) -> tuple[Condition
 def _verdict(spec: ClusterSpec, view: ClusterView, allowed: int) -> tuple[Condition, ...]:
     if view.partitions is None:
         return status.progressing("ZooKeeperUnreachable", f"no answer from {spec.zookeeper}")
-    registered = sum(one.registered for one in view.brokers)
-    count = f"{registered} of {allowed} brokers registered"
+    count = f"{view.registered} of {allowed} brokers registered"
     if view.partitions.unreadable:
         return status.stalled("ZnodeUnreadable", _unreadable(count, view.partitions.unreadable))
     if allowed > spec.replicas:
         text = _why_blocked(spec, view.partitions, list(range(spec.replicas, allowed)))
         return status.stalled("ScaleDownBlocked", text)
-    if registered < allowed:
+    if view.registered < allowed:
         troubles = [f"{one.pod}: {one.trouble}" for one in view.brokers if one.trouble]
         return status.progressing("BrokersStarting", "; ".join([count, *troubles[:3]]))
     if view.controller_id is None:
@@ -186,7 +197,7 @@ def status_fields(meta: Meta, spec: ClusterSpec, view: ClusterView, allowed: int
     """Return the part of the status that is not conditions."""
     known = view.partitions is not None
     return {
-        "replicas": sum(one.registered for one in view.brokers) if known else None,
+        "replicas": view.registered if known else None,
         "selector": broker_objects.selector_text(meta),
         "brokers": [_broker_status(one) for one in view.brokers],
         "controllerId": view.controller_id,
@@ -213,15 +224,21 @@ def view_brokers(
     addresses: Mapping[int, str],
     replicas: int,
 ) -> tuple[BrokerPod, ...]:
-    """Join pods and registrations (broker id to host:port) by broker id, over all wanted ids."""
+    """Join pods and registrations (broker id to host:port) by broker id, over all wanted ids.
+
+    Registrations of others are shown too.
+    """
     prefix = f"{broker_objects.workload_name(meta.name)}-"
     by_id = {}
     for pod in pods:
         ordinal = pod["metadata"]["name"].removeprefix(prefix)
         if ordinal.isdigit():
             by_id[int(ordinal)] = pod
-    ids = sorted(set(range(replicas)) | set(by_id) | set(addresses))
-    return tuple(_view_broker(one, by_id.get(one), addresses.get(one)) for one in ids)
+    own = set(range(replicas)) | set(by_id)
+    return tuple(
+        replace(_view_broker(one, by_id.get(one), addresses.get(one)), own=one in own)
+        for one in sorted(own | set(addresses))
+    )
 
 
 def _view_broker(broker_id: int, pod: Mapping[str, Any] | None, address: str | None) -> BrokerPod:
