@@ -2,10 +2,12 @@
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,7 +19,7 @@ from odradek.zk.znodes import (
     PartitionState,
     TopicAssignment,
 )
-from odradek_operator import reconcile_topic, spec, status, topics
+from odradek_operator import drift, reconcile_topic, spec, status, topics
 from odradek_operator.spec import FINALIZER
 from odradek_operator.topic_state import (
     CREATING,
@@ -193,6 +195,20 @@ def test_placement_by_hand_moves_only_what_is_elsewhere() -> None:
 def test_topic_that_others_grew_is_reported_and_left() -> None:
     done = plan(body(partitions=2), existing(4), known=77)
     assert (done.steps, reason(done)) == ((), "PartitionsOutgrown")
+
+
+def test_drift_fits_into_the_status_whatever_others_wrote() -> None:
+    crd = Path(__file__).parents[2] / "crds/topics.yaml"
+    (version,) = yaml.safe_load(crd.read_text())["spec"]["versions"]
+    schema = version["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]["drift"]
+    have = {f"{number:03}{'k' * 300}": "v" * 5000 for number in range(schema["maxItems"] + 1)}
+    view = existing(1, config=have)
+    assert view.assignment is not None
+    found = drift.find(spec.parse_topic(body()), view, view.assignment)
+    assert len(found) == schema["maxItems"]
+    for name, limit in schema["items"]["properties"].items():
+        assert max(len(one[name]) for one in found) <= limit["maxLength"]
+    assert found[0]["actual"].endswith("v...")
 
 
 def test_growth_waits_while_somebody_else_moves_the_topic() -> None:

@@ -14,6 +14,11 @@ THROTTLE_KEYS: Final = frozenset(
     {"leader.replication.throttled.replicas", "follower.replication.throttled.replicas"}
 )
 
+# What the schema of status.drift takes.
+MOST: Final = 64
+LONGEST_NAME: Final = 256
+LONGEST_VALUE: Final = 4096
+
 Drift = tuple[dict[str, str], ...]
 SHAPE: Final = frozenset({"partitions", "replicationFactor", "replicaAssignment"})
 
@@ -37,9 +42,18 @@ def find(spec: TopicSpec, view: TopicView, actual: TopicAssignment) -> Drift:
         if wanted.get(name) != have.get(name)
     )
     return tuple(
-        {"field": name, "desired": str(desired), "actual": str(found)}
-        for name, desired, found in drift[:64]
+        {
+            "field": _cut(name, LONGEST_NAME),
+            "desired": _cut(desired, LONGEST_VALUE),
+            "actual": _cut(found, LONGEST_VALUE),
+        }
+        for name, desired, found in drift[:MOST]
     )
+
+
+def _cut(value: object, longest: int) -> str:
+    text = str(value)
+    return text if len(text) <= longest else f"{text[: longest - 3]}..."
 
 
 def wanted_config(spec: TopicSpec, have: Mapping[str, str]) -> dict[str, str]:
