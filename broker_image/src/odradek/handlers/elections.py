@@ -51,7 +51,10 @@ async def elect_leaders(
     left_ms = max(deadline - monotonic(), 0) * 1000
     if not await broker.metadata.wait_until_led(leaders, left_ms):
         late = KafkaError(ErrorCode.REQUEST_TIMED_OUT, "The election is not complete yet.")
-        results = {key: error or late for key, error in results.items()}
+        for (topic, index), leader in leaders.items():
+            found = broker.metadata.partition(topic, index)
+            if found is None or found.leader != leader:
+                results[TopicPartition(topic, index)] = late
     if request.topic_partitions is None:
         results = {
             key: error
