@@ -42,7 +42,8 @@ REASONS = {
     """,
     Truth.FAILED: """
         ScaleDownBlocked ResourceConflict ZnodeUnreadable
-        AdoptionRefused TopicExists PartitionsOutgrown PartitionsNotAdded ReassignmentFailed
+        AdoptionRefused TopicExists TopicCollision PartitionsOutgrown PartitionsNotAdded
+        ReassignmentFailed
         InvalidReplicationFactor InvalidConfig InvalidReplicaAssignment InvalidTopicPattern
         JobFailing ResetTooLarge ResetWithoutPartitions InvalidReset
     """,

@@ -105,6 +105,22 @@ def test_topic_without_numbers_is_not_created_while_its_cluster_is_invalid() -> 
     assert reason(run([topic], [mended], existing_topic()), "Topic", "new") == "Creating"
 
 
+def test_topics_whose_names_metrics_cannot_tell_apart_are_not_both_created() -> None:
+    wanted = {"clusterRef": {"name": "c"}, "partitions": 1, "replicationFactor": 1}
+    older = resource("Topic", "older", age=9, topicName="a.b", **wanted)
+    younger = resource("Topic", "younger", topicName="a_b", **wanted)
+    zookeeper = existing_topic()
+    kube = run([younger, older], [cluster()], zookeeper)
+    assert reason(kube, "Topic", "older") == "Creating"
+    assert zookeeper.created() == [znodes.topic_config_path("a.b"), znodes.topic_path("a.b")]
+    # In the next pass the other exists.
+    taken = existing_topic()
+    assignment = znodes.TopicAssignment({0: (znodes.BrokerId(0),)})
+    taken.put(znodes.topic_path("a.b"), znodes.encode_topic(assignment))
+    kube = run([younger], [cluster(), older], taken)
+    assert (reason(kube, "Topic", "younger"), taken.committed) == ("TopicCollision", [])
+
+
 def group_with_offsets() -> MemoryZooKeeper:
     """Topic t and group g, which nobody reads with at the moment."""
     zookeeper = existing_topic()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import lru_cache
 
 from odradek.zk import consumers, znodes
@@ -150,6 +151,9 @@ def topics(zookeeper: Reader, names: Iterable[str]) -> dict[str, TopicView]:
     paths += [znodes.topic_config_path(name) for name in wanted if name in configured]
     found = zookeeper.read(paths)
     views = {name: _topic(name, found, name in deleting) for name in wanted}
+    for name in set(wanted) - there:
+        if "." in name or "_" in name:
+            views[name] = replace(views[name], others=there)
     assigned = {name: one.assignment for name, one in views.items() if one.assignment is not None}
     states = _states(zookeeper, assigned)
     return {
@@ -215,15 +219,7 @@ def _topic(name: str, found: Mapping[str, Znode | None], deleting: bool) -> Topi
 
 
 def _with_states(view: TopicView, states: Mapping[int, PartitionState]) -> TopicView:
-    return TopicView(
-        view.assignment,
-        view.version,
-        view.incarnation,
-        view.config,
-        view.config_version,
-        states,
-        view.deletion_requested,
-    )
+    return replace(view, states=states)
 
 
 def group(zookeeper: ZooKeeper, name: str) -> GroupView:

@@ -15,6 +15,7 @@ from functools import partial
 from itertools import takewhile
 from typing import Any
 
+from odradek.zk import admin
 from odradek.zk.payload import ZnodeError
 from odradek.zk.znodes import BrokerId, BrokerRegistration
 from odradek_operator import (
@@ -44,6 +45,7 @@ log = logging.getLogger(__name__)
 
 Result = float | Exception
 STANDBY_SECONDS = 2.0
+SOON_SECONDS = 2.0
 # Topics that are written at once when there are many.
 WRITERS = 8
 
@@ -212,17 +214,21 @@ class Passes:
         if views is None and state.owner is Owner.PRESENT:
             state = ClusterState(state.owner, state.paused, False)
         works: dict[Key, Callable[[], float]] = {}
+        colliding = _colliding(batch)
         for key, body in batch.items():
+            if key in colliding:
+                continue
             rivals = by_topic.get(reconcile_topic.topic_name(body), [])
             view = views[key.name] if views else TopicView()
             moves = topic_moves.owned_by(body["metadata"]["uid"], own_moves) if own_moves else ()
             works[key] = partial(self._topic, shared, state, body, view, rivals, moves)
+        later: dict[Key, Result] = dict.fromkeys(colliding, SOON_SECONDS)
         if len(works) <= WRITERS:
-            return {key: _timed(key, work) for key, work in works.items()}
+            return later | {key: _timed(key, work) for key, work in works.items()}
         # Topics know nothing of each other, and each mostly waits for the API server.
         with ThreadPoolExecutor(WRITERS, "topics") as threads:
             acting = partial(self._timed_in_thread, namespace)
-            return dict(zip(works, threads.map(acting, works.items()), strict=True))
+            return later | dict(zip(works, threads.map(acting, works.items()), strict=True))
 
     def _timed_in_thread(self, namespace: str, work: tuple[Key, Callable[[], float]]) -> Result:
         # Which Lease a write needs is known by thread.
@@ -320,6 +326,17 @@ def _without_config(body: Body) -> dict[str, Any]:
 def _place(body: Body) -> str:
     zookeeper = body["spec"]["zookeeper"]
     return spec.connect_string(zookeeper["connect"], zookeeper.get("chroot", "/"))
+
+
+def _colliding(batch: Mapping[Key, Body]) -> set[Key]:
+    """Return the Topics that must see first whether an older one creates what they collide with."""
+    seen: dict[str, str] = {}
+    found = set()
+    for key, body in sorted(batch.items(), key=lambda one: _age(one[1])):
+        name = reconcile_topic.topic_name(body)
+        if seen.setdefault(admin.metric_name(name), name) != name:
+            found.add(key)
+    return found
 
 
 def _age(body: Body) -> tuple[str, str]:

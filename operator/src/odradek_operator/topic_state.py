@@ -57,6 +57,7 @@ class TopicView:
     """A topic as it is in ZooKeeper. `assignment` None: there is no such topic.
 
     `config` None: there is no configuration znode. `unreadable` says which znode makes no sense.
+    `others` are the topics that there are, where this is none of them and its name may collide.
     """
 
     assignment: TopicAssignment | None = None
@@ -67,6 +68,7 @@ class TopicView:
     states: Mapping[int, PartitionState] = field(default_factory=dict)
     deletion_requested: bool = False
     unreadable: str | None = None
+    others: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

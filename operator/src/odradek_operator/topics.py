@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from odradek import assignment
 from odradek.protocol.errors import KafkaError
+from odradek.zk import admin
 from odradek.zk.znodes import PartitionState, TopicAssignment
 from odradek_operator import drift, status, topic_moves
 from odradek_operator.spec import Body, Meta, TopicSpec, parse_time
@@ -131,6 +132,10 @@ def _plan_absent(
     refusal = _refuse_layout(spec, cluster, factor)
     if refusal:
         return _blocked(*refusal, shown)
+    try:
+        admin.check_collision(spec.topic, view.others)
+    except KafkaError as error:
+        return _blocked("TopicCollision", str(error), shown)
     needed = len({one for replicas in spec.assignment.values() for one in replicas}) or factor
     settled = cluster.settled_seconds >= SETTLE_SECONDS
     if len(cluster.brokers) < needed or (len(cluster.brokers) < cluster.expected and not settled):

@@ -38,13 +38,15 @@ def check_topic_name(topic: str) -> None:
     )
 
 
-def check_collision(topic: str, existing: Iterable[str]) -> None:
-    """Raise INVALID_TOPIC_EXCEPTION if an existing name differs only in '.' and '_'.
+def metric_name(topic: str) -> str:
+    """Return what metrics call a topic: they have '_' for '.' too."""
+    return topic.replace(".", "_")
 
-    Metric names have '_' for both, so two such topics could not be told apart.
-    """
-    plain = topic.replace(".", "_")
-    rivals = [name for name in existing if name != topic and name.replace(".", "_") == plain]
+
+def check_collision(topic: str, existing: Iterable[str]) -> None:
+    """Raise INVALID_TOPIC_EXCEPTION if metrics could not tell an existing topic from this one."""
+    shared = metric_name(topic)
+    rivals = [name for name in existing if name != topic and metric_name(name) == shared]
     if rivals:
         raise KafkaError(
             ErrorCode.INVALID_TOPIC_EXCEPTION,
