@@ -23,6 +23,7 @@ from odradek.protocol.messages.produce import (
 from odradek.protocol.messages.producers import InitProducerIdRequest
 from odradek.protocol.messages.topics import (
     CreatableTopic,
+    CreateableTopicConfig,
     CreatePartitionsRequest,
     CreatePartitionsTopic,
     CreateTopicsRequest,
@@ -311,6 +312,30 @@ def test_topic_named_twice_is_refused(cluster: Cluster) -> None:
     )
     created = ask(cluster, CreateTopicsRequest(topics=[topic, topic], timeout_ms=1000), 4)
     assert {one.error_code for one in created.topics} == {ErrorCode.INVALID_REQUEST}
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"retention.ms": "1_000"},
+        {"retention.ms": "\u0661\u0662"},
+        {"cleanup.policy": "delete,"},
+        {"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "9"},
+    ],
+    ids=["underscore", "foreign digits", "nothing behind a comma", "contradiction"],
+)
+def test_settings_that_kafka_could_not_read_are_refused(
+    cluster: Cluster, config: dict[str, str]
+) -> None:
+    topic = CreatableTopic(
+        name="unreadable",
+        num_partitions=1,
+        replication_factor=1,
+        assignments=[],
+        configs=[CreateableTopicConfig(name=name, value=text) for name, text in config.items()],
+    )
+    created = ask(cluster, CreateTopicsRequest(topics=[topic], timeout_ms=1000), 4)
+    assert created.topics[0].error_code == ErrorCode.INVALID_CONFIG
 
 
 def test_unknown_partition_is_told(cluster: Cluster) -> None:

@@ -67,6 +67,7 @@ def test_advertised_listeners_default_to_listeners() -> None:
         ("log.message.format.version", "0.7", "`0.7` is not a valid version"),
         ("zookeeper.connect", "", "non-empty"),
         ("inter.broker.listener.name", "INTERNAL", "not advertised"),
+        ("log.segment.bytes", "1_000_000", "Not a number"),
     ],
 )
 def test_bad_value_is_refused_with_key_and_reason(key: str, value: str, reason: str) -> None:
@@ -108,13 +109,56 @@ def test_topic_has_the_brokers_message_format_unless_it_names_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    "entries", [{"retention.ms": "soon"}, {"retention": "1"}, {"message.format.version": "4.0"}]
+    "entries",
+    [
+        {"retention.ms": "soon"},
+        {"retention": "1"},
+        {"message.format.version": "4.0"},
+        {"message.format.version": "2.1-IV\u0661"},
+        {"retention.ms": "1_000"},
+        {"retention.ms": "\u0661\u0662"},
+        {"retention.ms": "\u00a012"},
+        {"retention.ms": "9" * 5000},
+        {"min.cleanable.dirty.ratio": "0.1_5"},
+        {"min.cleanable.dirty.ratio": "0.\u0665"},
+        {"cleanup.policy": "delete,"},
+        {"cleanup.policy": "delete,,compact"},
+        {"cleanup.policy": "delete,\u00a0compact"},
+    ],
 )
 def test_impossible_topic_entry_is_refused(entries: dict[str, str]) -> None:
     with pytest.raises(config.ConfigError):
         config.check_topic_entries(entries)
     with pytest.raises(config.ConfigError):
         config.resolve_topic(broker(), entries)
+
+
+def test_numbers_and_lists_are_read_as_kafka_reads_them() -> None:
+    entries = {
+        "retention.ms": " +12\t",
+        "min.cleanable.dirty.ratio": "5e-1",
+        "cleanup.policy": "compact , delete",
+        "leader.replication.throttled.replicas": "0:1,,1:2,",
+    }
+    config.check_topic_entries(entries)
+    topic = config.resolve_topic(broker(), entries)
+    assert (topic.retention_ms, topic.min_cleanable_dirty_ratio) == (12, 0.5)
+    assert topic.cleanup_policy == ("compact", "delete")
+    assert topic.leader_replication_throttled_replicas == ("0:1", "1:2")
+    assert config.resolve_topic(broker(), {"cleanup.policy": ""}).cleanup_policy == ()
+
+
+def test_records_may_be_compacted_before_they_must_be() -> None:
+    lags = {"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "9"}
+    with pytest.raises(config.ConflictError, match=r"min\.compaction\.lag\.ms=10 is larger"):
+        config.check_topic_entries(lags)
+    config.check_topic_entries({**lags, "max.compaction.lag.ms": "10"})
+    for name, value in lags.items():
+        config.check_topic_entries({name: value})
+    with pytest.raises(config.ConflictError, match=r"log\.cleaner\.min"):
+        config.from_values(
+            {**REQUIRED, **{f"log.cleaner.{name}": value for name, value in lags.items()}}
+        )
 
 
 def test_properties_text_is_read_as_java_reads_it() -> None:

@@ -112,6 +112,12 @@ async def test_words_are_added_to_and_taken_from_a_list(
         ([("retention.ms", SET, None)], ErrorCode.INVALID_REQUEST, "Null value not supported"),
         ([("retention.ms", APPEND, "1")], ErrorCode.INVALID_REQUEST, "append is not allowed"),
         ([("cleanup.policy", 9, "1")], ErrorCode.INVALID_REQUEST, "Unknown operation 9"),
+        ([("retention.ms", SET, "1_000")], ErrorCode.INVALID_REQUEST, "Not a number"),
+        (
+            [("min.compaction.lag.ms", SET, "10"), ("max.compaction.lag.ms", SET, "9")],
+            ErrorCode.INVALID_CONFIG,
+            "larger",
+        ),
         (
             [("retention.ms", SET, "1"), ("retention.ms", DELETE, None)],
             ErrorCode.INVALID_REQUEST,
@@ -147,6 +153,18 @@ async def test_resources_that_are_not_here_are_refused(
     broker: Broker, session: FakeSession, kind: int, name: str, code: ErrorCode
 ) -> None:
     assert (await change(broker, ("retention.ms", SET, "1"), kind=kind, name=name))[0] == code
+
+
+async def test_a_setting_is_held_against_the_one_it_must_agree_with(
+    broker: Broker, session: FakeSession
+) -> None:
+    least, most = "min.compaction.lag.ms", "max.compaction.lag.ms"
+    assert (await change(broker, (most, SET, "9")))[0] == 0
+    assert (await change(broker, (least, SET, "10")))[0] == ErrorCode.INVALID_CONFIG
+    assert (await change(broker, (least, SET, "9")))[0] == 0
+    assert (await change(broker, (most, SET, "8")))[0] == ErrorCode.INVALID_CONFIG
+    assert (await change(broker, (most, DELETE, None), (least, SET, "10")))[0] == 0
+    assert entries(session) == {least: "10"}
 
 
 async def test_validation_writes_nothing(broker: Broker, session: FakeSession) -> None:

@@ -18,6 +18,7 @@ from odradek.properties import (
     INT_MAX,
     LONG_MAX,
     ConfigError,
+    ConflictError,
     boolean,
     decimal,
     integer,
@@ -32,6 +33,7 @@ from odradek.properties import (
 
 HOUR_MS = 3_600_000
 MINUTE_MS = 60_000
+MIN_COMPACTION_LAG, MAX_COMPACTION_LAG = "min.compaction.lag.ms", "max.compaction.lag.ms"
 CODECS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 
 # Keys of Kafka's list whose subject does not exist here (thread pools, fetch sessions, metric
@@ -319,6 +321,11 @@ def from_values(values: Mapping[str, str]) -> tuple[BrokerConfig, list[str]]:
         raise ConfigError(
             "queued.max.request.bytes must be larger or equal to socket.request.max.bytes"
         )
+    _check_compaction_lags(
+        "log.cleaner.",
+        config.log_cleaner_min_compaction_lag_ms,
+        config.log_cleaner_max_compaction_lag_ms,
+    )
     unknown = sorted(set(values) - properties.known_names(BrokerConfig) - INERT_KEYS)
     return config, unknown
 
@@ -408,7 +415,7 @@ class TopicConfig:
         "leader.replication.throttled.replicas", (), throttled_replicas
     )
     max_compaction_lag_ms: int = key(
-        "max.compaction.lag.ms", LONG_MAX, integer(1), inherits="log_cleaner_max_compaction_lag_ms"
+        MAX_COMPACTION_LAG, LONG_MAX, integer(1), inherits="log_cleaner_max_compaction_lag_ms"
     )
     max_message_bytes: int = key(
         "max.message.bytes", 1_048_588, integer(0, INT_MAX), inherits="message_max_bytes"
@@ -438,7 +445,7 @@ class TopicConfig:
         "min.cleanable.dirty.ratio", 0.5, decimal(0, 1), inherits="log_cleaner_min_cleanable_ratio"
     )
     min_compaction_lag_ms: int = key(
-        "min.compaction.lag.ms", 0, integer(0), inherits="log_cleaner_min_compaction_lag_ms"
+        MIN_COMPACTION_LAG, 0, integer(0), inherits="log_cleaner_min_compaction_lag_ms"
     )
     min_insync_replicas: int = key(
         "min.insync.replicas", 1, integer(1, INT_MAX), inherits="min_insync_replicas"
@@ -489,8 +496,22 @@ def resolve_topic(broker: BrokerConfig, overrides: Mapping[str, str]) -> TopicCo
 
 
 def check_topic_entries(entries: Mapping[str, str]) -> None:
-    """Raise ConfigError for the first entry with an unknown name or an impossible value."""
+    """Raise ConfigError for the first entry with an unknown name or an impossible value, and
+    ConflictError where entries contradict each other; the broker's defaults do not count.
+    """
+    values: dict[str, Any] = {}
     for name, text in entries.items():
         if name not in TOPIC_KEYS:
             raise ConfigError(f"Unknown topic config name: {name}")
-        properties.parse_value(TOPIC_KEYS[name], name, text)
+        values[name] = properties.parse_value(TOPIC_KEYS[name], name, text)
+    _check_compaction_lags(
+        "", values.get(MIN_COMPACTION_LAG, 0), values.get(MAX_COMPACTION_LAG, LONG_MAX)
+    )
+
+
+def _check_compaction_lags(prefix: str, least_ms: int, most_ms: int) -> None:
+    if least_ms > most_ms:
+        raise ConflictError(
+            f"{prefix}{MIN_COMPACTION_LAG}={least_ms} is larger than "
+            f"{prefix}{MAX_COMPACTION_LAG}={most_ms}"
+        )

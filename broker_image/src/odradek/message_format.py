@@ -25,7 +25,7 @@ def magic_of(version: str) -> int:
     numbers = 3 if version.startswith("0.") else 2
     release, dash, step = ".".join(version.split(".")[:numbers]).partition("-IV")
     steps = _STEPS.get(release)
-    if steps is None or (dash and not (step.isdecimal() and int(step) < steps)):
+    if steps is None or (dash and step not in map(str, range(steps))):
         raise ValueError(f"Version `{version}` is not a valid version")
     place = _RELEASES.index(release)
     return int(place >= _FIRST_WITH_MAGIC_1) + int(place >= _FIRST_WITH_MAGIC_2)

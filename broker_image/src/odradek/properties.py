@@ -16,6 +16,8 @@ from typing import Any, TypeVar
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
 
+# What Java's String.trim takes away; Python's strip knows more.
+_BLANKS = "".join(map(chr, range(ord(" ") + 1)))
 _THROTTLED_REPLICA = re.compile("[0-9]+:[0-9]+")
 
 Parser = Callable[[str], Any]
@@ -24,6 +26,10 @@ Settings = TypeVar("Settings")
 
 class ConfigError(ValueError):
     """A setting cannot be used; the text is one line that names the key and the reason."""
+
+
+class ConflictError(ConfigError):
+    """Settings that can be used each, but not together."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -61,7 +67,7 @@ def keys_of(settings: type) -> Iterator[tuple[str, Key]]:
 def parse_value(declared: Key, name: str, text: str, parse: Parser | None = None) -> Any:
     """The value of `text` for the key. Raises ConfigError naming the key as the user wrote it."""
     try:
-        return (parse or declared.parse)(text.strip())
+        return (parse or declared.parse)(text.strip(_BLANKS))
     except ValueError as error:
         raise ConfigError(f"Invalid value {text} for configuration {name}: {error}") from None
 
@@ -146,12 +152,21 @@ def _unicode(digits: str) -> str:
         raise ConfigError(f"Malformed \\u{digits} in the properties file") from None
 
 
+def _plain(number: str) -> str:
+    """The text of a number without what only Python reads as one: what stands in ZooKeeper is for
+    Kafka's brokers, too. Raises ValueError.
+    """
+    if "_" in number or not number.isascii():
+        raise ValueError(number)
+    return number
+
+
 def integer(at_least: int = -LONG_MAX - 1, at_most: int = LONG_MAX) -> Parser:
     """Parser of a decimal number within bounds, both included."""
 
     def parse(text: str) -> int:
         try:
-            number = int(text)
+            number = int(_plain(text))
         except ValueError:
             raise ValueError("Not a number") from None
         if number < at_least:
@@ -179,7 +194,7 @@ def decimal(at_least: float, at_most: float = float("inf")) -> Parser:
 
     def parse(text: str) -> float:
         try:
-            number = float(text)
+            number = float(_plain(text))
         except ValueError:
             raise ValueError("Not a number") from None
         if not at_least <= number <= at_most:
@@ -215,11 +230,11 @@ def words(allowed: tuple[str, ...] = ()) -> Parser:
     """Parser of a comma-separated list, as a tuple; with `allowed`, of those words only."""
 
     def parse(text: str) -> tuple[str, ...]:
-        parts = tuple(part.strip() for part in text.split(",") if part.strip())
+        parts = [part.strip(_BLANKS) for part in text.split(",")] if text else []
         for part in parts:
             if allowed and part not in allowed:
                 raise ValueError(f"String must be one of: {', '.join(allowed)}")
-        return parts
+        return tuple(filter(None, parts))
 
     return parse
 

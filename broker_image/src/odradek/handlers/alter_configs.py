@@ -25,7 +25,7 @@ from odradek.config import BrokerConfig, TopicConfig
 from odradek.dynamic_config import CLUSTER_DEFAULT
 from odradek.handlers.configs import BROKER, TOPIC, check_broker_id
 from odradek.handlers.context import Broker, Call
-from odradek.properties import ConfigError
+from odradek.properties import ConfigError, ConflictError
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.configs import (
     AlterConfigsRequest,
@@ -44,6 +44,9 @@ from odradek.zk.operations import TransactionFailedError
 logger = logging.getLogger(__name__)
 
 Entries = Mapping[str, str]
+
+# What a topic's settings say of each other: one is checked with the other.
+_COMPACTION_LAGS = frozenset({configuration.MIN_COMPACTION_LAG, configuration.MAX_COMPACTION_LAG})
 
 
 def _defaults(settings: type[BrokerConfig] | type[TopicConfig]) -> dict[str, Any]:
@@ -178,7 +181,8 @@ async def _apply(
         found = (await broker.session.get_all([path])).get(path)
         present = {} if found is None else znodes.decode_config(path, found[0])
         wanted = change(entity, present)
-        _check(entity, {name: wanted[name] for name in named & wanted.keys()})
+        looked_at = named | _COMPACTION_LAGS if named & _COMPACTION_LAGS else named
+        _check(entity, {name: wanted[name] for name in looked_at & wanted.keys()})
         if validate_only:
             return
         version = None if found is None else found[1].version
@@ -197,9 +201,13 @@ async def _apply(
 
 
 def _check(entity: _Entity, entries: Entries) -> None:
-    """Refuse unknown names of a topic with INVALID_CONFIG, all else with INVALID_REQUEST."""
+    """Refuse unknown names of a topic, and contradictions, with INVALID_CONFIG, all else with
+    INVALID_REQUEST.
+    """
     try:
         entity.check(entries)
+    except ConflictError as error:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from error
     except ConfigError as error:
         is_unknown = entity.kind == "topics" and not entries.keys() <= entity.defaults.keys()
         raise KafkaError(
