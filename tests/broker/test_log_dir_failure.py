@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import resource
 from pathlib import Path
 
 import confluent_kafka
 
+from odradek.net.client import PeerClient
+from odradek.protocol.errors import ErrorCode
+from odradek.protocol.messages.admin import DescribeLogDirsRequest
 from odradek.zk import znodes
-from tests.support.broker import STEADY, Cluster, wait_until
+from tests.support.broker import STEADY, Broker, Cluster, wait_until
 from tests.support.clients import QUIET, create_topic, produce_all
 
 LARGEST_FILE = 25 * 1024 * 1024
@@ -39,10 +43,25 @@ def test_failed_directory_moves_leadership_and_the_broker_stays(tmp_path: Path) 
             wait_until(lambda: state("doomed").isr == (2,), "the failed replica is out")
             wait_until(lambda: state("doomed").leader == 2, "the other replica leads")
             wait_until(lambda: 1 in state("spared").isr, "its other directory is in sync")
+        assert asyncio.run(described(limited)) == {
+            str(tmp_path / "disk-1"): (ErrorCode.KAFKA_STORAGE_ERROR, []),
+            str(tmp_path / "disk-2"): (ErrorCode.NONE, ["spared"]),
+        }
         assert limited.running
         assert "is offline" in limited.log_text()
         produce_all(cluster.bootstrap, "doomed", [b"goes on"])
         produce_all(cluster.bootstrap, "spared", [b"goes on"])
+
+
+async def described(broker: Broker) -> dict[str, tuple[int, list[str]]]:
+    """Error code and topics of each directory, as DescribeLogDirs tells them."""
+    client = PeerClient("127.0.0.1", broker.port, "asker")
+    answer = await client.call(DescribeLogDirsRequest(topics=None), 1, 60_000)
+    await client.close()
+    return {
+        one.log_dir: (one.error_code, [topic.name for topic in one.topics])
+        for one in answer.results
+    }
 
 
 def fill(bootstrap: str, topic: str, size: int) -> None:
