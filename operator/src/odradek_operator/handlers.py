@@ -16,7 +16,7 @@ from typing import Any
 
 import kopf
 
-from odradek_operator import broker_objects, driver_objects, spec, topics
+from odradek_operator import broker_objects, driver_objects, spec
 from odradek_operator.engine import Key
 from odradek_operator.runtime import Runtime, SettingsError, read_settings
 
@@ -87,10 +87,7 @@ async def notice(event: Any, memo: Any, **_: Any) -> None:
     if event["type"] != "DELETED":
         runtime.engine.submit(body)
         return
-    runtime.engine.drop(body)
-    kept = topics.leaves_data(body) if body["kind"] == "Topic" else None
-    if kept is not None:
-        await asyncio.to_thread(runtime.context.kube.tell, body, topics.retained(kept))
+    await asyncio.to_thread(runtime.depart, body)
 
 
 @kopf.on.event("v1", "pods", labels={"app.kubernetes.io/managed-by": broker_objects.MANAGED_BY})

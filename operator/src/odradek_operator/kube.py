@@ -99,6 +99,11 @@ class Kube:
                 return found
             query["continue"] = more
 
+    def count(self, api_version: str, kind: str, namespace: str) -> int:
+        """Return how many objects of a kind there are; fewer where the API server does not say."""
+        page = self._call("GET", _path(api_version, kind, namespace), {"limit": "1"})
+        return len(page["items"]) + int(page["metadata"].get("remainingItemCount", 0))
+
     def apply(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
         """Make an object so, creating it where there is none."""
         meta = wanted["metadata"]

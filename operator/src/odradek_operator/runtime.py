@@ -11,13 +11,15 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from odradek_operator import health, kube
+from odradek_operator import health, kube, topics
 from odradek_operator.apply import Context
+from odradek_operator.departures import Departures
 from odradek_operator.driver_objects import Platform
 from odradek_operator.engine import Engine, Store
 from odradek_operator.kube import Kube
 from odradek_operator.lease import Leases
 from odradek_operator.passes import Passes
+from odradek_operator.spec import Body
 from odradek_operator.zookeeper import Pool
 
 HEALTH_PORT = 8080
@@ -89,7 +91,7 @@ class Runtime:
             forget=store.drop,
         )
         self.engine = Engine(store, Passes(context, store, self._lease.act_in).reconcile)
-        self._context = context
+        self._departures = Departures(self._api, store, self.depart)
         self._pages = [
             health.Pages(
                 settings.health_port, {"/healthz": self._healthz, "/readyz": self._readyz}
@@ -97,17 +99,23 @@ class Runtime:
             health.Pages(settings.metrics_port, {"/metrics": health.show_metrics}),
         ]
 
-    @property
-    def context(self) -> Context:
-        """What effects go through."""
-        return self._context
-
     def start(self) -> bool:
         """Wait until this operator may act; False if it was stopped before."""
-        return self._lease.acquire()
+        acquired = self._lease.acquire()
+        if acquired:
+            self._departures.start()
+        return acquired
+
+    def depart(self, body: Body) -> None:
+        """Take notice of a resource that is gone, and say where its data stay."""
+        self.engine.drop(body)
+        kept = topics.leaves_data(body) if body["kind"] == "Topic" else None
+        if kept is not None:
+            self._api.tell(body, topics.retained(kept))
 
     def stop(self) -> None:
         """End everything; passes under way are finished."""
+        self._departures.stop()
         self.engine.stop()
         self._zookeepers.close()
         self._lease.release()
