@@ -167,6 +167,24 @@ async def test_a_setting_is_held_against_the_one_it_must_agree_with(
     assert entries(session) == {least: "10"}
 
 
+async def test_of_a_resource_named_twice_the_last_counts(
+    broker: Broker, session: FakeSession
+) -> None:
+    resources = [
+        IncrementalAlterConfigsResource(
+            resource_type=TOPICS,
+            resource_name=TOPIC,
+            configs=[IncrementalAlterableConfig(name=name, config_operation=SET, value="7000")],
+        )
+        for name in ["retention.ms", "flush.ms", "segment.ms"] * 10
+    ]
+    request = IncrementalAlterConfigsRequest(resources=resources, validate_only=False)
+    answer = await alter_configs.incremental_alter_configs(broker, request, CALL)
+    assert [one.error_code for one in answer.responses] == [ErrorCode.NONE]
+    assert entries(session) == {"segment.ms": "7000"}
+    assert notices(session) == [f"topics/{TOPIC}"]
+
+
 async def test_validation_writes_nothing(broker: Broker, session: FakeSession) -> None:
     assert (await change(broker, ("retention.ms", SET, "5"), validate_only=True))[0] == 0
     assert entries(session) is None

@@ -12,10 +12,10 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import Any, TypeVar
 
 from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, NoNodeError
 
@@ -44,6 +44,7 @@ from odradek.zk.operations import TransactionFailedError
 logger = logging.getLogger(__name__)
 
 Entries = Mapping[str, str]
+Resource = TypeVar("Resource", AlterConfigsResource, IncrementalAlterConfigsResource)
 
 # What a topic's settings say of each other: one is checked with the other.
 _COMPACTION_LAGS = frozenset({configuration.MIN_COMPACTION_LAG, configuration.MAX_COMPACTION_LAG})
@@ -101,7 +102,7 @@ async def alter_configs(
             resource_name=resource.resource_name,
         )
 
-    return AlterConfigsResponse(responses=[await alter(one) for one in request.resources])
+    return AlterConfigsResponse(responses=[await alter(one) for one in _last(request.resources)])
 
 
 async def incremental_alter_configs(
@@ -126,8 +127,13 @@ async def incremental_alter_configs(
         )
 
     return IncrementalAlterConfigsResponse(
-        responses=[await alter(one) for one in request.resources]
+        responses=[await alter(one) for one in _last(request.resources)]
     )
+
+
+def _last(resources: Iterable[Resource]) -> list[Resource]:
+    """What counts of a request that names a resource more than once: the last."""
+    return list({(one.resource_type, one.resource_name): one for one in resources}.values())
 
 
 async def _outcome(
