@@ -81,9 +81,18 @@ async def test_no_other_broker_is_described(broker: Broker, name: str) -> None:
     assert not found
 
 
-async def test_topic_with_an_endless_name_is_unknown(broker: Broker) -> None:
-    result, _ = await described(broker, configs.TOPIC, "x" * LONGEST_STRING)
-    assert result.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("missing", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ("not a name", ErrorCode.INVALID_TOPIC_EXCEPTION),
+        ("x" * LONGEST_STRING, ErrorCode.INVALID_TOPIC_EXCEPTION),
+    ],
+)
+async def test_topic_that_is_not_there_is_told(broker: Broker, name: str, code: ErrorCode) -> None:
+    result, found = await described(broker, configs.TOPIC, name)
+    assert result.error_code == code
+    assert not found
 
 
 async def test_what_is_asked_for_twice_is_answered_once(broker: Broker) -> None:

@@ -30,7 +30,7 @@ from odradek.protocol.messages.configs import (
 )
 from odradek.protocol.messages.topics import CreatableTopicConfigs
 from odradek.replica.topic_configs import sound_entries
-from odradek.zk import znodes
+from odradek.zk import admin, znodes
 
 TOPIC = 2
 BROKER = 4
@@ -201,6 +201,7 @@ async def _describe(
 async def _settings_of(broker: Broker, resource: DescribeConfigsResource) -> list[_Setting]:
     name = resource.resource_name
     if resource.resource_type == TOPIC:
+        admin.check_topic_name(name)
         if name not in broker.metadata.topics:
             raise KafkaError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{name}' does not exist."
