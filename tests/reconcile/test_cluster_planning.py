@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from odradek import config as broker_config
 from odradek.zk import znodes
 from odradek_operator import cluster, observe, spec
 from odradek_operator.cluster import BrokerPod, ClusterView, Partitions
@@ -112,6 +113,45 @@ def test_what_blocks_fewer_brokers_is_told_in_the_order_in_which_it_is_undone() 
     )
     with pytest.raises(spec.InvalidSpec):
         spec.check_fits(wanted)
+
+
+def cluster_of(replicas: int, **config: str) -> spec.ClusterSpec:
+    body = resource("KafkaCluster", "c", zookeeper={"connect": "zk:2181"})
+    named = {name.replace("_", "."): text for name, text in config.items()}
+    body["spec"]["brokers"] = {"replicas": replicas, "config": named}
+    return spec.parse_cluster(body)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["default_replication_factor", "min_insync_replicas", "offsets_topic_replication_factor"],
+)
+def test_settings_that_ask_for_more_replicas_than_there_are_brokers_are_refused(name: str) -> None:
+    with pytest.raises(spec.InvalidSpec, match=name.replace("_", ".") + " 3 is larger"):
+        spec.check_fits(cluster_of(2, **{name: "3"}))
+    spec.check_fits(cluster_of(3, **{name: "3"}))
+    spec.check_fits(cluster_of(2, **{name: "3"}), strangers=1)
+
+
+def test_users_learn_that_few_brokers_cannot_keep_the_offsets_of_groups() -> None:
+    settings, _ = broker_config.from_values({"broker.id": "0", "zookeeper.connect": "zk:2181"})
+    assert settings.offsets_topic_replication_factor == spec.DEFAULT_OFFSETS_FACTOR
+    few = view(broker(0, NEW))
+
+    def warning(wanted: spec.ClusterSpec) -> tuple[bool | None, str]:
+        *_, found = cluster.judge(wanted, few, 1)
+        assert found.type == "ConfigWarning"
+        return found.status, found.reason
+
+    spec.check_fits(cluster_of(1))
+    assert warning(cluster_of(1)) == (True, "TooFewBrokers")
+    assert warning(cluster_of(3)) == (False, "NothingFound")
+    lowered = cluster_of(1, offsets_topic_replication_factor="1")
+    assert warning(lowered) == (False, "NothingFound")
+    *_, both = cluster.judge(cluster_of(1, unheard_of="1"), few, 1)
+    assert both.reason == "UnknownKeys"
+    assert "unheard.of" in both.message
+    assert spec.OFFSETS_FACTOR in both.message
 
 
 brokers = st.lists(

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from odradek_operator import broker_objects, job, status
-from odradek_operator.spec import ClusterSpec, Meta
+from odradek_operator.spec import DEFAULT_OFFSETS_FACTOR, OFFSETS_FACTOR, ClusterSpec, Meta
 from odradek_operator.status import Condition
 
 
@@ -173,17 +173,27 @@ def _why_blocked(spec: ClusterSpec, partitions: Partitions, going: list[int]) ->
     if replicas > spec.replicas:
         text = f"lower the replication factor of topics to {spec.replicas} ({topic} has {replicas})"
         steps.append(text)
-    if spec.default_replication_factor > spec.replicas:
-        steps.append(f"set default.replication.factor to {spec.replicas} or less")
+    if too_large := spec.larger_than(spec.replicas):
+        steps.append(f"set {' and '.join(too_large)} to {spec.replicas} or less")
     steps.append(f"apply a Reassignment with mode RemoveBrokers, brokers {going}")
     return f"brokers {going} hold replicas; {'; '.join(steps)}"
 
 
 def _warnings(spec: ClusterSpec) -> tuple[Condition, ...]:
+    found = []
     if spec.unknown_keys:
-        text = f"no broker knows {', '.join(spec.unknown_keys)}"
-        return (Condition("ConfigWarning", True, "UnknownKeys", text),)
-    return (Condition("ConfigWarning", False, "AllKeysKnown"),)
+        found.append(("UnknownKeys", f"no broker knows {', '.join(spec.unknown_keys)}"))
+    if spec.lacks_coordinators:
+        text = f"""
+            groups cannot keep offsets in Kafka: unless __consumer_offsets exists already, that
+            needs {DEFAULT_OFFSETS_FACTOR} brokers, or a smaller {OFFSETS_FACTOR} in
+            spec.brokers.config
+        """
+        found.append(("TooFewBrokers", " ".join(text.split())))
+    if found:
+        texts = "; ".join(text for _, text in found)
+        return (Condition("ConfigWarning", True, found[0][0], texts),)
+    return (Condition("ConfigWarning", False, "NothingFound"),)
 
 
 def proposal(spec: ClusterSpec, allowed: int) -> dict[str, Any] | None:

@@ -117,10 +117,9 @@ class Passes:
         if self._older(body, self._same_place(body)) is not None:
             return _Shared(ClusterState(Owner.CONFLICTED), None, None)
         owner = Owner.TERMINATING if "deletionTimestamp" in body["metadata"] else Owner.PRESENT
-        valid = True
         try:
             wanted = spec.parse_cluster(body)
-            spec.check_fits(wanted)
+            valid = wanted.default_replication_factor <= wanted.replicas
         except spec.InvalidSpec:
             # Its brokers may still run with the configuration of before, which nobody knows here.
             wanted, valid = spec.parse_cluster(_without_config(body)), False

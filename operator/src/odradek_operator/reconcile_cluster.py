@@ -64,8 +64,9 @@ def reconcile(context: Context, body: Body, conflict: str | None) -> float:
     allowed = cluster.safe_replicas(wanted.replicas, current, znodes.partitions)
     if allowed == wanted.replicas:
         # While brokers that are to go hold replicas, that is what users must learn first.
+        own = max(wanted.replicas, current or 0)
         try:
-            spec.check_fits(wanted)
+            spec.check_fits(wanted, sum(one >= own for one in znodes.addresses))
         except spec.InvalidSpec as error:
             return apply.refuse(context, body, error, _SHOWN)
     events: list[Event] = []

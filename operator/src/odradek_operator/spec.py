@@ -46,6 +46,12 @@ OPERATOR_OWNED_KEYS: Final = frozenset(
 )
 
 
+OFFSETS_FACTOR: Final = "offsets.topic.replication.factor"
+DEFAULT_OFFSETS_FACTOR: Final = 3
+# Without that many brokers topics are not created, and acks=all is refused.
+_REPLICA_COUNTS: Final = ("default.replication.factor", "min.insync.replicas", OFFSETS_FACTOR)
+
+
 class InvalidSpec(Exception):  # noqa: N818 (what is wrong is the spec, and users read the name)
     """A resource that cannot be carried out as written: `reason` in CamelCase, and a sentence."""
 
@@ -128,6 +134,23 @@ class ClusterSpec:
     def default_replication_factor(self) -> int:
         """Replicas of a topic that names no number."""
         return int(self.config.get("default.replication.factor", "1"))
+
+    def larger_than(self, brokers: int) -> tuple[str, ...]:
+        """Return the settings in the spec that ask for more replicas than so many brokers have."""
+        return tuple(
+            name
+            for name in _REPLICA_COUNTS
+            if name in self.config and int(self.config[name]) > brokers
+        )
+
+    @property
+    def lacks_coordinators(self) -> bool:
+        """Whether brokers of these settings cannot create `__consumer_offsets`.
+
+        Its replication factor has a default, which is no mistake of the user's: a group may keep
+        its offsets in ZooKeeper.
+        """
+        return OFFSETS_FACTOR not in self.config and self.replicas < DEFAULT_OFFSETS_FACTOR
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,13 +320,17 @@ def _check_broker_config(spec: ClusterSpec) -> None:
         raise InvalidSpec("InvalidConfig", str(error)) from None
 
 
-def check_fits(spec: ClusterSpec) -> None:
-    """Raise InvalidSpec for configuration that so few brokers cannot carry out."""
-    if spec.default_replication_factor > spec.replicas:
+def check_fits(spec: ClusterSpec, strangers: int = 0) -> None:
+    """Raise InvalidSpec for configuration that so few brokers cannot carry out.
+
+    `strangers` are Kafka brokers in the same znodes.
+    """
+    brokers = spec.replicas + strangers
+    if found := spec.larger_than(brokers):
+        shown = " and ".join(f"{name} {spec.config[name]}" for name in found)
+        verb = "is" if len(found) == 1 else "are"
         raise InvalidSpec(
-            "InvalidConfig",
-            f"default.replication.factor {spec.default_replication_factor} is larger than the "
-            f"number of brokers, {spec.replicas}",
+            "InvalidConfig", f"{shown} {verb} larger than the number of brokers, {brokers}"
         )
 
 
