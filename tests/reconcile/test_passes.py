@@ -1,6 +1,7 @@
 """Whole passes over resources in memory: what resources of one cluster see of each other."""
 
 import queue
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -381,6 +382,40 @@ def test_only_what_a_stored_cluster_names_is_kept_after_a_pass() -> None:
     store.drop(body)
     passes.reconcile("n", "c", {})
     assert pool.kept == set()
+
+
+def test_session_of_a_cluster_that_is_gone_ends_with_the_pass_of_what_it_left() -> None:
+    # A cluster's end wakes all that is not ready, and both may come in one batch.
+    topic, store, pool = resource("Topic", "t", clusterRef={"name": "c"}), Store(), MemoryPool()
+    store.put(topic)
+    pool.kept = {"zk:2181"}
+    Passes(context(MemoryKube(topic), pool), store).reconcile("n", "c", {key_of(topic): topic})
+    assert pool.kept == set()
+
+
+def test_queue_that_is_told_is_what_waits_now_behind_a_pass_that_hangs() -> None:
+    hangs, goes_on = threading.Event(), threading.Event()
+
+    def reconcile(_namespace: str, _cluster: str, batch: Mapping[Key, Any]) -> dict[Key, float]:
+        hangs.set()
+        goes_on.wait(30)
+        return dict.fromkeys(batch, 60.0)
+
+    def waiting() -> float | None:
+        place = {"namespace": "n", "cluster": "c"}
+        return metrics.REGISTRY.get_sample_value("odradek_operator_queued_resources", place)
+
+    engine = Engine(Store(), reconcile)
+    try:
+        engine.submit(cluster())
+        assert hangs.wait(30)
+        assert waiting() == 0
+        for name in ("t1", "t2"):
+            engine.submit(resource("Topic", name, clusterRef={"name": "c"}))
+        assert waiting() == 2
+    finally:
+        goes_on.set()
+        engine.stop()
 
 
 def test_cluster_that_is_gone_gets_one_more_pass_with_nothing_in_it() -> None:

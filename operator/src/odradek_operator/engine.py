@@ -117,6 +117,8 @@ class Loop:
         self._failures: dict[Key, int] = {}
         self._stopping = False
         self._pass_began: float | None = None
+        # Asked for by each scrape: behind a pass that hangs the queue is what tells of it.
+        metrics.QUEUED.labels(namespace=namespace, cluster=cluster).set_function(self._waiting)
         self._thread = threading.Thread(
             target=self._run, name=f"loop-{namespace}-{cluster}", daemon=True
         )
@@ -134,6 +136,11 @@ class Loop:
         with self._wake:
             self._due[key] = time.monotonic()
             self._wake.notify()
+
+    def _waiting(self) -> float:
+        with self._wake:
+            now = time.monotonic()
+            return float(sum(moment <= now for moment in self._due.values()))
 
     def stop(self) -> None:
         """End the thread after its pass."""
@@ -166,9 +173,6 @@ class Loop:
                 due = sorted(
                     (key for key, moment in self._due.items() if moment <= now),
                     key=lambda key: (KIND_ORDER.index(key.kind), self._due[key]),
-                )
-                metrics.QUEUED.labels(namespace=self._namespace, cluster=self._cluster).set(
-                    len(due)
                 )
                 if due:
                     taken = due[:BATCH]

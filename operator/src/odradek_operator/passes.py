@@ -89,6 +89,7 @@ class Passes:
         for key, body in kinds["KafkaCluster"].items():
             results[key] = _timed(key, partial(self._kafka_cluster, body))
         others = ("Topic", "ConsumerGroup", "Reassignment")
+        gone = not batch
         if any(kinds[kind] for kind in others):
             try:
                 shared = self._shared(namespace, cluster)
@@ -98,12 +99,13 @@ class Passes:
                     metrics.ERRORS.labels(kind=key.kind).inc()
                     results[key] = error
             else:
+                gone = shared.state.owner is Owner.GONE
                 results |= self._topics(shared, namespace, cluster, kinds["Topic"])
                 results |= self._groups(shared, namespace, cluster, kinds["ConsumerGroup"])
                 for key, body in kinds["Reassignment"].items():
                     results[key] = _timed(key, partial(self._reassignment, shared, body))
         self._forget_groups()
-        if kinds["KafkaCluster"] or not batch:
+        if kinds["KafkaCluster"] or gone:
             self.context.zookeepers.keep(self._places)
         return results
 
