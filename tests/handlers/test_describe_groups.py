@@ -19,3 +19,14 @@ async def test_group_named_twice_is_answered_once(broker: Broker) -> None:
     request = DescribeGroupsRequest(groups=["one", "two"] * 1000)
     answer = await groups.describe_groups(serving, request, CALL)
     assert [found.group_id for found in answer.groups] == ["one", "two"]
+
+
+async def test_who_asks_what_is_allowed_hears_of_every_operation(broker: Broker) -> None:
+    nobody = SimpleNamespace(find=lambda group_id: (ErrorCode.NONE, None))
+    serving = dataclasses.replace(broker, groups=nobody)
+    found = []
+    for asks in (False, True):
+        request = DescribeGroupsRequest(groups=["one"], include_authorized_operations=asks)
+        answer = await groups.describe_groups(serving, request, CALL)
+        found.append(answer.groups[0].authorized_operations)
+    assert found == [-(2**31), 328]

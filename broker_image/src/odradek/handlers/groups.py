@@ -16,7 +16,7 @@ from odradek.group.members import JoinWish
 from odradek.group.offsets import Committed
 from odradek.group.partitioning import OFFSETS_TOPIC, partition_of
 from odradek.group.states import GroupState
-from odradek.handlers import topics
+from odradek.handlers import operations, topics
 from odradek.handlers.context import Broker, Call
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages import group_offsets as offset_messages
@@ -162,12 +162,15 @@ async def describe_groups(
 
     A group named twice is answered once: a short request is not to make an endless answer.
     """
-    return messages.DescribeGroupsResponse(
-        groups=[
-            _described(group_id, *broker.groups.find(group_id))
-            for group_id in dict.fromkeys(request.groups)
-        ]
-    )
+    found = [
+        _described(group_id, *broker.groups.find(group_id))
+        for group_id in dict.fromkeys(request.groups)
+    ]
+    if request.include_authorized_operations:
+        for group in found:
+            if group.error_code == ErrorCode.NONE:
+                group.authorized_operations = operations.ON_GROUP
+    return messages.DescribeGroupsResponse(groups=found)
 
 
 def _described(group_id: str, error: ErrorCode, group: Group | None) -> messages.DescribedGroup:
