@@ -148,6 +148,13 @@ def test_operator_is_told_its_images_and_scope() -> None:
     assert "--all-namespaces" not in container["command"]
 
 
+@pytest.mark.parametrize(("values", "wanted"), [({}, "json"), ({"logFormat": "plain"}, "plain")])
+def test_operator_writes_json_unless_told_otherwise(values: Manifest, wanted: str) -> None:
+    deployment = one(helm.template({"operator": values}), "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert f"--log-format={wanted}" in container["command"]
+
+
 def test_jobs_account_that_the_operator_names_exists_with_its_role() -> None:
     objects = helm.template({"sparkJob": {"extraNamespaces": ["analytics"]}})
     (container,) = one(objects, "Deployment")["spec"]["template"]["spec"]["containers"]

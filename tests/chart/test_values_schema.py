@@ -45,6 +45,7 @@ REFUSED: dict[str, tuple[Manifest, str]] = {
         "at '/networkPolicy/nodeCidrs/0'",
     ),
     "an unknown log level": ({"zookeeper": {"logLevel": "LOUD"}}, "at '/zookeeper/logLevel'"),
+    "an unknown log format": ({"operator": {"logFormat": "xml"}}, "at '/operator/logFormat'"),
     "yes for true": ({"rbac": {"readNodes": "yes"}}, "at '/rbac/readNodes'"),
     "a job's account without name": (
         {"sparkJob": {"serviceAccount": {"name": ""}}},

@@ -69,10 +69,9 @@ class Operator:
 
     def start(self) -> None:
         command = [sys.executable, "-m", "kopf", "run", "-m", "odradek_operator.handlers"]
+        command += ["--log-format=json", "-n", self.namespace]
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [*command, "-n", self.namespace], stdout=log, stderr=log, env=self._environment
-            )
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, env=self._environment)
 
     def kill(self) -> None:
         assert self._process is not None

@@ -43,6 +43,10 @@ def test_cluster_gets_its_objects_and_is_ready_when_all_brokers_are_registered(
     assert f"/{place.namespace}\n" in config
     assert place.kubectl.get("pdb", "main-broker")["spec"]["maxUnavailable"] == 1
     assert place.kubectl.get("service", "main-brokers")["spec"]["clusterIP"] == "None"
+    # What was done is in the log, an object a line.
+    said = [json.loads(line) for line in operator.log.read_text().splitlines()]
+    assert "main: applied StatefulSet main-broker" in [one["message"] for one in said]
+    assert all({"timestamp", "severity"} <= one.keys() for one in said)
 
 
 def test_what_is_taken_out_of_the_spec_goes_from_the_pods_too(
