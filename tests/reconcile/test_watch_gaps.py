@@ -10,19 +10,11 @@ from odradek.zk import consumers, znodes
 from odradek_operator import departures
 from odradek_operator.spec import FINALIZER
 from tests.reconcile.conftest import Operator, Place
-from tests.reconcile.test_outages import ONE, await_reasons, fill, identities, written
+from tests.reconcile.test_outages import EVERYTHING, ONE, await_reasons, fill, identities, written
 from tests.reconcile.test_reassignment_flow import config
 from tests.support.api_proxy import KINDS, ApiProxy
 from tests.support.apiserver import ApiServer
 from tests.support.kubectl import eventually
-
-READY = {
-    "kafkacluster/main": "BrokersReady",
-    "topic/kept": "Synced",
-    "topic/going": "Synced",
-    "consumergroup/g": "Observed",
-    "reassignment/r": "Running",
-}
 
 
 @pytest.fixture
@@ -91,7 +83,7 @@ def test_lists_that_are_empty_or_old_delete_nothing_and_the_truth_is_followed_ag
     # Lists from before a Topic got another setting, and another was deleted and its data with it.
     old = listed(place)
     proxy.lie({})
-    await_reasons(place, READY)
+    await_reasons(place, EVERYTHING)
     place.kubectl.apply(place.topic("kept", **ONE, config={"retention.ms": "6000000"}))
     place.kubectl("delete", "topic", "going", "--wait=false")
     eventually(lambda: place.client.exists(znodes.delete_topic_path("going")), "the request")
@@ -108,7 +100,7 @@ def test_lists_that_are_empty_or_old_delete_nothing_and_the_truth_is_followed_ag
     nothing_happened()
 
     proxy.lie({})
-    left = {one: reason for one, reason in READY.items() if one != "topic/going"}
+    left = {one: reason for one, reason in EVERYTHING.items() if one != "topic/going"}
     await_reasons(place, left)
     place.kubectl.apply(place.topic("kept", **ONE, config={"retention.ms": "7000000"}))
     eventually(lambda: config(place, "topics", "kept") == {"retention.ms": "7000000"}, "the change")
@@ -121,7 +113,7 @@ def test_resources_that_were_deleted_during_a_gap_in_the_watch_are_let_go(
     place.kubectl.apply(place.topic("orphan", **ONE))
     eventually(lambda: place.client.exists(znodes.topic_path("orphan")), "the topic")
     place.elect("orphan")
-    await_reasons(place, {**READY, "topic/orphan": "Synced"})
+    await_reasons(place, {**EVERYTHING, "topic/orphan": "Synced"})
     before = written(place.client)
     # Watches bring nothing, and what is listed after them is the truth again.
     await_lies(proxy, listed(place))
@@ -159,7 +151,7 @@ def test_resources_that_were_deleted_while_no_operator_ran_lose_only_what_they_w
             "spec": {"clusterRef": {"name": "main"}, "topics": ["kept"]},
         }
     )
-    await_reasons(place, {**READY, "consumergroup/other": "Observed"})
+    await_reasons(place, {**EVERYTHING, "consumergroup/other": "Observed"})
     before = written(place.client)
     operator.kill()
     place.kubectl("delete", "topic,consumergroup,reassignment", "--all", "--wait=false")
@@ -169,16 +161,17 @@ def test_resources_that_were_deleted_while_no_operator_ran_lose_only_what_they_w
     eventually(lambda: place.client.exists(request), "the deletion", pause_s=0.2)
     place.kubectl("wait", "--for=delete", "consumergroup/g", "--timeout=120s")
     place.finish_deletion("going")
-    # Half a move is ended by the controller, and the resource with it.
-    eventually(lambda: place.requested() or True, "the request", pause_s=0.2)
+    # The move that is under way ends, and its resource with it.
     place.finish_moves()
     place.kubectl(
         "wait", "--for=delete", "topic,consumergroup,reassignment", "--all", "--timeout=120s"
     )
     after = written(place.client)
     gone = {one for one in before if one not in after}
-    mine = (znodes.topic_path("going"), znodes.topic_config_path("going"), "/consumers/g/")
-    mine += (znodes.REASSIGN_PARTITIONS_PATH, "/consumers/g")
+    mine = (
+        *(znodes.topic_path("going"), znodes.topic_config_path("going")),
+        *(consumers.group_path("g"), znodes.REASSIGN_PARTITIONS_PATH),
+    )
     assert all(one.startswith(mine) for one in gone), gone
     assert place.client.get(consumers.offset_path("other", "kept", 0))[0] == b"7"
     assert place.client.exists(znodes.topic_path("kept"))
