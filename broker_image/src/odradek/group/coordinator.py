@@ -123,12 +123,19 @@ class GroupCoordinator:
         interval_ms = self._config.offsets_retention_check_interval_ms
         next_check = self._clock_ms() + interval_ms
         while True:
-            await self.partition_count.learn()
-            self.refresh()
+            await self._look()
             if self._clock_ms() >= next_check:
                 next_check = self._clock_ms() + interval_ms
                 await self.commits.expire()
             await asyncio.sleep(TICK_S)
+
+    def notice_roles(self) -> None:
+        """Look at what this broker leads now, beside requests: clients come to it at once."""
+        self._shards.spawn(self._look())
+
+    async def _look(self) -> None:
+        await self.partition_count.learn()
+        self.refresh()
 
     def refresh(self) -> None:
         """Begin to load what this broker leads by now, give up what it does not."""

@@ -50,13 +50,11 @@ class Shards:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def of(self, group_id: str) -> Shard:
-        """The loaded shard of a group. Raises KafkaError 24, 15, 16 or 14."""
+        """The loaded shard of a group. Raises KafkaError 24, 16 or 14."""
         if not group_id:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID)
         index = self.index_of(group_id)
-        if index is None:
-            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        shard = self._current(index)
+        shard = None if index is None else self._current(index)
         if shard is None:
             raise KafkaError(ErrorCode.NOT_COORDINATOR)
         if not shard.loaded:

@@ -4,6 +4,7 @@ controller.
 
 from __future__ import annotations
 
+from odradek.group.partitioning import OFFSETS_TOPIC
 from odradek.handlers.context import Broker, Call
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.control import (
@@ -48,6 +49,8 @@ async def leader_and_isr(
             error_code=ErrorCode.STALE_CONTROLLER_EPOCH, partition_errors=[]
         )
     error, errors = await broker.replicas.become_leader_or_follower(request)
+    if any(key.topic == OFFSETS_TOPIC for key in errors):
+        broker.groups.notice_roles()
     return LeaderAndIsrResponse(
         error_code=error,
         partition_errors=[

@@ -1,0 +1,63 @@
+"""A broker that was just told to lead a partition of `__consumer_offsets`."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+
+from odradek import config as configuration
+from odradek.group.coordinator import GroupCoordinator
+from odradek.group.members import JoinWish
+from odradek.group.partitioning import OFFSETS_TOPIC
+from odradek.protocol.errors import ErrorCode
+from odradek.replica.partition import TopicPartition
+
+KEY = TopicPartition(OFFSETS_TOPIC, 0)
+LED = SimpleNamespace(
+    key=KEY,
+    offline=False,
+    leads=True,
+    reign=0,
+    log=SimpleNamespace(log_start_offset=0, log_end_offset=0),
+)
+NEWCOMER = JoinWish(
+    member_id="",
+    instance_id=None,
+    client_id="c",
+    client_host="/127.0.0.1",
+    session_timeout_ms=30_000,
+    rebalance_timeout_ms=30_000,
+    protocol_type="consumer",
+    protocols=(("range", b""),),
+    requires_known_id=True,
+)
+
+
+class UnreadCount:
+    """`__consumer_offsets` has one partition, which is known once somebody looks."""
+
+    count: int | None = None
+
+    def __call__(self) -> int | None:
+        return self.count
+
+    async def learn(self) -> None:
+        await asyncio.sleep(0)
+        self.count = 1
+
+
+async def test_clients_are_sent_to_look_again_until_the_role_is_known_and_then_served() -> None:
+    """Clients give up on "not available" where Kafka's brokers say "not the coordinator"."""
+    config, _ = configuration.from_values({"broker.id": "1", "zookeeper.connect": "unused"})
+    coordinator = GroupCoordinator(
+        config,
+        SimpleNamespace(partitions={KEY: LED}),  # type: ignore[arg-type]
+        UnreadCount(),  # type: ignore[arg-type]
+        lambda _: True,
+    )
+    early = await coordinator.join("g", NEWCOMER)
+    assert early.error is ErrorCode.NOT_COORDINATOR
+    coordinator.notice_roles()
+    await asyncio.sleep(0.01)
+    assert (await coordinator.join("g", NEWCOMER)).error is ErrorCode.MEMBER_ID_REQUIRED
+    coordinator.close()
