@@ -138,3 +138,18 @@ def test_one_broker_added_to_three_gets_a_quarter_and_its_share_of_leaders() -> 
     assert load({**replicas, **planned}) == {0: 9, 1: 9, 2: 9, 3: 9}
     leads = Counter(one[0] for one in {**replicas, **planned}.values())
     assert max(leads.values()) - min(leads.values()) <= 1
+
+
+def test_an_added_broker_gets_a_share_of_each_topic_and_not_all_of_a_small_one() -> None:
+    sizes = {"large": 50, "small": 6, "tiny": 3}
+    replicas: dict[TopicPartition, Replicas] = {
+        TopicPartition(topic, one): ((1, 2) if one % 2 else (2, 1))
+        for topic, size in sizes.items()
+        for one in range(size)
+    }
+    planned = moves.plan_added(Seen(replicas, dict.fromkeys((1, 2, 3))), [3])
+    layout = {**replicas, **planned}
+    assert max(load(layout).values()) - min(load(layout).values()) <= 1
+    for topic, size in sizes.items():
+        of_topic = load({one: where for one, where in layout.items() if one.topic == topic})
+        assert all(abs(of_topic[one] - size * 2 / 3) <= 1 for one in (1, 2, 3)), (topic, of_topic)

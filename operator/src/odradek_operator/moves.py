@@ -68,6 +68,10 @@ class _Draft:
         """Return how unwelcome one more replica of this partition is on a broker."""
         return self._of_topic[partition.topic, broker], self.load[broker], broker
 
+    def surplus(self, partition: TopicPartition, source: int, target: int) -> int:
+        """Return how many more replicas of this partition's topic one broker has than another."""
+        return self._of_topic[partition.topic, source] - self._of_topic[partition.topic, target]
+
     def newcomer(self, partition: TopicPartition, kept: Replicas, among: Iterable[int]) -> int:
         """Return the best broker for one more replica; some broker must be free."""
         free = [one for one in among if one not in kept]
@@ -158,14 +162,15 @@ def _feed(draft: _Draft, target: int, added: set[int]) -> bool:
     for source in sources:
         if draft.load[source] - draft.load[target] <= 1:
             return False
-        best: tuple[tuple[tuple[int, int, int], TopicPartition], Replicas] | None = None
+        best: tuple[tuple[int, TopicPartition], Replicas] | None = None
         for partition, replicas in draft.replicas.items():
             if source not in replicas or target in replicas:
                 continue
             moved = tuple(target if one == source else one for one in replicas)
             if draft.spread(moved) < draft.spread(replicas):
                 continue
-            key = (draft.weight(partition, target), partition)
+            # Of each topic a share, and not all of a small one.
+            key = (-draft.surplus(partition, source, target), partition)
             if best is None or key < best[0]:
                 best = key, moved
         if best is not None:
