@@ -6,8 +6,9 @@ cd "$(dirname "$0")/.."
 
 # Package -> program that shows that it is there. Java runs ZooKeeper, Spark, Apache Kafka and, from
 # their source, small programs of the tests; Maven fetches jars, kcat is an outside client, strace
-# makes disks fail.
-declare -A needed=([default-jdk-headless]=javac [maven]=mvn [kcat]=kcat [strace]=strace)
+# makes disks fail. Node runs an application of KafkaJS, which npm fetches.
+declare -A needed=([default-jdk-headless]=javac [maven]=mvn [kcat]=kcat [strace]=strace
+  [nodejs]=node [npm]=npm)
 
 say() { printf '%s\n' "$*" >&2; }
 

@@ -70,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("up", help="everything: cluster, images, chart, quickstart, results")
     commands.add_parser("cluster", help="boot or repair the cluster alone")
     commands.add_parser("down", help="remove the cluster and every trace of it")
-    commands.add_parser("tools", help="install packages and build the cluster's programs")
+    commands.add_parser("tools", help="install packages and build all programs that tests need")
     load = commands.add_parser("images", help="build images and load them on the nodes")
     load.add_argument("names", nargs="*", metavar="IMAGE", help="default: all of them")
     commands.add_parser("kubeconfig", help="print the path of the kubeconfig")
@@ -95,12 +95,16 @@ def _dispatch(arguments: argparse.Namespace, where: Paths) -> None:
         _images(where, nodes, on_docker=on_docker, names=[])
         deploy.up(where)
 
+    def build_tools() -> None:
+        _tools(where, on_docker=on_docker)
+        tools.ensure(where, tools.CLIENTS)
+
     name = getattr(arguments, "node", "")
     actions: dict[str, Callable[[], None]] = {
         "up": up,
         "cluster": lambda: _cluster(where, nodes, on_docker=on_docker),
         "down": lambda: _down(where, nodes, on_docker=on_docker),
-        "tools": lambda: _tools(where, on_docker=on_docker),
+        "tools": build_tools,
         "images": lambda: _images(
             where, nodes, on_docker=on_docker, names=getattr(arguments, "names", [])
         ),

@@ -1,4 +1,4 @@
-"""The cluster's programs, built once from Go modules into the cache.
+"""The cluster's programs and those of tests, built once from Go modules into the cache.
 
 kubebox holds API server, controllers, scheduler, kubelet, kube-proxy and kubectl in one binary; it
 and etcd are small main modules here, because `go install` refuses modules with replace directives.
@@ -19,23 +19,35 @@ from tests.cluster.settings import REPO, Paths
 from tests.cluster.shell import run, run_logged, step
 
 SOURCES = REPO / "tests/cluster/tools"
+CLIENT_SOURCES = REPO / "tests/peers/go"
 KUBERNETES = "1.34.4"
 NEEDED_GO = (1, 24)
 
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A program: either a module here, or `package` to install as it is published."""
+    """A program: `package` to install as it is published, or part of a module of this checkout.
+
+    The module is the one of that name in SOURCES unless `module` is another; `build` tells Go which
+    part of it the program is, and which pins it has.
+    """
 
     name: str
     package: str = ""
     ldflags: str = "-s -w"
+    module: Path | None = None
+    build: tuple[str, ...] = ()
+
+    @property
+    def folder(self) -> Path:
+        """Where the module is."""
+        return self.module or SOURCES / self.name
 
     def fingerprint(self) -> str:
         """Changes whenever the program must be built again."""
-        digest = hashlib.sha256(f"{self.package} {self.ldflags}".encode())
+        digest = hashlib.sha256(" ".join((self.package, self.ldflags, *self.build)).encode())
         if not self.package:
-            for file in sorted((SOURCES / self.name).iterdir()):
+            for file in sorted(one for one in self.folder.rglob("*") if one.is_file()):
                 digest.update(file.read_bytes())
         return digest.hexdigest()
 
@@ -63,6 +75,16 @@ KIND_TOOLS = (
     Tool("kubebox", ldflags=f"-s -w {_kubernetes_version()}"),
     Tool("kstatus"),
     Tool("argohealth"),
+)
+# Applications of Go's clients. Shopify's sarama has the sources of IBM's, and pins of its own.
+CLIENTS = (
+    Tool("franz-go-client", module=CLIENT_SOURCES, build=("./franz",)),
+    Tool("sarama-client", module=CLIENT_SOURCES, build=("./sarama",)),
+    Tool(
+        "old-sarama-client",
+        module=CLIENT_SOURCES,
+        build=("-modfile=old-sarama.mod", "./sarama"),
+    ),
 )
 
 
@@ -95,8 +117,9 @@ def _build(tool: Tool, paths: Paths, log: Path) -> None:
     }
     argv = ["go", "install", "-v", "-ldflags", tool.ldflags, tool.package]
     if not tool.package:
-        argv = ["go", "build", "-v", "-mod=mod", "-ldflags", tool.ldflags, "-o", str(target), "."]
-    where = SOURCES if tool.package else SOURCES / tool.name
+        argv = ["go", "build", "-v", "-mod=mod", "-ldflags", tool.ldflags]
+        argv += ["-o", str(target / tool.name), *tool.build]
+    where = SOURCES if tool.package else tool.folder
     if _host_go_suffices(os.environ):
         run_logged(argv, log, env={**os.environ, **environment}, cwd=where)
     else:

@@ -50,7 +50,7 @@ def require_programs(*names: str) -> Path:
     binaries = settings.paths().bin
     missing = [name for name in names if not (binaries / name).exists()]
     if missing:
-        text = f"{', '.join(missing)} not in {binaries}: run `make up` once"
+        text = f"{', '.join(missing)} not in {binaries}: run `make unit` once, which builds them"
         if os.environ.get("CI") == "true":
             pytest.fail(text)
         pytest.skip(text)

@@ -1,0 +1,204 @@
+// What an application does with KafkaJS: `client.js roundtrip BOOTSTRAP TOPIC CODEC`.
+//
+// The records to write and the questions to ask come as JSON on stdin; what the brokers answered goes
+// as JSON to stdout. The test that runs this knows what has to be in it.
+"use strict";
+
+const fs = require("fs");
+const {
+  AssignerProtocol,
+  CompressionTypes,
+  ConfigResourceTypes,
+  Kafka,
+  logLevel,
+} = require("kafkajs");
+
+const PATIENCE_MS = 60000;
+const CODECS = { none: CompressionTypes.None, gzip: CompressionTypes.GZIP };
+
+async function eventually(holds, claim) {
+  const until = Date.now() + PATIENCE_MS;
+  while (!(await holds())) {
+    if (Date.now() > until) throw new Error(`not in time: ${claim}`);
+    await new Promise((resolve) => setTimeout(resolve, 50));
+  }
+}
+
+function byPartition(found, value) {
+  return Object.fromEntries(found.map((one) => [one.partition, Number(value(one))]));
+}
+
+// --- records --------------------------------------------------------------------------------
+
+function message(record) {
+  const headers = {};
+  for (const [name, value] of record.headers) {
+    headers[name] = [...(headers[name] || []), value];
+  }
+  return {
+    partition: record.partition,
+    timestamp: String(record.timestamp),
+    key: record.key,
+    value: record.value,
+    headers,
+  };
+}
+
+function text(bytes) {
+  return bytes === null ? null : bytes.toString();
+}
+
+function record(partition, found) {
+  const headers = [];
+  for (const [name, values] of Object.entries(found.headers)) {
+    for (const value of [values].flat()) headers.push([name, text(value)]);
+  }
+  return {
+    partition,
+    offset: Number(found.offset),
+    timestamp: Number(found.timestamp),
+    key: text(found.key),
+    value: text(found.value),
+    headers,
+  };
+}
+
+async function write(kafka, topic, compression, records, idempotent) {
+  const producer = kafka.producer({ idempotent });
+  await producer.connect();
+  await producer.send({ topic, compression, acks: -1, messages: records.map(message) });
+  await producer.disconnect();
+}
+
+async function join(kafka, groupId, topic, found) {
+  const consumer = kafka.consumer({ groupId, heartbeatInterval: 300, maxWaitTimeInMs: 200 });
+  await consumer.connect();
+  await consumer.subscribe({ topics: [topic], fromBeginning: true });
+  await consumer.run({
+    autoCommit: false,
+    eachMessage: async (given) => found.push(record(given.partition, given.message)),
+  });
+  return consumer;
+}
+
+// One member reads and commits all, and then another one joins.
+async function readByGroup(kafka, admin, groupId, topic, count) {
+  const found = [];
+  const first = await join(kafka, groupId, topic, found);
+  await eventually(() => found.length >= count, `${count} records`);
+  await first.commitOffsets(nextOffsets(topic, found));
+  const second = await join(kafka, groupId, topic, found);
+  let shared;
+  await eventually(async () => {
+    shared = await shares(admin, groupId, topic);
+    return shared.length === 2 && shared.every((share) => share.length === 1);
+  }, "each member has a partition");
+  await first.disconnect();
+  await second.disconnect();
+  return [found, shared];
+}
+
+// Without a group there are no consumers here: a member goes back to where the logs start.
+async function readAgain(kafka, groupId, topic, partitions, count) {
+  const found = [];
+  const consumer = await join(kafka, groupId, topic, found);
+  for (let partition = 0; partition < partitions; partition++) {
+    consumer.seek({ topic, partition, offset: "0" });
+  }
+  await eventually(() => found.length >= count, `${count} records again`);
+  await consumer.disconnect();
+  return found;
+}
+
+function nextOffsets(topic, found) {
+  const next = new Map();
+  for (const one of found) next.set(one.partition, String(one.offset + 1));
+  return [...next].map(([partition, offset]) => ({ topic, partition, offset }));
+}
+
+// --- the whole of it ------------------------------------------------------------------------
+
+async function isListed(admin, topic) {
+  return (await admin.listTopics()).includes(topic);
+}
+
+async function shares(admin, groupId, topic) {
+  const { members } = (await admin.describeGroups([groupId])).groups[0];
+  return members.map(({ memberAssignment }) => {
+    const decoded = AssignerProtocol.MemberAssignment.decode(memberAssignment);
+    return decoded ? decoded.assignment[topic] || [] : [];
+  });
+}
+
+async function retention(admin, name) {
+  const type = ConfigResourceTypes.TOPIC;
+  const asked = { type, name, configNames: ["retention.ms"] };
+  const told = await admin.describeConfigs({ includeSynonyms: false, resources: [asked] });
+  return told.resources[0].configEntries[0].configValue;
+}
+
+async function roundtrip(kafka, topic, codec, { partitions, replicas, records, time, keep }) {
+  const admin = kafka.admin();
+  const groupId = `${topic}-group`;
+  const answer = {};
+  await admin.connect();
+  await admin.createTopics({
+    topics: [{ topic, numPartitions: partitions, replicationFactor: replicas }],
+  });
+  await eventually(() => isListed(admin, topic), "the topic is listed");
+
+  const half = records.length / 2;
+  await write(kafka, topic, CODECS[codec], records.slice(0, half), false);
+  await write(kafka, topic, CODECS[codec], records.slice(half), true);
+  [answer.group, answer.shares] = await readByGroup(kafka, admin, groupId, topic, records.length);
+  const committed = await admin.fetchOffsets({ groupId, topics: [topic] });
+  answer.committed = byPartition(committed[0].partitions, (one) => one.offset);
+  answer.state = (await admin.describeGroups([groupId])).groups[0].state;
+  answer.read = await readAgain(kafka, groupId, topic, partitions, records.length);
+
+  const offsets = await admin.fetchTopicOffsets(topic);
+  answer.starts = byPartition(offsets, (one) => one.low);
+  answer.ends = byPartition(offsets, (one) => one.high);
+  const found = await admin.fetchTopicOffsetsByTimestamp(topic, time);
+  answer.found = byPartition(found, (one) => one.offset);
+
+  await admin.alterConfigs({
+    resources: [
+      {
+        type: ConfigResourceTypes.TOPIC,
+        name: topic,
+        configEntries: [{ name: "retention.ms", value: "-1" }],
+      },
+    ],
+  });
+  answer.retention = await retention(admin, topic);
+
+  const deleted = [{ partition: 0, offset: String(keep) }];
+  await admin.deleteTopicRecords({ topic, partitions: deleted });
+  answer.kept = byPartition(await admin.fetchTopicOffsets(topic), (one) => one.low);
+
+  await admin.deleteGroups([groupId]);
+  answer.groups = (await admin.listGroups()).groups.filter((one) => one.groupId === groupId).length;
+  await admin.deleteTopics({ topics: [topic] });
+  await eventually(async () => !(await isListed(admin, topic)), "the topic is gone");
+  await admin.disconnect();
+  return answer;
+}
+
+async function main([command, bootstrap, topic, codec]) {
+  if (command !== "roundtrip" || !(codec in CODECS)) {
+    throw new Error(`not known: ${command} ${codec}`);
+  }
+  const kafka = new Kafka({
+    brokers: bootstrap.split(","),
+    logLevel: logLevel.WARN,
+    logCreator: () => ({ log }) => console.error(log.message, log.error || ""),
+  });
+  const task = JSON.parse(fs.readFileSync(0, "utf8"));
+  console.log(JSON.stringify(await roundtrip(kafka, topic, codec, task)));
+}
+
+main(process.argv.slice(2)).catch((error) => {
+  console.error(error);
+  process.exit(1);
+});

@@ -1,0 +1,50 @@
+"""Packages that Node programs need, fetched with npm once at their locked versions and kept."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.support.kafka_peer import CACHE
+
+LIMIT_SECONDS = 300
+
+
+def node_path(program: Path) -> str:
+    """NODE_PATH for programs of a folder with package.json and its lock; skips without Node.
+
+    Under CI a missing Node fails.
+    """
+    missing = [name for name in ("node", "npm") if shutil.which(name) is None]
+    if missing:
+        text = f"{' and '.join(missing)} not found: install Node 14 or later with npm"
+        if os.environ.get("CI") == "true":
+            pytest.fail(text)
+        pytest.skip(text)
+    lock_file = program / "package-lock.json"
+    cache = CACHE / "node" / hashlib.sha256(lock_file.read_bytes()).hexdigest()[:16]
+    cache.mkdir(parents=True, exist_ok=True)
+    with (cache / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        # npm makes this file last: without it an installation was cut off.
+        if not (cache / "node_modules/.package-lock.json").exists():
+            _install(program, cache)
+    return str(cache / "node_modules")
+
+
+def _install(program: Path, cache: Path) -> None:
+    """npm compares what it fetched with the checksums of the lock."""
+    for name in ("package.json", "package-lock.json"):
+        shutil.copy(program / name, cache)
+    subprocess.run(
+        ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier"],
+        cwd=cache,
+        check=True,
+        timeout=LIMIT_SECONDS,
+    )
