@@ -9,16 +9,19 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
 from odradek.zk import consumers, znodes
+from odradek_operator.topic_state import STEADY_SECONDS
 from tests.reconcile.conftest import Operator, Place
 from tests.reconcile.test_reassignment_flow import config, move, reassignment, wait_for_request
 from tests.support import zookeeper
 from tests.support.apiserver import ApiServer
 from tests.support.kubectl import eventually
 
-# Four times what a Lease lasts, and as long as a Topic that is ready is not looked at.
+# Four times what a Lease lasts.
 OUTAGE_SECONDS = 60
 # Its longest pause between two tries is 15 s; machines may be busy.
 CONVERGED_SECONDS = 60
+# A Topic that is ready is not looked at before.
+NOTICED_SECONDS = STEADY_SECONDS + 30
 ONE = {"partitions": 1, "replicationFactor": 1}
 EVERYTHING = {
     "kafkacluster/main": "BrokersReady",
@@ -78,19 +81,15 @@ def fill(place: Place) -> None:
     await_reasons(place, EVERYTHING)
 
 
-def await_reasons(place: Place, wanted: dict[str, str]) -> None:
-    """Wait until the resources tell this of Ready, within the time that all of them have."""
-    until = time.monotonic() + CONVERGED_SECONDS
-
-    def told() -> dict[str, object]:
-        return {one: place.kubectl.condition(*one.split("/")).get("reason") for one in wanted}
+def await_reasons(place: Place, wanted: dict[str, str], seconds: float = CONVERGED_SECONDS) -> None:
+    """Wait until the resources tell this of Ready."""
 
     def as_wanted() -> bool:
-        found = told()
+        found = {one: place.kubectl.condition(*one.split("/")).get("reason") for one in wanted}
         assert found == wanted, found
         return True
 
-    eventually(as_wanted, str(wanted), until - time.monotonic(), 0.5)
+    eventually(as_wanted, str(wanted), seconds, 0.5)
 
 
 def written(client: KazooClient, path: str = "") -> dict[str, tuple[int, int]]:
@@ -185,7 +184,7 @@ def test_zookeeper_away_for_a_minute(
         place.kubectl.apply(place.topic("asked", **ONE))
         place.kubectl("delete", "topic", "going", "--wait=false")
         away = dict.fromkeys([*EVERYTHING, "topic/asked"], "ZooKeeperUnreachable")
-        await_reasons(place, away)
+        await_reasons(place, away, NOTICED_SECONDS)
         time.sleep(max(0.0, began + OUTAGE_SECONDS - time.monotonic()))
         await_reasons(place, away)
         assert operator.page("/readyz") == operator.page("/healthz") == 200
