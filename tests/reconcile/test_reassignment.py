@@ -225,9 +225,18 @@ def test_throttle_names_sources_and_copies_and_leaves_those_of_others() -> None:
     assert throttle.topic_config(PLAN, "t", back, on=False, back=True) == others
     everything = {throttle.LEADERS: "*"}
     assert throttle.topic_config(PLAN, "t", everything, on=False, back=False) == everything
-    rated = throttle.broker_config({"log.retention.ms": "5"}, 1000)
+    rated = throttle.broker_config({"log.retention.ms": "5"}, 1000, {})
     assert {rated[one] for one in throttle.RATES} == {"1000"}
-    assert throttle.broker_config(rated, None) == {"log.retention.ms": "5"}
+    assert throttle.broker_config(rated, None, {}) == {"log.retention.ms": "5"}
+
+
+def test_rates_of_others_are_back_after_the_throttle() -> None:
+    have = {"log.retention.ms": "5", throttle.RATES[0]: "77"}
+    before = throttle.rates(have)
+    assert before == {throttle.RATES[0]: "77"}
+    rated = throttle.broker_config(have, 1000, before)
+    assert {rated[one] for one in throttle.RATES} == {"1000"}
+    assert throttle.broker_config(rated, None, before) == have
 
 
 def test_plan_is_kept_word_by_word_and_known_by_its_hash() -> None:

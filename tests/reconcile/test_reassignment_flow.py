@@ -40,6 +40,8 @@ def test_approved_plan_runs_in_throttled_batches_and_leaves_no_throttle(
 ) -> None:
     place.create_cluster()
     place.make("t", (0, 1), (1, 2))
+    theirs = {throttle.RATES[1]: "77"}
+    place.client.create(znodes.broker_config_path("2"), znodes.encode_config(theirs), makepath=True)
     wanted = reassignment(
         "r",
         "Explicit",
@@ -81,7 +83,7 @@ def test_approved_plan_runs_in_throttled_batches_and_leaves_no_throttle(
     phases = [one["phase"] for one in status["history"]]
     assert phases == ["AwaitingApproval", "Running", "Completed"]
     assert config(place, "topics", "t") == {}
-    assert [config(place, "brokers", one) for one in "012"] == [{}, {}, {}]
+    assert [config(place, "brokers", one) for one in "012"] == [{}, {}, theirs]
     assert place.kubectl.get("reassignment", "r")["metadata"].get("finalizers") is None
 
 

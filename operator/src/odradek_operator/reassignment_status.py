@@ -1,7 +1,8 @@
 """What the status of a Reassignment remembers, and how it tells where things stand. Pure.
 
 All that must outlive the operator is here or in the plan's ConfigMap: the phase, that a throttle
-was set, since when a destination or a leader is missed, and that and why everything goes back.
+was set and what it replaced, since when a destination or a leader is missed, and that and why
+everything goes back.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ LONGEST_HISTORY: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What the status says so far; `phase` is empty before anybody looked."""
+    """What the status says so far; `phase` is empty before anybody looked.
+
+    `rates` are the throttles that brokers had before this one.
+    """
 
     phase: str
     plan_hash: str | None
@@ -39,6 +43,7 @@ class Memory:
     offline_since: datetime | None
     rolling_back: str | None
     throttled: bool
+    rates: Mapping[int, Mapping[str, str]]
 
 
 def remember(body: Body) -> Memory:
@@ -57,6 +62,7 @@ def remember(body: Body) -> Memory:
         offline_since=_time(offline["lastTransitionTime"]) if offline else None,
         rolling_back=back["reason"] if back else None,
         throttled=_holding(found, "ThrottleApplied") is not None,
+        rates={int(one): rates for one, rates in found.get("ratesBefore", {}).items()},
     )
 
 

@@ -218,7 +218,9 @@ class _Pass:
         rate = self.wanted.throttle if self.wanted.mode != "PreferredLeader" else None
         self.flags = replace(self.flags, approved=True, throttled=rate is not None)
         started = told.stamp(self.context.now())
-        self._tell("Running", "Running", "the first batch is next", startedAt=started)
+        rates = self._rates(zookeeper, plan) if rate is not None else None
+        text = "the first batch is next"
+        self._tell("Running", "Running", text, startedAt=started, ratesBefore=rates)
         return 0.0
 
     # --- while it runs ----------------------------------------------------------------------
@@ -262,7 +264,7 @@ class _Pass:
             rate = None
         if rate is not None and not self.memory.throttled:
             self.flags = replace(self.flags, throttled=True)
-            self._tell_progress(plan, decision)
+            self._tell_progress(plan, decision, ratesBefore=self._rates(zookeeper, plan))
             return 0.0
         if self.memory.throttled and not self._throttle(zookeeper, plan, topics, rate):
             return apply.SOON_SECONDS
@@ -296,9 +298,15 @@ class _Pass:
             now=self.context.now(),
         )
 
-    def _tell_progress(self, plan: Plan, decision: Decision) -> None:
+    def _rates(self, zookeeper: ZooKeeper, plan: Plan) -> dict[str, dict[str, str]] | None:
+        """Return the rates that others have set, known before they are replaced."""
+        found = observe.broker_configs(zookeeper, throttle.brokers(plan))
+        rates = {str(one): throttle.rates(have) for one, (have, _) in found.items()}
+        return {one: there for one, there in rates.items() if there} or None
+
+    def _tell_progress(self, plan: Plan, decision: Decision, **fields: Any) -> None:
         now = self.context.now()
-        moved, fields = None, dict[str, Any]()
+        moved = None
         if plan.sizes and decision.rolling_back is None:
             moved = reassignment_requests.moved(self.around.endpoints, plan, decision)
             fields["bytes"] = {"total": plan.total_bytes, "moved": moved}
@@ -330,7 +338,7 @@ class _Pass:
         for broker_id, (have, version) in observe.broker_configs(
             zookeeper, throttle.brokers(plan)
         ).items():
-            wanted = throttle.broker_config(have, rate)
+            wanted = throttle.broker_config(have, rate, self.memory.rates.get(broker_id, {}))
             if wanted != have:
                 changes.append(admin.change_config("brokers", str(broker_id), wanted, version))
         for name, topic in topics.items():
@@ -390,11 +398,11 @@ class _Pass:
 
     def _unthrottle_everything(self, zookeeper: ZooKeeper) -> bool:
         ids = set(self.around.cluster.brokers) | set(self.around.endpoints)
-        changes = [
-            admin.change_config("brokers", str(broker_id), throttle.without(have), version)
-            for broker_id, (have, version) in observe.broker_configs(zookeeper, ids).items()
-            if throttle.without(have) != have
-        ]
+        changes: list[list[operations.Operation]] = []
+        for broker_id, (have, version) in observe.broker_configs(zookeeper, ids).items():
+            wanted = throttle.broker_config(have, None, self.memory.rates.get(broker_id, {}))
+            if wanted != have:
+                changes.append(admin.change_config("brokers", str(broker_id), wanted, version))
         topics = observe.topics(zookeeper, observe.topic_names(zookeeper))
         changes += [
             admin.change_config("topics", name, throttle.without(one.config), one.config_version)

@@ -57,9 +57,16 @@ def _merge(have: str, mine: Collection[int], wanted: Mapping[int, Collection[int
     return ",".join((*kept, *added))
 
 
-def broker_config(have: Config, rate: int | None) -> dict[str, str]:
-    """Return a broker's entries with this rate in bytes a second, or without a rate."""
-    return without(have) if rate is None else {**have, **dict.fromkeys(RATES, str(rate))}
+def broker_config(have: Config, rate: int | None, before: Config) -> dict[str, str]:
+    """Return a broker's entries with this rate in bytes a second, or with the rates of before."""
+    if rate is None:
+        return {**without(have), **before}
+    return {**have, **dict.fromkeys(RATES, str(rate))}
+
+
+def rates(have: Config) -> dict[str, str]:
+    """Return the rates that a broker has."""
+    return {name: have[name] for name in RATES if have.get(name, "").isdigit()}
 
 
 def without(have: Config) -> dict[str, str]:
