@@ -306,6 +306,17 @@ def test_a_drain_waits_while_a_partition_lacks_a_replica() -> None:
     assert budget(None) == 0
 
 
+@pytest.mark.parametrize(
+    "path", [znodes.broker_path(0), znodes.CONTROLLER_PATH, znodes.broker_config_path("<default>")]
+)
+def test_cluster_of_a_znode_that_makes_no_sense_is_not_said_to_be_ready(path: str) -> None:
+    zookeeper = existing_topic()
+    zookeeper.put(path, b"torn")
+    body = cluster(config={"log.retention.ms": "5"})
+    kube = run([body], [], zookeeper)
+    assert reason(kube, "KafkaCluster", "c") == "ZnodeUnreadable"
+
+
 @pytest.mark.parametrize(("just_paused", "left"), [(False, []), (True, ["c-broker-0"])])
 def test_no_broker_is_restarted_once_the_cluster_is_paused(
     just_paused: bool, left: list[str]

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from odradek.zk.payload import ZnodeError
 from odradek_operator import (
     apply,
     broker_objects,
@@ -43,6 +44,15 @@ class _Znodes:
 
 def reconcile(context: Context, body: Body, conflict: str | None) -> float:
     """Bring one cluster nearer to its spec. `conflict` names an older one on the same znodes."""
+    try:
+        return _reconcile(context, body, conflict)
+    except ZnodeError as error:
+        unreadable = status.stalled("ZnodeUnreadable", str(error))
+        apply.write_status(context, body, unreadable, apply.remembered(body, _SHOWN))
+        return STEADY_SECONDS
+
+
+def _reconcile(context: Context, body: Body, conflict: str | None) -> float:
     meta = spec.parse_meta(body)
     if meta.deleting:
         # Children go by their owner references, claims by the StatefulSet's retention policy.
