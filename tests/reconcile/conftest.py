@@ -97,6 +97,13 @@ class Operator:
         with urllib.request.urlopen(url, timeout=30) as answer:
             return [one for one in answer.read().decode().splitlines() if one.startswith(name)]
 
+    def text(self, path: str) -> str:
+        """What a page of the health port says."""
+        url = f"http://127.0.0.1:{self.health_port}{path}"
+        with urllib.request.urlopen(url, timeout=30) as answer:
+            found: bytes = answer.read()
+            return found.decode()
+
     def page(self, path: str) -> int:
         """Status code of a page of the health port; 0 while nobody listens."""
         try:

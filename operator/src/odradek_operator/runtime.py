@@ -126,7 +126,17 @@ class Runtime:
         stuck = self.engine.stuck
         if stuck:
             return health.say(False, f"loops do not go on: {', '.join(stuck)}")
-        return health.say(True, "ok" if self._lease.held else "waiting for the Lease")
+        # An ensemble that is away is no reason to start this process anew, but one to know.
+        return health.say(True, "\n".join([self._doing(), *self._sessions()]))
+
+    def _doing(self) -> str:
+        return "ok" if self._lease.held else "waiting for the Lease"
+
+    def _sessions(self) -> list[str]:
+        return [
+            f"{connect}: {f'session of {age:.0f} s' if age else 'no session'}"
+            for connect, age in self._zookeepers.sessions().items()
+        ]
 
     def _readyz(self) -> health.Page:
         return health.say(self._lease.held, "holds the Lease" if self._lease.held else "waits")

@@ -30,6 +30,8 @@ from odradek_operator.watched import Memory
 SESSION_SECONDS: Final = 15.0
 CONNECT_SECONDS: Final = 5.0
 ANSWER_SECONDS: Final = 10.0
+# A client that has had no connection for so long is replaced: kazoo's may have died unnoticed.
+GIVEN_UP_SECONDS: Final = 60.0
 # Requests under way at once; more only fills ZooKeeper's queue.
 _BATCH: Final = 500
 
@@ -97,6 +99,7 @@ class ZooKeeper:
         self.connect = connect
         self._guard = guard
         self._connected_at: float | None = None
+        self._away_since: float | None = time.monotonic()
         self._client: Any = KazooClient(
             hosts=connect,
             timeout=SESSION_SECONDS,
@@ -105,18 +108,31 @@ class ZooKeeper:
         self.watched = Watched(self)
         self._client.add_listener(self._on_state)
         self._started = self._client.start_async()
-        metrics.SESSION_AGE.labels(connect=connect).set_function(self._age)
+        metrics.SESSION_AGE.labels(connect=connect).set_function(lambda: self.session_seconds)
 
     def _on_state(self, state: str) -> None:
         self.watched.clear()
         if state == KazooState.CONNECTED:
             self._connected_at = self._connected_at or time.monotonic()
-        elif state == KazooState.LOST:
+            self._away_since = None
+            return
+        self._away_since = self._away_since or time.monotonic()
+        if state == KazooState.LOST:
             self._connected_at = None
 
-    def _age(self) -> float:
-        since = self._connected_at
+    @property
+    def away_seconds(self) -> float:
+        """For how long there has been no connection; 0 while there is one."""
+        since = self._away_since
         return time.monotonic() - since if since is not None else 0.0
+
+    @property
+    def session_seconds(self) -> float:
+        """Age of the session; 0 without one, which is sure once it was away for its time-out."""
+        since = self._connected_at
+        if since is None or self.away_seconds >= SESSION_SECONDS:
+            return 0.0
+        return time.monotonic() - since
 
     def require(self) -> None:
         """Wait a little for a connection, raising UnreachableError where there is none."""
@@ -206,10 +222,20 @@ class Pool:
         """Return a connected ZooKeeper, raising UnreachableError where it does not answer."""
         with self._lock:
             found = self._open.get(connect)
+            if found is not None and found.away_seconds > GIVEN_UP_SECONDS:
+                log.warning("%s: no connection for a long time, trying anew", connect)
+                # It may take a while, and what it has still to say is of no use.
+                threading.Thread(target=found.close, name="given-up", daemon=True).start()
+                found = None
             if found is None:
                 found = self._open[connect] = ZooKeeper(connect, self._guard)
         found.require()
         return found
+
+    def sessions(self) -> dict[str, float]:
+        """Return the age in seconds of the session with each ensemble; 0 without one."""
+        with self._lock:
+            return {connect: one.session_seconds for connect, one in sorted(self._open.items())}
 
     def keep(self, wanted: Callable[[], AbstractSet[str]]) -> None:
         """End the sessions that no cluster wants any more: it is gone, or has moved.

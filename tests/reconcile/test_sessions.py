@@ -1,0 +1,45 @@
+"""Sessions of the operator with a real ZooKeeper: which live, and what becomes of one that died."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from odradek_operator import zookeeper
+from tests.support import zookeeper as server
+from tests.support.kubectl import eventually
+
+
+def test_a_client_that_died_unnoticed_is_replaced(
+    zk: server.Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = zookeeper.Pool(lambda: None)
+    try:
+        first = pool.get(zk.connect)
+        assert pool.get(zk.connect) is first
+        # What a thread of kazoo's that dies leaves behind: no connection, and nobody who makes one.
+        first._client.stop()
+        with pytest.raises(zookeeper.UnreachableError):
+            pool.get(zk.connect)
+        monkeypatch.setattr(zookeeper, "GIVEN_UP_SECONDS", 0.0)
+        second = pool.get(zk.connect)
+        assert second is not first
+        assert second.children(["/"])["/"] is not None
+    finally:
+        pool.close()
+
+
+def test_session_without_a_connection_is_dead_after_its_timeout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(zookeeper, "SESSION_SECONDS", 4.0)
+    pool = zookeeper.Pool(lambda: None)
+    try:
+        with server.Server(tmp_path) as ensemble:
+            pool.get(ensemble.connect)
+            assert pool.sessions()[ensemble.connect] > 0
+        # Nobody is left who could say that it ended.
+        eventually(lambda: pool.sessions() == {ensemble.connect: 0.0}, "the end", pause_s=0.1)
+    finally:
+        pool.close()
