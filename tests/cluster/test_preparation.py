@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster import buildah, host, images, settings, volumes
+from tests.cluster import buildah, host, images, settings, tools, volumes
 
 
 def sources(apt: Path, name: str, text: str) -> Path:
@@ -79,6 +79,21 @@ def test_every_image_has_its_dockerfile_and_inputs() -> None:
     for each in images.IMAGES:
         for name in (each.dockerfile, *each.inputs):
             assert (settings.REPO / name).exists(), name
+
+
+def test_a_program_is_built_again_when_any_source_or_pin_of_it_changes(tmp_path: Path) -> None:
+    (tmp_path / "part").mkdir()
+    source = tmp_path / "part/main.go"
+    source.write_text("package main\n")
+
+    def fingerprint(*build: str) -> str:
+        return tools.Tool("client", module=tmp_path, build=build).fingerprint()
+
+    before = fingerprint("./part")
+    assert fingerprint("./part") == before
+    assert fingerprint("-modfile=old.mod", "./part") != before
+    source.write_text("package main // changed\n")
+    assert fingerprint("./part") != before
 
 
 def test_only_released_volumes_of_ours_are_emptied_and_offered_again() -> None:
