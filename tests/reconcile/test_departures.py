@@ -30,7 +30,9 @@ def departed(kube: Any, *known: Body) -> list[str]:
     gone: list[str] = []
     for body in known:
         store.put(body)
-    Departures(kube, store, lambda body: gone.append(body["metadata"]["name"])).check()
+    Departures(
+        kube, store, lambda body: gone.append(body["metadata"]["name"]), lambda _namespaces: None
+    ).check()
     return gone
 
 

@@ -3,6 +3,8 @@
 from pathlib import Path
 
 from odradek.zk import znodes
+from odradek_operator.lease import Leases
+from tests.reconcile import kills
 from tests.reconcile.conftest import Operator, Place
 from tests.support.apiserver import ApiServer
 from tests.support.kubectl import eventually
@@ -60,3 +62,28 @@ def test_operator_that_waits_for_the_lease_ends_when_told(
         eventually(lambda: second.page("/healthz") == 200, "the second to be alive", pause_s=0.2)
         second.end()
     assert operator.page("/readyz") == 200
+
+
+def test_lease_of_a_namespace_is_given_up_when_nothing_is_left_there(api: ApiServer) -> None:
+    home, preview = "leases-home", "leases-preview"
+    for name in (home, preview):
+        api.call("create", "namespace", name)
+
+    def holder() -> str:
+        lease = api.call.get("lease", "odradek-operator", "-n", preview)
+        return str(lease["spec"].get("holderIdentity", ""))
+
+    leases = Leases(kills.client(api.kubeconfig), home, "odradek-operator", "me")
+    try:
+        assert leases.acquire()
+        eventually(lambda: leases.act_in(preview), "the Lease", pause_s=0.1)
+        assert holder() == "me"
+        leases.keep({preview, "another"})
+        assert holder() == "me"
+        leases.keep(set())
+        assert holder() == ""
+        assert leases.held
+        eventually(lambda: leases.act_in(preview), "the Lease once more", pause_s=0.1)
+        assert holder() == "me"
+    finally:
+        leases.release()

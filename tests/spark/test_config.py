@@ -82,6 +82,7 @@ def test_trigger_is_a_time_or_available_now(text: str, milliseconds: int | None)
         ({"topicPattern": "a.*"}, "topics and topicPattern"),
         ({"topics": ["bad name"]}, "'bad name' is not a topic name"),
         ({"topics": None, "topicPattern": "("}, "topicPattern"),
+        ({"topics": None, "topicPattern": "a{4294967296}"}, "topicPattern"),
         ({"offsetStore": "File"}, "offsetStore 'File' is not one of ZooKeeper, Kafka, Both"),
         ({"claimName": None}, "job.volume is needed"),
         ({"metricsPort": 70000}, "metricsPort"),

@@ -6,7 +6,8 @@ is as wanted is not written for, its topics would go on being enforced if it is 
 lag of a group would be told for ever.
 
 So now and then what is known is counted against what the API server has. A list may be wrong or old
-as well: nothing is let go that the API server, asked for it by name, still has.
+as well: nothing is let go that the API server, asked for it by name, still has. In namespaces where
+nothing is left, nothing is kept for it either.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from typing import Final
 
 from odradek_operator import kube
@@ -29,12 +31,21 @@ log = logging.getLogger(__name__)
 
 
 class Departures:
-    """Compares the store with the API server once a minute, and passes on what is `gone`."""
+    """Compares the store with the API server once a minute, and passes on what is `gone`, and the
+    namespaces that there is reason to `keep` something for.
+    """
 
-    def __init__(self, api: Kube, store: Store, gone: Callable[[Body], None]) -> None:
+    def __init__(
+        self,
+        api: Kube,
+        store: Store,
+        gone: Callable[[Body], None],
+        keep: Callable[[AbstractSet[str]], None],
+    ) -> None:
         self._api = api
         self._store = store
         self._gone = gone
+        self._keep = keep
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="departures", daemon=True)
 
@@ -52,6 +63,7 @@ class Departures:
         while not self._stop.wait(CHECK_SECONDS):
             try:
                 self.check()
+                self._keep(self._store.namespaces())
             except (KubeError, NotHolderError) as error:
                 log.info("not known whether resources are gone: %s", error)
 

@@ -87,6 +87,11 @@ class Store:
                 if key.kind == kind and namespace in (None, key.namespace)
             ]
 
+    def namespaces(self) -> set[str]:
+        """Return the namespaces in which there are resources."""
+        with self._lock:
+            return {key.namespace for key in self._bodies}
+
 
 def _without_managers(body: Body) -> Body:
     """Leave out who wrote which field: most of a body, and nobody here asks."""

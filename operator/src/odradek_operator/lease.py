@@ -22,6 +22,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -219,6 +220,21 @@ class Leases:
                 self._by_namespace[namespace] = found
                 found.want()
             return found
+
+    def keep(self, namespaces: AbstractSet[str]) -> None:
+        """Give up the Leases of other namespaces: nothing is left there, or they are gone.
+
+        Whoever still works there is stopped by `check`, and takes the Lease anew the next time.
+        """
+        with self._lock:
+            unwanted = [
+                name
+                for name, lease in self._by_namespace.items()
+                if lease is not self._home and name not in namespaces
+            ]
+            ending = [self._by_namespace.pop(name) for name in unwanted]
+        for lease in ending:
+            lease.release()
 
     def release(self) -> None:
         """Give all Leases up, the one at home last."""

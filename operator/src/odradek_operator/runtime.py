@@ -91,7 +91,7 @@ class Runtime:
             forget=store.drop,
         )
         self.engine = Engine(store, Passes(context, store, self._lease.act_in).reconcile)
-        self._departures = Departures(self._api, store, self.depart)
+        self._departures = Departures(self._api, store, self.depart, self._lease.keep)
         self._pages = [
             health.Pages(
                 settings.health_port, {"/healthz": self._healthz, "/readyz": self._readyz}

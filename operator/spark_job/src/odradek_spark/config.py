@@ -253,7 +253,7 @@ def _check_pattern(pattern: str) -> None:
     # unbalanced bracket before a JVM does.
     try:
         re.compile(pattern)
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         raise ConfigError(f"topicPattern {pattern!r}: {error}") from error
 
 
