@@ -1,5 +1,5 @@
 """What each client with an admin part does to a topic: make, describe, grow, configure, shorten,
-delete."""
+delete. And what it is told of ACLs."""
 
 from __future__ import annotations
 
@@ -19,12 +19,17 @@ from aiokafka.admin import RecordsToDelete as AiokafkaRecords
 from aiokafka.admin.config_resource import ConfigResource as AiokafkaResource
 from aiokafka.admin.config_resource import ConfigResourceType as AiokafkaResourceType
 from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
     AdminClient,
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
     NewPartitions,
     NewTopic,
+    ResourcePatternType,
     ResourceType,
 )
 
@@ -210,3 +215,37 @@ def test_topic_is_created_described_grown_configured_shortened_and_deleted(
     consumer.close()
     admin.delete(topic)
     wait_until(lambda: topic not in admin.topics(), "the topic is gone")
+
+
+def test_acls_are_refused_as_by_kafka_without_an_authorizer(cluster: Cluster) -> None:
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap, **QUIET})
+    resource = (ResourceType.TOPIC, "guarded", ResourcePatternType.LITERAL)
+    allowed = (AclOperation.READ, AclPermissionType.ALLOW)
+    wanted = [AclBinding(*resource, f"User:{name}", "*", *allowed) for name in ("a", "b")]
+    unwanted = [AclBindingFilter(*resource, f"User:{name}", "*", *allowed) for name in ("a", "b")]
+    answers = [
+        *admin.create_acls(wanted, request_timeout=30).values(),
+        *admin.delete_acls(unwanted, request_timeout=30).values(),
+    ]
+    assert len(answers) == 4
+    for answer in answers:
+        with pytest.raises(confluent_kafka.KafkaException) as refused:
+            answer.result(60)
+        error = refused.value.args[0]
+        assert error.code() == confluent_kafka.KafkaError.SECURITY_DISABLED
+        assert error.str() == "No Authorizer is configured on the broker"
+    # librdkafka does not pass the error of this answer on.
+    assert admin.describe_acls(unwanted[0], request_timeout=30).result(60) == []
+
+
+def test_listing_acls_says_that_there_is_no_authorizer(cluster: Cluster) -> None:
+    every_resource = kafka_admin.ResourcePatternFilter(
+        kafka_admin.ResourceType.ANY, None, kafka_admin.ACLResourcePatternType.ANY
+    )
+    every_acl = kafka_admin.ACLFilter(
+        None, None, kafka_admin.ACLOperation.ANY, kafka_admin.ACLPermissionType.ANY, every_resource
+    )
+    client = kafka_admin.KafkaAdminClient(bootstrap_servers=cluster.bootstrap)
+    with contextlib.closing(client), pytest.raises(kafka.errors.SecurityDisabledError) as refused:
+        client.describe_acls(every_acl)
+    assert "No Authorizer is configured on the broker" in str(refused.value)

@@ -15,6 +15,7 @@ from time import perf_counter
 from typing import Any
 
 from odradek.handlers import (
+    acls,
     alter_configs,
     configs,
     control,
@@ -90,6 +91,9 @@ _HANDLERS: Mapping[ApiKey, tuple[int, int, Callable[[Broker, Any, Call], Any]]] 
     ApiKey.DELETE_RECORDS: (0, 2, offsets.delete_records),
     ApiKey.INIT_PRODUCER_ID: (0, 4, producers.init_producer_id),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: (0, 4, offsets.offset_for_leader_epoch),
+    ApiKey.DESCRIBE_ACLS: (0, 2, acls.describe_acls),
+    ApiKey.CREATE_ACLS: (0, 2, acls.create_acls),
+    ApiKey.DELETE_ACLS: (0, 2, acls.delete_acls),
     ApiKey.DESCRIBE_CONFIGS: (0, 4, configs.describe_configs),
     ApiKey.ALTER_CONFIGS: (0, 2, alter_configs.alter_configs),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: (0, 1, alter_configs.incremental_alter_configs),

@@ -1,0 +1,41 @@
+"""DescribeAcls, CreateAcls and DeleteAcls (KIP-140): refused, as by a Kafka without an authorizer.
+
+Clients that list ACLs beside other things go on after SECURITY_DISABLED, but not without an answer.
+"""
+
+from __future__ import annotations
+
+from odradek.handlers.context import Broker, Call
+from odradek.protocol.errors import ErrorCode
+from odradek.protocol.messages.acls import (
+    AclCreationResult,
+    CreateAclsRequest,
+    CreateAclsResponse,
+    DeleteAclsFilterResult,
+    DeleteAclsRequest,
+    DeleteAclsResponse,
+    DescribeAclsRequest,
+    DescribeAclsResponse,
+)
+
+_CODE = ErrorCode.SECURITY_DISABLED
+_MESSAGE = "No Authorizer is configured on the broker"
+
+
+async def describe_acls(
+    broker: Broker, request: DescribeAclsRequest, call: Call
+) -> DescribeAclsResponse:
+    """The refusal, and no resources."""
+    return DescribeAclsResponse(error_code=_CODE, error_message=_MESSAGE, resources=[])
+
+
+async def create_acls(broker: Broker, request: CreateAclsRequest, call: Call) -> CreateAclsResponse:
+    """The refusal for each ACL."""
+    refusal = AclCreationResult(error_code=_CODE, error_message=_MESSAGE)
+    return CreateAclsResponse(results=[refusal] * len(request.creations))
+
+
+async def delete_acls(broker: Broker, request: DeleteAclsRequest, call: Call) -> DeleteAclsResponse:
+    """The refusal for each filter."""
+    refusal = DeleteAclsFilterResult(error_code=_CODE, error_message=_MESSAGE, matching_acls=[])
+    return DeleteAclsResponse(filter_results=[refusal] * len(request.filters))
