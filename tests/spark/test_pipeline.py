@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
+import threading
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
@@ -203,6 +207,25 @@ def test_complete_result_is_shown_as_of_the_last_batch(spark: SparkSession, tmp_
         "-------------------  ----  -----\n"
         "2026-11-21 09:13:00  etcd     70"
     )
+
+
+def test_result_can_be_read_while_the_next_batch_comes_and_goes(tmp_path: Path) -> None:
+    pyarrow.parquet.write_table(pyarrow.table({"n": [1]}), tmp_path / "part-0.parquet")
+    ended = threading.Event()
+
+    def stage() -> None:
+        while not ended.is_set():
+            (tmp_path / "_staging/batch_id=1/_temporary/0").mkdir(parents=True)
+            shutil.rmtree(tmp_path / "_staging")
+
+    staging = threading.Thread(target=stage)
+    staging.start()
+    try:
+        for _ in range(1000):
+            assert show.read(tmp_path) == (["n"], [(1,)])
+    finally:
+        ended.set()
+        staging.join()
 
 
 def test_nothing_to_show_is_told(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ resolved once, so the table is one batch's; a result of output mode append is al
 together.
 """
 
+import os
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,11 +23,7 @@ def read(path: Path) -> tuple[list[str], list[tuple[Any, ...]]]:
     """Return column names and rows of a result, rows sorted. Raises NothingToShowError."""
     link = path / "current"
     folder = link.resolve() if link.is_symlink() else path
-    files = sorted(
-        str(file)
-        for file in folder.rglob("*.parquet")
-        if not any(part.startswith(("_", ".")) for part in file.relative_to(folder).parts)
-    )
+    files = sorted(_finished(folder))
     if not files:
         raise NothingToShowError(f"{path} holds no finished batch")
     partitioning = pyarrow.dataset.partitioning(flavor="hive")
@@ -37,6 +35,26 @@ def read(path: Path) -> tuple[list[str], list[tuple[Any, ...]]]:
     columns = [table.column(name).to_pylist() for name in names]
     rows = list(zip(*columns, strict=True))
     return names, sorted(rows, key=lambda row: tuple(_order(value) for value in row))
+
+
+def _finished(folder: Path) -> Iterator[str]:
+    """Yield the files below a folder but for what Spark keeps for itself, and may remove meanwhile:
+    names that begin with an underscore or a dot.
+    """
+
+    def pass_over_gone(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):
+            raise error
+
+    for place, folders, names in os.walk(folder, onerror=pass_over_gone):
+        folders[:] = filter(_is_result, folders)
+        for name in filter(_is_result, names):
+            if name.endswith(".parquet"):
+                yield os.path.join(place, name)
+
+
+def _is_result(name: str) -> bool:
+    return not name.startswith(("_", "."))
 
 
 def render(names: list[str], rows: list[tuple[Any, ...]]) -> str:
