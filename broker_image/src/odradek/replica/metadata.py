@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     )
 
 NO_LEADER = -1
-MOST_ANSWER_BYTES = 16 * 1024 * 1024
+MOST_ANSWER_BYTES = 4 * 1024 * 1024
 # What a kept answer takes besides. Its question names the topics that it names.
 _QUESTION_BYTES = 1024
 # In place of a leader: the topic is being deleted (Kafka's LeaderAndIsr.LeaderDuringDelete).
