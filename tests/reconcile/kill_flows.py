@@ -12,6 +12,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from odradek.dynamic_config import CLUSTER_DEFAULT
 from odradek.zk import consumers, znodes
 from odradek_operator import throttle
 from tests.reconcile import kills
@@ -169,6 +170,24 @@ def move_and_cancel(world: World) -> React:
     return react
 
 
+def move_and_delete(world: World) -> React:
+    """The resource is deleted while its second batch is under way."""
+    world.make("t", (0, 1), (1, 2))
+    world.create("Reassignment", "r", **WANTED)
+
+    def react() -> bool:
+        body = world.body("Reassignment", "r")
+        if body is None:
+            return True
+        if world.requested():
+            if znodes.TopicPartition("t", 1) in world.requested():
+                world.lives.kube.delete(body)
+            world.finish_moves()
+        return False
+
+    return react
+
+
 def widen(world: World) -> React:
     """A Topic asks for more replicas, and makes one Reassignment for it."""
     world.make("t", (0,), (1,))
@@ -267,11 +286,59 @@ def prefer(world: World) -> React:
     return react
 
 
+def elect_controller(world: World) -> None:
+    claim = znodes.encode_controller(znodes.ControllerClaim(znodes.BrokerId(0), 1))
+    world.client.create(znodes.CONTROLLER_PATH, claim, ephemeral=True, makepath=True)
+
+
+def change_brokers(world: World, spec: dict[str, Any], brokers: dict[str, Any]) -> None:
+    """Apply the KafkaCluster with other brokers; what an earlier one had and this has not goes."""
+    meta = {"name": "main", "namespace": world.namespace}
+    changed = {"zookeeper": spec["zookeeper"], "brokers": brokers}
+    world.lives.kube.apply(
+        {"apiVersion": API, "kind": "KafkaCluster", "metadata": meta, "spec": changed}
+    )
+
+
+def grow_and_shrink(world: World) -> React:
+    """A broker comes and goes again, and with it a setting that brokers take while they run."""
+    elect_controller(world)
+    spec = (world.body("KafkaCluster", "main") or {})["spec"]
+    setting = {"config": {"log.retention.ms": "5"}}
+    steps: list[dict[str, Any]] = [{"replicas": 4, **setting}, {"replicas": 3, **setting}, {}]
+
+    def react() -> bool:
+        for one in start_brokers(world):
+            if one == 3:
+                world.register(one)
+        stop_broker_beyond(world)
+        if not world.settled("KafkaCluster", "main", "BrokersReady"):
+            return False
+        done = len(world.seen)
+        ids = sorted(world.client.get_children(znodes.BROKER_IDS_PATH))
+        world.seen.append((ids, world.config(znodes.broker_config_path(CLUSTER_DEFAULT))))
+        if done == len(steps):
+            return True
+        change_brokers(world, spec, {**spec["brokers"], **steps[done]})
+        return False
+
+    return react
+
+
+def stop_broker_beyond(world: World) -> None:
+    """Do what Kubernetes does with the pod that is one too many, and the broker that ends."""
+    kube, namespace, name = world.lives.kube, world.namespace, "main-broker"
+    found = kube.get("apps/v1", "StatefulSet", namespace, name)
+    pod = kube.get("v1", "Pod", namespace, f"{name}-3")
+    if found is not None and found["spec"]["replicas"] == 3 and pod is not None:
+        kube.delete(pod)
+        world.client.delete(znodes.broker_path(3))
+
+
 def roll(world: World) -> React:
     """Brokers take a new configuration one by one, the controller last."""
     world.make("t", (0, 1), (1, 2))
-    claim = znodes.encode_controller(znodes.ControllerClaim(znodes.BrokerId(0), 1))
-    world.client.create(znodes.CONTROLLER_PATH, claim, ephemeral=True, makepath=True)
+    elect_controller(world)
     spec = (world.body("KafkaCluster", "main") or {})["spec"]
     brokers = {**spec["brokers"], "config": {"log.cleaner.backoff.ms": "14999"}}
 
@@ -284,11 +351,7 @@ def roll(world: World) -> React:
         if world.seen:
             return True
         world.seen.append("changed")
-        meta = {"name": "main", "namespace": world.namespace}
-        changed = {"zookeeper": spec["zookeeper"], "brokers": brokers}
-        world.lives.kube.apply(
-            {"apiVersion": API, "kind": "KafkaCluster", "metadata": meta, "spec": changed}
-        )
+        change_brokers(world, spec, brokers)
         return False
 
     return react
@@ -409,9 +472,11 @@ FLOWS: dict[str, tuple[Callable[[World], React], Callable[[World], Any]]] = {
     "widen": (widen, anywhere),
     "move": (move, World.snapshot),
     "move and cancel": (move_and_cancel, World.snapshot),
+    "move and delete": (move_and_delete, World.snapshot),
     "empty a broker": (empty_a_broker, anywhere),
     "add a broker": (add_a_broker, anywhere),
     "prefer": (prefer, World.snapshot),
     "run a job": (run_a_job, World.snapshot),
     "roll": (roll, World.snapshot),
+    "grow and shrink": (grow_and_shrink, World.snapshot),
 }
