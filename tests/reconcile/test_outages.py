@@ -212,5 +212,6 @@ def test_zookeeper_away_for_a_minute(
             remaining = {one: reason for one, reason in EVERYTHING.items() if one != "topic/going"}
             await_reasons(place, {**remaining, "topic/asked": "Synced"})
             assert place.requested() == asked
-            gone = resources.keys() - identities(place).keys()
-            assert gone == {"Topic/going"}
+            place.kubectl("wait", "--for=delete", "topic/going", "--timeout=120s")
+            going = {("Topic/going", resources["Topic/going"])}
+            assert resources.items() - identities(place).items() == going
