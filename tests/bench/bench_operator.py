@@ -267,7 +267,7 @@ def running(folder: Path) -> Iterator[Bench]:
             log = folder / "operator.log"
             with (
                 StandInController(place),
-                Operator(server.kubeconfig, NAMESPACE, log, "operator-0") as operator,
+                Operator(server, NAMESPACE, log, "operator-0") as operator,
             ):
                 try:
                     place.wait_for("kafkacluster", "main", "BrokersReady")

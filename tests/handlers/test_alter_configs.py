@@ -155,6 +155,13 @@ async def test_resources_that_are_not_here_are_refused(
     assert (await change(broker, ("retention.ms", SET, "1"), kind=kind, name=name))[0] == code
 
 
+async def test_settings_that_fit_no_znode_are_refused(broker: Broker, session: FakeSession) -> None:
+    replicas = ",".join(f"{partition}:1" for partition in range(100_000))
+    key = "leader.replication.throttled.replicas"
+    assert (await change(broker, (key, SET, replicas)))[0] == ErrorCode.INVALID_CONFIG
+    assert entries(session) is None
+
+
 async def test_a_setting_is_held_against_the_one_it_must_agree_with(
     broker: Broker, session: FakeSession
 ) -> None:

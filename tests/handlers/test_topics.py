@@ -161,6 +161,17 @@ async def test_default_number_of_partitions_counts_for_the_limit(controller: Bro
     assert set(await create(many, wanted[:100])) == {ErrorCode.REQUEST_TIMED_OUT}
 
 
+async def test_topic_that_fits_no_znode_is_refused(
+    controller: Broker, zookeeper: Zookeeper
+) -> None:
+    far = range(2_000_000_000, 2_000_000_004)
+    controller.metadata.brokers.update({one: BrokerInfo(one, {}, None) for one in far})
+    wanted = new_topic("t", 9000)
+    wanted.replication_factor = len(far)
+    assert await create(controller, [wanted]) == [ErrorCode.INVALID_PARTITIONS]
+    assert znodes.topic_path("t") not in zookeeper.znodes
+
+
 async def test_partitions_added_to_several_topics_count_together(controller: Broker) -> None:
     other = "other"
     controller.metadata.topics[other] = controller.metadata.topics[THERE]

@@ -17,7 +17,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from odradek.zk import znodes
-from tests.reconcile import statuses
+from tests.reconcile import account, statuses
 from tests.support import zookeeper
 from tests.support.apiserver import ApiServer
 from tests.support.kubectl import Kubectl, eventually
@@ -45,11 +45,26 @@ def zk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[zookeeper.Server]:
 
 
 class Operator:
-    """`kopf run` as the image runs it; a context manager. `kill` is SIGKILL."""
+    """`kopf run` as the image runs it, with the chart's rights; a context manager.
+
+    `home` is the namespace of its release, the watched one where left out; `through` a kubeconfig
+    whose way to the API server it takes. `kill` is SIGKILL.
+    """
 
     def __init__(
-        self, kubeconfig: Path, namespace: str, log: Path, identity: str, home: str = ""
+        self,
+        server: ApiServer,
+        namespace: str,
+        log: Path,
+        identity: str,
+        *,
+        home: str = "",
+        through: Path | None = None,
     ) -> None:
+        home = home or namespace
+        kubeconfig = account.write_kubeconfig(
+            server, through or server.kubeconfig, home, namespace, log.with_suffix(".kubeconfig")
+        )
         self.log = log
         self.namespace = namespace
         self.health_port = free_port()
@@ -61,7 +76,7 @@ class Operator:
             "ODRADEK_SPARK_IMAGE": "registry.test/odradek-spark:1",
             "ODRADEK_SPARK_SERVICE_ACCOUNT": "odradek-spark",
             "POD_NAME": identity,
-            "POD_NAMESPACE": home or namespace,
+            "POD_NAMESPACE": home,
             "ODRADEK_HEALTH_PORT": str(self.health_port),
             "ODRADEK_METRICS_PORT": str(self.metrics_port),
         }
@@ -269,6 +284,6 @@ def place(api: ApiServer, zk: zookeeper.Server, request: pytest.FixtureRequest) 
 @pytest.fixture
 def operator(api: ApiServer, place: Place, tmp_path: Path) -> Iterator[Operator]:
     log = tmp_path / "operator.log"
-    with Operator(api.kubeconfig, place.namespace, log, "operator-0") as process:
+    with Operator(api, place.namespace, log, "operator-0") as process:
         yield process
     print(log.read_text())

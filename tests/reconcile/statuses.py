@@ -33,17 +33,17 @@ REASONS = {
         BrokersReady Synced Observed Running Completed Suspended
     """,
     Truth.UNDER_WAY: """
-        ApplyRefused ZooKeeperUnreachable BrokersStarting NoController PartitionsOffline
+        ZooKeeperUnreachable BrokersStarting NoController PartitionsOffline
         BrokersRolling
         Creating Updating Reassigning WaitingForBrokers WaitingForLeaders TopicDeleting Deleting
         TopicNotFound ClusterInvalid ClusterNotFound ClusterConflict
-        Pending Starting Stopping Restarting Suspending DriverRefused
+        Pending Starting Stopping Restarting Suspending
         BrokersUnreachable ResetWaiting Resetting
     """,
     Truth.FAILED: """
-        ScaleDownBlocked ResourceConflict ZnodeUnreadable
-        AdoptionRefused TopicExists TopicCollision PartitionsOutgrown PartitionsNotAdded
-        ReassignmentFailed
+        ScaleDownBlocked ResourceConflict ZnodeUnreadable ApplyRefused DriverRefused
+        AdoptionRefused TopicExists TopicCollision TooManyPartitions
+        PartitionsOutgrown PartitionsNotAdded ReassignmentFailed
         InvalidReplicationFactor InvalidConfig InvalidReplicaAssignment InvalidTopicPattern
         JobFailing ResetTooLarge ResetWithoutPartitions InvalidReset
     """,

@@ -33,11 +33,11 @@ def test_metrics_tell_who_acts_what_waits_and_how_old_sessions_are(
 ) -> None:
     place, ensemble = own_place
     log = tmp_path / "operator.log"
-    with Operator(api.kubeconfig, NAMESPACE, log, "operator-0") as operator:
+    with Operator(api, NAMESPACE, log, "operator-0") as operator:
         eventually(lambda: operator.page("/readyz") == 200, "the operator", pause_s=0.2)
         assert operator.series(LEADER) == [f"{LEADER} 1.0"]
         assert operator.series(AGE) == operator.series(QUEUE) == []
-        with Operator(api.kubeconfig, NAMESPACE, tmp_path / "2.log", "operator-1") as second:
+        with Operator(api, NAMESPACE, tmp_path / "2.log", "operator-1") as second:
             eventually(lambda: second.page("/healthz") == 200, "the second", pause_s=0.2)
             assert second.series(LEADER) == [f"{LEADER} 0.0"]
 

@@ -122,7 +122,7 @@ def test_api_server_away_for_a_minute(
         root.ensure_path("/outages")
     with (
         own_zookeeper.client("/outages") as client,
-        Operator(own_api.kubeconfig, "outages", log, "operator-0") as operator,
+        Operator(own_api, "outages", log, "operator-0") as operator,
     ):
         place = Place(own_api, own_zookeeper, client, "outages")
         fill(place)
@@ -173,7 +173,7 @@ def test_zookeeper_away_for_a_minute(
         root.ensure_path("/zookeeper-away")
     with (
         own_zookeeper.client("/zookeeper-away") as client,
-        Operator(api.kubeconfig, "zookeeper-away", log, "operator-0") as operator,
+        Operator(api, "zookeeper-away", log, "operator-0") as operator,
     ):
         place = Place(api, own_zookeeper, client, "zookeeper-away")
         fill(place)

@@ -185,7 +185,7 @@ def two_brokers(api: ApiServer, folder: Path) -> Iterator[tuple[Cluster, Place]]
         )
         admin.create_topics([wanted], operation_timeout=60)[TOPIC].result(120)
         await_leaders(cluster.bootstrap, TOPIC, PARTITIONS)
-        with Operator(api.kubeconfig, NAMESPACE, folder / "operator.log", "operator-0"):
+        with Operator(api, NAMESPACE, folder / "operator.log", "operator-0"):
             yield cluster, place
         print((folder / "operator.log").read_text())
 

@@ -211,6 +211,14 @@ def test_drift_fits_into_the_status_whatever_others_wrote() -> None:
     assert found[0]["actual"].endswith("v...")
 
 
+def test_topic_that_fits_no_znode_is_refused_before_it_is_made_or_grown() -> None:
+    many = body(partitions=100_000, replicationFactor=3)
+    refused = plan(many, TopicView())
+    assert (reason(refused), refused.steps) == ("TooManyPartitions", ())
+    not_grown = plan(many, existing(3, 3), known=77)
+    assert (reason(not_grown), not_grown.steps) == ("PartitionsNotAdded", ())
+
+
 def test_growth_waits_while_somebody_else_moves_the_topic() -> None:
     moved = TopicAssignment(
         {0: (BrokerId(1), BrokerId(0))}, adding={0: (BrokerId(1),)}, removing={0: (BrokerId(0),)}

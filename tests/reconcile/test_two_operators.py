@@ -16,7 +16,7 @@ def test_second_operator_waits_and_takes_over_when_the_first_ends(
     eventually(lambda: operator.page("/readyz") == 200, "the first to be ready", pause_s=0.2)
     place.create_cluster(1)
     log = tmp_path / "second.log"
-    with Operator(api.kubeconfig, place.namespace, log, "operator-1") as second:
+    with Operator(api, place.namespace, log, "operator-1") as second:
         eventually(lambda: second.page("/healthz") == 200, "the second to be alive", pause_s=0.2)
         assert second.page("/readyz") == 503
         place.kubectl.apply(place.topic("one", partitions=1, replicationFactor=1))
@@ -39,7 +39,7 @@ def test_operator_of_another_release_leaves_a_namespace_to_the_one_that_has_it(
     home = f"{place.namespace}-other"
     api.call("create", "namespace", home)
     log = tmp_path / "second.log"
-    with Operator(api.kubeconfig, place.namespace, log, "operator-0", home) as second:
+    with Operator(api, place.namespace, log, "operator-0", home=home) as second:
         # Its own Lease is free, so it looks; but another operator acts in this namespace.
         eventually(lambda: second.page("/readyz") == 200, "the second to be ready", pause_s=0.2)
         place.kubectl.apply(place.topic("two", partitions=1, replicationFactor=1))
@@ -58,7 +58,7 @@ def test_operator_that_waits_for_the_lease_ends_when_told(
 ) -> None:
     eventually(lambda: operator.page("/readyz") == 200, "the first to be ready", pause_s=0.2)
     log = tmp_path / "second.log"
-    with Operator(api.kubeconfig, place.namespace, log, "operator-1") as second:
+    with Operator(api, place.namespace, log, "operator-1") as second:
         eventually(lambda: second.page("/healthz") == 200, "the second to be alive", pause_s=0.2)
         second.end()
     assert operator.page("/readyz") == 200

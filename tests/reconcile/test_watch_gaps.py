@@ -24,10 +24,10 @@ def proxy(api: ApiServer, tmp_path: Path) -> Iterator[ApiProxy]:
 
 
 @pytest.fixture
-def misled(proxy: ApiProxy, place: Place, tmp_path: Path) -> Iterator[Operator]:
+def misled(api: ApiServer, proxy: ApiProxy, place: Place, tmp_path: Path) -> Iterator[Operator]:
     """An operator that is told what the proxy tells."""
     log = tmp_path / "operator.log"
-    with Operator(proxy.kubeconfig, place.namespace, log, "operator-0") as process:
+    with Operator(api, place.namespace, log, "operator-0", through=proxy.kubeconfig) as process:
         yield process
     print(log.read_text())
 

@@ -59,7 +59,7 @@ def running(api: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> Iterato
             }
         )
         log = folder / "operator.log"
-        with Operator(api.kubeconfig, NAMESPACE, log, "operator-0") as place.operator:
+        with Operator(api, NAMESPACE, log, "operator-0") as place.operator:
             yield place
         print(log.read_text())
 

@@ -1,7 +1,7 @@
 """Between an operator and the API server, to tell it what a real one cannot be made to tell.
 
     with ApiProxy(server, folder) as proxy:
-        Operator(proxy.kubeconfig, ...)
+        Operator(server, ..., through=proxy.kubeconfig)
         proxy.lie({"topics": ApiProxy.EMPTY})
 
 While it lies, lists of the project's resources are answered with what the lie says, and watches of

@@ -88,6 +88,27 @@ async def test_growth_keeps_old_partitions_and_loses_no_race(sessions, session):
         await admin.apply_grow_topic(session, "missing", {1: (BrokerId(1),)})
 
 
+async def test_topics_and_settings_that_fit_no_znode_are_refused_and_the_largest_can_move(session):
+    here, there = (tuple(map(BrokerId, range(first, first + 3))) for first in (100, 200))
+    largest = dict.fromkeys(range(13_000), here)
+    with pytest.raises(KafkaError, match="INVALID_PARTITIONS"):
+        admin.check_topic_size(znodes.TopicAssignment({**largest, 13_000: here * 10_000}))
+    with pytest.raises(KafkaError, match="INVALID_CONFIG"):
+        admin.check_config_size({"a": "x" * admin.LARGEST_CONFIG})
+    settings = {"a": "x" * (admin.LARGEST_CONFIG - 1000)}
+    admin.check_topic_size(znodes.TopicAssignment(largest))
+    admin.check_config_size(settings)
+    await admin.apply_create_topic(session, "t", znodes.TopicAssignment(largest), settings)
+    with pytest.raises(KafkaError, match="INVALID_PARTITIONS"):
+        await admin.apply_grow_topic(session, "t", {13_000 + one: here for one in range(2000)})
+    moving = znodes.TopicAssignment(
+        dict.fromkeys(largest, there + here),
+        dict.fromkeys(largest, there),
+        dict.fromkeys(largest, here),
+    )
+    await session.set(znodes.topic_path("t"), znodes.encode_topic(moving))
+
+
 async def test_deletion_is_asked_for_once(session):
     await admin.apply_create_topic(session, "t", ASSIGNMENT, {})
     await admin.apply_request_deletion(session, "t")

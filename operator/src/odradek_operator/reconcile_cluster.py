@@ -94,7 +94,7 @@ def _reconcile(context: Context, body: Body, conflict: str | None) -> float:
         except KubeError as error:
             if error.code not in apply.REFUSALS:
                 raise
-            refused = status.progressing("ApplyRefused", str(error))
+            refused = status.stalled("ApplyRefused", str(error))
             apply.write_status(context, body, refused, apply.remembered(body, _SHOWN), events)
             return STEADY_SECONDS
         live_set = _live_set(context, meta)

@@ -220,7 +220,7 @@ def _run(run: _Run, body: Body, task: JobSpec, told: tuple[Condition, ...]) -> f
     except KubeError as error:
         if error.code not in apply.REFUSALS:
             raise
-        refused = status.progressing("DriverRefused", str(error))
+        refused = status.stalled("DriverRefused", str(error))
         apply.write_status(context, body, refused, _remembered(body))
         return OBSERVE_SECONDS
     report = apply.fetch_report(pod) if pod is not None else None

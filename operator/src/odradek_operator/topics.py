@@ -145,6 +145,10 @@ def _plan_absent(
         replicas = _lay_out(spec, cluster, partitions, factor, random)
     except KafkaError as error:
         return _blocked("InvalidReplicaAssignment", str(error), shown)
+    try:
+        admin.check_topic_size(TopicAssignment(replicas))
+    except KafkaError as error:
+        return _blocked("TooManyPartitions", str(error), shown)
     noted = {**shown, "incarnation": CREATING}
     creating = _waiting(status.CREATING, "the topic is being created", noted)
     config_version = None if view.config is None else view.config_version
@@ -313,9 +317,10 @@ def _grow(
         else:
             brokers = assignment.forget_partial_racks(cluster.brokers)
             added = assignment.add_partitions(actual.partitions, brokers, spec.partitions)
+        grown = replace(actual, partitions={**actual.partitions, **added})
+        admin.check_topic_size(grown)
     except KafkaError as error:
         return "PartitionsNotAdded", str(error)
-    grown = replace(actual, partitions={**actual.partitions, **added})
     return GrowTopic(spec.topic, grown, view.version)
 
 

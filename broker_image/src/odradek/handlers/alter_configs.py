@@ -189,6 +189,7 @@ async def _apply(
         wanted = change(entity, present)
         looked_at = named | _COMPACTION_LAGS if named & _COMPACTION_LAGS else named
         _check(entity, {name: wanted[name] for name in looked_at & wanted.keys()})
+        admin.check_config_size(wanted)
         if validate_only:
             return
         version = None if found is None else found[1].version

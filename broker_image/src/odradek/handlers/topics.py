@@ -170,6 +170,8 @@ async def _create(
     admin.check_collision(topic.name, broker.metadata.topics.keys() | written)
     entries = _config_entries(topic)
     replicas = _replicas_for(broker, topic)
+    admin.check_topic_size(TopicAssignment(replicas))
+    admin.check_config_size(entries)
     if not validate_only:
         written.add(topic.name)
         await admin.apply_create_topic(

@@ -18,6 +18,11 @@ from odradek.zk.session import Session
 from odradek.zk.znodes import BrokerId, BrokerRegistration, ConfigChange, TopicAssignment
 
 LONGEST_TOPIC_NAME = 249  # with "-" and a partition number it must fit into a folder's name
+# Bytes of znodes that are written on a user's word. A server cuts off whoever sends more than its
+# jute.maxbuffer (1 MiB) at once, with all else that was under way in the session. A topic whose
+# partitions all move has up to 3.5 times its size at rest.
+LARGEST_TOPIC = 300_000
+LARGEST_CONFIG = 600_000
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 
@@ -51,6 +56,27 @@ def check_collision(topic: str, existing: Iterable[str]) -> None:
         raise KafkaError(
             ErrorCode.INVALID_TOPIC_EXCEPTION,
             f"Topic {topic!r} collides with existing topics: {', '.join(sorted(rivals))}",
+        )
+
+
+def check_topic_size(assignment: TopicAssignment) -> None:
+    """Raise INVALID_PARTITIONS for more partitions and replicas than one znode takes."""
+    size = len(znodes.encode_topic(assignment))
+    if size > LARGEST_TOPIC:
+        raise KafkaError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"The replicas of {len(assignment.partitions)} partitions take {size} bytes in "
+            f"ZooKeeper; the limit of one topic is {LARGEST_TOPIC}.",
+        )
+
+
+def check_config_size(config: Mapping[str, str]) -> None:
+    """Raise INVALID_CONFIG for more settings than one znode takes."""
+    size = len(znodes.encode_config(config))
+    if size > LARGEST_CONFIG:
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG,
+            f"The settings take {size} bytes in ZooKeeper; the limit is {LARGEST_CONFIG}.",
         )
 
 
@@ -130,8 +156,8 @@ async def apply_grow_topic(
 ) -> None:
     """Add partitions to a topic.
 
-    Raises KafkaError UNKNOWN_TOPIC_OR_PARTITION, INVALID_PARTITIONS where one exists already, or
-    REASSIGNMENT_IN_PROGRESS.
+    Raises KafkaError UNKNOWN_TOPIC_OR_PARTITION, INVALID_PARTITIONS where one exists already or
+    all do not fit, or REASSIGNMENT_IN_PROGRESS.
     """
     path = znodes.topic_path(topic)
     while True:
@@ -148,6 +174,7 @@ async def apply_grow_topic(
                     ErrorCode.REASSIGNMENT_IN_PROGRESS, f"Topic '{topic}' is being reassigned."
                 )
             grown = TopicAssignment({**current.partitions, **added}, topic_id=current.topic_id)
+            check_topic_size(grown)
             await session.multi(grow_topic(topic, grown, stat.version))
         except NoNodeError:
             raise _unknown_topic(topic) from None

@@ -1,0 +1,39 @@
+"""The account that the chart gives an operator: what tests do with it, the rights of a user's
+operator allow.
+"""
+
+from pathlib import Path
+
+import yaml
+
+from tests.support import helm
+from tests.support.apiserver import ApiServer
+from tests.support.kubectl import Kubectl
+
+_KINDS = ("ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
+# Longer than any run of tests.
+_DURATION = "48h"
+
+
+def write_kubeconfig(server: ApiServer, admin: Path, home: str, watched: str, path: Path) -> Path:
+    """Install a release's account and write a kubeconfig for it to `path`.
+
+    `admin` is a kubeconfig with all rights, whose way to the server the new one takes, `home` the
+    release's name and namespace, `watched` the one namespace it keeps ("": all).
+    """
+    values = {"fullnameOverride": home, "watchNamespace": watched}
+    account = f"{home}-operator"
+    kubectl = Kubectl(server.kubectl, server.kubeconfig, home)
+    kubectl.apply(
+        *(
+            one
+            for one in helm.template(values, namespace=home)
+            if one["kind"] in _KINDS and account in one["metadata"]["name"]
+        )
+    )
+    document = yaml.safe_load(admin.read_text())
+    (user,) = document["users"]
+    token = kubectl("create", "token", account, f"--duration={_DURATION}")
+    user["user"] = {"token": token.strip()}
+    path.write_text(yaml.safe_dump(document))
+    return path
