@@ -23,16 +23,13 @@ def write_kubeconfig(server: ApiServer, admin: Path, home: str, watched: str, pa
     """
     values = {"fullnameOverride": home, "watchNamespace": watched}
     account = f"{home}-operator"
-    kubectl = Kubectl(server.kubectl, server.kubeconfig, home)
-    kubectl.apply(
-        *(
-            one
-            for one in helm.template(values, namespace=home)
-            if one["kind"] in _KINDS and account in one["metadata"]["name"]
-        )
-    )
+    for one in helm.template(values, namespace=home):
+        if one["kind"] in _KINDS and account in one["metadata"]["name"]:
+            namespace = one["metadata"].get("namespace", home)
+            Kubectl(server.kubectl, server.kubeconfig, namespace).apply(one)
     document = yaml.safe_load(admin.read_text())
     (user,) = document["users"]
+    kubectl = Kubectl(server.kubectl, server.kubeconfig, home)
     token = kubectl("create", "token", account, f"--duration={_DURATION}")
     user["user"] = {"token": token.strip()}
     path.write_text(yaml.safe_dump(document))

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import warnings
 from collections import Counter
 from collections.abc import Callable
@@ -162,6 +163,10 @@ def kafka_python(bootstrap: str, topic: str, wish: Wish, stop: threading.Event) 
         partition_assignment_strategy=[assignors[wish.strategy]],
         **in_python(bootstrap, wish),
     )
+    # A topic that it first hears of while it is a member makes it join again, and kafka-python 3.0
+    # forgets the outcome of that, and all heartbeats with it, if a poll ends meanwhile.
+    while not consumer.partitions_for_topic(topic):
+        time.sleep(0.1)
     refused = threading.Event()
 
     def committed(_: object, answer: object) -> None:
