@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odradek.group.group import Group
-from odradek.group.members import Joined, JoinWish, Synced
+from odradek.group.members import Joined, JoinWish, Protocols, Synced
 from odradek.group.states import ALLOWED_PREVIOUS, GroupState, IllegalTransitionError, check
 from odradek.protocol.errors import ErrorCode
 
@@ -277,6 +277,55 @@ def test_restarted_static_member_keeps_its_share_without_a_rebalance() -> None:
     given: list[Synced] = []
     world.group.sync(answer.member_id, "i", 1, (None, None), {}, 0, given.append)
     assert given[0].assignment == b"share"
+
+
+def _stable_static_pair(protocols: Protocols) -> World:
+    """A stable group: "a", which leads, and "b", each with its own name as its share."""
+    world = World(delay_ms=10)
+    world.join("a", instance_id="a", protocols=protocols)
+    world.join("b", instance_id="b", protocols=protocols)
+    world.advance(20)
+    shares = {world.id_of(name): name.encode() for name in "ab"}
+    for name in "ba":
+        answer = world.joined[name]
+        world.group.sync(
+            *(answer.member_id, name, answer.generation, (None, None)),
+            *(shares if name == "a" else {}, world.now, lambda _: None),
+        )
+    assert world.group.state is GroupState.STABLE
+    return world
+
+
+@pytest.mark.parametrize("name", ["a", "b"])
+@pytest.mark.parametrize(
+    "restarted",
+    [
+        (("sticky", b"owns nothing"), ("range", b"")),
+        (("sticky", b"owns both"),),
+        (("sticky", b"owns both"), ("new", b""), ("range", b"")),
+    ],
+)
+def test_restarted_static_member_may_bring_other_metadata_while_the_strategy_stays(
+    name: str, restarted: Protocols
+) -> None:
+    world = _stable_static_pair((("sticky", b"owns both"), ("range", b"")))
+    former_leader, generation = world.group.leader, world.group.generation
+    world.join(name, instance_id=name, protocols=restarted)
+    answer = world.joined[name]
+    assert answer.error is ErrorCode.NONE
+    assert (answer.generation, answer.protocol_name) == (generation, "sticky")
+    assert (answer.leader, answer.members) == (former_leader, ())
+    assert world.group.state is GroupState.STABLE
+    assert world.stored[-1] == {world.id_of(each): each.encode() for each in "ab"}
+    member = world.group.members[answer.member_id]
+    assert member.protocols == restarted
+
+
+def test_restarted_static_member_that_changes_the_strategy_begins_a_rebalance() -> None:
+    world = _stable_static_pair((("sticky", b""), ("range", b"")))
+    world.join("b", instance_id="b", protocols=(("range", b""),))
+    assert "b" not in world.joined
+    assert world.group.state is GroupState.PREPARING_REBALANCE
 
 
 def test_static_member_may_be_removed_by_its_instance() -> None:

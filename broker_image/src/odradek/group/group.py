@@ -172,14 +172,15 @@ class Group:
         former_leader = self.leader
         if self.leader == old.member_id:
             self.leader = member_id
-        unchanged = old.protocols == wish.protocols
         self.members.rename(old, member_id)
         self.members.set_protocols(old, wish.protocols)
         old.client_id, old.client_host = wish.client_id, wish.client_host
         old.session_timeout_ms = wish.session_timeout_ms
         old.rebalance_timeout_ms = wish.rebalance_timeout_ms
         self._prolong(old, now_ms)
-        if self.state is not GroupState.STABLE or not unchanged:
+        # Metadata may differ: a restarted member of the sticky strategy owns nothing any more.
+        keeps_strategy = self.members.favourite() == self.protocol_name
+        if self.state is not GroupState.STABLE or not keeps_strategy:
             self.members.await_join(old, reply)
             self._rebalance(now_ms)
             return
