@@ -223,6 +223,17 @@ def test_share_goes_to_another_member_and_comes_back_with_its_offsets(
     assert one.registered() == []
 
 
+def test_job_with_an_end_that_is_stopped_before_it_is_not_taken_for_done(
+    driver: Callable[[str], Driver],
+) -> None:
+    one = driver("stopped-1")
+    one.topics = ["not-there-yet"]
+    one.start(trigger="availableNow")
+    wait_until(lambda: "waiting: topic" in one.log.read_text(), "the driver waits", PATIENCE_S)
+    assert one.terminate() == 143
+    assert one.last_line() == "odradek-spark: a signal came before everything was read"
+
+
 def test_job_without_sense_ends_with_one_line_and_code_2(driver: Callable[[str], Driver]) -> None:
     one = driver("nonsense-1")
     one.start(trigger="often")

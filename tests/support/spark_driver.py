@@ -32,6 +32,7 @@ class Driver:
     def __init__(self, cluster: broker.Cluster, folder: Path, group: str) -> None:
         self.cluster = cluster
         self.group = group
+        self.topics = [group]
         self.offset_store = "ZooKeeper"
         self.session_ms = 6000
         self.data = folder / "data"
@@ -51,7 +52,7 @@ class Driver:
             "group": self.group,
             "bootstrap": self.cluster.bootstrap,
             "zookeeper": self.cluster.zookeeper.connect,
-            "topics": [self.group],
+            "topics": self.topics,
             "offsetStore": self.offset_store,
             "metricsPort": self.port,
             "job": {

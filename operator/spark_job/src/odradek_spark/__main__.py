@@ -3,14 +3,16 @@
 python3 -m odradek_spark             run the job of the file named by ODRADEK_JOB
 python3 -m odradek_spark show PATH   print a Parquet result as a table
 
-Exit codes of a job: 0 everything is read (availableNow) or a signal was followed; 1 the job failed;
-2 the job cannot run as it is written. The last line on stderr tells the reason; the kubelet finds
-it in /dev/termination-log as well.
+Exit codes of a job: 0 everything is read (availableNow), or a job without end followed a signal;
+143 (128 + SIGTERM) a signal came before everything was read; 1 the job failed; 2 the job cannot run
+as it is written. The last line on stderr tells the reason; the kubelet finds it in
+/dev/termination-log as well.
 """
 
 import contextlib
 import logging
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -18,6 +20,7 @@ import click
 
 _TERMINATION_LOG = Path("/dev/termination-log")
 _DEFAULT_JOB = "/etc/odradek/job.json"
+_STOPPED = 128 + signal.SIGTERM
 
 
 def _leave(reason: str, code: int) -> None:
@@ -52,11 +55,14 @@ def _run() -> None:
     try:
         environment = driver.environment()
         job = driver.load(os.environ.get("ODRADEK_JOB", _DEFAULT_JOB), environment)
-        driver.Driver(job, environment).run()
+        done = driver.Driver(job, environment).run()
     except config.ConfigError as error:
         _leave(str(error), 2)
     except (JobError, parquet_store.StoreError) as error:
         _leave(str(error), 1)
+    else:
+        if not done:
+            _leave("a signal came before everything was read", _STOPPED)
 
 
 @main.command()

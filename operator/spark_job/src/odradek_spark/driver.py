@@ -67,8 +67,11 @@ class Driver:
             job.group, job.metrics_port, lambda: self._status, self._healthy
         )
 
-    def run(self) -> None:
-        """Run until the query ends or a signal comes. Raises JobError or ConfigError."""
+    def run(self) -> bool:
+        """Run until the query ends or a signal comes. Raises JobError or ConfigError.
+
+        False where a signal came before an availableNow job had read everything.
+        """
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
         try:
@@ -82,6 +85,7 @@ class Driver:
                     close()
                 except Exception as error:
                     log.warning("while stopping: %s", sources.first_line(error))
+        return self._job.trigger_ms is not None or self._status.state == endpoint.COMPLETED
 
     def _run(self) -> None:
         self.endpoint.start()
