@@ -96,6 +96,7 @@ class LogMachine(RuleBasedStateMachine):
         offset = self.start + int((self.end - self.start) * share)
         self.log.truncate_to(offset)
         if offset >= self.end:
+            self.epochs = [entry for entry in self.epochs if entry[1] < self.end]
             return
         end = offset
         while self.model and self.model[-1][-1][0] >= offset:

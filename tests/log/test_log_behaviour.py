@@ -245,6 +245,14 @@ def test_an_epoch_without_records_is_known(tmp_path: Path) -> None:
     assert log.end_offset_for_epoch(2) == (1, 1)
 
 
+def test_truncation_at_the_log_end_takes_an_epoch_without_records(tmp_path: Path) -> None:
+    _, log = opened(tmp_path)
+    log.append_as_leader(batch(b"a"), 1)
+    log.assign_epoch(4)
+    assert not log.truncate_to(1)
+    assert log.epochs.entries == [(1, 0)]
+
+
 def test_readers_never_see_torn_or_unordered_batches_while_the_log_moves(tmp_path: Path) -> None:
     """One writer appends, rolls, retains and truncates; readers check each byte they are given."""
     _, log = opened(tmp_path, segment_bytes=4000, retention_bytes=20_000)

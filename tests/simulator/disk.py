@@ -208,6 +208,7 @@ class SimulatedLog:
     def truncate_to(self, offset: int) -> bool:
         """Cut whole batches."""
         if offset >= self.log_end_offset:
+            self.epochs.truncate_from_end(self.log_end_offset)
             return False
         kept = [one for one in self.batches if one.end <= offset]
         end = kept[-1].end if kept else 0

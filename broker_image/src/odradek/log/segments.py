@@ -102,9 +102,13 @@ class SegmentedLog(ReadableLog):
     # -- truncation, deletion -------------------------------------------------------------------
 
     def truncate_to(self, offset: int) -> bool:
-        """Drop everything from `offset` on; False when the log already ended there or before."""
+        """Drop everything from `offset` on; False when the log already ended there or before.
+
+        An epoch that has led without writing goes in any case: what others wrote may come there.
+        """
         with self._append_lock, self._storage():
             if offset >= self.log_end_offset:
+                self.epochs.truncate_from_end(self.log_end_offset)
                 return False
             if offset <= self.log_start_offset or offset < self._bases[0]:
                 self.truncate_fully_and_start_at(offset)

@@ -260,7 +260,8 @@ class SourceFetcher:
                         self.source,
                         one.leader_epoch,
                     )
-                    await self._in_thread(lambda: log.truncate_to(cut.offset))
+                # Also where nothing is cut: epochs that led without writing go.
+                await self._in_thread(lambda: log.truncate_to(cut.offset))
                 partition.follow_high_watermark(partition.high_watermark)
         except (KafkaError, FileRetiredError) as refusal:
             self._reject(one, refusal)
