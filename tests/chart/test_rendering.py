@@ -143,9 +143,21 @@ def test_operator_is_told_its_images_and_scope() -> None:
     assert environment["ODRADEK_BROKER_IMAGE"] == "r/b:1"
     assert environment["ODRADEK_SPARK_IMAGE"] == f"localhost/odradek/spark-job:{version}"
     assert environment["ODRADEK_IMAGE_PULL_POLICY"] == "Always"
-    assert environment["WATCH_NAMESPACE"] == "apart"
+    assert "ODRADEK_IMAGE_PULL_SECRETS" not in environment
     assert "--namespace=apart" in container["command"]
     assert "--all-namespaces" not in container["command"]
+
+
+def test_pull_secrets_reach_every_pod_that_pulls_an_image() -> None:
+    objects = helm.template({"image": {"pullSecrets": ["one", "two"]}})
+    secrets = [{"name": "one"}, {"name": "two"}]
+    assert all(spec["imagePullSecrets"] == secrets for spec in pod_specs(objects))
+    (container,) = one(objects, "Deployment")["spec"]["template"]["spec"]["containers"]
+    environment = {e["name"]: e.get("value") for e in container["env"]}
+    assert environment["ODRADEK_IMAGE_PULL_SECRETS"] == "one,two"
+    account = environment["ODRADEK_SPARK_SERVICE_ACCOUNT"]
+    assert account is not None
+    assert one(objects, "ServiceAccount", account)["imagePullSecrets"] == secrets
 
 
 @pytest.mark.parametrize(("values", "wanted"), [({}, "json"), ({"logFormat": "plain"}, "plain")])

@@ -10,6 +10,7 @@ from odradek.dynamic_config import DYNAMIC_KEYS
 from odradek.properties import load_properties
 from odradek_operator import broker_objects, broker_settings, driver_objects, kube, spec
 from odradek_operator.driver_objects import Addresses, Platform
+from odradek_operator.runtime import read_settings
 
 PLATFORM = Platform("spark:1", "IfNotPresent", "spark")
 META = spec.parse_meta(
@@ -75,9 +76,46 @@ def test_line_break_cannot_smuggle_a_key() -> None:
         cluster(config={"unheard.of": "1\nbroker.id=7"})
 
 
+def desired(
+    kind: str,
+    wanted: spec.ClusterSpec,
+    live: Any = None,
+    *,
+    pull_secrets: tuple[str, ...] = (),
+    evictable: bool = True,
+) -> dict[str, Any]:
+    objects = broker_objects.desired_objects(
+        META, wanted, "b:1", "IfNotPresent", pull_secrets, {}, live, 3, evictable
+    )
+    return next(one for one in objects if one["kind"] == kind)
+
+
 def stateful_set(wanted: spec.ClusterSpec, live: Any = None) -> dict[str, Any]:
-    objects = broker_objects.desired_objects(META, wanted, "b:1", "IfNotPresent", {}, live, 3, True)
-    return next(one for one in objects if one["kind"] == "StatefulSet")
+    return desired("StatefulSet", wanted, live)
+
+
+def test_brokers_pull_their_image_with_the_secrets_of_the_installation() -> None:
+    environment = {
+        "ODRADEK_BROKER_IMAGE": "b:1",
+        "ODRADEK_SPARK_IMAGE": "s:1",
+        "ODRADEK_SPARK_SERVICE_ACCOUNT": "spark",
+    }
+    assert read_settings(environment).platform.pull_secrets == ()
+    named = read_settings({**environment, "ODRADEK_IMAGE_PULL_SECRETS": "one,two"})
+    secrets = named.platform.pull_secrets
+    pod = desired("StatefulSet", cluster(), pull_secrets=secrets)["spec"]["template"]["spec"]
+    assert pod["imagePullSecrets"] == [{"name": "one"}, {"name": "two"}]
+    # Without any the pods are as they always were, so that no broker is restarted.
+    assert "imagePullSecrets" not in stateful_set(cluster())["spec"]["template"]["spec"]
+
+
+@pytest.mark.parametrize(("evictable", "unavailable"), [(True, 1), (False, 0)])
+def test_broker_that_serves_nobody_never_holds_up_a_drain(
+    evictable: bool, unavailable: int
+) -> None:
+    budget = desired("PodDisruptionBudget", cluster(), evictable=evictable)["spec"]
+    assert budget["maxUnavailable"] == unavailable
+    assert budget["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
 
 
 def test_configuration_change_changes_the_template_and_racks_do_not() -> None:

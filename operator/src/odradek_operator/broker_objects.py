@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -133,6 +133,7 @@ def desired_objects(
     spec: ClusterSpec,
     image: str,
     pull_policy: str,
+    pull_secrets: Sequence[str],
     racks: Mapping[str, str],
     live_set: Mapping[str, Any] | None,
     replicas: int,
@@ -158,10 +159,12 @@ def desired_objects(
             "metadata": metadata(meta, workload_name(meta.name), labels(meta)),
             "spec": {
                 "maxUnavailable": 1 if evictable else 0,
+                # One that is not ready serves nobody, so it never holds up the drain of a node.
+                "unhealthyPodEvictionPolicy": "AlwaysAllow",
                 "selector": {"matchLabels": selector(meta)},
             },
         },
-        _stateful_set(meta, spec, image, pull_policy, live_set, replicas),
+        _stateful_set(meta, spec, image, pull_policy, pull_secrets, live_set, replicas),
     ]
 
 
@@ -188,13 +191,14 @@ def _stateful_set(
     spec: ClusterSpec,
     image: str,
     pull_policy: str,
+    pull_secrets: Sequence[str],
     live_set: Mapping[str, Any] | None,
     replicas: int,
 ) -> Object:
     name = workload_name(meta.name)
     claims = live_set["spec"]["volumeClaimTemplates"] if live_set else [_claim_template(meta, spec)]
     kept = "Delete" if spec.storage.delete_claims else "Retain"
-    pod = _pod_spec(meta, spec, image, pull_policy)
+    pod = _pod_spec(meta, spec, image, pull_policy, pull_secrets)
     # What is wanted no more is still in the live template, where others may add things, too. So the
     # template is compared by what was last wanted.
     about = {**metadata(meta, name, labels(meta)), "annotations": {TEMPLATE_HASH: digest(pod)}}
@@ -249,7 +253,9 @@ def _claim_template(meta: Meta, spec: ClusterSpec) -> Object:
     return claim
 
 
-def _pod_spec(meta: Meta, spec: ClusterSpec, image: str, pull_policy: str) -> Object:
+def _pod_spec(
+    meta: Meta, spec: ClusterSpec, image: str, pull_policy: str, pull_secrets: Sequence[str]
+) -> Object:
     pod: Object = {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
@@ -262,6 +268,8 @@ def _pod_spec(meta: Meta, spec: ClusterSpec, image: str, pull_policy: str) -> Ob
             {"name": "tmp", "emptyDir": {}},
         ],
     }
+    if pull_secrets:
+        pod["imagePullSecrets"] = [{"name": one} for one in pull_secrets]
     if spec.host_network:
         pod |= {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}
     if spec.node_selector:

@@ -34,11 +34,15 @@ _LOST_NODE_SECONDS: Final = 30
 
 @dataclass(frozen=True, slots=True)
 class Platform:
-    """What the operator's installation decides for all jobs."""
+    """What the operator's installation decides for all pods.
+
+    Drivers and executors get the pull secrets by their account, which the chart makes.
+    """
 
     image: str
     pull_policy: str
     service_account: str
+    pull_secrets: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

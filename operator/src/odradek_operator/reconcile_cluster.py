@@ -160,6 +160,7 @@ def _apply_objects(
         wanted,
         context.broker_image,
         context.platform.pull_policy,
+        context.platform.pull_secrets,
         racks,
         live_set,
         allowed,

@@ -53,6 +53,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
             raise SettingsError(f"environment variable {name} is not set")
         return environment[name]
 
+    secrets = environment.get("ODRADEK_IMAGE_PULL_SECRETS", "")
     pod, namespace = environment.get("POD_NAME"), environment.get("POD_NAMESPACE") or "default"
     return Settings(
         broker_image=require("ODRADEK_BROKER_IMAGE"),
@@ -60,6 +61,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
             image=require("ODRADEK_SPARK_IMAGE"),
             pull_policy=environment.get("ODRADEK_IMAGE_PULL_POLICY") or "IfNotPresent",
             service_account=require("ODRADEK_SPARK_SERVICE_ACCOUNT"),
+            pull_secrets=tuple(filter(None, secrets.split(","))),
         ),
         namespace=namespace,
         # Outside a pod nothing tells one process from the next on the same host.
