@@ -167,6 +167,37 @@ def test_operator_writes_json_unless_told_otherwise(values: Manifest, wanted: st
     assert f"--log-format={wanted}" in container["command"]
 
 
+def test_images_are_pinned_by_digest_wherever_they_are_named() -> None:
+    def digest(digit: str) -> str:
+        return f"sha256:{digit * 64}"
+
+    repositories = ("broker", "operator", "sparkJob")
+    images: Manifest = {
+        name: {"repository": f"r/{name.lower()}", "tag": "1", "digest": digest(str(number))}
+        for number, name in enumerate(repositories)
+    }
+    zookeeper = {"image": {"repository": "r/zookeeper", "digest": digest("a")}}
+    objects = helm.template({"image": images, "zookeeper": zookeeper})
+    used = {container["image"] for spec in pod_specs(objects) for container in spec["containers"]}
+    assert used == {f"r/operator@{digest('1')}", f"r/zookeeper@{digest('a')}"}
+    (container,) = one(objects, "Deployment")["spec"]["template"]["spec"]["containers"]
+    environment = {e["name"]: e.get("value") for e in container["env"]}
+    assert environment["ODRADEK_BROKER_IMAGE"] == f"r/broker@{digest('0')}"
+    assert environment["ODRADEK_SPARK_IMAGE"] == f"r/sparkjob@{digest('2')}"
+
+
+def test_every_pod_of_the_operators_image_runs_where_the_operator_may() -> None:
+    placement: Manifest = {
+        "nodeSelector": {"pool": "infra"},
+        "tolerations": [{"key": "dedicated", "operator": "Exists"}],
+        "affinity": {"podAntiAffinity": {}},
+    }
+    specs = pod_specs(helm.template({"operator": placement, "zookeeper": {"enabled": False}}))
+    assert len(specs) == 3
+    for spec in specs:
+        assert {key: spec.get(key) for key in placement} == placement
+
+
 def test_jobs_account_that_the_operator_names_exists_with_its_role() -> None:
     objects = helm.template({"sparkJob": {"extraNamespaces": ["analytics"]}})
     (container,) = one(objects, "Deployment")["spec"]["template"]["spec"]["containers"]

@@ -37,6 +37,14 @@ REFUSED: dict[str, tuple[Manifest, str]] = {
         "at '/image/broker/repository'",
     ),
     "a tag with a space": ({"image": {"operator": {"tag": "a b"}}}, "at '/image/operator/tag'"),
+    "a digest that is cut off": (
+        {"image": {"broker": {"digest": "sha256:0123"}}},
+        "at '/image/broker/digest'",
+    ),
+    "a label that the chart gives itself": (
+        {"commonLabels": {"app.kubernetes.io/part-of": "logs"}},
+        "invalid propertyName 'app.kubernetes.io/part-of'",
+    ),
     "an unknown pull policy": ({"image": {"pullPolicy": "Sometimes"}}, "at '/image/pullPolicy'"),
     "a namespace that is no label": ({"watchNamespace": "Logs_1"}, "at '/watchNamespace'"),
     "a list of watched namespaces": ({"watchNamespace": ["a", "b"]}, "at '/watchNamespace'"),

@@ -50,9 +50,22 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- default (printf "%s-operator" (include "odradek.fullname" .)) .Values.operator.serviceAccount.name -}}
 {{- end -}}
 
-{{/* An image of this project: the tag defaults to the chart's appVersion. Argument: (dict "image" ... "root" $) */}}
+{{/* An image: by its digest if it has one, else by its tag, else by the appVersion. Argument: (dict "image" ... "root" $) */}}
 {{- define "odradek.image" -}}
+{{- if .image.digest -}}
+{{- printf "%s@%s" .image.repository .image.digest -}}
+{{- else -}}
 {{- printf "%s:%s" .image.repository (.image.tag | default .root.Chart.AppVersion) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Where the operator's pods may run, and those of its image that come and go. */}}
+{{- define "odradek.operator.placement" -}}
+{{- range $key := list "nodeSelector" "tolerations" "affinity" }}
+{{- with index $.Values.operator $key }}
+{{ dict $key . | toYaml }}
+{{- end }}
+{{- end }}
 {{- end -}}
 
 {{- define "odradek.imagePullSecrets" -}}
