@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -98,6 +99,45 @@ def test_log_that_cannot_be_compacted_keeps_no_other_one_waiting(make: Make) -> 
         pass
     assert values(sound) < 20
     assert segment.read_bytes() == content
+
+
+def meddle_in(monkeypatch: pytest.MonkeyPatch, at_batch: int, meddle: Callable[[], object]) -> None:
+    """Have `meddle` called once, when a compaction copies its n-th batch."""
+    whole, copied = cleaner._filter, iter(range(1000))
+
+    def copy(*args: Any, **named: Any) -> object:
+        if next(copied) == at_batch:
+            meddle()
+        return whole(*args, **named)
+
+    monkeypatch.setattr(cleaner, "_filter", copy)
+
+
+@pytest.mark.parametrize("drop", ["retention", "truncation"])
+def test_segment_that_goes_under_its_compaction_is_no_failure_of_the_disk(
+    make: Make, monkeypatch: pytest.MonkeyPatch, drop: str
+) -> None:
+    manager = make()
+    config = TopicConfig(
+        cleanup_policy=("compact", "delete"),
+        segment_bytes=300,
+        retention_bytes=300,
+        file_delete_delay_ms=0,
+    )
+    log = dirty_log(manager, "a", config)
+
+    def go() -> None:
+        if drop == "truncation":
+            log.truncate_fully_and_start_at(500)
+        else:
+            assert log.apply_retention()
+            log.delete_due()
+
+    meddle_in(monkeypatch, 1, go)
+    assert manager.compact()
+    assert manager.online_directories
+    assert not list(Path(log.directory).glob("*.cleaned"))
+    log.append_as_leader(batch(b"more"), 0)
 
 
 def test_io_buffer_bounds_what_is_read_at_once(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from odradek.config import TopicConfig
 from odradek.log import batch as codec
 from odradek.log import compression, records
 from odradek.log.batch import Header
+from odradek.log.files import FileRetiredError
 from odradek.log.log import Log, UnexpectedOffsetError
 from odradek.log.segment import Segment
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -194,6 +196,41 @@ def test_a_region_outlives_retention(tmp_path: Path) -> None:
     assert whole_records(region.read())[0].offset == 0
     region.close()
     assert not list(Path(log.directory).glob("*.deleted"))
+
+
+def test_age_of_a_segment_that_goes_meanwhile_is_not_asked_of_its_path(tmp_path: Path) -> None:
+    partition, log = opened(tmp_path, segment_bytes=200, retention_ms=1000)
+    for _ in range(6):
+        log.append_as_leader(batch(b"x" * 50, timestamp=-1), 0)
+    old, *_ = log.segments
+    log.truncate_fully_and_start_at(500)
+    with pytest.raises(FileRetiredError):
+        old.newest_or_modified_ms()
+    assert partition.failures == []
+
+
+def test_reader_of_a_segment_that_is_being_renamed_makes_no_empty_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, log = opened(tmp_path, segment_bytes=200, retention_bytes=0)
+    for _ in range(6):
+        log.append_as_leader(batch(b"x" * 50), 0)
+    log.high_watermark = log.log_end_offset
+    old, *_ = log.segments
+    for _ in range(2):
+        log.release_idle()
+    rename, path = os.replace, old.log.path
+
+    def read_meanwhile(source: str, target: str) -> None:
+        rename(source, target)
+        if source == path:
+            with contextlib.suppress(FileRetiredError):
+                old.read(0, 1)
+
+    monkeypatch.setattr(os, "replace", read_meanwhile)
+    assert log.apply_retention()
+    left = {path.name for path in Path(log.directory).glob("*.log")}
+    assert left == {os.path.basename(segment.log.path) for segment in log.segments}
 
 
 def test_descriptors_of_idle_segments_are_given_back_and_reopened(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from odradek.log import batch_file, contents
-from odradek.log.batch import CorruptBatchError, Header
+from odradek.log.batch import Header
 from odradek.log.files import Buffer, StoppedError, remove_if_there
 from odradek.log.log import Log
 from odradek.log.segment import CLEANED_SUFFIX, SWAP_SUFFIX, Segment
@@ -156,7 +156,7 @@ def _delete_horizon_ms(segments: Sequence[Segment], start: int, retention_ms: in
     ]
     if not clean_segments:
         return 0
-    return os.stat(clean_segments[-1].log.path).st_mtime_ns // 1_000_000 - retention_ms
+    return clean_segments[-1].log.modified_ns() // 1_000_000 - retention_ms
 
 
 def _groups(segments: Sequence[Segment], segment_bytes: int) -> Iterator[list[Segment]]:
@@ -188,7 +188,7 @@ def _clean_group(
     try:
         copy.create()
         for segment in group:
-            modified_ms = os.stat(segment.log.path).st_mtime_ns // 1_000_000
+            modified_ms = segment.log.modified_ns() // 1_000_000
             for data, header in _batches(segment, buffer_bytes):
                 kept, stored = _filter(
                     log, data, header, newest, end, keep_tombstones=modified_ms > horizon_ms
@@ -200,11 +200,12 @@ def _clean_group(
                     throttle.spend(len(kept))
         copy.become_inactive()
         copy.flush()
-        modified_ns = os.stat(group[-1].log.path).st_mtime_ns
+        modified_ns = group[-1].log.modified_ns()
         os.utime(copy.log.path, ns=(modified_ns, modified_ns))
         replaced = log.replace_segments(group, copy, CLEANED_SUFFIX, SWAP_SUFFIX)
-    except (OSError, CorruptBatchError, StoppedError):
-        _discard(copy)
+    except BaseException:
+        if copy not in log.segments:  # else the disk failed once it was part of the log
+            _discard(copy)
         raise
     if not replaced:
         _discard(copy)

@@ -80,6 +80,14 @@ class SharedFile:
             if self._retired and self._users == 0:
                 self._close()
 
+    def modified_ns(self) -> int:
+        """When the file was last written, ns since 1970. Raises as `acquire`."""
+        fd = self.acquire()
+        try:
+            return os.fstat(fd).st_mtime_ns
+        finally:
+            self.release()
+
     def retire(self) -> None:
         """Close the descriptor as soon as nobody uses it, and never open it again."""
         with self._lock:

@@ -381,7 +381,7 @@ class Segment:
         """Largest timestamp, or the file's modification time when no record has one."""
         if self.max_timestamp >= 0:
             return self.max_timestamp
-        return os.stat(self.log.path).st_mtime_ns // 1_000_000
+        return self.log.modified_ns() // 1_000_000
 
     def batches_since(self, timestamp: int, offset: int) -> Iterator[tuple[memoryview, Header]]:
         """Yield batches that may hold the first record not older than `timestamp`, nor below

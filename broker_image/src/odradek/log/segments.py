@@ -269,8 +269,8 @@ class SegmentedLog(ReadableLog):
         """Rename segments to `.deleted`; `delete_due` removes them after file.delete.delay.ms."""
         due = self._surroundings.monotonic() + self.config.file_delete_delay_ms / 1000
         for segment in segments:
+            segment.retire()  # first, for who opened a renamed file would make an empty one
             segment.rename_suffix("", DELETED_SUFFIX)
-            segment.retire()
             self._deleted.append((due, segment))
 
     def delete_due(self) -> None:
