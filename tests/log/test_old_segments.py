@@ -289,3 +289,36 @@ def test_a_set_that_grows_over_a_segment_is_refused(partition: Partition) -> Non
         log.append_as_leader(records.encode(found), 0)
     assert caught.value.code is ErrorCode.RECORD_LIST_TOO_LARGE
     assert log.log_end_offset == 0
+
+
+def test_batches_of_an_old_format_end_what_is_known_of_epochs(partition: Partition) -> None:
+    new = partition.config
+    log = partition.open(clean=True)
+    put(log)
+    assert log.epochs.entries == [(3, 0)]
+    log.config = partition.config = replace(new, message_format_version="0.10.2")
+    log.assign_epoch(4)
+    assert log.epochs.entries == [(3, 0)], "nothing was written yet"
+    put(log)
+    assert log.epochs.entries == []
+    for clean in (True, False):
+        (partition.close if clean else partition.crash)(log)
+        log = partition.open(clean=clean)
+        assert log.epochs.entries == []
+        assert partition.report is not None
+        assert partition.report.rebuilt == []
+    log.config = partition.config = new
+    put(log)
+    assert log.epochs.entries == [(3, 6)]
+    partition.close(log)
+    Path(log.epochs.path).unlink()
+    log = partition.open(clean=True)
+    assert log.epochs.entries == [(3, 6)], "as the batches tell"
+
+
+def test_epochs_of_a_topic_of_an_old_format_are_not_believed(partition: Partition) -> None:
+    log = partition.open(clean=True)
+    put(log)
+    partition.close(log)
+    partition.config = replace(partition.config, message_format_version="0.10.2")
+    assert partition.open(clean=True).epochs.entries == []

@@ -8,6 +8,7 @@ from typing import cast
 
 import pytest
 
+from odradek.config import TopicConfig
 from odradek.log.log import Log
 from odradek.net.client import PeerClient
 from odradek.protocol.messages.offsets import (
@@ -59,6 +60,13 @@ def write(log: Log, epoch: int, records: int) -> None:
         log.append_as_leader(logs.batch(b"v"), epoch)
 
 
+def copy(source: Log, to: Log, begin: int, end: int) -> None:
+    region = source.read(begin, 1 << 20, end).region
+    assert region is not None
+    with region:
+        to.append_as_follower(region.read())
+
+
 async def follow(broker: Replicas, leader: Leader, epoch: int) -> None:
     """Have broker 1 follow in this epoch, until it agrees with the leader."""
     await broker.take(leader=LEADER, replicas=(1, LEADER), epoch=epoch)
@@ -101,10 +109,28 @@ async def test_epoch_that_led_without_writing_does_not_hide_what_is_copied_later
     leader.log.assign_epoch(6)
     await broker.lead(replicas=(1, LEADER), epoch=3)
     log = broker.manager.partitions[KEY].log
-    with leader.log.read(0, 1 << 20, 2).region as region:
-        log.append_as_follower(region.read())
+    copy(leader.log, log, 0, 2)
     await broker.lead(replicas=(1, LEADER), epoch=5)
     await follow(broker, leader, epoch=6)
-    with leader.log.read(2, 1 << 20).region as region:
-        log.append_as_follower(region.read())
+    copy(leader.log, log, 2, 4)
     assert log.end_offset_for_epoch(4) == leader.log.end_offset_for_epoch(4) == (4, 4)
+
+
+async def test_topic_of_an_old_format_is_cut_to_what_is_committed(tmp_path: Path) -> None:
+    """Its batches carry no epochs: what the one notes of its own says nothing to the other."""
+    config = TopicConfig(message_format_version="0.10.2")
+    leader = Leader(logs.Partition(tmp_path / "leader", config).open(clean=True))
+    async with Replicas(tmp_path, log_message_format_version="0.10.2") as broker:
+        leader.log.assign_epoch(0)
+        write(leader.log, epoch=0, records=1)
+        await follow(broker, leader, epoch=0)
+        partition = broker.manager.partitions[KEY]
+        copy(leader.log, partition.log, 0, 1)
+        await broker.lead(replicas=(1, LEADER), epoch=1)
+        write(partition.log, epoch=1, records=1)
+        partition.advance_high_watermark()
+        copy(partition.log, leader.log, 1, 2)
+        write(partition.log, epoch=1, records=1)
+        leader.log.assign_epoch(2)
+        await follow(broker, leader, epoch=2)
+        assert partition.log.log_end_offset == 2

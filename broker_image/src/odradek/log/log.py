@@ -296,8 +296,7 @@ class Log(SegmentedLog):
             segment.publish(batches, size)
             self.log_end_offset = last_offset + 1
         for at, header in batches:
-            if header.leader_epoch > self.epochs.latest:
-                self.epochs.assign(header.leader_epoch, header.base_offset)
+            self.note_epoch(header)
             if header.producer_id >= 0:
                 marker = None
                 if header.attributes & batch.CONTROL:
@@ -309,9 +308,25 @@ class Log(SegmentedLog):
     # -- epochs ---------------------------------------------------------------------------------
 
     def assign_epoch(self, epoch: int) -> None:
-        """Note that this broker leads with `epoch` from the log end on."""
+        """Note that this broker leads with `epoch` from the log end on.
+
+        Not where its batches will carry no epoch, so that followers could not note it.
+        """
+        if self.config.message_magic < 2:
+            return
         with self._append_lock, self._storage():
             self.epochs.assign(epoch, self.log_end_offset)
+
+    def note_epoch(self, header: Header) -> None:
+        """Note the epoch of a batch that was written.
+
+        The formats before 0.11 carry none. Behind such a batch the known epochs tell nothing any
+        more, so they go, and replicas trust the high watermark, as in Kafka.
+        """
+        if header.magic == 2 and header.leader_epoch > self.epochs.latest:
+            self.epochs.assign(header.leader_epoch, header.base_offset)
+        elif header.magic < 2 and self.epochs.entries:
+            self.epochs.clear()
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         """(epoch, end offset) for OffsetForLeaderEpoch; (-1, -1) when unknown. See

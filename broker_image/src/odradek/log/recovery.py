@@ -66,7 +66,7 @@ def open_log(
     log = Log(directory, topic, partition, config, surroundings)
     report = Report()
     sizes = _tidy(log, report)
-    epochs_known = log.epochs.load()
+    epochs_known = _load_epochs(log)
     segments = [Segment(directory, base, log.segment_settings()) for base in sorted(sizes)]
     first_dirty = _first_dirty(segments, known)
     for segment in segments[:first_dirty]:
@@ -77,6 +77,14 @@ def open_log(
         _rebuild_epochs(log, segments, report)
     _finish(log, segments, end, known)
     return log, report
+
+
+def _load_epochs(log: Log) -> bool:
+    """False when the batches must be asked; those of a format before 0.11 carry no epochs."""
+    if log.config.message_magic < 2:
+        log.epochs.clear()
+        return True
+    return log.epochs.load()
 
 
 def _first_dirty(segments: list[Segment], known: Checkpointed) -> int:
@@ -122,8 +130,8 @@ def _recover(
 
 def _check_segment(log: Log, segment: Segment, note_epochs: bool) -> int:
     def on_batch(position: int, header: Header, data: memoryview) -> None:
-        if note_epochs and header.leader_epoch > log.epochs.latest:
-            log.epochs.assign(header.leader_epoch, header.base_offset)
+        if note_epochs:
+            log.note_epoch(header)
 
     return segment.recover(on_batch)
 
@@ -147,8 +155,7 @@ def _rebuild_epochs(log: Log, segments: list[Segment], report: Report) -> None:
     for segment in segments:
         try:
             for _, header in segment.scan(0):
-                if header.leader_epoch > log.epochs.latest:
-                    log.epochs.assign(header.leader_epoch, header.base_offset)
+                log.note_epoch(header)
         except CorruptBatchError:
             continue  # damage inside a closed segment is reported to whoever reads it
     if segments and any(segment.size for segment in segments):
