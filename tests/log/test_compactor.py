@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from odradek import config as configuration
 from odradek.config import TopicConfig
-from odradek.log import batch_file, cleaner
+from odradek.log import batch_file, checkpoints, cleaner
 from odradek.log.files import read_exactly
 from odradek.log.log import Log
 from odradek.log.manager import LogManager
@@ -138,6 +139,66 @@ def test_segment_that_goes_under_its_compaction_is_no_failure_of_the_disk(
     assert manager.online_directories
     assert not list(Path(log.directory).glob("*.cleaned"))
     log.append_as_leader(batch(b"more"), 0)
+
+
+def first_dirty(log: Log) -> int:
+    """Where the checkpoint says that the dirty part begins."""
+    path = Path(log.directory).parent / checkpoints.CLEANER_OFFSETS
+    return checkpoints.read_offsets(str(path)).get((log.topic, log.partition), 0)
+
+
+def test_what_retention_kept_from_being_compacted_does_not_count_as_clean(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = make()
+    log = dirty_log(manager, "a")
+
+    def drop_oldest() -> None:
+        log.advance_log_start(log.segments[1].base_offset)
+        assert log.apply_retention() == 1
+
+    meddle_in(monkeypatch, 1, drop_oldest)
+    assert manager.compact()
+    assert first_dirty(log) == 0
+    assert manager.compact()
+    assert first_dirty(log) == log.active.base_offset
+    assert all(segment.size == 0 for segment in log.segments[:-2])
+
+
+def test_what_was_cut_behind_a_compaction_does_not_count_as_clean(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = make()
+    log = dirty_log(manager, "a")
+    clean = cleaner.clean
+
+    def clean_and_cut(log: Log, *rest: Any) -> int:
+        end = clean(log, *rest)
+        log.truncate_to(log.segments[1].base_offset)
+        return end
+
+    monkeypatch.setattr(cleaner, "clean", clean_and_cut)
+    assert manager.compact()
+    assert log.log_end_offset < 10
+    assert first_dirty(log) == 0
+
+
+def test_compaction_takes_nothing_that_was_written_to_a_segment_after_a_cut(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = make()
+    log = dirty_log(manager, "a")
+    closed, following, *_ = log.segments
+
+    def cut_and_write() -> None:
+        log.truncate_to(following.base_offset)
+        log.config = replace(COMPACTED, segment_bytes=1000)
+        log.append_as_leader(batch(b"new", key=b"key"), 1)
+
+    meddle_in(monkeypatch, 1, cut_and_write)
+    manager.compact()
+    assert log.active is closed
+    assert read_all(log)[-1].value == b"new"
 
 
 def test_io_buffer_bounds_what_is_read_at_once(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:

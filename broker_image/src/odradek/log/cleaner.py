@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 
 from odradek.log import batch_file, contents
 from odradek.log.batch import Header
-from odradek.log.files import Buffer, StoppedError, remove_if_there
+from odradek.log.files import Buffer, FileRetiredError, StoppedError, remove_if_there
 from odradek.log.log import Log
 from odradek.log.segment import CLEANED_SUFFIX, SWAP_SUFFIX, Segment
 
@@ -33,13 +33,17 @@ BYTES_PER_KEY = 160
 
 @dataclass(frozen=True, slots=True)
 class Dirty:
-    """What a cleaning of a log would do: dirty offsets [start, end), bytes before and inside."""
+    """What a cleaning of a log would do: dirty offsets [start, end), bytes before and inside.
+
+    It holds as long as the log was cut `cuts` times.
+    """
 
     start: int
     end: int
     clean_bytes: int
     dirty_bytes: int
     overdue: bool
+    cuts: int
 
     @property
     def ratio(self) -> float:
@@ -75,6 +79,7 @@ class Throttle:
 
 def dirty_range(log: Log, first_dirty: int, now_ms: int) -> Dirty:
     """The part of a log that may be cleaned now. Raises OSError and CorruptBatchError."""
+    cuts = log.cuts
     config, segments = log.config, log.segments
     start = max(first_dirty, segments[0].base_offset)
     if start > log.log_end_offset:  # the log was cut below its clean part
@@ -94,7 +99,7 @@ def dirty_range(log: Log, first_dirty: int, now_ms: int) -> Dirty:
         dirty += segment.size
         end = upper
     overdue = dirty > 0 and now_ms - oldest > config.max_compaction_lag_ms
-    return Dirty(start, end, clean, dirty, overdue)
+    return Dirty(start, end, clean, dirty, overdue, cuts)
 
 
 def is_due(log: Log, dirty: Dirty) -> bool:
@@ -110,8 +115,9 @@ def clean(
     """Compact `log` as far as the map reaches, reading `buffer_bytes` at once; return the new first
     dirty offset.
 
-    Raises OSError, StoppedError, and CorruptBatchError where the log is damaged; of the segments
-    that it was at, nothing is changed then.
+    Raises OSError, StoppedError, FileRetiredError where the log was cut or lost segments meanwhile,
+    and CorruptBatchError where it is damaged; of the segments that it was at, nothing is changed
+    then.
     """
     newest, end = _newest_offsets(log, dirty, max_keys, throttle, buffer_bytes)
     if end <= dirty.start:
@@ -119,7 +125,7 @@ def clean(
     segments = [each for each in log.segments[:-1] if each.base_offset < end]
     horizon_ms = _delete_horizon_ms(segments, dirty.start, log.config.delete_retention_ms)
     for group in _groups(segments, log.config.segment_bytes):
-        _clean_group(log, group, newest, end, horizon_ms, throttle, buffer_bytes)
+        _clean_group(log, group, newest, end, dirty.cuts, horizon_ms, throttle, buffer_bytes)
     return end
 
 
@@ -180,6 +186,7 @@ def _clean_group(
     group: list[Segment],
     newest: dict[bytes, int],
     end: int,
+    cuts: int,
     horizon_ms: int,
     throttle: Throttle,
     buffer_bytes: int,
@@ -202,13 +209,12 @@ def _clean_group(
         copy.flush()
         modified_ns = group[-1].log.modified_ns()
         os.utime(copy.log.path, ns=(modified_ns, modified_ns))
-        replaced = log.replace_segments(group, copy, CLEANED_SUFFIX, SWAP_SUFFIX)
+        if not log.replace_segments(group, copy, CLEANED_SUFFIX, SWAP_SUFFIX, cuts):
+            raise FileRetiredError(group[0].log.path)
     except BaseException:
         if copy not in log.segments:  # else the disk failed once it was part of the log
             _discard(copy)
         raise
-    if not replaced:
-        _discard(copy)
 
 
 def _discard(copy: Segment) -> None:

@@ -84,11 +84,15 @@ class Compactor:
         for directory in self._directories:
             if directory.failure is not None:
                 continue
+            logs = directory.logs()
+            cuts = {key: log.cuts for key, log in logs.items()}
             firsts = directory.checkpoint(checkpoints.CLEANER_OFFSETS)
-            for key, log in directory.logs().items():
+            for key, log in logs.items():
                 if self._may_be_compacted(log):
                     dirty = self._dirt(log, directory, firsts.get(key, 0), now_ms)
-                    if dirty is not None and cleaner.is_due(log, dirty):
+                    if dirty is None or dirty.cuts != cuts[key]:
+                        continue  # what the checkpoint says may have been cut away since
+                    if cleaner.is_due(log, dirty):
                         found.append(_Task(log, directory, dirty))
         return max(found, key=lambda task: task.urgency, default=None)
 
@@ -117,13 +121,15 @@ class Compactor:
         except (FileRetiredError, StoppedError):
             return  # deleted or truncated under our hands, or the broker stops
         except (CorruptBatchError, KafkaError) as error:
+            if log.cuts != task.dirty.cuts:
+                return  # a file that became shorter while it was read is not damaged
             logger.error("%s-%d cannot be compacted: %s", log.topic, log.partition, error)
             self._uncleanable.add(log)
             return
         except OSError as error:
             _cannot_clean(log, task.directory, error)
             return
-        task.directory.note_cleaned(log, end)
+        task.directory.note_cleaned(log, end, task.dirty.cuts)
 
 
 def _cannot_clean(log: Log, directory: Directory, error: OSError) -> None:

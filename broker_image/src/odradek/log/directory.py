@@ -175,23 +175,30 @@ class Directory:
             },
         )
 
-    def note_cleaned(self, log: ReadableLog, end: int) -> None:
-        """Write where the dirty part of a log begins now."""
+    def note_cleaned(self, log: ReadableLog, end: int, cuts: int) -> None:
+        """Write where the dirty part of a log begins now, unless it was cut since it had been cut
+        `cuts` times.
+        """
         with self._cleaned_lock:
-            offsets = self.checkpoint(checkpoints.CLEANER_OFFSETS)
-            offsets[log.topic, log.partition] = end
-            known = self.logs()
-            self.write_offsets(
-                checkpoints.CLEANER_OFFSETS,
-                {key: offset for key, offset in offsets.items() if key in known},
-            )
+            if log.cuts == cuts:
+                self._write_cleaned(log, end)
+
+    def _write_cleaned(self, log: ReadableLog, end: int) -> None:
+        offsets = self.checkpoint(checkpoints.CLEANER_OFFSETS)
+        offsets[log.topic, log.partition] = end
+        known = self.logs()
+        self.write_offsets(
+            checkpoints.CLEANER_OFFSETS,
+            {key: offset for key, offset in offsets.items() if key in known},
+        )
 
     def note_cut(self, log: ReadableLog) -> None:
         """Lower a log's checkpoints before what they speak of is written anew."""
         self.write_checkpoints()
-        cleaned = self.checkpoint(checkpoints.CLEANER_OFFSETS)
-        if cleaned.get((log.topic, log.partition), 0) > log.log_end_offset:
-            self.note_cleaned(log, log.log_end_offset)
+        with self._cleaned_lock:
+            cleaned = self.checkpoint(checkpoints.CLEANER_OFFSETS)
+            if cleaned.get((log.topic, log.partition), 0) > log.log_end_offset:
+                self._write_cleaned(log, log.log_end_offset)
 
     # -- failure and end ------------------------------------------------------------------------
 

@@ -133,6 +133,11 @@ class ReadableLog:
         """Bytes in all segments."""
         return sum(segment.size for segment in self.segments)
 
+    @property
+    def cuts(self) -> int:
+        """How often records at the end were taken away since the log was opened."""
+        return self._cuts
+
     # -- reading --------------------------------------------------------------------------------
 
     def read(

@@ -283,14 +283,17 @@ class SegmentedLog(ReadableLog):
                 self._delete_now(segment)
 
     def replace_segments(
-        self, old: Sequence[Segment], copy: Segment, suffix: str, complete_suffix: str
+        self, old: Sequence[Segment], copy: Segment, suffix: str, complete_suffix: str, cuts: int
     ) -> bool:
-        """Put a compacted, durable `copy` in the place of neighbouring segments.
+        """Put a compacted, durable `copy` in the place of neighbouring closed segments.
 
         The copy is renamed from `suffix` to `complete_suffix`, which recovery takes as finished,
-        and then to its own name. False when one of the old segments is gone; nothing changed then.
+        and then to its own name. False when one of the old segments is gone, or the log was cut
+        since it had been cut `cuts` times: one of them may grow again. Nothing changed then.
         """
         with self._append_lock, self._storage():
+            if self._cuts != cuts:
+                return False
             first = next(
                 (number for number, each in enumerate(self._segments) if each is old[0]), -1
             )
