@@ -231,7 +231,7 @@ def test_watched_namespace_gets_the_rules_and_the_cluster_only_nodes() -> None:
     assert len(namespaced) == len(everywhere) - 3  # nodes, namespaces and CRDs are the cluster's
 
 
-def test_upgrade_hook_carries_every_crd_and_may_change_only_those() -> None:
+def test_hook_carries_every_crd_and_may_change_only_those() -> None:
     objects = [o for o in helm.template() if "crds" in o["metadata"]["name"]]
     data = one(objects, "ConfigMap")["data"]
     crds = {f"{kind}.odradek.io" for kind in KINDS}
@@ -242,7 +242,7 @@ def test_upgrade_hook_carries_every_crd_and_may_change_only_those() -> None:
     changing = [r for r in one(objects, "ClusterRole")["rules"] if "patch" in r["verbs"]]
     assert [set(rule["resourceNames"]) for rule in changing] == [crds]
     for found in objects:
-        assert found["metadata"]["annotations"]["helm.sh/hook"] == "pre-upgrade"
+        assert found["metadata"]["annotations"]["helm.sh/hook"] == "pre-install,pre-upgrade"
 
 
 def test_lone_zookeeper_has_no_budget_and_an_ensemble_finds_its_members() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -54,9 +55,14 @@ def uids(kubectl: Kubectl) -> dict[str, str]:
     }
 
 
-def columns(kubectl: Kubectl) -> list[dict[str, Any]]:
+def columns(kubectl: Kubectl) -> list[str]:
     version: dict[str, Any] = kubectl.get("crd", "topics.odradek.io")["spec"]["versions"][0]
-    return list(version.get("additionalPrinterColumns", ()))
+    return [one["name"] for one in version.get("additionalPrinterColumns", ())]
+
+
+def wanted_columns() -> list[str]:
+    source = yaml.safe_load((REPO / "crds/topics.yaml").read_text())
+    return [one["name"] for one in source["spec"]["versions"][0]["additionalPrinterColumns"]]
 
 
 def test_the_charts_own_test_passes(kubectl: Kubectl, healthy: None) -> None:
@@ -74,9 +80,7 @@ def test_upgrade_from_the_previous_chart_brings_its_crds_and_restarts_nothing(
     assert role not in kubectl("get", "clusterroles", "-o", "name")
 
     release(kubectl, "upgrade", str(helm.CHART), VALUES, "--wait", "--timeout=5m")
-    source = yaml.safe_load((REPO / "crds/topics.yaml").read_text())
-    wanted = source["spec"]["versions"][0]["additionalPrinterColumns"]
-    assert [one["name"] for one in columns(kubectl)] == [one["name"] for one in wanted]
+    assert columns(kubectl) == wanted_columns()
     kubectl("get", "clusterrole", role)
     left = kubectl("get", "jobs,configmaps,serviceaccounts", "-o", "name")
     assert "odradek-crds" not in left
@@ -105,7 +109,11 @@ def test_uninstalled_and_installed_again_everything_is_still_there(
     eventually(lambda: not uids(kubectl), "the release's pods gone")
     assert kubectl.get("topic", "kept")["status"]["incarnation"] == incarnation
 
+    # CRDs stay when a release goes, and these could be an older one's.
+    old = [{"op": "remove", "path": "/spec/versions/0/additionalPrinterColumns"}]
+    kubectl("patch", "crd", "topics.odradek.io", "--type=json", f"--patch={json.dumps(old)}")
     release(kubectl, "install", str(helm.CHART), VALUES, "--wait", "--timeout=5m")
+    assert columns(kubectl) == wanted_columns()
     kubectl.apply(
         {
             **{key: cluster[key] for key in ("apiVersion", "kind", "spec")},

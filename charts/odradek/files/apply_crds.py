@@ -1,11 +1,11 @@
-"""Applies the chart's CRDs to the cluster, before an upgrade of the release.
+"""Applies the chart's CRDs to the cluster, before a release is installed or upgraded.
 
-Helm installs the folder crds/ of a chart once and never touches it again, so a release that is
-upgraded would run a new operator against old schemas. This script runs as a pre-upgrade Job in
-the operator's image, with Python's standard library only: each file NAME.yaml of the given folder
-goes to the API server as a server-side apply of the CustomResourceDefinition NAME, and the script
-ends when the API server has established every one. It never deletes: deleting a CRD deletes every
-resource of its kind.
+Helm makes what is missing of a chart's folder crds/ when it installs, and never changes what is
+there. So a release that is upgraded, or installed where an older one has been, would run a new
+operator against old schemas. This script runs as a Job before both, in the operator's image, with
+Python's standard library only: each file NAME.yaml of the given folder goes to the API server as a
+server-side apply of the CustomResourceDefinition NAME, and the script ends when the API server has
+established every one. It never deletes: deleting a CRD deletes every resource of its kind.
 """
 
 # ruff: noqa: T201 - what a script prints is its result
