@@ -7,8 +7,7 @@ import pytest
 
 from odradek.zk.znodes import TopicPartition
 from odradek_spark import offsets, sources
-
-METADATA = '{"batchWatermarkMs":0,"batchTimestampMs":1795254846676,"conf":{}}'
+from tests.support.spark_checkpoint import METADATA, checkpoint
 
 
 def test_end_offsets_of_a_batch_are_read_from_the_offset_log() -> None:
@@ -36,19 +35,6 @@ def test_other_offset_log_is_refused(text: str) -> None:
 T0, T1, T2 = (TopicPartition("t", number) for number in range(3))
 
 
-def checkpoint(folder: Path, ends: list[dict[str, int]], finished: int) -> Path:
-    """A query's checkpoint after `len(ends)` planned batches, the first `finished` of them done."""
-    for kind in ("offsets", "commits", "sources"):
-        (folder / kind).mkdir()
-        (folder / kind / ".0.crc").touch()
-    for number, each in enumerate(ends):
-        text = f"v1\n{METADATA}\n{json.dumps({'t': each})}"
-        (folder / "offsets" / str(number)).write_text(text)
-    for number in range(finished):
-        (folder / "commits" / str(number)).write_text('v1\n{"nextBatchWatermarkMs":7}')
-    return folder
-
-
 def test_progress_is_the_newest_batch_and_the_one_before_while_it_is_not_done(
     tmp_path: Path,
 ) -> None:
@@ -70,15 +56,32 @@ def test_progress_is_the_newest_batch_and_the_one_before_while_it_is_not_done(
         ({T0, T1}, {T0: 8, T1: 2}, False, False),
         ({T0, T1}, {T0: 12, T1: 2}, True, False),
         ({T0, T1}, {T0: 5, T1: 0}, True, True),
-        ({T0, T1}, {T0: 9, T1: 2}, True, True),
+        ({T0, T1}, {T0: 9, T1: 0}, True, True),
         ({T0, T1}, {T0: 7, T1: 0}, True, False),
+        ({T0, T1}, {T0: 5, T1: 1}, True, False),
     ],
 )
 def test_query_goes_on_where_the_group_left_it_alone(
     share: set[TopicPartition], committed: dict[TopicPartition, int], pending: bool, expected: bool
 ) -> None:
-    known = offsets.Progress(1, {T0: 9, T1: 2}, pending, {T0: 5} if pending else {})
-    assert offsets.goes_on(known, share, committed) is expected
+    known = offsets.Progress(1, {T0: 9, T1: 2}, pending, {T0: 5, T1: 0} if pending else {})
+    assert offsets.goes_on(known, share, committed, stateful=False) is expected
+
+
+def test_first_batch_is_repeated_only_from_where_it_began(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path, [{"0": 9, "1": 2}], finished=0, start={"0": 4, "1": 0})
+    known = offsets.progress(folder)
+    assert known == offsets.Progress(0, {T0: 9, T1: 2}, pending=True, done={T0: 4, T1: 0})
+    assert offsets.goes_on(known, {T0, T1}, {T0: 4, T1: 0}, stateful=False)
+    # Somebody set the group's offset back, or onward.
+    for moved in (0, 6):
+        assert not offsets.goes_on(known, {T0, T1}, {T0: moved, T1: 0}, stateful=False)
+
+
+def test_batch_that_is_committed_whole_is_repeated_for_the_state_only() -> None:
+    known = offsets.Progress(1, {T0: 9, T1: 2}, pending=True, done={T0: 5, T1: 2})
+    assert not offsets.goes_on(known, {T0, T1}, {T0: 9, T1: 2}, stateful=False)
+    assert offsets.goes_on(known, {T0, T1}, {T0: 9, T1: 2}, stateful=True)
 
 
 def test_reading_goes_on_at_the_group_s_offsets_before_the_checkpoint_s() -> None:

@@ -47,15 +47,20 @@ def parse_offset_log(text: str) -> dict[TopicPartition, int]:
     for line in lines[2:]:
         if line == _NO_OFFSET:
             continue
-        try:
-            source = json.loads(line)
-            for topic, partitions in source.items():
-                for number, offset in partitions.items():
-                    key = TopicPartition(topic, int(number))
-                    ends[key] = min(int(offset), ends.get(key, int(offset)))
-        except (ValueError, TypeError, AttributeError) as error:
-            raise CheckpointError(f"unreadable offsets of a source: {line[:80]!r}") from error
+        for key, offset in _parse_source(line).items():
+            ends[key] = min(offset, ends.get(key, offset))
     return ends
+
+
+def _parse_source(line: str) -> dict[TopicPartition, int]:
+    try:
+        return {
+            TopicPartition(topic, int(number)): int(offset)
+            for topic, partitions in json.loads(line).items()
+            for number, offset in partitions.items()
+        }
+    except (ValueError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"unreadable offsets of a source: {line[:80]!r}") from error
 
 
 def batch_ends(checkpoint: Path, batch_id: int) -> dict[TopicPartition, int]:
@@ -65,6 +70,18 @@ def batch_ends(checkpoint: Path, batch_id: int) -> dict[TopicPartition, int]:
         return parse_offset_log(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise CheckpointError(f"cannot read {path}: {error}") from error
+
+
+def _query_start(checkpoint: Path) -> dict[TopicPartition, int]:
+    """Read where the first batch begins, which Spark notes before it plans one.
+
+    The file is a zero byte, a line with the version, and the offsets. Without it nothing is known.
+    """
+    try:
+        text = (checkpoint / "sources" / "0" / "0").read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return {}
+    return _parse_source(text.partition("\n")[2])
 
 
 def query_id(checkpoint: Path) -> str:
@@ -80,7 +97,7 @@ def query_id(checkpoint: Path) -> str:
 class Progress:
     """The newest batch that a checkpoint knows: its number and its end offsets.
 
-    With `pending` it was planned and never finished, and `done` are the ends of the one before.
+    With `pending` it was planned and never finished, and `done` is where it begins.
     """
 
     batch_id: int
@@ -96,8 +113,11 @@ def progress(checkpoint: Path) -> Progress | None:
         return None
     last = planned[-1]
     pending = last not in _numbers(checkpoint / "commits")
-    before = batch_ends(checkpoint, planned[-2]) if pending and len(planned) > 1 else {}
-    return Progress(last, batch_ends(checkpoint, last), pending, before)
+    if not pending:
+        return Progress(last, batch_ends(checkpoint, last))
+    is_first = len(planned) == 1
+    done = _query_start(checkpoint) if is_first else batch_ends(checkpoint, planned[-2])
+    return Progress(last, batch_ends(checkpoint, last), pending, done)
 
 
 def _numbers(folder: Path) -> list[int]:
@@ -107,16 +127,22 @@ def _numbers(folder: Path) -> list[int]:
 
 
 def goes_on(
-    known: Progress, share: Collection[TopicPartition], committed: Mapping[TopicPartition, int]
+    known: Progress,
+    share: Collection[TopicPartition],
+    committed: Mapping[TopicPartition, int],
+    stateful: bool,
 ) -> bool:
     """Tell whether the query may go on by itself: its share is the same and nobody else read it.
 
-    A batch that was planned and not finished may be committed already, or not.
+    A batch that was planned and not finished may be committed already, or not. Where all of it is,
+    the sink has it, or somebody let the group begin behind it: it need not be repeated, unless the
+    query's state has to be brought to that batch.
     """
+    if known.pending and not stateful and committed == known.ends:
+        return False
     return set(share) == known.ends.keys() and all(
         committed[partition] == end
         or (known.pending and committed[partition] == known.done.get(partition))
-        or (known.pending and partition not in known.done and committed[partition] < end)
         for partition, end in known.ends.items()
         if partition in committed
     )

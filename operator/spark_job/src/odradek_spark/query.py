@@ -2,11 +2,11 @@
 
 Between two runs of the query the group's share may have changed hands. `start` therefore compares
 what the checkpoint knows with the group's offsets. Where both agree, Spark goes on by itself, and
-repeats a batch that it did not finish. Otherwise the next batch begins at the group's offsets. A
-batch that was planned before and not finished is passed over then, as its records belong to whoever
-owns them now; only a query with state runs it first, because its state may be as of that batch. So
-records are read twice where a member died between sink and commit and others took over, as with
-every consumer of a group, and never left out.
+repeats a batch that it did not finish, unless all of it is committed. Otherwise the next batch
+begins at the group's offsets. A batch that was planned before and not finished is passed over then,
+as its records belong to whoever owns them now; only a query with state runs it first, because its
+state may be as of that batch. So records are read twice where a member died between sink and commit
+and others took over, as with every consumer of a group, and never left out.
 """
 
 import logging
@@ -68,11 +68,14 @@ class Query:
         self._failure = None
         known = offsets.progress(self._checkpoint)
         committed = self._member.committed(share)
-        if known is not None and offsets.goes_on(known, share, committed):
+        stateful = offsets.has_state(self._checkpoint)
+        if known is not None and offsets.goes_on(known, share, committed, stateful):
             self._run(known.ends)
             return
-        if known is not None and known.pending and offsets.has_state(self._checkpoint):
+        if known is not None and known.pending and stateful:
             self._repeat(known, share, committed)
+            if self._stop.is_set():
+                return  # the batch is under way, and `finish` ends it
             known = offsets.progress(self._checkpoint)
             committed = self._member.committed(share)
         places = offsets.positions(known, share, committed)

@@ -1,0 +1,84 @@
+"""What a query does before Spark runs it, with a member and runs that only remember."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from odradek.zk.znodes import TopicPartition
+from odradek_spark import config, offsets
+from odradek_spark.query import Query
+from tests.support.spark_checkpoint import checkpoint
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+class Member:
+    """A member whose group is as `offsets` says."""
+
+    topics = ("t",)
+
+    def __init__(self, stored: Mapping[TopicPartition, int]) -> None:
+        self.stored = dict(stored)
+        self.commits: list[dict[TopicPartition, int]] = []
+
+    def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        return {part: offset for part, offset in self.stored.items() if part in partitions}
+
+    def commit(self, ends: Mapping[TopicPartition, int], _: float) -> None:
+        self.commits.append(dict(ends))
+        self.stored.update(ends)
+
+
+class Runs(Query):
+    """A query whose batches never end; a signal comes while the first one is waited for."""
+
+    def __init__(self, folder: Path, member: Member) -> None:
+        self.stop = threading.Event()
+        self.places: list[dict[TopicPartition, int]] = []
+        document = {
+            "group": "g",
+            "bootstrap": "b:1",
+            "zookeeper": "z:1",
+            "topics": ["t"],
+            "job": {"sql": "select 1", "sink": {"parquet": {"path": "/data/out"}}},
+        }
+        environment = config.parse_environment({"ODRADEK_SPARK_MASTER": "local[2]"}, 1, 1)
+        job = config.parse_job(json.dumps(document), environment)
+        anything = cast(Any, None)
+        super().__init__(job, folder, anything, cast(Any, member), anything, self.stop)
+
+    def _run(self, places: Mapping[TopicPartition, int], **_: object) -> None:
+        self.places.append(dict(places))
+
+    def await_end(self, seconds: int) -> bool:
+        """Not yet."""
+        self.stop.set()
+        return False
+
+
+def test_batch_that_is_repeated_for_its_state_stays_open_when_a_signal_comes(
+    tmp_path: Path,
+) -> None:
+    folder = checkpoint(tmp_path, [{"0": 5}, {"0": 9}], finished=1)
+    (folder / "state").mkdir()
+    member = Member({T0: 7})
+    query = Runs(folder, member)
+    query.start({T0})
+    assert query.places == [{T0: 9}]
+    assert member.commits == []
+    assert offsets.progress(folder) == offsets.Progress(1, {T0: 9}, pending=True, done={T0: 5})
+
+
+@pytest.mark.parametrize("reset_to", [0, 9])
+def test_reset_is_heeded_while_the_first_batch_is_open(tmp_path: Path, reset_to: int) -> None:
+    folder = checkpoint(tmp_path, [{"0": 9}], finished=0, start={"0": 4})
+    query = Runs(folder, Member({T0: reset_to}))
+    query.start({T0})
+    assert query.places == [{T0: reset_to}]
+    assert offsets.progress(folder) == offsets.Progress(0, {T0: reset_to})
