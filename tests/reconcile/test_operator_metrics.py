@@ -15,6 +15,8 @@ NAMESPACE = "operator-metrics"
 LEADER = "odradek_operator_leader"
 AGE = "odradek_operator_zookeeper_session_age_seconds"
 QUEUE = "odradek_operator_queued_resources"
+READY = "odradek_resource_ready{"
+BROKERS = "odradek_cluster_brokers_"
 
 
 @pytest.fixture
@@ -55,6 +57,18 @@ def test_metrics_tell_who_acts_what_waits_and_how_old_sessions_are(
         queue = f'{QUEUE}{{cluster="main",namespace="{NAMESPACE}"}}'
         eventually(lambda: operator.series(QUEUE) == [f"{queue} 0.0"], "an empty queue")
 
+        def states() -> bool:
+            place_of = f'namespace="{NAMESPACE}"'
+            return set(operator.series(READY) + operator.series(BROKERS)) == {
+                # The brokers are registrations only, without a controller.
+                f'{READY}kind="KafkaCluster",name="main",{place_of}}} 0.0',
+                f'{READY}kind="Topic",name="one",{place_of}}} 1.0',
+                f'{BROKERS}wanted{{cluster="main",{place_of}}} 1.0',
+                f'{BROKERS}registered{{cluster="main",{place_of}}} 1.0',
+            }
+
+        eventually(states, "the states of both resources", pause_s=0.2)
+
         # ZooKeeper answers nothing: a pass waits for it, and everything else for the pass.
         ensemble.pause()
         place.kubectl.apply(
@@ -67,3 +81,5 @@ def test_metrics_tell_who_acts_what_waits_and_how_old_sessions_are(
 
         place.kubectl("delete", "kafkacluster", "main")
         eventually(lambda: operator.series(AGE) == [], "the end of the session", pause_s=0.2)
+        assert operator.series(BROKERS) == []
+        assert not [one for one in operator.series(READY) if "KafkaCluster" in one]

@@ -46,6 +46,8 @@ def test_operator_of_another_release_leaves_a_namespace_to_the_one_that_has_it(
         eventually(lambda: place.client.exists(znodes.topic_path("two")), "the topic", pause_s=0.2)
         eventually(lambda: "waiting for the Lease" in log.read_text(), "the second to wait")
         assert second.metric("odradek_operator_writes_total") == 0
+        assert second.series("odradek_resource_ready{") == []
+        assert operator.series("odradek_resource_ready{")
         operator.kill()
         place.kubectl.apply(place.topic("three", partitions=1, replicationFactor=1))
         eventually(

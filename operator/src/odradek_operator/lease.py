@@ -205,6 +205,12 @@ class Leases:
         self._acting.lease = lease = self._of(namespace)
         return self.held and lease.held
 
+    def acts_in(self, namespace: str) -> bool:
+        """Whether this process acts in a namespace now; it asks for no Lease."""
+        with self._lock:
+            lease = self._by_namespace.get(namespace)
+        return self.held and lease is not None and lease.held
+
     def check(self) -> None:
         """Raise NotHolderError unless this thread may write now."""
         self._home.check()

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from odradek_operator import health, kube, topics
+from odradek_operator import health, kube, metrics, topics
 from odradek_operator.apply import Context
 from odradek_operator.departures import Departures
 from odradek_operator.driver_objects import Platform
@@ -19,6 +19,7 @@ from odradek_operator.engine import Engine, Store
 from odradek_operator.kube import Kube
 from odradek_operator.lease import Leases
 from odradek_operator.passes import Passes
+from odradek_operator.resource_states import ResourceStates
 from odradek_operator.spec import Body
 from odradek_operator.zookeeper import Pool
 
@@ -93,6 +94,7 @@ class Runtime:
             forget=store.drop,
         )
         self.engine = Engine(store, Passes(context, store, self._lease.act_in).reconcile)
+        metrics.REGISTRY.register(ResourceStates(store, self._lease.acts_in))
         self._departures = Departures(self._api, store, self.depart, self._lease.keep)
         self._pages = [
             health.Pages(

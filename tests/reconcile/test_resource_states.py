@@ -1,0 +1,86 @@
+"""What /metrics tells of each resource."""
+
+from typing import Any
+
+import pytest
+
+from odradek_operator import status
+from odradek_operator.engine import Store
+from odradek_operator.resource_states import ResourceStates
+from odradek_operator.status import Condition
+from tests.reconcile.test_passes import resource
+from tests.reconcile.test_reassignment import NOW
+
+READY, WANTED, REGISTERED = (
+    "odradek_resource_ready",
+    "odradek_cluster_brokers_wanted",
+    "odradek_cluster_brokers_registered",
+)
+PAUSED = Condition("Paused", True, "Paused")
+
+
+def told(body: dict[str, Any], *conditions: Condition, **fields: Any) -> dict[str, Any]:
+    """A resource with this status."""
+    return {**body, "status": status.build(body, conditions, fields, NOW)}
+
+
+def series(
+    *bodies: dict[str, Any], acting: frozenset[str] = frozenset("n")
+) -> dict[tuple[str, ...], float]:
+    store = Store()
+    for body in bodies:
+        store.put(body)
+    families = ResourceStates(store, acting.__contains__).collect()
+    return {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in families
+        for sample in family.samples
+    }
+
+
+def cluster(name: str, *, replicas: int = 3, **fields: Any) -> dict[str, Any]:
+    return resource("KafkaCluster", name, brokers={"replicas": replicas}, **fields)
+
+
+def test_cluster_tells_what_it_lacks_also_before_it_ever_started() -> None:
+    broken = status.progressing("BrokersStarting", "1 of 3 brokers registered")
+    assert series(told(cluster("c"), *broken, replicas=1)) == {
+        (READY, "KafkaCluster", "n", "c"): 0,
+        (WANTED, "n", "c"): 3,
+        (REGISTERED, "n", "c"): 1,
+    }
+    # Nobody has looked at it yet, or ZooKeeper did not answer.
+    assert series(cluster("new")) == {
+        (READY, "KafkaCluster", "n", "new"): 0,
+        (WANTED, "n", "new"): 3,
+    }
+
+
+@pytest.mark.parametrize(
+    ("kind", "conditions", "value"),
+    [
+        ("Topic", status.ready("Synced"), 1),
+        ("Topic", status.progressing("WaitingForLeaders", ""), 0),
+        ("Topic", status.stalled("InvalidConfig", ""), 0),
+        ("Topic", (*status.stalled("Paused", ""), PAUSED), None),
+        ("Topic", status.progressing("Reassigning", ""), None),
+        ("ConsumerGroup", status.ready("Suspended"), 1),
+        ("ConsumerGroup", status.progressing("Pending", ""), 0),
+        ("ConsumerGroup", (*status.stalled("Paused", ""), PAUSED), None),
+        ("Reassignment", status.progressing("AwaitingApproval", ""), None),
+        ("Reassignment", status.progressing("Running", ""), None),
+        ("Reassignment", status.stalled("RolledBack", ""), 0),
+        ("Reassignment", status.ready("Completed"), 1),
+    ],
+)
+def test_resource_that_is_not_meant_to_be_ready_now_has_no_series(
+    kind: str, conditions: tuple[Condition, ...], value: float | None
+) -> None:
+    found = series(told(resource(kind, "one", clusterRef={"name": "c"}), *conditions))
+    assert found == ({} if value is None else {(READY, kind, "n", "one"): value})
+
+
+def test_only_who_acts_in_a_namespace_tells_of_it() -> None:
+    here, there = resource("Topic", "t"), resource("Topic", "t", namespace="other")
+    assert series(here, there) == {(READY, "Topic", "n", "t"): 0}
+    assert series(here, there, acting=frozenset()) == {}
