@@ -183,6 +183,26 @@ def test_what_was_cut_behind_a_compaction_does_not_count_as_clean(
     assert first_dirty(log) == 0
 
 
+def test_compaction_of_a_deleted_log_says_nothing_of_a_new_one_of_its_name(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = make()
+    dirty_log(manager, "a")
+    clean = cleaner.clean
+
+    def clean_and_delete(log: Log, *rest: Any) -> int:
+        end = clean(log, *rest)
+        assert not manager.remove([("a", 0)])
+        new_log(manager, "a", 0, COMPACTED)
+        return end
+
+    monkeypatch.setattr(cleaner, "clean", clean_and_delete)
+    assert manager.compact()
+    log = manager.get("a", 0)
+    assert log is not None
+    assert first_dirty(log) == 0
+
+
 def test_compaction_takes_nothing_that_was_written_to_a_segment_after_a_cut(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -227,6 +227,65 @@ def test_a_partition_deleted_under_a_flush_does_not_fail_its_directory(
     assert len(manager.online_directories) == 1
 
 
+def test_what_was_written_behind_a_cut_is_not_taken_for_flushed(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = new_log(make(), "t", 0, TopicConfig())
+    for _ in range(10):
+        log.append_as_leader(batch(b"old"), 0)
+    flush_epochs, events = log.epochs.flush, list[str]()
+
+    def cut_meanwhile() -> None:
+        events.append("flushed")
+        if len(events) == 1:
+            log.truncate_to(5)
+            for _ in range(10):
+                log.append_as_leader(batch(b"new"), 1)
+        flush_epochs()
+
+    monkeypatch.setattr(type(log.epochs), "flush", lambda _: cut_meanwhile())
+    log.flush()
+    assert (log.recovery_point, len(events)) == (15, 2)
+
+
+def test_checkpoint_that_waited_for_its_turn_holds_nothing_stale(
+    make: Make, tmp_path: Path
+) -> None:
+    manager = make(dirs=("a",))
+    log = new_log(manager, "t", 0, TopicConfig())
+    log.append_as_leader(batch(b"value"), 0)
+
+    class OvertakenBy(contextlib.nullcontext[None]):
+        def __enter__(self) -> None:
+            log.flush()
+
+    [directory] = manager._directories
+    directory._checkpoint_lock = OvertakenBy()  # type: ignore[assignment]
+    directory.write_recovery_points()
+    path = str(tmp_path / "a" / checkpoints.RECOVERY_POINTS)
+    assert checkpoints.read_offsets(path) == {("t", 0): 1}
+
+
+def test_a_partition_inherits_nothing_from_a_deleted_one_of_its_name(
+    make: Make, tmp_path: Path
+) -> None:
+    compacted = TopicConfig(cleanup_policy=("compact",), segment_bytes=300)
+    manager = make(dirs=("a",), topic=compacted)
+    log = new_log(manager, "t", 0, compacted)
+    for number in range(20):
+        log.append_as_leader(batch(b"value %d" % number), 0)
+    log.high_watermark = log.log_end_offset
+    log.flush()
+    assert manager.compact()
+    manager.save_high_watermarks({("t", 0): 20})
+    manager.housekeep()
+    names = checkpoints.RECOVERY_POINTS, checkpoints.HIGH_WATERMARKS, checkpoints.CLEANER_OFFSETS
+    found = [str(tmp_path / "a" / name) for name in names]
+    assert all(checkpoints.read_offsets(path) for path in found)
+    assert not manager.remove([("t", 0)])
+    assert [checkpoints.read_offsets(path) for path in found] == [{}] * 3
+
+
 def test_a_compacted_partition_can_start_anew_at_any_offset(make: Make) -> None:
     manager = make(dirs=("a",))
     log = new_log(manager, "t", 0, TopicConfig(cleanup_policy=("compact",)))
@@ -510,6 +569,27 @@ def test_no_usable_directory_refuses_the_start(make: Make, tmp_path: Path) -> No
     (tmp_path / "a").write_bytes(b"")
     with pytest.raises(LogDirError, match=r"none of log\.dirs"):
         make(dirs=("a",))
+
+
+def test_directories_that_fail_while_they_are_loaded(make: Make, tmp_path: Path) -> None:
+    manager = make()
+    for number in range(2):
+        new_log(manager, "t", number, TopicConfig())
+    manager.close()
+    spoil(tmp_path / "a")
+    manager = make()
+    assert manager.online_directories == [str(tmp_path / "b")]
+    manager.close()
+    spoil(tmp_path / "b")
+    with pytest.raises(LogDirError, match=r"none of log\.dirs"):
+        make()
+
+
+def spoil(directory: Path) -> None:
+    """Have the log that is in the directory fail when it is opened."""
+    (log,) = directory.glob("t-*/*.log")
+    log.unlink()
+    log.mkdir()
 
 
 def test_atomic_writes_leave_the_old_file_when_they_fail(

@@ -10,7 +10,7 @@ import logging
 import os
 import re
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
@@ -144,11 +144,15 @@ class Directory:
             logger.warning("ignoring damaged checkpoint: %s", error)
             return {}
 
-    def write_offsets(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Replace a checkpoint."""
+    def _write_offsets(
+        self, name: str, offsets: Callable[[], Mapping[TopicPartition, int]]
+    ) -> None:
+        """Replace a checkpoint by what `offsets` tells when its turn has come: who waited for that
+        brings nothing stale.
+        """
         try:
             with self._checkpoint_lock:
-                checkpoints.write_offsets(self.file(name), offsets)
+                checkpoints.write_offsets(self.file(name), offsets())
         except OSError as error:
             self.fail(error)
 
@@ -159,37 +163,44 @@ class Directory:
 
     def write_recovery_points(self) -> None:
         """Write up to where each log is known to be on the disk."""
-        self.write_offsets(
+        self._write_offsets(
             checkpoints.RECOVERY_POINTS,
-            {key: log.recovery_point for key, log in self.logs().items()},
+            lambda: {key: log.recovery_point for key, log in self.logs().items()},
         )
 
     def write_start_offsets(self) -> None:
         """Write where logs start, as Kafka only where the segments' names do not already tell."""
-        self.write_offsets(
+        self._write_offsets(
             checkpoints.LOG_START_OFFSETS,
-            {
+            lambda: {
                 key: log.log_start_offset
                 for key, log in self.logs().items()
                 if log.log_start_offset > log.segments[0].base_offset
             },
         )
 
+    def write_high_watermarks(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Write up to where each log is committed: what `offsets` tells, or the log itself."""
+        self._write_offsets(
+            checkpoints.HIGH_WATERMARKS,
+            lambda: {key: offsets.get(key, log.high_watermark) for key, log in self.logs().items()},
+        )
+
     def note_cleaned(self, log: ReadableLog, end: int, cuts: int) -> None:
-        """Write where the dirty part of a log begins now, unless it was cut since it had been cut
-        `cuts` times.
+        """Write where the dirty part of a log begins now, unless it was deleted meanwhile, or cut
+        since it had been cut `cuts` times.
         """
         with self._cleaned_lock:
-            if log.cuts == cuts:
+            if log.cuts == cuts and self.logs().get((log.topic, log.partition)) is log:
                 self._write_cleaned(log, end)
 
     def _write_cleaned(self, log: ReadableLog, end: int) -> None:
         offsets = self.checkpoint(checkpoints.CLEANER_OFFSETS)
         offsets[log.topic, log.partition] = end
         known = self.logs()
-        self.write_offsets(
+        self._write_offsets(
             checkpoints.CLEANER_OFFSETS,
-            {key: offset for key, offset in offsets.items() if key in known},
+            lambda: {key: offset for key, offset in offsets.items() if key in known},
         )
 
     def note_cut(self, log: ReadableLog) -> None:
@@ -199,6 +210,23 @@ class Directory:
             cleaned = self.checkpoint(checkpoints.CLEANER_OFFSETS)
             if cleaned.get((log.topic, log.partition), 0) > log.log_end_offset:
                 self._write_cleaned(log, log.log_end_offset)
+
+    def forget(self, keys: Collection[TopicPartition]) -> None:
+        """Take deleted partitions out of all checkpoints, lest new ones of the names inherit
+        them.
+        """
+        self.write_checkpoints()
+        self._drop(checkpoints.HIGH_WATERMARKS, keys)
+        with self._cleaned_lock:
+            self._drop(checkpoints.CLEANER_OFFSETS, keys)
+
+    def _drop(self, name: str, keys: Collection[TopicPartition]) -> None:
+        self._write_offsets(
+            name,
+            lambda: {
+                key: offset for key, offset in self.checkpoint(name).items() if key not in keys
+            },
+        )
 
     # -- failure and end ------------------------------------------------------------------------
 

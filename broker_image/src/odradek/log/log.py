@@ -364,24 +364,33 @@ class Log(SegmentedLog):
         A failed fsync takes the log offline: what the disk dropped cannot be asked for again.
         """
         with self._flush_lock, self._storage():
-            with self._state_lock:
-                end = self._bases[-1] if only_rolled else self.log_end_offset
-                first = max(bisect_right(self._bases, self.recovery_point) - 1, 0)
-                number = len(self._segments) - 1 if only_rolled else len(self._segments)
-                dirty = self._segments[first:number]
-            if end <= self.recovery_point:
-                return
-            for segment in dirty:
-                with contextlib.suppress(FileRetiredError):
-                    segment.flush()
-            for segment in dirty[1:]:
-                self._sync_snapshot(segment.base_offset)
-            self._sync_snapshot(end)
-            self.epochs.flush()
-            files.fsync_path(self.directory)
-            with self._state_lock:
-                self.recovery_point = max(self.recovery_point, min(end, self.log_end_offset))
-            self._last_flush = self._surroundings.monotonic()
+            while not self._flush_uncut(only_rolled):
+                pass  # what was written anew behind a cut may not be on the disk
+
+    def _flush_uncut(self, only_rolled: bool) -> bool:
+        """Flush; False when the log was cut meanwhile."""
+        with self._state_lock:
+            cuts = self._cuts
+            end = self._bases[-1] if only_rolled else self.log_end_offset
+            first = max(bisect_right(self._bases, self.recovery_point) - 1, 0)
+            number = len(self._segments) - 1 if only_rolled else len(self._segments)
+            dirty = self._segments[first:number]
+        if end <= self.recovery_point:
+            return True
+        for segment in dirty:
+            with contextlib.suppress(FileRetiredError):
+                segment.flush()
+        for segment in dirty[1:]:
+            self._sync_snapshot(segment.base_offset)
+        self._sync_snapshot(end)
+        self.epochs.flush()
+        files.fsync_path(self.directory)
+        with self._state_lock:
+            if self._cuts != cuts:
+                return False
+            self.recovery_point = max(self.recovery_point, end)
+        self._last_flush = self._surroundings.monotonic()
+        return True
 
     def _sync_snapshot(self, offset: int) -> None:
         with contextlib.suppress(FileNotFoundError):

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from odradek.config import BrokerConfig, TopicConfig
-from odradek.log import checkpoints, recovery
+from odradek.log import recovery
 from odradek.log.checkpoints import Meta
 from odradek.log.compactor import Compactor
 from odradek.log.directory import Directory, Folder, LogDirError, TopicPartition
@@ -93,9 +93,6 @@ class LogManager:
                 directory.claim(Meta(self.config.broker_id, self.cluster_id))
             except OSError as error:
                 directory.fail(error)
-        if not any(directory.failure is None for directory in self._directories):
-            reasons = "; ".join(f"{each.path}: {each.failure}" for each in self._directories)
-            raise LogDirError(f"none of log.dirs can be used: {reasons}")
         work = [
             (directory, folder)
             for directory in self._online()
@@ -108,6 +105,9 @@ class LogManager:
             for _ in pool.map(lambda item: self._load_one(*item), work):
                 done += 1
                 progress(done, len(work))
+        if not self._online():
+            reasons = "; ".join(f"{each.path}: {each.failure}" for each in self._directories)
+            raise LogDirError(f"none of log.dirs can be used: {reasons}")
 
     def _folders(self, directory: Directory) -> list[Folder]:
         try:
@@ -266,15 +266,16 @@ class LogManager:
         self, directory: Directory, logs: Sequence[tuple[TopicPartition, Log]]
     ) -> None:
         doomed = []
-        for (topic, partition), log in logs:
+        for _, log in logs:
             log.abandon()
+        directory.forget({key for key, _ in logs})
+        for (topic, partition), log in logs:
             path = directory.file(f"{topic}-{partition}.{uuid.uuid4().hex}-delete")
             os.replace(log.directory, path)
             doomed.append((path, log.config.file_delete_delay_ms))
         fsync_path(directory.path)
         for path, delay_ms in doomed:
             self._housekeeper.doom(directory, path, delay_ms)
-        directory.write_checkpoints()
 
     def update_topic_configs(self, changed: Mapping[str, TopicConfig]) -> None:
         """Apply changed settings to every partition of the topics."""
@@ -291,13 +292,7 @@ class LogManager:
     def save_high_watermarks(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Write the high watermark of every partition, each into its own directory."""
         for directory in self._online():
-            directory.write_offsets(
-                checkpoints.HIGH_WATERMARKS,
-                {
-                    key: offsets.get(key, log.high_watermark)
-                    for key, log in directory.logs().items()
-                },
-            )
+            directory.write_high_watermarks(offsets)
 
     async def run(self) -> None:
         """Do the background work until cancelled."""
