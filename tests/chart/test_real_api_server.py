@@ -111,6 +111,23 @@ def test_ensemble_cannot_change_its_size(kubectl: Kubectl, api: apiserver.ApiSer
         )
 
 
+def test_ensemble_cannot_be_scaled_by_whoever_renders_no_chart(kubectl: Kubectl) -> None:
+    def refusal(*words: str) -> str:
+        # The API server takes a new policy into account a moment after it was created.
+        try:
+            kubectl(*words, "statefulset", "zookeeper", "--dry-run=server")
+        except KubectlError as refused:
+            return str(refused)
+        return ""
+
+    five = ("patch", "--patch", '{"spec": {"replicas": 5}}')
+    for change in (("scale", "--replicas=5"), ("scale", "--replicas=0"), five):
+        said = eventually(lambda change=change: refusal(*change), f"{change}", pause_s=0.2)
+        assert "an ensemble keeps its size" in said
+    assert not refusal("scale", "--replicas=3")
+    assert not refusal("patch", "--patch", '{"spec": {"minReadySeconds": 1}}')
+
+
 def test_upgrade_of_an_unchanged_release_is_accepted(
     kubectl: Kubectl, api: apiserver.ApiServer
 ) -> None:
