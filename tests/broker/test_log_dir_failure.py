@@ -53,6 +53,32 @@ def test_failed_directory_moves_leadership_and_the_broker_stays(tmp_path: Path) 
         produce_all(cluster.bootstrap, "spared", [b"goes on"])
 
 
+def test_directory_that_fails_while_it_is_loaded(tmp_path: Path) -> None:
+    """The broker goes on with the others, and does not start without any."""
+    disks = [tmp_path / "disk-1", tmp_path / "disk-2"]
+    settings = {**STEADY, "log.dirs": ",".join(map(str, disks))}
+    with Cluster(tmp_path, settings=settings) as cluster:
+        broker = cluster.brokers[1]
+        create_topic(cluster.bootstrap, "orders", partitions=2)
+        broker.terminate()
+        spoil(disks[0])
+        broker.start()
+        assert "is offline" in broker.log_text()
+        assert "Traceback" not in broker.log_text()
+        broker.terminate()
+        spoil(disks[1])
+        broker.spawn()
+        assert broker.wait() == 1
+        assert "none of log.dirs can be used" in broker.log_text()
+
+
+def spoil(disk: Path) -> None:
+    """Have a log in the directory fail when it is opened."""
+    log = next(disk.glob("orders-*/*.log"))
+    log.unlink()
+    log.mkdir()
+
+
 async def described(broker: Broker) -> dict[str, tuple[int, list[str]]]:
     """Error code and topics of each directory, as DescribeLogDirs tells them."""
     client = PeerClient("127.0.0.1", broker.port, "asker")

@@ -172,9 +172,12 @@ class Server:
 
     async def _load_logs(self, cluster_id: str) -> None:
         loop = asyncio.get_running_loop()
+        loading = True
 
         def tell_loop(path: str, error: OSError) -> None:
-            loop.call_soon_threadsafe(self._directory_failed, path)
+            # While logs are loaded nobody uses them; `load` tells when no directory is left.
+            if not loading:
+                loop.call_soon_threadsafe(self._directory_failed, path)
 
         self._topic_configs = TopicConfigs(self._config, self._session)
         await self._topic_configs.start()
@@ -189,6 +192,7 @@ class Server:
             await asyncio.to_thread(self._logs.load)
         except LogDirError as error:
             raise StartError(str(error)) from error
+        loading = False
         logger.info(
             "%d partitions loaded in %.1f s", len(self._logs.logs()), time.monotonic() - began
         )
