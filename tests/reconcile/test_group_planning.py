@@ -1,12 +1,25 @@
 """What a ConsumerGroup's status says of what was seen."""
 
-from typing import Any
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 
+from odradek.zk import znodes
+from odradek.zk.znodes import (
+    BrokerId,
+    ControllerEpoch,
+    LeaderEpoch,
+    PartitionState,
+    TopicAssignment,
+    TopicPartition,
+)
 from odradek_operator import groups, job, spec
 from odradek_operator.groups import GroupView
 from odradek_operator.job import Action, Decision, Memory
+from odradek_operator.reconcile_observed_group import find_leaders
+from odradek_operator.zookeeper import Znode
 
 
 def group(**slo: Any) -> spec.GroupSpec:
@@ -76,6 +89,43 @@ def test_pattern_that_is_none_is_refused(pattern: str) -> None:
     with pytest.raises(spec.InvalidSpec) as caught:
         spec.compile_pattern(pattern)
     assert caught.value.reason == "InvalidTopicPattern"
+
+
+def test_pattern_of_a_job_holds_no_comma_which_its_group_would_take_for_or() -> None:
+    body: dict[str, Any] = {"kind": "ConsumerGroup", "metadata": {"name": "g"}}
+    body["spec"] = {"clusterRef": {"name": "c"}, "topicPattern": "app-[0-9]{1,3}"}
+    assert spec.parse_group(body).topic_pattern == "app-[0-9]{1,3}"
+    body["spec"]["job"] = {"sink": {"console": {}}}
+    with pytest.raises(spec.InvalidSpec, match="cannot hold a comma") as caught:
+        spec.parse_group(body)
+    assert caught.value.reason == "InvalidTopicPattern"
+
+
+class Topics:
+    """The znodes of these topics, of one partition each, led by broker 1."""
+
+    def __init__(self, *names: str) -> None:
+        one = BrokerId(1)
+        state = PartitionState(one, LeaderEpoch(0), (one,), ControllerEpoch(1))
+        self._names = list(names)
+        self._data = {}
+        for name in names:
+            self._data[znodes.topic_path(name)] = znodes.encode_topic(TopicAssignment({0: (one,)}))
+            self._data[znodes.state_path(name, 0)] = znodes.encode_state(state)
+
+    def children(self, paths: Iterable[str]) -> dict[str, list[str]]:
+        return {path: self._names if path == znodes.TOPICS_PATH else [] for path in paths}
+
+    def read(self, paths: Iterable[str]) -> dict[str, Znode | None]:
+        found = {path: self._data.get(path) for path in paths}
+        return {path: None if data is None else Znode(data, 0, 0) for path, data in found.items()}
+
+
+def test_pattern_of_a_group_leaves_internal_topics_out() -> None:
+    wanted = replace(group(), topic_pattern=".*")
+    zookeeper = Topics("__consumer_offsets", "t", "u")
+    leaders = find_leaders(cast(Any, zookeeper), wanted, GroupView(False, 0, {}))
+    assert leaders == {TopicPartition("t", 0): 1, TopicPartition("u", 0): 1}
 
 
 def test_whole_names_are_matched() -> None:

@@ -5,6 +5,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import Future
+from types import SimpleNamespace
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
@@ -210,6 +211,25 @@ def test_partition_without_a_leader_is_read_as_one_without_an_end(
     monkeypatch.setattr(brokers, "_admin", PartlyLed({0: 8}))
     assert brokers.ends([T0, T1]) == {T0: 8, T1: None}
     assert brokers.starts([T0]) == {T0: 8}
+    brokers.close()
+
+
+class Listed:
+    """An admin client of a cluster with these topics of one partition."""
+
+    def __init__(self, *names: str) -> None:
+        one = SimpleNamespace(error=None, partitions=[0])
+        self._topics = dict.fromkeys(names, one)
+
+    def list_topics(self, **_: object) -> SimpleNamespace:
+        return SimpleNamespace(topics=self._topics)
+
+
+def test_pattern_leaves_internal_topics_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    brokers = Brokers("127.0.0.1:1", "test")
+    monkeypatch.setattr(brokers, "_admin", Listed("__consumer_offsets", "t", "u"))
+    assert brokers.partitions((), ".*") == [T0, U0]
+    assert brokers.partitions((), "t|x") == brokers.partitions(("t", "x"), None) == [T0]
     brokers.close()
 
 

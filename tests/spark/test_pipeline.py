@@ -90,7 +90,7 @@ def test_schema_without_sense_is_refused_in_one_line(
     spark: SparkSession, ddl: str, tmp_path: Path
 ) -> None:
     with pytest.raises(config.ConfigError) as refusal:
-        sources.schema_of(spark, job(job__schema=ddl), tmp_path)
+        sources.schema_of(spark, job(job__schema=ddl), ["t"], tmp_path)
     assert "\n" not in str(refusal.value)
 
 

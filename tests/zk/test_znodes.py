@@ -1,6 +1,7 @@
 """Znode payloads against the bytes that Apache Kafka writes."""
 
 import json
+import re
 import uuid
 
 import pytest
@@ -165,6 +166,12 @@ def test_topics_of_a_subscription(subscription, pattern, expected):
     registration = consumers.ConsumerRegistration(subscription, pattern)
     existing = ["logs-a", "logs-b", "t", "__consumer_offsets"]
     assert consumers.topics_read("/c", registration, existing) == expected
+
+
+def test_pattern_means_no_internal_topic():
+    existing = ["__consumer_offsets", "__mine", "t", "tt"]
+    assert consumers.topics_matched(re.compile(".*"), existing) == ["__mine", "t", "tt"]
+    assert consumers.topics_matched(re.compile("t"), existing) == ["t"]
 
 
 def test_subscription_that_is_no_pattern_is_refused():

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from odradek.zk import consumers
 from odradek.zk.znodes import TopicPartition
 from odradek_operator import (
     apply,
@@ -72,7 +73,7 @@ def reconcile(
     cluster = around.cluster
     if cluster.owner is not Owner.PRESENT:
         text = f"KafkaCluster {wanted.cluster} is {cluster.owner.value}"
-        return _waits(context, body, cluster.owner.reason, text, OBSERVE_SECONDS)
+        return _waits(context, body, wanted, cluster.owner.reason, text, OBSERVE_SECONDS)
     try:
         if around.zookeeper is None:
             raise UnreachableError("ZooKeeper does not answer")
@@ -81,7 +82,7 @@ def reconcile(
             uid = body["metadata"]["uid"]
             window = group_lag.extend(around.windows.get(uid, ()), seen.sample)
             around.windows[uid] = window
-            metrics.GROUP_LAGS.put(uid, _series(body, window, wanted))
+            metrics.GROUP_LAGS.put(uid, _series(context, body, wanted, window))
             fields = _fields(body, seen, window, wanted)
             if request is not None and not group_reset.done(request, body):
                 step = ResetStep(
@@ -95,16 +96,18 @@ def reconcile(
                 apply.write_status(context, body, told, fields, outcome.events)
                 return OBSERVE_SECONDS if outcome.problem else 0.0
     except UnreachableError as error:
-        return _waits(context, body, "ZooKeeperUnreachable", str(error), WAIT_SECONDS)
+        return _waits(context, body, wanted, "ZooKeeperUnreachable", str(error), WAIT_SECONDS)
     except BrokerError as error:
-        return _waits(context, body, "BrokersUnreachable", str(error), WAIT_SECONDS)
+        return _waits(context, body, wanted, "BrokersUnreachable", str(error), WAIT_SECONDS)
     conditions = (*groups.judge_observed(seen.view), _paused(cluster.paused))
     apply.write_status(context, body, conditions, fields)
     return OBSERVE_SECONDS
 
 
-def _waits(context: Context, body: Body, reason: str, text: str, again: float) -> float:
-    metrics.GROUP_LAGS.drop(body["metadata"]["uid"])
+def _waits(
+    context: Context, body: Body, wanted: GroupSpec, reason: str, text: str, again: float
+) -> float:
+    metrics.GROUP_LAGS.put(body["metadata"]["uid"], _series(context, body, wanted, ()))
     kept = {"lastReset": body.get("status", {}).get("lastReset")}
     apply.write_status(context, body, status.progressing(reason, text), kept)
     return again
@@ -162,7 +165,7 @@ def _topics(zookeeper: ZooKeeper, wanted: GroupSpec, view: GroupView) -> list[st
         return sorted(wanted.topics)
     if wanted.topic_pattern is not None:
         pattern = spec.compile_pattern(wanted.topic_pattern)
-        return [one for one in observe.topic_names(zookeeper) if pattern.fullmatch(one)]
+        return consumers.topics_matched(pattern, observe.topic_names(zookeeper))
     return sorted({one.topic for one in view.committed})
 
 
@@ -187,9 +190,18 @@ def _fields(
     }
 
 
-def _series(body: Body, window: tuple[Sample, ...], wanted: GroupSpec) -> metrics.GroupLag:
-    records = window[-1].lags
+def _series(
+    context: Context, body: Body, wanted: GroupSpec, window: tuple[Sample, ...]
+) -> metrics.GroupLag:
+    """Return what is told to Prometheus; of an empty window, that the lag is not known."""
+    records = window[-1].lags if window else {}
     behind = {one: group_lag.seconds_behind(window, one) for one in records}
-    seconds = {one: value for one, value in behind.items() if value is not None}
-    cluster = f"{body['metadata']['namespace']}/{wanted.cluster}"
-    return metrics.GroupLag(cluster, wanted.group, records, seconds)
+    complete = window and len(records) == len(window[-1].committed)
+    return metrics.GroupLag(
+        namespace=body["metadata"]["namespace"],
+        cluster=wanted.cluster,
+        group=wanted.group,
+        records=records,
+        seconds={one: value for one, value in behind.items() if value is not None},
+        read_at=context.now().timestamp() if complete else None,
+    )

@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import re2
 
 from odradek import config as broker_config
 from odradek import properties
 from odradek.dynamic_config import DYNAMIC_KEYS
+from odradek.zk.consumers import TopicPattern
 from odradek.zk.znodes import TopicPartition
 
 GROUP: Final = "odradek.io"
@@ -380,20 +381,13 @@ def _parse_assignment(raw: Mapping[str, list[int]]) -> dict[int, tuple[int, ...]
     return {int(partition): tuple(replicas) for partition, replicas in raw.items()}
 
 
-class TopicPattern(Protocol):
-    """A compiled topicPattern."""
-
-    def fullmatch(self, text: str) -> object | None:
-        """Return something where all of the text matches."""
-
-
 def compile_pattern(text: str) -> TopicPattern:
     """Compile a topicPattern, raising InvalidSpec for one that is none.
 
     The syntax is RE2's, whose time grows with the length of a name only: a pattern that makes a
-    backtracking engine run for ever would stop all that the operator does. Spark, which finds the
-    topics of a job, reads patterns as Java does; what both take means the same. Lookarounds and
-    backreferences, which only Java has, are refused.
+    backtracking engine run for ever would stop all that the operator does. The driver of a job and
+    old consumers of its group read patterns as Python and Java do; what all take means the same.
+    Lookarounds and backreferences, which RE2 does not have, are refused.
     """
     options = re2.Options()
     options.log_errors = False
@@ -412,6 +406,13 @@ def parse_group(body: Body) -> GroupSpec:
     pattern = spec.get("topicPattern")
     if pattern is not None:
         compile_pattern(pattern)
+        if "job" in spec and "," in pattern:
+            # Members find it in the znode of the driver, and a comma means "or" there.
+            raise InvalidSpec(
+                "InvalidTopicPattern",
+                "topicPattern of a job cannot hold a comma: write a|b for either of two names, "
+                "and x(x|xx)? for x{1,3}",
+            )
     slo = spec.get("slo", {})
     return GroupSpec(
         cluster=spec["clusterRef"]["name"],

@@ -9,6 +9,7 @@ import re
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from odradek.zk.payload import Fields, ZnodeError, dump, parse_integer, parse_text
 
@@ -71,6 +72,18 @@ def decode_consumer(path: str, data: bytes | None) -> ConsumerRegistration:
         pattern=pattern,
         timestamp_ms=fields.integer("timestamp", 0),
     )
+
+
+class TopicPattern(Protocol):
+    """A compiled pattern, of whichever engine."""
+
+    def fullmatch(self, name: str, /) -> object | None:
+        """Return something where all of the name matches."""
+
+
+def topics_matched(pattern: TopicPattern, existing: Iterable[str]) -> list[str]:
+    """Return the topics that a pattern means, of those that exist."""
+    return [name for name in existing if name not in INTERNAL_TOPICS and pattern.fullmatch(name)]
 
 
 def topics_read(

@@ -14,6 +14,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
+from odradek.zk import consumers
 from odradek.zk.znodes import TopicPartition
 
 _REQUEST_TIMEOUT_S = 10.0
@@ -52,12 +53,13 @@ class Brokers:
 
         All topics are asked for, because asking for one that is missing may create it.
         """
-        wanted = re.compile(pattern) if pattern is not None else None
-        metadata = self._admin.list_topics(timeout=_REQUEST_TIMEOUT_S)
+        found = self._admin.list_topics(timeout=_REQUEST_TIMEOUT_S).topics
+        if pattern is not None:
+            topics = tuple(consumers.topics_matched(re.compile(pattern), found))
         return sorted(
             TopicPartition(name, number)
-            for name, topic in metadata.topics.items()
-            if topic.error is None and (wanted.fullmatch(name) if wanted else name in topics)
+            for name, topic in found.items()
+            if topic.error is None and name in topics
             for number in topic.partitions
         )
 

@@ -249,8 +249,8 @@ def parse_timestamp_ms(text: str) -> int:
 
 
 def _check_pattern(pattern: str) -> None:
-    # Spark matches with java.util.regex. Python's dialect differs at the edges only, and finds the
-    # unbalanced bracket before a JVM does.
+    # Old consumers of the group match with java.util.regex; Python's dialect differs at the edges
+    # only.
     try:
         re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:

@@ -212,7 +212,8 @@ class Query:
         self._running = writer.start()
 
     def _build(self, places: Mapping[TopicPartition, int]) -> DataFrame:
-        schema = sources.schema_of(self._spark, self._job, self._checkpoint)
+        topics = self._member.topics
+        schema = sources.schema_of(self._spark, self._job, topics, self._checkpoint)
         raw = sources.read_stream(self._spark, sources.source_options(self._job.bootstrap, places))
         records = sources.parse_records(raw, self._job.pipeline.format, schema)
-        return pipeline.transform(records, self._job, self._member.topics)
+        return pipeline.transform(records, self._job, topics)

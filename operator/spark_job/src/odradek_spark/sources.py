@@ -61,7 +61,9 @@ def read_stream(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
     return spark.readStream.format("kafka").options(**options).load()
 
 
-def schema_of(spark: SparkSession, job: config.Job, checkpoint: Path) -> StructType | None:
+def schema_of(
+    spark: SparkSession, job: config.Job, topics: Iterable[str], checkpoint: Path
+) -> StructType | None:
     """Return the schema of the records' values; None where the format has none (text).
 
     A schema that was inferred is kept in the checkpoint, because a restart that infers another one
@@ -75,7 +77,7 @@ def schema_of(spark: SparkSession, job: config.Job, checkpoint: Path) -> StructT
         kept = checkpoint / "inferred_schema.ddl.json"
         if kept.exists():
             return StructType.fromJson(json.loads(kept.read_text(encoding="utf-8")))
-        schema = infer_schema(spark, job)
+        schema = infer_schema(spark, job.bootstrap, topics)
         kept.parent.mkdir(parents=True, exist_ok=True)
         kept.write_text(schema.json(), encoding="utf-8")
     clash = sorted({*METADATA_COLUMNS, CORRUPT_COLUMN} & set(schema.fieldNames()))
@@ -95,13 +97,12 @@ def parse_ddl(text: str) -> StructType:
     return schema
 
 
-def infer_schema(spark: SparkSession, job: config.Job) -> StructType:
+def infer_schema(spark: SparkSession, bootstrap: str, topics: Iterable[str]) -> StructType:
     """Return the schema of the JSON in the topics; raises ConfigError where they are empty."""
-    chosen = "subscribe" if job.topic_pattern is None else "subscribePattern"
     records = (
         spark.read.format("kafka")
-        .option("kafka.bootstrap.servers", job.bootstrap)
-        .option(chosen, job.topic_pattern or ",".join(job.topics))
+        .option("kafka.bootstrap.servers", bootstrap)
+        .option("subscribe", ",".join(topics))
         .load()
         .where(F.col("value").isNotNull())
         .select(F.col("value").cast("string"))
