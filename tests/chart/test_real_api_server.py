@@ -49,6 +49,7 @@ def install_options(api: apiserver.ApiServer) -> list[str]:
         f"--kubeconfig={api.kubeconfig}",
         f"--namespace={RESTRICTED}",
         "--set=zookeeper.replicas=3,networkPolicy.enabled=true,networkPolicy.nodeCidrs={10.0.0.0/8}",
+        "--set=networkPolicy.zookeeperFrom[0].podSelector.matchLabels.app=old-consumer",
     ]
 
 

@@ -258,6 +258,14 @@ def test_lone_zookeeper_has_no_budget_and_an_ensemble_finds_its_members() -> Non
     assert servers == [f"server.{i + 1}=zookeeper-{i}.{domain}:2888:3888" for i in range(3)]
 
 
+def test_policy_of_zookeeper_admits_whom_the_values_name_to_its_clients_port_only() -> None:
+    peer = {"namespaceSelector": {}, "podSelector": {"matchLabels": {"app": "old-consumer"}}}
+    values: Manifest = {"enabled": True, "zookeeperFrom": [peer]}
+    policy = one(helm.template({"networkPolicy": values}), "NetworkPolicy", "zookeeper")
+    ports = [rule["ports"] for rule in policy["spec"]["ingress"] if peer in rule["from"]]
+    assert ports == [[{"port": "client"}]]
+
+
 def test_changed_zookeeper_configuration_rolls_its_pods() -> None:
     def annotations(values: Manifest) -> Manifest:
         stateful = one(helm.template(values), "StatefulSet")

@@ -52,6 +52,10 @@ REFUSED: dict[str, tuple[Manifest, str]] = {
         {"networkPolicy": {"nodeCidrs": ["10.0.0.0"]}},
         "at '/networkPolicy/nodeCidrs/0'",
     ),
+    "a peer that names nobody": (
+        {"networkPolicy": {"zookeeperFrom": [{}]}},
+        "at '/networkPolicy/zookeeperFrom/0'",
+    ),
     "an unknown log level": ({"zookeeper": {"logLevel": "LOUD"}}, "at '/zookeeper/logLevel'"),
     "an unknown log format": ({"operator": {"logFormat": "xml"}}, "at '/operator/logFormat'"),
     "yes for true": ({"rbac": {"readNodes": "yes"}}, "at '/rbac/readNodes'"),
