@@ -10,10 +10,11 @@ from pathlib import Path
 
 import confluent_kafka
 import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from odradek.zk import consumers
 from tests.support.broker import STEADY, Cluster, wait_until
-from tests.support.clients import create_topic, produce_all
+from tests.support.clients import await_leaders, create_topic, produce_all
 
 TOPIC = "t"
 GROUP = "readers"
@@ -103,6 +104,35 @@ def test_group_of_the_coordinator_is_shown_moved_and_deleted(
     assert GROUP in run("list", *at)[0].split()
     assert "are deleted" in run("delete", *at, "--group", GROUP, "--execute")[0]
     assert GROUP not in run("list", *at)[0].split()
+
+
+def test_reset_is_whole_or_not_at_all(tmp_path: Path) -> None:
+    settings = {**STEADY, "offsets.topic.replication.factor": "1"}
+    with Cluster(tmp_path, brokers=2, settings=settings) as cluster:
+        admin = AdminClient({"bootstrap.servers": cluster.brokers[1].address, "log_level": 0})
+        split = NewTopic("split", 2, replica_assignment=[[1], [2]])
+        admin.create_topics([split], operation_timeout=60)["split"].result(120)
+        await_leaders(cluster.bootstrap, "split", 2)
+        cluster.brokers[2].terminate()
+
+        def half_is_led() -> bool:
+            partitions = admin.list_topics(timeout=30).topics["split"].partitions
+            return [partitions[number].leader for number in (0, 1)] == [1, -1]
+
+        wait_until(half_is_led, "half of the partitions have a leader")
+        at = ("--bootstrap-server", cluster.brokers[1].address)
+        reset = ("reset-offsets", *at, "--group", "torn", "--topic", "split", "--execute")
+        for way in (
+            ("--to-earliest",),
+            ("--to-latest",),
+            ("--to-current",),
+            ("--to-datetime", "2026-11-21"),
+            ("--by-duration", "PT1H"),
+        ):
+            said, error = run(*reset, *way, status=1)
+            assert said == ""
+            assert error == "odradek: no leader tells the offsets of split-1\n"
+        assert "torn" not in run("list", *at)[0].split()
 
 
 def test_group_with_members_is_shown_and_left_alone(cluster: Cluster) -> None:

@@ -109,7 +109,7 @@ class Brokers:
     ) -> dict[TopicPartition, int]:
         """The first offset at or after a time (ms), or of `EARLIEST` or `LATEST`.
 
-        Partitions without a leader or without so late a record are left out.
+        It is -1 where no record is so late. Partitions that no leader tells of are left out.
         """
         by_leader: dict[int, dict[str, list[int]]] = {}
         for partition in partitions:
@@ -128,8 +128,19 @@ class Brokers:
             for answer in answers
             for topic in answer.topics
             for found in topic.partitions
-            if found.error_code == ErrorCode.NONE and found.offset >= 0
+            if found.error_code == ErrorCode.NONE
         }
+
+    async def every_offset(
+        self, partitions: Collection[TopicPartition], timestamp: int
+    ) -> dict[TopicPartition, int]:
+        """Answer as `offsets` does, for all of them. Raises ToolError where a leader is missing."""
+        found = await self.offsets(partitions, timestamp)
+        missing = sorted(set(partitions) - found.keys())
+        if missing:
+            names = ", ".join(map(str, missing))
+            raise ToolError(f"no leader tells the offsets of {names}", 1)
+        return found
 
     async def close(self) -> None:
         """Close every connection."""

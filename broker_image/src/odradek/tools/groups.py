@@ -283,11 +283,11 @@ async def _wanted(
 ) -> dict[TopicPartition, int]:
     match way:
         case "to_earliest":
-            return await brokers.offsets(partitions, EARLIEST)
+            return await brokers.every_offset(partitions, EARLIEST)
         case "to_latest":
-            return await brokers.offsets(partitions, LATEST)
+            return await brokers.every_offset(partitions, LATEST)
         case "to_current":
-            ends = await brokers.offsets(partitions, LATEST)
+            ends = await brokers.every_offset(partitions, LATEST)
             return {**ends, **{p: o for p, o in view.committed.items() if p in ends}}
         case "to_offset":
             return dict.fromkeys(partitions, value)
@@ -304,8 +304,9 @@ async def _wanted(
         case _:
             since = int(time.time() * 1000) - plans.parse_duration_ms(value)
     # A partition without a record that late is moved to its end.
-    ends = await brokers.offsets(partitions, LATEST)
-    return ends | await brokers.offsets(partitions, max(since, 0))
+    ends = await brokers.every_offset(partitions, LATEST)
+    firsts = await brokers.every_offset(partitions, max(since, 0))
+    return {part: ends[part] if first < 0 else first for part, first in firsts.items()}
 
 
 async def _bounds(
