@@ -8,6 +8,7 @@ from odradek.zk.znodes import TopicPartition
 from odradek_operator import group_lag, group_reset
 from odradek_operator.group_lag import Sample
 from odradek_operator.group_reset import Reset
+from odradek_operator.metrics import GroupLag, GroupLags
 from odradek_operator.spec import InvalidSpec
 from tests.reconcile.test_reassignment import NOW
 
@@ -67,6 +68,29 @@ def test_window_is_bounded() -> None:
     for one in window(*[(0, 0)] * 40):
         kept = group_lag.extend(kept, one)
     assert (len(kept), kept[-1].at) == (group_lag.LONGEST_WINDOW, 390.0)
+
+
+def test_series_tell_namespaces_apart_and_when_all_of_a_lag_was_read() -> None:
+    lags = GroupLags()
+    for namespace in ("one", "two"):
+        lags.put(namespace, GroupLag(namespace, "main", "g", {P: 4}, {P: 9}, read_at=100))
+    # The leader of another partition does not answer any more.
+    lags.put("two", GroupLag("two", "main", "g", {P: 5}, {P: 10}, read_at=None))
+    told = {
+        (sample.name, sample.labels["namespace"]): sample.value
+        for family in lags.collect()
+        for sample in family.samples
+    }
+    lag, seconds = "kafka_consumergroup_lag", "odradek_consumergroup_lag_seconds"
+    read_at = "odradek_consumergroup_lag_read_timestamp_seconds"
+    assert told == {
+        (lag, "one"): 4,
+        (lag, "two"): 5,
+        (seconds, "one"): 9,
+        (seconds, "two"): 10,
+        (read_at, "one"): 100,
+        (read_at, "two"): 100,
+    }
 
 
 @pytest.mark.parametrize(

@@ -208,21 +208,37 @@ def test_lag_that_is_not_known_any_more_has_no_series() -> None:
     invalid = resource("ConsumerGroup", "g", clusterRef={"name": "c"}, topicPattern="(")
     older = resource("ConsumerGroup", "a", age=9, clusterRef={"name": "c"}, group="g")
     away = cluster(zookeeper={"connect": "away:1"})
-    lag = metrics.GroupLag("n/c", "g", {znodes.TopicPartition("t", 0): 5}, {})
+    lag = metrics.GroupLag("n", "c", "g", {znodes.TopicPartition("t", 0): 5}, {}, read_at=7)
 
-    def series(batch: list[dict[str, Any]], *others: dict[str, Any]) -> int:
+    def series(batch: list[dict[str, Any]], *others: dict[str, Any]) -> set[tuple[str, float]]:
         metrics.GROUP_LAGS.put(observed["metadata"]["uid"], lag)
         run(batch, list(others), group_with_offsets())
-        return sum(len(family.samples) for family in metrics.GROUP_LAGS.collect())
+        return {
+            (one.name, one.value)
+            for family in metrics.GROUP_LAGS.collect()
+            for one in family.samples
+        }
 
-    # No broker answers in the first case.
-    assert series([observed], cluster()) == 0
-    assert series([observed], away) == 0
-    assert series([with_job], cluster()) == 0
-    assert series([invalid], cluster()) == 0
-    assert series([observed], cluster(), older) == 0
+    # No broker answers in the first case. An alert asks when the lag was read last.
+    last_read = {("odradek_consumergroup_lag_read_timestamp_seconds", 7)}
+    assert series([observed], cluster()) == last_read
+    assert series([observed], away) == last_read
+    assert series([with_job], cluster()) == set()
+    assert series([invalid], cluster()) == set()
+    assert series([observed], cluster(), older) == set()
     # The resource is gone.
-    assert series([], cluster()) == 0
+    assert series([], cluster()) == set()
+
+
+def test_lag_of_a_namespace_that_another_operator_acts_in_is_not_told() -> None:
+    observed = resource("ConsumerGroup", "g", clusterRef={"name": "c"})
+    lag = metrics.GroupLag("n", "c", "g", {}, {}, read_at=7)
+    metrics.GROUP_LAGS.put(observed["metadata"]["uid"], lag)
+    store = Store()
+    store.put(observed)
+    standby = Passes(context(MemoryKube(observed)), store, may_act=lambda _namespace: False)
+    standby.reconcile("n", "c", {key_of(observed): observed})
+    assert not [one for family in metrics.GROUP_LAGS.collect() for one in family.samples]
 
 
 @pytest.mark.parametrize("phase", ["", "Pending", "Planned", "AwaitingApproval"])

@@ -132,9 +132,13 @@ def test_group_in_both_stores_tells_its_lag_and_is_reset_once(running: Running) 
     assert (seen["totalLag"], seen["members"], seen["verdict"]) == (8, 0, "STOP")
     assert seen["worstPartitions"] == [{"topic": "reset", "partition": 0, "lag": 8}]
 
+    of_group = f'cluster="main",consumergroup="g",namespace="{running.namespace}"'
     told = running.operator.series("kafka_consumergroup_lag{")
     (first,) = [one for one in told if 'consumergroup="g"' in one and 'partition="0"' in one]
-    assert first.endswith(" 8.0")
+    assert first == f'kafka_consumergroup_lag{{{of_group},partition="0",topic="reset"}} 8.0'
+    read_at = f"odradek_consumergroup_lag_read_timestamp_seconds{{{of_group}}}"
+    assert len(running.operator.series(read_at)) == 1
+    assert running.operator.metric(read_at) <= time.time()
 
     def reset(**fields: Any) -> dict[str, Any]:
         return {**wanted, "spec": {**wanted["spec"], "reset": {"requestId": "a", **fields}}}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -65,19 +65,24 @@ LEADER: Final = Gauge(
 
 @dataclass(frozen=True, slots=True)
 class GroupLag:
-    """Lag of an observed group by partition: records, and seconds where they are known."""
+    """Lag of an observed group by partition: records, and seconds where they are known.
 
+    `read_at` is the wall clock when all of it was read, None if not all of it was.
+    """
+
+    namespace: str
     cluster: str
     group: str
     records: Mapping[TopicPartition, int]
     seconds: Mapping[TopicPartition, int]
+    read_at: float | None
 
 
 class GroupLags(Collector):
-    """Lags of the groups without a job, under kafka_exporter's names.
+    """Lags of the groups without a job, under the names that jobs tell theirs by.
 
-    Jobs and coordinators tell what they know themselves. A group that is not observed any more, or
-    whose lag is not known, has no series instead of an old one.
+    A group that is not observed any more has no series. One whose lag is not known has none of its
+    lag instead of an old one, and goes on to tell when it was read last.
     """
 
     def __init__(self) -> None:
@@ -85,6 +90,9 @@ class GroupLags(Collector):
 
     def put(self, uid: str, lag: GroupLag) -> None:
         """Tell the lag of a resource from now on."""
+        known = self._known.get(uid)
+        if known is not None and lag.read_at is None:
+            lag = replace(lag, read_at=known.read_at)
         self._known[uid] = lag
 
     def drop(self, uid: str) -> None:
@@ -98,21 +106,29 @@ class GroupLags(Collector):
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
         """Return the series as they are now."""
-        labels = ["cluster", "consumergroup", "topic", "partition"]
+        of_group = ["namespace", "cluster", "consumergroup"]
+        labels = [*of_group, "topic", "partition"]
         records = GaugeMetricFamily(
             "kafka_consumergroup_lag", "Records after the committed offset.", labels=labels
         )
         seconds = GaugeMetricFamily(
-            "kafka_consumergroup_lag_seconds",
+            "odradek_consumergroup_lag_seconds",
             "Since when the next record to be read has been there.",
             labels=labels,
         )
+        read_at = GaugeMetricFamily(
+            "odradek_consumergroup_lag_read_timestamp_seconds",
+            "When the lag was read; an old value means that brokers or ZooKeeper do not answer.",
+            labels=of_group,
+        )
         for one in list(self._known.values()):
+            group = [one.namespace, one.cluster, one.group]
             for family, values in ((records, one.records), (seconds, one.seconds)):
                 for partition, value in values.items():
-                    place = [one.cluster, one.group, partition.topic, str(partition.partition)]
-                    family.add_metric(place, value)
-        return records, seconds
+                    family.add_metric([*group, partition.topic, str(partition.partition)], value)
+            if one.read_at is not None:
+                read_at.add_metric(group, one.read_at)
+        return records, seconds, read_at
 
 
 GROUP_LAGS: Final = GroupLags()

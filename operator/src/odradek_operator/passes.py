@@ -80,6 +80,9 @@ class Passes:
     ) -> dict[Key, Result]:
         """Do one batch of one cluster (`engine.Reconcile`)."""
         if not self.may_act(namespace):
+            for body in batch.values():
+                # Who acts there tells its lag.
+                metrics.GROUP_LAGS.drop(body["metadata"]["uid"])
             return dict.fromkeys(batch, STANDBY_SECONDS)
         results: dict[Key, Result] = {}
         kinds = {

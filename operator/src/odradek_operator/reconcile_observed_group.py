@@ -196,7 +196,7 @@ def _series(
     """Return what is told to Prometheus; of an empty window, that the lag is not known."""
     records = window[-1].lags if window else {}
     behind = {one: group_lag.seconds_behind(window, one) for one in records}
-    complete = window and len(records) == len(window[-1].committed)
+    complete = bool(window) and len(records) == len(window[-1].committed)
     return metrics.GroupLag(
         namespace=body["metadata"]["namespace"],
         cluster=wanted.cluster,
