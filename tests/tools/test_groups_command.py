@@ -199,6 +199,26 @@ def test_group_in_zookeeper_is_shown_moved_copied_and_deleted(cluster: Cluster) 
         assert client.exists(consumers.group_path("old")) is None
 
 
+def test_copy_passes_over_deleted_topics_and_never_goes_back(cluster: Cluster) -> None:
+    at = ("--zookeeper", cluster.zookeeper.connect)
+    migrate = ("migrate", *at, "--group", "past", "--to", "kafka", "--execute")
+    with cluster.zookeeper.client() as client:
+        for topic, part, offset in (("deleted", 0, b"5"), (TOPIC, 0, b"6"), (TOPIC, 1, b"7")):
+            path = consumers.offset_path("past", topic, part)
+            client.create(path, offset, makepath=True)
+        gone = "odradek: warning: deleted-0 does not exist, its offset 5 is left out"
+        said, warnings = run(*migrate)
+        assert [row[1:] for row in rows(said)] == [[TOPIC, "0", "6"], [TOPIC, "1", "7"]]
+        assert warnings.splitlines() == [gone]
+        there = ("--bootstrap-server", cluster.bootstrap, "--group", "past")
+        run("reset-offsets", *there, "--topic", f"{TOPIC}:0", "--to-offset", "9", "--execute")
+        said, warnings = run(*migrate)
+        assert [row[1:] for row in rows(said)] == [[TOPIC, "1", "7"]]
+        ahead = f"odradek: warning: {TOPIC}-0 is at 9 already, its offset 6 is left out"
+        assert warnings.splitlines() == [gone, ahead]
+        assert [row[3] for row in rows(run("describe", *there)[0])] == ["9", "7"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

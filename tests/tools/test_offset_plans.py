@@ -95,6 +95,15 @@ def test_shift_needs_an_offset_to_begin_with() -> None:
         plans.shifted([T0, T1], {T0: 5}, 1)
 
 
+def test_copy_leaves_out_what_does_not_exist_and_what_went_on_in_the_target() -> None:
+    plan, left = plans.copyable({T0: 5, T1: 5, U0: 5}, {T0: 5, T1: 6}, [T0, T1])
+    assert plan == {T0: 5}
+    assert left == [
+        "t-1 is at 6 already, its offset 5 is left out",
+        "u-0 does not exist, its offset 5 is left out",
+    ]
+
+
 @pytest.mark.parametrize("text", ["", "h", "h:", ":1", "h:x", "h:70000", "a:1,b"])
 def test_what_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(ToolError):

@@ -254,8 +254,7 @@ def reset_offsets(
                     chosen_parts = plans.parse_topics(topics, brokers.leaders)
                 wanted = await _wanted(brokers, view, chosen_parts, way, ways[way])
                 plan[group], moved = plans.within(wanted, await _bounds(brokers, wanted))
-                for sentence in moved:
-                    click.echo(f"odradek: warning: {sentence}", err=True)
+                _warn(moved)
             if execute:
                 for group, offsets in plan.items():
                     await store.commit(group, offsets)
@@ -264,6 +263,11 @@ def reset_offsets(
             click.echo("Nothing was changed: --execute was not given.", err=True)
 
     _run(work())
+
+
+def _warn(sentences: Iterable[str]) -> None:
+    for sentence in sentences:
+        click.echo(f"odradek: warning: {sentence}", err=True)
 
 
 def _options(names: Iterable[str]) -> str:
@@ -374,7 +378,7 @@ def migrate(
         if zookeeper is None:
             raise ToolError("--zookeeper is needed: one of the two stores is there")
         plan = {}
-        async with _both(bootstrap_server, zookeeper) as (coordinators, old_groups, _):
+        async with _both(bootstrap_server, zookeeper) as (coordinators, old_groups, brokers):
             assert old_groups is not None
             source: Store = old_groups if to == "kafka" else coordinators
             target: Store = coordinators if to == "kafka" else old_groups
@@ -383,10 +387,13 @@ def migrate(
                 if not view.committed:
                     raise ToolError(f"group {group} has no offsets to copy")
                 _refuse_active(view)
-                _refuse_active(await target.describe(group))
-                plan[group] = view.committed
-            for group, offsets in plan.items() if execute else ():
-                await target.commit(group, offsets)
+                there = await target.describe(group)
+                _refuse_active(there)
+                plan[group], left = plans.copyable(view.committed, there.committed, brokers.leaders)
+                _warn(left)
+            for group, offsets in plan.items():
+                if execute and offsets:
+                    await target.commit(group, offsets)
         _show_plan(plan, export=False)
         if not execute:
             click.echo("Nothing was changed: --execute was not given.", err=True)

@@ -131,3 +131,24 @@ def within(
         if plan[partition] != offset:
             moved.append(f"offset {offset} of {partition} is moved to {plan[partition]}")
     return plan, moved
+
+
+def copyable(
+    source: Mapping[TopicPartition, int],
+    target: Mapping[TopicPartition, int],
+    existing: Collection[TopicPartition],
+) -> tuple[dict[TopicPartition, int], list[str]]:
+    """Offsets of one store that the other can take, and a sentence for each that stays behind.
+
+    A group that went on from its offsets in the target is never moved back.
+    """
+    plan, left = {}, []
+    for partition, offset in sorted(source.items()):
+        there = target.get(partition, -1)
+        if partition not in existing:
+            left.append(f"{partition} does not exist, its offset {offset} is left out")
+        elif there > offset:
+            left.append(f"{partition} is at {there} already, its offset {offset} is left out")
+        else:
+            plan[partition] = offset
+    return plan, left
