@@ -159,6 +159,19 @@ def test_new_partitions_and_matching_topics_change_the_share(side: Callable[...,
     assert len(one.take()) == 3
 
 
+def test_member_without_a_share_knows_whether_there_is_anything(
+    side: Callable[..., Side],
+) -> None:
+    one, two, three = side("a"), side("b"), side("c")
+    for each in (one, two, three):
+        each.member.join()
+    assert three.member.wanted() == set()
+    assert three.member.has_partitions
+    one.client.delete(znodes.topic_path("t"))
+    assert one.member.wanted() == set()
+    assert not one.member.has_partitions
+
+
 def test_threads_of_old_consumers_count_in_the_shares(side: Callable[..., Side]) -> None:
     one = side("b")
     set_topic(one.client, "t", 7)

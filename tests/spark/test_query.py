@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -11,9 +10,10 @@ from typing import Any, cast
 import pytest
 
 from odradek.zk.znodes import TopicPartition
-from odradek_spark import config, offsets
+from odradek_spark import offsets
 from odradek_spark.query import Query
 from tests.support.spark_checkpoint import checkpoint
+from tests.support.spark_job import local_job
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -41,17 +41,8 @@ class Runs(Query):
     def __init__(self, folder: Path, member: Member) -> None:
         self.stop = threading.Event()
         self.places: list[dict[TopicPartition, int]] = []
-        document = {
-            "group": "g",
-            "bootstrap": "b:1",
-            "zookeeper": "z:1",
-            "topics": ["t"],
-            "job": {"sql": "select 1", "sink": {"parquet": {"path": "/data/out"}}},
-        }
-        environment = config.parse_environment({"ODRADEK_SPARK_MASTER": "local[2]"}, 1, 1)
-        job = config.parse_job(json.dumps(document), environment)
         anything = cast(Any, None)
-        super().__init__(job, folder, anything, cast(Any, member), anything, self.stop)
+        super().__init__(local_job(), folder, anything, cast(Any, member), anything, self.stop)
 
     def _run(self, places: Mapping[TopicPartition, int], **_: object) -> None:
         self.places.append(dict(places))

@@ -218,13 +218,21 @@ class Driver:
         self._update(state=endpoint.STOPPING)
 
     def _await_change(self, query: Query | None, member: membership.Member) -> bool:
-        """Wait until everything is read (True), the share is another one, or a signal came."""
+        """Wait until everything is read (True), the share is another one, or a signal came.
+
+        Without a share everything is read where there is nothing, or where others own it for longer
+        than a dead driver could.
+        """
+        patience_ends = time.monotonic() + self._owner_patience_s
         while not self._stop.is_set():
-            if query is not None and query.await_end(_WAIT_SLICE_S):
-                return True
-            if query is None and self._job.trigger_ms is None:
-                return True
-            if query is None:
+            if query is not None:
+                if query.await_end(_WAIT_SLICE_S):
+                    return True
+            elif self._job.trigger_ms is None and (
+                not member.has_partitions or time.monotonic() >= patience_ends
+            ):
+                return member.keeps_share()
+            else:
                 member.changed.wait(_WAIT_SLICE_S)
             if member.changed.is_set() and not self._keeps_share(member):
                 return False

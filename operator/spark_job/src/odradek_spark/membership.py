@@ -116,6 +116,7 @@ class Member:
         self._registration = consumers.ConsumerRegistration(dict(subscription), pattern, now_ms)
         self._lock = threading.RLock()
         self._topics: tuple[str, ...] = ()
+        self._has_partitions = False
         self._claimed: set[TopicPartition] = set()
         self._known_offsets: dict[TopicPartition, int] = {}
         self._offset_nodes: set[TopicPartition] = set()  # those that were there at the last look
@@ -142,6 +143,11 @@ class Member:
         """The topics that this member subscribes to, with a pattern those that were there last."""
         return self._topics
 
+    @property
+    def has_partitions(self) -> bool:
+        """Whether there was anything to share when `wanted` was asked last."""
+        return self._has_partitions
+
     def wanted(self) -> frozenset[TopicPartition]:
         """Return what this member shall own as things are, and watch for changes of that.
 
@@ -155,6 +161,7 @@ class Member:
         subscriptions = self._subscriptions()
         self._topics = tuple(sorted(subscriptions.get(self.consumer_id, ())))
         partitions = {topic: self._partitions(topic) for topic in self._topics}
+        self._has_partitions = any(partitions.values())
         owned_by = assignment.assign_group(
             {
                 member: {topic: threads for topic, threads in read.items() if topic in partitions}

@@ -1,0 +1,44 @@
+"""When a driver's turn ends, with a member that is as the test says."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, cast
+
+import pytest
+
+from odradek_spark.driver import Driver
+from tests.support.spark_job import ENVIRONMENT, local_job
+
+
+class Member:
+    """A member without a share."""
+
+    def __init__(self, has_partitions: bool, keeps_share: bool) -> None:
+        self.has_partitions = has_partitions
+        self.changed = threading.Event()
+        self._keeps_share = keeps_share
+
+    def keeps_share(self) -> bool:
+        return self._keeps_share
+
+
+def ends_with_everything_read(member: Member) -> bool:
+    driver = Driver(local_job(trigger="availableNow"), ENVIRONMENT)
+    return driver._await_change(None, cast(Any, member))
+
+
+def test_job_without_a_share_waits_for_what_a_dead_driver_may_have_left() -> None:
+    member = Member(has_partitions=True, keeps_share=False)
+    member.changed.set()
+    assert not ends_with_everything_read(member)
+
+
+def test_job_without_a_share_is_done_where_others_live_or_nothing_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert ends_with_everything_read(Member(has_partitions=False, keeps_share=True))
+    monkeypatch.setattr(Driver, "_owner_patience_s", 0.0)
+    assert ends_with_everything_read(Member(has_partitions=True, keeps_share=True))
+    # The last look finds that a share came meanwhile.
+    assert not ends_with_everything_read(Member(has_partitions=True, keeps_share=False))
