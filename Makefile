@@ -60,7 +60,7 @@ down: .venv/.ready ## remove the cluster and every trace of it
 cluster: .venv/.ready ## boot the Kubernetes cluster alone
 	@$(PY) -m tests.cluster cluster
 
-images: .venv/.ready ## build the images and load them on the nodes
+images: .venv/.ready ## build the images; load them on the nodes where there is a cluster
 	@$(PY) -m tests.cluster images
 
 kubeconfig: .venv/.ready ## print the path of the cluster's kubeconfig

@@ -14,7 +14,10 @@ from tests.cluster.shell import ClusterError, step
 
 
 def _tools(where: Paths, *, on_docker: bool) -> None:
-    host.ensure({} if on_docker else host.BUILTIN_PACKAGES, where)
+    packages = host.BUILTIN_PACKAGES
+    if on_docker:
+        packages = {} if tools.host_go_suffices(os.environ) else host.BUILD_PACKAGES
+    host.ensure(packages, where)
     tools.ensure(where, tools.KIND_TOOLS if on_docker else tools.BUILTIN_TOOLS)
 
 
@@ -31,11 +34,13 @@ def _images(where: Paths, nodes: Sequence[Node], *, on_docker: bool, names: list
     if unknown := set(names) - set(known):
         raise ClusterError(f"no image {sorted(unknown)[0]}; there are {', '.join(known)}")
     wanted = [known[name] for name in names] or list(known.values())
+    running = where.kubeconfig.exists() and control.answers(where)
     if on_docker:
-        changed = kind.build_and_load(where, wanted)
+        kind.build_all(where, wanted)
+        changed = kind.load_all(where, wanted) if running else []
     else:
+        host.ensure(host.BUILD_PACKAGES, where)
         images.build_all(where, wanted)
-        running = where.kubeconfig.exists() and control.answers(where)
         changed = images.load_all(where, nodes, wanted) if running else []
     deploy.restart(where, changed)
 
@@ -71,7 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("cluster", help="boot or repair the cluster alone")
     commands.add_parser("down", help="remove the cluster and every trace of it")
     commands.add_parser("tools", help="install packages and build all programs that tests need")
-    load = commands.add_parser("images", help="build images and load them on the nodes")
+    load = commands.add_parser("images", help="build images; load them where there is a cluster")
     load.add_argument("names", nargs="*", metavar="IMAGE", help="default: all of them")
     commands.add_parser("kubeconfig", help="print the path of the kubeconfig")
     commands.add_parser("volumes", help="empty released volumes and offer them again")

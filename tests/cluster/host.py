@@ -10,15 +10,18 @@ from tests.cluster.settings import Paths
 from tests.cluster.shell import ClusterError, run_logged, step
 
 # Debian package -> a program or file that shows that it is installed.
-BUILTIN_PACKAGES = {
+BUILD_PACKAGES = {
     "buildah": "buildah",
+    "debian-archive-keyring": "/usr/share/keyrings/debian-archive-keyring.gpg",
+    "mmdebstrap": "mmdebstrap",
+}
+BUILTIN_PACKAGES = {
+    **BUILD_PACKAGES,
     "conntrack": "conntrack",
     "containerd": "containerd",
     "containernetworking-plugins": f"{node.PLUGINS}/bridge",
-    "debian-archive-keyring": "/usr/share/keyrings/debian-archive-keyring.gpg",
     "iproute2": "ip",
     "iptables": "iptables",
-    "mmdebstrap": "mmdebstrap",
     "openssl": "openssl",
     "procps": "sysctl",
     "runc": "runc",

@@ -63,16 +63,22 @@ def up(paths: Paths) -> None:
     control.apply(paths, volumes.objects(directories, default=False))
 
 
-def build_and_load(paths: Paths, wanted: Sequence[Image]) -> list[str]:
-    """Build with Docker and load on all nodes; returns the names of changed images."""
-    memory = paths.state / "images.json"
-    known = json.loads(memory.read_text()) if memory.exists() else {}
-    changed = []
+def build_all(paths: Paths, wanted: Sequence[Image]) -> None:
+    """Build with Docker, whose cache knows what is outdated. Raises ClusterError."""
     for image in wanted:
         log = paths.build_logs / f"image-{image.name}.log"
         with step(f"image {image.tag}", log):
             argv = ["docker", "build", "--tag", image.tag, "--file", f"{REPO / image.dockerfile}"]
             run_logged([*argv, image.context], log)
+
+
+def load_all(paths: Paths, wanted: Sequence[Image]) -> list[str]:
+    """Give all nodes the images that they lack; returns the names of changed images."""
+    memory = paths.state / "images.json"
+    known = json.loads(memory.read_text()) if memory.exists() else {}
+    changed = []
+    for image in wanted:
+        log = paths.build_logs / f"image-{image.name}.log"
         current = run(["docker", "image", "inspect", "--format", "{{.Id}}", image.tag]).strip()
         if known.get(image.tag) != current:
             with step(f"loading {image.tag}", log):

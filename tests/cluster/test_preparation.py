@@ -2,10 +2,12 @@
 
 import json
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
-from tests.cluster import buildah, host, images, settings, tools, volumes
+from tests.cluster import __main__ as cli
+from tests.cluster import buildah, host, images, kind, settings, tools, volumes
 
 
 def sources(apt: Path, name: str, text: str) -> Path:
@@ -38,6 +40,57 @@ def test_the_hosts_own_mirror_is_used_in_either_format(tmp_path: Path, text: str
 )
 def test_an_archive_without_debians_packages_is_no_mirror(tmp_path: Path, text: str) -> None:
     assert buildah.debian_mirror(sources(tmp_path, "sources.list", text)) == []
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the command line asked for, of which nothing is done."""
+    made: list[str] = []
+
+    def record(module: ModuleType, name: str) -> None:
+        def called(*arguments: object) -> list[str]:
+            about = sorted(arguments[0]) if isinstance(arguments[0], dict) else []
+            made.append(" ".join((f"{module.__name__.rpartition('.')[2]}.{name}", *about)))
+            return []
+
+        monkeypatch.setattr(module, name, called)
+
+    record(host, "ensure")
+    record(tools, "ensure")
+    for module in (images, kind):
+        record(module, "build_all")
+        record(module, "load_all")
+    return made
+
+
+@pytest.fixture
+def fresh(tmp_path: Path) -> settings.Paths:
+    """Directories of a machine that has no cluster."""
+    return settings.Paths(tmp_path / "state", tmp_path / "cache", tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("on_docker", "done"),
+    [
+        (True, ["kind.build_all"]),
+        (False, ["host.ensure buildah debian-archive-keyring mmdebstrap", "images.build_all"]),
+    ],
+)
+def test_images_are_built_without_a_cluster(
+    calls: list[str], fresh: settings.Paths, *, on_docker: bool, done: list[str]
+) -> None:
+    cli._images(fresh, [], on_docker=on_docker, names=["broker"])
+    assert calls == done
+
+
+@pytest.mark.parametrize("with_go", [True, False])
+def test_programs_can_be_built_on_a_docker_host_without_go(
+    calls: list[str], fresh: settings.Paths, monkeypatch: pytest.MonkeyPatch, *, with_go: bool
+) -> None:
+    monkeypatch.setattr(tools, "host_go_suffices", lambda _: with_go)
+    cli._tools(fresh, on_docker=True)
+    packages = "" if with_go else " buildah debian-archive-keyring mmdebstrap"
+    assert calls == [f"host.ensure{packages}", "tools.ensure"]
 
 
 def test_packages_are_missing_when_their_mark_is() -> None:

@@ -120,7 +120,7 @@ def _build(tool: Tool, paths: Paths, log: Path) -> None:
         argv = ["go", "build", "-v", "-mod=mod", "-ldflags", tool.ldflags]
         argv += ["-o", str(target / tool.name), *tool.build]
     where = SOURCES if tool.package else tool.folder
-    if _host_go_suffices(os.environ):
+    if host_go_suffices(os.environ):
         run_logged(argv, log, env={**os.environ, **environment}, cwd=where)
     else:
         _build_in_container(argv, environment, where, paths, log)
@@ -128,7 +128,7 @@ def _build(tool: Tool, paths: Paths, log: Path) -> None:
     target.rmdir()
 
 
-def _host_go_suffices(environ: Mapping[str, str]) -> bool:
+def host_go_suffices(environ: Mapping[str, str]) -> bool:
     """Go 1.21 and later fetch the version that a module asks for, unless told not to."""
     try:
         version = run(["go", "version"], env=environ)
