@@ -297,6 +297,19 @@ def test_overtaken_member_cannot_commit(side: Callable[..., Side], trace: str) -
     assert owners(two.client) == ({"0": "other-0"} if trace == "owner" else {})
 
 
+def test_member_that_has_not_committed_yet_loses_a_share_with_offsets_that_it_does_not_know(
+    side: Callable[..., Side],
+) -> None:
+    one = side()
+    one.join()
+    path = consumers.offset_path(GROUP, "t", 0)
+    one.client.create(path, b"5", makepath=True)
+    one.client.delete(consumers.consumer_id_path(GROUP, one.member.consumer_id))
+    with pytest.raises(membership.LostShareError):
+        one.member.commit({T0: 4}, deadline_s=60)
+    assert offset(one.client, T0) == b"5"
+
+
 def test_commit_waits_for_a_zookeeper_that_restarts(tmp_path: Path) -> None:
     with zookeeper.Server(tmp_path) as server:
         one = Side(server.connect)

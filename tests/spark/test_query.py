@@ -73,3 +73,12 @@ def test_reset_is_heeded_while_the_first_batch_is_open(tmp_path: Path, reset_to:
     query.start({T0})
     assert query.places == [{T0: reset_to}]
     assert offsets.progress(folder) == offsets.Progress(0, {T0: reset_to})
+
+
+def test_query_that_goes_on_lets_the_member_know_the_offsets(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path, [{"0": 5, "1": 2}], finished=1)
+    member = Member({T0: 5})
+    query = Runs(folder, member)
+    query.start({T0, T1})
+    assert member.commits == [{T0: 5, T1: 2}]
+    assert query.places == [{T0: 5, T1: 2}]

@@ -413,11 +413,11 @@ class Member:
             self._claimed.clear()
             try:
                 in_the_way = self.claim(share)
-                now = {} if in_the_way else self.committed(before)
+                now = {} if in_the_way else self.committed(share)
             except BaseException:
                 self._claimed.update(share)
                 raise
-            moved = [partition for partition, offset in now.items() if offset != before[partition]]
+            moved = [part for part, offset in now.items() if offset != before.get(part)]
             if moved:
                 in_the_way = f"{moved[0]} was read on by another member"
             if in_the_way is not None:

@@ -70,6 +70,9 @@ class Query:
         committed = self._member.committed(share)
         stateful = offsets.has_state(self._checkpoint)
         if known is not None and offsets.goes_on(known, share, committed, stateful):
+            # The member has to know the offsets, to notice that others moved them.
+            places = offsets.positions(known, share, committed)
+            self._member.commit(places, config.COMMIT_DEADLINE_S)
             self._run(known.ends)
             return
         if known is not None and known.pending and stateful:
