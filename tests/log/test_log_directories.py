@@ -17,7 +17,7 @@ import pytest
 from odradek import config as configuration
 from odradek.config import TopicConfig
 from odradek.log import checkpoints, files, producers
-from odradek.log.directory import LogDirError
+from odradek.log.directory import Directory, LogDirError
 from odradek.log.manager import LogManager, NewLog
 from odradek.log.reading import Surroundings
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -183,7 +183,7 @@ async def test_partitions_made_and_deleted_together_wait_for_the_disk_once(
 ) -> None:
     manager = make()
     synced: list[str] = []
-    monkeypatch.setattr("odradek.log.manager.fsync_path", synced.append)
+    monkeypatch.setattr(Directory, "sync_names", lambda self: synced.append(self.path))
     keys = [("t", partition) for partition in range(20)]
     assert not await manager.create_missing(dict.fromkeys(keys, NewLog(TopicConfig())))
     assert sorted(manager.logs()) == keys
@@ -492,6 +492,54 @@ def test_running_out_of_descriptors_is_not_the_disks_fault(
     assert failures == []
     log.append_as_leader(batch(b"c"), 0)
     assert [one.value for one in read_all(log)] == [b"a", b"c"]
+
+
+def test_no_background_work_takes_a_directory_offline_for_want_of_descriptors(
+    make: Make,
+    clock: FakeClock,
+    failures: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compacted = TopicConfig(cleanup_policy=("compact",), segment_bytes=300)
+    manager = make(dirs=("a",), topic=compacted)
+    log = new_log(manager, "t", 0, compacted)
+    for number in range(20):
+        log.append_as_leader(batch(b"value %d" % number), 0)
+    log.high_watermark = log.log_end_offset
+    doomed = new_log(manager, "doomed", 0, TopicConfig(file_delete_delay_ms=0))
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", failing(24))
+        patched.setattr(os, "scandir", failing(24))
+        with pytest.raises(KafkaError):
+            new_log(manager, "new", 0, TopicConfig())
+        assert not manager.remove([("doomed", 0)])
+        assert not os.path.exists(doomed.directory)
+        manager.save_high_watermarks({})
+        clock.advance(3_600_000)
+        manager.housekeep()
+        assert not manager.compact()
+        patched.setattr(checkpoints, "read_offsets", failing(24))
+        assert not manager.compact()
+    assert failures == []
+    assert new_log(manager, "new", 0, TopicConfig()).log_end_offset == 0
+    assert manager.compact()
+    clock.advance(3_600_000)
+    manager.housekeep()
+    left = sorted(path.name for path in Path(log.directory).parent.iterdir() if path.is_dir())
+    assert left == ["new-0", "t-0"]
+
+
+def test_cut_that_cannot_be_noted_takes_the_directory_offline(
+    make: Make, failures: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = new_log(make(dirs=("a",)), "t", 0, TopicConfig())
+    for _ in range(4):
+        log.append_as_leader(batch(b"value"), 0)
+    log.flush()
+    with monkeypatch.context() as patched, contextlib.suppress(KafkaError):
+        patched.setattr(os, "open", failing(24))
+        log.truncate_to(2)
+    assert failures == [os.path.dirname(log.directory)]
 
 
 def test_flush_messages_says_when_an_fsync_is_owed(make: Make) -> None:

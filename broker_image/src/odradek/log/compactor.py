@@ -56,7 +56,7 @@ class Compactor:
 
     def compact(self) -> bool:
         """Compact the log that needs it most and that no other thread is at; False when there is
-        none. Blocks.
+        none, or the process is short of descriptors or memory. Blocks.
         """
         with self._changed:
             task = None if self._stopping.is_set() else self._dirtiest()
@@ -64,12 +64,11 @@ class Compactor:
                 return False
             self._under_work.add(task.log)
         try:
-            self._clean(task)
+            return self._clean(task)
         finally:
             with self._changed:
                 self._under_work.discard(task.log)
                 self._changed.notify_all()
-        return True
 
     def stop(self) -> None:
         """End what is under way, and wait for that; what was copied so far is thrown away."""
@@ -86,7 +85,11 @@ class Compactor:
                 continue
             logs = directory.logs()
             cuts = {key: log.cuts for key, log in logs.items()}
-            firsts = directory.checkpoint(checkpoints.CLEANER_OFFSETS)
+            try:
+                firsts = directory.checkpoint(checkpoints.CLEANER_OFFSETS)
+            except OSError as error:
+                directory.judge(error)
+                continue
             for key, log in logs.items():
                 if self._may_be_compacted(log):
                     dirty = self._dirt(log, directory, firsts.get(key, 0), now_ms)
@@ -114,24 +117,25 @@ class Compactor:
             _cannot_clean(log, directory, error)
             return None
 
-    def _clean(self, task: _Task) -> None:
+    def _clean(self, task: _Task) -> bool:
         log = task.log
         try:
             end = cleaner.clean(log, task.dirty, self._max_keys, self._throttle, self._buffer_bytes)
         except (FileRetiredError, StoppedError):
-            return  # deleted or truncated under our hands, or the broker stops
+            return True  # deleted or truncated under our hands, or the broker stops
         except (CorruptBatchError, KafkaError) as error:
             if log.cuts != task.dirty.cuts:
-                return  # a file that became shorter while it was read is not damaged
+                return True  # a file that became shorter while it was read is not damaged
             logger.error("%s-%d cannot be compacted: %s", log.topic, log.partition, error)
             self._uncleanable.add(log)
-            return
+            return True
         except OSError as error:
             _cannot_clean(log, task.directory, error)
-            return
+            return log.failure is not None or log.closed
         task.directory.note_cleaned(log, end, task.dirty.cuts)
+        return True
 
 
 def _cannot_clean(log: Log, directory: Directory, error: OSError) -> None:
     if not log.closed:  # else the partition was deleted meanwhile, with its paths
-        directory.fail(error)
+        directory.judge(error)

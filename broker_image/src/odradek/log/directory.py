@@ -2,21 +2,23 @@
 
 `meta.properties` says which cluster and broker a directory belongs to, `.lock` keeps a second
 process out. A directory whose disk fails goes offline with its partitions, and its owner is told
-once. Nothing is retried on it: after a failed fsync nobody knows what the disk holds.
+once. Nothing is retried on it: after a failed fsync nobody knows what the disk holds. That the
+process ran short of descriptors or memory says nothing of the disk, and is tried again in its time.
 """
 
+import contextlib
 import fcntl
 import logging
 import os
 import re
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
 from odradek.log import checkpoints
 from odradek.log.checkpoints import CorruptCheckpointError, Meta
-from odradek.log.files import write_atomically
+from odradek.log.files import is_disk_failure, write_atomically
 from odradek.log.log import Log
 from odradek.log.reading import ReadableLog
 from odradek.log.recovery import Checkpointed
@@ -53,6 +55,7 @@ class Directory:
         self.path = path
         self.failure: OSError | None = None
         self.lock_fd = -1
+        self._names_fd = -1
         self._on_failure = on_failure
         self._logs: dict[TopicPartition, Log] = {}
         self._lock = threading.Lock()
@@ -71,6 +74,7 @@ class Directory:
     def claim(self, owner: Meta) -> None:
         """Lock the directory for this process. Raises LogDirError, and OSError."""
         os.makedirs(self.path, exist_ok=True)
+        self._names_fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         self.lock_fd = os.open(self.file(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.lockf(self.lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -134,6 +138,10 @@ class Directory:
         with self._lock:
             return dict(self._logs)
 
+    def sync_names(self) -> None:
+        """Make durable which folders there are. Raises OSError."""
+        os.fsync(self._names_fd)
+
     # -- checkpoints ----------------------------------------------------------------------------
 
     def checkpoint(self, name: str) -> dict[TopicPartition, int]:
@@ -148,49 +156,50 @@ class Directory:
         self, name: str, offsets: Callable[[], Mapping[TopicPartition, int]]
     ) -> None:
         """Replace a checkpoint by what `offsets` tells when its turn has come: who waited for that
-        brings nothing stale.
+        brings nothing stale. Raises OSError.
         """
-        try:
-            with self._checkpoint_lock:
-                checkpoints.write_offsets(self.file(name), offsets())
-        except OSError as error:
-            self.fail(error)
-
-    def write_checkpoints(self) -> None:
-        """Write recovery points and log start offsets."""
-        self.write_recovery_points()
-        self.write_start_offsets()
+        with self._checkpoint_lock:
+            checkpoints.write_offsets(self.file(name), offsets())
 
     def write_recovery_points(self) -> None:
         """Write up to where each log is known to be on the disk."""
-        self._write_offsets(
-            checkpoints.RECOVERY_POINTS,
-            lambda: {key: log.recovery_point for key, log in self.logs().items()},
-        )
+        with self._judging():
+            self._write_offsets(checkpoints.RECOVERY_POINTS, self._recovery_points)
+
+    def _recovery_points(self) -> dict[TopicPartition, int]:
+        return {key: log.recovery_point for key, log in self.logs().items()}
 
     def write_start_offsets(self) -> None:
         """Write where logs start, as Kafka only where the segments' names do not already tell."""
-        self._write_offsets(
-            checkpoints.LOG_START_OFFSETS,
-            lambda: {
-                key: log.log_start_offset
-                for key, log in self.logs().items()
-                if log.log_start_offset > log.segments[0].base_offset
-            },
-        )
+        with self._judging():
+            self._write_offsets(checkpoints.LOG_START_OFFSETS, self._start_offsets)
+
+    def _start_offsets(self) -> dict[TopicPartition, int]:
+        return {
+            key: log.log_start_offset
+            for key, log in self.logs().items()
+            if log.log_start_offset > log.segments[0].base_offset
+        }
+
+    def _write_checkpoints(self) -> None:
+        self._write_offsets(checkpoints.RECOVERY_POINTS, self._recovery_points)
+        self._write_offsets(checkpoints.LOG_START_OFFSETS, self._start_offsets)
 
     def write_high_watermarks(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Write up to where each log is committed: what `offsets` tells, or the log itself."""
-        self._write_offsets(
-            checkpoints.HIGH_WATERMARKS,
-            lambda: {key: offsets.get(key, log.high_watermark) for key, log in self.logs().items()},
-        )
+        with self._judging():
+            self._write_offsets(
+                checkpoints.HIGH_WATERMARKS,
+                lambda: {
+                    key: offsets.get(key, log.high_watermark) for key, log in self.logs().items()
+                },
+            )
 
     def note_cleaned(self, log: ReadableLog, end: int, cuts: int) -> None:
         """Write where the dirty part of a log begins now, unless it was deleted meanwhile, or cut
         since it had been cut `cuts` times.
         """
-        with self._cleaned_lock:
+        with self._judging(), self._cleaned_lock:
             if log.cuts == cuts and self.logs().get((log.topic, log.partition)) is log:
                 self._write_cleaned(log, end)
 
@@ -204,21 +213,29 @@ class Directory:
         )
 
     def note_cut(self, log: ReadableLog) -> None:
-        """Lower a log's checkpoints before what they speak of is written anew."""
-        self.write_checkpoints()
-        with self._cleaned_lock:
-            cleaned = self.checkpoint(checkpoints.CLEANER_OFFSETS)
-            if cleaned.get((log.topic, log.partition), 0) > log.log_end_offset:
-                self._write_cleaned(log, log.log_end_offset)
+        """Lower a log's checkpoints before what they speak of is written anew.
+
+        The directory goes offline where that cannot be, whatever the reason: they would be believed
+        after a crash.
+        """
+        try:
+            self._write_checkpoints()
+            with self._cleaned_lock:
+                cleaned = self.checkpoint(checkpoints.CLEANER_OFFSETS)
+                if cleaned.get((log.topic, log.partition), 0) > log.log_end_offset:
+                    self._write_cleaned(log, log.log_end_offset)
+        except OSError as error:
+            self.fail(error)
 
     def forget(self, keys: Collection[TopicPartition]) -> None:
         """Take deleted partitions out of all checkpoints, lest new ones of the names inherit
         them.
         """
-        self.write_checkpoints()
-        self._drop(checkpoints.HIGH_WATERMARKS, keys)
-        with self._cleaned_lock:
-            self._drop(checkpoints.CLEANER_OFFSETS, keys)
+        with self._judging():
+            self._write_checkpoints()
+            self._drop(checkpoints.HIGH_WATERMARKS, keys)
+            with self._cleaned_lock:
+                self._drop(checkpoints.CLEANER_OFFSETS, keys)
 
     def _drop(self, name: str, keys: Collection[TopicPartition]) -> None:
         self._write_offsets(
@@ -240,22 +257,35 @@ class Directory:
             log.fail(error)
         self._on_failure(self.path, error)
 
+    def judge(self, error: OSError) -> None:
+        """Go offline if it was the disk that failed."""
+        if is_disk_failure(error):
+            self.fail(error)
+        else:
+            logger.error("log directory %s: %s", self.path, error)
+
+    @contextlib.contextmanager
+    def _judging(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self.judge(error)
+
     def close(self, threads: Executor) -> None:
         """Make every partition durable, leave the clean-shutdown mark, and let go."""
         if self.lock_fd < 0:
             return
         logs = self.logs().values()
         if self.failure is None and _close_all(logs, threads) and self.failure is None:
-            self.write_checkpoints()
-            try:
+            with self._judging():
+                self._write_checkpoints()
                 write_atomically(self.file(checkpoints.CLEAN_SHUTDOWN), b"")
-            except OSError as error:
-                self.fail(error)
         for log in logs:
             if not log.closed:
                 log.abandon()
+        os.close(self._names_fd)
         os.close(self.lock_fd)
-        self.lock_fd = -1
+        self._names_fd = self.lock_fd = -1
 
 
 def _close_all(logs: Iterable[Log], threads: Executor) -> bool:

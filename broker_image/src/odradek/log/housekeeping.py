@@ -18,6 +18,7 @@ from odradek.protocol.errors import KafkaError
 
 logger = logging.getLogger(__name__)
 
+_AGAIN_MS = 60_000
 _IDLE_INTERVAL_S = 60.0
 _PRODUCER_EXPIRY_INTERVAL_S = 600.0
 
@@ -111,7 +112,9 @@ class Housekeeper:
             try:
                 remove_tree(path)
             except OSError as error:
-                directory.fail(error)
+                directory.judge(error)
+                if directory.failure is None:
+                    self.doom(directory, path, _AGAIN_MS)
 
 
 def _flush_due(log: Log) -> None:

@@ -21,7 +21,7 @@ from odradek.log import recovery
 from odradek.log.checkpoints import Meta
 from odradek.log.compactor import Compactor
 from odradek.log.directory import Directory, Folder, LogDirError, TopicPartition
-from odradek.log.files import DiskThreads, fsync_path
+from odradek.log.files import DiskThreads
 from odradek.log.housekeeping import Housekeeper
 from odradek.log.log import Log
 from odradek.log.reading import ReadableLog, Surroundings
@@ -204,7 +204,7 @@ class LogManager:
                     touched[directory.path] = directory
             for directory in touched.values():
                 try:
-                    fsync_path(directory.path)
+                    directory.sync_names()
                 except OSError as error:
                     directory.fail(error)
         return refused
@@ -228,7 +228,7 @@ class LogManager:
                 recovery.Checkpointed(clean=True),
             )
         except OSError as error:
-            directory.fail(error)
+            directory.judge(error)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
         with self._lock:
             self._logs[key] = log, directory
@@ -273,7 +273,7 @@ class LogManager:
             path = directory.file(f"{topic}-{partition}.{uuid.uuid4().hex}-delete")
             os.replace(log.directory, path)
             doomed.append((path, log.config.file_delete_delay_ms))
-        fsync_path(directory.path)
+        directory.sync_names()
         for path, delay_ms in doomed:
             self._housekeeper.doom(directory, path, delay_ms)
 
