@@ -21,7 +21,7 @@ from odradek.controller.office import Duty, Signal
 from odradek.controller.states import IllegalTransitionError, PartitionPhase, ReplicaPhase
 from odradek.controller.step import split, split_load, step
 from odradek.zk.znodes import NO_LEADER, PartitionState, TopicAssignment, TopicPartition
-from tests.controller.transcript import brokers
+from tests.controller.transcript import Replayer, brokers
 
 BROKERS = (1, 2, 3)
 
@@ -109,6 +109,22 @@ def test_broker_that_the_former_controller_found_was_seen():
 def test_whole_cluster_that_returned_is_taken_as_it_is():
     read, written = loaded("1@60 2@61 3@62", (1, 2, 3))
     assert split_load(read, written, 5) == [read]
+
+
+@pytest.mark.parametrize(
+    ("registered", "isr", "leader"),
+    [("1@60 2@10 3@10", (1,), 1), ("1@60 2@10 3@10", (1, 2), 2), ("2@10 3@10", (1,), 2)],
+    ids=["it returned", "it returned and another stayed", "it is gone"],
+)
+def test_taking_office_elects_uncleanly_only_where_nobody_is_left_in_sync(registered, isr, leader):
+    read, written = loaded(registered, isr)
+    replayer = Replayer()
+    replayer.context = Context(1, 2, Settings(unclean_leader_election=True))
+    for event in split_load(read, written, 5):
+        replayer.advance(event)
+    (found,) = replayer.context.leaderships.values()
+    assert found.state.leader == leader
+    assert not replayer.context.awaited
 
 
 # --- choices ---

@@ -92,6 +92,7 @@ class Context:
     replicas: Mapping[Replica, ReplicaPhase] = field(default_factory=dict)
     unclean: Mapping[str, bool] = field(default_factory=dict)
     failed: frozenset[Replica] = frozenset()
+    awaited: frozenset[BrokerId] = frozenset()
     deletions: frozenset[str] = frozenset()
     causes: Mapping[TopicPartition, Cause] = field(default_factory=dict)
 
@@ -186,6 +187,7 @@ class Draft:
         self.brokers = context.brokers
         self.shutting_down = context.shutting_down
         self.failed = context.failed
+        self.awaited = context.awaited
         self.deletions = context.deletions
         self.topics = Editable(context.topics)
         self.leaderships = Editable(context.leaderships)
@@ -256,9 +258,14 @@ class Draft:
         """Say whether the partition is being deleted."""
         return partition.topic in self.deletions
 
-    def allows_unclean(self, topic: str) -> bool:
-        """Say whether the topic may be led by a replica that is not in sync."""
-        override = self.unclean.get(topic)
+    def allows_unclean(self, partition: TopicPartition) -> bool:
+        """Say whether the partition may be led by a replica that is not in sync.
+
+        Not where one that is in sync is awaited.
+        """
+        if not self.awaited.isdisjoint(self.leaderships[partition].state.isr):
+            return False
+        override = self.unclean.get(partition.topic)
         return self.settings.unclean_leader_election if override is None else override
 
     def next_state(
@@ -401,6 +408,7 @@ class Draft:
             brokers=self.brokers,
             shutting_down=self.shutting_down,
             failed=self.failed,
+            awaited=self.awaited,
             deletions=self.deletions,
             topics=self.topics.current,
             leaderships=self.leaderships.current,

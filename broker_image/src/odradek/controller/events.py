@@ -43,6 +43,7 @@ class ContextLoaded:
     """Everything a new controller reads.
 
     `unclean` holds topics that override unclean election, `deletions` the requested deletions.
+    `awaited` are registered, but not among `brokers` until the next event.
     """
 
     brokers: Mapping[BrokerId, LiveBroker]
@@ -50,6 +51,7 @@ class ContextLoaded:
     leaderships: Mapping[TopicPartition, Leadership]
     unclean: Mapping[str, bool] = field(default_factory=dict)
     deletions: frozenset[str] = frozenset()
+    awaited: frozenset[BrokerId] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ def examine(draft: Draft, partition: TopicPartition, cause: Cause) -> None:
         if first is not None:
             draft.create_state(partition, draft.next_state(None, first.leader, first.isr))
         return
-    unclean = draft.allows_unclean(partition.topic)
+    unclean = draft.allows_unclean(partition)
     choice = election.choose(cause, replicas, leadership.state, available, unclean)
     if choice is not None:
         wanted = draft.next_state(leadership.state, choice.leader, choice.isr)

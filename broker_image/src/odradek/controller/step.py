@@ -73,7 +73,8 @@ def split_load(
     `written` is each state's mzxid, `former` the zxid at which the former controller's term began.
     A broker that registered after that, and after a state was written that has it in sync, came
     back while there was no controller to notice. What its machine had not flushed may be gone, so
-    it went and came back here too. Where all did, none is better than the others, and they stay.
+    it went and came back here too; until it is back, nobody leads uncleanly in its place. Where all
+    did, none is better than the others, and they stay.
     """
     returned = {
         member
@@ -85,7 +86,8 @@ def split_load(
     seen = {one: broker for one, broker in loaded.brokers.items() if one not in returned}
     if not returned or not seen:
         return [loaded]
-    return [replace(loaded, brokers=seen), BrokersChanged(loaded.brokers)]
+    first = replace(loaded, brokers=seen, awaited=frozenset(returned))
+    return [first, BrokersChanged(loaded.brokers)]
 
 
 # --- taking office --------------------------------------------------------------------------------
@@ -93,6 +95,7 @@ def split_load(
 
 def _load(draft: Draft, event: ContextLoaded) -> None:
     draft.brokers = event.brokers
+    draft.awaited = event.awaited
     draft.topics.edit().update(event.topics)
     draft.unclean.edit().update(event.unclean)
     for partition in draft.all_partitions():
@@ -184,6 +187,7 @@ def _change_brokers(draft: Draft, event: BrokersChanged) -> None:
     gone = before.keys() - event.brokers.keys()
     fresh = event.brokers.keys() - before.keys()
     draft.brokers = event.brokers
+    draft.awaited = frozenset()
     draft.shutting_down -= gone
     draft.failed = frozenset(one for one in draft.failed if one.broker_id not in gone)
     if gone:
