@@ -5,16 +5,18 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
 
 from odradek.zk import consumers, znodes
 from odradek.zk.znodes import TopicAssignment, TopicPartition
 from odradek_spark import membership
+from odradek_spark.kafka_offsets import KafkaOffsets
 from tests.support import zookeeper
 from tests.support.broker import wait_until
 
@@ -34,12 +36,16 @@ class Side:
     """One driver's client and member, in a chroot of the test's own."""
 
     def __init__(
-        self, zookeeper_connect: str, name: str = "pod", pattern: str | None = None
+        self,
+        zookeeper_connect: str,
+        name: str = "pod",
+        pattern: str | None = None,
+        kafka: KafkaOffsets | None = None,
     ) -> None:
         self.client = membership.connect(zookeeper_connect, SESSION_MS, 60)
         subscription = {pattern: 1} if pattern else {"t": 1}
         kind = "white_list" if pattern else "static"
-        self.member = membership.Member(self.client, GROUP, name, subscription, kind)
+        self.member = membership.Member(self.client, GROUP, name, subscription, kind, kafka)
         self.stop = threading.Event()
 
     def join(self, patience_s: float = 120) -> frozenset[TopicPartition]:
@@ -78,8 +84,10 @@ def side(server: zookeeper.Server, request: pytest.FixtureRequest) -> Iterator[C
         set_topic(client, "t", 2)
     sides: list[Side] = []
 
-    def make(name: str = "pod", pattern: str | None = None) -> Side:
-        sides.append(Side(server.connect + chroot, name, pattern))
+    def make(
+        name: str = "pod", pattern: str | None = None, kafka: KafkaOffsets | None = None
+    ) -> Side:
+        sides.append(Side(server.connect + chroot, name, pattern, kafka))
         return sides[-1]
 
     yield make
@@ -237,6 +245,7 @@ def test_partitions_of_a_dead_member_are_taken_when_its_session_ends(
     program = f"""
 import threading, time
 from odradek_spark import membership
+from odradek_spark.kafka_offsets import KafkaOffsets
 client = membership.connect({connect!r}, {SHORT_SESSION_MS}, 60)
 member = membership.Member(client, {GROUP!r}, "pod", {{"t": 1}}, "static")
 member.join()
@@ -308,6 +317,40 @@ def test_member_that_has_not_committed_yet_loses_a_share_with_offsets_that_it_do
     with pytest.raises(membership.LostShareError):
         one.member.commit({T0: 4}, deadline_s=60)
     assert offset(one.client, T0) == b"5"
+
+
+class Coordinator(KafkaOffsets):
+    """A coordinator that remembers what was committed, and what it holds of it."""
+
+    def __init__(self) -> None:
+        self.stored: dict[TopicPartition, int] = {}
+        self.commits: list[dict[TopicPartition, int]] = []
+
+    def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        return {part: self.stored[part] for part in partitions if part in self.stored}
+
+    def commit(self, ends: Mapping[TopicPartition, int]) -> None:
+        self.stored.update(ends)
+        self.commits.append(dict(ends))
+
+
+def test_offsets_that_expire_at_the_coordinator_are_renewed_by_the_registered_member(
+    side: Callable[..., Side],
+) -> None:
+    kafka = Coordinator()
+    one = side(kafka=kafka)
+    one.join()
+    one.member.commit({T0: 3, T1: 4}, deadline_s=60)
+    one.member.commit({T0: 3, T1: 5}, deadline_s=60)
+    one.member.renew_offsets()
+    assert kafka.commits == [{T0: 3, T1: 4}, {T1: 5}, {T0: 3, T1: 5}]
+    # One is gone already, and the other one was moved by somebody.
+    kafka.stored = {T1: 0}
+    one.member.renew_offsets()
+    assert kafka.stored == {T0: 3, T1: 0}
+    one.client.delete(consumers.consumer_id_path(GROUP, one.member.consumer_id))
+    with pytest.raises(NoNodeError):
+        one.member.renew_offsets()
 
 
 def test_commit_waits_for_a_zookeeper_that_restarts(tmp_path: Path) -> None:

@@ -49,6 +49,7 @@ log = logging.getLogger(__name__)
 _TOPICS_PATIENCE_S = 120.0
 _START_PAUSE_S = 2.0
 _WAIT_SLICE_S = 1
+_RENEWAL_INTERVAL_S = 3600.0  # far below offsets.retention.minutes, a week
 
 
 class Driver:
@@ -249,12 +250,23 @@ class Driver:
 
     def _watch(self, spark: SparkSession, brokers: Brokers, member: membership.Member) -> None:
         """Measure lag until the end; what does not answer leaves the last reading and its time."""
+        renewal_due = time.monotonic() + _RENEWAL_INTERVAL_S
         while not self._stop.is_set():
             try:
                 self._update(measured=self._measure(brokers, member), executors=_executors(spark))
             except (KafkaException, KazooException, KazooTimeoutError) as error:
                 log.warning("group %s: lag is not known: %s", self._job.group, error)
+            if time.monotonic() >= renewal_due and self._renews_offsets(member):
+                renewal_due = time.monotonic() + _RENEWAL_INTERVAL_S
             self._stop.wait(config.REFRESH_INTERVAL_S)
+
+    def _renews_offsets(self, member: membership.Member) -> bool:
+        try:
+            member.renew_offsets()
+        except (KafkaException, KazooException, KazooTimeoutError) as error:
+            log.warning("group %s: its offsets are not renewed: %s", self._job.group, error)
+            return False
+        return True
 
     def _measure(self, brokers: Brokers, member: membership.Member) -> lag.Measurement:
         partitions = brokers.partitions(self._job.topics, self._job.topic_pattern)

@@ -290,6 +290,24 @@ class Member:
             if self._closed.wait(_RETRY_PAUSE_S):
                 raise CommitError("the member left its group before the offsets were written")
 
+    def renew_offsets(self) -> None:
+        """Commit at the coordinator again what would expire there, unless somebody moved it.
+
+        A group whose members are in ZooKeeper has none at its coordinator, so an offset lives for a
+        time (offsets.retention.minutes) from its last commit.
+        """
+        with self._lock:
+            if self._kafka is None:
+                return
+            self._require_registration()
+            stored = self._kafka.committed(self._known_offsets)
+            kept = {
+                partition: offset
+                for partition, offset in self._known_offsets.items()
+                if stored.get(partition, offset) == offset
+            }
+            self._kafka.commit(kept)
+
     def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the group's committed offsets; partitions without one are left out.
 
