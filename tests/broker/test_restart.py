@@ -9,6 +9,7 @@ from pathlib import Path
 import confluent_kafka
 import pytest
 
+from odradek.zk import znodes
 from tests.support.broker import STEADY, Broker, Cluster, wait_until
 from tests.support.clients import consume_all, create_topic, produce_all
 
@@ -40,6 +41,19 @@ def test_sigterm_ends_with_status_0_a_clean_mark_and_no_registration(own_cluster
     with own_cluster.zookeeper.client() as client:
         assert client.get_children("/brokers/ids") == []
         assert client.exists("/controller") is None
+
+
+def test_controller_that_is_away_is_asked_again_for_a_controlled_shutdown(tmp_path: Path) -> None:
+    with Cluster(tmp_path, brokers=2, settings=STEADY) as cluster:
+        with cluster.zookeeper.client() as client:
+            path = znodes.CONTROLLER_PATH
+            controller = znodes.decode_controller(path, client.get(path)[0]).broker_id
+        leaving = cluster.brokers[2 if controller == 1 else 1]
+        cluster.brokers[controller].kill()
+        leaving.signal(signal.SIGTERM)
+        wait_until(
+            lambda: "controlled shutdown, attempt 2" in leaving.log_text(), "a second attempt"
+        )
 
 
 def test_offsets_go_on_after_a_restart(own_cluster: Cluster) -> None:
