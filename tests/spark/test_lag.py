@@ -3,12 +3,18 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import (
+    TIMESTAMP_CREATE_TIME,
+    TIMESTAMP_NOT_AVAILABLE,
+    KafkaError,
+    KafkaException,
+)
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import ListOffsetsResultInfo
 from confluent_kafka.admin._listoffsets import OffsetSpec
@@ -231,6 +237,57 @@ def test_pattern_leaves_internal_topics_out(monkeypatch: pytest.MonkeyPatch) -> 
     assert brokers.partitions((), ".*") == [T0, U0]
     assert brokers.partitions((), "t|x") == brokers.partitions(("t", "x"), None) == [T0]
     brokers.close()
+
+
+class Record(NamedTuple):
+    """A record of topic `t` as the client hands it out."""
+
+    number: int
+    kind: int
+    stamp: int
+
+    def error(self) -> None:
+        return None
+
+    def topic(self) -> str:
+        return "t"
+
+    def partition(self) -> int:
+        return self.number
+
+    def timestamp(self) -> tuple[int, int]:
+        return self.kind, self.stamp
+
+
+class Records:
+    """A consumer that finds these records, once."""
+
+    def __init__(self, *records: Record) -> None:
+        self._records = list(records)
+
+    def consume(self, *_: object, **__: object) -> list[Record]:
+        found, self._records = self._records, []
+        return found
+
+    def __getattr__(self, _: str) -> Callable[..., None]:
+        return lambda *_: None
+
+
+def test_record_without_a_time_stamp_tells_no_age(monkeypatch: pytest.MonkeyPatch) -> None:
+    records = Records(
+        Record(0, TIMESTAMP_CREATE_TIME, NOW_MS),
+        Record(1, TIMESTAMP_CREATE_TIME, -1),
+        Record(2, TIMESTAMP_NOT_AVAILABLE, 0),
+    )
+    brokers = Brokers("127.0.0.1:1", "test")
+    consumer = brokers._consumer
+    monkeypatch.setattr(brokers, "_consumer", records)
+    positions = {TopicPartition("t", number): 5 for number in range(3)}
+    assert brokers.timestamps(positions) == {T0: NOW_MS}
+    # They are not read again.
+    monkeypatch.setattr(brokers, "_consumer", None)
+    assert brokers.timestamps(positions) == {T0: NOW_MS}
+    consumer.close()
 
 
 def test_no_partition_is_no_question() -> None:

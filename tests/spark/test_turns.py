@@ -1,4 +1,4 @@
-"""When a driver's turn ends, with a member that is as the test says."""
+"""What a driver does beside its query, with a member that is as the test says."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import threading
 from typing import Any, cast
 
 import pytest
+from confluent_kafka import KafkaException
 
+from odradek_spark import driver as module
 from odradek_spark.driver import Driver
 from tests.support.spark_job import ENVIRONMENT, local_job
 
@@ -42,3 +44,26 @@ def test_job_without_a_share_is_done_where_others_live_or_nothing_is(
     assert ends_with_everything_read(Member(has_partitions=True, keeps_share=True))
     # The last look finds that a share came meanwhile.
     assert not ends_with_everything_read(Member(has_partitions=True, keeps_share=False))
+
+
+def test_offsets_are_renewed_when_it_is_time_though_the_lag_is_not_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    driver = Driver(local_job(), ENVIRONMENT)
+    renewals = []
+
+    class Renewing:
+        def renew_offsets(self) -> None:
+            renewals.append(1)
+            if len(renewals) == 1:
+                raise KafkaException("no coordinator")
+            driver._stop.set()
+
+    def measure(*_: object) -> None:
+        raise KafkaException("no broker")
+
+    monkeypatch.setattr(driver, "_measure", measure)
+    monkeypatch.setattr(module, "_RENEWAL_INTERVAL_S", 0.0)
+    monkeypatch.setattr(module.config, "REFRESH_INTERVAL_S", 0)
+    driver._watch(*cast(Any, (None, None, Renewing())))
+    assert len(renewals) == 2

@@ -9,7 +9,7 @@ import re
 import time
 from collections.abc import Iterable, Mapping
 
-from confluent_kafka import Consumer, KafkaException
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
@@ -46,7 +46,7 @@ class Brokers:
                 "queued.max.messages.kbytes": 1024,
             }
         )
-        self._stamps: dict[TopicPartition, tuple[int, int]] = {}
+        self._stamps: dict[TopicPartition, tuple[int, int | None]] = {}
 
     def partitions(self, topics: tuple[str, ...], pattern: str | None) -> list[TopicPartition]:
         """Return the partitions of those topics that exist, sorted. Raises KafkaException.
@@ -106,13 +106,13 @@ class Brokers:
         """Return the time stamp (ms) of the first record at or after each position.
 
         Answers are kept until a position changes. A record that cannot be read within the bounded
-        wait is left out.
+        wait is left out, and one without a time stamp (of a format before 0.10, or -1).
         """
         self._stamps = {p: s for p, s in self._stamps.items() if positions.get(p) == s[0]}
         missing = {p: o for p, o in positions.items() if p not in self._stamps}
         if missing:
             self._read_stamps(missing)
-        return {partition: stamp for partition, (_, stamp) in self._stamps.items()}
+        return {part: stamp for part, (_, stamp) in self._stamps.items() if stamp is not None}
 
     def _read_stamps(self, positions: Mapping[TopicPartition, int]) -> None:
         waiting = dict(positions)
@@ -127,7 +127,9 @@ class Brokers:
                 key = TopicPartition(str(message.topic()), int(message.partition() or 0))
                 position = waiting.pop(key, None)
                 if position is not None:
-                    self._stamps[key] = (position, message.timestamp()[1])
+                    kind, stamp = message.timestamp()
+                    is_known = kind != TIMESTAMP_NOT_AVAILABLE and stamp >= 0
+                    self._stamps[key] = (position, stamp if is_known else None)
                     self._consumer.incremental_unassign([ClientPartition(key.topic, key.partition)])
         self._consumer.unassign()
 
