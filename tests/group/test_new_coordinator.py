@@ -9,7 +9,9 @@ from odradek import config as configuration
 from odradek.group.coordinator import GroupCoordinator
 from odradek.group.members import JoinWish
 from odradek.group.partitioning import OFFSETS_TOPIC
+from odradek.handlers.groups import leave_group
 from odradek.protocol.errors import ErrorCode
+from odradek.protocol.messages import groups as messages
 from odradek.replica.partition import TopicPartition
 
 KEY = TopicPartition(OFFSETS_TOPIC, 0)
@@ -46,18 +48,50 @@ class UnreadCount:
         self.count = 1
 
 
-async def test_clients_are_sent_to_look_again_until_the_role_is_known_and_then_served() -> None:
-    """Clients give up on "not available" where Kafka's brokers say "not the coordinator"."""
+def new_coordinator() -> GroupCoordinator:
     config, _ = configuration.from_values({"broker.id": "1", "zookeeper.connect": "unused"})
-    coordinator = GroupCoordinator(
+    return GroupCoordinator(
         config,
         SimpleNamespace(partitions={KEY: LED}),  # type: ignore[arg-type]
         UnreadCount(),  # type: ignore[arg-type]
         lambda _: True,
     )
+
+
+async def test_clients_are_sent_to_look_again_until_the_role_is_known_and_then_served() -> None:
+    """Clients give up on "not available" where Kafka's brokers say "not the coordinator"."""
+    coordinator = new_coordinator()
     early = await coordinator.join("g", NEWCOMER)
     assert early.error is ErrorCode.NOT_COORDINATOR
     coordinator.notice_roles()
     await asyncio.sleep(0.01)
     assert (await coordinator.join("g", NEWCOMER)).error is ErrorCode.MEMBER_ID_REQUIRED
+    coordinator.close()
+
+
+async def test_members_that_leave_a_group_nobody_knows_are_each_told_that_they_are_unknown() -> (
+    None
+):
+    coordinator = new_coordinator()
+    await coordinator.partition_count.learn()
+    async with asyncio.timeout(30):
+        while coordinator.find("g")[0] is not ErrorCode.NONE:
+            await asyncio.sleep(0)
+    broker = SimpleNamespace(groups=coordinator)
+    old = messages.LeaveGroupRequest(group_id="g", member_id="m")
+    answer = await leave_group(broker, old, SimpleNamespace(version=2))  # type: ignore[arg-type]
+    assert answer.error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    members = [
+        messages.MemberIdentity(member_id="m", group_instance_id=None),
+        messages.MemberIdentity(member_id="", group_instance_id="i"),
+    ]
+    new = messages.LeaveGroupRequest(group_id="g", members=members)
+    answer = await leave_group(broker, new, SimpleNamespace(version=3))  # type: ignore[arg-type]
+    assert answer.error_code == ErrorCode.NONE
+    assert [
+        (each.member_id, each.group_instance_id, each.error_code) for each in answer.members
+    ] == [
+        ("m", None, ErrorCode.UNKNOWN_MEMBER_ID),
+        ("", "i", ErrorCode.UNKNOWN_MEMBER_ID),
+    ]
     coordinator.close()

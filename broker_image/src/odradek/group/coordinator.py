@@ -253,9 +253,11 @@ class GroupCoordinator:
     ) -> tuple[ErrorCode, list[ErrorCode]]:
         """LeaveGroup: the request's error, and one for each (member id, instance id)."""
         try:
-            group = self._group(group_id)
+            group = self._shards.of(group_id).groups.get(group_id)
         except KafkaError as error:
             return error.code, []
+        if group is None:
+            return ErrorCode.NONE, [ErrorCode.UNKNOWN_MEMBER_ID] * len(leaving)
         now = self._clock_ms()
         errors = [group.leave(member_id, instance_id, now) for member_id, instance_id in leaving]
         self._schedule(group)
