@@ -319,6 +319,25 @@ def test_member_that_has_not_committed_yet_loses_a_share_with_offsets_that_it_do
     assert offset(one.client, T0) == b"5"
 
 
+@pytest.mark.parametrize("trace", ["group", "member"])
+def test_member_of_a_group_that_somebody_deleted_registers_again(
+    side: Callable[..., Side], trace: str
+) -> None:
+    one = side()
+    one.join()
+    one.member.commit({T0: 3}, deadline_s=60)
+    path = consumers.consumer_id_path(GROUP, one.member.consumer_id)
+    deleted = consumers.group_path(GROUP) if trace == "group" else path
+    one.client.delete(deleted, recursive=True)
+    with pytest.raises(membership.TRANSIENT):
+        one.member.wanted()
+    assert one.member.keeps_share()
+    assert one.client.exists(path)
+    assert owners(one.client) == dict.fromkeys("01", f"{one.member.consumer_id}-0")
+    one.member.commit({T0: 4}, deadline_s=60)
+    assert offset(one.client, T0) == b"4"
+
+
 class Coordinator(KafkaOffsets):
     """A coordinator that remembers what was committed, and what it holds of it."""
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from click.testing import CliRunner
 from confluent_kafka import KafkaException
+from kazoo.exceptions import ConnectionLoss
 
+from odradek_spark import __main__ as command
 from odradek_spark import driver as module
 from odradek_spark.driver import Driver
-from tests.support.spark_job import ENVIRONMENT, local_job
+from tests.support.spark_job import ENVIRONMENT, job_text, local_job
 
 
 class Member:
@@ -67,3 +71,24 @@ def test_offsets_are_renewed_when_it_is_time_though_the_lag_is_not_known(
     monkeypatch.setattr(module.config, "REFRESH_INTERVAL_S", 0)
     driver._watch(*cast(Any, (None, None, Renewing())))
     assert len(renewals) == 2
+
+
+def test_end_that_nobody_thought_of_is_told_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    told = tmp_path / "termination-log"
+    told.touch()
+    monkeypatch.setattr(command, "_TERMINATION_LOG", told)
+    job = tmp_path / "job.json"
+    job.write_text(job_text())
+
+    def run(_: Driver) -> bool:
+        raise ConnectionLoss("not now\nand more")
+
+    monkeypatch.setattr(Driver, "run", run)
+    environment = {"ODRADEK_JOB": str(job), "ODRADEK_SPARK_MASTER": "local[2]"}
+    result = CliRunner().invoke(command.main, env=environment)
+    assert result.exit_code == 1
+    line = "odradek-spark: ConnectionLoss: not now"
+    assert told.read_text() == line
+    assert result.stderr.splitlines()[-1] == line

@@ -1,4 +1,4 @@
-"""A job as the driver has it once its file is read."""
+"""A job as its file has it, and as the driver has it then."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from odradek_spark import config
 ENVIRONMENT = config.parse_environment({"ODRADEK_SPARK_MASTER": "local[2]"}, uid=1, gid=1)
 
 
-def local_job(**job: Any) -> config.Job:
-    """Return a job that reads topic `t` without Kubernetes."""
+def job_text(**job: Any) -> str:
+    """Return the file of a job that reads topic `t`."""
     document = {
         "group": "g",
         "bootstrap": "b:1",
@@ -19,4 +19,9 @@ def local_job(**job: Any) -> config.Job:
         "topics": ["t"],
         "job": {"sql": "select 1", "sink": {"parquet": {"path": "/data/out"}}, **job},
     }
-    return config.parse_job(json.dumps(document), ENVIRONMENT)
+    return json.dumps(document)
+
+
+def local_job(**job: Any) -> config.Job:
+    """Return that job, without Kubernetes."""
+    return config.parse_job(job_text(**job), ENVIRONMENT)

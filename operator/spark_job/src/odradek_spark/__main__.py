@@ -42,7 +42,7 @@ def main(context: click.Context) -> None:
 
 def _run() -> None:
     # Only here: `show` must not pay for loading Spark.
-    from odradek_spark import config, driver, parquet_store
+    from odradek_spark import config, driver, parquet_store, sources
     from odradek_spark.errors import JobError
 
     logging.basicConfig(
@@ -60,6 +60,9 @@ def _run() -> None:
         _leave(str(error), 2)
     except (JobError, parquet_store.StoreError) as error:
         _leave(str(error), 1)
+    except Exception as error:
+        logging.exception("the job failed")
+        _leave(f"{type(error).__name__}: {sources.first_line(error)}", 1)
     else:
         if not done:
             _leave("a signal came before everything was read", _STOPPED)

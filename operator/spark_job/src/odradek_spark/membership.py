@@ -152,14 +152,18 @@ class Member:
         """Return what this member shall own as things are, and watch for changes of that.
 
         Raises ZnodeError where a member's registration or a topic is garbage: then nobody can tell
-        the shares.
+        the shares. Raises ConnectionLoss where this member is not registered (any more); the next
+        call registers it again.
         """
         if not self._client.connected:
             raise ConnectionLoss("not connected")
         self._restore()
         self.changed.clear()
         subscriptions = self._subscriptions()
-        self._topics = tuple(sorted(subscriptions.get(self.consumer_id, ())))
+        if self.consumer_id not in subscriptions:
+            self._losses += 1
+            raise ConnectionLoss("the registration is gone")
+        self._topics = tuple(sorted(subscriptions[self.consumer_id]))
         partitions = {topic: self._partitions(topic) for topic in self._topics}
         self._has_partitions = any(partitions.values())
         owned_by = assignment.assign_group(
@@ -369,9 +373,13 @@ class Member:
 
     def _subscriptions(self) -> dict[str, dict[str, int]]:
         """Return topic -> threads of every member."""
-        ids_path = consumers.consumer_ids_path(self._group)
+        try:
+            ids_path = consumers.consumer_ids_path(self._group)
+            members = self._ask(self._client.get_children_async, ids_path)
+        except NoNodeError:
+            return {}  # somebody deleted the group
         registrations = {}
-        for member in self._ask(self._client.get_children_async, ids_path):
+        for member in members:
             path = consumers.consumer_id_path(self._group, member)
             try:
                 data, _ = self._ask(self._client.get_async, path)
