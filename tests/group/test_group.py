@@ -357,11 +357,42 @@ def test_join_that_cannot_be_is_refused(changes: dict[str, object], error: Error
 
 def test_group_takes_no_more_than_its_largest_size() -> None:
     world = World()
-    world.stable("a")
-    for name in "bcd":
-        world.join(name)
+    world.stable(*"abcd")
     world.join("e")
     assert world.joined["e"].error is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert world.group.state is GroupState.STABLE
+    world.join("b", world.id_of("b"))
+    assert world.joined["b"].error is ErrorCode.NONE
+
+
+def test_rebalance_takes_the_first_that_come_and_turns_the_last_away() -> None:
+    world = World()
+    world.stable("a")
+    for name in "bcde":
+        world.join(name)
+    world.join("f")
+    assert world.joined["f"].error is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert world.group.generation == 1
+    world.join("a", world.id_of("a"))
+    assert world.joined["a"] == Joined(ErrorCode.GROUP_MAX_SIZE_REACHED, "")
+    assert {world.joined[name].generation for name in "bcde"} == {2}
+    assert len(world.group.members) == 4
+
+
+def test_ids_that_were_only_given_out_take_no_room() -> None:
+    world = World(delay_ms=10)
+    for name in "abcdef":
+        world.join(name, requires_known_id=True)
+        assert world.joined[name].error is ErrorCode.MEMBER_ID_REQUIRED
+    ids = {name: world.id_of(name) for name in "abcdef"}
+    for name in "abcd":
+        world.join(name, ids[name], requires_known_id=True)
+    world.join("a again", ids["a"], requires_known_id=True)
+    for name in "ef":
+        world.join(name, ids[name], requires_known_id=True)
+        assert world.joined[name].error is ErrorCode.GROUP_MAX_SIZE_REACHED
+    world.advance(20)
+    assert {world.joined[name].generation for name in ("a again", *"bcd")} == {1}
 
 
 def test_strategy_is_one_that_all_know_by_most_votes() -> None:

@@ -59,7 +59,10 @@ class Group:
     def join(self, wish: JoinWish, now_ms: int, reply: Callable[[Joined], None]) -> None:
         """Take a member in, or ask a present one to take part in the next generation."""
         error = self._join_error(wish)
-        if error is not ErrorCode.NONE:
+        if not self._has_room(wish):
+            self._turn_away(wish.member_id, now_ms)
+            reply(Joined(ErrorCode.GROUP_MAX_SIZE_REACHED, ""))
+        elif error is not ErrorCode.NONE:
             reply(Joined(error, wish.member_id))
         elif not wish.member_id:
             self._join_unknown(wish, now_ms, reply)
@@ -74,12 +77,29 @@ class Group:
         if not self._supports(wish):
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         if not wish.member_id or (wish.member_id in self.pending and wish.instance_id is None):
-            known = wish.instance_id is not None and wish.instance_id in self.members.statics
-            full = len(self.members) + len(self.pending) >= self._max_size
-            if full and not known and wish.member_id not in self.pending:
-                return ErrorCode.GROUP_MAX_SIZE_REACHED
             return ErrorCode.NONE
         return self.member_error(wish.member_id, wish.instance_id)
+
+    def _has_room(self, wish: JoinWish) -> bool:
+        """Whether the member is one of as many as the group may have.
+
+        In a rebalance these are the first that come, whether they were members before or not.
+        """
+        if self.state in (GroupState.EMPTY, GroupState.DEAD):
+            return True
+        static_id = self.members.statics.get(wish.instance_id or "", "")
+        member = self.members.get(wish.member_id or static_id)
+        if self.state is GroupState.PREPARING_REBALANCE:
+            waits = member is not None and member.join_reply is not None
+            return waits or self.members.joining < self._max_size
+        return member is not None or len(self.members) < self._max_size
+
+    def _turn_away(self, member_id: str, now_ms: int) -> None:
+        """Wait no longer for a member that the group has no room for."""
+        self.pending.pop(member_id, None)
+        if member_id in self.members:
+            self._drop(self.members[member_id])
+        self._complete_if_all_joined(now_ms)
 
     def member_error(self, member_id: str, instance_id: str | None) -> ErrorCode:
         """What is wrong with a member's identity: 25 unknown, 82 its instance has a new member."""

@@ -160,6 +160,11 @@ class Members(Mapping[str, Member]):
         return votes.most_common(1)[0][0]
 
     @property
+    def joining(self) -> int:
+        """How many members wait for the next generation."""
+        return self._joining
+
+    @property
     def all_join(self) -> bool:
         """Whether every member waits for the next generation."""
         return self._joining == len(self._by_id)
