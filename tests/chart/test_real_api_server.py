@@ -160,28 +160,6 @@ MAY = [
 ]
 MAY += [(OPERATOR, "other", "patch", f"{kind}/status") for kind in KINDS]
 MAY += [(OPERATOR, "other", "update", f"{kind}/finalizers") for kind in KINDS]
-MAY += [
-    (OPERATOR, "other", "create", kind)
-    for kind in (
-        "pods",
-        "configmaps",
-        "services",
-        "persistentvolumeclaims",
-        "statefulsets.apps",
-        "poddisruptionbudgets.policy",
-        "events",
-    )
-]
-MAY += [
-    (OPERATOR, RESTRICTED, "create", "leases.coordination.k8s.io"),
-    (OPERATOR, RESTRICTED, "update", "leases.coordination.k8s.io/odradek-operator"),
-    (OPERATOR, "other", "update", "leases.coordination.k8s.io/odradek-operator"),
-    (OPERATOR, "other", "list", "nodes"),
-    (OPERATOR, "other", "delete", "pods"),
-    (JOB, RESTRICTED, "create", "pods"),
-    (JOB, RESTRICTED, "deletecollection", "configmaps"),
-    (JOB, RESTRICTED, "watch", "pods"),
-]
 OWNED = [
     "configmaps",
     "services",
@@ -189,8 +167,21 @@ OWNED = [
     "statefulsets.apps",
     "poddisruptionbudgets.policy",
 ]
+MAY += [(OPERATOR, "other", verb, kind) for verb in ("get", "create", "patch") for kind in OWNED]
+MAY += [(OPERATOR, "other", verb, "pods") for verb in ("get", "list", "watch", "create", "delete")]
+MAY += [
+    (OPERATOR, "other", "create", "events"),
+    (OPERATOR, "other", "get", "namespaces"),
+    (OPERATOR, RESTRICTED, "create", "leases.coordination.k8s.io"),
+    (OPERATOR, RESTRICTED, "update", "leases.coordination.k8s.io/odradek-operator"),
+    (OPERATOR, "other", "update", "leases.coordination.k8s.io/odradek-operator"),
+    (OPERATOR, "other", "list", "nodes"),
+    (JOB, RESTRICTED, "create", "pods"),
+    (JOB, RESTRICTED, "deletecollection", "configmaps"),
+    (JOB, RESTRICTED, "watch", "pods"),
+]
 # What the operator made goes with its owner, by the garbage collector's rights.
-MAY_NOT = [(OPERATOR, "other", verb, kind) for verb in DELETE for kind in OWNED]
+MAY_NOT = [(OPERATOR, "other", verb, kind) for verb in ("list", "watch", *DELETE) for kind in OWNED]
 MAY_NOT += [
     (JOB, RESTRICTED, verb, "persistentvolumeclaims") for verb in ("get", "list", "create", *DELETE)
 ]
@@ -199,8 +190,14 @@ MAY_NOT += [
     (OPERATOR, "other", "create", "pods/exec"),
     (OPERATOR, "other", "delete", "topics"),
     (OPERATOR, "other", "create", "roles.rbac.authorization.k8s.io"),
+    (OPERATOR, "other", "patch", "pods"),
+    (OPERATOR, "other", "patch", "events"),
+    (OPERATOR, "other", "get", "nodes"),
     (OPERATOR, "other", "patch", "nodes"),
+    (OPERATOR, "other", "list", "namespaces"),
     (OPERATOR, "other", "delete", "namespaces"),
+    (OPERATOR, "other", "list", "customresourcedefinitions.apiextensions.k8s.io"),
+    (OPERATOR, "other", "patch", "leases.coordination.k8s.io/odradek-operator"),
     (OPERATOR, "other", "get", "leases.coordination.k8s.io/somebody-else"),
     (OPERATOR, RESTRICTED, "update", "leases.coordination.k8s.io/somebody-else"),
     (JOB, "other", "create", "pods"),

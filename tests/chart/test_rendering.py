@@ -228,7 +228,7 @@ def test_watched_namespace_gets_the_rules_and_the_cluster_only_nodes() -> None:
     assert [rule["resources"] for rule in cluster_role["rules"]] == [["nodes"]]
     namespaced = [r for r in role["rules"] if r["resources"] != ["namespaces"]]
     assert all(rule in everywhere for rule in namespaced)
-    assert len(namespaced) == len(everywhere) - 3  # nodes, namespaces and CRDs are the cluster's
+    assert len(namespaced) == len(everywhere) - 2  # nodes and namespaces are the cluster's
 
 
 def test_hook_carries_every_crd_and_may_change_only_those() -> None:

@@ -105,7 +105,7 @@ seccompProfile:
   verbs: [get, list, watch, patch]
 - apiGroups: [odradek.io]
   resources: [kafkaclusters/status, topics/status, reassignments/status, consumergroups/status]
-  verbs: [get, patch]
+  verbs: [patch]
 - apiGroups: [odradek.io]
   resources: [kafkaclusters/finalizers, topics/finalizers, reassignments/finalizers, consumergroups/finalizers]
   verbs: [update]
@@ -116,16 +116,16 @@ seccompProfile:
 # Only pods are deleted besides: Spark drivers, and the brokers' pods in a rolling change. The rest goes with its owner.
 - apiGroups: [""]
   resources: [pods]
-  verbs: [get, list, watch, create, patch, delete]
+  verbs: [get, list, watch, create, delete]
 - apiGroups: [""]
   resources: [configmaps, services, persistentvolumeclaims]
-  verbs: [get, list, create, patch]
+  verbs: [get, create, patch]
 - apiGroups: [apps]
   resources: [statefulsets]
-  verbs: [get, list, watch, create, patch]
+  verbs: [get, create, patch]
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
-  verbs: [get, list, create, patch]
+  verbs: [get, create, patch]
 # A Lease in each namespace with resources says which operator acts there, should two watch it.
 # Creation cannot be restricted by name: the object has none yet when the request is judged.
 - apiGroups: [coordination.k8s.io]
@@ -134,9 +134,9 @@ seccompProfile:
 - apiGroups: [coordination.k8s.io]
   resources: [leases]
   resourceNames: [odradek-operator]
-  verbs: [get, patch, update]
+  verbs: [get, update]
 # Events tell what happened, on the resource they happened to.
 - apiGroups: [""]
   resources: [events]
-  verbs: [create, patch]
+  verbs: [create]
 {{- end -}}
