@@ -165,6 +165,22 @@ def test_groups_of_a_paused_cluster_start_no_driver_and_lose_no_offsets() -> Non
     assert zookeeper.deleted == [consumers.group_path("g")]
 
 
+def test_claim_of_a_job_is_looked_at_once_for_each_generation() -> None:
+    task = {"sink": {"console": {}}, "volume": {"size": "1Gi"}}
+    group = resource("ConsumerGroup", "g", clusterRef={"name": "c"}, topics=["t"], job=task)
+    kube = run([group], [cluster()], group_with_offsets())
+    seen = kube.get("odradek.io/v1alpha1", "ConsumerGroup", "n", "g")
+    pod = kube.get("v1", "Pod", "n", "g-driver")
+    assert seen is not None
+    assert pod is not None
+    unread = frozenset({"PersistentVolumeClaim"})
+    kube = run([seen], [cluster(), pod], group_with_offsets(), unread)
+    assert reason(kube, "ConsumerGroup", "g") == "Pending"
+    changed = {**seen, "metadata": {**seen["metadata"], "generation": 2}}
+    kube = run([changed], [cluster(), pod], group_with_offsets(), unread)
+    assert reason(kube, "ConsumerGroup", "g") == "DriverRefused"
+
+
 def test_job_is_not_stopped_for_a_reset_that_cannot_be_carried_out_now() -> None:
     task = {"sink": {"console": {}}, "volume": {"size": "1Gi"}}
     wanted = {"clusterRef": {"name": "c"}, "topics": ["t"], "job": task}

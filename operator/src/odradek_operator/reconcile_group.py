@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from odradek.zk import consumers
 from odradek_operator import (
@@ -38,7 +37,7 @@ from odradek_operator.topic_state import Owner
 from odradek_operator.topics import TERMINATING_TIMEOUT
 from odradek_operator.zookeeper import UnreachableError
 
-log = logging.getLogger(__name__)
+_GROWN: Final = "StorageGrown"
 
 
 def group_name(body: Body) -> str:
@@ -216,6 +215,7 @@ def _run(run: _Run, body: Body, task: JobSpec, told: tuple[Condition, ...]) -> f
         apply.write_status(context, body, (*left, _paused(True)), _remembered(body))
         return OBSERVE_SECONDS
     try:
+        grown = () if cluster.paused else _grow_volume(context, body, meta, task)
         events = _act(context, body, meta, task, decision, pod, made, text)
     except KubeError as error:
         if error.code not in apply.REFUSALS:
@@ -227,7 +227,8 @@ def _run(run: _Run, body: Body, task: JobSpec, told: tuple[Condition, ...]) -> f
     conditions, fields = groups.judge_job(wanted, decision, report, driver)
     conditions = told or conditions
     fields["lastReset"] = body.get("status", {}).get("lastReset")
-    apply.write_status(context, body, (*conditions, _paused(cluster.paused)), fields, events)
+    told = (*conditions, _paused(cluster.paused), *grown)
+    apply.write_status(context, body, told, fields, events)
     settled = conditions[0].status or conditions[2].status
     return decision.again if settled else min(decision.again, WAIT_SECONDS)
 
@@ -265,17 +266,9 @@ def _act(
         return [Event("DriverStopped", decision.message, warning=failed)]
     claim = driver_objects.claim(meta, task)
     if claim is not None:
-        found = context.kube.get(
-            "v1", "PersistentVolumeClaim", meta.namespace, claim["metadata"]["name"]
-        )
-        if found is None:
+        name = claim["metadata"]["name"]
+        if context.kube.get("v1", "PersistentVolumeClaim", meta.namespace, name) is None:
             context.kube.apply(claim)
-        else:
-            assert task.volume_size is not None
-            name = claim["metadata"]["name"]
-            refused = apply.grow_claim(context, meta.namespace, name, task.volume_size)
-            if refused is not None:
-                log.warning("%s: %s", meta.name, refused)
     apply.apply_object(context, driver_objects.config_map(meta, text))
     try:
         # Created, not applied: two drivers must not be made out of one stale read.
@@ -285,6 +278,25 @@ def _act(
             raise
         return []
     return [Event("DriverStarted", f"started pod {made['metadata']['name']}")]
+
+
+def _grow_volume(context: Context, body: Body, meta: Meta, task: JobSpec) -> tuple[Condition, ...]:
+    """Make the volume as large as is wanted, and tell of it.
+
+    What the status says of this generation is believed: the claim is not read in each pass.
+    """
+    if task.volume_size is None:
+        return ()
+    before = status.condition_of(body.get("status", {}), _GROWN)
+    known = before is not None and before.get("observedGeneration") == meta.generation
+    if before is None or not known or before["status"] != "True":
+        if not apply.still_wanted(context, body):
+            return ()
+        name = driver_objects.claim_name(meta.name)
+        refused = apply.grow_claim(context, meta.namespace, name, task.volume_size)
+        if refused is not None:
+            return (Condition(_GROWN, False, "ResizeRefused", refused),)
+    return (Condition(_GROWN, True, "AsWanted"),)
 
 
 def _memory_fields(decision: job.Decision, meta: Meta) -> dict[str, Any]:
