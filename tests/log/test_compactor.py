@@ -203,6 +203,24 @@ def test_compaction_of_a_deleted_log_says_nothing_of_a_new_one_of_its_name(
     assert first_dirty(log) == 0
 
 
+def test_compaction_of_a_deleted_log_leaves_the_files_of_a_new_one_alone(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = make()
+    folder = Path(dirty_log(manager, "a").directory)
+    other = folder / "00000000000000000000.log.cleaned"
+
+    def delete_and_make() -> None:
+        assert not manager.remove([("a", 0)])
+        new_log(manager, "a", 0, COMPACTED)
+        other.touch()
+
+    meddle_in(monkeypatch, 1, delete_and_make)
+    assert manager.compact()
+    assert other.exists()
+    assert manager.online_directories
+
+
 def test_compaction_takes_nothing_that_was_written_to_a_segment_after_a_cut(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

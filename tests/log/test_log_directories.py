@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +21,7 @@ from odradek.log import checkpoints, files, producers
 from odradek.log.directory import Directory, LogDirError
 from odradek.log.manager import LogManager, NewLog
 from odradek.log.reading import Surroundings
+from odradek.log.segment import Segment
 from odradek.protocol.errors import ErrorCode, KafkaError
 from tests.support.logs import FakeClock, batch, new_log, read_all
 
@@ -249,7 +251,7 @@ def test_what_was_written_behind_a_cut_is_not_taken_for_flushed(
 
 
 def test_checkpoint_that_waited_for_its_turn_holds_nothing_stale(
-    make: Make, tmp_path: Path
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manager = make(dirs=("a",))
     log = new_log(manager, "t", 0, TopicConfig())
@@ -260,8 +262,9 @@ def test_checkpoint_that_waited_for_its_turn_holds_nothing_stale(
             log.flush()
 
     [directory] = manager._directories
-    directory._checkpoint_lock = OvertakenBy()  # type: ignore[assignment]
-    directory.write_recovery_points()
+    with monkeypatch.context() as patched:
+        patched.setattr(directory, "_checkpoint_lock", OvertakenBy())
+        directory.write_recovery_points()
     path = str(tmp_path / "a" / checkpoints.RECOVERY_POINTS)
     assert checkpoints.read_offsets(path) == {("t", 0): 1}
 
@@ -284,6 +287,51 @@ def test_a_partition_inherits_nothing_from_a_deleted_one_of_its_name(
     assert all(checkpoints.read_offsets(path) for path in found)
     assert not manager.remove([("t", 0)])
     assert [checkpoints.read_offsets(path) for path in found] == [{}] * 3
+
+
+def test_no_work_on_a_deleted_log_touches_a_new_one_of_its_name(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = make(dirs=("a",))
+    log = new_log(manager, "t", 0, TopicConfig(retention_bytes=0))
+    log.append_as_leader(batch(b"old"), 0)
+    log.high_watermark = 1
+    assert not manager.remove([("t", 0)])
+    new_log(manager, "t", 0, TopicConfig()).append_as_leader(batch(b"new"), 0)
+    before = {path.name: path.read_bytes() for path in Path(log.directory).iterdir()}
+    for work in (
+        log.roll,
+        lambda: log.truncate_to(0),
+        log.apply_retention,
+        log.delete_due,
+        log.flush,
+        lambda: log.assign_epoch(7),
+        lambda: log.append_as_leader(batch(b"late"), 0),
+        lambda: log.read(0, 100),
+    ):
+        with pytest.raises(KafkaError):
+            work()
+    assert {path.name: path.read_bytes() for path in Path(log.directory).iterdir()} == before
+
+
+def test_deletion_waits_for_the_append_under_way(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = make(dirs=("a",))
+    log = new_log(manager, "t", 0, TopicConfig())
+    deletion = threading.Thread(target=manager.remove, args=([("t", 0)],))
+    append = Segment.append
+
+    def delete_meanwhile(segment: Segment, *written: Any) -> None:
+        deletion.start()
+        deletion.join(0.2)
+        assert os.path.exists(log.directory)
+        append(segment, *written)
+
+    monkeypatch.setattr(Segment, "append", delete_meanwhile)
+    log.append_as_leader(batch(b"value"), 0)
+    deletion.join()
+    assert not os.path.exists(log.directory)
 
 
 def test_a_compacted_partition_can_start_anew_at_any_offset(make: Make) -> None:

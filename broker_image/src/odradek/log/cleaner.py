@@ -15,7 +15,6 @@ point in between. Appends and reads go on meanwhile; if a cleaned segment was tr
 in the meantime the copy is thrown away.
 """
 
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +22,7 @@ from dataclasses import dataclass, field
 
 from odradek.log import batch_file, contents
 from odradek.log.batch import Header
-from odradek.log.files import Buffer, FileRetiredError, StoppedError, remove_if_there
+from odradek.log.files import Buffer, FileRetiredError, StoppedError
 from odradek.log.log import Log
 from odradek.log.segment import CLEANED_SUFFIX, SWAP_SUFFIX, Segment
 
@@ -193,7 +192,7 @@ def _clean_group(
 ) -> None:
     copy = Segment(log.directory, group[0].base_offset, log.segment_settings(), CLEANED_SUFFIX)
     try:
-        copy.create()
+        log.begin_copy(copy)
         for segment in group:
             modified_ms = segment.log.modified_ns() // 1_000_000
             for data, header in _batches(segment, buffer_bytes):
@@ -208,19 +207,12 @@ def _clean_group(
         copy.become_inactive()
         copy.flush()
         modified_ns = group[-1].log.modified_ns()
-        os.utime(copy.log.path, ns=(modified_ns, modified_ns))
+        copy.log.set_modified_ns(modified_ns)
         if not log.replace_segments(group, copy, CLEANED_SUFFIX, SWAP_SUFFIX, cuts):
             raise FileRetiredError(group[0].log.path)
     except BaseException:
-        if copy not in log.segments:  # else the disk failed once it was part of the log
-            _discard(copy)
+        log.discard_copy(copy)
         raise
-
-
-def _discard(copy: Segment) -> None:
-    copy.retire()
-    for path in copy.paths():
-        remove_if_there(path)
 
 
 def _filter(

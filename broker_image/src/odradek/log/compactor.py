@@ -124,7 +124,7 @@ class Compactor:
         except (FileRetiredError, StoppedError):
             return True  # deleted or truncated under our hands, or the broker stops
         except (CorruptBatchError, KafkaError) as error:
-            if log.cuts != task.dirty.cuts:
+            if log.closed or log.cuts != task.dirty.cuts:
                 return True  # a file that became shorter while it was read is not damaged
             logger.error("%s-%d cannot be compacted: %s", log.topic, log.partition, error)
             self._uncleanable.add(log)

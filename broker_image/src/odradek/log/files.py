@@ -88,6 +88,14 @@ class SharedFile:
         finally:
             self.release()
 
+    def set_modified_ns(self, time_ns: int) -> None:
+        """Make the file look as if last written then. Raises as `acquire`."""
+        fd = self.acquire()
+        try:
+            os.utime(fd, ns=(time_ns, time_ns))
+        finally:
+            self.release()
+
     def retire(self) -> None:
         """Close the descriptor as soon as nobody uses it, and never open it again."""
         with self._lock:

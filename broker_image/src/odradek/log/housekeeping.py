@@ -97,6 +97,8 @@ class Housekeeper:
         for log in logs:
             if self._stopping.is_set():
                 raise StoppedError
+            if log.closed:
+                continue
             try:
                 work(log)
             except FileRetiredError:

@@ -76,7 +76,6 @@ class Log(SegmentedLog):
         surroundings: Surroundings,
     ) -> None:
         super().__init__(directory, topic, partition, config, surroundings)
-        self.closed = False
         self._flush_lock = threading.Lock()
         self._last_flush = surroundings.monotonic()
 
@@ -104,8 +103,7 @@ class Log(SegmentedLog):
         stamped = self.config.message_timestamp_type == "LogAppendTime"
         append_time_ms = now_ms if stamped else None
         with self._append_lock:
-            if self.failure is not None:
-                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(self.failure))
+            self._refuse_if_gone()
             try:
                 if prepared.old is not None:
                     return self._append_old_format(prepared.old, now_ms, append_time_ms)
@@ -421,18 +419,14 @@ class Log(SegmentedLog):
                     self._sync_snapshot(self.log_end_offset)
             self.abandon()
 
-    def _storage_error(self, error: OSError) -> KafkaError:
-        if self.closed:  # deleted meanwhile: its paths are gone, the disk is not
-            return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
-        return super()._storage_error(error)
-
     def abandon(self) -> None:
         """Let go of the files as they are; used when the disk failed or the partition is
-        deleted.
+        deleted. What is under way ends first, and nothing of the folder is touched any more.
         """
-        self.closed = True
-        for segment in self.segments:
-            segment.retire()
+        with self._append_lock:
+            self.closed = True
+            for segment in self.segments:
+                segment.retire()
 
 
 def _lowest_offset(header: Header) -> int:

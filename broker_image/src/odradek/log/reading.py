@@ -107,6 +107,7 @@ class ReadableLog:
         self.log_end_offset = 0
         self.recovery_point = 0
         self.failure: OSError | None = None
+        self.closed = False
         self._cuts = 0
         self._reported: set[tuple[int, int]] = set()
         self._surroundings = surroundings
@@ -213,8 +214,7 @@ class ReadableLog:
         segment.rebuild_indexes()
 
     def _plan(self, offset: int, max_bytes: int, upto: int | None, min_one: bool) -> Plan:
-        if self.failure is not None:
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(self.failure))
+        self._refuse_if_gone()
         with self._state_lock:
             end, cuts = self.log_end_offset, self._cuts
             if not self.log_start_offset <= offset <= end:
@@ -313,16 +313,24 @@ class ReadableLog:
 
     @contextlib.contextmanager
     def _storage(self) -> Iterator[None]:
-        """Refuse work on a failed log, and turn a disk error into KAFKA_STORAGE_ERROR."""
-        if self.failure is not None:
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(self.failure))
+        """Refuse work on a log that is gone, and turn a disk error into KAFKA_STORAGE_ERROR."""
+        self._refuse_if_gone()
         try:
             yield
         except OSError as error:
             raise self._storage_error(error) from error
 
+    def _refuse_if_gone(self) -> None:
+        if self.failure is not None:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(self.failure))
+        if self.closed:  # the folder may be that of a new log of the name
+            raise KafkaError(
+                ErrorCode.KAFKA_STORAGE_ERROR, f"{self.topic}-{self.partition} is closed"
+            )
+
     def _storage_error(self, error: OSError) -> KafkaError:
-        if files.is_disk_failure(error) and self.failure is None:
+        # Once the log is deleted its paths are gone; the disk is not.
+        if files.is_disk_failure(error) and self.failure is None and not self.closed:
             self.failure = error
             self._surroundings.on_failure(self, error)
         return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))

@@ -282,6 +282,24 @@ class SegmentedLog(ReadableLog):
             for segment in due:
                 self._delete_now(segment)
 
+    def begin_copy(self, copy: Segment) -> None:
+        """Make the files of a segment that compaction fills. Raises KafkaError and OSError."""
+        with self._append_lock:
+            self._refuse_if_gone()
+            copy.create()
+
+    def discard_copy(self, copy: Segment) -> None:
+        """Remove what compaction does not finish, unless the disk failed when it was part of the
+        log already. Of a deleted log nothing is removed: a new one may have the name.
+        """
+        with self._append_lock:
+            if copy in self._segments:
+                return
+            if self.closed:
+                copy.retire()
+            else:
+                self._delete_now(copy)
+
     def replace_segments(
         self, old: Sequence[Segment], copy: Segment, suffix: str, complete_suffix: str, cuts: int
     ) -> bool:
