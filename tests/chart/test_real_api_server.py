@@ -145,6 +145,8 @@ def test_cluster_that_the_notes_propose_is_accepted(
     assert cluster["metadata"]["namespace"] == RESTRICTED
     host = cluster["spec"]["zookeeper"]["connect"].partition(".")[0]
     kubectl("get", "service", host)
+    # Without these a node that runs out of memory ends a broker first.
+    assert set(cluster["spec"]["brokers"]["resources"]) == {"requests", "limits"}
     assert "created (server dry run)" in dry_run(kubectl, cluster)
 
 
