@@ -144,6 +144,7 @@ def test_log_directory_in_use_refuses_to_start(own_cluster: Cluster, tmp_path: P
         ("num.partitions=many", "num.partitions"),
         ("broker.id=-5", "broker.id"),
         ("listeners=nonsense", "listeners"),
+        ("zookeeper.connect=127.0.0.1:abc", "zookeeper.connect"),
     ],
 )
 def test_bad_setting_is_one_line_and_status_2(tmp_path: Path, setting: str, reason: str) -> None:
@@ -154,6 +155,17 @@ def test_bad_setting_is_one_line_and_status_2(tmp_path: Path, setting: str, reas
     assert len(lines) == 1
     assert lines[0].startswith("odradek: ")
     assert reason in lines[0]
+
+
+def test_bad_log_level_is_one_line_and_status_2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ODRADEK_LOG_LEVEL", "verbose")
+    broker = Broker(tmp_path, 1, "127.0.0.1:1", {})
+    broker.spawn()
+    assert broker.wait() == 2
+    [line] = broker.log_text().splitlines()
+    assert line == "odradek: ODRADEK_LOG_LEVEL is none of DEBUG, INFO, WARNING, ERROR, CRITICAL"
 
 
 def test_absent_zookeeper_is_one_line_and_status_1(tmp_path: Path) -> None:
@@ -173,6 +185,26 @@ def test_port_in_use_is_one_line_and_status_1(own_cluster: Cluster, tmp_path: Pa
     second.spawn()
     assert second.wait() == 1
     assert "cannot listen on PLAINTEXT" in second.log_text().splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"listeners": "PLAINTEXT://broker..example:9092"},
+        {"max.connections.per.ip.overrides": "broker..example:5"},
+    ],
+)
+def test_name_that_no_host_can_have_is_one_line_and_status_1(
+    own_cluster: Cluster, tmp_path: Path, setting: dict[str, str]
+) -> None:
+    folder = tmp_path / "second"
+    folder.mkdir()
+    second = Broker(folder, 2, own_cluster.zookeeper.connect, setting)
+    second.spawn()
+    assert second.wait() == 1
+    said = second.log_text()
+    assert "Traceback" not in said
+    assert said.splitlines()[-1].startswith("odradek: ")
 
 
 def test_unwritable_topic_is_an_error_and_not_a_hang(own_cluster: Cluster) -> None:

@@ -279,3 +279,9 @@ async def test_call_cut_off_while_sending_does_not_leave_half_a_request() -> Non
         assert failures <= {TimeoutError, ConnectionError, BrokenPipeError}
         with pytest.raises((TimeoutError, ConnectionError)):
             await client.call(HEARTBEAT, 0, timeout_ms=100)
+
+
+async def test_name_that_no_host_can_have_is_a_connection_error() -> None:
+    client = PeerClient("broker..example.com", 9092, "tester")
+    with pytest.raises(ConnectionError, match="is not a host name"):
+        await client.call(HEARTBEAT, 0, timeout_ms=60_000)

@@ -247,3 +247,15 @@ def test_mistake_is_one_line(cluster: Cluster, arguments: list[str], words: str)
     assert said == ""
     assert len(error.splitlines()) == 1
     assert words in error
+
+
+def test_bad_address_is_one_line() -> None:
+    for text in ("localhost:abc", "a..b:2181", ""):
+        said, error = run("list", "--zookeeper", text, status=2)
+        assert said == ""
+        assert len(error.splitlines()) == 1
+        assert f"{text!r} is not HOST:PORT,.../CHROOT" in error
+    said, error = run("list", "--bootstrap-server", "broker..example.com:9092", status=1)
+    assert said == ""
+    assert len(error.splitlines()) == 1
+    assert "broker..example.com is not a host name" in error

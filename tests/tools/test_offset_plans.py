@@ -65,6 +65,11 @@ def test_what_is_no_duration_is_refused(text: str) -> None:
         plans.parse_duration_ms(text)
 
 
+def test_duration_that_no_clock_counts_is_refused() -> None:
+    with pytest.raises(ToolError, match="is longer than all time"):
+        plans.parse_duration_ms("P99999999999D")
+
+
 def test_plan_survives_its_file_with_and_without_groups() -> None:
     plan = {T0: 5, U0: 7}
     assert plans.render_csv(None, plan) == "t,0,5\nu,0,7\n"

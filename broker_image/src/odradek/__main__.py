@@ -18,6 +18,8 @@ from odradek.log import dump, repair
 from odradek.properties import ConfigError
 from odradek.tools import groups
 
+LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="odradek")
@@ -40,12 +42,15 @@ def broker(properties: str, override: tuple[str, ...]) -> None:
         settings, unknown = configuration.load(properties, overrides)
     except ConfigError as error:
         _exit(str(error), 2)
+    log_level = os.environ.get("ODRADEK_LOG_LEVEL", "INFO").upper()
+    if log_level not in LOG_LEVELS:
+        _exit(f"ODRADEK_LOG_LEVEL is none of {', '.join(LOG_LEVELS)}", 2)
     for name in unknown:
         click.echo(f"odradek: warning: unknown configuration {name} is ignored", err=True)
     # Late, so that a bad setting is reported without loading the whole broker.
     from odradek import server
 
-    sys.exit(server.run(settings))
+    sys.exit(server.run(settings, log_level))
 
 
 @main.command()

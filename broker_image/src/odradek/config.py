@@ -29,6 +29,7 @@ from odradek.properties import (
     scaled,
     throttled_replicas,
     words,
+    zookeeper_servers,
 )
 
 HOUR_MS = 3_600_000
@@ -101,7 +102,7 @@ class BrokerConfig:
         words(),
         ("log.dir", words()),
     )
-    zookeeper_connect: str = key("zookeeper.connect", "", non_empty)
+    zookeeper_connect: str = key("zookeeper.connect", "", zookeeper_servers)
     zookeeper_session_timeout_ms: int = key(
         "zookeeper.session.timeout.ms", 18_000, integer(1, INT_MAX)
     )

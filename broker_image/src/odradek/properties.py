@@ -13,6 +13,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
+from kazoo.hosts import collect_hosts
+
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
 
@@ -264,4 +266,15 @@ def non_empty(text: str) -> str:
     """Parser of any text but the empty one."""
     if not text:
         raise ValueError("String must be non-empty")
+    return text
+
+
+def zookeeper_servers(text: str) -> str:
+    """Parser of `host:port,.../chroot`."""
+    hosts, _ = collect_hosts(non_empty(text))
+    for host, _port in hosts:
+        try:
+            host.encode("idna")
+        except UnicodeError as error:
+            raise ValueError(f"{host} is not a host name") from error
     return text

@@ -66,12 +66,11 @@ class StartError(Exception):
     """The broker cannot start; the text is one line for the person who started it."""
 
 
-def run(config: BrokerConfig) -> int:
+def run(config: BrokerConfig, log_level: str) -> int:
     """Run a broker until it is told to stop; the process's exit status."""
     handler = logging.StreamHandler(sys.stdout)
     handler.setFormatter(_OneLine("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    level = os.environ.get("ODRADEK_LOG_LEVEL", "INFO").upper()
-    logging.basicConfig(level=level, handlers=[handler])
+    logging.basicConfig(level=log_level, handlers=[handler])
     logging.getLogger("kazoo").setLevel(logging.WARNING)
     # A partition in use holds three files; the usual soft limit of 1024 is for small programs.
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -94,7 +93,7 @@ def _numbers_by_address(overrides: Sequence[str]) -> dict[str, int]:
             for host, _, number in (entry.rpartition(":") for entry in overrides)
             for address in socket.getaddrinfo(host.strip("[]"), None, type=socket.SOCK_STREAM)
         }
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         raise StartError(f"max.connections.per.ip.overrides: {error}") from error
 
 

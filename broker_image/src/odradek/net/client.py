@@ -15,6 +15,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
+from odradek.net.addresses import look_up
 from odradek.net.frame import FrameReader, ProtocolViolation
 from odradek.net.sending import send_all
 from odradek.protocol import api, codec, headers
@@ -204,9 +205,7 @@ async def _connect(host: str, port: int) -> socket.socket:
     """Connect to the first address of `host` that accepts; raises OSError of the last one."""
     loop = asyncio.get_running_loop()
     failure: OSError = ConnectionError("no address")
-    for family, kind, protocol, _name, address in await loop.getaddrinfo(
-        host, port, type=socket.SOCK_STREAM
-    ):
+    for family, kind, protocol, address in await look_up(host, port):
         sock = socket.socket(family, kind, protocol)
         try:
             sock.setblocking(False)

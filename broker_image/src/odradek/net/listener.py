@@ -12,6 +12,7 @@ import logging
 import socket
 from typing import Final
 
+from odradek.net.addresses import look_up
 from odradek.net.admission import Admission
 from odradek.net.connection import Connection, Dispatch, Peer
 
@@ -88,15 +89,9 @@ class Listener:
         await self._serving
 
     async def _bind(self) -> socket.socket:
-        loop = asyncio.get_running_loop()
-        family, kind, protocol, _name, address = (
-            await loop.getaddrinfo(
-                self._host or "0.0.0.0",  # noqa: S104  what an empty host in `listeners` means
-                self._port,
-                type=socket.SOCK_STREAM,
-                flags=socket.AI_PASSIVE,
-            )
-        )[0]
+        everywhere = "0.0.0.0"  # noqa: S104  what an empty host in `listeners` means
+        ways = await look_up(self._host or everywhere, self._port, socket.AI_PASSIVE)
+        family, kind, protocol, address = ways[0]
         sock = socket.socket(family, kind, protocol)
         try:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -11,6 +11,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException, NoNodeError, NotEmptyError
 from kazoo.handlers.threading import KazooTimeoutError
 
+from odradek.properties import zookeeper_servers
 from odradek.protocol.errors import ErrorCode, name_of
 from odradek.protocol.messages import group_offsets, groups
 from odradek.tools.brokers import Brokers
@@ -182,7 +183,10 @@ def _assigned(data: bytes) -> tuple[TopicPartition, ...]:
 
 def connect(zookeeper: str) -> KazooClient:
     """A started client of `host:port,.../chroot`. Raises ToolError."""
-    client = KazooClient(hosts=zookeeper)
+    try:
+        client = KazooClient(hosts=zookeeper_servers(zookeeper))
+    except ValueError as error:
+        raise ToolError(f"{zookeeper!r} is not HOST:PORT,.../CHROOT: {error}") from error
     try:
         client.start(timeout=_CONNECT_S)
     except KazooTimeoutError:

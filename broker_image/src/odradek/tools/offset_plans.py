@@ -72,7 +72,10 @@ def parse_duration_ms(text: str) -> int:
     if match is None or not any(match.groups()):
         raise ToolError(f"{text!r} is not a duration such as P1DT2H30M")
     weeks, days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
-    length = timedelta(weeks=weeks, days=days, hours=hours, minutes=minutes, seconds=seconds)
+    try:
+        length = timedelta(weeks=weeks, days=days, hours=hours, minutes=minutes, seconds=seconds)
+    except OverflowError as error:
+        raise ToolError(f"{text!r} is longer than all time") from error
     return int(length.total_seconds() * 1000)
 
 
