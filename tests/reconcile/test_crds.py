@@ -214,6 +214,8 @@ def test_what_cannot_change_is_refused_at_update(
     ("body", "path", "value"),
     [
         (CLUSTER, "spec/brokers/affinity", AFFINITY),
+        (GROUP, "spec/job/tolerations", [{"key": "spot", "operator": "Exists"}]),
+        (GROUP, "spec/job/priorityClassName", "batch"),
         (CLUSTER, "spec/brokers/storage/size", "2Gi"),
         (TOPIC, "spec/partitions", 7),
         (REASSIGNMENT, "spec/throttleBytesPerSec", 50_000_000),

@@ -230,6 +230,22 @@ def test_driver_is_replaced_for_what_it_must_know_and_for_nothing_else() -> None
     assert mark(group(volume={"size": "1Gi"}, driver={"cores": 2})) != same
 
 
+def test_driver_runs_where_and_as_urgently_as_the_user_wants() -> None:
+    def pod(**fields: Any) -> dict[str, Any]:
+        wanted = group(**fields)
+        assert wanted.job is not None
+        text = driver_objects.job_file(
+            META, wanted, wanted.job, PLATFORM, Addresses("h:1", "zk:2/a")
+        )
+        return dict(driver_objects.driver_pod(META, wanted.job, PLATFORM, text)["spec"])
+
+    spot = {"key": "spot", "operator": "Exists", "effect": "NoSchedule"}
+    default, chosen = pod(), pod(tolerations=[spot], priorityClassName="batch")
+    assert [one["tolerationSeconds"] for one in default["tolerations"]] == [30, 30]
+    assert chosen["tolerations"] == [*default["tolerations"], spot]
+    assert ("priorityClassName" in default, chosen["priorityClassName"]) == (False, "batch")
+
+
 def test_report_of_a_driver_is_believed_only_where_the_types_are_right() -> None:
     raw = {"lastBatchId": 4, "totalLag": True, "maxLagSeconds": 1.5, "state": 7, "executors": "2"}
     assert driver_objects.read_report(raw) == {"lastBatchId": 4, "maxLagSeconds": 1}

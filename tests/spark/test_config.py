@@ -195,12 +195,23 @@ def test_settings_that_hold_the_job_together_cannot_be_changed(key: str) -> None
 
 
 def test_executor_runs_as_the_drivers_user_under_the_restricted_standard() -> None:
-    pod = json.loads(cluster_conf.executor_pod_text(ENVIRONMENT))
+    pod = json.loads(cluster_conf.executor_pod_text(parse(), ENVIRONMENT))
     security = pod["spec"]["securityContext"]
     assert (security["runAsUser"], security["fsGroup"]) == (10001, 10001)
     assert security["runAsNonRoot"] is True
     container = pod["spec"]["containers"][0]["securityContext"]
     assert container == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+
+
+def test_executor_runs_where_and_as_urgently_as_the_user_wants() -> None:
+    tolerations = [{"key": "spot", "operator": "Exists", "effect": "NoSchedule"}]
+    job = parse(job__tolerations=tolerations, job__priorityClassName="batch")
+    wanted = json.loads(cluster_conf.executor_pod_text(job, ENVIRONMENT))["spec"]
+    assert (wanted["tolerations"], wanted["priorityClassName"]) == (tolerations, "batch")
+    default = json.loads(cluster_conf.executor_pod_text(parse(), ENVIRONMENT))["spec"]
+    assert not {"tolerations", "priorityClassName"} & default.keys()
+    with pytest.raises(config.ConfigError, match="tolerations"):
+        parse(job__tolerations=["spot"])
 
 
 def test_local_spark_needs_no_cluster_settings() -> None:

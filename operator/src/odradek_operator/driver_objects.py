@@ -29,7 +29,15 @@ METRICS_PORT: Final = 9405
 GROUP_LABEL: Final = "odradek.io/group"
 JOB_FILE: Final = "/etc/odradek/job.json"
 # A driver on a node that is lost is given up after this, and not after five minutes.
-_LOST_NODE_SECONDS: Final = 30
+_LOST_NODE: Final = tuple(
+    {
+        "key": f"node.kubernetes.io/{trouble}",
+        "operator": "Exists",
+        "effect": "NoExecute",
+        "tolerationSeconds": 30,
+    }
+    for trouble in ("not-ready", "unreachable")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,20 +192,15 @@ def _pod_spec(meta: Meta, job: JobSpec, platform: Platform) -> Object:
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": 30,
         "securityContext": pod_security(),
-        "tolerations": [
-            {
-                "key": f"node.kubernetes.io/{trouble}",
-                "operator": "Exists",
-                "effect": "NoExecute",
-                "tolerationSeconds": _LOST_NODE_SECONDS,
-            }
-            for trouble in ("not-ready", "unreachable")
-        ],
+        # Of those that fit a taint the first counts.
+        "tolerations": [*_LOST_NODE, *(dict(one) for one in job.tolerations)],
         "containers": [_container(job, platform, mounts)],
         "volumes": volumes,
     }
     if job.node_selector:
         spec["nodeSelector"] = dict(job.node_selector)
+    if job.priority_class:
+        spec["priorityClassName"] = job.priority_class
     return spec
 
 

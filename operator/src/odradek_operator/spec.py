@@ -181,6 +181,8 @@ class JobSpec:
     volume_class: str | None
     image: str | None
     node_selector: Mapping[str, str]
+    tolerations: tuple[Mapping[str, Any], ...]
+    priority_class: str | None
     credentials_secret: str | None
     available_now: bool
     suspend: bool
@@ -462,6 +464,8 @@ def _parse_job(job: Mapping[str, Any]) -> JobSpec:
         volume_class=volume.get("storageClassName"),
         image=job.get("image"),
         node_selector=job.get("nodeSelector", {}),
+        tolerations=tuple(job.get("tolerations", ())),
+        priority_class=job.get("priorityClassName"),
         credentials_secret=job["sink"].get("jdbc", {}).get("credentialsSecret"),
         available_now=job.get("trigger") == "availableNow",
         suspend=job.get("suspend", False),

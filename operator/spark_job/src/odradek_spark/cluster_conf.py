@@ -116,39 +116,40 @@ def executor_labels(job: Job) -> dict[str, str]:
     return labels
 
 
-def executor_pod(environment: Environment) -> Mapping[str, object]:
+def executor_pod(job: Job, environment: Environment) -> Mapping[str, object]:
     """Return the pod template of executors: what Spark's properties cannot say.
 
     The executor runs as the driver's own user, and the claim is writable to the driver's group, so
     that either can replace what the other wrote. The pod meets the restricted Pod Security
     Standard.
     """
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "spec": {
-            "securityContext": {
-                "runAsNonRoot": environment.uid != 0,
-                "runAsUser": environment.uid,
-                "runAsGroup": environment.gid,
-                "fsGroup": environment.gid,
-                "seccompProfile": {"type": "RuntimeDefault"},
-            },
-            "automountServiceAccountToken": False,
-            "enableServiceLinks": False,
-            "containers": [
-                {
-                    "name": EXECUTOR_CONTAINER,
-                    "securityContext": {
-                        "allowPrivilegeEscalation": False,
-                        "capabilities": {"drop": ["ALL"]},
-                    },
-                }
-            ],
+    spec: dict[str, object] = {
+        "securityContext": {
+            "runAsNonRoot": environment.uid != 0,
+            "runAsUser": environment.uid,
+            "runAsGroup": environment.gid,
+            "fsGroup": environment.gid,
+            "seccompProfile": {"type": "RuntimeDefault"},
         },
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "containers": [
+            {
+                "name": EXECUTOR_CONTAINER,
+                "securityContext": {
+                    "allowPrivilegeEscalation": False,
+                    "capabilities": {"drop": ["ALL"]},
+                },
+            }
+        ],
     }
+    if job.tolerations:
+        spec["tolerations"] = list(job.tolerations)
+    if job.priority_class is not None:
+        spec["priorityClassName"] = job.priority_class
+    return {"apiVersion": "v1", "kind": "Pod", "spec": spec}
 
 
-def executor_pod_text(environment: Environment) -> str:
+def executor_pod_text(job: Job, environment: Environment) -> str:
     """Return the pod template as Spark reads it (JSON is YAML)."""
-    return json.dumps(executor_pod(environment), indent=2)
+    return json.dumps(executor_pod(job, environment), indent=2)

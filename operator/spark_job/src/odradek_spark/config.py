@@ -132,6 +132,8 @@ class Job:
     executor_instances: int = 1
     spark_conf: Mapping[str, str] = field(default_factory=dict)
     node_selector: Mapping[str, str] = field(default_factory=dict)
+    tolerations: tuple[Mapping[str, Any], ...] = ()
+    priority_class: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +226,8 @@ def parse_job(text: str, environment: Environment) -> Job:
         executor_instances=executors.integer("instances", 1, low=1, high=1000),
         spark_conf=spec.string_map("sparkConf"),
         node_selector=spec.string_map("nodeSelector"),
+        tolerations=spec.objects("tolerations"),
+        priority_class=spec.text("priorityClassName", None),
     )
 
 
@@ -380,6 +384,12 @@ class _Section:
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
             raise ConfigError(f"{self._at(name)} must be a list of strings")
         return tuple(dict.fromkeys(value))
+
+    def objects(self, name: str) -> tuple[dict[str, Any], ...]:
+        value = self._values.get(name, [])
+        if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+            raise ConfigError(f"{self._at(name)} must be a list of objects")
+        return tuple(value)
 
     def string_map(self, name: str) -> dict[str, str]:
         value = self._values.get(name, {})

@@ -176,7 +176,7 @@ class Driver:
         if self._environment.on_kubernetes:
             template = str(Path(folder) / "executor.yaml")
             Path(template).write_text(
-                cluster_conf.executor_pod_text(self._environment), encoding="utf-8"
+                cluster_conf.executor_pod_text(self._job, self._environment), encoding="utf-8"
             )
         builder = SparkSession.builder
         conf = cluster_conf.spark_conf(self._job, self._environment, template)
