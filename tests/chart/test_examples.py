@@ -144,7 +144,9 @@ def test_namespaces_that_gitops_tools_make_admit_brokers() -> None:
                 assert policy["managedNamespaceMetadata"] == {"labels": level}
     made = {one["kind"]: one for one in documents(EXAMPLES / "flux/release.yaml")}
     release = made["HelmRelease"]["spec"]
-    assert made["Namespace"]["metadata"] == {"name": release["targetNamespace"], "labels": level}
+    namespace = made["Namespace"]["metadata"]
+    assert (namespace["name"], namespace["labels"]) == (release["targetNamespace"], level)
+    assert namespace["annotations"] == {"kustomize.toolkit.fluxcd.io/prune": "disabled"}
     assert "createNamespace" not in release["install"]
 
 
