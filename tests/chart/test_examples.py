@@ -150,6 +150,11 @@ def test_namespaces_that_gitops_tools_make_admit_brokers() -> None:
     assert "createNamespace" not in release["install"]
 
 
+def test_topics_of_argo_wait_for_the_kinds_that_the_other_application_brings() -> None:
+    (topics,) = documents(EXAMPLES / "argocd/topics.yaml")
+    assert topics["spec"]["syncPolicy"]["retry"]["limit"] < 0
+
+
 def test_flux_waits_for_resources_that_exist() -> None:
     (kustomization,) = documents(EXAMPLES / "flux/topics.yaml")
     shown = [*files("kubectl"), EXAMPLES / "quickstart/kafka.yaml"]
