@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -12,7 +13,7 @@ import pytest
 
 from odradek import config as configuration
 from odradek.config import TopicConfig
-from odradek.log import batch_file, checkpoints, cleaner
+from odradek.log import batch_file, checkpoints, cleaner, files
 from odradek.log.files import read_exactly
 from odradek.log.log import Log
 from odradek.log.manager import LogManager
@@ -237,6 +238,24 @@ def test_compaction_takes_nothing_that_was_written_to_a_segment_after_a_cut(
     manager.compact()
     assert log.active is closed
     assert read_all(log)[-1].value == b"new"
+
+
+def test_compaction_that_lacked_a_descriptor_at_its_end_is_done_again(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = make()
+    log = dirty_log(manager, "a")
+    before = {path.name for path in Path(log.directory).iterdir()}
+
+    def fail(path: str) -> None:
+        raise OSError(errno.EMFILE, path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(files, "fsync_path", fail)
+        assert not manager.compact()
+    assert {path.name for path in Path(log.directory).iterdir()} == before
+    assert manager.compact()
+    assert values(log) < 20
 
 
 def test_io_buffer_bounds_what_is_read_at_once(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:

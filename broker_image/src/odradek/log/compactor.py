@@ -126,6 +126,8 @@ class Compactor:
         except (CorruptBatchError, KafkaError) as error:
             if log.closed or log.cuts != task.dirty.cuts:
                 return True  # a file that became shorter while it was read is not damaged
+            if isinstance(error.__cause__, OSError):
+                return log.failure is not None  # the log has told of its disk itself
             logger.error("%s-%d cannot be compacted: %s", log.topic, log.partition, error)
             self._uncleanable.add(log)
             return True
