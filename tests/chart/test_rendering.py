@@ -300,6 +300,11 @@ def test_monitors_come_only_where_their_kinds_exist() -> None:
     assert kinds(monitoring=True) == set(helm.MONITORING)
 
 
+def test_namespaces_that_the_operator_names_are_not_replaced_by_its_own() -> None:
+    (endpoint,) = one(helm.template(monitoring=True), "ServiceMonitor")["spec"]["endpoints"]
+    assert endpoint["honorLabels"] is True
+
+
 def test_alerts_ask_for_series_that_exist() -> None:
     (rules,) = select(helm.template(monitoring=True), "PrometheusRule")
     text = " ".join(rule["expr"] for group in rules["spec"]["groups"] for rule in group["rules"])
