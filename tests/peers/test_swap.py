@@ -36,7 +36,7 @@ from odradek.zk import znodes
 from odradek.zk.znodes import BrokerId
 from tests.support import zookeeper
 from tests.support.broker import Broker, wait_until
-from tests.support.clients import QUIET
+from tests.support.clients import QUIET, await_controller
 from tests.support.kafka_broker import KafkaBroker
 from tests.support.kafka_peer import Tools
 from tests.support.logs import how_many
@@ -221,10 +221,7 @@ class Writer:
 
     def create_topics(self) -> None:
         """Make every topic, of one partition."""
-        # librdkafka hardly asks again when it was told that there is no controller.
-        wait_until(
-            lambda: self._admin.list_topics(timeout=30).controller_id == 1, "1 is controller"
-        )
+        await_controller(self._admin)
         wanted = [NewTopic(topic, 1, 1, config=config) for topic, config in TOPICS.items()]
         for done in self._admin.create_topics(wanted, operation_timeout=60).values():
             done.result(120)

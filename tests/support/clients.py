@@ -17,7 +17,15 @@ with warnings.catch_warnings():
     import kafka
     from kafka import admin as kafka_admin
 
-__all__ = ["await_leaders", "consume_all", "create_topic", "kafka", "kafka_admin", "produce_all"]
+__all__ = [
+    "await_controller",
+    "await_leaders",
+    "consume_all",
+    "create_topic",
+    "kafka",
+    "kafka_admin",
+    "produce_all",
+]
 
 QUIET = {"log_level": 0}
 
@@ -31,9 +39,18 @@ def create_topic(
 ) -> None:
     """Create a topic through the Admin API and wait until its leaders serve it."""
     client = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
+    await_controller(client)
     wanted = NewTopic(topic, partitions, replicas, config=dict(config or {}))
     client.create_topics([wanted], operation_timeout=60, request_timeout=90)[topic].result(120)
     await_leaders(bootstrap, topic, partitions)
+
+
+def await_controller(client: AdminClient) -> None:
+    """Wait until the client knows a controller.
+
+    librdkafka hardly asks again when a broker that has just started told it that there is none.
+    """
+    wait_until(lambda: client.list_topics(timeout=30).controller_id >= 0, "there is a controller")
 
 
 def await_leaders(bootstrap: str, topic: str, partitions: int = 1) -> None:
