@@ -169,6 +169,11 @@ async def test_topic_that_fits_no_znode_is_refused(
     wanted = new_topic("t", 9000)
     wanted.replication_factor = len(far)
     assert await create(controller, [wanted]) == [ErrorCode.INVALID_PARTITIONS]
+    config = dataclasses.replace(
+        controller.config, num_partitions=9000, default_replication_factor=len(far)
+    )
+    many = dataclasses.replace(controller, config=config)
+    assert await topics.create_automatically(many, "t") is ErrorCode.INVALID_PARTITIONS
     assert znodes.topic_path("t") not in zookeeper.znodes
 
 

@@ -17,9 +17,8 @@ from odradek.log import batch_file, checkpoints, cleaner, files
 from odradek.log.files import read_exactly
 from odradek.log.log import Log
 from odradek.log.manager import LogManager
+from tests.log.conftest import COMPACTED, dirty_log
 from tests.support.logs import batch, new_log, read_all
-
-COMPACTED = TopicConfig(cleanup_policy=("compact",), segment_bytes=300)
 
 Make = Callable[..., LogManager]
 
@@ -39,15 +38,6 @@ def make(tmp_path: Path) -> Iterator[Make]:
     yield start
     for manager in made:
         manager.close()
-
-
-def dirty_log(manager: LogManager, topic: str, config: TopicConfig = COMPACTED) -> Log:
-    """A log of twenty records with one key, all but the last of them superseded."""
-    log = new_log(manager, topic, 0, config)
-    for number in range(20):
-        log.append_as_leader(batch(b"value %d" % number, key=b"key"), 0)
-    log.high_watermark = log.log_end_offset
-    return log
 
 
 def values(log: Log) -> int:

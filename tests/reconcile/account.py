@@ -23,10 +23,16 @@ def write_kubeconfig(server: ApiServer, admin: Path, home: str, watched: str, pa
     """
     values = {"fullnameOverride": home, "watchNamespace": watched}
     account = f"{home}-operator"
-    for one in helm.template(values, namespace=home):
-        if one["kind"] in _KINDS and account in one["metadata"]["name"]:
-            namespace = one["metadata"].get("namespace", home)
-            Kubectl(server.kubectl, server.kubeconfig, namespace).apply(one)
+    rights = [
+        one
+        for one in helm.template(values, namespace=home)
+        if one["kind"] in _KINDS and account in one["metadata"]["name"]
+    ]
+    # kubectl takes objects of one namespace at a time.
+    for namespace in {home, watched} - {""}:
+        Kubectl(server.kubectl, server.kubeconfig, namespace).apply(
+            *(one for one in rights if one["metadata"].get("namespace", home) == namespace)
+        )
     document = yaml.safe_load(admin.read_text())
     (user,) = document["users"]
     kubectl = Kubectl(server.kubectl, server.kubeconfig, home)

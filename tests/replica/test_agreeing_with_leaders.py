@@ -17,8 +17,6 @@ from odradek.protocol.messages.offsets import (
     OffsetForLeaderEpochResponse,
     OffsetForLeaderTopicResult,
 )
-from odradek.replica.fetcher import SourceFetcher
-from odradek.replica.quota import ReplicationQuota
 from tests.support import logs
 from tests.support.replicas import KEY, Replicas
 
@@ -70,16 +68,7 @@ def copy(source: Log, to: Log, begin: int, end: int) -> None:
 async def follow(broker: Replicas, leader: Leader, epoch: int) -> None:
     """Have broker 1 follow in this epoch, until it agrees with the leader."""
     await broker.take(leader=LEADER, replicas=(1, LEADER), epoch=epoch)
-    fetcher = SourceFetcher(
-        LEADER,
-        broker.config,
-        lambda source: None,
-        broker.manager.hosted,
-        ReplicationQuota(1, lambda: 1, lambda topic: (), broker.clock),
-        broker.logs.disk.run,
-        broker.clock,
-    )
-    fetcher.add(broker.manager.partitions[KEY])
+    fetcher = broker.fetcher_from(LEADER)
     following = fetcher._following[KEY]
     for _ in range(MANY_QUESTIONS):
         await fetcher._truncate(cast(PeerClient, leader), [following])

@@ -14,8 +14,6 @@ from odradek.log.batch import Origin
 from odradek.log.log import Log
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replica.appends import AppendOutcome
-from odradek.replica.fetcher import SourceFetcher
-from odradek.replica.quota import ReplicationQuota
 from odradek.replica.truncation import Truncation
 from tests.support import logs
 from tests.support.replicas import KEY, Replicas
@@ -93,16 +91,7 @@ async def test_a_new_role_waits_for_a_cut_under_way(
         await produce(broker, 1)
     await broker.take(leader=2, replicas=(1, 2), epoch=1)
     partition = broker.manager.partitions[KEY]
-    fetcher = SourceFetcher(
-        2,
-        broker.config,
-        lambda source: None,
-        broker.manager.hosted,
-        ReplicationQuota(1, lambda: 1, lambda topic: (), broker.clock),
-        broker.logs.disk.run,
-        broker.clock,
-    )
-    fetcher.add(partition)
+    fetcher = broker.fetcher_from(2)
     disk = SlowDisk(monkeypatch, "truncate_to")
     following = fetcher._following[KEY]
     cutting = asyncio.create_task(fetcher._cut(following, Truncation(1, complete=True)))

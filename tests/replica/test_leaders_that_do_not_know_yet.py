@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,9 +15,8 @@ from odradek.protocol.messages.fetch import (
     FetchRequest,
     FetchResponse,
 )
-from odradek.replica.fetcher import FIRST_RETRY_MS, SourceFetcher
+from odradek.replica.fetcher import FIRST_RETRY_MS
 from odradek.replica.manager import monotonic_ms
-from odradek.replica.quota import ReplicationQuota
 from tests.support import logs
 from tests.support.replicas import KEY, Replicas
 
@@ -61,25 +59,11 @@ async def broker(tmp_path: Path) -> AsyncIterator[Replicas]:
         yield replicas
 
 
-def fetcher_from(broker: Replicas, leader: Any, clock_ms: Any) -> SourceFetcher:
-    fetcher = SourceFetcher(
-        LEADER,
-        broker.config,
-        lambda source: leader,
-        broker.manager.hosted,
-        ReplicationQuota(1, lambda: 1, lambda topic: (), clock_ms),
-        broker.logs.disk.run,
-        clock_ms,
-    )
-    fetcher.add(broker.manager.partitions[KEY])
-    return fetcher
-
-
 @pytest.mark.parametrize("code", NOT_YET)
 async def test_copying_begins_soon_after_the_leader_knows(
     broker: Replicas, code: ErrorCode
 ) -> None:
-    fetcher = fetcher_from(broker, Leader([code] * 3), monotonic_ms)
+    fetcher = broker.fetcher_from(LEADER, Leader([code] * 3), monotonic_ms)
     copying = asyncio.create_task(fetcher.run())
     async with asyncio.timeout(60):  # the pause after other errors is an hour
         while broker.manager.partitions[KEY].high_watermark < 1:
@@ -88,7 +72,7 @@ async def test_copying_begins_soon_after_the_leader_knows(
 
 
 async def test_pauses_grow_to_those_after_other_errors(broker: Replicas) -> None:
-    fetcher = fetcher_from(broker, Leader([]), broker.clock)
+    fetcher = broker.fetcher_from(LEADER, Leader([]), broker.clock)
     following = fetcher._following[KEY]
     pauses = []
     for _ in range(30):
@@ -103,7 +87,7 @@ async def test_pauses_grow_to_those_after_other_errors(broker: Replicas) -> None
 
 async def test_who_has_answered_is_asked_again_soon_when_it_refuses_later(broker: Replicas) -> None:
     leader = Leader([])
-    fetcher = fetcher_from(broker, leader, broker.clock)
+    fetcher = broker.fetcher_from(LEADER, leader, broker.clock)
     following = fetcher._following[KEY]
     for _ in range(30):
         fetcher._refused(following, ErrorCode.UNKNOWN_LEADER_EPOCH)

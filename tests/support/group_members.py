@@ -18,7 +18,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 import warnings
 from collections import Counter
 from collections.abc import Callable
@@ -166,7 +165,7 @@ def kafka_python(bootstrap: str, topic: str, wish: Wish, stop: threading.Event) 
     # A topic that it first hears of while it is a member makes it join again, and kafka-python 3.0
     # forgets the outcome of that, and all heartbeats with it, if a poll ends meanwhile.
     while not consumer.partitions_for_topic(topic):
-        time.sleep(0.1)
+        stop.wait(0.1)
     refused = threading.Event()
 
     def committed(_: object, answer: object) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,9 +12,11 @@ from odradek import config as configuration
 from odradek.log.manager import LogManager
 from odradek.net.client import PeerClient
 from odradek.protocol.messages.control import LeaderAndIsrPartitionState, LeaderAndIsrRequest
+from odradek.replica.fetcher import SourceFetcher
 from odradek.replica.manager import ReplicaManager
 from odradek.replica.metadata import MetadataCache
 from odradek.replica.partition import TopicPartition
+from odradek.replica.quota import ReplicationQuota
 from odradek.replica.topic_configs import TopicConfigs
 from odradek.zk.session import Stat
 
@@ -100,6 +102,23 @@ class Replicas:
 
     def _connect(self, broker_id: int) -> PeerClient | None:
         return None
+
+    def fetcher_from(
+        self, source: int, client: object = None, clock_ms: Callable[[], int] | None = None
+    ) -> SourceFetcher:
+        """A fetcher of the test partition from another broker, which `client` answers for."""
+        clock_ms = clock_ms or self.clock
+        fetcher = SourceFetcher(
+            source,
+            self.config,
+            lambda _: client,  # type: ignore[arg-type,return-value]
+            self.manager.hosted,
+            ReplicationQuota(1, lambda: 1, lambda topic: (), clock_ms),
+            self.logs.disk.run,
+            clock_ms,
+        )
+        fetcher.add(self.manager.partitions[KEY])
+        return fetcher
 
     async def __aenter__(self) -> Replicas:
         return self

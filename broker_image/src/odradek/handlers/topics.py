@@ -265,6 +265,7 @@ async def create_automatically(broker: Broker, topic: str) -> ErrorCode:
         replicas = assignment.assign_replicas(
             brokers, partitions, factor, assignment.Start.draw(broker.random, len(brokers))
         )
+        admin.check_topic_size(TopicAssignment(replicas))
         async with asyncio.timeout(AUTOMATIC_TIMEOUT_S):
             await admin.apply_create_topic(
                 broker.session, topic, TopicAssignment(replicas), entries

@@ -1,0 +1,214 @@
+"""A disk that fails costs what is on it and nothing else; want of descriptors costs nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from odradek.config import TopicConfig
+from odradek.log import checkpoints, files
+from odradek.log.directory import LogDirError
+from odradek.log.manager import NewLog
+from odradek.protocol.errors import ErrorCode, KafkaError
+from tests.log.conftest import COMPACTED, Make, dirty_log
+from tests.support.logs import FakeClock, batch, new_log, read_all
+
+
+async def test_a_partition_that_cannot_be_made_takes_its_directory_only(
+    make: Make, tmp_path: Path
+) -> None:
+    manager = make()
+    (tmp_path / "a" / "t-0").write_bytes(b"in the way")
+    keys = [("t", partition) for partition in range(3)]
+    refused = await manager.create_missing(dict.fromkeys(keys, NewLog(TopicConfig())))
+    assert {key: refusal.code for key, refusal in refused.items()} == {
+        ("t", 0): ErrorCode.KAFKA_STORAGE_ERROR
+    }
+    assert [os.path.dirname(log.directory) for log in manager.logs().values()] == [
+        str(tmp_path / "b")
+    ] * 2
+
+
+def failing(error: int) -> Callable[..., int]:
+    def fail(*_: object) -> int:
+        raise OSError(error, os.strerror(error))
+
+    return fail
+
+
+def test_a_failed_write_leaves_no_torn_bytes_and_fails_its_directory_only(
+    make: Make, failures: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = make()
+    bad, good = (new_log(manager, "t", number, TopicConfig()) for number in range(2))
+    bad.append_as_leader(batch(b"kept"), 0)
+    size = os.stat(bad.active.log.path).st_size
+
+    def half(fd: int, buffers: list[bytes], position: int) -> int:
+        os.pwrite(fd, b"torn", position)
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pwritev", half)
+        with pytest.raises(KafkaError) as caught:
+            bad.append_as_leader(batch(b"lost"), 0)
+    assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert os.stat(bad.active.log.path).st_size == size
+    assert failures == [os.path.dirname(bad.directory)]
+    for work in (lambda: bad.append_as_leader(batch(b"x"), 0), lambda: bad.read(0, 100)):
+        with pytest.raises(KafkaError) as caught:
+            work()
+        assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    good.append_as_leader(batch(b"fine"), 0)
+    assert [one.value for one in read_all(good)] == [b"fine"]
+    assert new_log(manager, "t", 9, TopicConfig()).directory.startswith(
+        os.path.dirname(good.directory)
+    )
+    manager.close()
+    assert not os.path.exists(os.path.join(failures[0], ".kafka_cleanshutdown"))
+    again = make().get("t", 0)
+    assert again is not None
+    assert [one.value for one in read_all(again)] == [b"kept"]
+
+
+def test_a_short_write_is_continued(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = new_log(make(), "t", 0, TopicConfig())
+    whole = os.pwritev
+
+    def short(fd: int, buffers: list[bytes], position: int) -> int:
+        return whole(fd, [memoryview(b"".join(buffers))[:5]], position)
+
+    monkeypatch.setattr(os, "pwritev", short)
+    log.append_as_leader(batch(b"value"), 0)
+    assert [one.value for one in read_all(log)] == [b"value"]
+
+
+def test_a_failed_fsync_is_never_retried_as_success(
+    make: Make, failures: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = make(dirs=("a",))
+    log = new_log(manager, "t", 0, TopicConfig())
+    log.append_as_leader(batch(b"a"), 0)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", failing(5))
+        with pytest.raises(KafkaError):
+            log.flush()
+    assert failures == [os.path.dirname(log.directory)]
+    with pytest.raises(KafkaError) as caught:
+        log.flush()
+    assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert log.recovery_point == 0
+
+
+def test_running_out_of_descriptors_is_not_the_disks_fault(
+    make: Make, failures: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = new_log(make(), "t", 0, TopicConfig())
+    log.append_as_leader(batch(b"a"), 0)
+    log.release_idle()
+    log.release_idle()
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", failing(24))
+        with pytest.raises(KafkaError):
+            log.append_as_leader(batch(b"b"), 0)
+    assert failures == []
+    log.append_as_leader(batch(b"c"), 0)
+    assert [one.value for one in read_all(log)] == [b"a", b"c"]
+
+
+def test_no_background_work_takes_a_directory_offline_for_want_of_descriptors(
+    make: Make,
+    clock: FakeClock,
+    failures: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    manager = make(dirs=("a",), topic=COMPACTED)
+    log = dirty_log(manager, "t")
+    doomed = new_log(manager, "doomed", 0, TopicConfig(file_delete_delay_ms=0))
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", failing(24))
+        patched.setattr(os, "scandir", failing(24))
+        with pytest.raises(KafkaError):
+            new_log(manager, "new", 0, TopicConfig())
+        assert not manager.remove([("doomed", 0)])
+        assert not os.path.exists(doomed.directory)
+        manager.save_high_watermarks({})
+        clock.advance(3_600_000)
+        manager.housekeep()
+        assert not manager.compact()
+        patched.setattr(checkpoints, "read_offsets", failing(24))
+        assert not manager.compact()
+    assert failures == []
+    assert new_log(manager, "new", 0, TopicConfig()).log_end_offset == 0
+    assert manager.compact()
+    clock.advance(3_600_000)
+    manager.housekeep()
+    left = sorted(path.name for path in Path(log.directory).parent.iterdir() if path.is_dir())
+    assert left == ["new-0", "t-0"]
+
+
+def test_cut_that_cannot_be_noted_takes_the_directory_offline(
+    make: Make, failures: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = new_log(make(dirs=("a",)), "t", 0, TopicConfig())
+    for _ in range(4):
+        log.append_as_leader(batch(b"value"), 0)
+    log.flush()
+    with monkeypatch.context() as patched, contextlib.suppress(KafkaError):
+        patched.setattr(os, "open", failing(24))
+        log.truncate_to(2)
+    assert failures == [os.path.dirname(log.directory)]
+
+
+def test_no_partition_is_remade_while_a_directory_that_may_hold_it_is_offline(
+    make: Make, tmp_path: Path
+) -> None:
+    (tmp_path / "a").write_bytes(b"a file where a directory should be")
+    manager = make()
+    assert manager.online_directories == [str(tmp_path / "b")]
+    with pytest.raises(KafkaError) as caught:
+        new_log(manager, "t", 0, TopicConfig(), is_new=False)
+    assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert new_log(manager, "t", 0, TopicConfig(), is_new=True).log_end_offset == 0
+
+
+def test_no_usable_directory_refuses_the_start(make: Make, tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"")
+    with pytest.raises(LogDirError, match=r"none of log\.dirs"):
+        make(dirs=("a",))
+
+
+def test_directories_that_fail_while_they_are_loaded(make: Make, tmp_path: Path) -> None:
+    manager = make()
+    for number in range(2):
+        new_log(manager, "t", number, TopicConfig())
+    manager.close()
+    spoil(tmp_path / "a")
+    manager = make()
+    assert manager.online_directories == [str(tmp_path / "b")]
+    manager.close()
+    spoil(tmp_path / "b")
+    with pytest.raises(LogDirError, match=r"none of log\.dirs"):
+        make()
+
+
+def spoil(directory: Path) -> None:
+    """Have the log that is in the directory fail when it is opened."""
+    (log,) = directory.glob("t-*/*.log")
+    log.unlink()
+    log.mkdir()
+
+
+def test_atomic_writes_leave_the_old_file_when_they_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(tmp_path / "file")
+    files.write_atomically(path, b"old")
+    monkeypatch.setattr(os, "fsync", failing(5))
+    with pytest.raises(OSError, match="Input/output"):
+        files.write_atomically(path, b"new")
+    assert Path(path).read_bytes() == b"old"
