@@ -55,6 +55,14 @@ def test_verify_finds_a_closed_log_sound(folder: Path) -> None:
     assert (result.exit_code, result.output) == (0, "sound\n")
 
 
+def test_verify_takes_the_empty_checkpoint_that_kafka_makes_of_a_new_partition(
+    folder: Path,
+) -> None:
+    (folder / "leader-epoch-checkpoint").write_bytes(b"")
+    result = run("verify", folder)
+    assert (result.exit_code, result.output) == (0, "sound\n")
+
+
 @pytest.mark.parametrize("suffix", [".log", ".index", ".timeindex", ".snapshot"])
 def test_verify_finds_a_flipped_bit(folder: Path, suffix: str) -> None:
     path = sorted(folder.glob("*" + suffix))[0]

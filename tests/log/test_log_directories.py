@@ -17,6 +17,7 @@ import pytest
 from odradek.config import TopicConfig
 from odradek.log import checkpoints, producers
 from odradek.log.directory import Directory, LogDirError
+from odradek.log.epochs import FILE_NAME as EPOCHS
 from odradek.log.manager import LogManager, NewLog
 from odradek.log.segment import Segment
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -200,6 +201,23 @@ def test_checkpoint_that_waited_for_its_turn_holds_nothing_stale(
         directory.write_recovery_points()
     path = str(tmp_path / "a" / checkpoints.RECOVERY_POINTS)
     assert checkpoints.read_offsets(path) == {("t", 0): 1}
+
+
+def test_checkpoints_that_kafka_made_and_did_not_write_yet_say_nothing(
+    make: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    manager = make(dirs=("a",))
+    new_log(manager, "t", 0, TopicConfig()).append_as_leader(batch(b"value"), 3)
+    manager.close()
+    names = checkpoints.RECOVERY_POINTS, checkpoints.LOG_START_OFFSETS, checkpoints.HIGH_WATERMARKS
+    for name in (*names, checkpoints.CLEANER_OFFSETS, f"t-0/{EPOCHS}"):
+        (tmp_path / "a" / name).write_bytes(b"")
+    caplog.clear()
+    manager = make(dirs=("a",))
+    log = manager.get("t", 0)
+    assert log is not None
+    assert (log.log_end_offset, log.epochs.entries) == (1, [(3, 0)])
+    assert [message for message in caplog.messages if "damaged" in message] == []
 
 
 def test_a_partition_inherits_nothing_from_a_deleted_one_of_its_name(

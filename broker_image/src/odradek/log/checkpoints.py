@@ -12,6 +12,8 @@ cleaner-offset-checkpoint, and of leader-epoch-checkpoint
     1
     5 1200                leader epoch, first offset
 
+Kafka makes each of these files empty, before it has an entry to write.
+
 `meta.properties` holds version=0, broker.id and cluster.id of the broker that owns the directory.
 """
 
@@ -37,13 +39,10 @@ class CorruptCheckpointError(Exception):
 
 
 def read_offsets(path: str) -> dict[tuple[str, int], int]:
-    """Return {(topic, partition): offset}; a missing file is empty. Raises
+    """Return {(topic, partition): offset}; none for a missing or empty file. Raises
     CorruptCheckpointError.
     """
-    try:
-        rows = _read(path, 3)
-    except FileNotFoundError:
-        return {}
+    rows = _read(path, 3) or ()
     try:
         return {(topic, int(partition)): int(offset) for topic, partition, offset in rows}
     except ValueError as error:
@@ -56,10 +55,15 @@ def write_offsets(path: str, offsets: Mapping[tuple[str, int], int]) -> None:
     write_atomically(path, _format(rows))
 
 
-def read_epochs(path: str) -> list[tuple[int, int]]:
-    """Return [(epoch, first offset)]. Raises FileNotFoundError and CorruptCheckpointError."""
+def read_epochs(path: str) -> list[tuple[int, int]] | None:
+    """Return [(epoch, first offset)]; None when a missing or empty file says nothing of the log.
+    Raises CorruptCheckpointError.
+    """
+    rows = _read(path, 2)
+    if rows is None:
+        return None
     try:
-        return [(int(epoch), int(offset)) for epoch, offset in _read(path, 2)]
+        return [(int(epoch), int(offset)) for epoch, offset in rows]
     except ValueError as error:
         raise CorruptCheckpointError(f"{path}: {error}") from error
 
@@ -74,9 +78,14 @@ def _format(rows: Iterable[str]) -> bytes:
     return "\n".join([_VERSION, str(len(lines)), *lines, ""]).encode()
 
 
-def _read(path: str, columns: int) -> list[list[str]]:
-    with open(path, "rb") as file:
-        data = file.read()
+def _read(path: str, columns: int) -> list[list[str]] | None:
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+    except FileNotFoundError:
+        return None
+    if not data:
+        return None
     try:
         lines = data.decode("utf-8").splitlines()
     except UnicodeDecodeError as error:

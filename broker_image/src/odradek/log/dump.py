@@ -45,7 +45,7 @@ def dump(path: Path, with_records: bool) -> None:
             elif file.suffix == producers.SNAPSHOT_SUFFIX:
                 _dump_snapshot(file)
             elif file.name == EPOCHS:
-                for epoch, offset in checkpoints.read_epochs(str(file)):
+                for epoch, offset in checkpoints.read_epochs(str(file)) or ():
                     click.echo(f"  epoch {epoch} from offset {offset}")
             else:
                 for key, value in _entries(file):

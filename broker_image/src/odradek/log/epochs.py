@@ -45,12 +45,14 @@ class EpochCache:
             return list(self._entries)
 
     def load(self) -> bool:
-        """Read the file; False when it is missing or not to be trusted, and the batches must be
-        asked.
+        """Read the file; False when it says nothing or is not to be trusted, and the batches must
+        be asked.
         """
         try:
             entries = checkpoints.read_epochs(self.path)
-        except (FileNotFoundError, checkpoints.CorruptCheckpointError):
+        except checkpoints.CorruptCheckpointError:
+            return False
+        if entries is None:
             return False
         rising = all(
             earlier[0] < later[0] and earlier[1] < later[1] for earlier, later in pairwise(entries)
