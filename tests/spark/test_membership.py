@@ -22,8 +22,8 @@ from tests.support.broker import wait_until
 
 GROUP = "g"
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
-# Longer than a busy machine keeps a member from being heard; one that dies is waited for.
-SESSION_MS, SHORT_SESSION_MS = 20_000, 6000
+# Longer than a busy machine keeps a member from being heard.
+SESSION_MS = 20_000
 
 
 @pytest.fixture(scope="module")
@@ -112,6 +112,7 @@ def test_member_is_registered_and_owns_its_partitions_as_old_consumers_do(
 ) -> None:
     one = side()
     assert one.join() == {T0, T1}
+    assert not one.member.others_own
     name = one.member.consumer_id
     assert name.startswith("g_pod-")
     path = consumers.consumer_id_path(GROUP, name)
@@ -167,17 +168,19 @@ def test_new_partitions_and_matching_topics_change_the_share(side: Callable[...,
     assert len(one.take()) == 3
 
 
-def test_member_without_a_share_knows_whether_there_is_anything(
+def test_member_knows_whether_there_is_anything_beside_its_share(
     side: Callable[..., Side],
 ) -> None:
     one, two, three = side("a"), side("b"), side("c")
     for each in (one, two, three):
         each.member.join()
     assert three.member.wanted() == set()
-    assert three.member.has_partitions
+    assert three.member.others_own
+    assert one.member.wanted() == {T0}
+    assert one.member.others_own
     one.client.delete(znodes.topic_path("t"))
     assert one.member.wanted() == set()
-    assert not one.member.has_partitions
+    assert not one.member.others_own
 
 
 def test_threads_of_old_consumers_count_in_the_shares(side: Callable[..., Side]) -> None:
@@ -237,7 +240,7 @@ def test_garbage_among_the_members_is_named(side: Callable[..., Side]) -> None:
 
 
 def test_partitions_of_a_dead_member_are_taken_when_its_session_ends(
-    side: Callable[..., Side],
+    server: zookeeper.Server, side: Callable[..., Side]
 ) -> None:
     two = side()
     hosts = two.client.hosts[0]
@@ -246,19 +249,24 @@ def test_partitions_of_a_dead_member_are_taken_when_its_session_ends(
 import threading, time
 from odradek_spark import membership
 from odradek_spark.kafka_offsets import KafkaOffsets
-client = membership.connect({connect!r}, {SHORT_SESSION_MS}, 60)
+client = membership.connect({connect!r}, {SESSION_MS}, 60)
 member = membership.Member(client, {GROUP!r}, "pod", {{"t": 1}}, "static")
 member.join()
 member.take_share(120, threading.Event())
-print(member.consumer_id, flush=True)
+session, password = client.client_id
+print(member.consumer_id, session, password.hex(), flush=True)
 time.sleep(600)
 """
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as dead:
         assert dead.stdout is not None
-        name = dead.stdout.readline().decode().strip()
+        name, session, password = dead.stdout.readline().decode().split()
         dead.kill()
     assert owners(two.client) == {"0": f"{name}-0", "1": f"{name}-0"}
-    assert two.join(patience_s=120) == {T0, T1}
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(two.join)
+        wait_until(lambda: two.member.members() == 2, "the other one has joined")
+        server.expire_session((int(session), bytes.fromhex(password)))
+        assert waiting.result(120) == {T0, T1}
     assert owners(two.client) == dict.fromkeys("01", f"{two.member.consumer_id}-0")
 
 
@@ -383,6 +391,31 @@ def test_commit_waits_for_a_zookeeper_that_restarts(tmp_path: Path) -> None:
                 one.member.commit({T0: 1}, deadline_s=0.5)
             server.start()
             one.member.commit({T0: 2}, deadline_s=60)
+            assert offset(one.client, T0) == b"2"
+        finally:
+            one.end()
+
+
+def test_commit_ends_in_time_though_the_connection_goes_after_the_look_at_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with zookeeper.Server(tmp_path) as server:
+        one = Side(server.connect)
+
+        def lose_the_connection() -> None:
+            server.kill()
+            wait_until(lambda: not one.client.connected, "the client knows that the server is gone")
+
+        try:
+            set_topic(one.client, "t", 2)
+            one.join()
+            with monkeypatch.context() as patched:
+                patched.setattr(membership, "_CALL_LIMIT_S", 0.5)
+                patched.setattr(one.member, "_restore", lose_the_connection)
+                with pytest.raises(membership.CommitError):
+                    one.member.commit({T0: 1}, deadline_s=0.5)
+            server.start()
+            one.member.commit({T0: 2}, deadline_s=120)
             assert offset(one.client, T0) == b"2"
         finally:
             one.end()

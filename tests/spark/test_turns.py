@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,10 +19,10 @@ from tests.support.spark_job import ENVIRONMENT, job_text, local_job
 
 
 class Member:
-    """A member without a share."""
+    """A member whose group is as the test says."""
 
-    def __init__(self, has_partitions: bool, keeps_share: bool) -> None:
-        self.has_partitions = has_partitions
+    def __init__(self, others_own: bool, keeps_share: bool) -> None:
+        self.others_own = others_own
         self.changed = threading.Event()
         self._keeps_share = keeps_share
 
@@ -29,25 +30,44 @@ class Member:
         return self._keeps_share
 
 
-def ends_with_everything_read(member: Member) -> bool:
+class Ended:
+    """A query that has read its share, which it tells once."""
+
+    def __init__(self) -> None:
+        self.told = 0
+
+    def await_end(self, _: int) -> bool:
+        self.told += 1
+        assert self.told == 1
+        return True
+
+
+def ends_with_everything_read(member: Member, query: Ended | None) -> bool:
     driver = Driver(local_job(trigger="availableNow"), ENVIRONMENT)
-    return driver._await_change(None, cast(Any, member))
+    return driver._await_change(cast(Any, query), cast(Any, member))
 
 
-def test_job_without_a_share_waits_for_what_a_dead_driver_may_have_left() -> None:
-    member = Member(has_partitions=True, keeps_share=False)
-    member.changed.set()
-    assert not ends_with_everything_read(member)
+with_and_without_a_share = pytest.mark.parametrize("query", [Ended, lambda: None])
 
 
-def test_job_without_a_share_is_done_where_others_live_or_nothing_is(
-    monkeypatch: pytest.MonkeyPatch,
+@with_and_without_a_share
+def test_job_with_an_end_waits_for_what_a_dead_driver_may_have_left(
+    query: Callable[[], Ended | None],
 ) -> None:
-    assert ends_with_everything_read(Member(has_partitions=False, keeps_share=True))
+    member = Member(others_own=True, keeps_share=False)
+    member.changed.set()
+    assert not ends_with_everything_read(member, query())
+
+
+@with_and_without_a_share
+def test_job_with_an_end_is_done_where_others_live_or_nothing_is_left(
+    monkeypatch: pytest.MonkeyPatch, query: Callable[[], Ended | None]
+) -> None:
+    assert ends_with_everything_read(Member(others_own=False, keeps_share=True), query())
     monkeypatch.setattr(Driver, "_owner_patience_s", 0.0)
-    assert ends_with_everything_read(Member(has_partitions=True, keeps_share=True))
+    assert ends_with_everything_read(Member(others_own=True, keeps_share=True), query())
     # The last look finds that a share came meanwhile.
-    assert not ends_with_everything_read(Member(has_partitions=True, keeps_share=False))
+    assert not ends_with_everything_read(Member(others_own=True, keeps_share=False), query())
 
 
 def test_offsets_are_renewed_when_it_is_time_though_the_lag_is_not_known(

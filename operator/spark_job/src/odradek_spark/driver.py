@@ -221,16 +221,16 @@ class Driver:
     def _await_change(self, query: Query | None, member: membership.Member) -> bool:
         """Wait until everything is read (True), the share is another one, or a signal came.
 
-        Without a share everything is read where there is nothing, or where others own it for longer
-        than a dead driver could.
+        With the share everything is read where nobody else owns anything, or where others own the
+        rest for longer than a dead driver could.
         """
         patience_ends = time.monotonic() + self._owner_patience_s
+        is_read = query is None
         while not self._stop.is_set():
-            if query is not None:
-                if query.await_end(_WAIT_SLICE_S):
-                    return True
+            if query is not None and not is_read:
+                is_read = query.await_end(_WAIT_SLICE_S)
             elif self._job.trigger_ms is None and (
-                not member.has_partitions or time.monotonic() >= patience_ends
+                not member.others_own or time.monotonic() >= patience_ends
             ):
                 return member.keeps_share()
             else:

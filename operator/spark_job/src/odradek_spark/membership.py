@@ -116,7 +116,7 @@ class Member:
         self._registration = consumers.ConsumerRegistration(dict(subscription), pattern, now_ms)
         self._lock = threading.RLock()
         self._topics: tuple[str, ...] = ()
-        self._has_partitions = False
+        self._others_own = False
         self._claimed: set[TopicPartition] = set()
         self._known_offsets: dict[TopicPartition, int] = {}
         self._offset_nodes: set[TopicPartition] = set()  # those that were there at the last look
@@ -144,9 +144,9 @@ class Member:
         return self._topics
 
     @property
-    def has_partitions(self) -> bool:
-        """Whether there was anything to share when `wanted` was asked last."""
-        return self._has_partitions
+    def others_own(self) -> bool:
+        """Whether any partition was another member's when `wanted` was asked last."""
+        return self._others_own
 
     def wanted(self) -> frozenset[TopicPartition]:
         """Return what this member shall own as things are, and watch for changes of that.
@@ -165,7 +165,6 @@ class Member:
             raise ConnectionLoss("the registration is gone")
         self._topics = tuple(sorted(subscriptions[self.consumer_id]))
         partitions = {topic: self._partitions(topic) for topic in self._topics}
-        self._has_partitions = any(partitions.values())
         owned_by = assignment.assign_group(
             {
                 member: {topic: threads for topic, threads in read.items() if topic in partitions}
@@ -174,7 +173,9 @@ class Member:
             partitions,
         )
         mine = f"{self.consumer_id}-{_THREAD}"
-        return frozenset(partition for partition, thread in owned_by.items() if thread == mine)
+        wanted = frozenset(partition for partition, thread in owned_by.items() if thread == mine)
+        self._others_own = len(wanted) < len(owned_by)
+        return wanted
 
     def give_up(self, partitions: Iterable[TopicPartition]) -> None:
         """Let others own these partitions; nobody may read them for this member any more."""
@@ -357,7 +358,10 @@ class Member:
         for partition, offset in ends.items():
             path = consumers.offset_path(self._group, partition.topic, partition.partition)
             data = consumers.encode_offset(offset)
-            if partition in self._offset_nodes or self._client.exists(path):
+            is_there = partition in self._offset_nodes or self._client.exists_async(path).get(
+                timeout=_CALL_LIMIT_S
+            )
+            if is_there:
                 transaction.set_data(path, data)
             else:
                 self._ensure(path.rpartition("/")[0])
