@@ -32,8 +32,10 @@ class Cluster:
         self.broken = {}
         self.stack = contextlib.AsyncExitStack()
 
-    async def session(self, timeout_ms=10_000):
-        session = Session(self.server.connect + self.chroot, timeout_ms)
+    async def session(self):
+        connect = self.server.connect + self.chroot
+        timeout_ms, start_ms = zookeeper.SESSION_SECONDS * 1000, zookeeper.START_SECONDS * 1000
+        session = Session(connect, timeout_ms, start_ms)
         await session.start()
         self.stack.push_async_callback(session.close)
         await create_persistent_paths(session)
@@ -132,7 +134,7 @@ async def until(condition):
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    with zookeeper.Server(tmp_path_factory.mktemp("zk"), tick_time_ms=200) as running:
+    with zookeeper.Server(tmp_path_factory.mktemp("zk")) as running:
         yield running
 
 

@@ -428,12 +428,12 @@ async def test_unreachable_broker_gets_everything_in_order_when_it_answers(clust
 
 
 async def test_restart_of_zookeeper_changes_no_leader_and_loses_no_watch(tmp_path):
-    with zookeeper.Server(tmp_path, tick_time_ms=500) as server:
+    with zookeeper.Server(tmp_path) as server:
         cluster = Cluster(server, "/restarted")
         async with cluster.stack:
-            one = await cluster.broker(1, await cluster.session(20_000))
+            one = await cluster.broker(1)
             await until(lambda: one.active)
-            two = await cluster.broker(2, await cluster.session(20_000))
+            two = await cluster.broker(2)
             await until(lambda: 9002 in cluster.told)
             await admin.apply_create_topic(one.session, "t", replicas(p0=(1, 2)), {})
             await until(lambda: ("t", 0) in cluster.roles(2))

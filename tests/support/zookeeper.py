@@ -24,7 +24,8 @@ from odradek import zookeeper
 from tests.support.ports import free_port
 
 START_SECONDS = 120
-# What a client's session may last: longer than a busy machine keeps it from being heard.
+# What a client's session may last: longer than a busy machine keeps it from being heard. Servers
+# with ticks of half a second grant no more.
 SESSION_SECONDS = 30
 CALL_SECONDS = 5
 CLOSE_SESSION = -11

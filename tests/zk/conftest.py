@@ -12,7 +12,7 @@ _numbers = itertools.count()
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    with zookeeper.Server(tmp_path_factory.mktemp("zk"), tick_time_ms=200) as running:
+    with zookeeper.Server(tmp_path_factory.mktemp("zk")) as running:
         yield running
 
 
@@ -26,8 +26,8 @@ async def sessions(server, chroot):
     """Return a function that opens sessions, closed at the end."""
     opened = []
 
-    async def open_session(timeout_ms=10_000):
-        session = Session(server.connect + chroot, timeout_ms)
+    async def open_session(timeout_ms=zookeeper.SESSION_SECONDS * 1000):
+        session = Session(server.connect + chroot, timeout_ms, zookeeper.START_SECONDS * 1000)
         await session.start()
         opened.append(session)
         return session

@@ -105,7 +105,7 @@ async def test_request_that_comes_before_a_lost_answer_is_missed_is_admitted(ses
 async def test_live_duplicate_id_refuses_to_start(sessions):
     first = Registration(await sessions(), broker(9092))
     await first.start()
-    second = Registration(await sessions(timeout_ms=500), broker(9093))
+    second = Registration(await sessions(timeout_ms=2000), broker(9093))
     with pytest.raises(DuplicateBrokerError, match=r"broker\.id 1 .* PLAINTEXT://h:9092"):
         await second.start()
 
