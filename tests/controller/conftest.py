@@ -45,7 +45,12 @@ class Cluster:
         """Register a broker and put its controller into the race."""
         session = session or await self.session()
         port = 9000 + broker_id
-        values = {"broker.id": str(broker_id), "zookeeper.connect": "unused"}
+        values = {
+            "broker.id": str(broker_id),
+            "zookeeper.connect": "unused",
+            # Five seconds after taking office it would move what a slow test is just looking at.
+            "auto.leader.rebalance.enable": "false",
+        }
         values |= {key.replace("_", "."): value for key, value in settings.items()}
         registration = Registration(
             session,
