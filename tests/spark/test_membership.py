@@ -127,6 +127,17 @@ def test_member_is_registered_and_owns_its_partitions_as_old_consumers_do(
     assert one.member.members() == 0
 
 
+def test_member_that_could_not_register_does_so_when_it_takes_its_share(
+    side: Callable[..., Side], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = side()
+    with monkeypatch.context() as patched:
+        patched.setattr(membership, "_CALL_LIMIT_S", 0)
+        one.member.join()
+    assert one.take() == {T0, T1}
+    assert one.member.members() == 1
+
+
 def test_members_share_by_range_and_a_newcomer_waits_for_what_is_given_up(
     side: Callable[..., Side],
 ) -> None:

@@ -127,10 +127,17 @@ class Member:
     # --- membership -------------------------------------------------------------------------------
 
     def join(self) -> None:
-        """Register. Raises OwnedElsewhereError where another session has this member's id."""
+        """Register. Raises OwnedElsewhereError where another session has this member's id.
+
+        Where ZooKeeper does not answer, `wanted` registers the member.
+        """
         self._client.add_listener(self._on_state)
-        with self._lock:
-            self._register()
+        try:
+            with self._lock:
+                self._register()
+        except TRANSIENT as error:
+            log.warning("group %s: not registered yet: %r", self._group, error)
+            self._losses += 1
 
     @property
     def share(self) -> frozenset[TopicPartition]:
