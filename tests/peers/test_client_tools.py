@@ -18,6 +18,10 @@ GROUPS = "kafka.admin.ConsumerGroupCommand"
 RECORDS = 3000
 RECORD_BYTES = 200
 LATER, LATER_MS = "2100-01-01T00:00:00.000", 4_102_444_800_000
+# By default a record is sent again after 1.5 seconds without an answer, and is there twice then.
+PATIENT_PRODUCER = ("kafka.tools.ConsoleProducer", "--request-timeout-ms", "60000")
+# By default brokers have five seconds for each answer.
+PATIENT = ("--timeout", "60000")
 
 
 def create(
@@ -33,7 +37,8 @@ def create(
 def group_rows(tools: Tools, cluster: Cluster, group: str) -> dict[int, tuple[str, str, str]]:
     """By partition: committed offset, log end, lag, as the tool prints them."""
     said = tools.run(
-        GROUPS, "--bootstrap-server", cluster.bootstrap, "--describe", "--group", group
+        *(GROUPS, "--bootstrap-server", cluster.bootstrap, *PATIENT),
+        *("--describe", "--group", group),
     )
     rows = [line.split() for line in said.splitlines() if line.startswith(group + " ")]
     return {int(row[2]): (row[3], row[4], row[5]) for row in rows}
@@ -45,7 +50,7 @@ def test_console_clients_share_records_through_a_group(
     create(cluster, admin, "console", 2)
     sent = sorted(f"key{number}:value {number}" for number in range(50))
     tools.run(
-        *("kafka.tools.ConsoleProducer", "--bootstrap-server", cluster.bootstrap),
+        *(*PATIENT_PRODUCER, "--bootstrap-server", cluster.bootstrap),
         *("--topic", "console", "--request-required-acks", "all", "--compression-codec", "zstd"),
         *("--property", "parse.key=true", "--property", "key.separator=:"),
         stdin="\n".join(sent) + "\n",
@@ -66,7 +71,7 @@ def test_console_clients_share_records_through_a_group(
     assert sum(int(committed) for committed, _, _ in rows.values()) == 50
     assert all(committed == end and lag == "0" for committed, end, lag in rows.values())
 
-    at = (GROUPS, "--bootstrap-server", cluster.bootstrap)
+    at = (GROUPS, "--bootstrap-server", cluster.bootstrap, *PATIENT)
     listed = [line.split() for line in tools.run(*at, "--list", "--state").splitlines()]
     assert ["readers", "Empty"] in listed
     tools.run(
@@ -87,7 +92,7 @@ def spoken(cluster: Cluster, admin: AdminClient, tools: Tools) -> list[str]:
     for codec in CODECS:
         some = [f"NO_HEADERS|{codec}{number}|value {number} " + "x" * 50 for number in range(10)]
         tools.run(
-            *("kafka.tools.ConsoleProducer", "--bootstrap-server", cluster.bootstrap),
+            *(*PATIENT_PRODUCER, "--bootstrap-server", cluster.bootstrap),
             *("--topic", "spoken", "--compression-codec", codec),
             *("--property", "parse.key=true", "--property", "key.separator=|"),
             stdin="".join(line.split("|", 1)[1] + "\n" for line in some),
@@ -121,8 +126,7 @@ def test_tools_find_offsets_by_time(cluster: Cluster, tools: Tools, spoken: list
     assert tools.run(*shell, "--time", str(LATER_MS + 2)).split() == ["spoken:0:52"]
     said = tools.run(
         *(GROUPS, "--bootstrap-server", cluster.bootstrap, "--reset-offsets", "--execute"),
-        *("--group", "by-time", "--topic", "spoken", "--to-datetime", LATER),
-        *("--timeout", "60000"),
+        *("--group", "by-time", "--topic", "spoken", "--to-datetime", LATER, *PATIENT),
     )
     assert ["by-time", "spoken", "0", "50"] in [line.split() for line in said.splitlines()], said
 
@@ -212,7 +216,7 @@ def test_records_are_deleted_up_to_an_offset(
 ) -> None:
     create(cluster, admin, "shortened", 1)
     tools.run(
-        *("kafka.tools.ConsoleProducer", "--bootstrap-server", cluster.bootstrap),
+        *(*PATIENT_PRODUCER, "--bootstrap-server", cluster.bootstrap),
         *("--topic", "shortened", "--request-required-acks", "all"),
         stdin="\n".join(map(str, range(20))) + "\n",
     )

@@ -14,6 +14,10 @@ from tests.support.clients import consume_all, create_topic, produce_all
 from tests.support.kafka_peer import Tools
 
 CODECS = ("none", "gzip", "snappy", "lz4")
+# By default a record is given up, or sent again and there twice, after 1.5 seconds without an answer.
+PATIENT_PRODUCER = ("kafka.tools.ConsoleProducer", "--request-timeout-ms", "60000")
+# By default brokers have a second to tell who leads.
+PATIENT_SHELL = ("kafka.tools.GetOffsetShell", "--max-wait-ms", "60000")
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +68,7 @@ def written(cluster: Cluster, old: Tools) -> list[str]:
     for codec in CODECS:
         some = [f"{codec}-{number}:value {number} " + "x" * 50 for number in range(20)]
         old.run(
-            *("kafka.tools.ConsoleProducer", "--broker-list", cluster.bootstrap),
+            *(*PATIENT_PRODUCER, "--broker-list", cluster.bootstrap),
             *(
                 "--topic",
                 "old-lines",
@@ -96,10 +100,16 @@ def test_old_consumers_read_what_old_and_new_producers_wrote(
     cluster: Cluster, old: Tools, written: list[str], way: str
 ) -> None:
     address = cluster.zookeeper.connect if way == "--zookeeper" else cluster.bootstrap
-    group = old.file(
-        f"group{way}.properties",
-        f"group.id=old-readers{way}\nauto.commit.interval.ms=200\n",
-    )
+    properties = {
+        "group.id": f"old-readers{way}",
+        "auto.commit.interval.ms": "200",
+        # Longer than a busy machine keeps a member from being heard.
+        "session.timeout.ms": "30000",
+        "zookeeper.session.timeout.ms": "30000",
+        "zookeeper.connection.timeout.ms": "60000",
+    }
+    text = "".join(f"{key}={value}\n" for key, value in properties.items())
+    group = old.file(f"group{way}.properties", text)
     said = old.run(
         *("kafka.tools.ConsoleConsumer", way, address, "--topic", "old-lines"),
         *("--from-beginning", "--max-messages", str(len(written)), "--timeout-ms", "120000"),
@@ -124,11 +134,12 @@ def test_single_partitions_are_read_and_measured(
     cluster: Cluster, old: Tools, written: list[str]
 ) -> None:
     at = ("--broker-list", cluster.bootstrap, "--topic", "old-lines")
-    said = old.run("kafka.tools.GetOffsetShell", *at, "--time", "-1")
+    said = old.run(*PATIENT_SHELL, *at, "--time", "-1")
     assert said.split() == [f"old-lines:0:{len(written)}"]
     said = old.run(
         *("kafka.tools.SimpleConsumerShell", *at, "--partition", "0", "--offset", "-2"),
-        *("--no-wait-at-logend",),
+        # It waits as long for the leader's name as for records at the end of the log.
+        *("--no-wait-at-logend", "--max-wait-ms", "5000"),
     )
     *values, farewell = said.splitlines()
     assert values == [one.split(":", 1)[1] for one in written]
@@ -147,7 +158,7 @@ def test_reading_begins_at_an_offset_and_segments_are_found_by_time(
     at = ("--broker-list", cluster.bootstrap, "--topic", "old-lines", "--offsets", "9")
     tomorrow = time.time_ns() // 1_000_000 + 86_400_000
     for moment, found in ((tomorrow, f"{len(written)},0"), (1, "")):
-        said = old.run("kafka.tools.GetOffsetShell", *at, "--time", str(moment))
+        said = old.run(*PATIENT_SHELL, *at, "--time", str(moment))
         assert said.split() == [f"old-lines:0:{found}"]
 
 
@@ -155,7 +166,7 @@ def test_the_scala_producer_writes_what_everybody_reads(cluster: Cluster, old: T
     create_topic(cluster.bootstrap, "scala", 1, 2)
     lines = [f"line {number}" for number in range(30)]
     old.run(
-        *("kafka.tools.ConsoleProducer", "--broker-list", cluster.bootstrap, "--old-producer"),
+        *(*PATIENT_PRODUCER, "--broker-list", cluster.bootstrap, "--old-producer"),
         *("--topic", "scala", "--compression-codec", "gzip", "--request-required-acks", "1"),
         stdin="\n".join(lines) + "\n",
     )
