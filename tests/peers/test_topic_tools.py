@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import Producer
 
+from odradek.zk import znodes
 from tests.support.broker import Cluster, await_partitions, wait_until
 from tests.support.kafka_peer import Tools
 
@@ -43,6 +44,10 @@ def test_a_topic_is_created_described_grown_and_deleted(
 
     tools.run(TOPICS, *at, "--delete", "--topic", topic)
     await_partitions(cluster, topic, 0)
+    # Brokers are told at once; the znode goes when each replica is deleted.
+    with cluster.zookeeper.client() as client:
+        path = znodes.topic_path(topic)
+        wait_until(lambda: client.exists(path) is None, "the topic's znode is gone")
     refused = tools.run(TOPICS, *at, "--describe", "--topic", topic, statuses=[1])
     assert f"Topic '{topic}' does not exist as expected" in refused
 
@@ -117,9 +122,16 @@ def test_settings_of_brokers_are_changed_and_obeyed(cluster: Cluster, tools: Too
     tools.run(*at, "--entity-default", "--alter", "--add-config", "message.max.bytes=2000")
     wait_until(lambda: too_large(cluster, "defaults", 5000), "every topic has the new default")
     tools.run(*at, "--entity-name", "1", "--alter", "--add-config", "log.flush.interval.ms=70000")
-    described = tools.run(*at, "--entity-name", "1", "--describe", "--all")
-    assert "DYNAMIC_BROKER_CONFIG:log.flush.interval.ms=70000" in described
-    assert "DYNAMIC_DEFAULT_BROKER_CONFIG:message.max.bytes=2000" in described
+    told = (
+        "DYNAMIC_BROKER_CONFIG:log.flush.interval.ms=70000",
+        "DYNAMIC_DEFAULT_BROKER_CONFIG:message.max.bytes=2000",
+    )
+
+    def described() -> bool:
+        said = tools.run(*at, "--entity-name", "1", "--describe", "--all")
+        return all(one in said for one in told)
+
+    wait_until(described, "broker 1 has its own setting, and the default of all")
     tools.run(*at, "--entity-default", "--alter", "--delete-config", "message.max.bytes")
     wait_until(lambda: not too_large(cluster, "defaults", 5000), "the old default is back")
     refused = tools.run(
