@@ -13,7 +13,10 @@ const {
   logLevel,
 } = require("kafkajs");
 
-const PATIENCE_MS = 60000;
+// How long brokers on a busy machine may take for anything.
+const PATIENCE_MS = 120000;
+// By default what is refused is given up after nine seconds.
+const RETRY = { retries: 9 };
 const CODECS = { none: CompressionTypes.None, gzip: CompressionTypes.GZIP };
 
 async function eventually(holds, claim) {
@@ -71,7 +74,13 @@ async function write(kafka, topic, compression, records, idempotent) {
 }
 
 async function join(kafka, groupId, topic, found) {
-  const consumer = kafka.consumer({ groupId, heartbeatInterval: 300, maxWaitTimeInMs: 200 });
+  const consumer = kafka.consumer({
+    groupId,
+    heartbeatInterval: 300,
+    sessionTimeout: 60000,
+    maxWaitTimeInMs: 200,
+    retry: RETRY,
+  });
   await consumer.connect();
   await consumer.subscribe({ topics: [topic], fromBeginning: true });
   await consumer.run({
@@ -144,6 +153,7 @@ async function roundtrip(kafka, topic, codec, { partitions, replicas, records, t
   await admin.connect();
   await admin.createTopics({
     topics: [{ topic, numPartitions: partitions, replicationFactor: replicas }],
+    timeout: PATIENCE_MS,
   });
   await eventually(() => isListed(admin, topic), "the topic is listed");
 
@@ -179,7 +189,7 @@ async function roundtrip(kafka, topic, codec, { partitions, replicas, records, t
 
   await admin.deleteGroups([groupId]);
   answer.groups = (await admin.listGroups()).groups.filter((one) => one.groupId === groupId).length;
-  await admin.deleteTopics({ topics: [topic] });
+  await admin.deleteTopics({ topics: [topic], timeout: PATIENCE_MS });
   await eventually(async () => !(await isListed(admin, topic)), "the topic is gone");
   await admin.disconnect();
   return answer;
@@ -191,6 +201,10 @@ async function main([command, bootstrap, topic, codec]) {
   }
   const kafka = new Kafka({
     brokers: bootstrap.split(","),
+    // By default a second.
+    connectionTimeout: PATIENCE_MS,
+    requestTimeout: 2 * PATIENCE_MS,
+    retry: RETRY,
     logLevel: logLevel.WARN,
     logCreator: () => ({ log }) => console.error(log.message, log.error || ""),
   });

@@ -22,13 +22,15 @@ var codecs = map[string]kgo.CompressionCodec{
 func main() { task.Run(roundtrip) }
 
 func roundtrip(t task.Task) task.Answer {
-	until, end := context.WithTimeout(context.Background(), 2*time.Minute)
+	until, end := context.WithTimeout(context.Background(), 2*task.Patience)
 	defer end()
 	var answer task.Answer
 	admin := kadm.NewClient(client(t))
 	defer admin.Close()
+	admin.SetTimeoutMillis(int32(task.Patience.Milliseconds()))
 	task.Must(admin.CreateTopic(until, t.Partitions, t.Replicas, nil, t.Topic))
 	task.Eventually("the topic is listed", func() bool { return isListed(until, admin, t.Topic) })
+	task.Eventually("the leaders answer", func() bool { return areLed(until, admin, t) })
 
 	half := len(t.Records) / 2
 	write(until, t, t.Records[:half], kgo.DisableIdempotentWrite())
@@ -65,7 +67,9 @@ func roundtrip(t task.Task) task.Answer {
 }
 
 func client(t task.Task, options ...kgo.Opt) *kgo.Client {
-	return task.Must(kgo.NewClient(append(options, kgo.SeedBrokers(t.Bootstrap...))...))
+	// By default a topic is given up that four answers do not tell of.
+	always := []kgo.Opt{kgo.SeedBrokers(t.Bootstrap...), kgo.UnknownTopicRetries(-1)}
+	return task.Must(kgo.NewClient(append(options, always...)...))
 }
 
 // --- records --------------------------------------------------------------------------------
@@ -142,6 +146,12 @@ func readByGroup(
 
 func isListed(until context.Context, admin *kadm.Client, topic string) bool {
 	return task.Must(admin.ListTopics(until)).Has(topic)
+}
+
+// areLed says whether every partition's leader knows that it is one.
+func areLed(until context.Context, admin *kadm.Client, t task.Task) bool {
+	listed, err := admin.ListEndOffsets(until, t.Topic)
+	return err == nil && listed.Error() == nil && len(listed[t.Topic]) == int(t.Partitions)
 }
 
 func offsets(listed kadm.ListedOffsets, err error) task.Offsets {

@@ -23,6 +23,11 @@ func main() { task.Run(roundtrip) }
 func settings() *sarama.Config {
 	config := sarama.NewConfig()
 	config.Version = sarama.V2_8_0_0
+	// By default brokers have three seconds to make a topic, and a second to know of it.
+	config.Admin.Timeout = task.Patience
+	config.Net.ReadTimeout = task.Patience + time.Minute
+	config.Metadata.Retry.Max = 100
+	config.Consumer.Group.Session.Timeout = time.Minute
 	config.Consumer.Offsets.Initial = sarama.OffsetOldest
 	config.Consumer.Offsets.AutoCommit.Enable = false
 	// What waits for records shares a connection with commits, which are answered after it.
@@ -41,12 +46,13 @@ func roundtrip(t task.Task) task.Answer {
 	detail := sarama.TopicDetail{NumPartitions: t.Partitions, ReplicationFactor: t.Replicas}
 	task.Check(admin.CreateTopic(t.Topic, &detail, false))
 	task.Eventually("the topic is listed", func() bool { return isListed(admin, t.Topic) })
+	client := task.Must(sarama.NewClient(t.Bootstrap, settings()))
+	defer client.Close()
+	task.Eventually("the leaders answer", func() bool { return areLed(client, t) })
 
 	half := len(t.Records) / 2
 	write(t, t.Records[:half], false)
 	write(t, t.Records[half:], true)
-	client := task.Must(sarama.NewClient(t.Bootstrap, settings()))
-	defer client.Close()
 	answer.Read = read(client, t)
 	answer.Group, answer.Shares = readByGroup(admin, t)
 	answer.Committed = committed(admin, t)
@@ -160,7 +166,11 @@ func join(t task.Task, handler member) (leave func()) {
 	go func() {
 		defer close(ended)
 		for until.Err() == nil {
-			task.Check(group.Consume(until, []string{t.Topic}, handler))
+			err := group.Consume(until, []string{t.Topic}, handler)
+			// A member that was just going to join again takes its leave for an error.
+			if until.Err() == nil {
+				task.Check(err)
+			}
 		}
 	}()
 	return func() {
@@ -192,6 +202,17 @@ func readByGroup(admin sarama.ClusterAdmin, t task.Task) ([]task.Record, task.Sh
 func isListed(admin sarama.ClusterAdmin, topic string) bool {
 	_, found := task.Must(admin.ListTopics())[topic]
 	return found
+}
+
+// areLed says whether every partition's leader knows that it is one. What is written before that is
+// refused, and of several batches under way the first one may come last then.
+func areLed(client sarama.Client, t task.Task) bool {
+	for partition := int32(0); partition < t.Partitions; partition++ {
+		if _, err := client.GetOffset(t.Topic, partition, sarama.OffsetNewest); err != nil {
+			return false
+		}
+	}
+	return true
 }
 
 func offsets(client sarama.Client, t task.Task, at int64) task.Offsets {

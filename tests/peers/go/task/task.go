@@ -12,7 +12,8 @@ import (
 	"time"
 )
 
-const patience = time.Minute
+// Patience is how long brokers on a busy machine may take for anything.
+const Patience = 2 * time.Minute
 
 // Record is one record, to be written or as it was read.
 type Record struct {
@@ -95,7 +96,7 @@ func Must[T any](value T, err error) T {
 
 // Eventually waits until something holds; the broker asked may hear of a change after others.
 func Eventually(claim string, holds func() bool) {
-	for until := time.Now().Add(patience); !holds(); time.Sleep(50 * time.Millisecond) {
+	for until := time.Now().Add(Patience); !holds(); time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(until) {
 			Check(fmt.Errorf("not in time: %s", claim))
 		}
