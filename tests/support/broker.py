@@ -103,7 +103,8 @@ class Broker:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                preexec_fn=self._limit,
+                # Python between fork and exec may hang, beside clients' threads.
+                preexec_fn=self._limit if self.spawn_limits else None,
             )
 
     def _command(self) -> list[str]:
@@ -230,16 +231,28 @@ class Cluster:
         return ",".join(broker.address for broker in self.brokers.values())
 
     def wait_for_members(self) -> None:
-        """Wait until every broker that runs was told of all that run."""
+        """Wait until every broker that runs was told of all that run, and of one controller.
+
+        One that was stopped for long goes on naming the controller of before.
+        """
         running = {one.broker_id for one in self.brokers.values() if one.running}
-        for broker_id in running:
-            client = AdminClient(
+        clients = {
+            broker_id: AdminClient(
                 {"bootstrap.servers": self.brokers[broker_id].address, "log_level": 0}
             )
+            for broker_id in running
+        }
+        for broker_id, client in clients.items():
             wait_until(
                 lambda client=client: client.list_topics(timeout=30).brokers.keys() == running,
                 f"broker {broker_id} knows {sorted(running)}",
             )
+
+        def one_controller() -> bool:
+            named = {one.list_topics(timeout=30).controller_id for one in clients.values()}
+            return len(named) == 1 and named <= running
+
+        wait_until(one_controller, "all name the same controller")
 
     def __enter__(self) -> "Cluster":
         try:
