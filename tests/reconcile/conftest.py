@@ -6,17 +6,19 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from kazoo.client import KazooClient
 
 from odradek.zk import znodes
+from odradek_operator.zookeeper import UnreachableError
 from tests.reconcile import account, statuses
 from tests.support import zookeeper
 from tests.support.apiserver import ApiServer
@@ -24,6 +26,21 @@ from tests.support.kubectl import Kubectl, eventually
 from tests.support.ports import free_port
 
 _numbers = itertools.count(1)
+CONNECTED_SECONDS = 120
+Found = TypeVar("Found")
+
+
+def once_reachable(ask: Callable[[], Found]) -> Found:
+    """What the operator's code returns once ZooKeeper answers: it gives up after seconds, and a
+    busy disk may take longer to begin a session.
+    """
+    until = time.monotonic() + CONNECTED_SECONDS
+    while True:
+        try:
+            return ask()
+        except UnreachableError:
+            if time.monotonic() > until:
+                raise
 
 
 @pytest.fixture(scope="session")

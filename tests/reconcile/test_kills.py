@@ -14,6 +14,7 @@ from kazoo.client import KazooClient
 
 from odradek_operator import zookeeper
 from tests.reconcile import kills
+from tests.reconcile.conftest import once_reachable
 from tests.reconcile.kill_flows import FLOWS, World
 from tests.reconcile.kills import Fuse, Lives
 from tests.support import zookeeper as server
@@ -44,7 +45,7 @@ class Worlds:
         client: KazooClient
         session = zookeeper.ZooKeeper(f"{zk.connect}/{namespace}", lambda: None)
         try:
-            session.require()
+            once_reachable(session.require)
             with zk.client(f"/{namespace}") as client:
                 world = World(api, zk, client, namespace)
                 world.lives = Lives(kube, session, namespace)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from odradek_operator import zookeeper
+from tests.reconcile.conftest import once_reachable
 from tests.support import zookeeper as server
 from tests.support.kubectl import eventually
 
@@ -16,14 +17,14 @@ def test_a_client_that_died_unnoticed_is_replaced(
 ) -> None:
     pool = zookeeper.Pool(lambda: None)
     try:
-        first = pool.get(zk.connect)
-        assert pool.get(zk.connect) is first
+        first = once_reachable(lambda: pool.get(zk.connect))
+        assert once_reachable(lambda: pool.get(zk.connect)) is first
         # What a thread of kazoo's that dies leaves behind: no connection, and nobody who makes one.
         first._client.stop()
         with pytest.raises(zookeeper.UnreachableError):
             pool.get(zk.connect)
         monkeypatch.setattr(zookeeper, "GIVEN_UP_SECONDS", 0.0)
-        second = pool.get(zk.connect)
+        second = once_reachable(lambda: pool.get(zk.connect))
         assert second is not first
         assert second.children(["/"])["/"] is not None
     finally:
@@ -37,8 +38,9 @@ def test_session_without_a_connection_is_dead_after_its_timeout(
     pool = zookeeper.Pool(lambda: None)
     try:
         with server.Server(tmp_path) as ensemble:
-            pool.get(ensemble.connect)
-            assert pool.sessions()[ensemble.connect] > 0
+            once_reachable(lambda: pool.get(ensemble.connect))
+            # kazoo is connected a moment before it says so.
+            eventually(lambda: pool.sessions()[ensemble.connect] > 0, "a session", pause_s=0.1)
         # Nobody is left who could say that it ended.
         eventually(lambda: pool.sessions() == {ensemble.connect: 0.0}, "the end", pause_s=0.1)
     finally:

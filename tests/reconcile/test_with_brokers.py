@@ -15,18 +15,18 @@ from odradek.zk import consumers, znodes
 from odradek_operator import reassignment as reassignment_module
 from odradek_operator import throttle, zookeeper
 from tests.reconcile import kills
-from tests.reconcile.conftest import Operator, Place
+from tests.reconcile.conftest import Operator, Place, once_reachable
 from tests.reconcile.kills import Fuse
 from tests.reconcile.test_kills import EVERY
 from tests.reconcile.test_reassignment_flow import config, move, reassignment
 from tests.support.apiserver import ApiServer
-from tests.support.broker import Broker, Cluster
+from tests.support.broker import STEADY, Broker, Cluster
 from tests.support.clients import QUIET, consume_all, create_topic, produce_all
 from tests.support.kubectl import eventually
 
 NAMESPACE = "with-brokers"
 # A broker that is stopped must still be registered when the operator next looks.
-SETTINGS = {"zookeeper.session.timeout.ms": "15000", "offsets.topic.num.partitions": "3"}
+SETTINGS = {**STEADY, "offsets.topic.num.partitions": "3"}
 JOB = {"sink": {"console": {}}, "volume": {"size": "1Gi"}}
 # Four processes start first.
 pytestmark = pytest.mark.timeout(900)
@@ -157,7 +157,12 @@ def test_group_in_both_stores_tells_its_lag_and_is_reset_once(running: Running) 
 
     member = consumer(bootstrap, "g")
     member.subscribe(["reset"])
-    eventually(lambda: member.poll(0.5) is not None, "a member", pause_s=0)
+
+    def has_read() -> bool:
+        message = member.poll(0.5)
+        return message is not None and message.error() is None
+
+    eventually(has_read, "a member", pause_s=0)
     running.kubectl.apply(reset(**back))
     waiting = running.wait_for("consumergroup", "g", "ResetWaiting")
     assert "1 members" in waiting["message"]
@@ -218,7 +223,7 @@ def test_destination_that_dies_is_given_up_and_everything_goes_back(
         return bool(status.get("phase") in reassignment_module.FINISHED)
 
     dead = running.cluster.brokers[3]
-    session.require()
+    once_reachable(session.require)
     # It is registered when the move begins, and its session runs out while it copies nothing.
     dead.signal(signal.SIGSTOP)
     try:
@@ -314,7 +319,7 @@ def test_leaders_that_are_lost_during_a_move_end_it_and_everything_is_where_it_w
         return bool(status.get("phase") in reassignment_module.FINISHED)
 
     try:
-        session.require()
+        once_reachable(session.require)
         assert lives.live(Fuse(), react)
     finally:
         source.signal(signal.SIGCONT)
@@ -451,7 +456,7 @@ def test_reset_of_an_operator_killed_at_any_call_shifts_once(
         return fuse.calls
 
     try:
-        session.require()
+        once_reachable(session.require)
         calls = run(0, Fuse())
         places = [(at, answered) for at in range(1, calls + 1) for answered in (False, True)]
         if not EVERY:
