@@ -13,6 +13,16 @@ import pytest
 from tests.support.kubectl import Kubectl, eventually
 
 ROOT = Path(__file__).resolve().parents[2]
+# Images are built and a cluster boots before the first test.
+FIRST_SECONDS = 3000
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give the first test, whichever is chosen, the time that `make up` takes."""
+    ours = [one for one in items if one.get_closest_marker("e2e")]
+    if ours:
+        ours[0].add_marker(pytest.mark.timeout(FIRST_SECONDS))
 
 
 @dataclass(frozen=True)
@@ -52,8 +62,14 @@ def kubectl(installed: Installed) -> Kubectl:
 @pytest.fixture
 def bootstrap(kubectl: Kubectl) -> str:
     """Addresses of the brokers, as a client outside the cluster needs them."""
-    brokers = kubectl.get("kafkacluster", "main")["status"]["brokers"]
-    return ",".join(broker["address"] for broker in brokers)
+
+    def of_all() -> str:
+        brokers = kubectl.get("kafkacluster", "main")["status"]["brokers"]
+        # One that is not registered has none.
+        assert all("address" in broker for broker in brokers), brokers
+        return ",".join(broker["address"] for broker in brokers)
+
+    return eventually(of_all, "an address of each broker", 300)
 
 
 @pytest.fixture

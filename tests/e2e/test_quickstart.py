@@ -48,7 +48,6 @@ def topic(name: str, **spec: object) -> dict[str, object]:
     }
 
 
-@pytest.mark.timeout(3000)
 def test_up_ends_with_counts_and_no_lag(installed: Installed) -> None:
     tail = "\n".join(installed.output.splitlines()[-80:])
     counts = [
@@ -126,9 +125,13 @@ def test_topic_with_too_many_replicas_is_not_ready_and_not_written(
 ) -> None:
     kubectl.apply(topic("too-wide", replicationFactor=9))
     try:
-        condition = eventually(
-            lambda: kubectl.condition("topic", "too-wide"), "a condition on the impossible topic"
-        )
+
+        def refused() -> dict[str, object]:
+            condition = kubectl.condition("topic", "too-wide")
+            assert condition.get("reason") == "InvalidReplicationFactor", condition
+            return condition
+
+        condition = eventually(refused, "a condition on the impossible topic")
         assert condition["status"] == "False"
         assert "9" in condition["message"]
         assert "3" in condition["message"]
