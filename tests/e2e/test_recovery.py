@@ -70,9 +70,11 @@ def test_no_acknowledged_line_is_missing_in_the_output(
     kubectl("patch", "daemonset", "collector", "-p", _nodes({"stop": "here"}))
     try:
         eventually(lambda: not _collectors(kubectl), "collectors stopped")
-        produced = _end_offsets(bootstrap)
+        produced = eventually(lambda: _end_offsets(bootstrap), "the ends of the partitions")
         assert produced >= acknowledged
-        eventually(lambda: _counted(kubectl) == produced, f"all {produced} lines counted", 300, 3)
+        eventually(
+            lambda: _counted(kubectl) == _end_offsets(bootstrap), "all lines counted", 300, 3
+        )
     finally:
         kubectl("patch", "daemonset", "collector", "-p", _nodes({"stop": None}))
         kubectl("scale", "deployment", "collector-control-plane", "--replicas=1")
