@@ -89,10 +89,11 @@ def _nodes_ready(nodes: Sequence[Node], paths: Paths) -> bool:
     for member in nodes:
         for name in node.names(member):
             components.require(paths, name)
-    listed = json.loads(control.kubectl(paths, "get", "nodes", "-o", "json"))["items"]
+    # While everything starts at once the API server may not answer in time.
+    listed = control.kubectl(paths, "get", "nodes", "-o", "json", check=False)
     ready = {
         item["metadata"]["name"]
-        for item in listed
+        for item in (json.loads(listed)["items"] if listed else ())
         for condition in item["status"].get("conditions", ())
         if condition["type"] == "Ready" and condition["status"] == "True"
     }
