@@ -14,7 +14,7 @@ from tests.support.clients import consume_all, create_topic, produce_all
 from tests.support.kafka_peer import Tools
 
 CODECS = ("none", "gzip", "snappy", "lz4")
-# By default a record is given up, or sent again and there twice, after 1.5 seconds without an answer.
+# By default a record is given up, or sent again and there twice, after 1.5 s without an answer.
 PATIENT_PRODUCER = ("kafka.tools.ConsoleProducer", "--request-timeout-ms", "60000")
 # By default brokers have a second to tell who leads.
 PATIENT_SHELL = ("kafka.tools.GetOffsetShell", "--max-wait-ms", "60000")
