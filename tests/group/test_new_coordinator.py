@@ -13,6 +13,7 @@ from odradek.handlers.groups import leave_group
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages import groups as messages
 from odradek.replica.partition import TopicPartition
+from tests.group.test_commit_order import some_turns
 
 KEY = TopicPartition(OFFSETS_TOPIC, 0)
 LED = SimpleNamespace(
@@ -64,7 +65,7 @@ async def test_clients_are_sent_to_look_again_until_the_role_is_known_and_then_s
     early = await coordinator.join("g", NEWCOMER)
     assert early.error is ErrorCode.NOT_COORDINATOR
     coordinator.notice_roles()
-    await asyncio.sleep(0.01)
+    await some_turns()
     assert (await coordinator.join("g", NEWCOMER)).error is ErrorCode.MEMBER_ID_REQUIRED
     coordinator.close()
 

@@ -81,7 +81,8 @@ async def raw_peer(
     finally:
         await client.close()
         server.close()
-        for task, writer in serving.items():
+        while serving:  # one that was just accepted may still come in
+            task, writer = serving.popitem()
             writer.transport.abort()
             if task is not None:
                 await asyncio.wait({task})
