@@ -304,6 +304,10 @@ def test_installation_over_old_crds_restores_them_with_its_hooks_own_rights(
         for name, text in again.get("configmap", "odradek-crds")["data"].items():
             (mounted / name).write_text(text)
         point_to(api, monkeypatch)
+        # The API server takes new rights into account a moment after they were given.
+        who = "--as=system:serviceaccount:again:odradek-crds"
+        may = ("auth", "can-i", "patch", "customresourcedefinitions/topics.odradek.io", who)
+        eventually(lambda: again(*may), "the hook's rights", pause_s=0.2)
         assert apply_crds.main(str(mounted), str(account)) == 0, capsys.readouterr().err
         assert capsys.readouterr().out.count(" applied\n") == len(KINDS)
         complete(again, "odradek-crds")

@@ -39,7 +39,8 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     with (home / "log").open("wb") as log:
         server = subprocess.Popen(embedded.command(config), stdout=log, stderr=log)
     deadline = time.monotonic() + START_SECONDS
-    while probe("livenessProbe", free).returncode and time.monotonic() < deadline:
+    # A server lives before it serves.
+    while probe("readinessProbe", free).returncode and time.monotonic() < deadline:
         assert server.poll() is None, (home / "log").read_text()[-2000:]
         time.sleep(0.2)
     yield free
