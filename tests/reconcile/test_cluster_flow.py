@@ -6,7 +6,7 @@ from typing import Any
 
 from odradek.zk import consumers, znodes
 from tests.reconcile.conftest import Operator, Place
-from tests.support.kubectl import eventually
+from tests.support.kubectl import KubectlError, eventually
 
 
 def become_controller(place: Place, broker_id: int) -> None:
@@ -44,7 +44,8 @@ def test_cluster_gets_its_objects_and_is_ready_when_all_brokers_are_registered(
     assert place.kubectl.get("pdb", "main-broker")["spec"]["maxUnavailable"] == 1
     assert place.kubectl.get("service", "main-brokers")["spec"]["clusterIP"] == "None"
     # What was done is in the log, an object a line.
-    said = [json.loads(line) for line in operator.log.read_text().splitlines()]
+    whole_lines = operator.log.read_text().rpartition("\n")[0].splitlines()
+    said = [json.loads(line) for line in whole_lines]
     assert "main: applied StatefulSet main-broker" in [one["message"] for one in said]
     assert all({"timestamp", "severity"} <= one.keys() for one in said)
 
@@ -262,7 +263,7 @@ def test_volume_of_a_job_grows_while_its_driver_stays_and_otherwise_the_group_sa
     eventually(lambda: claim_size(place, "elastic-data") == "2Gi", "the growth", pause_s=0.5)
     eventually(lambda: "resize" in grown("rigid").get("message", ""), "why it stays", pause_s=0.5)
     assert grown("rigid")["reason"] == "ResizeRefused"
-    assert grown("elastic")["status"] == "True"
+    eventually(lambda: grown("elastic").get("status") == "True", "that it has grown", pause_s=0.5)
     assert claim_size(place, "rigid-data") == "1Gi"
     assert drivers() == first
 
@@ -286,6 +287,16 @@ def test_driver_that_the_api_server_refuses_is_explained(place: Place, operator:
         "--type=merge",
         '--patch={"status": {"hard": {"pods": "0"}, "used": {"pods": "0"}}}',
     )
+
+    def counts() -> bool:
+        """Whether the API server has taken the quota into account, a moment after it was made."""
+        try:
+            place.kubectl("run", "probe", "--image=i", "--dry-run=server")
+        except KubectlError as refused:
+            return "exceeded quota" in str(refused)
+        return False
+
+    eventually(counts, "the quota to count", pause_s=0.2)
     task = {"sink": {"console": {}}, "volume": {"size": "1Gi"}}
     place.kubectl.apply(group("refused", topics=["t"], job=task))
     refused = place.wait_for("consumergroup", "refused", "DriverRefused")

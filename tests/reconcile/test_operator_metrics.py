@@ -1,5 +1,6 @@
 """What /metrics tells of the operator itself: who acts, what waits, how old its sessions are."""
 
+import itertools
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,7 +42,9 @@ def test_metrics_tell_who_acts_what_waits_and_how_old_sessions_are(
         assert operator.series(AGE) == operator.series(QUEUE) == []
         with Operator(api, NAMESPACE, tmp_path / "2.log", "operator-1") as second:
             eventually(lambda: second.page("/healthz") == 200, "the second", pause_s=0.2)
-            assert second.series(LEADER) == [f"{LEADER} 0.0"]
+            # The port of the metrics opens after that of the health.
+            told = eventually(lambda: second.series(LEADER), "its metrics", pause_s=0.2)
+            assert told == [f"{LEADER} 0.0"]
 
         began = time.monotonic()
         place.create_cluster(1)
@@ -74,7 +77,14 @@ def test_metrics_tell_who_acts_what_waits_and_how_old_sessions_are(
         place.kubectl.apply(
             *(place.topic(f"t{one}", partitions=1, replicationFactor=1) for one in range(20))
         )
-        eventually(lambda: operator.metric(QUEUE) >= 10, "a queue", pause_s=0.1)
+        touches = itertools.count()
+
+        def queued() -> bool:
+            # All that comes before a pass begins is in that pass.
+            place.kubectl("annotate", "topic", "--all", f"touch={next(touches)}", "--overwrite")
+            return operator.metric(QUEUE) >= 10
+
+        eventually(queued, "a queue", pause_s=0.1)
         ensemble.resume()
         place.wait_for("topic", "t19", "WaitingForLeaders")
         eventually(lambda: operator.metric(QUEUE) == 0, "an empty queue", pause_s=0.2)

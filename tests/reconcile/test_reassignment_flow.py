@@ -84,7 +84,12 @@ def test_approved_plan_runs_in_throttled_batches_and_leaves_no_throttle(
     assert phases == ["AwaitingApproval", "Running", "Completed"]
     assert config(place, "topics", "t") == {}
     assert [config(place, "brokers", one) for one in "012"] == [{}, {}, theirs]
-    assert place.kubectl.get("reassignment", "r")["metadata"].get("finalizers") is None
+    # It is let go once its status says that it has ended.
+    eventually(
+        lambda: not place.kubectl.get("reassignment", "r")["metadata"].get("finalizers"),
+        "no finalizer",
+        pause_s=0.2,
+    )
 
 
 def test_foreign_request_is_waited_for_and_cancel_takes_everything_back(
