@@ -144,6 +144,10 @@ class Source:
             if now - self._changed_at < _RENAME_GRACE_S:
                 return
             following = tail.open_successor(self._follower)
+            if following is not None and self._follower.has_more():
+                # It was written after the last look, and may have been before the next file.
+                following.close()
+                return
         else:
             self._changed_at = None
             return

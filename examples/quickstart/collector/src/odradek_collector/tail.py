@@ -75,6 +75,10 @@ class Follower:
             self._skipping = True
             self._rest = b""
 
+    def has_more(self) -> bool:
+        """Tell whether something was added since the last read."""
+        return os.fstat(self._file.fileno()).st_size > self.offset
+
     def was_truncated(self) -> bool:
         """Tell whether the file is shorter now than what was read of it."""
         return os.fstat(self._file.fileno()).st_size < self.offset
