@@ -38,12 +38,15 @@ RANGE, COOPERATIVE = "range", "cooperative-sticky"
 
 @dataclass(frozen=True)
 class Wish:
-    """One member: its group, assignment strategy, instance id if it is static, way to commit."""
+    """One member: its group, assignment strategy, instance id if it is static, way to commit, and
+    how long it may be unheard.
+    """
 
     group: str
     strategy: str
     instance: str | None
     commit: str
+    session_ms: int = SESSION_MS
 
     @property
     def by_hand(self) -> bool:
@@ -109,7 +112,7 @@ def confluent(bootstrap: str, topic: str, wish: Wish, stop: threading.Event) -> 
         "auto.offset.reset": "earliest",
         "enable.auto.commit": not wish.by_hand,
         "auto.commit.interval.ms": AUTO_COMMIT_MS,
-        "session.timeout.ms": SESSION_MS,
+        "session.timeout.ms": wish.session_ms,
         "heartbeat.interval.ms": HEARTBEAT_MS,
         "partition.assignment.strategy": wish.strategy,
         "log_level": 0,
@@ -143,7 +146,7 @@ def in_python(bootstrap: str, wish: Wish) -> dict[str, Any]:
         "auto_offset_reset": "earliest",
         "enable_auto_commit": not wish.by_hand,
         "auto_commit_interval_ms": AUTO_COMMIT_MS,
-        "session_timeout_ms": SESSION_MS,
+        "session_timeout_ms": wish.session_ms,
         "heartbeat_interval_ms": HEARTBEAT_MS,
         "group_instance_id": wish.instance,
     }
@@ -225,7 +228,7 @@ def java(bootstrap: str, topic: str, wishes: list[Wish]) -> None:
             "auto.offset.reset": "earliest",
             "enable.auto.commit": str(not wish.by_hand).lower(),
             "auto.commit.interval.ms": AUTO_COMMIT_MS,
-            "session.timeout.ms": SESSION_MS,
+            "session.timeout.ms": wish.session_ms,
             "heartbeat.interval.ms": HEARTBEAT_MS,
             "partition.assignment.strategy": "org.apache.kafka.clients.consumer."
             + assignors[wish.strategy],
