@@ -107,7 +107,11 @@ def test_group_of_the_coordinator_is_shown_moved_and_deleted(
 
 
 def test_reset_is_whole_or_not_at_all(tmp_path: Path) -> None:
-    settings = {**STEADY, "offsets.topic.replication.factor": "1"}
+    settings = {
+        **STEADY,
+        "offsets.topic.num.partitions": "1",
+        "offsets.topic.replication.factor": "1",
+    }
     with Cluster(tmp_path, brokers=2, settings=settings) as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.brokers[1].address, "log_level": 0})
         split = NewTopic("split", 2, replica_assignment=[[1], [2]])
