@@ -30,6 +30,12 @@ TOPIC = "grown"
 PARTITIONS = 6
 NEWCOMER = 3
 PAUSE_SECONDS = 0.004
+# A replica that a pause puts out of sync could not be elected just then.
+SETTINGS = {
+    **STEADY,
+    "offsets.topic.replication.factor": "2",
+    "replica.lag.time.max.ms": "30000",
+}
 # Operator, API server, ZooKeeper and three brokers start first.
 pytestmark = pytest.mark.timeout(900)
 
@@ -163,8 +169,7 @@ def ends(bootstrap: str) -> list[int]:
 def two_brokers(api: ApiServer, folder: Path) -> Iterator[tuple[Cluster, Place]]:
     """Brokers 1 and 2 with an operator, and a topic whose records both must have."""
     api.call("create", "namespace", NAMESPACE)
-    settings = {**STEADY, "offsets.topic.replication.factor": "2"}
-    with Cluster(folder, 2, settings) as cluster, cluster.zookeeper.client() as client:
+    with Cluster(folder, 2, SETTINGS) as cluster, cluster.zookeeper.client() as client:
         place = Place(api, cluster.zookeeper, client, NAMESPACE)
         place.kubectl.apply(
             {
@@ -218,7 +223,7 @@ def test_a_new_broker_gets_its_share_and_leads_while_clients_write_and_read(
         place.kubectl(
             "patch", "kafkacluster", "main", "--type=merge", f"--patch={json.dumps(larger)}"
         )
-        newcomer = Broker(tmp_path, NEWCOMER, cluster.zookeeper.connect, STEADY)
+        newcomer = Broker(tmp_path, NEWCOMER, cluster.zookeeper.connect, SETTINGS)
         try:
             newcomer.start()
             all_write()

@@ -19,6 +19,7 @@ def test_second_operator_waits_and_takes_over_when_the_first_ends(
     with Operator(api, place.namespace, log, "operator-1") as second:
         eventually(lambda: second.page("/healthz") == 200, "the second to be alive", pause_s=0.2)
         assert second.page("/readyz") == 503
+        eventually(lambda: second.series("odradek_operator_leader"), "its metrics", pause_s=0.2)
         place.kubectl.apply(place.topic("one", partitions=1, replicationFactor=1))
         eventually(lambda: place.client.exists(znodes.topic_path("one")), "the topic", pause_s=0.2)
         assert second.metric("odradek_operator_writes_total") == 0
@@ -47,7 +48,7 @@ def test_operator_of_another_release_leaves_a_namespace_to_the_one_that_has_it(
         eventually(lambda: "waiting for the Lease" in log.read_text(), "the second to wait")
         assert second.metric("odradek_operator_writes_total") == 0
         assert second.series("odradek_resource_ready{") == []
-        assert operator.series("odradek_resource_ready{")
+        eventually(lambda: operator.series("odradek_resource_ready{"), "what the first tells")
         operator.kill()
         place.kubectl.apply(place.topic("three", partitions=1, replicationFactor=1))
         eventually(
