@@ -15,6 +15,7 @@ import os
 import ssl
 import subprocess
 import time
+import urllib.error
 import urllib.request
 from pathlib import Path
 from types import TracebackType
@@ -23,7 +24,7 @@ import pytest
 import yaml
 
 from tests.cluster import certs, settings
-from tests.support.kubectl import Kubectl
+from tests.support.kubectl import Kubectl, eventually
 from tests.support.ports import free_port
 
 START_SECONDS = 120
@@ -151,6 +152,9 @@ class ApiServer:
         try:
             with urllib.request.urlopen(request, timeout=10, context=context) as answer:
                 return bool(answer.status == 200)
+        except urllib.error.HTTPError as error:
+            error.close()
+            return False
         except OSError:
             return False
 
@@ -182,6 +186,13 @@ class ApiServer:
         """Install the project's custom resource definitions and wait until they are served."""
         self.call("apply", "--server-side", "-f", str(settings.REPO / "crds"))
         self.call("wait", "--for=condition=Established", "crd", "--all", "--timeout=120s")
+        # A moment passes before the kinds are among those that clients are told of.
+        names = self.call("get", "crd", "-o", "jsonpath={.items[*].metadata.name}").split()
+        eventually(
+            lambda: self.call("get", ",".join(names), "-o", "name") or True,
+            "all kinds are served",
+            pause_s=0.2,
+        )
 
     def patch_status(self, kind: str, name: str, status: dict[str, object]) -> None:
         """Write a status, as a kubelet or a controller would."""
