@@ -48,7 +48,7 @@ main()
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[broker.Cluster]:
     settings = {
         # Longer than a busy machine keeps a broker from being heard; one that dies is waited for.
-        "zookeeper.session.timeout.ms": "8000",
+        "zookeeper.session.timeout.ms": "15000",
         "offsets.topic.replication.factor": "1",
         "offsets.topic.num.partitions": "2",
     }
