@@ -18,7 +18,7 @@ from odradek.log import batch as batches
 from odradek.log import checkpoints
 from tests.support import zookeeper
 from tests.support.broker import Broker, wait_until
-from tests.support.clients import QUIET, create_topic
+from tests.support.clients import QUIET, committed, create_topic
 from tests.support.kafka_broker import KafkaBroker
 from tests.support.kafka_peer import Tools
 
@@ -136,7 +136,7 @@ def seen_by_clients(address: str) -> tuple[Seen, dict[str, list[int]], list[int]
             ]
             by_time[topic] = [consumer.offsets_for_times(one, 60)[0].offset for one in asked]
     places = [TopicPartition(topic, 0) for topic in TOPICS]
-    positions = [one.offset for one in consumer.committed(places, 120)]
+    positions = [one.offset for one in committed(consumer, places)]
     consumer.close()
     return found, by_time, positions
 

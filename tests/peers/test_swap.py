@@ -36,7 +36,7 @@ from odradek.zk import znodes
 from odradek.zk.znodes import BrokerId
 from tests.support import zookeeper
 from tests.support.broker import Broker, wait_until
-from tests.support.clients import QUIET, await_controller
+from tests.support.clients import QUIET, await_controller, committed
 from tests.support.kafka_broker import KafkaBroker
 from tests.support.kafka_peer import Tools
 from tests.support.logs import how_many
@@ -121,9 +121,7 @@ def seen_by_clients(address: str) -> dict[str, Seen]:
     read = _read(consumer)
     places = [TopicPartition(topic, 0) for topic in TOPICS]
     bounds = {one.topic: consumer.get_watermark_offsets(one, 120) for one in places}
-    positions = {
-        one.topic: (one.offset, one.metadata or "") for one in consumer.committed(places, 120)
-    }
+    positions = {one.topic: (one.offset, one.metadata or "") for one in committed(consumer, places)}
     consumer.close()
     careful = _consumer(address, **{"isolation.level": "read_committed"})
     decided = _read(careful)
@@ -278,6 +276,8 @@ class Writer:
         self._set_retention(-1)
 
     def _set_retention(self, milliseconds: int) -> None:
+        # It may have looked for the controller while the broker was just back.
+        await_controller(self._admin)
         entry = ConfigEntry(
             "retention.ms", str(milliseconds), incremental_operation=AlterConfigOpType.SET
         )
@@ -302,7 +302,7 @@ class Writer:
             for message in consumer.consume(500, 0.2):
                 if message.error() is None:
                     last[message.topic()] = message.offset()
-                else:
+                elif message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF:
                     ended.add(message.topic())
         positions = [
             TopicPartition(topic, 0, offset - 3, f"remark on {topic}")

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 
 import confluent_kafka
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from tests.support.broker import wait_until
@@ -20,10 +21,12 @@ with warnings.catch_warnings():
 __all__ = [
     "await_controller",
     "await_leaders",
+    "committed",
     "consume_all",
     "create_topic",
     "kafka",
     "kafka_admin",
+    "make_topic",
     "produce_all",
 ]
 
@@ -39,10 +42,26 @@ def create_topic(
 ) -> None:
     """Create a topic through the Admin API and wait until its leaders serve it."""
     client = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
-    await_controller(client)
-    wanted = NewTopic(topic, partitions, replicas, config=dict(config or {}))
-    client.create_topics([wanted], operation_timeout=60, request_timeout=90)[topic].result(120)
+    make_topic(client, NewTopic(topic, partitions, replicas, config=dict(config or {})))
     await_leaders(bootstrap, topic, partitions)
+
+
+def make_topic(client: AdminClient, wanted: NewTopic) -> None:
+    """Have the controller make a topic, whoever that is by then.
+
+    librdkafka passes on what a broker says that is controller no more; other clients ask the next.
+    """
+    until = time.monotonic() + 120
+    while True:
+        await_controller(client)
+        made = client.create_topics([wanted], operation_timeout=60, request_timeout=90)
+        try:
+            made[wanted.topic].result(120)
+        except KafkaException as refusal:
+            if refusal.args[0].code() != KafkaError.NOT_CONTROLLER or time.monotonic() > until:
+                raise
+        else:
+            return
 
 
 def await_controller(client: AdminClient) -> None:
@@ -71,6 +90,22 @@ def await_leaders(bootstrap: str, topic: str, partitions: int = 1) -> None:
         return all(one.result(120).offset >= 0 for one in answers.values())
 
     wait_until(all_answer, f"the leaders of {topic} serve it")
+
+
+def committed(
+    consumer: confluent_kafka.Consumer, places: Sequence[confluent_kafka.TopicPartition]
+) -> list[confluent_kafka.TopicPartition]:
+    """What a group has committed there, once its coordinator has loaded that: librdkafka does not
+    ask for long.
+    """
+    found: list[confluent_kafka.TopicPartition] = []
+
+    def told() -> bool:
+        found[:] = consumer.committed([*places], 120)
+        return all(one.error is None for one in found)
+
+    wait_until(told, "the coordinator tells what is committed")
+    return found
 
 
 def produce_all(
