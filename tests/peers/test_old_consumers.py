@@ -101,8 +101,10 @@ class OurMember:
 
     def leave(self) -> None:
         self._stop.set()
-        self.member.changed.set()
-        self._thread.join()
+        while self._thread.is_alive():
+            # Again: a member that looks at its group just now forgets what came before.
+            self.member.changed.set()
+            self._thread.join(0.1)
         self.member.leave()
         self._client.stop()
         self._client.close()
