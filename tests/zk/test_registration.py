@@ -125,6 +125,26 @@ async def test_lingering_znode_of_the_previous_incarnation_is_waited_for(
     assert mine.epoch > 0
 
 
+async def test_time_in_which_the_server_stands_still_is_not_counted_for_a_living_duplicate(
+    server, chroot, sessions, caplog
+):
+    caplog.set_level("INFO")
+    session = await sessions(timeout_ms=2000)
+    with server.client(chroot) as old:
+        old.create("/brokers/ids/1", b"{}", ephemeral=True, makepath=True)
+        mine = Registration(session, broker())
+        starting = asyncio.ensure_future(mine.start())
+        await until_it_waits_for_the_former(caplog)
+        server.pause()
+        try:
+            await asyncio.sleep(2 * 2 * registration.LINGER_FACTOR)
+            assert not starting.done()
+        finally:
+            server.resume()
+    await starting
+    assert mine.epoch > 0
+
+
 async def test_own_znode_is_taken_over_with_the_new_payload(sessions):
     """A create whose answer was lost leaves the znode to this session."""
     session = await sessions()
