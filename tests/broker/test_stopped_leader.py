@@ -30,7 +30,7 @@ from odradek.protocol.messages.offsets import (
 )
 from odradek.zk import znodes
 from tests.support.broker import Cluster, wait_until
-from tests.support.clients import QUIET, produce_all
+from tests.support.clients import QUIET, make_topic, produce_all
 
 TOPIC = "moved"
 GROUP = "readers"
@@ -123,7 +123,7 @@ async def test_broker_that_goes_on_after_its_session_ended_misleads_nobody(tmp_p
         others = [one for one in cluster.brokers if one != victim]
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap, **QUIET})
         wanted = NewTopic(TOPIC, num_partitions=1, replica_assignment=[[victim, *others]])
-        admin.create_topics([wanted])[TOPIC].result(120)
+        make_topic(admin, wanted)
         produce_all(cluster.bootstrap, TOPIC, [b"before"] * BEFORE)
         commit(cluster.bootstrap, BEFORE)
 
