@@ -13,6 +13,7 @@ import confluent_kafka
 import pytest
 from confluent_kafka import KafkaError
 
+from odradek.zk import znodes
 from tests.support.broker import STEADY, Broker, Cluster, wait_until
 from tests.support.clients import QUIET, consume_all, create_topic, produce_all
 
@@ -85,9 +86,7 @@ def test_a_full_disk_takes_its_directory_offline_and_nothing_acknowledged_is_los
     tmp_path: Path, disk: tuple[Path, int]
 ) -> None:
     small, namespace = disk
-    # Longer than a busy machine keeps the broker from being heard; the killed one's is waited for.
-    session = {"zookeeper.session.timeout.ms": "8000"}
-    settings = {**session, "log.dirs": f"{small},{tmp_path / 'large'}"}
+    settings = {**STEADY, "log.dirs": f"{small},{tmp_path / 'large'}"}
     with Cluster(tmp_path, settings=settings, kinds={1: broker_in(namespace)}) as cluster:
         broker = cluster.brokers[1]
         for topic in ("doomed", "spared"):
@@ -102,6 +101,10 @@ def test_a_full_disk_takes_its_directory_offline_and_nothing_acknowledged_is_los
         assert broker.running
         produce_all(cluster.bootstrap, "spared", [b"after"])
         broker.kill()
+        with cluster.zookeeper.client() as client:
+            # Else what is left of the killed one's session would be waited for.
+            client.delete(znodes.broker_path(znodes.BrokerId(1)))
+            client.delete(znodes.CONTROLLER_PATH)
         enter = ["nsenter", f"--target={namespace}", "--mount"]
         subprocess.run([*enter, "mount", "-o", f"remount,size={ENLARGED}", small], check=True)
         broker.start()
