@@ -41,6 +41,8 @@ class LogMachine(RuleBasedStateMachine):
         self.start = 0
         self.end = 0
         self.epochs: list[tuple[int, int]] = []
+        # Of the newest record that was deleted from the start. No leader has an older one.
+        self.deleted_epoch = 0
 
     def teardown(self) -> None:
         self.log.abandon()
@@ -54,7 +56,7 @@ class LogMachine(RuleBasedStateMachine):
     )
     def append(self, values: list[bytes], codec: int, epoch_step: int, later: int) -> None:
         timestamp = START_MS + later
-        epoch = max(self.log.latest_epoch, 0) + epoch_step
+        epoch = max(self.log.latest_epoch, self.deleted_epoch) + epoch_step
         data = batch(*values, timestamp=timestamp, codec=codec)
         info = self.log.append_as_leader(data, epoch)
         assert info.base_offset == self.end
@@ -75,7 +77,7 @@ class LogMachine(RuleBasedStateMachine):
         """Several batches as a leader sends them, the last one possibly cut off."""
         from odradek.log import batch as codec
 
-        epoch = max(self.log.latest_epoch, 0)
+        epoch = max(self.log.latest_epoch, self.deleted_epoch)
         data, expected, offset = b"", [], self.end
         for values in batches:
             plain = batch(*values)
@@ -135,6 +137,9 @@ class LogMachine(RuleBasedStateMachine):
     def _start_at(self, offset: int) -> None:
         self.start = offset
         self.model = [one for one in self.model if one[-1][0] >= offset]
+        for epoch, first in self.epochs:
+            if first < offset:
+                self.deleted_epoch = max(self.deleted_epoch, epoch)
         spanning = [entry for entry in self.epochs if entry[1] <= offset]
         if spanning:
             self.epochs = [(spanning[-1][0], offset), *self.epochs[len(spanning) :]]
@@ -162,6 +167,7 @@ class LogMachine(RuleBasedStateMachine):
         assert self.partition.report is not None
         assert self.partition.report.cut_bytes == 0
         self._start_at(max(self.start, self.log.log_start_offset))
+        self._learn_epoch()
 
     @rule(garbage=st.binary(min_size=1, max_size=200))
     def crash_with_a_torn_tail(self, garbage: bytes) -> None:
@@ -169,6 +175,13 @@ class LogMachine(RuleBasedStateMachine):
         with open(self.log.active.log.path, "ab") as file:
             file.write(garbage)
         self.log = self.partition.open(clean=False)
+        self._learn_epoch()
+
+    def _learn_epoch(self) -> None:
+        """Deleted records that are on the disk still tell their epoch, if it was forgotten."""
+        deleted = [(self.deleted_epoch, self.start)]
+        if self.start == self.end and not self.epochs and self.log.epochs.entries == deleted:
+            self.epochs = deleted
 
     @invariant()
     def offsets_agree(self) -> None:
