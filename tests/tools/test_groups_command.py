@@ -61,7 +61,12 @@ def commit(cluster: Cluster, group: str, offset: int) -> None:
         {"bootstrap.servers": cluster.bootstrap, "group.id": group, "log_level": 0}
     )
     places = [confluent_kafka.TopicPartition(TOPIC, number, offset) for number in (0, 1)]
-    wait_until(lambda: bool(consumer.commit(offsets=places, asynchronous=False)), "committed")
+
+    def is_committed() -> bool:
+        done = consumer.commit(offsets=places, asynchronous=False)
+        return all(one.error is None for one in done)
+
+    wait_until(is_committed, "committed")
     consumer.close()
 
 
@@ -150,8 +155,13 @@ def test_group_with_members_is_shown_and_left_alone(cluster: Cluster) -> None:
         }
     )
     consumer.subscribe([TOPIC])
+
+    def is_read() -> bool:
+        message = consumer.poll(0.2)
+        return message is not None and message.error() is None
+
     try:
-        wait_until(lambda: consumer.poll(0.2) is not None, "a record is read")
+        wait_until(is_read, "a record is read")
         said, _ = run("describe", *at)
         assert {(row[2], row[8]) for row in rows(said)} == {("0", "reader"), ("1", "reader")}
         [[*_, client, count]] = rows(run("describe", *at, "--members")[0])
