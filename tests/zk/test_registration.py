@@ -125,23 +125,28 @@ async def test_lingering_znode_of_the_previous_incarnation_is_waited_for(
     assert mine.epoch > 0
 
 
-async def test_time_in_which_the_server_stands_still_is_not_counted_for_a_living_duplicate(
+async def test_former_that_lingers_as_the_server_stands_still_is_no_living_duplicate(
     server, chroot, sessions, caplog
 ):
     caplog.set_level("INFO")
     session = await sessions(timeout_ms=2000)
+    mine = Registration(session, broker())
     with server.client(chroot) as old:
-        old.create("/brokers/ids/1", b"{}", ephemeral=True, makepath=True)
-        mine = Registration(session, broker())
+        former = znodes.encode_broker(broker()())
+        old.create("/brokers/ids/1", former, ephemeral=True, makepath=True)
         starting = asyncio.ensure_future(mine.start())
         await until_it_waits_for_the_former(caplog)
         server.pause()
         try:
-            await asyncio.sleep(2 * 2 * registration.LINGER_FACTOR)
-            assert not starting.done()
+            with pytest.raises(DuplicateBrokerError):
+                await starting
+            goes = asyncio.ensure_future(registration.goes_after_all(session, 1))
+            await asyncio.sleep(2)  # until it has not answered at once
+            assert not goes.done()
         finally:
             server.resume()
-    await starting
+    assert await goes
+    await mine.start()
     assert mine.epoch > 0
 
 

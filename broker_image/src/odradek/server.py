@@ -316,11 +316,16 @@ class Server:
                 raise StartError(
                     f"cannot serve metrics on {config.metrics_port}: {error}"
                 ) from error
-        try:
-            await self._registration.start()
-        except registration.DuplicateBrokerError as error:
-            raise StartError(str(error)) from error
+        await self._register()
         await self._controller.start()
+
+    async def _register(self) -> None:
+        while True:
+            try:
+                return await self._registration.start()
+            except registration.DuplicateBrokerError as error:
+                if not await registration.goes_after_all(self._session, self._config.broker_id):
+                    raise StartError(str(error)) from error
 
     async def _serve_until_stopped(self) -> None:
         async with asyncio.TaskGroup() as tasks:

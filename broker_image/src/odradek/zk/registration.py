@@ -30,8 +30,6 @@ logger = logging.getLogger(__name__)
 # A server rounds the end of a session up to its next tick, and asks its leader; half a time-out
 # more than the time-out covers both.
 LINGER_FACTOR = 1.5
-# The wait is made in so many parts, with a look at the znode between them.
-LINGER_PARTS = 6
 
 
 class DuplicateBrokerError(Exception):
@@ -78,6 +76,25 @@ async def ensure_cluster_id(session: Session, expected: str | None = None) -> st
         return found
 
 
+async def goes_after_all(session: Session, broker_id: int) -> bool:
+    """Whether the znode goes that was taken for that of a living broker.
+
+    A server that stood still, or waited for its disk, ended no session meanwhile, and a watch that
+    was lost with its connection tells nothing. Only from one that answers at once it is final.
+    """
+    linger = session.negotiated_timeout_ms / 1000 * (LINGER_FACTOR - 1)
+    path, clock = znodes.broker_path(znodes.BrokerId(broker_id)), asyncio.get_running_loop().time
+    while True:
+        asked_at = clock()
+        # A session that ends meanwhile is followed by another.
+        with contextlib.suppress(SessionExpiredError):
+            if await session.exists(path) is None:
+                return True
+            if clock() - asked_at < linger / 4:
+                return False
+        await asyncio.sleep(linger)
+
+
 class Registration:
     """Keeps one broker registered. `epoch` is the broker epoch, the czxid of its znode (KIP-380).
 
@@ -113,12 +130,16 @@ class Registration:
         return came >= self._asked_at
 
     async def start(self) -> None:
-        """Register for the first time."""
-        self._session.on_state(self._note_state)
-        while self.epoch == -1:
-            # A session that ends meanwhile is followed by another.
-            with contextlib.suppress(SessionExpiredError):
-                await self._register()
+        """Register for the first time; may be called again where it failed."""
+        forget = self._session.on_state(self._note_state)
+        try:
+            while self.epoch == -1:
+                # A session that ends meanwhile is followed by another.
+                with contextlib.suppress(SessionExpiredError):
+                    await self._register()
+        except DuplicateBrokerError:
+            forget()
+            raise
 
     async def run(self) -> None:
         """Register again whenever the session was lost."""
@@ -144,13 +165,16 @@ class Registration:
         registration = self._registration()
         path = znodes.broker_path(registration.broker_id)
         data = znodes.encode_broker(registration)
+        give_up = asyncio.get_running_loop().time() + (
+            self._session.negotiated_timeout_ms / 1000 * LINGER_FACTOR
+        )
         unanswered: float | None = None
         while True:
             asked_at = asyncio.get_running_loop().time()
             try:
                 await self._session.create(path, data, ephemeral=True, make_parents=True)
             except NodeExistsError:
-                if not await self._settle_existing(path, data):
+                if not await self._settle_existing(path, data, give_up):
                     unanswered = None
                     continue
                 asked_at = unanswered or asked_at  # the controller may have seen it since
@@ -167,34 +191,28 @@ class Registration:
                 logger.info("broker %d registered, epoch %d", registration.broker_id, self.epoch)
                 return
 
-    async def _settle_existing(self, path: str, data: bytes) -> bool:
-        """Return True once the znode is this session's; False when it went and may be created.
-
-        The time that the looks take does not count: a server that stands still, or waits for its
-        disk, ends no session. And a watch that was lost with its connection never fires.
-        """
+    async def _settle_existing(self, path: str, data: bytes, give_up: float) -> bool:
+        """Return True once the znode is this session's; False when it went and may be created."""
         gone = asyncio.Event()
 
         def notice(_: WatchEvent) -> None:
             gone.set()
 
-        for left in reversed(range(LINGER_PARTS + 1)):
-            try:
-                found, stat = await self._session.get(path, notice)
-            except NoNodeError:
-                return False
-            if stat.owner == self._session.session_id:
-                await self._session.set(path, data)
-                return True
-            if left == LINGER_PARTS:
+        try:
+            found, stat = await self._session.get(path, notice)
+        except NoNodeError:
+            return False
+        if stat.owner == self._session.session_id:
+            await self._session.set(path, data)
+            return True
+        try:
+            async with asyncio.timeout_at(give_up):
                 logger.info("waiting for the end of session %#x, which holds %s", stat.owner, path)
-            linger = self._session.negotiated_timeout_ms / 1000 * LINGER_FACTOR
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(linger / LINGER_PARTS if left else 0):
-                    await gone.wait()
-                return False
-        holder = znodes.decode_broker(path, found)
-        raise DuplicateBrokerError(
-            f"broker.id {holder.broker_id} is taken by a living broker at "
-            f"{', '.join(map(str, holder.endpoints))}"
-        )
+                await gone.wait()
+        except TimeoutError:
+            holder = znodes.decode_broker(path, found)
+            raise DuplicateBrokerError(
+                f"broker.id {holder.broker_id} is taken by a living broker at "
+                f"{', '.join(map(str, holder.endpoints))}"
+            ) from None
+        return False
