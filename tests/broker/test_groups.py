@@ -386,5 +386,12 @@ def committed_by(one: confluent_kafka.Consumer) -> int:
 
 
 def coordinator_of(running: Cluster, group: str) -> int:
-    described = describe(running, group)
-    return int(described.coordinator.id)
+    """Who coordinates a group; librdkafka hardly asks again a broker that has just started."""
+    found: list[int] = []
+
+    def told() -> bool:
+        found[:] = [int(describe(running, group).coordinator.id)]
+        return True
+
+    wait_until(told, "the coordinator is known")
+    return found[0]

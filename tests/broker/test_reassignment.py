@@ -22,7 +22,7 @@ from kazoo.exceptions import NoNodeError
 
 from odradek.zk import znodes
 from tests.support.broker import Broker, Cluster, start_together, wait_until
-from tests.support.clients import produce_all
+from tests.support.clients import await_leaders, make_topic, produce_all
 
 PARTITIONS = 6
 RECORDS = 600
@@ -89,7 +89,7 @@ def test_moves_end_though_the_controller_and_a_broker_of_the_target_are_killed(
         replica_assignment=[[1, 2]] * PARTITIONS,
         config={f"{throttled}.replicas": "*"},
     )
-    admin.create_topics([shape])["t"].result(60)
+    make_topic(admin, shape)
     values = fill(cluster, "t")
     # 5 kB/s: what is to be copied takes four minutes unless the limit goes.
     settle_rate(cluster.brokers[4], f"{throttled}.rate", 5000)
@@ -127,9 +127,10 @@ def test_broker_that_was_down_when_its_replicas_moved_away_deletes_them_when_it_
         NewTopic(topic, PARTITIONS, replica_assignment=[[1, 2]] * PARTITIONS)
         for topic in ("t", "stays")
     ]
-    for created in admin.create_topics(shapes).values():
-        created.result(60)
+    for shape in shapes:
+        make_topic(admin, shape)
     values = fill(cluster, "t")
+    await_leaders(cluster.bootstrap, "stays", PARTITIONS)
     cluster.brokers[1].kill()
     wanted = {znodes.TopicPartition("t", number): TARGET for number in range(PARTITIONS)}
     zookeeper.create(znodes.REASSIGN_PARTITIONS_PATH, znodes.encode_reassignment(wanted))
@@ -169,7 +170,7 @@ def test_either_side_copies_no_faster_than_its_throttle_until_that_is_lifted(
         replica_assignment=[[1]] * PARTITIONS,
         config={f"{throttled}.replicas": "*"},
     )
-    admin.create_topics([shape])["t"].result(60)
+    make_topic(admin, shape)
     size = sum(map(len, fill(cluster, "t")))
     assert size > 2 * WATCHED_WINDOWS * RATE
     settle_rate(cluster.brokers[held_back], f"{throttled}.rate", RATE)
