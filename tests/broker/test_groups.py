@@ -258,6 +258,8 @@ def test_groups_are_listed_described_and_deleted(cluster: Cluster, topic: str) -
     with pytest.raises(confluent_kafka.KafkaException, match=r"(?i)not empty|non_empty"):
         client.delete_consumer_groups(["seen"], request_timeout=60)["seen"].result(120)
     one.close()
+    # librdkafka waits five seconds for the answer to its farewell.
+    wait_until(lambda: describe(cluster, "seen").state.name == "EMPTY", "the member has left")
     client.delete_consumer_groups(["seen"], request_timeout=60)["seen"].result(120)
     again = member(cluster.bootstrap, "seen")
     (committed,) = again.committed([confluent_kafka.TopicPartition(topic, 0)], 30)
