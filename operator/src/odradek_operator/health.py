@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import TCPServer
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
@@ -16,6 +17,16 @@ from odradek_operator import metrics
 
 # A page: its status code, content type and body.
 Page = tuple[int, str, bytes]
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def server_bind(self) -> None:
+        """Bind without a look for this host's full name, which takes seconds where no DNS server
+        answers.
+        """
+        TCPServer.server_bind(self)
 
 
 class Pages:
@@ -35,8 +46,7 @@ class Pages:
             def log_message(self, format: str, *args: object) -> None:
                 """Probes are not worth a line each."""
 
-        self._server = ThreadingHTTPServer(("", port), Handler)
-        self._server.daemon_threads = True
+        self._server = _Server(("", port), Handler)
         self.port: int = self._server.server_address[1]
         self._thread = threading.Thread(
             target=self._server.serve_forever, name=f"http-{self.port}", daemon=True
