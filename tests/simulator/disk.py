@@ -275,6 +275,8 @@ class Disk:
 
     def _open(self, key: tuple[str, int], stored: Stored) -> SimulatedLog:
         log = self._logs[key] = SimulatedLog(*key, self._config, stored)
+        if log.owes_flush:  # as the real manager does when it loads
+            log.flush()
         self.watch(log)
         return log
 
