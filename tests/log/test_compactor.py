@@ -17,10 +17,8 @@ from odradek.log import batch_file, checkpoints, cleaner, files
 from odradek.log.files import read_exactly
 from odradek.log.log import Log
 from odradek.log.manager import LogManager
-from tests.log.conftest import COMPACTED, dirty_log
+from tests.log.conftest import COMPACTED, Make, dirty_log
 from tests.support.logs import batch, new_log, read_all
-
-Make = Callable[..., LogManager]
 
 
 @pytest.fixture

@@ -11,15 +11,13 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.support.broker import Cluster
 from tests.support.clients import await_leaders
-from tests.support.kafka_peer import Tools
+from tests.support.kafka_peer import PATIENT_PRODUCER, Tools
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 GROUPS = "kafka.admin.ConsumerGroupCommand"
 RECORDS = 3000
 RECORD_BYTES = 200
 LATER, LATER_MS = "2100-01-01T00:00:00.000", 4_102_444_800_000
-# By default a record is sent again after 1.5 seconds without an answer, and is there twice then.
-PATIENT_PRODUCER = ("kafka.tools.ConsoleProducer", "--request-timeout-ms", "60000")
 # By default brokers have five seconds for each answer.
 PATIENT = ("--timeout", "60000")
 

@@ -11,11 +11,9 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 from tests.support import kafka_peer
 from tests.support.broker import Cluster, await_partitions, wait_until
 from tests.support.clients import consume_all, create_topic, produce_all
-from tests.support.kafka_peer import Tools
+from tests.support.kafka_peer import PATIENT_PRODUCER, Tools
 
 CODECS = ("none", "gzip", "snappy", "lz4")
-# By default a record is given up, or sent again and there twice, after 1.5 s without an answer.
-PATIENT_PRODUCER = ("kafka.tools.ConsoleProducer", "--request-timeout-ms", "60000")
 # By default brokers have a second to tell who leads.
 PATIENT_SHELL = ("kafka.tools.GetOffsetShell", "--max-wait-ms", "60000")
 

@@ -18,6 +18,9 @@ CACHE = Path.home() / ".cache" / "odradek" / "peers"
 # A JVM that is done within seconds gains nothing from the optimizing compiler.
 JAVA = ("java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
 LIMIT_SECONDS = 300
+# By default a record that has no answer after 1.5 seconds is sent again, and is there twice then,
+# or given up by the old release.
+PATIENT_PRODUCER = ("kafka.tools.ConsoleProducer", "--request-timeout-ms", "60000")
 
 
 def scratch(folder: Path) -> str:
