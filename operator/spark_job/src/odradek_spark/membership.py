@@ -355,7 +355,7 @@ class Member:
     def _require_registration(self) -> None:
         """Raise NoNodeError where this session is not (any more) the registered member's."""
         path = consumers.consumer_id_path(self._group, self.consumer_id)
-        stat = self._client.exists_async(path).get(timeout=_CALL_LIMIT_S)
+        stat = self._stat(path)
         if stat is None or stat.ephemeralOwner != self._session_id():
             raise NoNodeError(path)
 
@@ -365,10 +365,7 @@ class Member:
         for partition, offset in ends.items():
             path = consumers.offset_path(self._group, partition.topic, partition.partition)
             data = consumers.encode_offset(offset)
-            is_there = partition in self._offset_nodes or self._client.exists_async(path).get(
-                timeout=_CALL_LIMIT_S
-            )
-            if is_there:
+            if partition in self._offset_nodes or self._stat(path) is not None:
                 transaction.set_data(path, data)
             else:
                 self._ensure(path.rpartition("/")[0])
@@ -416,6 +413,10 @@ class Member:
             self._ask(self._client.exists_async, path)
             return ()
         return tuple(znodes.decode_topic(path, data).partitions)
+
+    def _stat(self, path: str) -> Any:
+        """Return a znode's stat, None where there is no such znode; no watch is left."""
+        return self._client.exists_async(path).get(timeout=_CALL_LIMIT_S)
 
     def _ask(self, call: Callable[..., Any], path: str) -> Any:
         """Read one znode and watch it."""
