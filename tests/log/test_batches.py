@@ -32,6 +32,20 @@ def refusal(data: bytes, origin: Origin = Origin.CLIENT, limit: int = LIMIT) -> 
     return caught.value.code
 
 
+def test_a_batch_claims_no_more_records_than_it_has_room_for() -> None:
+    small = records.make([(None, None)] * 5, START_MS)
+    assert codec.validate(small, Origin.CLIENT, LIMIT).record_count == 5
+    claimed = resealed(small, record_count=6, last_offset_delta=5)
+    assert refusal(claimed) is ErrorCode.INVALID_RECORD
+
+
+def test_clients_write_no_transactional_batches() -> None:
+    data = records.make([(None, b"v")], START_MS, BatchOptions(producer_id=1, transactional=True))
+    told = resealed(data, producer_epoch=0, base_sequence=0)
+    assert refusal(told) is ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    codec.validate(told, Origin.REPLICATION, LIMIT)
+
+
 def test_a_sound_batch_is_taken() -> None:
     header = codec.validate(batch(b"a", b"b"), Origin.CLIENT, LIMIT)
     assert (header.record_count, header.last_offset, header.producer_id) == (2, 1, -1)

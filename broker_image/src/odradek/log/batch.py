@@ -51,6 +51,8 @@ _CRC_START = 21
 _ATTRIBUTES_END = 23
 _TIMESTAMPS = struct.Struct(">qq")
 _TIMESTAMPS_POSITION = 27
+_RECORD_COUNT = struct.Struct(">i")
+_RECORD_COUNT_POSITION = 57
 _LEGACY = struct.Struct(">qiIbb")
 _LEGACY_TIMESTAMP = struct.Struct(">q")
 _LEGACY_TIMESTAMP_POSITION = 18
@@ -58,6 +60,10 @@ _LEGACY_CRC_START = 16
 _LEGACY_MIN_LENGTH = (14, 22)
 _PREFIX = struct.Struct(">qiib")
 PREFIX_SIZE = _PREFIX.size
+SMALLEST_RECORD = 7
+"""Bytes of a record without key, value and headers: length, attributes and five numbers, one byte
+each but for the length, which counts the six others.
+"""
 
 CODEC_MASK = 0x07
 LOG_APPEND_TIME = 0x08
@@ -239,6 +245,18 @@ def understates_time(records: View) -> bool:
     return bool(largest < first)
 
 
+def claims_many_records(records: View) -> bool:
+    """Return whether a compressed magic-2 batch claims more records than it has bytes.
+
+    That can be true, of very many equal records. If it is not, the claim would move the log end
+    offset by up to 2^31 for a few bytes.
+    """
+    if not is_compressed(records):
+        return False
+    (count,) = _RECORD_COUNT.unpack_from(records, _RECORD_COUNT_POSITION)
+    return bool(count > len(records))
+
+
 def validate(records: View, origin: Origin, max_bytes: int) -> Header:
     """Check that `records` is exactly one well-formed magic-2 batch of at most `max_bytes`; return
     its header.
@@ -281,6 +299,13 @@ def _check_rules(header: Header, origin: Origin) -> None:
             ErrorCode.INVALID_RECORD,
             f"{header.record_count} records with a last offset delta of {header.last_offset_delta}",
         )
+    if not header.attributes & CODEC_MASK:
+        room = (header.size - HEADER_SIZE) // SMALLEST_RECORD
+        if header.record_count > room:
+            raise KafkaError(
+                ErrorCode.INVALID_RECORD,
+                f"{header.record_count} records in a batch that has room for {room}",
+            )
     if header.attributes & CODEC_MASK > 4:
         raise KafkaError(ErrorCode.INVALID_RECORD, f"compression codec {header.codec}")
     if origin is Origin.CLIENT:
@@ -290,6 +315,10 @@ def _check_rules(header: Header, origin: Origin) -> None:
             )
         if header.attributes & CONTROL:
             raise KafkaError(ErrorCode.INVALID_RECORD, "clients may not write control batches")
+        if header.attributes & TRANSACTIONAL:
+            raise KafkaError(
+                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not served"
+            )
         if header.producer_id >= 0 and header.base_sequence < 0:
             raise KafkaError(
                 ErrorCode.INVALID_RECORD,

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from odradek.log import batch, compression, legacy, records
 from odradek.log.batch import CorruptBatchError, Header
 from odradek.log.records import Record
-from odradek.properties import LONG_MAX
 from odradek.protocol.errors import ErrorCode, KafkaError
 
 View = bytes | bytearray | memoryview
@@ -48,6 +47,24 @@ def check_keys(data: View) -> None:
         raise unreadable(error) from error
     if any(record.key is None for record in found):
         raise KafkaError(ErrorCode.INVALID_RECORD, "a compacted topic takes only records with keys")
+    _check_times(found)
+
+
+def check_count(header: Header, data: View) -> None:
+    """Refuse a batch that does not hold as many records as its header claims (INVALID_RECORD).
+
+    Counts the records by their lengths, without making objects of them. Raises KafkaError.
+    """
+    payload = memoryview(data)[batch.HEADER_SIZE :]
+    try:
+        body = bytes(compression.decompress(header.codec, payload, records.DEFAULT_LIMIT))
+    except compression.CompressionError as error:
+        code = ErrorCode.MESSAGE_TOO_LARGE if error.too_large else ErrorCode.CORRUPT_MESSAGE
+        raise KafkaError(code, str(error)) from error
+    if records.count(body, header.record_count) != header.record_count:
+        raise KafkaError(
+            ErrorCode.INVALID_RECORD, f"not the {header.record_count} records of the header"
+        )
 
 
 def date(header: Header, data: View) -> tuple[Header, View]:
@@ -59,12 +76,20 @@ def date(header: Header, data: View) -> tuple[Header, View]:
         found = records.decode(data)
     except CorruptBatchError as error:
         raise unreadable(error) from error
+    _check_times(found)
     largest = max(batch.NO_TIMESTAMP, *(record.timestamp for record in found))
-    if largest > LONG_MAX:
-        raise KafkaError(ErrorCode.INVALID_TIMESTAMP, f"timestamp {largest} of a record")
     payload = memoryview(data)[batch.HEADER_SIZE :]
     sealed = batch.seal(header._replace(max_timestamp=largest), payload)
     return batch.parse(sealed), sealed
+
+
+def _check_times(found: Sequence[Record]) -> None:
+    """Refuse records before 1970, among them those whose time overflowed (INVALID_TIMESTAMP)."""
+    for record in found:
+        if record.timestamp < batch.NO_TIMESTAMP:
+            raise KafkaError(
+                ErrorCode.INVALID_TIMESTAMP, f"timestamp {record.timestamp} of a record"
+            )
 
 
 def recompress(header: Header, data: View, compression_type: str) -> tuple[Header, View]:

@@ -134,6 +134,7 @@ class Log(SegmentedLog):
                 and config.message_timestamp_type == "CreateTime"
                 and batch.understates_time(data)
             )
+            or (origin is Origin.CLIENT and batch.claims_many_records(data))
         )
         return demanded and (len(data) > _SOON_DECODED or batch.is_compressed(data))
 
@@ -147,6 +148,8 @@ class Log(SegmentedLog):
         limit = config.max_message_bytes if config.message_magic == 2 else INT_MAX
         header = batch.validate(data, origin, limit)
         stamped = config.message_timestamp_type == "LogAppendTime"
+        if origin is Origin.CLIENT and header.codec and header.record_count > len(data):
+            contents.check_count(header, data)
         if (
             origin is Origin.CLIENT
             and not stamped

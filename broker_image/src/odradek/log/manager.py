@@ -20,7 +20,7 @@ from odradek.config import BrokerConfig, TopicConfig
 from odradek.log import recovery
 from odradek.log.checkpoints import Meta
 from odradek.log.compactor import Compactor
-from odradek.log.directory import Directory, Folder, LogDirError
+from odradek.log.directory import Directory, Folder, LogDirError, deleted_name
 from odradek.log.files import DiskThreads
 from odradek.log.housekeeping import Housekeeper
 from odradek.log.log import Log
@@ -271,7 +271,7 @@ class LogManager:
             log.abandon()
         directory.forget({key for key, _ in logs})
         for (topic, partition), log in logs:
-            path = directory.file(f"{topic}-{partition}.{uuid.uuid4().hex}-delete")
+            path = directory.file(deleted_name(topic, partition, uuid.uuid4().hex))
             os.replace(log.directory, path)
             doomed.append((path, log.config.file_delete_delay_ms))
         directory.sync_names()

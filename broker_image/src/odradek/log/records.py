@@ -134,7 +134,7 @@ def _records(body: bytes, header: Header) -> Iterator[Record]:
         if length < 0 or end > len(body):
             raise IndexError(end)
         delta, position = _varint(body, position + 1)
-        timestamp = header.first_timestamp + delta
+        timestamp = _as_int64(header.first_timestamp + delta)
         if header.is_log_append_time:
             timestamp = header.max_timestamp
         offset_delta, position = _varint(body, position)
@@ -149,6 +149,28 @@ def _records(body: bytes, header: Header) -> Iterator[Record]:
         if position != end:
             raise IndexError(position)
         yield Record(header.base_offset + offset_delta, timestamp, key, value, tuple(headers))
+
+
+def count(body: bytes, limit: int) -> int:
+    """Return how many records decompressed bytes hold, -1 where they are not whole records; stop
+    behind `limit`.
+    """
+    position = found = 0
+    try:
+        while position < len(body) and found <= limit:
+            length, position = _varint(body, position)
+            if length < 0:
+                return -1
+            position += length
+            found += 1
+    except IndexError:
+        return -1
+    return found if position <= len(body) else -1
+
+
+def _as_int64(value: int) -> int:
+    """Return `value` as Kafka's arithmetic in 64 bits leaves it: it wraps."""
+    return (value + 2**63) % 2**64 - 2**63
 
 
 def _bytes(body: bytes, position: int, end: int) -> tuple[bytes | None, int]:
@@ -175,7 +197,7 @@ def _varint(body: bytes, position: int) -> tuple[int, int]:
 
 def _put_record(out: bytearray, record: Record, base_offset: int, first_timestamp: int) -> None:
     body = bytearray(1)
-    _put_varint(body, record.timestamp - first_timestamp)
+    _put_varint(body, _as_int64(record.timestamp - first_timestamp))
     _put_varint(body, record.offset - base_offset)
     _put_bytes(body, record.key)
     _put_bytes(body, record.value)
