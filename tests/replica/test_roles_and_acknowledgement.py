@@ -55,6 +55,15 @@ async def test_single_replica_acknowledges_at_once(broker: Replicas) -> None:
     assert size(await fetch(broker, 0)) > 0
 
 
+async def test_an_in_sync_replica_that_is_no_replica_leaves_the_set(broker: Replicas) -> None:
+    await broker.lead(isr=(1, 7), replicas=(1, 2))
+    await produce(broker, b"a", acks=1)
+    broker.clock.now += broker.config.replica_lag_time_max_ms + 1
+    change = broker.manager.partitions[KEY].propose_shrink()
+    assert change is not None
+    assert change.isr == (1,)
+
+
 async def test_acks_all_waits_for_the_followers_fetch(broker: Replicas) -> None:
     await broker.lead(isr=(1, 2), replicas=(1, 2))
     waiting = asyncio.create_task(produce(broker, b"a", timeout_ms=60_000))

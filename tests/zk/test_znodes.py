@@ -120,6 +120,13 @@ def test_config_and_both_versions_of_its_notice():
     assert znodes.parse_sequence("config_change_0000000012", znodes.CONFIG_CHANGE_PREFIX) == 12
 
 
+@pytest.mark.parametrize("entity", ["topics/../x", "topics/", "topics", "/t", "./t", "topics//t"])
+def test_a_notice_that_names_no_entity_is_refused(entity):
+    notice = znodes.encode_config_change(znodes.ConfigChange(entity))
+    with pytest.raises(znodes.ZnodeError):
+        znodes.decode_config_change("/c", notice)
+
+
 def test_delete_topics_payload_of_the_articles_and_empty_node_of_kafka():
     assert znodes.decode_delete_topics("/d", b'{\n"version": 1,\n"topics": ["foo", "bar"]\n}') == (
         "foo",

@@ -132,7 +132,8 @@ class Partition:
             replica: FollowerProgress(
                 last_caught_up_ms=now if replica in state.isr else rules.NEVER_MS
             )
-            for replica in state.replicas
+            # An in-sync replica that is none of the replicas never fetches, and so leaves the set.
+            for replica in dict.fromkeys((*state.replicas, *state.isr))
             if replica != self.broker_id
         }
         self.advance_high_watermark()

@@ -415,7 +415,9 @@ def decode_config_change(path: str, data: bytes | None) -> ConfigChange:
         change = ConfigChange(f"{fields.string('entity_type')}/{fields.string('entity_name')}")
     else:
         change = ConfigChange(fields.string("entity_path"))
-    if not change.entity_type or not change.entity_name:
+    parts = change.entity_path.split("/")
+    if len(parts) < 2 or not {"", ".", ".."}.isdisjoint(parts):
+        # The path is read below /config; ZooKeeper's client refuses such a one.
         raise ZnodeError(path, f"{change.entity_path!r} is not TYPE/NAME")
     return change
 
