@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = (
+FOLDERS = (
     "broker_image/src/odradek",
     "operator/src/odradek_operator",
     "operator/spark_job/src/odradek_spark",
+    "tests",
 )
 CITED = re.compile(r"\b[ZCRLPGSK][1-9][0-9]?\b")
 ROW = re.compile(r"^\| ([A-Z][0-9]*) \| (.+) \| (.+) \|$", re.MULTILINE)
@@ -24,8 +25,8 @@ def docstrings(file: Path) -> Iterator[str]:
 def citations() -> dict[str, set[str]]:
     """Return the files that cite a row, by row."""
     found: dict[str, set[str]] = {}
-    for package in PACKAGES:
-        for file in sorted((ROOT / package).rglob("*.py")):
+    for folder in FOLDERS:
+        for file in sorted((ROOT / folder).rglob("*.py")):
             for text in docstrings(file):
                 for row in CITED.findall(text):
                     found.setdefault(row, set()).add(str(file.relative_to(ROOT)))
