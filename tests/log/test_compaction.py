@@ -17,7 +17,8 @@ from odradek.log import batch, cleaner, records
 from odradek.log.files import StoppedError
 from odradek.log.log import Log
 from odradek.log.records import BatchOptions, Record
-from tests.support.logs import START_MS, Partition, how_many, read_all
+from tests.support.logs import START_MS, Partition, read_all
+from tests.support.sampling import how_many
 
 pytestmark = pytest.mark.usefixtures("without_fsync")
 CONFIG = TopicConfig(

@@ -15,7 +15,8 @@ from odradek.log import batch as batches
 from odradek.log import cleaner
 from odradek.log.log import Log
 from odradek.protocol.errors import ErrorCode, KafkaError
-from tests.support.logs import START_MS, Partition, batch, how_many, whole_records
+from tests.support.logs import START_MS, Partition, batch, whole_records
+from tests.support.sampling import how_many
 
 pytestmark = pytest.mark.usefixtures("without_fsync")
 CONFIG = TopicConfig(segment_bytes=900, index_interval_bytes=200, segment_index_bytes=800)

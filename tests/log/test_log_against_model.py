@@ -14,7 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from odradek.config import TopicConfig
 from odradek.log import cleaner, records
 from odradek.log.log import Log
-from tests.support.logs import START_MS, Partition, batch, how_many, read_all, whole_records
+from tests.support.logs import START_MS, Partition, batch, read_all, whole_records
+from tests.support.sampling import how_many
 
 pytestmark = pytest.mark.usefixtures("without_fsync")
 KEYS = st.sampled_from([b"a", b"b", b"c", b"d"])

@@ -329,20 +329,32 @@ async def test_request_that_outlasts_the_grace_is_cancelled() -> None:
         assert await reader.read() == b""
 
 
-async def test_idle_connection_is_closed_and_a_waiting_one_is_not() -> None:
+async def test_idle_connection_is_closed_and_a_waiting_one_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop = asyncio.get_running_loop()
+    real_time, ahead = loop.time, 0.0
+    monkeypatch.setattr(loop, "time", lambda: real_time() + ahead)
+    started, late = asyncio.Event(), asyncio.Event()
+
     async def long_poll(frame: memoryview, peer: Peer) -> Sequence[Part]:
-        await asyncio.sleep(4.5)
+        started.set()
+        await late.wait()
         return [b"late"]
 
-    # Longer than a busy machine takes from the connection to the request.
-    limits = Limits(1000, 100, 100, max_idle_ms=1500)
     async with (
-        listening(long_poll, limits) as listener,
-        connected(listener) as (idle, _),
+        listening(long_poll) as listener,
         connected(listener) as (reader, writer),
     ):
         writer.write(framed(b"poll"))
-        assert await idle.read() == b""
+        await started.wait()
+        for _ in range(2):
+            async with connected(listener) as (idle, _):
+                while listener.connection_count < 2:
+                    await asyncio.sleep(0)
+                ahead += LIMITS.max_idle_ms / 1000
+                assert await idle.read() == b""
+        late.set()
         assert await read_frame(reader) == b"late"
 
 

@@ -4,7 +4,6 @@ settable clock.
 
 from __future__ import annotations
 
-import os
 import random
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,13 +16,6 @@ from odradek.log.manager import LogManager, NewLog
 from odradek.log.reading import ReadableLog, Surroundings
 
 START_MS = 1_700_000_000_000
-
-
-def how_many(sample: int, *, full: int) -> int:
-    """How often a test that tries cases by chance does so: a sample, or all that `make chaos`
-    wants.
-    """
-    return full if os.environ.get("ODRADEK_FULL_COUNTS") else sample
 
 
 @dataclass
