@@ -26,7 +26,8 @@ class Source:
     @property
     def where(self) -> str:
         """The path from the checkout's root, for messages."""
-        return str(self.path.relative_to(ROOT))
+        inside = self.path.is_relative_to(ROOT)
+        return str(self.path.relative_to(ROOT) if inside else self.path)
 
     @cached_property
     def tree(self) -> ast.Module:
