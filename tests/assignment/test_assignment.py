@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from odradek import assignment
 from odradek.assignment import Start
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.zk.znodes import TopicPartition
+from odradek.values import TopicPartition
 
 FIVE = dict.fromkeys(range(5), None)
 SIX_IN_THREE_RACKS = {0: "r1", 1: "r3", 2: "r3", 3: "r2", 4: "r2", 5: "r1"}

@@ -29,6 +29,7 @@ from typing import Any
 
 from kazoo.client import KazooClient
 
+from odradek.values import BrokerId
 from odradek.zk import znodes
 from tests.reconcile import kills
 from tests.reconcile.conftest import Operator, Place
@@ -60,7 +61,7 @@ class StandInController:
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> StandInController:
-        claim = znodes.ControllerClaim(znodes.BrokerId(0), 1)
+        claim = znodes.ControllerClaim(BrokerId(0), 1)
         self._place.client.create(
             znodes.CONTROLLER_PATH, znodes.encode_controller(claim), ephemeral=True
         )

@@ -13,6 +13,7 @@ import confluent_kafka
 import pytest
 from confluent_kafka import KafkaError
 
+from odradek.values import BrokerId
 from odradek.zk import znodes
 from tests.support.broker import STEADY, Broker, Cluster, wait_until
 from tests.support.clients import QUIET, consume_all, create_topic, produce_all
@@ -103,7 +104,7 @@ def test_a_full_disk_takes_its_directory_offline_and_nothing_acknowledged_is_los
         broker.kill()
         with cluster.zookeeper.client() as client:
             # Else what is left of the killed one's session would be waited for.
-            client.delete(znodes.broker_path(znodes.BrokerId(1)))
+            client.delete(znodes.broker_path(BrokerId(1)))
             client.delete(znodes.CONTROLLER_PATH)
         enter = ["nsenter", f"--target={namespace}", "--mount"]
         subprocess.run([*enter, "mount", "-o", f"remount,size={ENLARGED}", small], check=True)

@@ -7,8 +7,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import confluent_kafka
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -20,6 +21,7 @@ from confluent_kafka.admin import (
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
+from odradek.values import TopicPartition
 from odradek.zk import znodes
 from tests.support.broker import Broker, Cluster, start_together, wait_until
 from tests.support.clients import await_leaders, make_topic, produce_all
@@ -66,7 +68,9 @@ def fill(cluster: Cluster, topic: str) -> list[bytes]:
 
 def read(cluster: Cluster, topic: str) -> list[bytes]:
     consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "g", "log_level": 0})
-    consumer.assign([TopicPartition(topic, number, 0) for number in range(PARTITIONS)])
+    consumer.assign(
+        [confluent_kafka.TopicPartition(topic, number, 0) for number in range(PARTITIONS)]
+    )
     found: list[bytes] = []
 
     def has_read_all() -> bool:
@@ -93,7 +97,7 @@ def test_moves_end_though_the_controller_and_a_broker_of_the_target_are_killed(
     values = fill(cluster, "t")
     # 5 kB/s: what is to be copied takes four minutes unless the limit goes.
     settle_rate(cluster.brokers[4], f"{throttled}.rate", 5000)
-    wanted = {znodes.TopicPartition("t", number): TARGET for number in range(PARTITIONS)}
+    wanted = {TopicPartition("t", number): TARGET for number in range(PARTITIONS)}
     zookeeper.create(znodes.REASSIGN_PARTITIONS_PATH, znodes.encode_reassignment(wanted))
     wait_until(lambda: len(placed(zookeeper, "t").adding) == PARTITIONS, "all moves have begun")
 
@@ -132,7 +136,7 @@ def test_broker_that_was_down_when_its_replicas_moved_away_deletes_them_when_it_
     values = fill(cluster, "t")
     await_leaders(cluster.bootstrap, "stays", PARTITIONS)
     cluster.brokers[1].kill()
-    wanted = {znodes.TopicPartition("t", number): TARGET for number in range(PARTITIONS)}
+    wanted = {TopicPartition("t", number): TARGET for number in range(PARTITIONS)}
     zookeeper.create(znodes.REASSIGN_PARTITIONS_PATH, znodes.encode_reassignment(wanted))
     wait_until(lambda: not zookeeper.exists(znodes.REASSIGN_PARTITIONS_PATH), "the move is over")
 
@@ -179,7 +183,7 @@ def test_either_side_copies_no_faster_than_its_throttle_until_that_is_lifted(
         folders = cluster.brokers[2].partition_folders("t")
         return sum(one.stat().st_size for folder in folders for one in folder.glob("*.log"))
 
-    wanted = {znodes.TopicPartition("t", number): (1, 2) for number in range(PARTITIONS)}
+    wanted = {TopicPartition("t", number): (1, 2) for number in range(PARTITIONS)}
     began = time.monotonic()
     zookeeper.create(znodes.REASSIGN_PARTITIONS_PATH, znodes.encode_reassignment(wanted))
     wait_until(lambda: copied() >= WATCHED_WINDOWS * RATE, "a part is copied")

@@ -19,9 +19,10 @@ from odradek.protocol.messages.topics import (
     CreateTopicsRequest,
     DeleteTopicsRequest,
 )
+from odradek.values import BrokerId
 from odradek.zk import admin, znodes
 from odradek.zk.operations import commit
-from odradek.zk.znodes import BrokerId, TopicAssignment
+from odradek.zk.znodes import TopicAssignment
 from tests.support.broker import STEADY, Broker, Cluster
 from tests.support.clients import create_topic
 

@@ -7,6 +7,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from examples.quickstart import leaders
+from odradek.values import NO_LEADER, BrokerId, ControllerEpoch, LeaderEpoch
 from odradek.zk import znodes
 from tests.support import zookeeper
 
@@ -18,13 +19,11 @@ def client(tmp_path: Path) -> Iterator[KazooClient]:
 
 
 def test_partitions_are_read_with_leader_isr_and_replicas(client: KazooClient) -> None:
-    ids = tuple(znodes.BrokerId(i) for i in range(3))
+    ids = tuple(BrokerId(i) for i in range(3))
     assignment = znodes.TopicAssignment({0: ids, 1: ids[::-1], 2: ids})
     client.create(znodes.topic_path("t"), znodes.encode_topic(assignment), makepath=True)
-    for partition, leader in ((0, ids[0]), (1, znodes.NO_LEADER)):
-        state = znodes.PartitionState(
-            leader, znodes.LeaderEpoch(4), ids[:2], znodes.ControllerEpoch(1)
-        )
+    for partition, leader in ((0, ids[0]), (1, NO_LEADER)):
+        state = znodes.PartitionState(leader, LeaderEpoch(4), ids[:2], ControllerEpoch(1))
         path = znodes.state_path("t", partition)
         client.create(path, znodes.encode_state(state), makepath=True)
 

@@ -9,9 +9,10 @@ import pytest
 from odradek import config
 from odradek.controller.loop import Controller
 from odradek.protocol.messages import control
+from odradek.values import BrokerId
 from odradek.zk.registration import Registration, create_persistent_paths
 from odradek.zk.session import Session
-from odradek.zk.znodes import BrokerId, BrokerRegistration, Endpoint
+from odradek.zk.znodes import BrokerRegistration, Endpoint
 from tests.support import zookeeper
 
 _numbers = itertools.count()

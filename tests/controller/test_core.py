@@ -20,7 +20,8 @@ from odradek.controller.events import Leadership
 from odradek.controller.office import Duty, Signal
 from odradek.controller.states import IllegalTransitionError, PartitionPhase, ReplicaPhase
 from odradek.controller.step import split, split_load, step
-from odradek.zk.znodes import NO_LEADER, PartitionState, TopicAssignment, TopicPartition
+from odradek.values import NO_LEADER, TopicPartition
+from odradek.zk.znodes import PartitionState, TopicAssignment
 from tests.controller.transcript import Replayer, brokers
 
 BROKERS = (1, 2, 3)

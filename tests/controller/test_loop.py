@@ -6,16 +6,11 @@ import pytest
 
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages import control
+from odradek.values import BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
 from odradek.zk import admin, znodes
 from odradek.zk.operations import Delete
 from odradek.zk.session import ConnectionLoss
-from odradek.zk.znodes import (
-    BrokerId,
-    ControllerEpoch,
-    LeaderEpoch,
-    PartitionState,
-    TopicAssignment,
-)
+from odradek.zk.znodes import PartitionState, TopicAssignment
 from tests.controller.conftest import Cluster, until
 from tests.support import zookeeper
 
@@ -160,7 +155,7 @@ async def test_isr_notice_reaches_every_broker_and_is_removed(cluster):
     session = controller.session
     shrunk = PartitionState(BrokerId(1), LeaderEpoch(0), (BrokerId(1),), ControllerEpoch(1))
     await session.set(znodes.state_path("t", 0), znodes.encode_state(shrunk), 0)
-    notice = znodes.encode_isr_change([znodes.TopicPartition("t", 0)])
+    notice = znodes.encode_isr_change([TopicPartition("t", 0)])
     await session.create("/isr_change_notification/isr_change_", notice, sequence=True)
 
     def last_isr():
@@ -390,10 +385,10 @@ async def test_preferred_election_moves_leaders_back_and_removes_its_node(cluste
         BrokerId(1), LeaderEpoch(1), (BrokerId(1), BrokerId(2)), ControllerEpoch(1)
     )
     await session.set(path, znodes.encode_state(moved), 0)
-    notice = znodes.encode_isr_change([znodes.TopicPartition("t", 0)])
+    notice = znodes.encode_isr_change([TopicPartition("t", 0)])
     await session.create("/isr_change_notification/isr_change_", notice, sequence=True)
     await until(lambda: cluster.metadata(2)["t", 0] == 1)
-    wanted = znodes.encode_preferred_election([znodes.TopicPartition("t", 0)])
+    wanted = znodes.encode_preferred_election([TopicPartition("t", 0)])
     await session.create("/admin/preferred_replica_election", wanted)
     await until(lambda: cluster.roles(2)["t", 0] == (2, 2, [1, 2]))
 

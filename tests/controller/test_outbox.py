@@ -17,7 +17,7 @@ from odradek.controller.events import (
 from odradek.controller.outbox import Outbox, Sender
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages import control
-from odradek.zk.znodes import TopicPartition
+from odradek.values import TopicPartition
 from tests.controller.conftest import until
 from tests.controller.transcript import brokers
 

@@ -7,9 +7,10 @@ import pytest
 from odradek.controller.placement import Placement
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages import control
+from odradek.values import BrokerId, TopicPartition
 from odradek.zk import admin, znodes
 from odradek.zk.session import NoNodeError
-from odradek.zk.znodes import BrokerId, PartitionState, TopicAssignment, TopicPartition
+from odradek.zk.znodes import PartitionState, TopicAssignment
 from tests.controller.conftest import until
 
 PARTITION = TopicPartition("t", 0)

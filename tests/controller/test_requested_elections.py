@@ -14,7 +14,8 @@ from odradek.controller.events import (
 )
 from odradek.controller.step import step
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.zk.znodes import NO_LEADER, PartitionState, TopicAssignment, TopicPartition
+from odradek.values import NO_LEADER, TopicPartition
+from odradek.zk.znodes import PartitionState, TopicAssignment
 from tests.controller.transcript import brokers
 
 LED_BY_SECOND = TopicPartition("t", 0)

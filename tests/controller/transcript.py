@@ -12,14 +12,8 @@ from odradek.controller import events, office, placement, reassignment
 from odradek.controller.context import Context, Settings
 from odradek.controller.events import Leadership, LiveBroker
 from odradek.controller.step import split, step
-from odradek.zk.znodes import (
-    BrokerId,
-    BrokerRegistration,
-    Endpoint,
-    PartitionState,
-    TopicAssignment,
-    TopicPartition,
-)
+from odradek.values import BrokerId, TopicPartition
+from odradek.zk.znodes import BrokerRegistration, Endpoint, PartitionState, TopicAssignment
 
 
 def replay(text):

@@ -18,7 +18,7 @@ from odradek.group.partitioning import OFFSETS_TOPIC
 from odradek.log.batch import Origin
 from odradek.protocol.errors import ErrorCode
 from odradek.replica.appends import AppendOutcome
-from odradek.replica.partition import TopicPartition
+from odradek.values import TopicPartition
 
 WHERE = ("t", 0)
 KEY = TopicPartition(OFFSETS_TOPIC, 0)

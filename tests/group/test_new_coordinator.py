@@ -12,7 +12,7 @@ from odradek.group.partitioning import OFFSETS_TOPIC
 from odradek.handlers.groups import leave_group
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages import groups as messages
-from odradek.replica.partition import TopicPartition
+from odradek.values import TopicPartition
 from tests.group.test_commit_order import some_turns
 
 KEY = TopicPartition(OFFSETS_TOPIC, 0)

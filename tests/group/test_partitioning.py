@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from odradek.group.partitioning import OFFSETS_TOPIC, PartitionCount
+from odradek.values import BrokerId
 from odradek.zk import znodes
 from odradek.zk.session import Session, SessionState, Stat, Watch
-from odradek.zk.znodes import BrokerId, TopicAssignment
+from odradek.zk.znodes import TopicAssignment
 from tests.support import zookeeper
 
 PATH = znodes.topic_path(OFFSETS_TOPIC)

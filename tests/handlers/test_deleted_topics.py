@@ -8,7 +8,8 @@ from types import SimpleNamespace
 
 from odradek.handlers import control
 from odradek.handlers.context import Broker, Call
-from odradek.replica.metadata import LEADER_DURING_DELETE, NO_LEADER
+from odradek.replica.metadata import LEADER_DURING_DELETE
+from odradek.values import NO_LEADER
 from tests.support.control import state, update
 
 CALL = Call(version=5, client_id="1", listener="PLAINTEXT", host="127.0.0.1", connection_id=1)

@@ -12,7 +12,7 @@ from odradek.handlers.context import Broker, Call
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.admin import ElectLeadersRequest, TopicPartitions
 from odradek.replica.metadata import PartitionInfo
-from odradek.zk.znodes import BrokerId, TopicPartition
+from odradek.values import BrokerId, TopicPartition
 from tests.support.replicas import TOPIC
 
 CALL = Call(2, "c", "PLAINTEXT", "h", 1)

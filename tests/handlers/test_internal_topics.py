@@ -14,7 +14,7 @@ from odradek.protocol.messages.produce import (
     ProduceRequest,
     TopicProduceData,
 )
-from odradek.replica.partition import TopicPartition
+from odradek.values import TopicPartition
 from tests.support.logs import batch
 from tests.support.replicas import TOPIC, Replicas
 

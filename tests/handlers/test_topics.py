@@ -21,6 +21,7 @@ from odradek.protocol.messages.topics import (
     DeleteTopicsRequest,
 )
 from odradek.replica.metadata import BrokerInfo, PartitionInfo
+from odradek.values import BrokerId
 from odradek.zk import operations, znodes
 from odradek.zk.session import Stat
 from tests.support.replicas import FakeSession
@@ -64,7 +65,7 @@ class Zookeeper(FakeSession):
 def zookeeper() -> Zookeeper:
     fake = Zookeeper()
     for topic in (THERE, NEW):
-        assignment = znodes.TopicAssignment({0: (znodes.BrokerId(1),)})
+        assignment = znodes.TopicAssignment({0: (BrokerId(1),)})
         fake.znodes[znodes.topic_path(topic)] = znodes.encode_topic(assignment), 0
     return fake
 

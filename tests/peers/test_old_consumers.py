@@ -16,8 +16,8 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
+from odradek.values import TopicPartition
 from odradek.zk import consumers
-from odradek.zk.znodes import TopicPartition
 from odradek_spark import membership
 from tests.support import kafka_peer
 from tests.support.broker import Cluster, wait_until

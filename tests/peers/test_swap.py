@@ -32,8 +32,8 @@ from odradek.protocol.messages.offsets import (
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
+from odradek.values import BrokerId
 from odradek.zk import znodes
-from odradek.zk.znodes import BrokerId
 from tests.support import zookeeper
 from tests.support.broker import Broker, wait_until
 from tests.support.clients import QUIET, await_controller, committed

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import pytest
 from kazoo.client import KazooClient
 
+from odradek.values import BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
 from odradek.zk import znodes
 from odradek_operator.zookeeper import UnreachableError
 from tests.reconcile import account, statuses
@@ -166,7 +167,7 @@ class Operator:
 def register(client: KazooClient, broker_id: int) -> None:
     """Register a broker as itself would; it lives as long as this client's session."""
     endpoint = znodes.Endpoint("PLAINTEXT", "127.0.0.1", 9092 + broker_id)
-    registration = znodes.BrokerRegistration(znodes.BrokerId(broker_id), (endpoint,))
+    registration = znodes.BrokerRegistration(BrokerId(broker_id), (endpoint,))
     client.create(znodes.broker_path(broker_id), znodes.encode_broker(registration), ephemeral=True)
 
 
@@ -175,9 +176,7 @@ def elect(client: KazooClient, topic: str) -> None:
     path = znodes.topic_path(topic)
     data, _ = client.get(path)
     for partition, replicas in znodes.decode_topic(path, data).partitions.items():
-        state = znodes.PartitionState(
-            replicas[0], znodes.LeaderEpoch(0), replicas, znodes.ControllerEpoch(1)
-        )
+        state = znodes.PartitionState(replicas[0], LeaderEpoch(0), replicas, ControllerEpoch(1))
         state_path = znodes.state_path(topic, partition)
         if not client.exists(state_path):
             client.create(state_path, znodes.encode_state(state), makepath=True)
@@ -226,14 +225,14 @@ class Place:
 
     def make(self, topic: str, *replicas: tuple[int, ...]) -> None:
         """Create a topic as somebody else would, leaders included."""
-        made = {one: tuple(map(znodes.BrokerId, ids)) for one, ids in enumerate(replicas)}
+        made = {one: tuple(map(BrokerId, ids)) for one, ids in enumerate(replicas)}
         self.client.create(znodes.topic_config_path(topic), znodes.encode_config({}))
         self.client.create(
             znodes.topic_path(topic), znodes.encode_topic(znodes.TopicAssignment(made))
         )
         self.elect(topic)
 
-    def requested(self) -> dict[znodes.TopicPartition, tuple[int, ...]]:
+    def requested(self) -> dict[TopicPartition, tuple[int, ...]]:
         """Return what the controller is asked to move now."""
         path = znodes.REASSIGN_PARTITIONS_PATH
         if not self.client.exists(path):
@@ -249,9 +248,7 @@ class Place:
                 znodes.topic_path(partition.topic),
                 znodes.encode_topic(znodes.TopicAssignment(moved)),
             )
-            state = znodes.PartitionState(
-                replicas[0], znodes.LeaderEpoch(1), replicas, znodes.ControllerEpoch(1)
-            )
+            state = znodes.PartitionState(replicas[0], LeaderEpoch(1), replicas, ControllerEpoch(1))
             path = znodes.state_path(partition.topic, partition.partition)
             self.client.set(path, znodes.encode_state(state))
         self.client.delete(znodes.REASSIGN_PARTITIONS_PATH)

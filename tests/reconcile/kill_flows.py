@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from odradek.dynamic_config import CLUSTER_DEFAULT
+from odradek.values import BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
 from odradek.zk import consumers, znodes
 from odradek_operator import throttle
 from tests.reconcile import kills
@@ -161,7 +162,7 @@ def move_and_cancel(world: World) -> React:
 
     def react() -> bool:
         if world.requested():
-            second = znodes.TopicPartition("t", 1) in world.requested()
+            second = TopicPartition("t", 1) in world.requested()
             if second:
                 world.change("Reassignment", "r", **WANTED, cancel=True)
             world.finish_moves()
@@ -180,7 +181,7 @@ def move_and_delete(world: World) -> React:
         if body is None:
             return True
         if world.requested():
-            if znodes.TopicPartition("t", 1) in world.requested():
+            if TopicPartition("t", 1) in world.requested():
                 world.lives.kube.delete(body)
             world.finish_moves()
         return False
@@ -267,10 +268,10 @@ def prefer(world: World) -> React:
     world.make("t", (0, 1), (1, 2))
     path = znodes.state_path("t", 0)
     follower = znodes.PartitionState(
-        znodes.BrokerId(1),
-        znodes.LeaderEpoch(1),
+        BrokerId(1),
+        LeaderEpoch(1),
         world.read("t").partitions[0],
-        znodes.ControllerEpoch(1),
+        ControllerEpoch(1),
     )
     world.client.set(path, znodes.encode_state(follower))
     world.create("Reassignment", "r", mode="PreferredLeader")
@@ -287,7 +288,7 @@ def prefer(world: World) -> React:
 
 
 def elect_controller(world: World) -> None:
-    claim = znodes.encode_controller(znodes.ControllerClaim(znodes.BrokerId(0), 1))
+    claim = znodes.encode_controller(znodes.ControllerClaim(BrokerId(0), 1))
     world.client.create(znodes.CONTROLLER_PATH, claim, ephemeral=True, makepath=True)
 
 

@@ -4,13 +4,14 @@ import itertools
 import json
 from typing import Any
 
+from odradek.values import BrokerId
 from odradek.zk import consumers, znodes
 from tests.reconcile.conftest import Operator, Place
 from tests.support.kubectl import KubectlError, eventually
 
 
 def become_controller(place: Place, broker_id: int) -> None:
-    claim = znodes.ControllerClaim(znodes.BrokerId(broker_id), 1)
+    claim = znodes.ControllerClaim(BrokerId(broker_id), 1)
     place.client.create(
         znodes.CONTROLLER_PATH, znodes.encode_controller(claim), ephemeral=True, makepath=True
     )

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from odradek.zk.znodes import TopicPartition
+from odradek.values import TopicPartition
 from odradek_operator import group_lag, group_reset
 from odradek_operator.group_lag import Sample
 from odradek_operator.group_reset import Reset

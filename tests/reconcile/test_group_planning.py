@@ -6,15 +6,9 @@ from typing import Any, cast
 
 import pytest
 
+from odradek.values import BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
 from odradek.zk import znodes
-from odradek.zk.znodes import (
-    BrokerId,
-    ControllerEpoch,
-    LeaderEpoch,
-    PartitionState,
-    TopicAssignment,
-    TopicPartition,
-)
+from odradek.zk.znodes import PartitionState, TopicAssignment
 from odradek_operator import groups, job, spec
 from odradek_operator.groups import GroupView
 from odradek_operator.job import Action, Decision, Memory

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odradek.zk.znodes import TopicPartition
+from odradek.values import TopicPartition
 from odradek_operator import moves
 from odradek_operator.moves import PlanError, Replicas, Seen
 

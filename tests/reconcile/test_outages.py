@@ -8,6 +8,7 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
+from odradek.values import BrokerId
 from odradek.zk import consumers, znodes
 from odradek_operator.topic_state import STEADY_SECONDS
 from tests.reconcile.conftest import Operator, Place
@@ -55,7 +56,7 @@ def own_zookeeper(tmp_path: Path) -> Iterator[zookeeper.Server]:
 def fill(place: Place) -> None:
     """Make one of each kind: at rest, and a move that is under way."""
     place.create_cluster(2)
-    claim = znodes.ControllerClaim(znodes.BrokerId(0), 1)
+    claim = znodes.ControllerClaim(BrokerId(0), 1)
     place.client.create(znodes.CONTROLLER_PATH, znodes.encode_controller(claim))
     place.make("moving", (0,))
     place.client.create(consumers.offset_path("g", "kept", 0), b"5", makepath=True)

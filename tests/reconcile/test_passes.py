@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from odradek.values import BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
 from odradek.zk import consumers, znodes
 from odradek_operator import metrics
 from odradek_operator import zookeeper as zookeeper_module
@@ -74,8 +75,8 @@ def reason(kube: MemoryKube, kind: str, name: str) -> str:
 def existing_topic() -> MemoryZooKeeper:
     """A broker and topic t of one partition, made by transaction 77."""
     endpoint = znodes.Endpoint("PLAINTEXT", "127.0.0.1", NOBODY_LISTENS)
-    broker = znodes.BrokerRegistration(znodes.BrokerId(0), (endpoint,))
-    topic = znodes.TopicAssignment({0: (znodes.BrokerId(0),)})
+    broker = znodes.BrokerRegistration(BrokerId(0), (endpoint,))
+    topic = znodes.TopicAssignment({0: (BrokerId(0),)})
     return MemoryZooKeeper(
         {
             znodes.broker_path(0): znodes.encode_broker(broker),
@@ -116,7 +117,7 @@ def test_topics_whose_names_metrics_cannot_tell_apart_are_not_both_created() -> 
     assert zookeeper.created() == [znodes.topic_config_path("a.b"), znodes.topic_path("a.b")]
     # In the next pass the other exists.
     taken = existing_topic()
-    assignment = znodes.TopicAssignment({0: (znodes.BrokerId(0),)})
+    assignment = znodes.TopicAssignment({0: (BrokerId(0),)})
     taken.put(znodes.topic_path("a.b"), znodes.encode_topic(assignment))
     kube = run([younger], [cluster(), older], taken)
     assert (reason(kube, "Topic", "younger"), taken.committed) == ("TopicCollision", [])
@@ -189,9 +190,7 @@ def test_job_is_not_stopped_for_a_reset_that_cannot_be_carried_out_now() -> None
     assert pod is not None
     reset = {"requestId": "1", "strategy": "Earliest"}
     zookeeper = group_with_offsets()
-    state = znodes.PartitionState(
-        znodes.BrokerId(0), znodes.LeaderEpoch(0), (znodes.BrokerId(0),), znodes.ControllerEpoch(1)
-    )
+    state = znodes.PartitionState(BrokerId(0), LeaderEpoch(0), (BrokerId(0),), ControllerEpoch(1))
     zookeeper.put(znodes.state_path("t", 0), znodes.encode_state(state))
     asking = resource("ConsumerGroup", "g", reset=reset, **wanted)
     kube = run([asking], [cluster(), pod], zookeeper)
@@ -224,7 +223,7 @@ def test_lag_that_is_not_known_any_more_has_no_series() -> None:
     invalid = resource("ConsumerGroup", "g", clusterRef={"name": "c"}, topicPattern="(")
     older = resource("ConsumerGroup", "a", age=9, clusterRef={"name": "c"}, group="g")
     away = cluster(zookeeper={"connect": "away:1"})
-    lag = metrics.GroupLag("n", "c", "g", {znodes.TopicPartition("t", 0): 5}, {}, read_at=7)
+    lag = metrics.GroupLag("n", "c", "g", {TopicPartition("t", 0): 5}, {}, read_at=7)
 
     def series(batch: list[dict[str, Any]], *others: dict[str, Any]) -> set[tuple[str, float]]:
         metrics.GROUP_LAGS.put(observed["metadata"]["uid"], lag)
@@ -322,12 +321,12 @@ def test_a_drain_waits_while_a_partition_lacks_a_replica() -> None:
 
     def with_state(*in_sync: int) -> MemoryZooKeeper:
         zookeeper = existing_topic()
-        isr = tuple(map(znodes.BrokerId, in_sync))
+        isr = tuple(map(BrokerId, in_sync))
         state = znodes.PartitionState(
-            isr[0] if isr else znodes.BrokerId(-1),
-            znodes.LeaderEpoch(0),
-            isr or (znodes.BrokerId(0),),
-            znodes.ControllerEpoch(1),
+            isr[0] if isr else BrokerId(-1),
+            LeaderEpoch(0),
+            isr or (BrokerId(0),),
+            ControllerEpoch(1),
         )
         zookeeper.put(znodes.state_path("t", 0), znodes.encode_state(state))
         return zookeeper
@@ -354,9 +353,7 @@ def test_no_broker_is_restarted_once_the_cluster_is_paused(
     just_paused: bool, left: list[str]
 ) -> None:
     zookeeper = existing_topic()
-    state = znodes.PartitionState(
-        znodes.BrokerId(0), znodes.LeaderEpoch(0), (znodes.BrokerId(0),), znodes.ControllerEpoch(1)
-    )
+    state = znodes.PartitionState(BrokerId(0), LeaderEpoch(0), (BrokerId(0),), ControllerEpoch(1))
     zookeeper.put(znodes.state_path("t", 0), znodes.encode_state(state))
     known, store = cluster(), Store()
     store.put(known)

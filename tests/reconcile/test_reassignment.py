@@ -3,7 +3,7 @@
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from odradek.zk.znodes import TopicPartition
+from odradek.values import TopicPartition
 from odradek_operator import reassignment, throttle
 from odradek_operator import reassignment_status as told
 from odradek_operator.reassignment import DEAD_AFTER, Decision, PartitionView, Plan, State, View

@@ -6,8 +6,8 @@ The test does the controller's part where it must stand still to be looked at.
 import json
 from typing import Any
 
+from odradek.values import BrokerId, TopicPartition
 from odradek.zk import znodes
-from odradek.zk.znodes import TopicPartition
 from odradek_operator import throttle
 from tests.reconcile.conftest import Operator, Place
 from tests.support.kubectl import eventually
@@ -209,7 +209,7 @@ def test_preferred_leaders_are_asked_for_and_a_deleted_resource_leaves_nothing_b
     state_path = znodes.state_path("t", 0)
     state = znodes.decode_state(state_path, place.client.get(state_path)[0])
     led_by_other = znodes.PartitionState(
-        znodes.BrokerId(1), state.leader_epoch, state.isr, state.controller_epoch
+        BrokerId(1), state.leader_epoch, state.isr, state.controller_epoch
     )
     place.client.set(state_path, znodes.encode_state(led_by_other))
     place.kubectl.apply(reassignment("p", "PreferredLeader"))

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 
+from odradek.values import BrokerId, ControllerEpoch, LeaderEpoch
 from odradek.zk import znodes
 from odradek_operator import metrics
 from odradek_operator import zookeeper as zookeeper_module
@@ -73,7 +74,7 @@ def chroot(zk: zookeeper.Server, request: pytest.FixtureRequest) -> Iterator[tup
         for one in znodes.PERSISTENT_PATHS:
             client.ensure_path(one)
         register(client, 0)
-        claim = znodes.ControllerClaim(znodes.BrokerId(0), 1)
+        claim = znodes.ControllerClaim(BrokerId(0), 1)
         client.create(znodes.CONTROLLER_PATH, znodes.encode_controller(claim))
         yield path, client
 
@@ -124,10 +125,10 @@ def test_passes_over_many_topics_that_are_as_wanted_write_nothing_and_read_no_zn
 
         eventually(mended, "the configuration of before", pause_s=0.1)
         state = znodes.PartitionState(
-            znodes.BrokerId(-1),
-            znodes.LeaderEpoch(1),
-            (znodes.BrokerId(0),),
-            znodes.ControllerEpoch(1),
+            BrokerId(-1),
+            LeaderEpoch(1),
+            (BrokerId(0),),
+            ControllerEpoch(1),
         )
         client.set(znodes.state_path("t9", 0), znodes.encode_state(state))
 

@@ -1,5 +1,6 @@
 """Topics through the real operator process, the real API server and the real ZooKeeper."""
 
+from odradek.values import BrokerId
 from odradek.zk import znodes
 from tests.reconcile.conftest import Operator, Place
 from tests.support.kubectl import eventually
@@ -56,7 +57,7 @@ def read_config(place: Place, topic: str) -> dict[str, str]:
 
 def make_topic(place: Place, topic: str, partitions: int, config: dict[str, str]) -> None:
     """Create a topic as somebody else would, leaders included."""
-    assignment = {one: (znodes.BrokerId(0),) for one in range(partitions)}
+    assignment = {one: (BrokerId(0),) for one in range(partitions)}
     place.client.create(znodes.topic_config_path(topic), znodes.encode_config(config))
     place.client.create(
         znodes.topic_path(topic), znodes.encode_topic(znodes.TopicAssignment(assignment))

@@ -11,14 +11,9 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from odradek.values import BrokerId, ControllerEpoch, LeaderEpoch
 from odradek.zk import znodes
-from odradek.zk.znodes import (
-    BrokerId,
-    ControllerEpoch,
-    LeaderEpoch,
-    PartitionState,
-    TopicAssignment,
-)
+from odradek.zk.znodes import PartitionState, TopicAssignment
 from odradek_operator import drift, reconcile_topic, spec, status, topics
 from odradek_operator.spec import FINALIZER
 from odradek_operator.topic_state import (

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from odradek.protocol.messages.control import UpdateMetadataPartitionState
-from odradek.replica.metadata import LEADER_DURING_DELETE, NO_LEADER
+from odradek.replica.metadata import LEADER_DURING_DELETE
+from odradek.values import NO_LEADER
 from tests.support.control import state, update
 from tests.support.logs import new_log
 from tests.support.replicas import KEY, Replicas

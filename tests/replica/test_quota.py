@@ -6,8 +6,8 @@ import pytest
 
 from odradek import config, dynamic_config
 from odradek.properties import ConfigError
-from odradek.replica.partition import TopicPartition
 from odradek.replica.quota import Rate, ReplicationQuota
+from odradek.values import TopicPartition
 
 
 class Clock:

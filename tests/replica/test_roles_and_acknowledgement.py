@@ -13,6 +13,7 @@ from odradek.log.batch import Origin
 from odradek.protocol.errors import ErrorCode
 from odradek.replica.appends import AppendOutcome
 from odradek.replica.reads import CONSUMER, FetchLimits, FetchResult, FetchWish, release
+from odradek.values import BrokerId, ControllerEpoch, LeaderEpoch
 from odradek.zk import znodes
 from tests.support import logs
 from tests.support.replicas import KEY, Replicas
@@ -144,10 +145,10 @@ async def test_shrink_releases_the_high_watermark_only_when_zookeeper_confirmed(
 def controller_writes(broker: Replicas, leader: int, isr: tuple[int, ...]) -> None:
     """A state of a newer leader epoch, of which this broker was not told yet."""
     state = znodes.PartitionState(
-        znodes.BrokerId(leader),
-        znodes.LeaderEpoch(1),
-        tuple(map(znodes.BrokerId, isr)),
-        znodes.ControllerEpoch(2),
+        BrokerId(leader),
+        LeaderEpoch(1),
+        tuple(map(BrokerId, isr)),
+        ControllerEpoch(2),
     )
     version = broker.manager.partitions[KEY].zk_version
     broker.session.znodes[PATH] = znodes.encode_state(state), version + 5

@@ -30,8 +30,9 @@ from odradek.protocol.messages.offsets import ListOffsetsRequest, OffsetForLeade
 from odradek.protocol.messages.produce import ProduceRequest
 from odradek.replica.manager import ReplicaManager
 from odradek.replica.metadata import MetadataCache
+from odradek.values import BrokerId
 from odradek.zk.registration import DuplicateBrokerError, Registration
-from odradek.zk.znodes import BrokerId, BrokerRegistration, Endpoint
+from odradek.zk.znodes import BrokerRegistration, Endpoint
 from tests.simulator.disk import Disk, Region
 from tests.simulator.network import Client, Network
 from tests.simulator.world import Process, World

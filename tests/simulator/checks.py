@@ -11,7 +11,7 @@ from typing import Any
 
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.control import LeaderAndIsrRequest
-from odradek.replica.partition import NO_LEADER, TopicPartition
+from odradek.values import NO_LEADER, TopicPartition
 from odradek.zk import znodes
 from odradek.zk.znodes import PartitionState
 from tests.simulator.broker import Broker

@@ -16,7 +16,7 @@ from odradek.protocol.messages.produce import (
     ProduceRequest,
     TopicProduceData,
 )
-from odradek.replica.partition import TopicPartition
+from odradek.values import TopicPartition
 from tests.simulator.broker import name_of
 from tests.simulator.checks import Checks
 from tests.simulator.disk import Batch, pack, unpack

@@ -10,10 +10,10 @@ import logging
 from collections.abc import Callable
 from itertools import permutations
 
-from odradek.replica.partition import TopicPartition
+from odradek.values import BrokerId, TopicPartition
 from odradek.zk import znodes
 from odradek.zk.operations import Create, Delete
-from odradek.zk.znodes import BrokerId, TopicAssignment
+from odradek.zk.znodes import TopicAssignment
 from tests.simulator import schedule
 from tests.simulator.broker import Broker
 from tests.simulator.checks import BrokenPromiseError, Checks
@@ -204,7 +204,7 @@ class Simulation:
         path = znodes.REASSIGN_PARTITIONS_PATH
         wanted = list(permutations(self.plan.brokers, REPLICAS))
         key = self.keys[aim % len(self.keys)]
-        where = {znodes.TopicPartition(*key): wanted[aim // 2 % len(wanted)]}
+        where = {TopicPartition(*key): wanted[aim // 2 % len(wanted)]}
         if path not in self.ensemble.tree and self.ensemble.up:
             self.world.say(f"wanted: {key} on {wanted[aim // 2 % len(wanted)]}")
             self.ensemble.apply(Create(path, znodes.encode_reassignment(where)), 0)

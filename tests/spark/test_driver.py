@@ -13,8 +13,8 @@ import pytest
 from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 
+from odradek.values import TopicPartition
 from odradek.zk import consumers
-from odradek.zk.znodes import TopicPartition
 from odradek_spark import membership
 from odradek_spark.kafka_offsets import KafkaOffsets
 from tests.support import broker

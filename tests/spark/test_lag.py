@@ -19,7 +19,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import ListOffsetsResultInfo
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
-from odradek.zk.znodes import TopicPartition
+from odradek.values import TopicPartition
 from odradek_spark import endpoint, lag
 from odradek_spark.brokers import Brokers
 

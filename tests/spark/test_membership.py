@@ -13,8 +13,9 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
+from odradek.values import BrokerId, TopicPartition
 from odradek.zk import consumers, znodes
-from odradek.zk.znodes import TopicAssignment, TopicPartition
+from odradek.zk.znodes import TopicAssignment
 from odradek_spark import membership
 from odradek_spark.kafka_offsets import KafkaOffsets
 from tests.support import zookeeper
@@ -66,7 +67,7 @@ class Side:
 
 def set_topic(client: KazooClient, topic: str, partitions: int) -> None:
     """Let the topic have so many partitions, as the controller's znode says it."""
-    replicas = {number: (znodes.BrokerId(1),) for number in range(partitions)}
+    replicas = {number: (BrokerId(1),) for number in range(partitions)}
     data = znodes.encode_topic(TopicAssignment(replicas))
     path = znodes.topic_path(topic)
     if client.exists(path):

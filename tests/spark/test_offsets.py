@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from odradek.zk.znodes import TopicPartition
+from odradek.values import TopicPartition
 from odradek_spark import offsets, sources
 from tests.support.spark_checkpoint import METADATA, checkpoint
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from odradek.zk.znodes import TopicPartition
+from odradek.values import TopicPartition
 from odradek_spark import offsets
 from odradek_spark.query import Query
 from tests.support.spark_checkpoint import checkpoint

@@ -15,9 +15,9 @@ from odradek.protocol.messages.control import LeaderAndIsrPartitionState, Leader
 from odradek.replica.fetcher import SourceFetcher
 from odradek.replica.manager import ReplicaManager
 from odradek.replica.metadata import MetadataCache
-from odradek.replica.partition import TopicPartition
 from odradek.replica.quota import ReplicationQuota
 from odradek.replica.topic_configs import TopicConfigs
+from odradek.values import TopicPartition
 from odradek.zk.session import Stat
 
 TOPIC = "orders"

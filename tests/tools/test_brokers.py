@@ -11,7 +11,7 @@ from odradek.protocol.messages import offsets as messages
 from odradek.protocol.schema import Request
 from odradek.tools.brokers import LATEST, Brokers
 from odradek.tools.errors import ToolError
-from odradek.zk.znodes import TopicPartition
+from odradek.values import TopicPartition
 
 FULL, EMPTY, MOVING, DARK = (TopicPartition("t", number) for number in range(4))
 

@@ -9,7 +9,7 @@ import pytest
 from odradek.tools import offset_plans as plans
 from odradek.tools.brokers import parse_addresses
 from odradek.tools.errors import ToolError
-from odradek.zk.znodes import TopicPartition
+from odradek.values import TopicPartition
 
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
 

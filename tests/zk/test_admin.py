@@ -5,9 +5,10 @@ import asyncio
 import pytest
 
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.values import BrokerId
 from odradek.zk import admin, operations, znodes
 from odradek.zk.registration import create_persistent_paths
-from odradek.zk.znodes import BrokerId, TopicAssignment
+from odradek.zk.znodes import TopicAssignment
 
 ASSIGNMENT = TopicAssignment({0: (BrokerId(1), BrokerId(2))})
 

@@ -74,7 +74,7 @@ async def test_changes_are_heard_after_the_session_was_lost(server, session, ses
 
 async def test_old_notices_are_purged_once_handled(session, running):
     later = time.time_ns() // 1_000_000 + 2 * NOTICE_LIFETIME_MS
-    heard = Heard(session, wall_clock_ms=lambda: later)
+    heard = Heard(session, now_ms=lambda: later)
     await heard.changes.start()
     running(heard.changes.run())
     for name in ("a", "b"):

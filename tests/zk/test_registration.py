@@ -4,10 +4,11 @@ import asyncio
 
 import pytest
 
+from odradek.values import BrokerId
 from odradek.zk import registration, znodes
 from odradek.zk.registration import DuplicateBrokerError, ForeignClusterError, Registration
 from odradek.zk.session import ConnectionLoss
-from odradek.zk.znodes import BrokerId, BrokerRegistration, Endpoint
+from odradek.zk.znodes import BrokerRegistration, Endpoint
 
 
 def broker(port=9092):

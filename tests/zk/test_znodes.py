@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from odradek.values import BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
 from odradek.zk import consumers, znodes
 from odradek.zk.payload import ZnodeError
-from odradek.zk.znodes import BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
 
 BROKER = (
     b'{"version":4,"host":"h","port":9092,"jmx_port":-1,"timestamp":"1700000000000",'

@@ -15,7 +15,7 @@ from itertools import count, zip_longest
 from random import Random
 
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.zk.znodes import BrokerId, TopicPartition
+from odradek.values import BrokerId, TopicPartition
 
 Replicas = dict[int, tuple[BrokerId, ...]]
 

@@ -28,6 +28,7 @@ from random import Random
 
 from kazoo.exceptions import KazooException
 
+from odradek.clock import wall_ms
 from odradek.config import BrokerConfig, TopicConfig
 from odradek.controller.loop import Controller
 from odradek.group.coordinator import GroupCoordinator
@@ -47,6 +48,7 @@ from odradek.protocol.messages.control import ControlledShutdownRequest
 from odradek.replica.manager import ReplicaManager
 from odradek.replica.metadata import MetadataCache
 from odradek.replica.topic_configs import TopicConfigs
+from odradek.values import BrokerId
 from odradek.zk import registration, znodes
 from odradek.zk.session import Session
 
@@ -287,7 +289,7 @@ class Server:
     def _registration_now(self) -> znodes.BrokerRegistration:
         """What this broker tells about itself; port 0 stands for the port that was bound."""
         return znodes.BrokerRegistration(
-            broker_id=znodes.BrokerId(self._config.broker_id),
+            broker_id=BrokerId(self._config.broker_id),
             endpoints=tuple(
                 znodes.Endpoint(
                     one.name,
@@ -298,7 +300,7 @@ class Server:
                 for one in self._config.advertised_listeners
             ),
             rack=self._config.broker_rack,
-            timestamp_ms=time.time_ns() // 1_000_000,
+            timestamp_ms=wall_ms(),
         )
 
     async def _start_serving(self, cleanup: contextlib.AsyncExitStack) -> None:

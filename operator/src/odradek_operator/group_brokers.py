@@ -23,7 +23,7 @@ from odradek.protocol.messages.offsets import (
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
-from odradek.zk.znodes import TopicPartition
+from odradek.values import TopicPartition
 from odradek_operator.broker_client import BrokerError, Brokers
 
 Entry = TypeVar("Entry")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from odradek.zk.znodes import TopicPartition
+from odradek.values import TopicPartition
 
 # With the pace of observation these are a few minutes.
 LONGEST_WINDOW: Final = 12

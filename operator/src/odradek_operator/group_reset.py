@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from odradek.zk.znodes import TopicPartition
+from odradek.values import TopicPartition
 from odradek_operator.spec import Body, InvalidSpec
 
 DRY_RUN: Final = "DryRun"

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from odradek.zk.znodes import TopicPartition
+from odradek.values import TopicPartition
 from odradek_operator import job as jobs
 from odradek_operator import status
 from odradek_operator.spec import GroupSpec

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from odradek.zk.znodes import TopicPartition
+from odradek.values import TopicPartition
 
 REGISTRY: Final = CollectorRegistry()
 

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from odradek.zk.znodes import TopicPartition
+from odradek.values import TopicPartition
 
 Replicas = tuple[int, ...]
 Layout = Mapping[TopicPartition, Replicas]

@@ -6,15 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 
+from odradek.values import BrokerId, TopicPartition
 from odradek.zk import consumers, znodes
 from odradek.zk.payload import ZnodeError
-from odradek.zk.znodes import (
-    BrokerId,
-    BrokerRegistration,
-    PartitionState,
-    TopicAssignment,
-    TopicPartition,
-)
+from odradek.zk.znodes import BrokerRegistration, PartitionState, TopicAssignment
 from odradek_operator.cluster import Partitions
 from odradek_operator.groups import GroupView
 from odradek_operator.topic_state import TopicView

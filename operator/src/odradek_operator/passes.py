@@ -15,9 +15,10 @@ from functools import partial
 from itertools import takewhile
 from typing import Any
 
+from odradek.values import BrokerId
 from odradek.zk import admin
 from odradek.zk.payload import ZnodeError
-from odradek.zk.znodes import BrokerId, BrokerRegistration
+from odradek.zk.znodes import BrokerRegistration
 from odradek_operator import (
     kube,
     metrics,

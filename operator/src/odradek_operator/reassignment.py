@@ -19,8 +19,8 @@ from enum import Enum
 from itertools import islice
 from typing import Final
 
+from odradek.values import NO_LEADER, BrokerId, TopicPartition
 from odradek.zk import znodes
-from odradek.zk.znodes import BrokerId, TopicPartition
 from odradek_operator import moves
 from odradek_operator.moves import Layout, Replicas
 from odradek_operator.spec import ReassignmentSpec
@@ -102,7 +102,7 @@ def make_plan(
         case _:
             targets = moves.plan_preferred(seen, chosen)
     incarnations = {one.topic: topics[one.topic].incarnation or 0 for one in targets}
-    leaderless = frozenset(one for one in targets if leaders.get(one, znodes.NO_LEADER) < 0)
+    leaderless = frozenset(one for one in targets if leaders.get(one, NO_LEADER) < 0)
     originals = {one: replicas[one] for one in targets}
     return Plan(targets, originals, incarnations, leaderless=leaderless)
 
@@ -179,7 +179,7 @@ def look(
         found[partition] = PartitionView(
             replicas=tuple(replicas),
             in_sync=frozenset(state.isr) if state else frozenset(),
-            leader=state.leader if state else znodes.NO_LEADER,
+            leader=state.leader if state else NO_LEADER,
             adding=frozenset(topic.assignment.adding.get(partition.partition, ())),
             removing=frozenset(topic.assignment.removing.get(partition.partition, ())),
         )

@@ -13,7 +13,7 @@ from odradek.protocol.messages.admin import (
     ReassignablePartition,
     ReassignableTopic,
 )
-from odradek.zk.znodes import TopicPartition
+from odradek.values import TopicPartition
 from odradek_operator.broker_client import BrokerError, Brokers
 from odradek_operator.reassignment import Decision, Plan, State
 

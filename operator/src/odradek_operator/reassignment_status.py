@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from odradek.values import TopicPartition
 from odradek.zk import znodes
-from odradek.zk.znodes import TopicPartition
 from odradek_operator import broker_objects, status
 from odradek_operator.broker_objects import Object
 from odradek_operator.reassignment import Decision, Plan, State

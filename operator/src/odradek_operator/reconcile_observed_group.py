@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from odradek.values import TopicPartition
 from odradek.zk import consumers
-from odradek.zk.znodes import TopicPartition
 from odradek_operator import (
     apply,
     group_brokers,

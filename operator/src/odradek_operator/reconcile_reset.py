@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from odradek.values import TopicPartition
 from odradek.zk import consumers, operations
-from odradek.zk.znodes import TopicPartition
 from odradek_operator import apply, group_brokers, group_reset, status
 from odradek_operator.apply import Context
 from odradek_operator.broker_client import Brokers

@@ -17,8 +17,8 @@ import re2
 from odradek import config as broker_config
 from odradek import properties
 from odradek.dynamic_config import DYNAMIC_KEYS
+from odradek.values import TopicPartition
 from odradek.zk.consumers import TopicPattern
-from odradek.zk.znodes import TopicPartition
 
 GROUP: Final = "odradek.io"
 VERSION: Final = "v1alpha1"

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
 
-from odradek.zk.znodes import BrokerId, PartitionState, TopicAssignment
+from odradek.values import BrokerId
+from odradek.zk.znodes import PartitionState, TopicAssignment
 from odradek_operator.status import Condition, Event
 
 # status.incarnation of a topic that this operator is about to create.

@@ -9,6 +9,7 @@ import contextlib
 import logging
 from dataclasses import dataclass
 
+from odradek.values import BrokerId, ControllerEpoch
 from odradek.zk import znodes
 from odradek.zk.operations import Create, SetData, TransactionFailedError
 from odradek.zk.session import (
@@ -19,7 +20,7 @@ from odradek.zk.session import (
     Session,
     Watch,
 )
-from odradek.zk.znodes import BrokerId, ControllerClaim, ControllerEpoch, ZnodeError
+from odradek.zk.znodes import ControllerClaim, ZnodeError
 
 logger = logging.getLogger(__name__)
 

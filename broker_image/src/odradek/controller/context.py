@@ -31,14 +31,8 @@ from odradek.controller.events import (
 )
 from odradek.controller.placement import Placement
 from odradek.controller.states import PartitionPhase, ReplicaPhase
-from odradek.zk.znodes import (
-    BrokerId,
-    ControllerEpoch,
-    LeaderEpoch,
-    PartitionState,
-    TopicAssignment,
-    TopicPartition,
-)
+from odradek.values import BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
+from odradek.zk.znodes import PartitionState, TopicAssignment
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -11,7 +11,7 @@ from collections.abc import Collection
 
 from odradek.controller.context import Draft, Replica
 from odradek.controller.states import PartitionPhase, ReplicaPhase
-from odradek.zk.znodes import BrokerId, TopicPartition
+from odradek.values import BrokerId, TopicPartition
 
 _UNDER_WAY = (ReplicaPhase.DELETION_STARTED, ReplicaPhase.DELETION_SUCCESSFUL)
 

@@ -11,7 +11,8 @@ import enum
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from odradek.zk.znodes import NO_LEADER, BrokerId, PartitionState
+from odradek.values import NO_LEADER, BrokerId
+from odradek.zk.znodes import PartitionState
 
 
 class Cause(enum.Enum):

@@ -10,13 +10,8 @@ from dataclasses import dataclass, field
 
 from odradek.controller.election import Cause
 from odradek.controller.placement import Placement
-from odradek.zk.znodes import (
-    BrokerId,
-    BrokerRegistration,
-    PartitionState,
-    TopicAssignment,
-    TopicPartition,
-)
+from odradek.values import BrokerId, TopicPartition
+from odradek.zk.znodes import BrokerRegistration, PartitionState, TopicAssignment
 
 
 @dataclass(frozen=True, slots=True)

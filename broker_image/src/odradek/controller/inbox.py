@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from odradek.controller.events import Event
 from odradek.controller.office import Signal
+from odradek.values import TopicPartition
 from odradek.zk import znodes
 from odradek.zk.session import WatchEvent
-from odradek.zk.znodes import TopicPartition
 
 if TYPE_CHECKING:
     from odradek.controller.term import Term

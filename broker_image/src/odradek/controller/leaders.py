@@ -10,7 +10,7 @@ from odradek.controller import election
 from odradek.controller.context import Draft
 from odradek.controller.election import Cause
 from odradek.controller.events import Leadership
-from odradek.zk.znodes import TopicPartition
+from odradek.values import TopicPartition
 
 
 def examine_all(

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import Any, Protocol, TypeVar
 
+from odradek.clock import wall_ms
 from odradek.config import BrokerConfig
 from odradek.controller import claim, office
 from odradek.controller.claim import Office
@@ -35,13 +36,13 @@ from odradek.controller.step import imbalance
 from odradek.controller.store import FencedError, Store
 from odradek.controller.term import Term
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.values import BrokerId, ControllerEpoch, TopicPartition
 from odradek.zk.session import (
     ConnectionLoss,
     Session,
     SessionExpiredError,
     SessionState,
 )
-from odradek.zk.znodes import BrokerId, ControllerEpoch, TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +72,7 @@ class Controller:
         session: Session,
         connect: Callable[[str, int], Peer],
         registration: Registrar | None = None,
-        wall_clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        now_ms: Callable[[], int] = wall_ms,
     ) -> None:
         self.broker_id = BrokerId(config.broker_id)
         self.elections = 0
@@ -79,7 +80,7 @@ class Controller:
         self._config = config
         self._session = session
         self._connect = connect
-        self._wall_clock_ms = wall_clock_ms
+        self._now_ms = now_ms
         self._duty = Duty.OUT
         self._term: Term | None = None
         self._inbox = Inbox()
@@ -290,7 +291,7 @@ class Controller:
 
     async def _claim(self) -> Signal:
         try:
-            won = await claim.claim(self._session, self.broker_id, self._wall_clock_ms())
+            won = await claim.claim(self._session, self.broker_id, self._now_ms())
         except ConnectionLoss:
             return Signal.LOST  # a claim that went through is seen at the next look
         if won is None:

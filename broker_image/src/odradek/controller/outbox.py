@@ -27,7 +27,7 @@ from odradek.controller.events import (
     UpdateMetadata,
 )
 from odradek.protocol.errors import ErrorCode
-from odradek.zk.znodes import BrokerId, TopicPartition
+from odradek.values import BrokerId, TopicPartition
 
 logger = logging.getLogger(__name__)
 

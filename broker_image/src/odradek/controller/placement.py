@@ -13,7 +13,8 @@ neither end, and leaves as soon as the partition can do without it.
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from odradek.zk.znodes import BrokerId, TopicAssignment
+from odradek.values import BrokerId
+from odradek.zk.znodes import TopicAssignment
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,8 @@ from odradek.controller.events import Leadership, PlacementsWritten, Reassignmen
 from odradek.controller.placement import Placement
 from odradek.controller.states import ReplicaPhase
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.zk.znodes import BrokerId, PartitionState, TopicPartition
+from odradek.values import BrokerId, TopicPartition
+from odradek.zk.znodes import PartitionState
 
 # --- requests -------------------------------------------------------------------------------------
 

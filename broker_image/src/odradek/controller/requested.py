@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from odradek.controller.context import Context
 from odradek.controller.election import Cause
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.zk.znodes import BrokerId, TopicPartition
+from odradek.values import BrokerId, TopicPartition
 
 _UNAVAILABLE = {
     Cause.PREFERRED: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,

@@ -39,7 +39,8 @@ from odradek.controller.events import (
     UncleanChanged,
 )
 from odradek.controller.states import PartitionPhase, ReplicaPhase
-from odradek.zk.znodes import NO_LEADER, BrokerId, TopicAssignment, TopicPartition
+from odradek.values import NO_LEADER, BrokerId, TopicPartition
+from odradek.zk.znodes import TopicAssignment
 
 
 def step(context: Context, event: Event) -> tuple[Context, list[Action]]:

@@ -27,6 +27,7 @@ from odradek.controller.events import (
     WriteStates,
 )
 from odradek.controller.placement import Placement
+from odradek.values import BrokerId, TopicPartition
 from odradek.zk import znodes
 from odradek.zk.operations import Check, Create, Delete, Operation, SetData, TransactionFailedError
 from odradek.zk.session import (
@@ -39,13 +40,7 @@ from odradek.zk.session import (
     Stat,
     Watch,
 )
-from odradek.zk.znodes import (
-    BrokerId,
-    PartitionState,
-    TopicAssignment,
-    TopicPartition,
-    ZnodeError,
-)
+from odradek.zk.znodes import PartitionState, TopicAssignment, ZnodeError
 
 logger = logging.getLogger(__name__)
 

@@ -46,8 +46,8 @@ from odradek.controller.placement import Placement
 from odradek.controller.step import split, split_load, step
 from odradek.controller.store import Store
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.values import BrokerId, TopicPartition
 from odradek.zk import znodes
-from odradek.zk.znodes import BrokerId, TopicPartition
 
 logger = logging.getLogger(__name__)
 

@@ -26,7 +26,7 @@ from odradek.group.states import GroupState
 from odradek.log import records
 from odradek.log.batch import Origin
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.replica.partition import TopicPartition
+from odradek.values import TopicPartition
 
 if TYPE_CHECKING:
     from odradek.config import BrokerConfig

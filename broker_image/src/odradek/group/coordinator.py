@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
+from odradek.clock import monotonic_ms, wall_ms
 from odradek.group import offsets as schemas
 from odradek.group.commits import Commits, Replicas
 from odradek.group.group import Group
@@ -33,16 +33,6 @@ TICK_S = 1.0
 
 logger = logging.getLogger(__name__)
 Answer = TypeVar("Answer")
-
-
-def monotonic_ms() -> int:
-    """Milliseconds of the monotonic clock."""
-    return time.monotonic_ns() // 1_000_000
-
-
-def wall_ms() -> int:
-    """Milliseconds since 1970."""
-    return time.time_ns() // 1_000_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,8 @@ from odradek.group.partitioning import OFFSETS_TOPIC, partition_of
 from odradek.group.shard import Shard
 from odradek.log.batch import CorruptBatchError
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.replica.partition import Partition, TopicPartition
+from odradek.replica.partition import Partition
+from odradek.values import TopicPartition
 
 LOADS_AT_ONCE = 2
 

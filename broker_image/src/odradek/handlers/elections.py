@@ -19,7 +19,7 @@ from odradek.protocol.messages.admin import (
     PartitionResult,
     ReplicaElectionResult,
 )
-from odradek.zk.znodes import TopicPartition
+from odradek.values import TopicPartition
 
 _CAUSES = {0: Cause.PREFERRED, 1: Cause.UNCLEAN}
 
@@ -40,21 +40,17 @@ async def elect_leaders(
         outcomes = await broker.controller.elect_leaders(wanted, cause)
     except KafkaError as refusal:
         return _answer(dict.fromkeys(wanted, refusal), ErrorCode.NONE)
-    leaders = {
-        (key.topic, key.partition): one
-        for key, one in outcomes.items()
-        if not isinstance(one, KafkaError)
-    }
+    leaders = {key: one for key, one in outcomes.items() if not isinstance(one, KafkaError)}
     results: dict[TopicPartition, KafkaError | None] = {
         key: one if isinstance(one, KafkaError) else None for key, one in outcomes.items()
     }
     left_ms = max(deadline - monotonic(), 0) * 1000
     if not await broker.metadata.wait_until_led(leaders, left_ms):
         late = KafkaError(ErrorCode.REQUEST_TIMED_OUT, "The election is not complete yet.")
-        for (topic, index), leader in leaders.items():
-            found = broker.metadata.partition(topic, index)
+        for key, leader in leaders.items():
+            found = broker.metadata.partition(*key)
             if found is None or found.leader != leader:
-                results[TopicPartition(topic, index)] = late
+                results[key] = late
     if request.topic_partitions is None:
         results = {
             key: error

@@ -22,8 +22,8 @@ from odradek.protocol.messages.fetch import (
 )
 from odradek.protocol.regions import Records, part_length
 from odradek.replica import reads
-from odradek.replica.partition import TopicPartition
 from odradek.replica.reads import FetchLimits, FetchResult, FetchWish
+from odradek.values import TopicPartition
 
 FIRST_WITH_MAGIC_1 = 2
 FIRST_WITH_MAGIC_2 = 4

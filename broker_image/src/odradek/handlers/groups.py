@@ -7,10 +7,10 @@ OffsetCommit and OffsetFetch of version 0 keep offsets in ZooKeeper (Z8), later 
 from __future__ import annotations
 
 import logging
-import time
 
 from kazoo.exceptions import KazooException
 
+from odradek.clock import wall_ms
 from odradek.group.group import Group
 from odradek.group.members import JoinWish
 from odradek.group.offsets import Committed
@@ -246,7 +246,7 @@ async def offset_commit(
     broker: Broker, request: offset_messages.OffsetCommitRequest, call: Call
 ) -> offset_messages.OffsetCommitResponse:
     """Keep the group's positions; partitions that nobody has heard of are refused one by one."""
-    now = time.time_ns() // 1_000_000
+    now = wall_ms()
     commits: dict[tuple[str, int], Committed] = {}
     errors: dict[tuple[str, int], ErrorCode] = {}
     for topic in request.topics:

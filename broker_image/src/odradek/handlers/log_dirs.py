@@ -13,7 +13,7 @@ from odradek.protocol.messages.admin import (
     DescribeLogDirsResult,
     DescribeLogDirsTopic,
 )
-from odradek.replica.partition import TopicPartition
+from odradek.values import TopicPartition
 
 
 async def describe_log_dirs(

@@ -19,7 +19,8 @@ from odradek.protocol.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from odradek.replica.metadata import NO_LEADER, MetadataCache, PartitionInfo
+from odradek.replica.metadata import MetadataCache, PartitionInfo
+from odradek.values import NO_LEADER
 
 INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, "__transaction_state"})
 FIRST_WITH_LISTENER_ERRORS = 6

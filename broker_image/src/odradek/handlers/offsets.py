@@ -7,10 +7,10 @@ from __future__ import annotations
 from collections.abc import Container
 from dataclasses import dataclass
 
+from odradek.clock import wall_ms
 from odradek.handlers.context import Broker, Call
 from odradek.handlers.metadata import INTERNAL_TOPICS
 from odradek.log.log import Log
-from odradek.log.reading import wall_clock_ms
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.offsets import (
     DeleteRecordsPartition,
@@ -29,8 +29,9 @@ from odradek.protocol.messages.offsets import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopicResult,
 )
-from odradek.replica.partition import Partition, TopicPartition
+from odradek.replica.partition import Partition
 from odradek.replica.reads import DEBUGGING_CONSUMER
+from odradek.values import TopicPartition
 
 LATEST_TIMESTAMP = -1
 EARLIEST_TIMESTAMP = -2
@@ -122,7 +123,7 @@ def _offsets_before(log: Log, timestamp: int, end: int, most: int) -> list[int]:
         for segment in log.segments
         if segment.base_offset < end and (latest or segment.newest_or_modified_ms() <= timestamp)
     ]
-    if latest or wall_clock_ms() <= timestamp:
+    if latest or wall_ms() <= timestamp:
         offsets.append(end)
     return offsets[::-1][: max(most, 0)]
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from odradek.clock import wall_ms
 from odradek.handlers.context import Broker, Call
 from odradek.handlers.metadata import INTERNAL_TOPICS
 from odradek.log import batch, compression, conversion
 from odradek.log.batch import Origin
-from odradek.log.reading import wall_clock_ms
 from odradek.net.frame import ProtocolViolation
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.produce import (
@@ -23,7 +23,7 @@ from odradek.protocol.messages.produce import (
 )
 from odradek.protocol.regions import Buffer
 from odradek.replica.appends import AppendOutcome
-from odradek.replica.partition import TopicPartition
+from odradek.values import TopicPartition
 
 VALID_ACKS = (-1, 0, 1)
 FIRST_WITH_MAGIC_2 = 3
@@ -139,7 +139,7 @@ async def _as_batch(broker: Broker, key: TopicPartition, records: Buffer, versio
     broker.metrics.produce_converted(key.topic)
     # It takes microseconds a record, and a small wrapper may hold very many.
     return await broker.replicas.in_thread(
-        conversion.to_batch, records, partition.log.config, wall_clock_ms()
+        conversion.to_batch, records, partition.log.config, wall_ms()
     )
 
 

@@ -15,6 +15,7 @@ from kazoo.exceptions import BadVersionError, KazooException
 from odradek.handlers.context import Broker, Call
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.producers import InitProducerIdRequest, InitProducerIdResponse
+from odradek.values import BrokerId
 from odradek.zk import znodes
 from odradek.zk.session import Session
 
@@ -32,7 +33,7 @@ class ProducerIds:
 
     def __init__(self, session: Session, broker_id: int) -> None:
         self._session = session
-        self._broker_id = znodes.BrokerId(broker_id)
+        self._broker_id = BrokerId(broker_id)
         self._next = 0
         self._last = -1
         self._taking = asyncio.Lock()

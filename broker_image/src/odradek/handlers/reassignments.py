@@ -20,7 +20,7 @@ from odradek.protocol.messages.admin import (
     ReassignablePartitionResponse,
     ReassignableTopicResponse,
 )
-from odradek.zk.znodes import BrokerId, TopicPartition
+from odradek.values import BrokerId, TopicPartition
 
 
 async def alter_partition_reassignments(

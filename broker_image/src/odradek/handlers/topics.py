@@ -37,9 +37,10 @@ from odradek.protocol.messages.topics import (
     DeleteTopicsRequest,
     DeleteTopicsResponse,
 )
+from odradek.values import BrokerId
 from odradek.zk import admin
 from odradek.zk.operations import TransactionFailedError
-from odradek.zk.znodes import BrokerId, TopicAssignment, ZnodeError
+from odradek.zk.znodes import TopicAssignment, ZnodeError
 
 USE_DEFAULT = -1
 FIRST_WITH_DELETION_DISABLED = 3

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 
 from odradek import properties
 from odradek.log.files import write_atomically
+from odradek.values import TopicPartition
 
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_START_OFFSETS = "log-start-offset-checkpoint"
@@ -38,18 +39,20 @@ class CorruptCheckpointError(Exception):
     """A checkpoint file that is not in the format above."""
 
 
-def read_offsets(path: str) -> dict[tuple[str, int], int]:
-    """Return {(topic, partition): offset}; none for a missing or empty file. Raises
+def read_offsets(path: str) -> dict[TopicPartition, int]:
+    """Return the offset of each partition; none for a missing or empty file. Raises
     CorruptCheckpointError.
     """
     rows = _read(path, 3) or ()
     try:
-        return {(topic, int(partition)): int(offset) for topic, partition, offset in rows}
+        return {
+            TopicPartition(topic, int(partition)): int(offset) for topic, partition, offset in rows
+        }
     except ValueError as error:
         raise CorruptCheckpointError(f"{path}: {error}") from error
 
 
-def write_offsets(path: str, offsets: Mapping[tuple[str, int], int]) -> None:
+def write_offsets(path: str, offsets: Mapping[TopicPartition, int]) -> None:
     """Replace the file, durably."""
     rows = (f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items())
     write_atomically(path, _format(rows))

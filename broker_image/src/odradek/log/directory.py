@@ -23,10 +23,10 @@ from odradek.log.log import Log
 from odradek.log.reading import ReadableLog
 from odradek.log.recovery import Checkpointed
 from odradek.protocol.errors import KafkaError
+from odradek.values import TopicPartition
 
 logger = logging.getLogger(__name__)
 
-TopicPartition = tuple[str, int]
 
 _FOLDER = re.compile(r"^(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>\d+)$")
 _DOOMED_FOLDER = re.compile(r"\.[0-9a-f]{32}-delete$")
@@ -116,7 +116,7 @@ class Directory:
             match = _FOLDER.match(name)
             if match is None or not os.path.isdir(path):
                 continue
-            key = match["topic"], int(match["partition"])
+            key = TopicPartition(match["topic"], int(match["partition"]))
             known = Checkpointed(clean, recovery_points.get(key, 0), start_offsets.get(key, 0))
             found.append(Folder(name, key, known, high_watermarks.get(key, 0)))
         return found, doomed
@@ -200,12 +200,15 @@ class Directory:
         since it had been cut `cuts` times.
         """
         with self._judging(), self._cleaned_lock:
-            if log.cuts == cuts and self.logs().get((log.topic, log.partition)) is log:
+            if (
+                log.cuts == cuts
+                and self.logs().get(TopicPartition(log.topic, log.partition)) is log
+            ):
                 self._write_cleaned(log, end)
 
     def _write_cleaned(self, log: ReadableLog, end: int) -> None:
         offsets = self.checkpoint(checkpoints.CLEANER_OFFSETS)
-        offsets[log.topic, log.partition] = end
+        offsets[TopicPartition(log.topic, log.partition)] = end
         known = self.logs()
         self._write_offsets(
             checkpoints.CLEANER_OFFSETS,
@@ -222,7 +225,7 @@ class Directory:
             self._write_checkpoints()
             with self._cleaned_lock:
                 cleaned = self.checkpoint(checkpoints.CLEANER_OFFSETS)
-                if cleaned.get((log.topic, log.partition), 0) > log.log_end_offset:
+                if cleaned.get(TopicPartition(log.topic, log.partition), 0) > log.log_end_offset:
                     self._write_cleaned(log, log.log_end_offset)
         except OSError as error:
             self.fail(error)

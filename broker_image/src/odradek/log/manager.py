@@ -20,12 +20,13 @@ from odradek.config import BrokerConfig, TopicConfig
 from odradek.log import recovery
 from odradek.log.checkpoints import Meta
 from odradek.log.compactor import Compactor
-from odradek.log.directory import Directory, Folder, LogDirError, TopicPartition
+from odradek.log.directory import Directory, Folder, LogDirError
 from odradek.log.files import DiskThreads
 from odradek.log.housekeeping import Housekeeper
 from odradek.log.log import Log
 from odradek.log.reading import ReadableLog, Surroundings
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.values import TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -173,7 +174,7 @@ class LogManager:
 
     def get(self, topic: str, partition: int) -> Log | None:
         """The log of a partition, None when this broker has none."""
-        entry = self._logs.get((topic, partition))
+        entry = self._logs.get(TopicPartition(topic, partition))
         return entry[0] if entry is not None else None
 
     async def create_missing(

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from odradek.clock import wall_ms
 from odradek.log import contents, files, integrity
 from odradek.log.batch import CorruptBatchError
 from odradek.log.files import FileRetiredError, Region
@@ -30,16 +31,11 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 logger = logging.getLogger(__name__)
 
 
-def wall_clock_ms() -> int:
-    """The time records are stamped with, ms since 1970."""
-    return time.time_ns() // 1_000_000
-
-
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """What a log needs of the process around it: clocks, chance, and whom to tell."""
 
-    now_ms: Callable[[], int] = wall_clock_ms
+    now_ms: Callable[[], int] = wall_ms
     monotonic: Callable[[], float] = time.monotonic
     chance: random.Random = field(default_factory=random.Random)
     producer_expiry_ms: int = 7 * 24 * 3_600_000

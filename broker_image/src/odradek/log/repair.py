@@ -14,13 +14,13 @@ import contextlib
 import fcntl
 import os
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
+from odradek.clock import wall_ms
 from odradek.config import TopicConfig
 from odradek.log import batch_file, dump, producers
 from odradek.log.batch import CorruptBatchError
@@ -188,9 +188,7 @@ def _carry_out(cut: Cut) -> None:
             fsync_path(str(cut.log.parent))
             os.ftruncate(file.fileno(), cut.sound)
     topic = TopicConfig()
-    settings = SegmentSettings(
-        topic.index_interval_bytes, topic.segment_index_bytes, time.time_ns() // 1_000_000
-    )
+    settings = SegmentSettings(topic.index_interval_bytes, topic.segment_index_bytes, wall_ms())
     segment = Segment(str(cut.log.parent), int(cut.log.stem), settings)
     segment.recover(lambda position, header, data: None)
     segment.become_inactive()

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 from odradek.properties import LONG_MAX
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replica.hosted import HostedPartitions
-from odradek.replica.partition import Partition, TopicPartition
+from odradek.replica.partition import Partition
+from odradek.values import TopicPartition
 
 if TYPE_CHECKING:
     from odradek.log.batch import Origin

@@ -34,9 +34,10 @@ from odradek.protocol.messages.offsets import (
 )
 from odradek.replica import truncation
 from odradek.replica.hosted import HostedPartitions
-from odradek.replica.partition import Partition, TopicPartition
+from odradek.replica.partition import Partition
 from odradek.replica.quota import ReplicationQuota
 from odradek.replica.truncation import EpochEnd
+from odradek.values import TopicPartition
 
 if TYPE_CHECKING:
     from odradek.config import BrokerConfig

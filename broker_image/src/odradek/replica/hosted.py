@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from odradek.protocol.errors import ErrorCode
 from odradek.replica.metadata import MetadataCache
-from odradek.replica.partition import NO_EPOCH, Partition, TopicPartition
+from odradek.replica.partition import NO_EPOCH, Partition
 from odradek.replica.purgatory import Purgatory
+from odradek.values import TopicPartition
 
 
 class HostedPartitions:

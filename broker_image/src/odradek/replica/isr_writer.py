@@ -18,6 +18,7 @@ from kazoo.exceptions import BadVersionError, KazooException, NoNodeError
 
 from odradek.replica.hosted import HostedPartitions
 from odradek.replica.partition import IsrChange
+from odradek.values import BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
 from odradek.zk import znodes
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class IsrWriter:
         self._clock_ms = clock_ms
         # Bounded by the partitions: each has at most one change under way.
         self._proposed: asyncio.Queue[IsrChange] = asyncio.Queue()
-        self._changed: set[znodes.TopicPartition] = set()
+        self._changed: set[TopicPartition] = set()
         self._last_change_ms = 0
         self._last_notice_ms = clock_ms()
         self.shrinks = 0
@@ -68,10 +69,10 @@ class IsrWriter:
         key = change.key
         path = znodes.state_path(key.topic, key.partition)
         state = znodes.PartitionState(
-            leader=znodes.BrokerId(change.leader),
-            leader_epoch=znodes.LeaderEpoch(change.leader_epoch),
-            isr=tuple(map(znodes.BrokerId, change.isr)),
-            controller_epoch=znodes.ControllerEpoch(change.controller_epoch),
+            leader=BrokerId(change.leader),
+            leader_epoch=LeaderEpoch(change.leader_epoch),
+            isr=tuple(map(BrokerId, change.isr)),
+            controller_epoch=ControllerEpoch(change.controller_epoch),
         )
         while self._is_expected(change):
             try:
@@ -135,7 +136,7 @@ class IsrWriter:
         )
         if partition.confirm(change, version):
             self._hosted.wake_high_watermark(change.key)
-        self._changed.add(znodes.TopicPartition(change.key.topic, change.key.partition))
+        self._changed.add(change.key)
         self._last_change_ms = self._clock_ms()
 
     async def _send_notices(self) -> None:

@@ -15,8 +15,8 @@ from collections.abc import Awaitable, Callable, Collection
 from typing import TYPE_CHECKING
 
 from odradek.replica.hosted import HostedPartitions
-from odradek.replica.metadata import NO_LEADER, PartitionInfo, described
-from odradek.replica.partition import TopicPartition
+from odradek.replica.metadata import PartitionInfo, described
+from odradek.values import NO_LEADER, TopicPartition
 
 if TYPE_CHECKING:
     from odradek.log.manager import LogManager

@@ -12,10 +12,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from odradek.clock import monotonic_ms
 from odradek.log.manager import LogManager, NewLog
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replica.appends import Appender, AppendOutcome
@@ -24,9 +24,10 @@ from odradek.replica.hosted import HostedPartitions
 from odradek.replica.isr_writer import IsrWriter
 from odradek.replica.leftovers import Leftovers
 from odradek.replica.metadata import MetadataCache, described
-from odradek.replica.partition import LagLimits, Partition, TopicPartition
+from odradek.replica.partition import LagLimits, Partition
 from odradek.replica.quota import ReplicationQuota
 from odradek.replica.reads import FetchLimits, FetchResult, FetchWish, Reader
+from odradek.values import TopicPartition
 
 if TYPE_CHECKING:
     from odradek.config import BrokerConfig
@@ -43,11 +44,6 @@ if TYPE_CHECKING:
     from odradek.zk.session import Session
 
 logger = logging.getLogger(__name__)
-
-
-def monotonic_ms() -> int:
-    """Milliseconds of the monotonic clock."""
-    return time.monotonic_ns() // 1_000_000
 
 
 class ReplicaManager:
@@ -223,7 +219,7 @@ class ReplicaManager:
 
     async def _make_missing_logs(
         self, request: LeaderAndIsrRequest
-    ) -> Mapping[tuple[str, int], KafkaError]:
+    ) -> Mapping[TopicPartition, KafkaError]:
         """Make the logs of partitions that are new here; why not, where that cannot be."""
         missing = {
             key: state
@@ -241,8 +237,8 @@ class ReplicaManager:
                 for key, one in missing.items()
             }
         )
-        for (topic, number), refusal in refused.items():
-            logger.error("%s-%d: no log, and so no role: %s", topic, number, refusal)
+        for key, refusal in refused.items():
+            logger.error("%s: no log, and so no role: %s", key, refusal)
         return refused
 
     async def _take_role(self, key: TopicPartition, state: LeaderAndIsrPartitionState) -> ErrorCode:
@@ -399,7 +395,7 @@ class ReplicaManager:
         """Write every high watermark to its directory's checkpoint."""
         await self._logs.write_high_watermarks(
             {
-                (key.topic, key.partition): partition.high_watermark
+                key: partition.high_watermark
                 for key, partition in tuple(self.hosted.partitions.items())
             }
         )

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from odradek.replica.purgatory import Purgatory
+from odradek.values import NO_LEADER, TopicPartition
 
 if TYPE_CHECKING:
     from odradek.protocol.messages.control import (
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
         UpdateMetadataRequest,
     )
 
-NO_LEADER = -1
 MOST_ANSWER_BYTES = 4 * 1024 * 1024
 # What a kept answer takes besides. Its question names the topics that it names.
 _QUESTION_BYTES = 1024
@@ -140,7 +140,7 @@ class MetadataCache:
         )
 
     async def wait_until_led(
-        self, leaders: Mapping[tuple[str, int], int], timeout_ms: float
+        self, leaders: Mapping[TopicPartition, int], timeout_ms: float
     ) -> bool:
         """Wait until partitions have these leaders; False when the time is over first."""
 

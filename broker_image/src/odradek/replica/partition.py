@@ -17,29 +17,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Container
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from odradek.protocol.errors import ErrorCode
 from odradek.replica import isr as rules
 from odradek.replica.isr import FollowerProgress, Isr
+from odradek.values import NO_LEADER, TopicPartition
 
 if TYPE_CHECKING:
     from odradek.log.log import Log
     from odradek.protocol.messages.control import LeaderAndIsrPartitionState
 
-NO_LEADER = -1
 NO_EPOCH = -1
 NEVER = -1
-
-
-class TopicPartition(NamedTuple):
-    """A topic's name and a partition's number."""
-
-    topic: str
-    partition: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}-{self.partition}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +95,7 @@ class Partition:
         self.log = log
         self.limits = limits
         self.clock_ms = clock_ms
-        self.leader = NO_LEADER
+        self.leader: int = NO_LEADER
         self.leader_epoch = NO_EPOCH
         self.controller_epoch = NO_EPOCH
         self.zk_version = -1

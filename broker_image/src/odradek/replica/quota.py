@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from odradek.replica.partition import TopicPartition
+from odradek.values import TopicPartition
 
 WINDOW_MS = 1000
 WINDOWS = 11

@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING
 from odradek.log.files import FileRetiredError
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replica.hosted import HostedPartitions
-from odradek.replica.partition import NO_EPOCH, Partition, TopicPartition
+from odradek.replica.partition import NO_EPOCH, Partition
 from odradek.replica.quota import ReplicationQuota
+from odradek.values import TopicPartition
 
 if TYPE_CHECKING:
     from odradek.log.reading import LogSlice, ReadableLog

@@ -12,7 +12,7 @@ from odradek.protocol.messages import groups, metadata
 from odradek.protocol.messages import offsets as offset_messages
 from odradek.protocol.schema import Request
 from odradek.tools.errors import ToolError
-from odradek.zk.znodes import TopicPartition
+from odradek.values import TopicPartition
 
 ResponseT = TypeVar("ResponseT")
 

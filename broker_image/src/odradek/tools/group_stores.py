@@ -16,9 +16,9 @@ from odradek.protocol.errors import ErrorCode, name_of
 from odradek.protocol.messages import group_offsets, groups
 from odradek.tools.brokers import Brokers
 from odradek.tools.errors import ToolError
+from odradek.values import TopicPartition
 from odradek.zk import consumers, znodes
 from odradek.zk.payload import ZnodeError
-from odradek.zk.znodes import TopicPartition
 
 EMPTY, DEAD, STABLE = "Empty", "Dead", "Stable"
 _CONNECT_S = 15.0

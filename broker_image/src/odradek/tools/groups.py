@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import time
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 import click
 from kazoo.exceptions import KazooException
 
+from odradek.clock import wall_ms
 from odradek.tools import offset_plans as plans
 from odradek.tools.brokers import EARLIEST, LATEST, Brokers, parse_addresses
 from odradek.tools.errors import ToolError
@@ -31,8 +31,8 @@ from odradek.tools.group_stores import (
     broker_addresses,
     connect,
 )
+from odradek.values import TopicPartition
 from odradek.zk.payload import ZnodeError
-from odradek.zk.znodes import TopicPartition
 
 
 @click.group("groups")
@@ -306,7 +306,7 @@ async def _wanted(
         case "to_datetime":
             since = plans.parse_datetime_ms(value)
         case _:
-            since = int(time.time() * 1000) - plans.parse_duration_ms(value)
+            since = wall_ms() - plans.parse_duration_ms(value)
     # A partition without a record that late is moved to its end.
     ends = await brokers.every_offset(partitions, LATEST)
     firsts = await brokers.every_offset(partitions, max(since, 0))

@@ -12,10 +12,11 @@ from collections.abc import Iterable, Mapping
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.values import BrokerId
 from odradek.zk import znodes
 from odradek.zk.operations import Create, Operation, SetData, TransactionFailedError
 from odradek.zk.session import Session
-from odradek.zk.znodes import BrokerId, BrokerRegistration, ConfigChange, TopicAssignment
+from odradek.zk.znodes import BrokerRegistration, ConfigChange, TopicAssignment
 
 LONGEST_TOPIC_NAME = 249  # with "-" and a partition number it must fit into a folder's name
 # Bytes of znodes that are written on a user's word. A server cuts off whoever sends more than its

@@ -11,11 +11,11 @@ configuration afterwards, and so misses nothing.
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable
 
 from kazoo.exceptions import KazooException
 
+from odradek.clock import wall_ms
 from odradek.zk import znodes
 from odradek.zk.session import NoNodeError, Session, SessionExpiredError, SessionState, WatchEvent
 from odradek.zk.znodes import ZnodeError
@@ -36,11 +36,11 @@ class ConfigChanges:
         self,
         session: Session,
         on_change: Callable[[str, str], Awaitable[None]],
-        wall_clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        now_ms: Callable[[], int] = wall_ms,
     ) -> None:
         self._session = session
         self._on_change = on_change
-        self._wall_clock_ms = wall_clock_ms
+        self._now_ms = now_ms
         self._last = -1
         self._fired = asyncio.Event()
 
@@ -86,7 +86,7 @@ class ConfigChanges:
             if number > self._last:
                 await self._tell(path, data)
                 self._last = number
-            elif self._wall_clock_ms() - stat.created_ms > NOTICE_LIFETIME_MS:
+            elif self._now_ms() - stat.created_ms > NOTICE_LIFETIME_MS:
                 await self._purge(path)
 
     async def _tell(self, path: str, data: bytes) -> None:

@@ -13,6 +13,7 @@ import logging
 import uuid
 from collections.abc import Awaitable, Callable
 
+from odradek.values import BrokerId
 from odradek.zk import znodes
 from odradek.zk.session import (
     ConnectionLoss,
@@ -83,7 +84,7 @@ async def goes_after_all(session: Session, broker_id: int) -> bool:
     was lost with its connection tells nothing. Only from one that answers at once it is final.
     """
     linger = session.negotiated_timeout_ms / 1000 * (LINGER_FACTOR - 1)
-    path, clock = znodes.broker_path(znodes.BrokerId(broker_id)), asyncio.get_running_loop().time
+    path, clock = znodes.broker_path(BrokerId(broker_id)), asyncio.get_running_loop().time
     while True:
         asked_at = clock()
         # A session that ends meanwhile is followed by another.

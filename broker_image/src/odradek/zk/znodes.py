@@ -27,16 +27,10 @@ import re
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NewType
 
+from odradek.values import BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
 from odradek.zk.payload import Fields, dump, parse_integer
 from odradek.zk.payload import ZnodeError as ZnodeError
-
-BrokerId = NewType("BrokerId", int)
-LeaderEpoch = NewType("LeaderEpoch", int)
-ControllerEpoch = NewType("ControllerEpoch", int)
-
-NO_LEADER = BrokerId(-1)
 
 BROKER_IDS_PATH = "/brokers/ids"
 TOPICS_PATH = "/brokers/topics"
@@ -73,17 +67,6 @@ PERSISTENT_PATHS = (
     "/config/users",
     BROKER_CONFIGS_PATH,
 )
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class TopicPartition:
-    """One partition of a topic."""
-
-    topic: str
-    partition: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}-{self.partition}"
 
 
 def parse_sequence(name: str, prefix: str) -> int:

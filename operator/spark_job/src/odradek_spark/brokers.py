@@ -14,8 +14,8 @@ from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
+from odradek.values import TopicPartition
 from odradek.zk import consumers
-from odradek.zk.znodes import TopicPartition
 
 _REQUEST_TIMEOUT_S = 10.0
 _STAMPS_TIMEOUT_S = 3.0

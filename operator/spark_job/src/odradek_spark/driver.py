@@ -30,6 +30,7 @@ from kazoo.exceptions import KazooException
 from kazoo.handlers.threading import KazooTimeoutError
 from pyspark.sql import SparkSession
 
+from odradek.clock import wall_ms
 from odradek.zk.znodes import ZnodeError
 from odradek_spark import (
     cluster_conf,
@@ -274,7 +275,7 @@ class Driver:
         ends = brokers.ends(partitions)
         starts = brokers.starts(lag.uncommitted(committed, ends))
         stamps = brokers.timestamps(lag.behind(committed, ends))
-        now_ms = int(time.time() * 1000)
+        now_ms = wall_ms()
         return lag.measure(committed, ends, starts, stamps, member.members(), now_ms)
 
     def _update(self, **changes: object) -> None:

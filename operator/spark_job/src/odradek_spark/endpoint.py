@@ -8,7 +8,6 @@ kafka_exporter, which lag dashboards know.
 
 import json
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,6 +17,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
+from odradek.clock import wall_ms
 from odradek_spark.config import REFRESH_INTERVAL_S
 from odradek_spark.lag import Measurement
 
@@ -150,7 +150,7 @@ class Endpoint:
     port: int
     status: Callable[[], Status]
     healthy: Callable[[], bool]
-    now_ms: Callable[[], int] = lambda: int(time.time() * 1000)
+    now_ms: Callable[[], int] = wall_ms
     _server: ThreadingHTTPServer | None = field(default=None, init=False)
 
     def start(self) -> None:

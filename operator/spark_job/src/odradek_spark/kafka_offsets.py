@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 
-from odradek.zk.znodes import TopicPartition
+from odradek.values import TopicPartition
 
 _TIMEOUT_S = 10.0
 

@@ -16,7 +16,7 @@ the committed offset, against now.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from odradek.zk.znodes import TopicPartition
+from odradek.values import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,8 +39,10 @@ from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.retry import KazooRetry
 
 from odradek import assignment
+from odradek.clock import wall_ms
+from odradek.values import TopicPartition
 from odradek.zk import consumers, znodes
-from odradek.zk.znodes import TopicPartition, ZnodeError
+from odradek.zk.znodes import ZnodeError
 from odradek_spark.kafka_offsets import KafkaOffsets
 
 log = logging.getLogger(__name__)
@@ -106,7 +108,7 @@ class Member:
         kafka: KafkaOffsets | None = None,
         dual_commit: bool = False,
     ) -> None:
-        now_ms = int(time.time() * 1000)
+        now_ms = wall_ms()
         self.consumer_id = consumers.new_consumer_id(group, host, now_ms, uuid.uuid4())
         self.changed = threading.Event()
         self._client = client

@@ -21,7 +21,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from odradek.zk.znodes import TopicPartition
+from odradek.values import TopicPartition
 
 _LOG_VERSION = "v1"
 _NO_OFFSET = "-"

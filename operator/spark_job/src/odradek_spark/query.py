@@ -20,7 +20,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from odradek.zk.znodes import TopicPartition
+from odradek.values import TopicPartition
 from odradek_spark import config, membership, offsets, pipeline, sinks, sources
 from odradek_spark.brokers import Brokers
 from odradek_spark.errors import JobError

@@ -21,7 +21,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own guides use
 from pyspark.sql.types import StringType, StructField, StructType
 
-from odradek.zk.znodes import TopicPartition
+from odradek.values import TopicPartition
 from odradek_spark import config, offsets
 
 RECORDS_VIEW = "records"

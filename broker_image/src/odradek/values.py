@@ -1,0 +1,20 @@
+"""Values that every part of a cluster names: partitions, brokers and their epochs."""
+
+from typing import NamedTuple, NewType
+
+BrokerId = NewType("BrokerId", int)
+LeaderEpoch = NewType("LeaderEpoch", int)
+ControllerEpoch = NewType("ControllerEpoch", int)
+
+NO_LEADER = BrokerId(-1)
+"""The leader of a partition that nobody leads, in znodes and in requests."""
+
+
+class TopicPartition(NamedTuple):
+    """One partition of a topic."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
