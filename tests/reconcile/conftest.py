@@ -19,7 +19,7 @@ from kazoo.client import KazooClient
 
 from odradek.values import BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
 from odradek.zk import znodes
-from odradek_operator.zookeeper import UnreachableError
+from odradek_operator.shared.zookeeper import UnreachableError
 from tests.reconcile import account, statuses
 from tests.support import zookeeper
 from tests.support.apiserver import ApiServer
