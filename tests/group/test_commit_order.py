@@ -15,7 +15,7 @@ from odradek.group.coordinator import GroupCoordinator
 from odradek.group.members import JoinWish
 from odradek.group.offsets import Committed
 from odradek.group.partitioning import OFFSETS_TOPIC
-from odradek.log.batch import Origin
+from odradek.log.records.batch import Origin
 from odradek.protocol.errors import ErrorCode
 from odradek.replica.appends import AppendOutcome
 from odradek.values import TopicPartition

@@ -6,9 +6,9 @@ import pytest
 
 from odradek.handlers import fetch
 from odradek.handlers.context import Broker, Call
-from odradek.log import batch as batches
-from odradek.log.batch import Origin
-from odradek.log.files import Region
+from odradek.log.records import batch as batches
+from odradek.log.records.batch import Origin
+from odradek.log.segment.files import Region
 from odradek.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from odradek.protocol.regions import Records
 from tests.support import logs

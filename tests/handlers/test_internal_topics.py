@@ -6,7 +6,7 @@ import pytest
 
 from odradek.handlers import produce
 from odradek.handlers.context import Broker, Call
-from odradek.log.batch import Origin
+from odradek.log.records.batch import Origin
 from odradek.net.frame import ProtocolViolation
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.produce import (

@@ -10,10 +10,10 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek.log import batch as codec
-from odradek.log import compression, records
-from odradek.log.batch import CorruptBatchError, Origin
-from odradek.log.records import BatchOptions, Record
+from odradek.log.records import batch as codec
+from odradek.log.records import compression, records
+from odradek.log.records.batch import CorruptBatchError, Origin
+from odradek.log.records.records import BatchOptions, Record
 from odradek.protocol.errors import ErrorCode, KafkaError
 from tests.support.logs import START_MS, batch
 

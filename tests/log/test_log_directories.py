@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from odradek.config import TopicConfig
-from odradek.log import checkpoints, producers
 from odradek.log.directory import Directory, LogDirError
-from odradek.log.epochs import FILE_NAME as EPOCHS
 from odradek.log.manager import LogManager, NewLog
-from odradek.log.segment import Segment
+from odradek.log.partition import checkpoints, producers
+from odradek.log.partition.epochs import FILE_NAME as EPOCHS
+from odradek.log.segment.segment import Segment
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.values import TopicPartition
 from odradek.zk.admin import LONGEST_TOPIC_NAME

@@ -25,7 +25,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from odradek.log import checkpoints
+from odradek.log.partition import checkpoints
 from odradek.net.client import PeerClient
 from odradek.protocol.messages.offsets import (
     ListOffsetsPartition,

@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from odradek.config import TopicConfig
-from odradek.log.log import Log
+from odradek.log.partition.log import Log
 from odradek.net.client import PeerClient
 from odradek.protocol.messages.offsets import (
     EpochEndOffset,

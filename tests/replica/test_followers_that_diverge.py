@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from odradek.log.batch import Origin
+from odradek.log.records.batch import Origin
 from odradek.protocol.errors import ErrorCode
 from odradek.replica.reads import FetchLimits, FetchResult, FetchWish, release
 from tests.support import logs

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from kazoo.exceptions import ConnectionLoss
 
-from odradek.log.batch import Origin
+from odradek.log.records.batch import Origin
 from odradek.protocol.errors import ErrorCode
 from odradek.replica.appends import AppendOutcome
 from odradek.replica.reads import CONSUMER, FetchLimits, FetchResult, FetchWish, release

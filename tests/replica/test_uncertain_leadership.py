@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from odradek.log import records
-from odradek.log.batch import Origin
-from odradek.log.records import BatchOptions, Record
+from odradek.log.records import records
+from odradek.log.records.batch import Origin
+from odradek.log.records.records import BatchOptions, Record
 from odradek.protocol.errors import ErrorCode
 from odradek.replica.reads import CONSUMER, FetchLimits, FetchResult, FetchWish
 from tests.support import logs

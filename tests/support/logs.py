@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from odradek.config import TopicConfig
-from odradek.log import batch as batches
-from odradek.log import records, recovery
-from odradek.log.log import Log
 from odradek.log.manager import LogManager, NewLog
-from odradek.log.reading import ReadableLog, Surroundings
+from odradek.log.partition import recovery
+from odradek.log.partition.log import Log
+from odradek.log.partition.reading import ReadableLog, Surroundings
+from odradek.log.records import batch as batches
+from odradek.log.records import records
 
 START_MS = 1_700_000_000_000
 

@@ -36,9 +36,9 @@ from odradek.group.partitioning import PartitionCount
 from odradek.handlers.context import Broker
 from odradek.handlers.dispatch import Dispatcher
 from odradek.handlers.producers import ProducerIds
-from odradek.log import checkpoints
 from odradek.log.directory import LogDirError
 from odradek.log.manager import LogManager
+from odradek.log.partition import checkpoints
 from odradek.metrics import BrokerMetrics
 from odradek.net.admission import Admission, Limits
 from odradek.net.client import PeerClient

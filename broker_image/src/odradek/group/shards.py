@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from odradek.group.group import Group
 from odradek.group.partitioning import OFFSETS_TOPIC, partition_of
 from odradek.group.shard import Shard
-from odradek.log.batch import CorruptBatchError
+from odradek.log.records.batch import CorruptBatchError
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replica.partition import Partition
 from odradek.values import TopicPartition

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from odradek.handlers.context import Broker, Call
-from odradek.log import conversion
+from odradek.log.partition import conversion
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.fetch import (
     EpochEndOffset,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from odradek.clock import wall_ms
 from odradek.handlers.context import Broker, Call
 from odradek.handlers.metadata import INTERNAL_TOPICS
-from odradek.log.log import Log
+from odradek.log.partition.log import Log
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.offsets import (
     DeleteRecordsPartition,

@@ -1,7 +1,7 @@
 """Produce: records into logs. Only batch headers are looked at; see `odradek.replica.appends`.
 
 Versions before 3 carry the message formats before 0.11, which become a batch before anything else
-happens; see `odradek.log.conversion`.
+happens; see `odradek.log.partition.conversion`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from odradek.clock import wall_ms
 from odradek.handlers.context import Broker, Call
 from odradek.handlers.metadata import INTERNAL_TOPICS
-from odradek.log import batch, compression, conversion
-from odradek.log.batch import Origin
+from odradek.log.partition import conversion
+from odradek.log.records import batch, compression
+from odradek.log.records.batch import Origin
 from odradek.net.frame import ProtocolViolation
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.produce import (

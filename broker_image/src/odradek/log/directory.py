@@ -16,12 +16,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
-from odradek.log import checkpoints
-from odradek.log.checkpoints import CorruptCheckpointError, Meta
-from odradek.log.files import is_disk_failure, write_atomically
-from odradek.log.log import Log
-from odradek.log.reading import ReadableLog
-from odradek.log.recovery import Checkpointed
+from odradek.log.partition import checkpoints
+from odradek.log.partition.checkpoints import CorruptCheckpointError, Meta
+from odradek.log.partition.log import Log
+from odradek.log.partition.reading import ReadableLog
+from odradek.log.partition.recovery import Checkpointed
+from odradek.log.segment.files import is_disk_failure, write_atomically
 from odradek.protocol.errors import KafkaError
 from odradek.values import TopicPartition
 

@@ -17,14 +17,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from odradek.config import BrokerConfig, TopicConfig
-from odradek.log import recovery
-from odradek.log.checkpoints import Meta
 from odradek.log.compactor import Compactor
 from odradek.log.directory import Directory, Folder, LogDirError, deleted_name
-from odradek.log.files import DiskThreads
 from odradek.log.housekeeping import Housekeeper
-from odradek.log.log import Log
-from odradek.log.reading import ReadableLog, Surroundings
+from odradek.log.partition import recovery
+from odradek.log.partition.checkpoints import Meta
+from odradek.log.partition.log import Log
+from odradek.log.partition.reading import ReadableLog, Surroundings
+from odradek.log.segment.files import DiskThreads
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.values import TopicPartition
 

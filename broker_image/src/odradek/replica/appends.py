@@ -22,8 +22,8 @@ from odradek.replica.partition import Partition
 from odradek.values import TopicPartition
 
 if TYPE_CHECKING:
-    from odradek.log.batch import Origin
-    from odradek.log.log import Log, Prepared
+    from odradek.log.partition.log import Log, Prepared
+    from odradek.log.records.batch import Origin
     from odradek.protocol.regions import Buffer
 
 ACKS_ALL = -1

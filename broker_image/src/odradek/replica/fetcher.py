@@ -20,8 +20,8 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from odradek.log.files import FileRetiredError
-from odradek.log.log import UnexpectedOffsetError
+from odradek.log.partition.log import UnexpectedOffsetError
+from odradek.log.segment.files import FileRetiredError
 from odradek.protocol.errors import ErrorCode, KafkaError, name_of
 from odradek.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from odradek.protocol.messages.offsets import (

@@ -32,7 +32,7 @@ from odradek.values import TopicPartition
 if TYPE_CHECKING:
     from odradek.config import BrokerConfig
     from odradek.dynamic_config import LayeredConfig
-    from odradek.log.batch import Origin
+    from odradek.log.records.batch import Origin
     from odradek.protocol.messages.control import (
         LeaderAndIsrPartitionState,
         LeaderAndIsrRequest,

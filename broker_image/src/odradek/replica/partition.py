@@ -25,7 +25,7 @@ from odradek.replica.isr import FollowerProgress, Isr
 from odradek.values import NO_LEADER, TopicPartition
 
 if TYPE_CHECKING:
-    from odradek.log.log import Log
+    from odradek.log.partition.log import Log
     from odradek.protocol.messages.control import LeaderAndIsrPartitionState
 
 NO_EPOCH = -1

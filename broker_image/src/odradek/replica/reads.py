@@ -6,7 +6,7 @@ the payload. When the pass finds less than `min_bytes`, and nothing to complain 
 waits until one of its partitions moves, then plans again; a partition whose reader stands at the
 end costs one comparison.
 
-What the log wants looked at before it is served (see `odradek.log.integrity`) is looked at in a
+What the log wants looked at before it is served (see `log.segment.integrity`) is looked at in a
 thread once the answer is settled, which also brings it from the disk into memory. Readers at the
 end, and whoever follows closely, never come there.
 """
@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from odradek.log.files import FileRetiredError
+from odradek.log.segment.files import FileRetiredError
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replica.hosted import HostedPartitions
 from odradek.replica.partition import NO_EPOCH, Partition
@@ -26,7 +26,7 @@ from odradek.replica.quota import ReplicationQuota
 from odradek.values import TopicPartition
 
 if TYPE_CHECKING:
-    from odradek.log.reading import LogSlice, ReadableLog
+    from odradek.log.partition.reading import LogSlice, ReadableLog
     from odradek.protocol.regions import FileRegion
     from odradek.replica.isr_writer import IsrWriter
 

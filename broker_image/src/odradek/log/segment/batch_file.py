@@ -7,9 +7,9 @@ them. `Order` holds those against the batches around: both only rise in a log.
 
 from collections.abc import Iterator
 
-from odradek.log import batch
-from odradek.log.batch import CorruptBatchError, Header
-from odradek.log.files import read_exactly
+from odradek.log.records import batch
+from odradek.log.records.batch import CorruptBatchError, Header
+from odradek.log.segment.files import read_exactly
 
 _FIRST_CHUNK = 1 << 16
 _CHUNK = 1 << 20

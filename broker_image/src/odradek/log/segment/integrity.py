@@ -7,11 +7,12 @@ it asked for (in a compacted log) learns from the checked batches before the gap
 
 from typing import NamedTuple
 
-from odradek.log import batch, batch_file
-from odradek.log.batch import CorruptBatchError, Header
-from odradek.log.batch_file import CutOffError, Order, OutOfOrderError
-from odradek.log.files import read_exactly
-from odradek.log.segment import Segment
+from odradek.log.records import batch
+from odradek.log.records.batch import CorruptBatchError, Header
+from odradek.log.segment import batch_file
+from odradek.log.segment.batch_file import CutOffError, Order, OutOfOrderError
+from odradek.log.segment.files import read_exactly
+from odradek.log.segment.segment import Segment
 
 
 class WrongIndexError(Exception):

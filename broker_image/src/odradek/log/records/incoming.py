@@ -4,10 +4,10 @@ each.
 
 from collections.abc import Iterator, Sequence
 
-from odradek.log import batch
-from odradek.log.batch import CorruptBatchError, Header
-from odradek.log.files import Buffer
+from odradek.log.records import batch
+from odradek.log.records.batch import CorruptBatchError, Header
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.regions import Buffer
 
 Batches = Sequence[tuple[int, Header]]
 

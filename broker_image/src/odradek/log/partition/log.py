@@ -18,17 +18,20 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from odradek.config import TopicConfig
-from odradek.log import batch, contents, conversion, files, incoming, retention
-from odradek.log.batch import Header, Origin
-from odradek.log.conversion import OldFormat
-from odradek.log.files import Buffer, FileRetiredError
-from odradek.log.incoming import Batches
-from odradek.log.index import MAX_RELATIVE_OFFSET
-from odradek.log.producers import snapshot_path
-from odradek.log.reading import Surroundings
-from odradek.log.segments import SegmentedLog
+from odradek.log.partition import conversion, retention
+from odradek.log.partition.conversion import OldFormat
+from odradek.log.partition.producers import snapshot_path
+from odradek.log.partition.reading import Surroundings
+from odradek.log.partition.segments import SegmentedLog
+from odradek.log.records import batch, contents, incoming
+from odradek.log.records.batch import Header, Origin
+from odradek.log.records.incoming import Batches
+from odradek.log.segment import files
+from odradek.log.segment.files import FileRetiredError
+from odradek.log.segment.index import MAX_RELATIVE_OFFSET
 from odradek.properties import INT_MAX, LONG_MAX
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.regions import Buffer
 
 _SOON_DECODED = 4096
 """Bytes of plain records that are decoded in about the time of a change of threads."""

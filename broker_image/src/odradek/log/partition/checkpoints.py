@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from odradek import properties
-from odradek.log.files import write_atomically
+from odradek.log.segment.files import write_atomically
 from odradek.values import TopicPartition
 
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"

@@ -10,8 +10,8 @@ first.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from odradek.log import batch, compression
-from odradek.log.batch import CorruptBatchError, Header
+from odradek.log.records import batch, compression
+from odradek.log.records.batch import CorruptBatchError, Header
 
 DEFAULT_LIMIT = 128 * 1024 * 1024
 """Largest decompressed size of one batch, bytes."""

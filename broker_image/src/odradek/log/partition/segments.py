@@ -11,18 +11,19 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 
 from odradek.config import TopicConfig
-from odradek.log import files, replay, retention
-from odradek.log.batch import CorruptBatchError
-from odradek.log.epochs import EpochCache
-from odradek.log.producers import ProducerStates, list_snapshots, snapshot_path
-from odradek.log.reading import ReadableLog, Surroundings
-from odradek.log.segment import DELETED_SUFFIX, Segment, SegmentSettings
-from odradek.log.tail import Tail
+from odradek.log.partition import replay, retention
+from odradek.log.partition.epochs import EpochCache
+from odradek.log.partition.producers import ProducerStates, list_snapshots, snapshot_path
+from odradek.log.partition.reading import ReadableLog, Surroundings
+from odradek.log.records.batch import CorruptBatchError
+from odradek.log.segment import files
+from odradek.log.segment.segment import DELETED_SUFFIX, Segment, SegmentSettings
+from odradek.log.segment.tail import Tail
 from odradek.protocol.errors import ErrorCode, KafkaError
 
 
 class SegmentedLog(ReadableLog):
-    """A log that begins and drops segments. `odradek.log.log.Log` adds appending."""
+    """A log that begins and drops segments. `odradek.log.partition.log.Log` adds appending."""
 
     def __init__(
         self,

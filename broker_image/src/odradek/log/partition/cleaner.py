@@ -20,11 +20,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from odradek.log import batch_file, contents
-from odradek.log.batch import Header
-from odradek.log.files import Buffer, FileRetiredError, StoppedError
-from odradek.log.log import Log
-from odradek.log.segment import CLEANED_SUFFIX, SWAP_SUFFIX, Segment
+from odradek.log.partition.log import Log
+from odradek.log.records import contents
+from odradek.log.records.batch import Header
+from odradek.log.segment import batch_file
+from odradek.log.segment.files import FileRetiredError, StoppedError
+from odradek.log.segment.segment import CLEANED_SUFFIX, SWAP_SUFFIX, Segment
+from odradek.protocol.regions import Buffer
 
 BYTES_PER_KEY = 160
 """What one entry of the map costs in memory, keys of common length included."""

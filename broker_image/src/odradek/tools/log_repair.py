@@ -22,17 +22,19 @@ import click
 
 from odradek.clock import wall_ms
 from odradek.config import TopicConfig
-from odradek.log import batch_file, dump, producers
-from odradek.log.batch import CorruptBatchError
-from odradek.log.batch_file import Order
-from odradek.log.files import fsync_path
-from odradek.log.segment import (
+from odradek.log.partition import producers
+from odradek.log.records.batch import CorruptBatchError
+from odradek.log.segment import batch_file
+from odradek.log.segment.batch_file import Order
+from odradek.log.segment.files import fsync_path
+from odradek.log.segment.segment import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
     TIME_INDEX_SUFFIX,
     Segment,
     SegmentSettings,
 )
+from odradek.tools import log_dump
 
 _CHUNK = 1 << 20
 
@@ -65,7 +67,7 @@ def repair(path: Path, execute: bool) -> None:
     away, so that the broker copies it anew, loses nothing.
     """
     logs = _logs(path)
-    with _locked(logs[0].parent.parent), dump.readable(path):
+    with _locked(logs[0].parent.parent), log_dump.readable(path):
         cuts = [cut for log in logs if (cut := _find_damage(log)) is not None]
         snapshots = [] if path.is_file() else _useless_snapshots(path, cuts)
         for cut in cuts:
@@ -90,14 +92,14 @@ def _logs(path: Path) -> list[Path]:
     """The log files that PATH means, oldest first. Ends the process where there are none."""
     if path.is_dir():
         found = [
-            one for one in dump.files(path) if one.suffix == LOG_SUFFIX and one.stem.isdecimal()
+            one for one in log_dump.files(path) if one.suffix == LOG_SUFFIX and one.stem.isdecimal()
         ]
     else:
-        found = dump.files(path)
+        found = log_dump.files(path)
         if path.suffix != LOG_SUFFIX:
-            dump.fail(f"{path} is not the .log file of a segment", 2)
+            log_dump.fail(f"{path} is not the .log file of a segment", 2)
     if not found:
-        dump.fail(f"{path} holds no segments", 2)
+        log_dump.fail(f"{path} holds no segments", 2)
     return [one.absolute() for one in found]
 
 
@@ -112,12 +114,12 @@ def _locked(directory: Path) -> Iterator[None]:
         yield
         return
     except OSError as error:
-        dump.fail(f"cannot lock {directory}: {error.strerror}", 2)
+        log_dump.fail(f"cannot lock {directory}: {error.strerror}", 2)
     with lock:
         try:
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError):
-            dump.fail(f"a broker is running on {directory}", 2)
+            log_dump.fail(f"a broker is running on {directory}", 2)
         yield
 
 
@@ -126,7 +128,7 @@ def _find_damage(log: Path) -> Cut | None:
     size, base = log.stat().st_size, int(log.stem)
     following = _next_base(log)
     order, sound = Order(base), 0
-    with log.open("rb") as file, dump.progress(log, size) as advance:
+    with log.open("rb") as file, log_dump.progress(log, size) as advance:
         try:
             for data, header in batch_file.whole_batches(file.fileno(), size):
                 before = order.next_offset
@@ -141,7 +143,7 @@ def _find_damage(log: Path) -> Cut | None:
             return Cut(log, size, sound, str(error), range(order.next_offset, end))
     for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
         index = log.with_suffix(suffix)
-        reason = "missing" if not index.exists() else next(dump.problems(index), None)
+        reason = "missing" if not index.exists() else next(log_dump.problems(index), None)
         if reason is not None:
             return Cut(log, size, size, f"{index.name}: {reason}", range(0))
     return None
@@ -159,7 +161,7 @@ def _useless_snapshots(folder: Path, cuts: list[Cut]) -> list[Path]:
     useless = []
     for snapshot in sorted(folder.absolute().glob("*" + producers.SNAPSHOT_SUFFIX)):
         beyond = end is not None and snapshot.stem.isdecimal() and int(snapshot.stem) > end
-        if beyond or next(dump.problems(snapshot), None) is not None:
+        if beyond or next(log_dump.problems(snapshot), None) is not None:
             useless.append(snapshot)
     return useless
 
@@ -178,10 +180,10 @@ def _tell(cut: Cut) -> None:
 def _carry_out(cut: Cut) -> None:
     if cut.sound < cut.size:
         if cut.removed.exists():
-            dump.fail(f"{cut.removed} exists already", 2)
+            log_dump.fail(f"{cut.removed} exists already", 2)
         with cut.log.open("r+b") as file, cut.removed.open("xb") as kept:
             file.seek(cut.sound)
-            with dump.progress(cut.removed, cut.size - cut.sound) as advance:
+            with log_dump.progress(cut.removed, cut.size - cut.sound) as advance:
                 _copy(lambda: file.read(_CHUNK), kept.write, advance)
             kept.flush()
             os.fsync(kept.fileno())

@@ -16,11 +16,13 @@ from typing import NoReturn
 
 import click
 
-from odradek.log import batch_file, checkpoints, compression, contents, producers
-from odradek.log.batch import CorruptBatchError, Header
-from odradek.log.epochs import FILE_NAME as EPOCHS
-from odradek.log.index import OffsetIndex, TimeIndex
-from odradek.log.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, file_name
+from odradek.log.partition import checkpoints, producers
+from odradek.log.partition.epochs import FILE_NAME as EPOCHS
+from odradek.log.records import compression, contents
+from odradek.log.records.batch import CorruptBatchError, Header
+from odradek.log.segment import batch_file
+from odradek.log.segment.index import OffsetIndex, TimeIndex
+from odradek.log.segment.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, file_name
 
 _CHUNK = 1 << 20
 _PROGRESS_FROM = 64 << 20

@@ -12,8 +12,8 @@ import threading
 from bisect import bisect_left, bisect_right
 from itertools import pairwise
 
-from odradek.log import checkpoints
-from odradek.log.files import fsync_path, remove_if_there, write_atomically
+from odradek.log.partition import checkpoints
+from odradek.log.segment.files import fsync_path, remove_if_there, write_atomically
 
 FILE_NAME = "leader-epoch-checkpoint"
 UNDEFINED_EPOCH = -1

@@ -14,12 +14,12 @@ import os
 from dataclasses import dataclass, field
 
 from odradek.config import TopicConfig
-from odradek.log import replay
-from odradek.log.batch import CorruptBatchError, Header
-from odradek.log.files import remove_if_there
-from odradek.log.log import Log
-from odradek.log.reading import Surroundings
-from odradek.log.segment import (
+from odradek.log.partition import replay
+from odradek.log.partition.log import Log
+from odradek.log.partition.reading import Surroundings
+from odradek.log.records.batch import CorruptBatchError, Header
+from odradek.log.segment.files import remove_if_there
+from odradek.log.segment.segment import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
     INDEX_SUFFIX,

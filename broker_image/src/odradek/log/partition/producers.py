@@ -21,8 +21,8 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from odradek.log import files
-from odradek.log.batch import NO_PRODUCER_ID, Header, Origin
+from odradek.log.records.batch import NO_PRODUCER_ID, Header, Origin
+from odradek.log.segment import files
 from odradek.protocol.errors import ErrorCode, KafkaError
 
 SNAPSHOT_SUFFIX = ".snapshot"

@@ -4,16 +4,16 @@ it.
 
 from collections.abc import Sequence
 
-from odradek.log import contents
-from odradek.log.batch import Header
-from odradek.log.files import remove_if_there
-from odradek.log.producers import (
+from odradek.log.partition.producers import (
     CorruptSnapshotError,
     ProducerStates,
     list_snapshots,
     snapshot_path,
 )
-from odradek.log.segment import Segment
+from odradek.log.records import contents
+from odradek.log.records.batch import Header
+from odradek.log.segment.files import remove_if_there
+from odradek.log.segment.segment import Segment
 
 
 def rebuild(

@@ -16,11 +16,13 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from odradek.log import batch, batch_file, legacy
-from odradek.log.batch import CorruptBatchError, Header
-from odradek.log.files import Buffer, SharedFile, read_exactly, write_all
-from odradek.log.index import MAX_RELATIVE_OFFSET, CorruptIndexError, OffsetIndex, TimeIndex
-from odradek.log.tail import Tail
+from odradek.log.records import batch, legacy
+from odradek.log.records.batch import CorruptBatchError, Header
+from odradek.log.segment import batch_file
+from odradek.log.segment.files import SharedFile, read_exactly, write_all
+from odradek.log.segment.index import MAX_RELATIVE_OFFSET, CorruptIndexError, OffsetIndex, TimeIndex
+from odradek.log.segment.tail import Tail
+from odradek.protocol.regions import Buffer
 
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"

@@ -21,11 +21,12 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from odradek.clock import wall_ms
-from odradek.log import contents, files, integrity
-from odradek.log.batch import CorruptBatchError
-from odradek.log.files import FileRetiredError, Region
-from odradek.log.integrity import Stretch, WrongIndexError
-from odradek.log.segment import Segment
+from odradek.log.records import contents
+from odradek.log.records.batch import CorruptBatchError
+from odradek.log.segment import files, integrity
+from odradek.log.segment.files import FileRetiredError, Region
+from odradek.log.segment.integrity import Stretch, WrongIndexError
+from odradek.log.segment.segment import Segment
 from odradek.protocol.errors import ErrorCode, KafkaError
 
 logger = logging.getLogger(__name__)
@@ -91,7 +92,7 @@ _NOTHING = Plan(None, 0, 0, False)
 
 
 class ReadableLog:
-    """What a log shows to readers, and how it fails. `odradek.log.log.Log` adds writing."""
+    """What a log shows to readers, and how it fails. `Log` adds writing."""
 
     def __init__(
         self, directory: str, topic: str, partition: int, surroundings: Surroundings

@@ -21,9 +21,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
+from odradek.protocol.regions import Buffer
+
 P = ParamSpec("P")
 T = TypeVar("T")
-Buffer = bytes | bytearray | memoryview
 
 # The process or the machine ran short of something that is not the disk: the directory stays
 # online.

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from odradek.log import batch, compression, legacy, records
-from odradek.log.batch import CorruptBatchError, Header
-from odradek.log.records import Record
+from odradek.log.records import batch, compression, legacy, records
+from odradek.log.records.batch import CorruptBatchError, Header
+from odradek.log.records.records import Record
 from odradek.protocol.errors import ErrorCode, KafkaError
 
 View = bytes | bytearray | memoryview

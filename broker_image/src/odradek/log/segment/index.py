@@ -21,7 +21,7 @@ import struct
 import threading
 from operator import le, lt
 
-from odradek.log.files import SharedFile, write_all
+from odradek.log.segment.files import SharedFile, write_all
 
 MAX_RELATIVE_OFFSET = 2**31 - 1
 _PENDING_BYTES = 1024

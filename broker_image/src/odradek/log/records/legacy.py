@@ -26,10 +26,10 @@ import zlib
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from odradek.log import batch, compression, lz4_header
-from odradek.log.batch import CorruptBatchError, Header
-from odradek.log.compression import CompressionError
-from odradek.log.records import DEFAULT_LIMIT, Record
+from odradek.log.records import batch, compression, lz4_header
+from odradek.log.records.batch import CorruptBatchError, Header
+from odradek.log.records.compression import CompressionError
+from odradek.log.records.records import DEFAULT_LIMIT, Record
 
 View = bytes | bytearray | memoryview
 

@@ -15,11 +15,12 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from odradek.config import TopicConfig
-from odradek.log import batch, batch_file, compression, contents, legacy, records
-from odradek.log.batch import CorruptBatchError, Header
-from odradek.log.batch_file import CutOffError
-from odradek.log.reading import ReadableLog
-from odradek.log.records import BatchOptions, Record
+from odradek.log.partition.reading import ReadableLog
+from odradek.log.records import batch, compression, contents, legacy, records
+from odradek.log.records.batch import CorruptBatchError, Header
+from odradek.log.records.records import BatchOptions, Record
+from odradek.log.segment import batch_file
+from odradek.log.segment.batch_file import CutOffError
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.regions import FileRegion
 
