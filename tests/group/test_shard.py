@@ -13,7 +13,7 @@ from odradek.log.records import records
 
 
 def shard() -> Shard:
-    return Shard(SimpleNamespace(reign=0, key=SimpleNamespace(partition=0)))  # type: ignore[arg-type]
+    return Shard(SimpleNamespace(leadership_generation=0, key=SimpleNamespace(partition=0)))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

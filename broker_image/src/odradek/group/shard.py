@@ -62,13 +62,13 @@ class Undecided:
 class Shard:
     """Groups and offsets of one partition.
 
-    `source` and `reign` tell which leadership it belongs to: a new epoch of the same leader leaves
-    the log, and so the shard, as it is.
+    `source` and `leadership_generation` name the leadership that it belongs to. A new leader epoch
+    of the same leader leaves the log, and so the shard, as it is.
     """
 
     def __init__(self, source: Partition) -> None:
         self.source = source
-        self.reign = source.reign
+        self.leadership_generation = source.leadership_generation
         self.partition = source.key.partition
         self.loaded = False
         self.retired = False

@@ -86,7 +86,7 @@ class Shards:
         shard = self._shards.get(index)
         if shard is not None:
             same = partition is not None and shard.source is partition
-            if same and shard.reign == shard.source.reign:
+            if same and shard.leadership_generation == shard.source.leadership_generation:
                 return shard
             self._give_up(shard)
         if partition is None:

@@ -181,14 +181,17 @@ class _Deletion:
     """What the leader has deleted, and its followers have yet to."""
 
     partition: Partition
-    reign: int
+    leadership_generation: int
     before: int
     result: DeleteRecordsPartitionResult
 
     @property
     def is_ours(self) -> bool:
         """Whether we still lead, so that followers tell us."""
-        return self.partition.leads and self.partition.reign == self.reign
+        return (
+            self.partition.leads
+            and self.partition.leadership_generation == self.leadership_generation
+        )
 
     def reaches(self, alive: Container[int]) -> bool:
         """Whether nobody who is alive has the records any more."""
@@ -255,7 +258,7 @@ def _delete_before(
     except KafkaError as refusal:
         return _deleted(index, refusal.code)
     result = _deleted(index, ErrorCode.NONE)
-    begun.append(_Deletion(partition, partition.reign, wanted, result))
+    begun.append(_Deletion(partition, partition.leadership_generation, wanted, result))
     return result
 
 

@@ -51,7 +51,7 @@ class AppendOutcome:
 class _Unacknowledged:
     outcome: AppendOutcome
     partition: Partition
-    reign: int
+    leadership_generation: int
     end_offset: int
 
     def settled(self) -> bool:
@@ -62,7 +62,7 @@ class _Unacknowledged:
         return (
             self.outcome.error is not ErrorCode.NONE
             or partition.high_watermark >= self.end_offset
-            or partition.reign != self.reign
+            or partition.leadership_generation != self.leadership_generation
             or not partition.leads
             or partition.offline
         )
@@ -129,7 +129,9 @@ class Appender:
                 flushing.append((outcome, partition))
             if acks == ACKS_ALL:
                 end_offset = outcome.base_offset + outcome.record_count
-                waiting.append(_Unacknowledged(outcome, partition, partition.reign, end_offset))
+                waiting.append(
+                    _Unacknowledged(outcome, partition, partition.leadership_generation, end_offset)
+                )
         if flushing:
             await self._flush_where_owed(flushing)
         if waiting:
@@ -230,7 +232,9 @@ class Appender:
                 continue
             if partition.offline:
                 one.outcome.error = ErrorCode.KAFKA_STORAGE_ERROR
-            elif not partition.leads or partition.reign != one.reign:
+            elif (
+                not partition.leads or partition.leadership_generation != one.leadership_generation
+            ):
                 one.outcome.error = ErrorCode.NOT_LEADER_OR_FOLLOWER
             elif partition.high_watermark < one.end_offset:
                 one.outcome.error = ErrorCode.REQUEST_TIMED_OUT

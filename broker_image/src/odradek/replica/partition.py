@@ -72,10 +72,10 @@ class Partition:
         "leader",
         "leader_epoch",
         "leader_epoch_start",
+        "leadership_generation",
         "limits",
         "log",
         "offline",
-        "reign",
         "replicas",
         "told_in_session",
         "zk_version",
@@ -108,9 +108,9 @@ class Partition:
         self.cutting = asyncio.Lock()
         # The generation of the ZooKeeper session in which the controller last told us this role.
         self.told_in_session = NEVER
-        # How often leadership was lost. Within one reign nothing is cut from the log, also over
-        # several epochs.
-        self.reign = 0
+        # How often leadership was lost. Within one generation nothing is cut from the log, also
+        # over several epochs.
+        self.leadership_generation = 0
         self.high_watermark = 0
         self._set_high_watermark(high_watermark)
 
@@ -141,13 +141,13 @@ class Partition:
     def follow(self, state: LeaderAndIsrPartitionState) -> None:
         """Become follower of a new leader epoch; the fetcher truncates and copies from then on."""
         self._take(state)
-        self.reign += 1
+        self.leadership_generation += 1
         self.followers = {}
 
     def retire(self) -> None:
         """Leave service: the replica moves away or its topic is deleted."""
         self.leader = NO_LEADER
-        self.reign += 1
+        self.leadership_generation += 1
         self.followers = {}
 
     def _take(self, state: LeaderAndIsrPartitionState) -> None:
