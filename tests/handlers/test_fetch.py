@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from odradek.handlers import fetch
-from odradek.handlers.context import Broker, Call
+from odradek.handlers.context import Broker, RequestContext
 from odradek.log import batch as batches
 from odradek.log.batch import Origin
 from odradek.log.files import Region
@@ -26,7 +26,7 @@ async def records_in_answer(broker: Broker, replicas: Replicas, version: int) ->
         min_bytes=1,
         topics=[FetchTopic(topic=KEY.topic, partitions=[asked])],
     )
-    answer = await fetch.fetch(broker, request, Call(version, "c", "PLAINTEXT", "h", 1))
+    answer = await fetch.fetch(broker, request, RequestContext(version, "c", "PLAINTEXT", "h", 1))
     return answer.responses[0].partition_responses[0].record_set
 
 

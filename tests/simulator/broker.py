@@ -32,7 +32,7 @@ from odradek.replica.manager import ReplicaManager
 from odradek.replica.metadata import MetadataCache
 from odradek.values import BrokerId
 from odradek.zk.registration import DuplicateBrokerError, Registration
-from odradek.zk.znodes import BrokerRegistration, Endpoint
+from odradek.zk.znodes import BrokerEndpoint, BrokerRegistration
 from tests.simulator.disk import Disk, Region
 from tests.simulator.network import Client, Network
 from tests.simulator.world import Process, World
@@ -233,15 +233,15 @@ class Broker:
         return None if address is None else Client(self._network, process, address[0])
 
     def _registration(self) -> BrokerRegistration:
-        endpoint = Endpoint("PLAINTEXT", self.name, 9092)
+        endpoint = BrokerEndpoint("PLAINTEXT", self.name, 9092)
         return BrokerRegistration(BrokerId(self.broker_id), (endpoint,))
 
     async def _serve(self, request: Any, version: int, connection_id: int) -> Any:
         kind = type(request)
         if kind in CONTROL:
             self._checks.asked(self, request)
-        elif not self.metadata.is_told:
-            await self.metadata.wait_until_told()
+        elif not self.metadata.initialized:
+            await self.metadata.wait_until_initialized()
         call = Call(version, None, "PLAINTEXT", "simulated", connection_id)
         response = await HANDLERS[kind](self._parts, request, call)  # type: ignore[operator]
         if kind is FetchRequest:
