@@ -19,7 +19,7 @@ from odradek.controller.loop import Controller
 from odradek.dynamic_config import LayeredConfig
 from odradek.handlers import control, fetch, offsets, produce
 from odradek.handlers.context import Broker as Parts
-from odradek.handlers.context import Call
+from odradek.handlers.context import RequestContext
 from odradek.protocol.messages.control import (
     LeaderAndIsrRequest,
     StopReplicaRequest,
@@ -242,8 +242,8 @@ class Broker:
             self._checks.asked(self, request)
         elif not self.metadata.initialized:
             await self.metadata.wait_until_initialized()
-        call = Call(version, None, "PLAINTEXT", "simulated", connection_id)
-        response = await HANDLERS[kind](self._parts, request, call)  # type: ignore[operator]
+        context = RequestContext(version, None, "PLAINTEXT", "simulated", connection_id)
+        response = await HANDLERS[kind](self._parts, request, context)  # type: ignore[operator]
         if kind is FetchRequest:
             for topic in response.responses:
                 for answer in topic.partition_responses:
