@@ -74,7 +74,7 @@ def reason(kube: MemoryKube, kind: str, name: str) -> str:
 
 def existing_topic() -> MemoryZooKeeper:
     """A broker and topic t of one partition, made by transaction 77."""
-    endpoint = znodes.Endpoint("PLAINTEXT", "127.0.0.1", NOBODY_LISTENS)
+    endpoint = znodes.BrokerEndpoint("PLAINTEXT", "127.0.0.1", NOBODY_LISTENS)
     broker = znodes.BrokerRegistration(BrokerId(0), (endpoint,))
     topic = znodes.TopicAssignment({0: (BrokerId(0),)})
     return MemoryZooKeeper(

@@ -81,7 +81,7 @@ class Shards:
     def _current(self, index: int) -> Shard | None:
         """The shard of a partition's present leadership, None where another broker leads."""
         partition = self._partitions().get(TopicPartition(OFFSETS_TOPIC, index))
-        if partition is not None and (partition.offline or not partition.leads):
+        if partition is not None and (partition.offline or not partition.is_leader):
             partition = None
         shard = self._shards.get(index)
         if shard is not None:

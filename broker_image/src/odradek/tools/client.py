@@ -40,7 +40,7 @@ def parse_addresses(text: str) -> list[tuple[str, int]]:
     return found
 
 
-class Brokers:
+class ToolClient:
     """The brokers of one cluster, found through any of `addresses`."""
 
     def __init__(self, addresses: Iterable[tuple[str, int]]) -> None:

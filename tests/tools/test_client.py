@@ -9,14 +9,14 @@ import pytest
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages import offsets as messages
 from odradek.protocol.schema import Request
-from odradek.tools.brokers import LATEST, Brokers
+from odradek.tools.client import LATEST, ToolClient
 from odradek.tools.errors import ToolError
 from odradek.values import TopicPartition
 
 FULL, EMPTY, MOVING, DARK = (TopicPartition("t", number) for number in range(4))
 
 
-class ListedOffsets(Brokers):
+class ListedOffsets(ToolClient):
     """Broker 1 leads all but one partition, of which it gave one away since."""
 
     def __init__(self) -> None:

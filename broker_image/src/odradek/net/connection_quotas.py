@@ -20,7 +20,7 @@ UNLIMITED: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ConnectionLimits:
     """Bounds on what peers can make a broker hold, and on what the kernel holds for each of them.
 
     A socket's buffer of 0 or less is left to the kernel.
@@ -36,10 +36,10 @@ class Limits:
     socket_receive_bytes: int = UNLIMITED
 
 
-class Admission:
+class ConnectionQuotas:
     """The places and the memory of one broker; its listeners share it. One event loop only."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: ConnectionLimits) -> None:
         self.limits = limits
         self.memory = RequestMemory(limits.max_queued_bytes)
         self._total = 0

@@ -1,9 +1,9 @@
-"""A future whose waiter goes on at once.
+"""A future whose waiter resumes at once, without another round of the event loop.
 
-The waiter of an ordinary future is woken by a callback of the event loop's next round: one more
-round for every request that is read from a socket, with a look at all other sockets. What waits on
-a `Handoff` goes on inside `settle` instead, as if the caller had called it. Otherwise, cancellation
-included, it is an ordinary future.
+The event loop resumes the waiter of an ordinary future in its next round. That costs every request
+that is read from a socket one more round, with a poll of all other sockets. The waiter of an
+`InlineFuture` resumes inside `settle` instead, as if the caller had called it. In everything else,
+cancellation included, it is an ordinary future.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-class Handoff(asyncio.Future[T]):
+class InlineFuture(asyncio.Future[T]):
     """Awaited by one task. `settle` is for callbacks of the event loop: never inside a task."""
 
     _waiter: tuple[Callable[[Any], object], Context] | None = None

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from odradek.protocol.messages.control import UpdateMetadataRequest
 
 
-class Leftovers:
+class StrayReplicas:
     """`delete(partitions)` is awaited in `run` with those that are found."""
 
     def __init__(

@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
 
-from odradek.net.admission import Admission, Limits, RequestMemory
-from odradek.net.connection import Peer
+from odradek.net.connection import ClientInfo
+from odradek.net.connection_quotas import ConnectionLimits, ConnectionQuotas, RequestMemory
 from odradek.net.frame import READ_AHEAD_BYTES
 from odradek.net.listener import Listener
 from odradek.protocol.regions import Part
@@ -16,8 +16,8 @@ from tests.net.test_listener import connected, echo, framed, read_frame
 LARGE = 3 * READ_AHEAD_BYTES
 
 
-def limits(**changed: object) -> Limits:
-    return Limits(
+def limits(**changed: object) -> ConnectionLimits:
+    return ConnectionLimits(
         **{
             "max_frame_bytes": 1_000_000,
             "max_connections": 100,
@@ -29,8 +29,10 @@ def limits(**changed: object) -> Limits:
 
 
 @contextlib.asynccontextmanager
-async def listening(admission: Admission, *, protected: bool = False) -> AsyncIterator[Listener]:
-    listener = Listener("127.0.0.1", 0, admission, echo, protected=protected)
+async def listening(
+    quotas: ConnectionQuotas, *, protected: bool = False
+) -> AsyncIterator[Listener]:
+    listener = Listener("127.0.0.1", 0, quotas, echo, protected=protected)
     await listener.start()
     try:
         yield listener
@@ -45,11 +47,11 @@ async def all_taken(memory: RequestMemory) -> None:
 
 
 async def test_places_are_counted_over_all_listeners_but_the_protected_one_lets_in() -> None:
-    admission = Admission(limits(max_connections=1))
+    quotas = ConnectionQuotas(limits(max_connections=1))
     async with (
-        listening(admission) as one,
-        listening(admission) as other,
-        listening(admission, protected=True) as between_brokers,
+        listening(quotas) as one,
+        listening(quotas) as other,
+        listening(quotas, protected=True) as between_brokers,
         connected(one) as (reader, writer),
     ):
         writer.write(framed(b"first"))
@@ -66,8 +68,10 @@ async def test_places_are_counted_over_all_listeners_but_the_protected_one_lets_
 
 
 async def test_an_address_may_have_a_number_of_its_own() -> None:
-    admission = Admission(limits(max_connections_per_ip=1, max_connections_of_ip={"127.0.0.1": 2}))
-    async with listening(admission) as listener, connected(listener), connected(listener) as held:
+    quotas = ConnectionQuotas(
+        limits(max_connections_per_ip=1, max_connections_of_ip={"127.0.0.1": 2})
+    )
+    async with listening(quotas) as listener, connected(listener), connected(listener) as held:
         held[1].write(framed(b"second"))
         assert await read_frame(held[0]) == b"second"
         async with connected(listener) as (third, _):
@@ -82,15 +86,15 @@ async def test_an_address_may_have_a_number_of_its_own() -> None:
 
 
 async def test_large_requests_wait_for_memory_and_small_ones_do_not() -> None:
-    admission = Admission(limits(max_queued_bytes=LARGE))
+    quotas = ConnectionQuotas(limits(max_queued_bytes=LARGE))
     async with (
-        listening(admission) as listener,
+        listening(quotas) as listener,
         connected(listener) as (slow, slow_writer),
         connected(listener) as (second, second_writer),
         connected(listener) as (small, small_writer),
     ):
         slow_writer.write(framed(bytes(LARGE))[:-1])
-        await all_taken(admission.memory)
+        await all_taken(quotas.memory)
         second_writer.write(framed(b"2" * LARGE))
         small_writer.write(framed(b"small"))
         assert await read_frame(small) == b"small"
@@ -103,21 +107,21 @@ async def test_large_requests_wait_for_memory_and_small_ones_do_not() -> None:
 
 
 async def test_memory_of_a_connection_that_ends_in_the_middle_comes_back() -> None:
-    admission = Admission(limits(max_queued_bytes=1))
-    async with listening(admission) as listener, connected(listener) as (reader, writer):
+    quotas = ConnectionQuotas(limits(max_queued_bytes=1))
+    async with listening(quotas) as listener, connected(listener) as (reader, writer):
         async with connected(listener) as (_, gone):
             gone.write(framed(bytes(LARGE))[:-1])
-            await all_taken(admission.memory)
+            await all_taken(quotas.memory)
             writer.write(framed(bytes(LARGE)))
             await asyncio.sleep(0.05)
         assert await read_frame(reader) == bytes(LARGE)
-    assert admission.memory.take(1)
+    assert quotas.memory.take(1)
 
 
 async def test_peer_that_left_is_not_waited_for_beyond_the_idle_time() -> None:
     cancelled = asyncio.Event()
 
-    async def forever(frame: memoryview, peer: Peer) -> Sequence[Part]:
+    async def forever(frame: memoryview, peer: ClientInfo) -> Sequence[Part]:
         try:
             await asyncio.sleep(3600)
         except asyncio.CancelledError:
@@ -125,7 +129,7 @@ async def test_peer_that_left_is_not_waited_for_beyond_the_idle_time() -> None:
             raise
         return []
 
-    listener = Listener("127.0.0.1", 0, Admission(limits(max_idle_ms=2000)), forever)
+    listener = Listener("127.0.0.1", 0, ConnectionQuotas(limits(max_idle_ms=2000)), forever)
     await listener.start()
     async with connected(listener) as (_, writer):
         writer.write(framed(b"wait"))
