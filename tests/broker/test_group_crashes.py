@@ -65,7 +65,8 @@ class Groups:
     def __init__(self, cluster: Cluster, library: str, folder: Path) -> None:
         self._bootstrap = cluster.bootstrap
         self._library = library
-        self._folder = folder
+        self._folder = folder / library
+        self._folder.mkdir()
         self._admin = AdminClient({"bootstrap.servers": cluster.bootstrap, **QUIET})
         self._topic = f"crash-{library}-{uuid.uuid4().hex[:8]}"
         create_topic(cluster.bootstrap, self._topic, PARTITIONS)
