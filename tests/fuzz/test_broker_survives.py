@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from odradek.log.records import DEFAULT_LIMIT
+from odradek.log.records.records import DEFAULT_LIMIT
 from odradek.protocol import headers
 from odradek.protocol.api import ApiKey
 from tests.fuzz import attack, corpus, forge

@@ -15,7 +15,7 @@ from odradek.group.coordinator import GroupCoordinator
 from odradek.group.members import JoinWish
 from odradek.group.offsets import Committed
 from odradek.group.partitioning import OFFSETS_TOPIC
-from odradek.log.batch import Origin
+from odradek.log.records.batch import Origin
 from odradek.protocol.errors import ErrorCode
 from odradek.replica.appends import AppendOutcome
 from odradek.values import TopicPartition
@@ -36,7 +36,7 @@ class SlowReplicas:
             offline=False,
             leads=True,
             leader_epoch=0,
-            reign=0,
+            leadership_generation=0,
             log=SimpleNamespace(log_start_offset=0, log_end_offset=0),
         )
     )
@@ -182,7 +182,7 @@ async def test_new_epoch_of_the_same_leader_keeps_its_groups() -> None:
 async def test_leadership_that_was_lost_between_is_read_anew() -> None:
     replicas = SlowReplicas()
     coordinator = await loaded(replicas)
-    replicas.partition.reign += 1
+    replicas.partition.leadership_generation += 1
     error, _ = await coordinator.commits.committed("g")
     assert error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     await asyncio.sleep(0)
@@ -195,7 +195,7 @@ async def test_commit_of_a_leadership_that_ended_meanwhile_stays_out_of_the_next
     coordinator = await loaded(replicas)
     late = committing(coordinator, 9)
     await asyncio.sleep(0)
-    replicas.partition.reign += 1
+    replicas.partition.leadership_generation += 1
     coordinator.refresh()
     await asyncio.sleep(0)
     replicas.appends[-1].set_result(ErrorCode.NONE)

@@ -20,7 +20,7 @@ LED = SimpleNamespace(
     key=KEY,
     offline=False,
     leads=True,
-    reign=0,
+    leadership_generation=0,
     log=SimpleNamespace(log_start_offset=0, log_end_offset=0),
 )
 NEWCOMER = JoinWish(

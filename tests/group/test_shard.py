@@ -9,11 +9,11 @@ import pytest
 from odradek.group import offsets as schemas
 from odradek.group.offsets import Committed
 from odradek.group.shard import Shard
-from odradek.log import records
+from odradek.log.records import records
 
 
 def shard() -> Shard:
-    return Shard(SimpleNamespace(reign=0, key=SimpleNamespace(partition=0)))  # type: ignore[arg-type]
+    return Shard(SimpleNamespace(leadership_generation=0, key=SimpleNamespace(partition=0)))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 
-from odradek_operator import zookeeper
+from odradek_operator.shared import zookeeper
 from tests.reconcile import kills
 from tests.reconcile.conftest import once_reachable
 from tests.reconcile.kill_flows import FLOWS, World

@@ -12,8 +12,10 @@ import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
 from odradek.zk import consumers, znodes
-from odradek_operator import reassignment as reassignment_module
-from odradek_operator import throttle, zookeeper
+from odradek_operator.reassignment import throttle
+from odradek_operator.reassignment.decide import DEAD_AFTER
+from odradek_operator.shared import zookeeper
+from odradek_operator.shared.views import FINISHED_PHASES
 from tests.reconcile import kills
 from tests.reconcile.conftest import Operator, Place, once_reachable
 from tests.reconcile.kills import Fuse
@@ -219,8 +221,8 @@ def test_destination_that_dies_is_given_up_and_everything_goes_back(
         status = (kube.get(kills.API, "Reassignment", name, "r") or {}).get("status", {})
         conditions = {one["type"]: one["status"] for one in status.get("conditions", ())}
         if conditions.get("DestinationMissing") == "True":
-            lives.ahead = reassignment_module.DEAD_AFTER
-        return bool(status.get("phase") in reassignment_module.FINISHED)
+            lives.ahead = DEAD_AFTER
+        return bool(status.get("phase") in FINISHED_PHASES)
 
     dead = running.cluster.brokers[3]
     once_reachable(session.require)
@@ -312,11 +314,11 @@ def test_leaders_that_are_lost_during_a_move_end_it_and_everything_is_where_it_w
             source.signal(signal.SIGSTOP)
             stopped = True
         if conditions.get("PartitionsOffline") == "True":
-            lives.ahead = reassignment_module.DEAD_AFTER
+            lives.ahead = DEAD_AFTER
         if conditions.get("RollingBack") == "True" and running.read("darkening").removing:
             # The controller has taken it back, and ends that once there is a leader again.
             source.signal(signal.SIGCONT)
-        return bool(status.get("phase") in reassignment_module.FINISHED)
+        return bool(status.get("phase") in FINISHED_PHASES)
 
     try:
         once_reachable(session.require)

@@ -4,26 +4,19 @@ settable clock.
 
 from __future__ import annotations
 
-import os
 import random
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from odradek.config import TopicConfig
-from odradek.log import batch as batches
-from odradek.log import records, recovery
-from odradek.log.log import Log
 from odradek.log.manager import LogManager, NewLog
-from odradek.log.reading import ReadableLog, Surroundings
+from odradek.log.partition import recovery
+from odradek.log.partition.log import Log
+from odradek.log.partition.reading import ReadableLog, Surroundings
+from odradek.log.records import batch as batches
+from odradek.log.records import records
 
 START_MS = 1_700_000_000_000
-
-
-def how_many(sample: int, *, full: int) -> int:
-    """How often a test that tries cases by chance does so: a sample, or all that `make chaos`
-    wants.
-    """
-    return full if os.environ.get("ODRADEK_FULL_COUNTS") else sample
 
 
 @dataclass

@@ -21,6 +21,7 @@ from types import TracebackType
 from kazoo.client import KazooClient
 
 from odradek import zookeeper
+from tests.support import jvm
 from tests.support.ports import free_port
 
 START_SECONDS = 120
@@ -28,6 +29,7 @@ START_SECONDS = 120
 # with ticks of half a second grant no more.
 SESSION_SECONDS = 30
 CALL_SECONDS = 5
+ARCHIVE_SECONDS = 20
 CLOSE_SESSION = -11
 # Of the answer to a connection: size, protocol version, time-out, session.
 ANSWER = struct.Struct(">iiiq")
@@ -47,6 +49,9 @@ class Server:
         # A process that is killed loses nothing that it wrote, and no test waits for the disk.
         with self._config.open("a") as config:
             config.write("forceSync=no\n")
+        self._java, *self._arguments = zookeeper.command(self._config)
+        classpath = self._arguments[self._arguments.index("-cp") + 1]
+        self._archive = jvm.Archive("zookeeper", classpath)
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -54,7 +59,10 @@ class Server:
         log = (self._directory / "zookeeper.log").open("ab")
         with log:
             self._process = subprocess.Popen(
-                zookeeper.command(self._config), stdout=log, stderr=log, start_new_session=True
+                [self._java, *self._archive.options, *self._arguments],
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
         until = time.monotonic() + START_SECONDS
         while not self._serves():
@@ -75,6 +83,12 @@ class Server:
     def kill(self) -> None:
         """SIGKILL the process and wait for its end."""
         if self._process is not None:
+            if not self._archive.exists:
+                # The first one on a machine: at SIGTERM it leaves its classes for those after it.
+                self._process.terminate()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._process.wait(ARCHIVE_SECONDS)
+                self._archive.keep()
             self._process.kill()
             self._process.wait()
             self._process = None

@@ -13,7 +13,7 @@ from socketserver import TCPServer
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from odradek_operator import metrics
+from odradek_operator.shared import metrics
 
 # A page: its status code, content type and body.
 Page = tuple[int, str, bytes]

@@ -29,7 +29,7 @@ from odradek.protocol.messages.control import (
     UpdateMetadataRequest,
     UpdateMetadataTopicState,
 )
-from odradek.zk.znodes import SECURITY_PROTOCOLS, Endpoint
+from odradek.zk.znodes import SECURITY_PROTOCOLS, BrokerEndpoint
 
 LEADER_AND_ISR_VERSION = 2
 UPDATE_METADATA_VERSION = 5
@@ -45,7 +45,7 @@ def _by_topic(partitions: Iterable[Told]) -> dict[str, list[Told]]:
     return grouped
 
 
-def endpoint(broker: LiveBroker, listener: str) -> Endpoint | None:
+def endpoint(broker: LiveBroker, listener: str) -> BrokerEndpoint | None:
     """Return where a broker is reached by other brokers; None if it has no such listener."""
     return broker.registration.endpoint(listener)
 

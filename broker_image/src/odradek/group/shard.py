@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 from odradek.group import offsets as schemas
 from odradek.group.group import Group
 from odradek.group.offsets import Committed, GroupKey, GroupValue
-from odradek.log import batch, contents
+from odradek.log.records import batch, contents
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.primitives import MalformedError
 
 if TYPE_CHECKING:
-    from odradek.log.log import Log
-    from odradek.log.records import Record
+    from odradek.log.partition.log import Log
+    from odradek.log.records.records import Record
     from odradek.replica.partition import Partition
 
 logger = logging.getLogger(__name__)
@@ -62,13 +62,13 @@ class Undecided:
 class Shard:
     """Groups and offsets of one partition.
 
-    `source` and `reign` tell which leadership it belongs to: a new epoch of the same leader leaves
-    the log, and so the shard, as it is.
+    `source` and `leadership_generation` name the leadership that it belongs to. A new leader epoch
+    of the same leader leaves the log, and so the shard, as it is.
     """
 
     def __init__(self, source: Partition) -> None:
         self.source = source
-        self.reign = source.reign
+        self.leadership_generation = source.leadership_generation
         self.partition = source.key.partition
         self.loaded = False
         self.retired = False

@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from odradek.group.group import Group
 from odradek.group.partitioning import OFFSETS_TOPIC, partition_of
 from odradek.group.shard import Shard
-from odradek.log.batch import CorruptBatchError
+from odradek.log.records.batch import CorruptBatchError
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replica.partition import Partition
 from odradek.values import TopicPartition
@@ -81,12 +81,12 @@ class Shards:
     def _current(self, index: int) -> Shard | None:
         """The shard of a partition's present leadership, None where another broker leads."""
         partition = self._partitions().get(TopicPartition(OFFSETS_TOPIC, index))
-        if partition is not None and (partition.offline or not partition.leads):
+        if partition is not None and (partition.offline or not partition.is_leader):
             partition = None
         shard = self._shards.get(index)
         if shard is not None:
             same = partition is not None and shard.source is partition
-            if same and shard.reign == shard.source.reign:
+            if same and shard.leadership_generation == shard.source.leadership_generation:
                 return shard
             self._give_up(shard)
         if partition is None:
