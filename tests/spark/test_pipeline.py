@@ -12,7 +12,6 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
 
 from odradek_spark import config, pipeline, show, sinks, sources
 from tests.spark.test_config import ENVIRONMENT, job_file
@@ -46,7 +45,7 @@ def line(at: str, component: str) -> str:
 
 
 def records(spark: SparkSession, *values: str | None, ddl: str = LOGS) -> DataFrame:
-    return sources.parse_records(raw(spark, *values), "json", StructType.fromDDL(ddl))
+    return sources.parse_records(raw(spark, *values), "json", sources.parse_ddl(ddl))
 
 
 def job(**changes: Any) -> config.Job:
@@ -56,7 +55,7 @@ def job(**changes: Any) -> config.Job:
 def streaming(spark: SparkSession, folder: Path) -> DataFrame:
     folder.mkdir(exist_ok=True)
     stream = spark.readStream.schema(RAW).parquet(str(folder))
-    return sources.parse_records(stream, "json", StructType.fromDDL(LOGS))
+    return sources.parse_records(stream, "json", sources.parse_ddl(LOGS))
 
 
 def test_json_becomes_columns_beside_kafkas_own(spark: SparkSession) -> None:
@@ -79,7 +78,7 @@ def test_record_that_does_not_fit_is_kept_with_its_text(spark: SparkSession) -> 
 
 
 def test_csv_and_text_are_read(spark: SparkSession) -> None:
-    schema = StructType.fromDDL("user string, `number of` int")
+    schema = sources.parse_ddl("user string, `number of` int")
     row = sources.parse_records(raw(spark, "ann,3"), "csv", schema).collect()[0]
     assert (row["user"], row["number of"]) == ("ann", 3)
     assert sources.parse_records(raw(spark, "a,b"), "text", None).collect()[0]["value"] == "a,b"

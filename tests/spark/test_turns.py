@@ -13,6 +13,7 @@ from confluent_kafka import KafkaException
 from kazoo.exceptions import ConnectionLoss
 
 from odradek_spark import __main__ as command
+from odradek_spark import config
 from odradek_spark import driver as module
 from odradek_spark.driver import Driver
 from tests.support.spark_job import ENVIRONMENT, job_text, local_job
@@ -88,7 +89,7 @@ def test_offsets_are_renewed_when_it_is_time_though_the_lag_is_not_known(
 
     monkeypatch.setattr(driver, "_measure", measure)
     monkeypatch.setattr(module, "_RENEWAL_INTERVAL_S", 0.0)
-    monkeypatch.setattr(module.config, "REFRESH_INTERVAL_S", 0)
+    monkeypatch.setattr(config, "REFRESH_INTERVAL_S", 0)
     driver._watch(*cast(Any, (None, None, Renewing())))
     assert len(renewals) == 2
 
