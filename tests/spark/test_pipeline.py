@@ -88,7 +88,7 @@ def test_csv_and_text_are_read(spark: SparkSession) -> None:
 def test_schema_without_sense_is_refused_in_one_line(
     spark: SparkSession, ddl: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(config.ConfigError) as refusal:
+    with pytest.raises(config.JobConfigError) as refusal:
         sources.schema_of(spark, job(job__schema=ddl), ["t"], tmp_path)
     assert "\n" not in str(refusal.value)
 
@@ -127,13 +127,13 @@ def test_python_function_transforms_records(
     assert pipeline.transform(rows, good, ()).count() == 1
     for name, reason in (("wrong", "not a DataFrame"), ("absent", "absent")):
         bad = job(job__sql=None, job__python=f"users_module:{name}")
-        with pytest.raises(config.ConfigError, match=reason):
+        with pytest.raises(config.JobConfigError, match=reason):
             pipeline.transform(rows, bad, ())
 
 
 @pytest.mark.parametrize("sql", ["select nothing from cluster_logs", "selec 1", "select 1 from t"])
 def test_sql_that_does_not_fit_is_refused_in_one_line(spark: SparkSession, sql: str) -> None:
-    with pytest.raises(config.ConfigError, match="the query") as refusal:
+    with pytest.raises(config.JobConfigError, match="the query") as refusal:
         pipeline.transform(records(spark), job(job__sql=sql), ("cluster-logs",))
     assert "\n" not in str(refusal.value)
 
@@ -141,7 +141,7 @@ def test_sql_that_does_not_fit_is_refused_in_one_line(spark: SparkSession, sql: 
 def test_watermark_needs_a_time_stamp(spark: SparkSession) -> None:
     for column, reason in (("component", "not a timestamp"), ("absent", "not among")):
         wanted = {"column": column, "delay": "1 minute"}
-        with pytest.raises(config.ConfigError, match=reason):
+        with pytest.raises(config.JobConfigError, match=reason):
             pipeline.transform(records(spark), job(job__sql=None, job__watermark=wanted), ())
 
 
@@ -160,9 +160,9 @@ def test_output_mode_is_append_where_spark_accepts_it_and_complete_otherwise(
     late = {"column": "at", "delay": "1 minute"}
     assert mode(job__sql=COUNTS, job__watermark=late) == "append"
     assert mode("complete", job__sql=COUNTS, job__watermark=late) == "complete"
-    with pytest.raises(config.ConfigError, match="outputMode append"):
+    with pytest.raises(config.JobConfigError, match="outputMode append"):
         mode("append", job__sql=COUNTS)
-    with pytest.raises(config.ConfigError, match="sink that takes changes"):
+    with pytest.raises(config.JobConfigError, match="sink that takes changes"):
         mode("update", job__sql=COUNTS)
 
 
@@ -172,11 +172,11 @@ def test_columns_that_a_sink_cannot_take_are_refused(spark: SparkSession) -> Non
         config.ParquetSink("/data/x", ("absent",)),
         config.TopicSink("t", "absent"),
     ):
-        with pytest.raises(config.ConfigError, match="no column absent"):
+        with pytest.raises(config.JobConfigError, match="no column absent"):
             sinks.check(rows, sink)
-    with pytest.raises(config.ConfigError, match="more than once"):
+    with pytest.raises(config.JobConfigError, match="more than once"):
         sinks.check(spark.sql("select 1 as a, 2 as a"), config.ConsoleSink())
-    with pytest.raises(config.ConfigError, match="leaves no column"):
+    with pytest.raises(config.JobConfigError, match="leaves no column"):
         sinks.check(spark.sql("select 1 as a"), config.ParquetSink("/data/x", ("a",)))
 
 
