@@ -92,7 +92,7 @@ class OurMember:
 
     def __init__(self, cluster: Cluster, group: str, name: str) -> None:
         self._client = membership.connect(cluster.zookeeper.connect, SESSION_MS, 60)
-        self.member = membership.Member(self._client, group, name, {group: 1}, "static")
+        self.member = membership.GroupMembership(self._client, group, name, {group: 1}, "static")
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._follow)
         self.member.join()
@@ -100,7 +100,7 @@ class OurMember:
 
     def _follow(self) -> None:
         while not self._stop.is_set():
-            self.member.take_share(PATIENCE_S, self._stop)
+            self.member.acquire_assignment(PATIENCE_S, self._stop)
             self.member.changed.wait()
 
     def leave(self) -> None:

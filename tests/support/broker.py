@@ -249,10 +249,11 @@ class Cluster:
             for broker_id in running
         }
         for broker_id, client in clients.items():
-            wait_until(
-                lambda client=client: client.list_topics(timeout=30).brokers.keys() == running,
-                f"broker {broker_id} knows {sorted(running)}",
-            )
+
+            def knows_all(client: AdminClient = client) -> bool:
+                return client.list_topics(timeout=30).brokers.keys() == running
+
+            wait_until(knows_all, f"broker {broker_id} knows {sorted(running)}")
 
         def one_controller() -> bool:
             named = {one.list_topics(timeout=30).controller_id for one in clients.values()}

@@ -158,8 +158,9 @@ class Driver:
     def registered(self) -> list[str]:
         """Return every ephemeral name that the group's members have."""
         with self.cluster.zookeeper.client() as client:
-            found = list(client.get_children(consumers.consumer_ids_path(self.group)))
-            return found + client.get_children(consumers.owners_path(self.group, self.group))
+            members = client.get_children(consumers.consumer_ids_path(self.group))
+            owners = client.get_children(consumers.owners_path(self.group, self.group))
+            return [*members, *owners]
 
     def rows(self) -> list[int]:
         """Return the numbers in the result, each as often as it is there."""
