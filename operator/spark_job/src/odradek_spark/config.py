@@ -337,7 +337,10 @@ def _parse_resources(section: "_Section") -> Resources:
 
 
 class _Section:
-    """One JSON object, read field by field; a missing, null or ill-typed field is a JobConfigError."""
+    """One JSON object, read field by field.
+
+    A missing, null or ill-typed field is a JobConfigError.
+    """
 
     __slots__ = ("_values", "path")
 
