@@ -50,14 +50,14 @@ class Scripted:
 
 @pytest.fixture
 async def rig():
-    rig = SimpleNamespace(peer=Scripted(), told=[], deposed=[])
+    rig = SimpleNamespace(peer=Scripted(), told=[], fenced=[])
     rig.outbox = Outbox(
         Sender(1, 5, "PLAINTEXT", 1000),
         lambda host, port: rig.peer,
         rig.told.append,
-        lambda: rig.deposed.append(True),
+        lambda: rig.fenced.append(True),
     )
-    rig.outbox.keep(brokers(["2"]))
+    rig.outbox.update_brokers(brokers(["2"]))
     yield rig
     await rig.outbox.close()
 
@@ -79,7 +79,7 @@ async def test_requests_go_out_in_order_and_are_repeated_until_acknowledged(rig)
 
 
 async def test_requests_name_the_registration_that_they_are_meant_for(rig):
-    rig.outbox.keep(brokers(["2@57"]))
+    rig.outbox.update_brokers(brokers(["2@57"]))
     refused = {"error_code": ErrorCode.STALE_BROKER_EPOCH, "partition_errors": []}
     rig.peer.answers = [
         control.UpdateMetadataResponse(error_code=ErrorCode.STALE_BROKER_EPOCH),
@@ -93,13 +93,13 @@ async def test_requests_name_the_registration_that_they_are_meant_for(rig):
     await until(lambda: len(rig.peer.calls) == 4)
     assert rig.peer.registrations == [57] * 4
     assert not rig.told, "a broker that came back is told everything anyway"
-    assert not rig.deposed
+    assert not rig.fenced
 
 
 async def test_newer_controller_known_to_a_broker_deposes(rig):
     rig.peer.answers = [control.UpdateMetadataResponse(error_code=11)]
     rig.outbox.send(update())
-    await until(lambda: rig.deposed)
+    await until(lambda: rig.fenced)
 
 
 async def test_answers_become_events(rig):
@@ -144,13 +144,13 @@ async def test_gone_or_restarted_broker_gets_nothing_of_what_was_meant_before(ri
     rig.peer.gate.clear()
     rig.outbox.send(update())
     old, rig.peer = rig.peer, Scripted()
-    rig.outbox.keep(brokers(["2@99"]))
+    rig.outbox.update_brokers(brokers(["2@99"]))
     old.gate.set()
     rig.outbox.send(StopReplicas(2, (ONE,), delete=False))
     rig.peer.answers = [control.StopReplicaResponse(partition_errors=[])]
     await until(lambda: rig.peer.calls)
     assert [name for name, _, _ in rig.peer.calls] == ["StopReplicaRequest"]
-    rig.outbox.keep({})
+    rig.outbox.update_brokers({})
     await until(lambda: rig.peer.closed)
     rig.outbox.send(update())
     assert rig.outbox.queued() == 0

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from odradek.controller.placement import Placement
+from odradek.controller.replica_assignment import ReplicaAssignment
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages import control
 from odradek.values import BrokerId, TopicPartition
@@ -101,10 +101,12 @@ async def test_request_is_answered_listed_and_taken_back(cluster):
     answers = await one.reassign({PARTITION: (BrokerId(3),), unknown: (BrokerId(1),)})
     assert answers[PARTITION] is None
     assert answers[unknown].code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert await one.list_moving(None) == {PARTITION: Placement((3, 1, 2), (3,), (1, 2))}
-    assert await one.list_moving([unknown]) == {}
+    assert await one.list_reassignments(None) == {
+        PARTITION: ReplicaAssignment((3, 1, 2), (3,), (1, 2))
+    }
+    assert await one.list_reassignments([unknown]) == {}
     assert await one.reassign({PARTITION: None}) == {PARTITION: None}
-    assert await one.list_moving(None) == {}, "to a caller the move is over"
+    assert await one.list_reassignments(None) == {}, "to a caller the move is over"
     await until(lambda: stopped(cluster, 3))
     while (await topic(one.session)).adding:
         await asyncio.sleep(0.01)

@@ -6,8 +6,8 @@ import pytest
 
 from odradek.handlers import fetch
 from odradek.handlers.context import Broker, RequestContext
+from odradek.log.records import batch as batches
 from odradek.log.records.batch import Origin
-from odradek.log.records.records import batch as batches
 from odradek.log.segment.files import Region
 from odradek.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from odradek.protocol.regions import Records

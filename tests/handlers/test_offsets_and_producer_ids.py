@@ -9,8 +9,8 @@ import pytest
 
 from odradek.handlers import offsets, producers
 from odradek.handlers.context import Broker, RequestContext
+from odradek.log.records import contents
 from odradek.log.records.batch import Origin
-from odradek.log.records.records import contents
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.offsets import (
     DeleteRecordsPartition,

@@ -9,7 +9,8 @@ import pytest
 from odradek.handlers import produce
 from odradek.handlers.context import Broker, RequestContext
 from odradek.log.partition import conversion
-from odradek.log.records.records import Record, compression, legacy
+from odradek.log.records import compression, legacy
+from odradek.log.records.records import Record
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.produce import (
     PartitionProduceData,

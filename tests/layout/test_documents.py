@@ -10,7 +10,8 @@ ROOT = Path(__file__).resolve().parents[2]
 LINK = re.compile(r"(?<!!)\[[^\]\n]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 HEADING = re.compile(r"^#{1,6} (.+)$", re.MULTILINE)
-COMMAND = re.compile(r"\bmake (?:-s )?([a-z][a-z0-9]*)\b")
+# A command begins its line, its span or a substitution: "make up", "$(make -s kubeconfig)".
+COMMAND = re.compile(r"(?:^|`|\$\()make (?:-s )?([a-z][a-z0-9]*)\b", re.MULTILINE)
 TARGET = re.compile(r"^([a-z][a-z0-9]*):", re.MULTILINE)
 
 

@@ -136,7 +136,7 @@ class Lives:
             forget=store.drop,
             now=lambda: datetime.now(UTC) + self.ahead,
         )
-        passes = Reconciler(context, store)
+        reconciler = Reconciler(context, store)
         try:
             for _ in range(PASSES):
                 self.kube.fuse = Fuse()
@@ -149,7 +149,7 @@ class Lives:
                     for kind in KIND_ORDER
                     for body in store.select(kind, self.namespace)
                 }
-                for result in passes.reconcile(self.namespace, "main", batch).values():
+                for result in reconciler.reconcile(self.namespace, "main", batch).values():
                     # Of a ZooKeeper that is slow to answer the next pass asks again.
                     if isinstance(result, Exception) and not isinstance(
                         result, zookeeper.UnreachableError

@@ -161,7 +161,7 @@ def test_a_missing_driver_is_always_started_within_the_longest_wait(memory: Rest
         decision = drivers.decide(task(), None, "h", memory, now)
         if decision.action is Action.CREATE:
             return
-        memory, now = decision.memory, now + timedelta(seconds=max(decision.again, 1))
+        memory, now = decision.memory, now + timedelta(seconds=max(decision.requeue_after, 1))
     pytest.fail(f"no driver after {now - NOW}")
 
 

@@ -267,7 +267,7 @@ def test_rates_of_others_are_back_after_the_throttle() -> None:
 
 
 def test_plan_is_kept_word_by_word_and_known_by_its_hash() -> None:
-    meta = ResourceMeta("Reassignment", "n", "r", "0123456789", 1, NOW, None, ())
+    meta = ResourceMeta("Reassignment", "n", "r", "0123456789", 1, NOW, None, False)
     kept = reassignment_status.plan_object(meta, PLAN)
     assert reassignment_status.read_plan(kept, PLAN.hash) == PLAN
     assert reassignment_status.read_plan(kept, "0" * 16) is None

@@ -418,11 +418,11 @@ def test_sessions_of_clusters_that_moved_or_went_are_ended(monkeypatch: pytest.M
 def test_only_what_a_stored_cluster_names_is_kept_after_a_pass() -> None:
     body, store, pool = cluster(), ResourceStore(), MemoryPool()
     store.put(body)
-    passes = Reconciler(context(MemoryKube(body), pool), store)
-    passes.reconcile("n", "c", {key_of(body): body})
+    reconciler = Reconciler(context(MemoryKube(body), pool), store)
+    reconciler.reconcile("n", "c", {key_of(body): body})
     assert pool.kept == {"zk:2181"}
     store.drop(body)
-    passes.reconcile("n", "c", {})
+    reconciler.reconcile("n", "c", {})
     assert pool.kept == set()
 
 
@@ -453,36 +453,36 @@ def test_queue_that_is_told_is_what_waits_now_behind_a_pass_that_hangs() -> None
         place = {"namespace": "n", "cluster": "c"}
         return metrics.REGISTRY.get_sample_value("odradek_operator_queued_resources", place)
 
-    engine = WorkQueues(ResourceStore(), reconcile)
+    queues = WorkQueues(ResourceStore(), reconcile)
     try:
-        engine.submit(cluster())
+        queues.submit(cluster())
         assert hangs.wait(30)
         assert waiting() == 0
         for name in ("t1", "t2"):
-            engine.submit(resource("Topic", name, clusterRef={"name": "c"}))
+            queues.submit(resource("Topic", name, clusterRef={"name": "c"}))
         assert waiting() == 2
     finally:
         goes_on.set()
-        engine.stop()
+        queues.stop()
 
 
 def test_cluster_that_is_gone_gets_one_more_pass_with_nothing_in_it() -> None:
-    passes: queue.Queue[set[str]] = queue.Queue()
+    batches: queue.Queue[set[str]] = queue.Queue()
 
     def reconcile(
         _namespace: str, _cluster: str, batch: Mapping[ResourceKey, Any]
     ) -> dict[ResourceKey, float]:
-        passes.put({key.name for key in batch})
+        batches.put({key.name for key in batch})
         return dict.fromkeys(batch, 60.0)
 
-    engine = WorkQueues(ResourceStore(), reconcile)
+    queues = WorkQueues(ResourceStore(), reconcile)
     try:
-        engine.submit(cluster())
-        assert passes.get(timeout=30) == {"c"}
-        engine.drop(cluster())
-        assert passes.get(timeout=30) == set()
+        queues.submit(cluster())
+        assert batches.get(timeout=30) == {"c"}
+        queues.drop(cluster())
+        assert batches.get(timeout=30) == set()
     finally:
-        engine.stop()
+        queues.stop()
 
 
 def test_cluster_that_a_topic_read_first_is_still_news_when_its_event_comes() -> None:

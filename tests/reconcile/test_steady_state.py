@@ -34,7 +34,7 @@ class Operated:
         for body in self._bodies:
             self._store.put(body)
         self.pool: Any = Pool(lambda: None)
-        self._passes = Reconciler(context(self.kube, self.pool), self._store)
+        self._reconciler = Reconciler(context(self.kube, self.pool), self._store)
 
     def reconcile(self) -> None:
         """Do one pass over everything."""
@@ -42,7 +42,7 @@ class Operated:
             self.kube.get("", body["kind"], "n", body["metadata"]["name"]) for body in self._bodies
         ]
         batch = {key_of(body): body for body in now if body is not None}
-        for result in self._passes.reconcile("n", "c", batch).values():
+        for result in self._reconciler.reconcile("n", "c", batch).values():
             assert not isinstance(result, Exception), result
 
     def reason(self, name: str) -> str:
@@ -148,13 +148,13 @@ def test_nothing_is_remembered_beyond_the_connection_that_would_tell_of_changes(
     pool = Pool(lambda: None)
     session = once_reachable(lambda: pool.get(zk.connect + path))
     try:
-        assert [one and one.data for one in session.watched.read(["/a"]).values()] == [b"1"]
+        assert [one and one.data for one in session.cached.read(["/a"]).values()] == [b"1"]
         zk.expire_session(session._client.client_id)
         client.set("/a", b"2")
 
         def anew() -> bool:
             try:
-                (found,) = session.watched.read(["/a"]).values()
+                (found,) = session.cached.read(["/a"]).values()
             except UnreachableError:
                 return False
             return found is not None and found.data == b"2"

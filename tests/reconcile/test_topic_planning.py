@@ -91,7 +91,7 @@ def test_creation_is_noted_before_it_is_done() -> None:
         done = plan(body(partitions=2), TopicView(), known=known)
         (step,) = done.steps
         assert isinstance(step, CreateTopic)
-        assert (done.fields["incarnation"], done.told_first) == (CREATING, known is None)
+        assert (done.fields["incarnation"], done.status_first) == (CREATING, known is None)
 
 
 def test_topic_found_after_a_noted_creation_is_its_own_even_if_adoption_is_never() -> None:
@@ -121,8 +121,8 @@ def test_first_leaders_are_awaited_for_a_while_before_that_is_told(
         state = PartitionState(leader[0], LeaderEpoch(0), leader, ControllerEpoch(1))
         view = replace(view, states={0: state})
     kube, later = MemoryKube(resource), NOW + timedelta(seconds=seconds)
-    surroundings = context(kube, now=lambda: later)
-    topic_reconcile.reconcile(surroundings, None, resource, view, CLUSTER, None)
+    effects = context(kube, now=lambda: later)
+    topic_reconcile.reconcile(effects, None, resource, view, CLUSTER, None)
     written = [status.condition_of(one, "Ready") for one in kube.statuses]
     assert [one and one["reason"] for one in written] == told
 

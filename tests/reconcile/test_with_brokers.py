@@ -19,12 +19,12 @@ from odradek_operator.shared.views import FINISHED_PHASES
 from tests.reconcile import kills
 from tests.reconcile.conftest import Operator, Place, once_reachable
 from tests.reconcile.kills import Fuse
-from tests.reconcile.test_kills import EVERY
 from tests.reconcile.test_reassignment_flow import config, move, reassignment
 from tests.support.apiserver import ApiServer
 from tests.support.broker import STEADY, Broker, Cluster
 from tests.support.clients import QUIET, consume_all, create_topic, produce_all
 from tests.support.kubectl import eventually
+from tests.support.sampling import FULL
 
 NAMESPACE = "with-brokers"
 # A broker that is stopped must still be registered when the operator next looks.
@@ -420,7 +420,6 @@ def test_job_is_stopped_for_its_reset_and_goes_on_from_there(running: Running) -
     running.kubectl("delete", "consumergroup", "counting", "--timeout=120s")
 
 
-@pytest.mark.timeout(7200 if EVERY else 900)
 @pytest.mark.parametrize("fields", [{}, {"job": JOB}], ids=["observed", "job"])
 def test_reset_of_an_operator_killed_at_any_call_shifts_once(
     running: Running, api: ApiServer, fields: dict[str, Any]
@@ -461,7 +460,7 @@ def test_reset_of_an_operator_killed_at_any_call_shifts_once(
         once_reachable(session.require)
         calls = run(0, Fuse())
         places = [(at, answered) for at in range(1, calls + 1) for answered in (False, True)]
-        if not EVERY:
+        if not FULL:
             places = Random(7).sample(places, 3)
         for number, (at, answered) in enumerate(places, 1):
             run(number, Fuse(at, answered))

@@ -126,12 +126,15 @@ def confluent(bootstrap: str, topic: str, wish: Wish, stop: threading.Event) -> 
         messages = consumer.consume(100, 0.1)
         for message in messages:
             if message.error() is None:
-                tell(wish, message.value())
+                tell(wish, message.value() or b"")
         due |= wish.by_hand and (bool(messages) or refused.is_set())
         refused.clear()
         if due:
             try:
-                consumer.commit(asynchronous=wish.commit == "async")
+                if wish.commit == "async":
+                    consumer.commit(asynchronous=True)
+                else:
+                    consumer.commit(asynchronous=False)
                 due = False
             except confluent_kafka.KafkaException:
                 continue  # a rebalance goes on

@@ -14,6 +14,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 CACHE = Path.home() / ".cache" / "odradek" / "jvm"
@@ -59,9 +60,9 @@ def compiled(source: Path, classpath: str) -> Path:
         if not folder.is_dir():
             with tempfile.TemporaryDirectory(dir=CACHE) as partial:
                 compiler = ("java", "-m", "jdk.compiler/com.sun.tools.javac.Main")
+                jars = ":".join(map(str, _entries(classpath)))
                 subprocess.run(
-                    [*compiler, "-cp", classpath, "-d", f"{partial}/classes", str(source)],
-                    check=True,
+                    [*compiler, "-cp", jars, "-d", f"{partial}/classes", str(source)], check=True
                 )
                 Path(partial, "classes").rename(folder)
     return folder
@@ -71,9 +72,14 @@ def _digest(classpath: str) -> str:
     """Return what changes with the JVM and the jars of a class path."""
     java = shutil.which("java") or "java"
     found = [(os.path.realpath(java), 0, 0)]
+    for path in _entries(classpath):
+        stat = path.stat()
+        found.append((str(path), stat.st_size, stat.st_mtime_ns))
+    return hashlib.sha256(repr(found).encode()).hexdigest()[:12]
+
+
+def _entries(classpath: str) -> Iterator[Path]:
+    """Yield what a class path names, its wildcards resolved."""
     for entry in classpath.split(":"):
         folder, star, _ = entry.partition("/*")
-        for path in sorted(Path(folder).glob("*.jar")) if star else [Path(folder)]:
-            stat = path.stat()
-            found.append((str(path), stat.st_size, stat.st_mtime_ns))
-    return hashlib.sha256(repr(found).encode()).hexdigest()[:12]
+        yield from sorted(Path(folder).glob("*.jar")) if star else [Path(folder)]

@@ -7,6 +7,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from odradek.config import TopicConfig
 from odradek.log.manager import LogManager, NewLog
@@ -15,6 +16,7 @@ from odradek.log.partition.log import Log
 from odradek.log.partition.reading import ReadableLog, Surroundings
 from odradek.log.records import batch as batches
 from odradek.log.records import records
+from odradek.values import TopicPartition
 
 START_MS = 1_700_000_000_000
 
@@ -83,7 +85,7 @@ class Partition:
 
 
 def batch(
-    *values: bytes, timestamp: int = START_MS, key: bytes | None = b"k", **options: int | bool
+    *values: bytes, timestamp: int = START_MS, key: bytes | None = b"k", **options: Any
 ) -> bytes:
     """One batch of these values."""
     return records.make(
@@ -120,8 +122,9 @@ def whole_records(data: bytes) -> list[records.Record]:
 def new_log(
     manager: LogManager, topic: str, partition: int, config: TopicConfig, *, is_new: bool = True
 ) -> Log:
-    """The log of one partition, made if there is none. Raises KafkaError."""
-    for refusal in manager.make_missing({(topic, partition): NewLog(config, is_new)}).values():
+    """Return the log of one partition, made if there is none. Raises KafkaError."""
+    wanted = TopicPartition(topic, partition)
+    for refusal in manager.make_missing({wanted: NewLog(config, is_new)}).values():
         raise refusal
     log = manager.get(topic, partition)
     assert log is not None

@@ -56,7 +56,7 @@ class MemoryKube:
     def set_finalizers(self, body: Mapping[str, Any], finalizers: list[str]) -> dict[str, Any]:
         return self.create({**body, "metadata": {**body["metadata"], "finalizers": finalizers}})
 
-    def tell(self, _body: Mapping[str, Any], event: Event) -> None:
+    def post_event(self, _body: Mapping[str, Any], event: Event) -> None:
         self.told.append(event)
 
     def names(self, kind: str) -> list[str]:
@@ -73,7 +73,7 @@ class MemoryZooKeeper:
         self.deleted: list[str] = []
 
     @property
-    def watched(self) -> MemoryZooKeeper:
+    def cached(self) -> MemoryZooKeeper:
         """Nothing is remembered."""
         return self
 

@@ -31,6 +31,9 @@ SESSION_SECONDS = 30
 CALL_SECONDS = 5
 ARCHIVE_SECONDS = 20
 CLOSE_SESSION = -11
+# Of ZooKeeper's own source: what it mixes into the ids of sessions for their passwords.
+PASSWORD_SECRET = 0xB3415C00
+PASSWORD_BYTES = 16
 # Of the answer to a connection: size, protocol version, time-out, session.
 ANSWER = struct.Struct(">iiiq")
 NO_SESSION = 0
@@ -147,6 +150,13 @@ class Server:
                 raise TimeoutError(f"session {session_id:#x} does not end")
             time.sleep(0.01)
 
+    def end_session_of(self, path: str) -> None:
+        """End the session that owns a znode, where there is one, as if its time were up."""
+        with self.client() as client:
+            stat = client.exists(path)
+        if stat is not None and stat.ephemeralOwner:
+            self.expire_session((stat.ephemeralOwner, _password(stat.ephemeralOwner)))
+
     def _session_after(self, *requests: bytes) -> int | None:
         """The session that the server gives to a connection with these requests, None if unsaid."""
         with contextlib.suppress(OSError), self._connected() as connection:
@@ -158,3 +168,13 @@ class Server:
 
     def _connected(self) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), CALL_SECONDS)
+
+
+def _password(session_id: int) -> bytes:
+    """Return the password of a session: the server derives it from the id with Java's generator."""
+    seed = (session_id ^ PASSWORD_SECRET ^ 0x5DEECE66D) % 2**48
+    words = []
+    for _ in range(PASSWORD_BYTES // 4):
+        seed = (seed * 0x5DEECE66D + 0xB) % 2**48
+        words.append(seed >> 16)
+    return struct.pack(f"<{len(words)}I", *words)

@@ -86,7 +86,7 @@ async def notice(event: Any, memo: Any, **_: Any) -> None:
     runtime: Runtime = memo.runtime
     body = dict(event["object"])
     if event["type"] != "DELETED":
-        runtime.engine.submit(body)
+        runtime.queues.submit(body)
         return
     await asyncio.to_thread(runtime.depart, body)
 
@@ -101,4 +101,4 @@ async def notice_pod(meta: Any, namespace: str | None, memo: Any, **_: Any) -> N
     ):
         owner = meta.get("labels", {}).get(label)
         if owner and namespace:
-            runtime.engine.wake(ResourceKey(kind, namespace, owner))
+            runtime.queues.wake(ResourceKey(kind, namespace, owner))

@@ -95,9 +95,9 @@ class Runtime:
             remember=store.put,
             forget=store.drop,
         )
-        self.engine = WorkQueues(store, Reconciler(context, store, self._lease.act_in).reconcile)
+        self.queues = WorkQueues(store, Reconciler(context, store, self._lease.act_in).reconcile)
         metrics.REGISTRY.register(ResourceStates(store, self._lease.acts_in))
-        self._departures = Resync(self._api, store, self.depart, self._lease.keep)
+        self._resync = Resync(self._api, store, self.depart, self._lease.keep)
         self._pages = [
             health.Pages(
                 settings.health_port, {"/healthz": self._healthz, "/readyz": self._readyz}
@@ -109,27 +109,27 @@ class Runtime:
         """Wait until this operator may act; False if it was stopped before."""
         acquired = self._lease.acquire()
         if acquired:
-            self._departures.start()
+            self._resync.start()
         return acquired
 
     def depart(self, body: Body) -> None:
         """Take notice of a resource that is gone, and say where its data stay."""
-        self.engine.drop(body)
+        self.queues.drop(body)
         kept = topic_plan.leaves_data(body) if body["kind"] == "Topic" else None
         if kept is not None:
-            self._api.tell(body, topic_plan.retained(kept))
+            self._api.post_event(body, topic_plan.retained(kept))
 
     def stop(self) -> None:
         """End everything; passes under way are finished."""
-        self._departures.stop()
-        self.engine.stop()
+        self._resync.stop()
+        self.queues.stop()
         self._zookeepers.close()
         self._lease.release()
         for pages in self._pages:
             pages.close()
 
     def _healthz(self) -> health.Page:
-        stuck = self.engine.stuck
+        stuck = self.queues.stuck
         if stuck:
             return health.say(False, f"loops do not go on: {', '.join(stuck)}")
         # An ensemble that is away is no reason to start this process anew, but one to know.

@@ -68,7 +68,7 @@ async def list_partition_reassignments(
             for index in topic.partition_indexes
         ]
     try:
-        moving = await broker.controller.list_moving(asked)
+        moving = await broker.controller.list_reassignments(asked)
     except KafkaError as refusal:
         return ListPartitionReassignmentsResponse(
             error_code=refusal.code, error_message=refusal.message, topics=[]

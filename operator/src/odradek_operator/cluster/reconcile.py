@@ -114,7 +114,7 @@ def _read_znodes(context: ReconcileContext, wanted: ClusterSpec, *, fresh: bool)
     """Return what ZooKeeper says now, or what it said last and has not changed since."""
     try:
         zookeeper = context.zookeepers.get(wanted.zookeeper)
-        reader = zookeeper if fresh else zookeeper.watched
+        reader = zookeeper if fresh else zookeeper.cached
         registered = observe.brokers(reader)
         return _Znodes(
             observe.addresses(registered),

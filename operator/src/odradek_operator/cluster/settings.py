@@ -77,7 +77,7 @@ def reconcile(
     chosen = names(body, wanted)
     try:
         zookeeper = context.zookeepers.get(wanted.zookeeper)
-        found = _read(zookeeper.watched)
+        found = _read(zookeeper.cached)
         if found is None:
             return body, ()
         have, version = found

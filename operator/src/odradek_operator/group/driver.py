@@ -77,12 +77,12 @@ class RestartState:
 
 @dataclass(frozen=True, slots=True)
 class DriverDecision:
-    """The action, what to remember, and why. `again` is in seconds."""
+    """The action, what to remember, and why. `requeue_after` is in seconds."""
 
     action: Action
     memory: RestartState
     message: str = ""
-    again: float = 10.0
+    requeue_after: float = 10.0
 
 
 def remember(status: Mapping[str, Any]) -> RestartState:

@@ -98,12 +98,17 @@ def reconcile(
 
 
 def _waits(
-    context: ReconcileContext, body: Body, wanted: GroupSpec, reason: str, text: str, again: float
+    context: ReconcileContext,
+    body: Body,
+    wanted: GroupSpec,
+    reason: str,
+    text: str,
+    requeue_after: float,
 ) -> float:
     metrics.GROUP_LAGS.put(body["metadata"]["uid"], _series(context, body, wanted, ()))
     kept = {"lastReset": body.get("status", {}).get("lastReset")}
     apply.write_status(context, body, status.progressing(reason, text), kept)
-    return again
+    return requeue_after
 
 
 def _paused(paused: bool) -> Condition:

@@ -54,7 +54,7 @@ def reconcile(
             return apply.refuse(context, body, error, ("job", "lastReset"))
         if meta.has_finalizer:
             text = f"offsets of group {group_name(body)} were not deleted: {error.message}"
-            context.kube.tell(body, Event("GroupAbandoned", text, warning=True))
+            context.kube.post_event(body, Event("GroupAbandoned", text, warning=True))
             apply.set_finalizer(context, body, False)
         return OBSERVE_SECONDS
     if meta.deleting or rival is not None or wanted.job is not None:
@@ -225,7 +225,7 @@ def _run(run: _Run, body: Body, task: JobSpec, told: tuple[Condition, ...]) -> f
     told = (*conditions, _paused(cluster.paused), *grown)
     apply.write_status(context, body, told, fields, events)
     settled = conditions[0].status or conditions[2].status
-    return decision.again if settled else min(decision.again, WAIT_SECONDS)
+    return decision.requeue_after if settled else min(decision.requeue_after, WAIT_SECONDS)
 
 
 def _hash_of(pod: Mapping[str, Any]) -> str | None:
@@ -330,7 +330,7 @@ def _delete(
         if wanted.deletion_policy == "Delete":
             why = f": {rival} has this group too" if rival is not None else ""
             text = f"offsets of group {wanted.group} were not deleted{why}"
-            context.kube.tell(body, Event("GroupAbandoned", text, warning=True))
+            context.kube.post_event(body, Event("GroupAbandoned", text, warning=True))
         apply.set_finalizer(context, body, False)
         return OBSERVE_SECONDS
     if cluster.paused:
@@ -356,6 +356,8 @@ def _delete(
         return WAIT_SECONDS
     if wanted.offset_store != "Kafka":
         zookeeper.delete_tree(consumers.group_path(wanted.group))
-    context.kube.tell(body, Event("GroupDeleted", f"offsets of group {wanted.group} are deleted"))
+    context.kube.post_event(
+        body, Event("GroupDeleted", f"offsets of group {wanted.group} are deleted")
+    )
     apply.set_finalizer(context, body, False)
     return OBSERVE_SECONDS

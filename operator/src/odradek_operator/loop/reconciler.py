@@ -8,35 +8,31 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import takewhile
 from typing import Any
 
 from odradek.values import BrokerId
-from odradek.zk import admin
 from odradek.zk.payload import ZnodeError
 from odradek.zk.znodes import BrokerRegistration
 from odradek_operator.cluster import reconcile as cluster_reconcile
-from odradek_operator.group import observe as group_observe
 from odradek_operator.group import reconcile as group_reconcile
 from odradek_operator.group.driver_objects import Addresses
 from odradek_operator.group.lag import Sample
+from odradek_operator.group.observe import GroupContext
 from odradek_operator.loop.lease import NotHolderError
 from odradek_operator.reassignment import reconcile as reassignment_reconcile
 from odradek_operator.reassignment.reconcile import ReassignmentContext
-from odradek_operator.shared import kube, metrics, observe, spec
+from odradek_operator.shared import apply, kube, metrics, observe, spec
 from odradek_operator.shared.apply import ReconcileContext
 from odradek_operator.shared.kube import KubeError
-from odradek_operator.shared.spec import API_VERSION, Body, ClusterSpec
+from odradek_operator.shared.spec import API_VERSION, Body
 from odradek_operator.shared.store import ResourceKey, ResourceStore
-from odradek_operator.shared.views import ClusterState, Owner, TopicView
+from odradek_operator.shared.views import ClusterState, Owner
 from odradek_operator.shared.zookeeper import UnreachableError, ZooKeeper
-from odradek_operator.topic import reassign
 from odradek_operator.topic import reconcile as topic_reconcile
-from odradek_operator.topic.state import OwnMove
 
 log = logging.getLogger(__name__)
 
@@ -48,13 +44,16 @@ WRITERS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class _Shared:
-    """What all resources of one cluster see in one pass."""
+class _ClusterContext:
+    """What all resources of one cluster see in one pass.
+
+    `connect` is the connect string of its ZooKeeper, `registered` are its brokers.
+    """
 
     state: ClusterState
-    zookeeper: ZooKeeper | None
-    addresses: Addresses | None
-    endpoints: Mapping[int, tuple[str, int]] = field(default_factory=dict)
+    zookeeper: ZooKeeper | None = None
+    connect: str = ""
+    registered: Mapping[BrokerId, BrokerRegistration] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -75,158 +74,122 @@ class Reconciler:
     def reconcile(
         self, namespace: str, cluster: str, batch: Mapping[ResourceKey, Body]
     ) -> dict[ResourceKey, Result]:
-        """Do one batch of one cluster (`engine.Reconcile`)."""
+        """Reconcile one batch of one cluster (`workqueue.Reconcile`)."""
         if not self.may_act(namespace):
             for body in batch.values():
-                # Who acts there tells its lag.
+                # The operator that acts there reports its lag.
                 metrics.GROUP_LAGS.drop(body["metadata"]["uid"])
             return dict.fromkeys(batch, STANDBY_SECONDS)
         results: dict[ResourceKey, Result] = {}
-        kinds = {
-            kind: {key: body for key, body in batch.items() if key.kind == kind}
-            for kind in ("KafkaCluster", "Topic", "ConsumerGroup", "Reassignment")
-        }
-        for key, body in kinds["KafkaCluster"].items():
+        kinds: dict[str, dict[ResourceKey, Body]] = {}
+        for key, body in batch.items():
+            kinds.setdefault(key.kind, {})[key] = body
+        clusters = kinds.pop("KafkaCluster", {})
+        for key, body in clusters.items():
             results[key] = _timed(key, partial(self._kafka_cluster, body))
-        others = ("Topic", "ConsumerGroup", "Reassignment")
         gone = not batch
-        if any(kinds[kind] for kind in others):
+        if kinds:
             try:
-                shared = self._shared(namespace, cluster)
+                around = self._observe(namespace, cluster)
             except (KubeError, ZnodeError, NotHolderError) as error:
-                log.warning("%s/%s: %s", namespace, cluster, error)
-                for key in (key for kind in others for key in kinds[kind]):
+                log.warning("failed to observe %s/%s: %s; retrying", namespace, cluster, error)
+                for key in (key for bodies in kinds.values() for key in bodies):
                     metrics.ERRORS.labels(kind=key.kind).inc()
                     results[key] = error
             else:
-                gone = shared.state.owner is Owner.GONE
-                results |= self._topics(shared, namespace, cluster, kinds["Topic"])
-                results |= self._groups(shared, namespace, cluster, kinds["ConsumerGroup"])
-                for key, body in kinds["Reassignment"].items():
-                    results[key] = _timed(key, partial(self._reassignment, shared, body))
+                gone = around.state.owner is Owner.GONE
+                results |= self._topics(around, namespace, kinds.get("Topic", {}))
+                results |= self._groups(around, namespace, kinds.get("ConsumerGroup", {}))
+                for key, body in kinds.get("Reassignment", {}).items():
+                    results[key] = _timed(key, partial(self._reassignment, around, body))
         self._forget_groups()
-        if kinds["KafkaCluster"] or gone:
-            self.context.zookeepers.keep(self._places)
+        if clusters or gone:
+            self.context.zookeepers.keep(self._connect_strings)
         return results
 
-    def _places(self) -> set[str]:
-        return {_place(body) for body in self.store.select("KafkaCluster")}
+    def _connect_strings(self) -> set[str]:
+        return {_connect_string(body) for body in self.store.select("KafkaCluster")}
 
-    def _shared(self, namespace: str, cluster: str) -> _Shared:
-        body = self._cluster_body(namespace, cluster)
+    def _observe(self, namespace: str, name: str) -> _ClusterContext:
+        """Read what all resources of a cluster share."""
+        clusters = self.store.select("KafkaCluster")
+        body = self._cluster_body(namespace, name, clusters)
         if body is None:
-            return _Shared(ClusterState(Owner.GONE), None, None)
-        if self._older(body, self._same_place(body)) is not None:
-            return _Shared(ClusterState(Owner.CONFLICTED), None, None)
+            return _ClusterContext(ClusterState(Owner.GONE))
+        if self._older_cluster(body, clusters) is not None:
+            return _ClusterContext(ClusterState(Owner.CONFLICTED))
         owner = Owner.TERMINATING if "deletionTimestamp" in body["metadata"] else Owner.PRESENT
         try:
             wanted = spec.parse_cluster(body)
             valid = wanted.default_replication_factor <= wanted.replicas
         except spec.InvalidSpec:
-            # Its brokers may still run with the configuration of before, which nobody knows here.
+            # Its brokers may still run with the previous configuration, which is not known here.
             wanted, valid = spec.parse_cluster(_without_config(body)), False
         state = ClusterState(owner, paused=wanted.paused, reachable=False, expected=wanted.replicas)
         try:
             zookeeper = self.context.zookeepers.get(wanted.zookeeper)
-            registered = observe.brokers(zookeeper.watched)
+            registered = observe.brokers(zookeeper.cached)
         except UnreachableError as error:
-            log.info("%s/%s: %s", namespace, cluster, error)
-            return _Shared(state, None, None)
-        state = self._state(namespace, cluster, owner, wanted, registered)
-        if not valid:
-            state = replace(state, default_partitions=None, default_replication_factor=None)
-        endpoints = observe.endpoints(registered)
-        return _Shared(state, zookeeper, _addresses(wanted, registered), endpoints)
+            log.info("failed to read brokers of %s/%s: %s; retrying", namespace, name, error)
+            return _ClusterContext(state)
+        state = replace(
+            state,
+            reachable=True,
+            # A broker that is to be removed must become empty: it gets no new replicas.
+            brokers={one: found.rack for one, found in registered.items() if one < wanted.replicas},
+            settled_seconds=self._settled_seconds(namespace, name, frozenset(registered)),
+            default_partitions=wanted.default_partitions if valid else None,
+            default_replication_factor=wanted.default_replication_factor if valid else None,
+        )
+        return _ClusterContext(state, zookeeper, wanted.zookeeper, registered)
 
-    def _state(
-        self,
-        namespace: str,
-        cluster: str,
-        owner: Owner,
-        wanted: ClusterSpec,
-        registered: Mapping[BrokerId, BrokerRegistration],
-    ) -> ClusterState:
-        now, ids = self.clock(), frozenset[int](registered)
+    def _settled_seconds(self, namespace: str, cluster: str, ids: frozenset[BrokerId]) -> float:
+        """Return for how long the set of registered brokers has been the same."""
+        now = self.clock()
         before = self._settled.get((namespace, cluster))
         if before is None or before[0] != ids:
             before = self._settled[namespace, cluster] = (ids, now)
-        return ClusterState(
-            owner=owner,
-            paused=wanted.paused,
-            # A broker that is to go gets nothing new: it must become empty.
-            brokers={
-                broker_id: one.rack
-                for broker_id, one in registered.items()
-                if broker_id < wanted.replicas
-            },
-            expected=wanted.replicas,
-            settled_seconds=now - before[1],
-            default_partitions=wanted.default_partitions,
-            default_replication_factor=wanted.default_replication_factor,
-        )
+        return now - before[1]
 
-    def _cluster_body(self, namespace: str, cluster: str) -> Body | None:
-        """Return the cluster; that there is none is believed only of the API server itself."""
-        known = self.store.get(ResourceKey("KafkaCluster", namespace, cluster))
-        if known is not None:
-            return known
-        # Not stored: the event that brings it would then be no news, and nobody would look at it.
-        return kube.custom(self.context.kube, "KafkaCluster", namespace, cluster)
+    def _cluster_body(self, namespace: str, name: str, known: Iterable[Body]) -> Body | None:
+        """Return the cluster; None only if the API server, not the cache, reports it missing."""
+        for body in known:
+            if (body["metadata"]["namespace"], body["metadata"]["name"]) == (namespace, name):
+                return body
+        # Do not cache: the watch event would be deduplicated and never reconciled.
+        return kube.custom(self.context.kube, "KafkaCluster", namespace, name)
 
     def _kafka_cluster(self, body: Body) -> float:
-        conflict = self._older(body, self._same_place(body))
+        conflict = self._older_cluster(body, self.store.select("KafkaCluster"))
         return cluster_reconcile.reconcile(self.context, body, conflict)
 
-    def _same_place(self, body: Body) -> list[Body]:
-        """Return the clusters that keep their state in the same znodes, this one among them."""
-        place = _place(body)
-        return [one for one in self.store.select("KafkaCluster") if _place(one) == place]
-
-    def _older(self, body: Body, rivals: Iterable[Body]) -> str | None:
-        """Return the oldest rival that is older than this resource and really still exists."""
+    def _older_cluster(self, body: Body, clusters: Iterable[Body]) -> str | None:
+        """Return an older cluster that keeps its state in the same znodes."""
         uid = body["metadata"]["uid"]
-        by_age = sorted([*rivals, body], key=_age)
-        return self._first_existing(takewhile(lambda one: one["metadata"]["uid"] != uid, by_age))
-
-    def _any_other(self, body: Body, rivals: Iterable[Body]) -> str | None:
-        """Return a rival, older or younger, that really still exists."""
-        uid = body["metadata"]["uid"]
-        return self._first_existing(one for one in rivals if one["metadata"]["uid"] != uid)
-
-    def _first_existing(self, rivals: Iterable[Body]) -> str | None:
-        for rival in rivals:
-            meta = rival["metadata"]
-            fresh = kube.custom(self.context.kube, rival["kind"], meta["namespace"], meta["name"])
-            if fresh is not None and fresh["metadata"]["uid"] == meta["uid"]:
-                return str(meta["name"])
-            self.store.drop(rival)
-        return None
+        others = [one for one in clusters if one["metadata"]["uid"] != uid]
+        if not others:
+            return None
+        place = _connect_string(body)
+        rivals = [one for one in others if _connect_string(one) == place]
+        return apply.older_rival(self.context, body, rivals)
 
     def _topics(
-        self, shared: _Shared, namespace: str, cluster: str, batch: Mapping[ResourceKey, Body]
+        self, cluster: _ClusterContext, namespace: str, batch: Mapping[ResourceKey, Body]
     ) -> dict[ResourceKey, Result]:
         if not batch:
             return {}
-        named = {key.name: body for key, body in batch.items()}
-        views = topic_reconcile.read_views(shared.zookeeper, named)
-        by_topic = self._by_name("Topic", namespace, cluster, topic_reconcile.topic_name)
-        own_moves = self.store.select("Reassignment", namespace)
-        state = shared.state
-        if views is None and state.owner is Owner.PRESENT:
-            state = ClusterState(state.owner, state.paused, False)
-        works: dict[ResourceKey, Callable[[], float]] = {}
-        colliding = _colliding(batch)
-        for key, body in batch.items():
-            if key in colliding:
-                continue
-            rivals = by_topic.get(topic_reconcile.topic_name(body), [])
-            view = views[key.name] if views else TopicView()
-            moves = reassign.owned_by(body["metadata"]["uid"], own_moves) if own_moves else ()
-            works[key] = partial(self._topic, shared, state, body, view, rivals, moves)
-        later: dict[ResourceKey, Result] = dict.fromkeys(colliding, SOON_SECONDS)
+        works = topic_reconcile.prepare(
+            self.context,
+            cluster.zookeeper,
+            cluster.state,
+            batch,
+            self.store.select("Topic", namespace),
+            self.store.select("Reassignment", namespace),
+        )
+        later: dict[ResourceKey, Result] = dict.fromkeys(batch.keys() - works.keys(), SOON_SECONDS)
         if len(works) <= WRITERS:
             return later | {key: _timed(key, work) for key, work in works.items()}
-        # Topics know nothing of each other, and each mostly waits for the API server.
+        # Topics are independent of each other, and each mostly waits for the API server.
         with ThreadPoolExecutor(WRITERS, "topics") as threads:
             acting = partial(self._timed_in_thread, namespace)
             return later | dict(zip(works, threads.map(acting, works.items()), strict=True))
@@ -234,34 +197,29 @@ class Reconciler:
     def _timed_in_thread(
         self, namespace: str, work: tuple[ResourceKey, Callable[[], float]]
     ) -> Result:
-        # Which Lease a write needs is known by thread.
+        # Each thread declares which Lease its writes need.
         return _timed(*work) if self.may_act(namespace) else STANDBY_SECONDS
 
-    def _topic(
-        self,
-        shared: _Shared,
-        state: ClusterState,
-        body: Body,
-        view: TopicView,
-        rivals: list[Body],
-        moves: Sequence[OwnMove],
-    ) -> float:
-        conflict = self._older(body, rivals)
-        return topic_reconcile.reconcile(
-            self.context, shared.zookeeper, body, view, state, conflict, moves
-        )
-
     def _groups(
-        self, shared: _Shared, namespace: str, cluster: str, batch: Mapping[ResourceKey, Body]
+        self, cluster: _ClusterContext, namespace: str, batch: Mapping[ResourceKey, Body]
     ) -> dict[ResourceKey, Result]:
-        by_group = self._by_name("ConsumerGroup", namespace, cluster, group_reconcile.group_name)
+        if not batch:
+            return {}
+        by_group: dict[tuple[str, str], list[Body]] = {}
+        for one in self.store.select("ConsumerGroup", namespace):
+            by_group.setdefault(_group_of(one), []).append(one)
+        endpoints = observe.endpoints(cluster.registered)
+        bootstrap = ",".join(observe.addresses(cluster.registered).values())
+        around = GroupContext(
+            cluster.state,
+            cluster.zookeeper,
+            Addresses(bootstrap, cluster.connect) if cluster.registered else None,
+            endpoints,
+            self._windows,
+            self.clock,
+        )
         return {
-            key: _timed(
-                key,
-                partial(
-                    self._group, shared, body, by_group.get(group_reconcile.group_name(body), [])
-                ),
-            )
+            key: _timed(key, partial(self._group, around, body, by_group.get(_group_of(body), [])))
             for key, body in batch.items()
         }
 
@@ -269,41 +227,28 @@ class Reconciler:
         """Forget what was seen of groups whose resources are gone."""
         existing = {body["metadata"]["uid"] for body in self.store.select("ConsumerGroup")}
         metrics.GROUP_LAGS.keep(existing)
-        # Loops of other clusters do the same at the same time.
+        # Queues of other clusters do the same at the same time.
         for gone in set(self._windows) - existing:
             self._windows.pop(gone, None)
 
-    def _group(self, shared: _Shared, body: Body, rivals: list[Body]) -> float:
-        going = "deletionTimestamp" in body["metadata"]
-        rival = self._any_other(body, rivals) if going else self._older(body, rivals)
-        around = group_observe.GroupContext(
-            shared.state,
-            shared.zookeeper,
-            shared.addresses,
-            shared.endpoints,
-            self._windows,
-            self.clock,
+    def _group(self, around: GroupContext, body: Body, rivals: list[Body]) -> float:
+        deleting = "deletionTimestamp" in body["metadata"]
+        find = apply.any_rival if deleting else apply.older_rival
+        return group_reconcile.reconcile(
+            self.context, body, around, find(self.context, body, rivals)
         )
-        return group_reconcile.reconcile(self.context, body, around, rival)
 
-    def _by_name(
-        self, kind: str, namespace: str, cluster: str, name_of: Callable[[Body], str]
-    ) -> dict[str, list[Body]]:
-        """Return the resources of a cluster by the topic or group that they are about."""
-        found: dict[str, list[Body]] = {}
-        for body in self.store.select(kind, namespace):
-            if spec.cluster_of(body) == cluster:
-                found.setdefault(name_of(body), []).append(body)
-        return found
-
-    def _reassignment(self, shared: _Shared, body: Body) -> float:
+    def _reassignment(self, cluster: _ClusterContext, body: Body) -> float:
         around = ReassignmentContext(
-            shared.state, shared.zookeeper, shared.endpoints, partial(self._running, body)
+            cluster.state,
+            cluster.zookeeper,
+            observe.endpoints(cluster.registered),
+            partial(self._running, body),
         )
         return reassignment_reconcile.reconcile(self.context, body, around)
 
     def _running(self, body: Body) -> str | None:
-        """Return another Reassignment of the same cluster that runs, by the API server's word."""
+        """Return another running Reassignment of the same cluster, asking the API server."""
         meta = body["metadata"]
         for other in self.context.kube.select(API_VERSION, body["kind"], meta["namespace"]):
             same = spec.cluster_of(other) == spec.cluster_of(body)
@@ -313,12 +258,8 @@ class Reconciler:
         return None
 
 
-def _addresses(
-    wanted: ClusterSpec, registered: Mapping[BrokerId, BrokerRegistration]
-) -> Addresses | None:
-    if not registered:
-        return None
-    return Addresses(",".join(observe.addresses(registered).values()), wanted.zookeeper)
+def _group_of(body: Body) -> tuple[str, str]:
+    return spec.cluster_of(body), group_reconcile.group_name(body)
 
 
 def _without_config(body: Body) -> dict[str, Any]:
@@ -326,40 +267,27 @@ def _without_config(body: Body) -> dict[str, Any]:
     return {**body, "spec": {**body["spec"], "brokers": brokers}}
 
 
-def _place(body: Body) -> str:
+def _connect_string(body: Body) -> str:
     zookeeper = body["spec"]["zookeeper"]
     return spec.connect_string(zookeeper["connect"], zookeeper.get("chroot", "/"))
-
-
-def _colliding(batch: Mapping[ResourceKey, Body]) -> set[ResourceKey]:
-    """Return the Topics that must see first whether an older one creates what they collide with."""
-    seen: dict[str, str] = {}
-    found = set()
-    for key, body in sorted(batch.items(), key=lambda one: _age(one[1])):
-        name = topic_reconcile.topic_name(body)
-        if seen.setdefault(admin.metric_name(name), name) != name:
-            found.add(key)
-    return found
-
-
-def _age(body: Body) -> tuple[str, str]:
-    return body["metadata"]["creationTimestamp"], body["metadata"]["uid"]
 
 
 def _timed(key: ResourceKey, work: Callable[[], float]) -> Result:
     """Run one reconciliation, and count it."""
     began = time.monotonic()
     try:
-        again = work()
+        requeue_after = work()
     except (KubeError, UnreachableError, ZnodeError, NotHolderError) as error:
-        log.warning("%s %s/%s: %s", key.kind, key.namespace, key.name, error)
+        log.warning(
+            "failed to reconcile %s %s/%s: %s; retrying", key.kind, key.namespace, key.name, error
+        )
         metrics.ERRORS.labels(kind=key.kind).inc()
         return error
     except Exception as error:
         # A programmer's error in one resource's case must not stop the others of its cluster.
-        log.exception("%s %s/%s", key.kind, key.namespace, key.name)
+        log.exception("failed to reconcile %s %s/%s", key.kind, key.namespace, key.name)
         metrics.ERRORS.labels(kind=key.kind).inc()
         return error
     metrics.RECONCILE_SECONDS.labels(kind=key.kind).observe(time.monotonic() - began)
     metrics.LAST_SUCCESS.labels(kind=key.kind).set_to_current_time()
-    return again
+    return requeue_after

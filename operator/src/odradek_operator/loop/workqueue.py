@@ -56,7 +56,7 @@ class ClusterQueue:
         # Asked for by each scrape: behind a pass that hangs the queue is what tells of it.
         metrics.QUEUED.labels(namespace=namespace, cluster=cluster).set_function(self._waiting)
         self._thread = threading.Thread(
-            target=self._run, name=f"loop-{namespace}-{cluster}", daemon=True
+            target=self._run, name=f"queue-{namespace}-{cluster}", daemon=True
         )
         self._thread.start()
 
@@ -67,7 +67,7 @@ class ClusterQueue:
         late = began is not None and time.monotonic() - began > STUCK_SECONDS
         return late or not (self._thread.is_alive() or self._stopping)
 
-    def mark(self, key: ResourceKey) -> None:
+    def add(self, key: ResourceKey) -> None:
         """Make a resource due now. One that failed keeps its wait: its spec may still be bad."""
         with self._wake:
             self._due[key] = time.monotonic()
@@ -97,7 +97,7 @@ class ClusterQueue:
                 # Without this a programmer's error would end the loop and nobody would notice.
                 log.exception("pass over %s/%s failed", self._namespace, self._cluster)
                 for key in batch:
-                    self._again(key, RuntimeError("the pass failed"))
+                    self._requeue(key, RuntimeError("the pass failed"))
             finally:
                 self._pass_began = None
 
@@ -124,9 +124,9 @@ class ClusterQueue:
         for key in set(batch) - set(bodies):
             self._failures.pop(key, None)
         for key, result in self._reconcile(self._namespace, self._cluster, bodies).items():
-            self._again(key, result)
+            self._requeue(key, result)
 
-    def _again(self, key: ResourceKey, result: float | Exception) -> None:
+    def _requeue(self, key: ResourceKey, result: float | Exception) -> None:
         if isinstance(result, Exception):
             failures = self._failures[key] = self._failures.get(key, 0) + 1
             wait = min(FIRST_RETRY_SECONDS * 2 ** min(failures - 1, 10), LONGEST_RETRY_SECONDS)
@@ -148,13 +148,13 @@ class WorkQueues:
         self._store = store
         self._reconcile = reconcile
         self._lock = threading.Lock()
-        self._loops: dict[tuple[str, str], ClusterQueue] = {}
+        self._queues: dict[tuple[str, str], ClusterQueue] = {}
         self._stopped = False
 
     def submit(self, body: Body) -> None:
         """Take notice of a resource that is new or changed."""
         if self._store.put(body):
-            self._mark(key_of(body), spec.cluster_of(body))
+            self._add(key_of(body), spec.cluster_of(body))
             if body["kind"] == "KafkaCluster":
                 self._wake_dependents(body)
             for owner in body["metadata"].get("ownerReferences", ()):
@@ -169,13 +169,13 @@ class WorkQueues:
             self._wake_dependents(body)
         if body["kind"] == "KafkaCluster":
             # One more pass, with nothing in it, gives up what the cluster used.
-            self._mark(key_of(body), spec.cluster_of(body))
+            self._add(key_of(body), spec.cluster_of(body))
 
     def wake(self, key: ResourceKey) -> None:
         """Look at a resource now, because something of its own changed."""
         body = self._store.get(key)
         if body is not None:
-            self._mark(key, spec.cluster_of(body))
+            self._add(key, spec.cluster_of(body))
 
     def _wake_dependents(self, body: Body) -> None:
         """Look at what waits: all that is not ready in the same cluster."""
@@ -183,33 +183,33 @@ class WorkQueues:
         for kind in KIND_ORDER[1:]:
             for other in self._store.select(kind, namespace):
                 if spec.cluster_of(other) == cluster and not _is_ready(other):
-                    self._mark(key_of(other), cluster)
+                    self._add(key_of(other), cluster)
 
-    def _mark(self, key: ResourceKey, cluster: str) -> None:
+    def _add(self, key: ResourceKey, cluster: str) -> None:
         with self._lock:
             if self._stopped:
                 return
             place = (key.namespace, cluster)
-            loop = self._loops.get(place)
-            if loop is None:
-                loop = self._loops[place] = ClusterQueue(*place, self._store, self._reconcile)
-        loop.mark(key)
+            queue = self._queues.get(place)
+            if queue is None:
+                queue = self._queues[place] = ClusterQueue(*place, self._store, self._reconcile)
+        queue.add(key)
 
     @property
     def stuck(self) -> tuple[str, ...]:
         """Names of the clusters whose loops do not go on."""
         with self._lock:
             return tuple(
-                f"{place[0]}/{place[1]}" for place, one in self._loops.items() if one.stuck
+                f"{place[0]}/{place[1]}" for place, one in self._queues.items() if one.stuck
             )
 
     def stop(self) -> None:
         """End all loops after their passes."""
         with self._lock:
             self._stopped = True
-            loops = list(self._loops.values())
-        for loop in loops:
-            loop.stop()
+            queues = list(self._queues.values())
+        for queue in queues:
+            queue.stop()
 
 
 def _is_ready(body: Body) -> bool:

@@ -89,7 +89,7 @@ class _Pass:
         owner = self.around.cluster.owner
         if self.meta.deleting and (owner is not Owner.PRESENT or self._too_late()):
             text = "it was let go without an end; its throttle may be left"
-            self.context.kube.tell(self.body, Event("Abandoned", text, warning=True))
+            self.context.kube.post_event(self.body, Event("Abandoned", text, warning=True))
             apply.set_finalizer(self.context, self.body, False)
             return STEADY_SECONDS
         if owner is not Owner.PRESENT:

@@ -8,9 +8,11 @@ read of it, since a watch may lag or have missed a deletion.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
+from itertools import takewhile
 from random import Random
 from typing import Any, Final
 
@@ -20,16 +22,12 @@ from odradek_operator.shared.spec import FINALIZER, Body
 from odradek_operator.shared.status import Condition, Event
 from odradek_operator.shared.zookeeper import Pool
 
+SOON_SECONDS: Final = 0.2
+# The API server understood and said no: users must learn why, and asking again at once is no use.
+REFUSALS: Final = frozenset({400, 403, 422})
 
-def namespace_terminating(context: ReconcileContext, namespace: str) -> bool:
-    """Whether the namespace itself is being deleted; False where that cannot be read."""
-    try:
-        found: dict[str, Any] | None = context.kube.get("v1", "Namespace", "", namespace)
-    except KubeError as error:
-        if error.code != 403:
-            raise
-        return False
-    return found is not None and "deletionTimestamp" in found["metadata"]
+log = logging.getLogger(__name__)
+_UTC_NOW: Final = partial(datetime.now, UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +43,6 @@ class Platform:
     pull_secrets: tuple[str, ...] = ()
 
 
-SOON_SECONDS: Final = 0.2
-# The API server understood and said no: users must learn why, and asking again at once is no use.
-REFUSALS: Final = frozenset({400, 403, 422})
-
-log = logging.getLogger(__name__)
-
-
-def _utc_now() -> datetime:
-    return datetime.now(UTC)
-
-
 @dataclass(frozen=True, slots=True)
 class ReconcileContext:
     """What reconciling needs from outside. `remember` keeps a body that was written, `forget` drops
@@ -68,7 +55,7 @@ class ReconcileContext:
     platform: Platform
     remember: Callable[[Body], object]
     forget: Callable[[Body], None]
-    now: Callable[[], datetime] = _utc_now
+    now: Callable[[], datetime] = _UTC_NOW
     random: Random = field(default_factory=Random)
 
 
@@ -95,6 +82,34 @@ def is_same(one: Body, other: Body) -> bool:
     )
 
 
+def older_rival(context: ReconcileContext, body: Body, rivals: Iterable[Body]) -> str | None:
+    """Return the oldest rival that is older than this resource and still exists."""
+    uid = body["metadata"]["uid"]
+    by_age = sorted([*rivals, body], key=age)
+    return _first_existing(context, takewhile(lambda one: one["metadata"]["uid"] != uid, by_age))
+
+
+def any_rival(context: ReconcileContext, body: Body, rivals: Iterable[Body]) -> str | None:
+    """Return a rival, older or younger, that still exists."""
+    uid = body["metadata"]["uid"]
+    return _first_existing(context, (one for one in rivals if one["metadata"]["uid"] != uid))
+
+
+def _first_existing(context: ReconcileContext, rivals: Iterable[Body]) -> str | None:
+    for rival in rivals:
+        meta = rival["metadata"]
+        fresh = kube.custom(context.kube, rival["kind"], meta["namespace"], meta["name"])
+        if fresh is not None and fresh["metadata"]["uid"] == meta["uid"]:
+            return str(meta["name"])
+        context.forget(rival)
+    return None
+
+
+def age(body: Body) -> tuple[str, str]:
+    """Return what orders resources from the oldest to the youngest."""
+    return body["metadata"]["creationTimestamp"], body["metadata"]["uid"]
+
+
 def write_status(
     context: ReconcileContext,
     body: Body,
@@ -103,13 +118,8 @@ def write_status(
     events: Sequence[Event] = (),
 ) -> Body:
     """Write the status if it says something new, post Events, return the resource as it is now."""
-    if conditions:
-        wanted = status.build(body, conditions, fields, context.now())
-    else:
-        kept = {name: value for name, value in fields.items() if value is not None}
-        wanted = {**body.get("status", {}), **kept}
-    told = (*events, *(status.transitions(body, wanted) if conditions else ()))
-    if status.needs_write(body.get("status", {}), wanted):
+    wanted, changed, transitions = status.update(body, conditions, fields, context.now())
+    if changed:
         try:
             body = context.kube.apply_status(body, wanted)
         except KubeError as error:
@@ -118,8 +128,8 @@ def write_status(
             context.forget(body)
             return body
         context.remember(body)
-    for event in told:
-        context.kube.tell(body, event)
+    for event in (*events, *transitions):
+        context.kube.post_event(body, event)
     return body
 
 
@@ -186,3 +196,14 @@ def refuse(
 def remembered(body: Body, names: Sequence[str]) -> dict[str, Any]:
     """Return the part of the status that goes on to be told."""
     return {name: body.get("status", {}).get(name) for name in names}
+
+
+def namespace_terminating(context: ReconcileContext, namespace: str) -> bool:
+    """Whether the namespace itself is being deleted; False where that cannot be read."""
+    try:
+        found: dict[str, Any] | None = context.kube.get("v1", "Namespace", "", namespace)
+    except KubeError as error:
+        if error.code != 403:
+            raise
+        return False
+    return found is not None and "deletionTimestamp" in found["metadata"]

@@ -154,7 +154,7 @@ class Kube:
             if error.code not in (404, 409):
                 raise
 
-    def tell(self, body: Body, event: Event) -> None:
+    def post_event(self, body: Body, event: Event) -> None:
         """Post an Event; one that does not get through is logged and forgotten."""
         meta = body["metadata"]
         stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

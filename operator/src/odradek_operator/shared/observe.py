@@ -123,6 +123,8 @@ def _states(
         for partition in topic.partitions
     }
     states: dict[str, dict[int, PartitionState]] = {name: {} for name in assigned}
+    if not paths:
+        return states
     for path, one in zookeeper.read(paths).items():
         if one is None:
             continue

@@ -67,7 +67,10 @@ class InvalidSpec(Exception):  # noqa: N818 (what is wrong is the spec, and user
 
 @dataclass(frozen=True, slots=True)
 class ResourceMeta:
-    """Identity and life cycle of a resource; times are the API server's wall clock."""
+    """Identity and life cycle of a resource; times are the API server's wall clock.
+
+    `has_finalizer` is about this operator's own.
+    """
 
     kind: str
     namespace: str
@@ -76,17 +79,12 @@ class ResourceMeta:
     generation: int
     created: datetime
     deleted: datetime | None
-    finalizers: tuple[str, ...]
+    has_finalizer: bool
 
     @property
     def deleting(self) -> bool:
         """Whether the API server waits only for finalizers."""
         return self.deleted is not None
-
-    @property
-    def has_finalizer(self) -> bool:
-        """Whether this operator's own finalizer is set."""
-        return FINALIZER in self.finalizers
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,16 +98,21 @@ class Storage:
 
 @dataclass(frozen=True, slots=True)
 class ClusterSpec:
-    """A KafkaCluster as wanted."""
+    """A KafkaCluster as wanted.
 
-    connect: str
-    chroot: str
+    `zookeeper` is the connect string with the chroot, as Kafka writes it. The defaults are those of
+    a topic that names no number of partitions or replicas.
+    """
+
+    zookeeper: str
     replicas: int
     host_network: bool
     port: int
     metrics_port: int
     storage: Storage
     config: Mapping[str, str]
+    default_partitions: int
+    default_replication_factor: int
     unknown_keys: tuple[str, ...]
     rack_key: str | None
     resources: Mapping[str, Any]
@@ -120,24 +123,9 @@ class ClusterSpec:
     paused: bool
 
     @property
-    def zookeeper(self) -> str:
-        """The connect string with the chroot, as Kafka writes it."""
-        return connect_string(self.connect, self.chroot)
-
-    @property
     def dynamic(self) -> dict[str, str]:
         """Settings that brokers take while they run."""
         return {name: text for name, text in self.config.items() if name in DYNAMIC_KEYS}
-
-    @property
-    def default_partitions(self) -> int:
-        """Partitions of a topic that names no number."""
-        return int(self.config.get("num.partitions", "1"))
-
-    @property
-    def default_replication_factor(self) -> int:
-        """Replicas of a topic that names no number."""
-        return int(self.config.get("default.replication.factor", "1"))
 
     def larger_than(self, brokers: int) -> tuple[str, ...]:
         """Return the settings in the spec that ask for more replicas than so many brokers have."""
@@ -249,7 +237,7 @@ def parse_meta(body: Body) -> ResourceMeta:
         generation=meta.get("generation", 0),
         created=parse_time(meta["creationTimestamp"]),
         deleted=parse_time(deleted) if deleted else None,
-        finalizers=tuple(meta.get("finalizers", ())),
+        has_finalizer=FINALIZER in meta.get("finalizers", ()),
     )
 
 
@@ -275,9 +263,10 @@ def parse_cluster(body: Body) -> ClusterSpec:
     brokers = spec["brokers"]
     storage = brokers.get("storage", {})
     config = dict(brokers.get("config", {}))
-    result = ClusterSpec(
-        connect=spec["zookeeper"]["connect"],
-        chroot=spec["zookeeper"].get("chroot", "/"),
+    zookeeper = connect_string(spec["zookeeper"]["connect"], spec["zookeeper"].get("chroot", "/"))
+    _check_broker_config(config, zookeeper)
+    return ClusterSpec(
+        zookeeper=zookeeper,
         replicas=brokers["replicas"],
         host_network=brokers.get("hostNetwork", True),
         port=brokers.get("port", 9092),
@@ -288,6 +277,8 @@ def parse_cluster(body: Body) -> ClusterSpec:
             delete_claims=storage.get("deleteClaims", False),
         ),
         config=config,
+        default_partitions=int(config.get("num.partitions", "1")),
+        default_replication_factor=int(config.get("default.replication.factor", "1")),
         unknown_keys=_unknown_keys(config),
         rack_key=brokers.get("rackTopologyKey"),
         resources=brokers.get("resources", {}),
@@ -297,8 +288,6 @@ def parse_cluster(body: Body) -> ClusterSpec:
         priority_class=brokers.get("priorityClassName"),
         paused=spec.get("paused", False),
     )
-    _check_broker_config(result)
-    return result
 
 
 def _unknown_keys(config: Mapping[str, str]) -> tuple[str, ...]:
@@ -306,19 +295,19 @@ def _unknown_keys(config: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(sorted(set(config) - known))
 
 
-def _check_broker_config(spec: ClusterSpec) -> None:
-    owned = sorted(OPERATOR_OWNED_KEYS & set(spec.config))
+def _check_broker_config(config: Mapping[str, str], zookeeper: str) -> None:
+    owned = sorted(OPERATOR_OWNED_KEYS & set(config))
     if owned:
         raise InvalidSpec("InvalidConfig", f"the operator sets {', '.join(owned)} itself")
-    for name, text in spec.config.items():
+    for name, text in config.items():
         if "\n" in name or "\n" in text:
             raise InvalidSpec("InvalidConfig", f"{name.splitlines()[0]} holds a line break")
     try:
         broker_config.from_values(
             {
-                **spec.config,
+                **config,
                 "broker.id": "0",
-                "zookeeper.connect": spec.zookeeper,
+                "zookeeper.connect": zookeeper,
                 "log.dirs": "/data",
             }
         )

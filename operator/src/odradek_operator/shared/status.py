@@ -7,7 +7,7 @@ means something, so that a reconciliation which found nothing new writes nothing
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -103,6 +103,22 @@ def build(
         "conditions": merge_conditions(previous, conditions, generation, now),
         **{name: value for name, value in fields.items() if value is not None},
     }
+
+
+def update(
+    body: Body, conditions: Sequence[Condition], fields: Mapping[str, Any], now: datetime
+) -> tuple[dict[str, Any], bool, tuple[Event, ...]]:
+    """Return the status to be, whether it must be written, and the Events of its transitions.
+
+    Without conditions those that the resource has are kept.
+    """
+    if conditions:
+        wanted = build(body, conditions, fields, now)
+        events = transitions(body, wanted)
+    else:
+        kept = {name: value for name, value in fields.items() if value is not None}
+        wanted, events = {**body.get("status", {}), **kept}, ()
+    return wanted, needs_write(body.get("status", {}), wanted), events
 
 
 def needs_write(current: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:

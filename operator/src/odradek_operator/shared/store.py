@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from odradek_operator.shared.spec import Body
 
 KIND_ORDER: Final = ("KafkaCluster", "Topic", "ConsumerGroup", "Reassignment")
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class ResourceKey:
+class ResourceKey(NamedTuple):
     """Which resource."""
 
     kind: str

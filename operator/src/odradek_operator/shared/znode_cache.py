@@ -9,7 +9,8 @@ remembered, since reading it leaves no watch.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from posixpath import dirname
 from typing import Any, Generic, TypeVar
 
 Value = TypeVar("Value")
@@ -66,3 +67,29 @@ class ZnodeCache(Generic[Value]):
         with self._lock:
             self._known.clear()
             self._waiting.clear()
+
+
+class CachedZnodes(Generic[Value]):
+    """The znodes of one session, read through caches of their data and of their children."""
+
+    def __init__(self, read: Ask[Value], children: Ask[list[str]]) -> None:
+        self._data = ZnodeCache(read)
+        self._children = ZnodeCache(children)
+
+    def read(self, paths: Iterable[str]) -> dict[str, Value | None]:
+        """Return what each path holds; None for a znode that does not exist."""
+        return self._data.get(paths)
+
+    def children(self, paths: Iterable[str]) -> dict[str, list[str] | None]:
+        """Return the children of each path; None for a znode that does not exist."""
+        return self._children.get(paths)
+
+    def forget(self, paths: Sequence[str]) -> None:
+        """Read znodes again that were just written, before the watch events have come."""
+        self._data.forget(paths)
+        self._children.forget({*paths, *map(dirname, paths)})
+
+    def clear(self) -> None:
+        """Read everything again."""
+        self._data.clear()
+        self._children.clear()

@@ -2,7 +2,7 @@
 
 kazoo's client has its own threads and blocks its callers, so everything here runs in the loops'
 threads and never on kopf's event loop. Reads are sent together and awaited together, so a thousand
-znodes cost a few round trips; those through `watched` cost none while nothing changes. Whatever
+znodes cost a few round trips; those through `cached` cost none while nothing changes. Whatever
 goes wrong with the session is `UnreachableError`.
 """
 
@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import islice
-from posixpath import dirname
 from typing import Any, Final, Protocol
 
 from kazoo.client import KazooClient, KazooState
@@ -25,7 +24,7 @@ from kazoo.retry import KazooRetry
 
 from odradek.zk import operations
 from odradek_operator.shared import metrics
-from odradek_operator.shared.znode_cache import ZnodeCache
+from odradek_operator.shared.znode_cache import CachedZnodes
 
 SESSION_SECONDS: Final = 15.0
 CONNECT_SECONDS: Final = 5.0
@@ -66,32 +65,6 @@ class ZnodeReader(Protocol):
         """Return the children of each path; None for a znode that does not exist."""
 
 
-class CachedZnodes:
-    """The znodes of one session, remembered while they do not change."""
-
-    def __init__(self, zookeeper: ZooKeeper) -> None:
-        self._data = ZnodeCache(zookeeper.read)
-        self._children = ZnodeCache(zookeeper.children)
-
-    def read(self, paths: Iterable[str]) -> dict[str, Znode | None]:
-        """Return what each path holds; None for a znode that does not exist."""
-        return self._data.get(paths)
-
-    def children(self, paths: Iterable[str]) -> dict[str, list[str] | None]:
-        """Return the children of each path; None for a znode that does not exist."""
-        return self._children.get(paths)
-
-    def forget(self, paths: Sequence[str]) -> None:
-        """Look again at znodes that were written, before the notices have come."""
-        self._data.forget(paths)
-        self._children.forget({*paths, *map(dirname, paths)})
-
-    def clear(self) -> None:
-        """Look again at everything."""
-        self._data.clear()
-        self._children.clear()
-
-
 class ZooKeeper:
     """One session, made when first used and renewed by kazoo."""
 
@@ -105,13 +78,13 @@ class ZooKeeper:
             timeout=SESSION_SECONDS,
             connection_retry=KazooRetry(max_tries=-1, max_delay=2.0),
         )
-        self.watched = CachedZnodes(self)
+        self.cached: CachedZnodes[Znode] = CachedZnodes(self.read, self.children)
         self._client.add_listener(self._on_state)
         self._started = self._client.start_async()
         metrics.SESSION_AGE.labels(connect=connect).set_function(lambda: self.session_seconds)
 
     def _on_state(self, state: str) -> None:
-        self.watched.clear()
+        self.cached.clear()
         if state == KazooState.CONNECTED:
             self._connected_at = self._connected_at or time.monotonic()
             self._away_since = None
@@ -176,7 +149,7 @@ class ZooKeeper:
         except (KazooException, KazooTimeoutError) as error:
             raise UnreachableError(f"{self.connect}: {type(error).__name__}") from error
         finally:
-            self.watched.forget([one.path for one in wanted])
+            self.cached.forget([one.path for one in wanted])
 
     def delete_tree(self, path: str) -> None:
         """Delete a znode and all below it; one that is gone is no error."""

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 
 from odradek.zk import admin
 from odradek.zk.operations import Check, Operation, TransactionFailedError
 from odradek.zk.znodes import topic_path
 from odradek_operator.shared import spec
-from odradek_operator.shared.apply import ReconcileContext, set_finalizer, still_wanted
+from odradek_operator.shared.apply import (
+    SOON_SECONDS,
+    ReconcileContext,
+    set_finalizer,
+    still_wanted,
+    write_status,
+)
 from odradek_operator.shared.kube import KubeError
 from odradek_operator.shared.spec import Body
 from odradek_operator.shared.zookeeper import ZooKeeper
@@ -22,6 +27,7 @@ from odradek_operator.topic.state import (
     SetFinalizer,
     StartMove,
     Step,
+    TopicPlan,
 )
 
 log = logging.getLogger(__name__)
@@ -45,22 +51,39 @@ def topic_operations(step: Step) -> list[Operation]:
 
 
 def carry_out(
-    context: ReconcileContext,
-    zookeeper: ZooKeeper | None,
-    body: Body,
-    steps: Sequence[Step],
-    *,
-    just_read: bool = False,
-) -> bool:
-    """Do the steps in order; False if one lost a race, after which everything is planned anew.
+    context: ReconcileContext, zookeeper: ZooKeeper | None, body: Body, plan: TopicPlan
+) -> float:
+    """Execute the steps and write the status; return seconds until the next look."""
+    if plan.status_first:
+        written = write_status(context, body, plan.conditions, plan.fields)
+        if written is body or _has_changed(body, written):
+            return SOON_SECONDS
+        body = written
+    # What a step has done is reported only after it.
+    if plan.steps and not _execute(context, zookeeper, body, plan):
+        return SOON_SECONDS
+    if plan.conditions or plan.fields:
+        write_status(context, body, plan.conditions, plan.fields, plan.events)
+    else:
+        for event in plan.events:
+            context.kube.post_event(body, event)
+    return plan.requeue_after
 
-    `just_read`: the body is the API server's own, of this moment.
-    """
-    if not steps:
-        return True
-    if not just_read and not still_wanted(context, body):
+
+def _has_changed(body: Body, written: Body) -> bool:
+    """Return whether somebody changed or deleted the resource since it was planned."""
+    before, after = body["metadata"], written["metadata"]
+    return any(before.get(one) != after.get(one) for one in ("generation", "deletionTimestamp"))
+
+
+def _execute(
+    context: ReconcileContext, zookeeper: ZooKeeper | None, body: Body, plan: TopicPlan
+) -> bool:
+    """Execute the steps in order; False if one lost a race, so that the Topic is planned again."""
+    # A status that was just written is the API server's present one.
+    if not plan.status_first and not still_wanted(context, body):
         return False
-    for step in steps:
+    for step in plan.steps:
         if isinstance(step, SetFinalizer):
             set_finalizer(context, body, step.present)
             continue
@@ -72,7 +95,7 @@ def carry_out(
         try:
             zookeeper.commit(topic_operations(step))
         except TransactionFailedError as error:
-            log.info("%s: planned anew, since %s", body["metadata"]["name"], error)
+            log.info("%s: failed to commit: %s; retrying", body["metadata"]["name"], error)
             return False
         log.info("%s: %s", body["metadata"]["name"], step)
     return True
@@ -87,7 +110,7 @@ def _start_move(context: ReconcileContext, body: Body, step: StartMove) -> bool:
     if reassign.running(reassign.owned_by(meta["uid"], found)) is not None:
         return False
     try:
-        # Not remembered: the event that brings it would then be no news, and nobody would plan it.
+        # Do not cache: the watch event would be deduplicated and never reconciled.
         context.kube.create(step.wanted)
     except KubeError as error:
         if error.code != 409:

@@ -80,12 +80,14 @@ def plan(
     if early is not None:
         return replace(early, fields=shown)
     if view.unreadable is not None:
-        return replace(_blocked("ZnodeUnreadable", view.unreadable, shown), again=STEADY_SECONDS)
+        return replace(
+            _blocked("ZnodeUnreadable", view.unreadable, shown), requeue_after=STEADY_SECONDS
+        )
     if spec.managed and not spec.paused:
         finalizer = _finalizer_step(meta, spec)
         if finalizer:
             # The finalizer stands before the topic exists, so that no deletion is missed.
-            return TopicPlan((finalizer,), (), shown, again=0.0)
+            return TopicPlan((finalizer,), (), shown, requeue_after=0.0)
     if view.deletion_requested:
         return _waiting("TopicDeleting", "the topic is being deleted", shown)
     if view.assignment is None:
@@ -97,15 +99,15 @@ def plan(
         return _plan_adoption(spec, view, view.assignment, cluster, shown)
     existing = _plan_existing(meta, spec, view, view.assignment, cluster, owned, moves)
     # Nothing is done to a topic before it is noted as this resource's.
-    return replace(existing, steps=(), events=(), again=0.0) if existing.steps else existing
+    return replace(existing, steps=(), events=(), requeue_after=0.0) if existing.steps else existing
 
 
 def _before_looking(spec: TopicSpec, cluster: ClusterState) -> TopicPlan | None:
     if cluster.owner is not Owner.PRESENT:
         text = f"KafkaCluster {spec.cluster} is {cluster.owner.value}"
-        return _waiting(cluster.owner.reason, text, {}, again=10.0)
+        return _waiting(cluster.owner.reason, text, {}, requeue_after=10.0)
     if not cluster.reachable:
-        return _waiting("ZooKeeperUnreachable", "ZooKeeper does not answer", {}, again=5.0)
+        return _waiting("ZooKeeperUnreachable", "ZooKeeper does not answer", {}, requeue_after=5.0)
     return None
 
 
@@ -123,7 +125,7 @@ def _plan_absent(
     random: Random,
 ) -> TopicPlan:
     if not spec.managed:
-        return _waiting("TopicNotFound", "the topic does not exist", shown, again=30.0)
+        return _waiting("TopicNotFound", "the topic does not exist", shown, requeue_after=30.0)
     if spec.paused or cluster.paused:
         return _paused(Condition("Synced", False, "Paused", "the topic does not exist"), shown, ())
     written = spec.replication_factor or len(spec.assignment.get(0, ()))
@@ -131,7 +133,7 @@ def _plan_absent(
     partitions = spec.partitions or cluster.default_partitions
     if factor is None or partitions is None:
         text = f"the spec of KafkaCluster {spec.cluster} is invalid, so its defaults are not known"
-        return _waiting("ClusterInvalid", text, shown, again=10.0)
+        return _waiting("ClusterInvalid", text, shown, requeue_after=10.0)
     refusal = _refuse_layout(spec, cluster, factor)
     if refusal:
         return _blocked(*refusal, shown)
@@ -158,9 +160,13 @@ def _plan_absent(
     step = CreateTopic(spec.topic, TopicAssignment(replicas), spec.config, config_version)
     text = f"created with {len(replicas)} partitions of {len(replicas[0])} replicas"
     event = Event("TopicCreated", text)
-    told_first = known != CREATING
+    status_first = known != CREATING
     return replace(
-        creating, steps=(step,), events=(event,), again=CREATED_SECONDS, told_first=told_first
+        creating,
+        steps=(step,),
+        events=(event,),
+        requeue_after=CREATED_SECONDS,
+        status_first=status_first,
     )
 
 
@@ -218,7 +224,7 @@ def _plan_adoption(
         text = drift.describe(differences)
         return _blocked("AdoptionRefused", f"the existing topic does not match: {text}", shown)
     event = Event("TopicAdopted", f"took over the existing topic {spec.topic}")
-    return TopicPlan((), (), adopted, (event,), again=0.0)
+    return TopicPlan((), (), adopted, (event,), requeue_after=0.0)
 
 
 def _plan_existing(
@@ -251,19 +257,21 @@ def _plan_existing(
         text = ", ".join(one["field"] for one in differences if one["field"] not in _MOVED)
         waiting = _waiting("Updating", f"changing {text}", shown)
         event = Event("TopicUpdated", f"changed {text}")
-        return replace(waiting, steps=tuple(steps), events=(event,), again=0.2)
+        return replace(waiting, steps=tuple(steps), events=(event,), requeue_after=0.2)
     moved = _plan_moves(meta, spec, actual, cluster, shown, moves)
     if moved is not None:
         return moved
     if _wants_more(spec, actual):
         text = "partitions are added once the move of the topic has ended"
-        return _waiting("Updating", text, shown, again=10.0)
+        return _waiting("Updating", text, shown, requeue_after=10.0)
     if differences:
         blocked = _blocked("PartitionsOutgrown", drift.describe(differences), shown)
         mended = (*blocked.conditions, _drift_condition(differences))
         return replace(blocked, conditions=mended)
-    steady = STEADY_SECONDS if leaders[0].status else SOON_SECONDS
-    return TopicPlan((), (*leaders, *told), shown, again=steady)
+    if not leaders[0].status:
+        conditions = (*leaders, *told)
+        return TopicPlan((), conditions, shown, requeue_after=SOON_SECONDS, awaits_leaders=True)
+    return TopicPlan((), (*leaders, *told), shown)
 
 
 # Moving replicas is a Reassignment's work.
@@ -283,7 +291,7 @@ def _plan_moves(
     if under_way is not None:
         text = f"Reassignment {under_way.name}: {under_way.outcome}"
         reference = {**shown, "reassignmentRef": {"name": under_way.name}}
-        return _waiting("Reassigning", text, reference, again=10.0)
+        return _waiting("Reassigning", text, reference, requeue_after=10.0)
     wanted = reassign.needed(meta, spec, actual)
     if wanted is None:
         return None
@@ -340,18 +348,16 @@ def _leader_conditions(
     return status.progressing(_NO_LEADERS, text)
 
 
-def is_still_created(body: Body, plan: TopicPlan, now: datetime) -> bool:
-    """Whether a topic only waits for the first leaders of its life, as its status says already.
+def was_just_created(body: Body, now: datetime) -> bool:
+    """Return whether the status says since a moment ago that the topic is being created.
 
-    Where a thousand topics are created at once, telling each step of each would cost more than
+    Where a thousand topics are created at once, reporting each step of each would cost more than
     their creation.
     """
     ready = status.condition_of(body.get("status", {}), "Ready")
     if ready is None or ready["reason"] != status.CREATING:
         return False
-    waits = any(one.reason == _NO_LEADERS for one in plan.conditions)
-    age = now - parse_time(ready["lastTransitionTime"])
-    return waits and abs(age) < FIRST_LEADERS_TIMEOUT
+    return abs(now - parse_time(ready["lastTransitionTime"])) < FIRST_LEADERS_TIMEOUT
 
 
 def _synced(differences: drift.Drift) -> Condition:
@@ -379,10 +385,15 @@ def _paused(synced: Condition, shown: Mapping[str, Any], differences: drift.Drif
     return TopicPlan((), (*health, synced, _drift_condition(differences), paused), shown)
 
 
-def _waiting(reason: str, message: str, shown: Mapping[str, Any], again: float = 2.0) -> TopicPlan:
+def _waiting(
+    reason: str, message: str, shown: Mapping[str, Any], requeue_after: float = 2.0
+) -> TopicPlan:
     synced = Condition("Synced", False, reason, message)
     return TopicPlan(
-        (), (*status.progressing(reason, message), synced, _not_paused()), shown, again=again
+        (),
+        (*status.progressing(reason, message), synced, _not_paused()),
+        shown,
+        requeue_after=requeue_after,
     )
 
 
@@ -419,7 +430,7 @@ def plan_deletion(
     shown = _fields(spec, view, known_incarnation)
     release = (SetFinalizer(False),)
     if spec.deletion_policy != "Delete" or not spec.managed:
-        return TopicPlan(release, events=(retained(spec.topic),), again=0.0)
+        return TopicPlan(release, events=(retained(spec.topic),), requeue_after=0.0)
     if cluster.owner is not Owner.PRESENT:
         return TopicPlan(
             release, events=(_abandoned(spec, f"its cluster is {cluster.owner.value}"),)
@@ -430,7 +441,9 @@ def plan_deletion(
     if spec.paused or cluster.paused:
         return _paused(Condition("Synced", False, "Paused", "deletion waits"), shown, ())
     if not cluster.reachable:
-        return _waiting("ZooKeeperUnreachable", "ZooKeeper does not answer", shown, again=5.0)
+        return _waiting(
+            "ZooKeeperUnreachable", "ZooKeeper does not answer", shown, requeue_after=5.0
+        )
     if view.assignment is None and not view.deletion_requested:
         owned = known_incarnation is not None
         event = Event("TopicDeleted", f"topic {spec.topic} and its data are deleted")
@@ -439,10 +452,10 @@ def plan_deletion(
         return TopicPlan(
             release, events=(_abandoned(spec, "it is not the topic of this resource"),)
         )
-    waiting = _waiting("Deleting", "the brokers delete the topic", shown, again=1.0)
+    waiting = _waiting("Deleting", "the brokers delete the topic", shown, requeue_after=1.0)
     if view.deletion_requested:
         return waiting
-    return replace(waiting, steps=(RequestDeletion(spec.topic, view.version),), again=0.5)
+    return replace(waiting, steps=(RequestDeletion(spec.topic, view.version),), requeue_after=0.5)
 
 
 def retained(topic: str) -> Event:

@@ -78,14 +78,16 @@ Step = CreateTopic | GrowTopic | SetConfig | RequestDeletion | StartMove | SetFi
 
 @dataclass(frozen=True, slots=True)
 class TopicPlan:
-    """What to do now. `again` is in how many seconds to look again if nothing happens before.
+    """What to do now. `requeue_after` is in seconds.
 
-    With `told_first` the status is written before the steps, and they are only done if it was.
+    With `status_first` the status is written before the steps, which are executed only if that
+    succeeded. `awaits_leaders`: everything is done but the election of leaders.
     """
 
     steps: tuple[Step, ...] = ()
     conditions: tuple[Condition, ...] = ()
     fields: Mapping[str, Any] = field(default_factory=dict)
     events: tuple[Event, ...] = ()
-    again: float = STEADY_SECONDS
-    told_first: bool = False
+    requeue_after: float = STEADY_SECONDS
+    status_first: bool = False
+    awaits_leaders: bool = False

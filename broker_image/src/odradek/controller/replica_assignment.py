@@ -1,13 +1,13 @@
-"""Where the replicas of a partition are, and where they are going (row C10, KIP-455).
+"""The replicas of a partition, and its target while it is being reassigned (row C10, KIP-455).
 
-A topic's znode lists all replicas of a partition, those that are wanted first. While it moves,
-`adding` names those that it did not have before and `removing` those that it shall not keep, as
-Kafka writes them since 2.4. So the znode alone tells both ends of a move, whoever is controller:
+A topic's znode lists all replicas of a partition, those of the target first. During a reassignment
+`adding` lists the replicas that are new, and `removing` those that will be deleted, as in Kafka
+since 2.4. So the znode alone tells target and origin to any controller:
 
     target = replicas without removing      origin = replicas without adding
 
-A replica that one move was adding and the next does not want is in both lists. It belongs to
-neither end, and leaves as soon as the partition can do without it.
+A replica that one reassignment was adding and the next does not want is in both lists. It belongs
+to neither target nor origin, and is removed as soon as the partition can do without it.
 """
 
 from collections.abc import Collection, Mapping
@@ -18,7 +18,7 @@ from odradek.zk.znodes import TopicAssignment
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class ReplicaAssignment:
     """The replicas of one partition, preferred first."""
 
     replicas: tuple[BrokerId, ...]
@@ -26,37 +26,37 @@ class Placement:
     removing: tuple[BrokerId, ...] = ()
 
     @property
-    def is_moving(self) -> bool:
-        """Say whether the partition has not arrived yet."""
+    def is_being_reassigned(self) -> bool:
+        """Return whether the reassignment is not complete yet."""
         return bool(self.adding or self.removing)
 
     @property
     def target(self) -> tuple[BrokerId, ...]:
-        """Return the replicas that it shall have, in their order."""
+        """Return the replicas after the reassignment, preferred first."""
         return _without(self.replicas, self.removing)
 
     @property
     def origin(self) -> tuple[BrokerId, ...]:
-        """Return the replicas that it had; the order is lost where both ends have a replica."""
+        """Return the replicas before the reassignment; those also in the target come first."""
         return _without(self.replicas, self.adding)
 
     @property
     def abandoned(self) -> tuple[BrokerId, ...]:
-        """Return the replicas that belong to neither end."""
+        """Return the replicas that belong to neither target nor origin."""
         return tuple(one for one in self.adding if one in self.removing)
 
-    def towards(self, target: tuple[BrokerId, ...]) -> "Placement":
-        """Return the placement with another target and the same origin."""
+    def reassign_to(self, target: tuple[BrokerId, ...]) -> "ReplicaAssignment":
+        """Return the assignment with another target and the same origin."""
         origin = self.origin
         ends = tuple(dict.fromkeys(target + origin))
         neither = _without(self.replicas, ends)
-        return Placement(
+        return ReplicaAssignment(
             ends + neither, _without(ends, origin) + neither, _without(ends, target) + neither
         )
 
-    def without(self, brokers: Collection[BrokerId]) -> "Placement":
-        """Return the placement without replicas on these brokers."""
-        return Placement(
+    def without(self, brokers: Collection[BrokerId]) -> "ReplicaAssignment":
+        """Return the assignment without replicas on these brokers."""
+        return ReplicaAssignment(
             _without(self.replicas, brokers),
             _without(self.adding, brokers),
             _without(self.removing, brokers),
@@ -67,17 +67,19 @@ def _without(replicas: tuple[BrokerId, ...], brokers: Collection[BrokerId]) -> t
     return tuple(one for one in replicas if one not in brokers)
 
 
-def of(assignment: TopicAssignment, number: int) -> Placement:
-    """Return the placement of one of a topic's partitions."""
-    return Placement(
+def of(assignment: TopicAssignment, number: int) -> ReplicaAssignment:
+    """Return the assignment of one of a topic's partitions."""
+    return ReplicaAssignment(
         assignment.partitions[number],
         assignment.adding.get(number, ()),
         assignment.removing.get(number, ()),
     )
 
 
-def placed(assignment: TopicAssignment, changes: Mapping[int, Placement]) -> TopicAssignment:
-    """Return the topic with these of its partitions placed anew."""
+def with_changes(
+    assignment: TopicAssignment, changes: Mapping[int, ReplicaAssignment]
+) -> TopicAssignment:
+    """Return the topic's assignment with new assignments of some partitions."""
 
     def changed(
         lists: Mapping[int, tuple[BrokerId, ...]], news: Mapping[int, tuple[BrokerId, ...]]

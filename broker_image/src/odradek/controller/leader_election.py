@@ -1,7 +1,7 @@
-"""Leaders inside a step: ask a rule of `election` what should stand; write it where it differs.
+"""Leader election inside a step: apply a rule of `election`, and write the state if it changes.
 
-Leaders are never set directly. A state is written on the version that it was decided on, and what
-ZooKeeper then says comes back as `StatesWritten`.
+Leaders are never set directly. A state is written at the version that the decision is based on, and
+the result comes back as `StatesWritten`.
 """
 
 from collections.abc import Iterable
@@ -13,19 +13,19 @@ from odradek.controller.events import Leadership
 from odradek.values import TopicPartition
 
 
-def examine_all(
+def elect_all(
     draft: Draft, partitions: Iterable[TopicPartition], cause: Cause = Cause.AVAILABILITY
 ) -> None:
-    """Examine several partitions."""
+    """Elect the leaders of several partitions."""
     for partition in partitions:
-        examine(draft, partition, cause)
+        elect(draft, partition, cause)
 
 
-def examine(draft: Draft, partition: TopicPartition, cause: Cause) -> None:
-    """Write the state that should stand, if it is another than what stands."""
-    if draft.is_deleted(partition):
+def elect(draft: Draft, partition: TopicPartition, cause: Cause) -> None:
+    """Write the state that the rule for `cause` gives, if it differs from the present one."""
+    if draft.in_deleted_topic(partition):
         return
-    replicas, available = draft.holders(partition), draft.available(partition)
+    replicas, available = draft.kept_replicas(partition), draft.available(partition)
     leadership = draft.leaderships.get(partition)
     if leadership is None:
         first = election.choose_first(replicas, available)

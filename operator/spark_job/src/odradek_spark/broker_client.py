@@ -22,7 +22,7 @@ _STAMPS_TIMEOUT_S = 3.0
 _CONSUME_AT_ONCE = 100
 
 
-class Brokers:
+class DriverClient:
     """Two clients of the cluster at `bootstrap`. Not for use by several threads at once."""
 
     def __init__(self, bootstrap: str, client_id: str) -> None:

@@ -1,8 +1,8 @@
-"""The race for controller in ZooKeeper: look, claim, yield (rows C1, Z4, Z5).
+"""The controller's znodes: read /controller, elect this broker, resign (rows C1, Z4, Z5).
 
-Taking office is one transaction: it creates the ephemeral /controller and bumps /controller_epoch
-on the version that was read. So there is one controller an epoch, and the znode version that the
-bump gave fences all that this controller writes later.
+An election is one transaction: it creates the ephemeral /controller and increments
+/controller_epoch at the version that was read. So each controller epoch has one controller, and
+the new version of /controller_epoch fences everything that this controller writes later.
 """
 
 import contextlib
@@ -26,19 +26,20 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Office:
-    """A term of office; `fence` is the version of /controller_epoch that belongs to it.
+class ControllerLease:
+    """The result of a won election.
 
-    `former` is the zxid at which the term before this one began.
+    `epoch_zk_version` is the version of /controller_epoch that fences this controller's writes.
+    `previous_election_zxid` is the zxid of the election before this one.
     """
 
     epoch: ControllerEpoch
-    fence: int
-    former: int = 0
+    epoch_zk_version: int
+    previous_election_zxid: int = 0
 
 
 async def find_controller(session: Session, watch: Watch) -> tuple[BrokerId, bool] | None:
-    """Return who is controller and whether this session claimed it; None where nobody did."""
+    """Return the controller and whether this session elected it; None if there is none."""
     path = znodes.CONTROLLER_PATH
     stat = await session.exists(path, watch)
     if stat is None:
@@ -46,19 +47,19 @@ async def find_controller(session: Session, watch: Watch) -> tuple[BrokerId, boo
     try:
         data, stat = await session.get(path)
     except NoNodeError:
-        return None  # gone since; the watch fires
+        return None  # deleted since; the watch fires
     try:
         broker_id = znodes.decode_controller(path, data).broker_id
     except ZnodeError:
-        logger.exception("cannot tell who is controller")
+        logger.exception("failed to read who is controller")
         broker_id = BrokerId(-1)
     return broker_id, stat.owner == session.session_id
 
 
-async def claim(session: Session, broker_id: BrokerId, now_ms: int) -> Office | None:
-    """Take office: create /controller and bump /controller_epoch in one transaction.
+async def elect(session: Session, broker_id: BrokerId, now_ms: int) -> ControllerLease | None:
+    """Create /controller and increment /controller_epoch in one transaction.
 
-    Returns None where somebody else was faster. Raises ConnectionLoss where the outcome is unknown.
+    Return None if another broker was faster. Raise ConnectionLoss if the outcome is unknown.
     """
     path = znodes.CONTROLLER_EPOCH_PATH
     try:
@@ -83,14 +84,14 @@ async def claim(session: Session, broker_id: BrokerId, now_ms: int) -> Office | 
         if isinstance(failure.error, NodeExistsError | BadVersionError):
             return None
         raise
-    return Office(epoch, written.version, stat.mzxid)
+    return ControllerLease(epoch, written.version, stat.mzxid)
 
 
-async def yield_office(session: Session) -> None:
-    """Remove /controller if it is this session's."""
+async def resign(session: Session) -> None:
+    """Delete /controller if this session created it."""
     try:
         stat = await session.exists(znodes.CONTROLLER_PATH)
         if stat is not None and stat.owner == session.session_id:
             await session.delete(znodes.CONTROLLER_PATH, stat.version)
     except (NoNodeError, BadVersionError, ConnectionLoss):
-        pass  # gone already, or looked at again when the connection is back
+        pass  # deleted already, or read again after the reconnect

@@ -2,8 +2,8 @@
 
 import pytest
 
-from odradek.controller import requested
-from odradek.controller.context import Context, Settings
+from odradek.controller import elect_leaders
+from odradek.controller.context import ControllerContext, ControllerSettings
 from odradek.controller.election import Cause
 from odradek.controller.events import (
     ContextLoaded,
@@ -43,7 +43,7 @@ def context():
         unclean={},
         deletions=frozenset({"going"}),
     )
-    return step(Context(1, 1, Settings()), loaded)[0]
+    return step(ControllerContext(1, 1, ControllerSettings()), loaded)[0]
 
 
 def elect(context, cause, *partitions):
@@ -79,24 +79,24 @@ def elect(context, cause, *partitions):
 )
 def test_elections_are_held_only_where_they_are_needed(context, cause, codes):
     named = [LED_BY_SECOND, LED_BY_FIRST, LEADERLESS, DELETED, TopicPartition("t", 9)]
-    refused = requested.refusals(context, named, cause)
+    refused = elect_leaders.refusals(context, named, cause)
     assert {one: refusal.code for one, refusal in refused.items()} == codes
 
 
 def test_a_preferred_replica_leads_or_is_told_to_be_unavailable(context):
     after = elect(context, Cause.PREFERRED, LED_BY_SECOND, LEADERLESS)
-    outcomes = requested.outcomes(after, [LED_BY_SECOND, LEADERLESS], Cause.PREFERRED)
+    outcomes = elect_leaders.outcomes(after, [LED_BY_SECOND, LEADERLESS], Cause.PREFERRED)
     assert outcomes[LED_BY_SECOND] == 1
     assert outcomes[LEADERLESS].code is ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
 
 
 def test_an_unclean_election_takes_a_living_replica_that_is_not_in_sync(context):
     after = elect(context, Cause.UNCLEAN, LEADERLESS)
-    assert requested.outcomes(after, [LEADERLESS], Cause.UNCLEAN) == {LEADERLESS: 2}
+    assert elect_leaders.outcomes(after, [LEADERLESS], Cause.UNCLEAN) == {LEADERLESS: 2}
     assert after.leaderships[LEADERLESS].state.isr == (2,)
 
 
 def test_an_unclean_election_without_living_replicas_fails(context):
-    outcome = requested.outcomes(context, [LEADERLESS], Cause.UNCLEAN)[LEADERLESS]
+    outcome = elect_leaders.outcomes(context, [LEADERLESS], Cause.UNCLEAN)[LEADERLESS]
     assert isinstance(outcome, KafkaError)
     assert outcome.code is ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
