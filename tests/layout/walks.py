@@ -208,11 +208,13 @@ class TracedBroker(Broker):
 
 
 def of_request(calls: Sequence[Call]) -> list[Call]:
-    """Return the calls of the task that handled the request, and of the threads it had help of."""
+    """Return the calls of the task that handled the request, and of threads in the meantime."""
     mine = {place for place, _, callee in calls if callee.startswith("odradek.handlers.")}
     assert mine, "no handler was called"
-    main = {place.partition("/")[0] for place in mine}
-    return [one for one in calls if one[0] in mine or one[0].partition("/")[0] not in main]
+    loop = {place.partition("/")[0] for place in mine}
+    numbers = [number for number, one in enumerate(calls) if one[0] in mine]
+    meantime = calls[numbers[0] : numbers[-1] + 1]
+    return [one for one in meantime if one[0] in mine or one[0].partition("/")[0] not in loop]
 
 
 def broker_walks(folder: Path, keeper: zookeeper.Server, root: Path) -> Iterator[tuple[str, Walk]]:
