@@ -100,7 +100,7 @@ BUGS: dict[str, list[tuple[object, str, Any]]] = {
     "forgets to fsync": [
         (Appender, "_flush_where_owed", _flush_nothing),
         (SourceFetcher, "_flush_where_owed", _flush_nothing),
-        (SimulatedLog, "owes_flush", False),
+        (SimulatedLog, "flush_required", False),
     ],
     "never doubts its leadership": [
         (ReplicaManager, "leadership_confirmed", _always_certain),

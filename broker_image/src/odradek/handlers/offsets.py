@@ -141,7 +141,7 @@ async def _by_timestamp(
     if partition.log.config.message_magic < 1:
         # Nothing that is written now has a time.
         raise KafkaError(ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT)
-    found = await broker.replicas.in_thread(partition.log.offset_for_timestamp, timestamp)
+    found = await broker.replicas.in_thread(partition.log.reader.offset_for_timestamp, timestamp)
     if found is not None and found.offset < end:
         answer.timestamp = found.timestamp
         answer.offset = found.offset
