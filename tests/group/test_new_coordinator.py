@@ -53,8 +53,8 @@ def new_coordinator() -> GroupCoordinator:
     config, _ = configuration.from_values({"broker.id": "1", "zookeeper.connect": "unused"})
     return GroupCoordinator(
         config,
-        SimpleNamespace(partitions={KEY: LED}),  # type: ignore[arg-type]
-        UnreadCount(),
+        SimpleNamespace(partitions={KEY: LED}),
+        UnreadCount(),  # type: ignore[arg-type]
         lambda _: True,
     )
 
