@@ -42,10 +42,9 @@ bench: .venv/.ready ## measurements, beside Apache Kafka where there is a peer
 	@.venv/bin/pytest -q -s tests/bench/bench_log.py
 	@for each in codec requests produce_fetch groups replication controller operator; do $(PY) -m tests.bench.bench_$$each || exit 1; done
 
-chaos: .venv/.ready ## the operator killed at each of its calls; 170 faults under load, and a checker (some hours)
-	@ODRADEK_KILLS=all .venv/bin/pytest -v -n 3 -k killed_at_any_call tests/reconcile
-	@ODRADEK_FULL_COUNTS=1 .venv/bin/pytest -n 2 --dist loadfile --timeout 7200 tests/log
-	@ODRADEK_FULL_COUNTS=1 .venv/bin/pytest tests/peers/test_swap.py tests/peers/test_mixed_cluster.py
+chaos: .venv/.ready ## every test without samples; 170 faults under load, and a checker (some hours)
+	@$(PY) -m tests.cluster tools
+	@ODRADEK_FULL_COUNTS=1 .venv/bin/pytest -m "not e2e and not bench" -n 3 --dist worksteal $(FULL_ARGS)
 	@$(PY) -m tests.chaos $(ARGS)
 
 simulate: .venv/.ready ## ten thousand seeded schedules of faults for controller and replication, in virtual time

@@ -19,10 +19,10 @@ from crc32c import crc32c
 
 from odradek import config as configuration
 from odradek.config import TopicConfig
-from odradek.log import compression, records
-from odradek.log.log import Log
 from odradek.log.manager import LogManager
-from odradek.log.records import BatchOptions
+from odradek.log.partition.log import Log
+from odradek.log.records import compression, records
+from odradek.log.records.records import BatchOptions
 from tests.support.logs import Partition
 
 pytestmark = pytest.mark.bench

@@ -8,7 +8,7 @@ import asyncio
 import random
 from pathlib import Path
 
-from odradek.log import batch as batches
+from odradek.log.records import batch as batches
 from odradek.net.client import PeerClient
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic

@@ -1,6 +1,7 @@
 """A real API server takes what the chart and the examples say, and holds the rights they give."""
 
 import dataclasses
+import functools
 import json
 import textwrap
 import urllib.parse
@@ -123,7 +124,7 @@ def test_ensemble_cannot_be_scaled_by_whoever_renders_no_chart(kubectl: Kubectl)
 
     five = ("patch", "--patch", '{"spec": {"replicas": 5}}')
     for change in (("scale", "--replicas=5"), ("scale", "--replicas=0"), five):
-        said = eventually(lambda change=change: refusal(*change), f"{change}", pause_s=0.2)
+        said = eventually(functools.partial(refusal, *change), f"{change}", pause_s=0.2)
         assert "an ensemble keeps its size" in said
     assert not refusal("scale", "--replicas=3")
     assert not refusal("patch", "--patch", '{"spec": {"minReadySeconds": 1}}')

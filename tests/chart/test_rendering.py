@@ -293,8 +293,9 @@ def test_new_chart_version_alone_restarts_nothing(tmp_path: Path) -> None:
 
 
 def test_monitors_come_only_where_their_kinds_exist() -> None:
-    def kinds(**options: bool) -> set[str]:
-        return {o["kind"] for o in helm.template(**options)} & set(helm.MONITORING)
+    def kinds(*, monitoring: bool = False) -> set[str]:
+        rendered = helm.template(monitoring=monitoring)
+        return {one["kind"] for one in rendered} & set(helm.MONITORING)
 
     assert kinds() == set()
     assert kinds(monitoring=True) == set(helm.MONITORING)

@@ -21,14 +21,13 @@ def condition(status: str, reason: str = "Synced", message: str = "") -> dict[st
 
 
 def resource(kind: str, name: str, ready: str = "True", **more: Any) -> dict[str, Any]:
-    found = {
+    conditions = [condition(ready, "Why", "because")]
+    return {
         "kind": kind,
         "metadata": {"name": name, "generation": 1},
         "spec": {"partitions": 2, "zookeeper": {"connect": "zk:2181", "chroot": "/"}},
-        "status": {"observedGeneration": 1, "conditions": [condition(ready, "Why", "because")]},
+        "status": {"observedGeneration": 1, "conditions": conditions, **more},
     }
-    found["status"] |= more
-    return found
 
 
 class World:
@@ -36,7 +35,7 @@ class World:
 
     def __init__(self) -> None:
         broker = {"id": 0, "pod": "main-broker-0", "node": "n1", "address": "10.0.0.1:9092"}
-        status = {"brokers": [broker | {"registered": True}], "controllerId": 0}
+        status: dict[str, Any] = {"brokers": [broker | {"registered": True}], "controllerId": 0}
         self.answers: dict[str, Any] = {
             "kafkacluster": resource("KafkaCluster", "main", **status),
             "topic": resource("Topic", "cluster-logs"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ class Lines:
 
 def test_lines_wait_for_the_next_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [3000.0]
-    monkeypatch.setattr(collector.time, "time", lambda: now[0])
+    monkeypatch.setattr(time, "time", lambda: now[0])
     settings = collector.settings_from(ENVIRONMENT)
     state = delivery.load_state(tmp_path / "state.json")
     one = collector.Collector(settings, state, None)  # type: ignore[arg-type]

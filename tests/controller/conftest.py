@@ -12,7 +12,7 @@ from odradek.protocol.messages import control
 from odradek.values import BrokerId
 from odradek.zk.registration import Registration, create_persistent_paths
 from odradek.zk.session import Session
-from odradek.zk.znodes import BrokerRegistration, Endpoint
+from odradek.zk.znodes import BrokerEndpoint, BrokerRegistration
 from tests.support import zookeeper
 
 _numbers = itertools.count()
@@ -56,7 +56,7 @@ class Cluster:
         registration = Registration(
             session,
             lambda: BrokerRegistration(
-                BrokerId(broker_id), (Endpoint("PLAINTEXT", "localhost", port),)
+                BrokerId(broker_id), (BrokerEndpoint("PLAINTEXT", "localhost", port),)
             ),
         )
         await registration.start()

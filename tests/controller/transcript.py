@@ -13,7 +13,7 @@ from odradek.controller.context import ControllerContext, ControllerSettings
 from odradek.controller.events import Leadership, LiveBroker
 from odradek.controller.step import split, step
 from odradek.values import BrokerId, TopicPartition
-from odradek.zk.znodes import BrokerRegistration, Endpoint, PartitionState, TopicAssignment
+from odradek.zk.znodes import BrokerEndpoint, BrokerRegistration, PartitionState, TopicAssignment
 
 
 def replay(text):
@@ -217,7 +217,7 @@ def brokers(words):
     for word in words:
         name, _, epoch = word.partition("@")
         registration = BrokerRegistration(
-            BrokerId(int(name)), (Endpoint("PLAINTEXT", f"host{name}", 9092),)
+            BrokerId(int(name)), (BrokerEndpoint("PLAINTEXT", f"host{name}", 9092),)
         )
         found[int(name)] = LiveBroker(registration, int(epoch or name))
     return found

@@ -8,6 +8,7 @@ import socket
 import struct
 import subprocess
 import urllib.parse
+from typing import Any
 
 import pytest
 
@@ -126,7 +127,7 @@ def test_topic_with_too_many_replicas_is_not_ready_and_not_written(
     kubectl.apply(topic("too-wide", replicationFactor=9))
     try:
 
-        def refused() -> dict[str, object]:
+        def refused() -> dict[str, Any]:
             condition = kubectl.condition("topic", "too-wide")
             assert condition.get("reason") == "InvalidReplicationFactor", condition
             return condition

@@ -65,7 +65,7 @@ def wanted_columns() -> list[str]:
     return [one["name"] for one in source["spec"]["versions"][0]["additionalPrinterColumns"]]
 
 
-def test_the_charts_own_test_passes(kubectl: Kubectl, healthy: None) -> None:
+def test_the_charts_own_test_reconciler(kubectl: Kubectl, healthy: None) -> None:
     assert "Phase:          Succeeded" in release(kubectl, "test")
 
 
@@ -86,10 +86,11 @@ def test_upgrade_from_the_previous_chart_brings_its_crds_and_restarts_nothing(
     assert "odradek-crds" not in left
     assert uids(kubectl) == before
     for kind, name in (("kafkacluster", "main"), ("topic", "cluster-logs")):
-        eventually(
-            lambda kind=kind, name=name: kubectl.condition(kind, name).get("status") == "True",
-            f"{kind} {name} Ready",
-        )
+
+        def is_ready(kind: str = kind, name: str = name) -> bool:
+            return kubectl.condition(kind, name).get("status") == "True"
+
+        eventually(is_ready, f"{kind} {name} Ready")
 
 
 def test_uninstalled_and_installed_again_everything_is_still_there(

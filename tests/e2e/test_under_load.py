@@ -30,7 +30,7 @@ def load(bootstrap: str, name: str) -> Iterator[list[bytes]]:
 
     def note(error: object, message: confluent_kafka.Message) -> None:
         if error is None:
-            acknowledged.append(message.value())
+            acknowledged.append(message.value() or b"")
         else:
             errors.append(error)
 

@@ -15,7 +15,7 @@ from odradek.group.coordinator import GroupCoordinator
 from odradek.group.members import JoinSpec
 from odradek.group.offsets import CommittedOffset
 from odradek.group.partitioning import OFFSETS_TOPIC
-from odradek.log.batch import Origin
+from odradek.log.records.batch import Origin
 from odradek.protocol.errors import ErrorCode
 from odradek.replica.appends import AppendOutcome
 from odradek.values import TopicPartition
@@ -34,7 +34,7 @@ class SlowReplicas:
         default_factory=lambda: SimpleNamespace(
             key=KEY,
             offline=False,
-            leads=True,
+            is_leader=True,
             leader_epoch=0,
             leadership_generation=0,
             log=SimpleNamespace(log_start_offset=0, log_end_offset=0),

@@ -9,7 +9,7 @@ import pytest
 from odradek.group import offsets as schemas
 from odradek.group.offsets import CommittedOffset
 from odradek.group.shard import Shard
-from odradek.log import records
+from odradek.log.records import records
 from odradek.values import TopicPartition
 
 

@@ -8,9 +8,9 @@ import threading
 import pytest
 
 from odradek.handlers import offsets, producers
-from odradek.handlers.context import Broker, Call
-from odradek.log import contents
-from odradek.log.batch import Origin
+from odradek.handlers.context import Broker, RequestContext
+from odradek.log.records import contents
+from odradek.log.records.batch import Origin
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.offsets import (
     DeleteRecordsPartition,
@@ -25,7 +25,7 @@ from odradek.protocol.messages.offsets import (
     OffsetForLeaderTopic,
 )
 from odradek.protocol.messages.producers import InitProducerIdRequest, InitProducerIdResponse
-from odradek.replica.reads import FetchLimits, FetchWish
+from odradek.replica.reads import FetchLimits, FetchSpec
 from odradek.values import BrokerId
 from odradek.zk import znodes
 from tests.support import logs
@@ -35,8 +35,8 @@ from tests.support.replicas import KEY, Replicas
 BLOCK = znodes.PRODUCER_ID_BLOCK_PATH
 
 
-def call(version: int) -> Call:
-    return Call(version, "c", "PLAINTEXT", "h", 1)
+def call(version: int) -> RequestContext:
+    return RequestContext(version, "c", "PLAINTEXT", "h", 1)
 
 
 async def list_one(
@@ -181,7 +181,7 @@ async def follow(replicas: Replicas, follower: int, start: int) -> None:
     """One fetch of a follower that holds everything from `start` on."""
     end = replicas.manager.partitions[KEY].log.log_end_offset
     await replicas.manager.fetch(
-        [FetchWish(KEY, end, 1 << 20, leader_epoch=0, start_offset=start)],
+        [FetchSpec(KEY, end, 1 << 20, leader_epoch=0, start_offset=start)],
         follower,
         FetchLimits(max_wait_ms=0, min_bytes=1, max_bytes=1 << 20),
     )

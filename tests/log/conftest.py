@@ -10,9 +10,9 @@ import pytest
 
 from odradek import config as configuration
 from odradek.config import TopicConfig
-from odradek.log.log import Log
 from odradek.log.manager import LogManager
-from odradek.log.reading import Surroundings
+from odradek.log.partition.log import Log
+from odradek.log.partition.reading import Surroundings
 from tests.support.logs import FakeClock, batch, new_log
 
 COMPACTED = TopicConfig(cleanup_policy=("compact",), segment_bytes=300)

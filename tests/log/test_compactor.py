@@ -13,10 +13,11 @@ import pytest
 
 from odradek import config as configuration
 from odradek.config import TopicConfig
-from odradek.log import batch_file, checkpoints, cleaner, files
-from odradek.log.files import read_exactly
-from odradek.log.log import Log
 from odradek.log.manager import LogManager
+from odradek.log.partition import checkpoints, cleaner
+from odradek.log.partition.log import Log
+from odradek.log.segment import batch_file, files
+from odradek.log.segment.files import read_exactly
 from tests.log.conftest import COMPACTED, Make, dirty_log
 from tests.support.logs import batch, new_log, read_all
 

@@ -11,15 +11,16 @@ from pathlib import Path
 import pytest
 
 from odradek.config import TopicConfig
-from odradek.log import batch as batches
-from odradek.log import cleaner
-from odradek.log.log import Log
+from odradek.log.partition import cleaner
+from odradek.log.partition.log import Log
+from odradek.log.records import batch as batches
 from odradek.protocol.errors import ErrorCode, KafkaError
-from tests.support.logs import START_MS, Partition, batch, how_many, whole_records
+from tests.support.logs import START_MS, Partition, batch, whole_records
+from tests.support.sampling import how_many
 
 pytestmark = pytest.mark.usefixtures("without_fsync")
 CONFIG = TopicConfig(segment_bytes=900, index_interval_bytes=200, segment_index_bytes=800)
-FLIPS = how_many(120, full=4000)
+FLIPS = how_many(60, full=4000)
 
 Entry = tuple[int, int, bytes | None, bytes | None, int]
 

@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from odradek.config import TopicConfig
-from odradek.log import cleaner, records
-from odradek.log.log import Log
-from tests.support.logs import START_MS, Partition, batch, how_many, read_all, whole_records
+from odradek.log.partition import cleaner
+from odradek.log.partition.log import Log
+from odradek.log.records import records
+from tests.support.logs import START_MS, Partition, batch, read_all, whole_records
+from tests.support.sampling import how_many
 
 pytestmark = pytest.mark.usefixtures("without_fsync")
 KEYS = st.sampled_from([b"a", b"b", b"c", b"d"])
@@ -75,7 +77,7 @@ class LogMachine(RuleBasedStateMachine):
     @rule(batches=st.lists(VALUES, min_size=1, max_size=4), torn=st.integers(0, 70))
     def follow(self, batches: list[list[bytes]], torn: int) -> None:
         """Several batches as a leader sends them, the last one possibly cut off."""
-        from odradek.log import batch as codec
+        from odradek.log.records import batch as codec
 
         epoch = max(self.log.latest_epoch, self.deleted_epoch)
         data, expected, offset = b"", [], self.end

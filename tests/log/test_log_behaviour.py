@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from odradek.config import TopicConfig
-from odradek.log import batch as codec
-from odradek.log import compression, records
-from odradek.log.batch import Header
-from odradek.log.files import FileRetiredError
-from odradek.log.log import Log, UnexpectedOffsetError
-from odradek.log.segment import Segment
+from odradek.log.partition.log import Log, UnexpectedOffsetError
+from odradek.log.records import batch as codec
+from odradek.log.records import compression, records
+from odradek.log.records.batch import Header
+from odradek.log.segment.files import FileRetiredError
+from odradek.log.segment.segment import Segment
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.regions import FileRegion
 from tests.support.logs import START_MS, Partition, batch, read_all, whole_records

@@ -15,12 +15,14 @@ from typing import Any
 import pytest
 
 from odradek.config import TopicConfig
-from odradek.log import checkpoints, producers
 from odradek.log.directory import Directory, LogDirError
-from odradek.log.epochs import FILE_NAME as EPOCHS
 from odradek.log.manager import LogManager, NewLog
-from odradek.log.segment import Segment
+from odradek.log.partition import checkpoints, producers
+from odradek.log.partition.epochs import FILE_NAME as EPOCHS
+from odradek.log.segment.segment import Segment
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.values import TopicPartition
+from odradek.zk.admin import LONGEST_TOPIC_NAME
 from tests.log.conftest import COMPACTED, Make, dirty_log
 from tests.support.logs import FakeClock, batch, new_log, read_all
 
@@ -127,6 +129,25 @@ async def test_a_deleted_partition_is_gone_at_once_and_its_files_later(
     clock.advance(60_001)
     manager.housekeep()
     assert not doomed[0].exists()
+
+
+async def test_a_topic_with_the_longest_name_can_be_deleted(
+    make: Make, tmp_path: Path, clock: FakeClock
+) -> None:
+    manager = make(dirs=("a",))
+    name = "t" * LONGEST_TOPIC_NAME
+    new_log(manager, name, 12345, TopicConfig())
+    assert not await manager.delete([TopicPartition(name, 12345)])
+    (deleted,) = (tmp_path / "a").glob("*-delete")
+    assert deleted.name.startswith("ttt")
+    assert "-12345." in deleted.name
+    assert not [one for one in manager._directories if one.failure]
+    manager.close()
+    again = make(dirs=("a",))
+    assert not again.logs(), "what was deleted is not taken for a partition"
+    clock.advance(60_001)
+    again.housekeep()
+    assert not deleted.exists()
 
 
 async def test_partitions_made_and_deleted_together_wait_for_the_disk_once(

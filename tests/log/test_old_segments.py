@@ -16,10 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from odradek.config import TopicConfig
-from odradek.log import batch as batches
-from odradek.log import cleaner, compression, contents, legacy, records
-from odradek.log.log import Log
-from odradek.log.records import BatchOptions, Record
+from odradek.log.partition import cleaner
+from odradek.log.partition.log import Log
+from odradek.log.records import batch as batches
+from odradek.log.records import compression, contents, legacy, records
+from odradek.log.records.records import BatchOptions, Record
 from odradek.protocol.errors import ErrorCode, KafkaError
 from tests.support.logs import START_MS, Partition
 

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from odradek.config import TopicConfig
-from odradek.log.batch import CorruptBatchError
-from odradek.log.log import Log
+from odradek.log.partition.log import Log
+from odradek.log.records.batch import CorruptBatchError
 from odradek.protocol.errors import ErrorCode, KafkaError
-from tests.support.logs import START_MS, Partition, batch, how_many, read_all, whole_records
+from tests.support.logs import START_MS, Partition, batch, read_all, whole_records
+from tests.support.sampling import how_many
 
 pytestmark = pytest.mark.usefixtures("without_fsync")
 CONFIG = TopicConfig(segment_bytes=1500, index_interval_bytes=200, segment_index_bytes=800)

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from odradek.config import TopicConfig
-from odradek.log import batch as codec
-from odradek.log import compression, records
-from odradek.log.batch import Origin
-from odradek.log.log import Log
-from odradek.log.records import BatchOptions, Record
+from odradek.log.partition.log import Log
+from odradek.log.records import batch as codec
+from odradek.log.records import compression, records
+from odradek.log.records.batch import Origin
+from odradek.log.records.records import BatchOptions, Record
 from odradek.protocol.errors import ErrorCode, KafkaError
 from tests.support.logs import START_MS, Partition, read_all
 

@@ -10,7 +10,7 @@ from kazoo.exceptions import NoNodeError
 
 from odradek.values import BrokerId
 from odradek.zk import consumers, znodes
-from odradek_operator.topic_state import STEADY_SECONDS
+from odradek_operator.topic.state import STEADY_SECONDS
 from tests.reconcile.conftest import Operator, Place
 from tests.reconcile.test_reassignment_flow import config, move, reassignment, wait_for_request
 from tests.support import zookeeper

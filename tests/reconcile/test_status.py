@@ -3,8 +3,8 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from odradek_operator import status
-from odradek_operator.status import Condition
+from odradek_operator.shared import status
+from odradek_operator.shared.status import Condition
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 

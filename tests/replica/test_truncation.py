@@ -8,7 +8,7 @@ from typing import NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek.log.epochs import EpochCache
+from odradek.log.partition.epochs import EpochCache
 from odradek.replica import truncation
 from odradek.replica.truncation import EpochEnd, Truncation
 

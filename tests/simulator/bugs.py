@@ -16,9 +16,9 @@ from odradek.replica import isr, truncation
 from odradek.replica.appends import Appender
 from odradek.replica.fetcher import SourceFetcher
 from odradek.replica.isr import Isr
-from odradek.replica.leftovers import Leftovers
 from odradek.replica.manager import ReplicaManager
 from odradek.replica.partition import Partition
+from odradek.replica.stray_replicas import StrayReplicas
 from tests.simulator.disk import SimulatedLog
 
 
@@ -82,7 +82,7 @@ async def _flush_nothing(self: Any, some: Any) -> None:
     """Leave what flush.messages wants on the disk in memory."""
 
 
-def _leave_all(self: Leftovers, request: Any) -> None:
+def _leave_all(self: StrayReplicas, request: Any) -> None:
     """Keep what moved away while this broker was down, as Kafka does."""
 
 
@@ -103,10 +103,10 @@ BUGS: dict[str, list[tuple[object, str, Any]]] = {
         (SimulatedLog, "owes_flush", False),
     ],
     "never doubts its leadership": [
-        (ReplicaManager, "is_certain", _always_certain),
-        (ReplicaManager, "knows_the_end", _always_certain),
+        (ReplicaManager, "leadership_confirmed", _always_certain),
+        (ReplicaManager, "end_offset_confirmed", _always_certain),
     ],
-    "leaves what moved away on the disk": [(Leftovers, "look_for", _leave_all)],
+    "leaves what moved away on the disk": [(StrayReplicas, "look_for", _leave_all)],
 }
 
 

@@ -16,12 +16,12 @@ from random import Random
 from typing import Any, NamedTuple
 
 from odradek.config import TopicConfig
-from odradek.log.batch import Header, Origin
-from odradek.log.epochs import EpochCache
-from odradek.log.log import AppendInfo, UnexpectedOffsetError
 from odradek.log.manager import NewLog
-from odradek.log.producers import ProducerStates
-from odradek.log.reading import LogSlice
+from odradek.log.partition.epochs import EpochCache
+from odradek.log.partition.log import AppendInfo, UnexpectedOffsetError
+from odradek.log.partition.producers import ProducerStates
+from odradek.log.partition.reading import LogSlice
+from odradek.log.records.batch import Header, Origin
 from odradek.protocol.errors import KafkaError
 
 NEVER_MS = 1 << 60
@@ -97,7 +97,7 @@ class Stored:
 
 
 class SimulatedLog:
-    """`odradek.log.log.Log` as far as replication needs it."""
+    """`odradek.log.partition.log.Log` as far as replication needs it."""
 
     def __init__(self, topic: str, partition: int, config: TopicConfig, stored: Stored) -> None:
         self.topic = topic

@@ -118,7 +118,7 @@ def test_trigger_is_a_time_or_available_now(text: str, milliseconds: int | None)
 def test_nonsense_is_refused_with_one_line_that_names_it(
     changes: dict[str, Any], reason: str
 ) -> None:
-    with pytest.raises(config.ConfigError) as refusal:
+    with pytest.raises(config.JobConfigError) as refusal:
         parse(**changes)
     assert reason in str(refusal.value)
     assert "\n" not in str(refusal.value)
@@ -126,12 +126,12 @@ def test_nonsense_is_refused_with_one_line_that_names_it(
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "[" * 100_000])
 def test_file_that_is_no_job_is_refused(text: str) -> None:
-    with pytest.raises(config.ConfigError):
+    with pytest.raises(config.JobConfigError):
         config.parse_job(text, ENVIRONMENT)
 
 
 def test_pod_without_its_identity_is_refused_unless_spark_is_local() -> None:
-    with pytest.raises(config.ConfigError, match="POD_IP"):
+    with pytest.raises(config.JobConfigError, match="POD_IP"):
         config.parse_environment({**POD, "POD_IP": ""}, 1, 1)
     assert not config.parse_environment({"ODRADEK_SPARK_MASTER": "local[2]"}, 1, 1).on_kubernetes
 
@@ -190,7 +190,7 @@ def test_users_settings_and_node_labels_reach_spark() -> None:
     ],
 )
 def test_settings_that_hold_the_job_together_cannot_be_changed(key: str) -> None:
-    with pytest.raises(config.ConfigError, match=key):
+    with pytest.raises(config.JobConfigError, match=key):
         cluster_conf.spark_conf(parse(job__sparkConf={key: "x"}), ENVIRONMENT, None)
 
 
@@ -210,7 +210,7 @@ def test_executor_runs_where_and_as_urgently_as_the_user_wants() -> None:
     assert (wanted["tolerations"], wanted["priorityClassName"]) == (tolerations, "batch")
     default = json.loads(cluster_conf.executor_pod_text(parse(), ENVIRONMENT))["spec"]
     assert not {"tolerations", "priorityClassName"} & default.keys()
-    with pytest.raises(config.ConfigError, match="tolerations"):
+    with pytest.raises(config.JobConfigError, match="tolerations"):
         parse(job__tolerations=["spot"])
 
 

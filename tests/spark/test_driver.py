@@ -47,8 +47,7 @@ main()
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[broker.Cluster]:
     settings = {
-        # Longer than a busy machine keeps a broker from being heard; one that dies is waited for.
-        "zookeeper.session.timeout.ms": "15000",
+        **broker.STEADY,
         "offsets.topic.replication.factor": "1",
         "offsets.topic.num.partitions": "2",
     }
@@ -78,6 +77,7 @@ def test_crash_between_sink_and_commit_replays_the_batch_and_nothing_is_lost_or_
     one.await_committed(100)
     one.produce(range(100, 250))
     assert one.wait() == -signal.SIGKILL
+    one.end_session()
     # The sink has more than is committed: the crash was where it was meant to be.
     shown = one.rows()
     assert len(shown) > one.committed() == 100
@@ -102,7 +102,7 @@ def test_query_outlives_a_broker_restart_and_ends_cleanly_when_asked(
     one.start()
     one.await_committed(50)
     broker_one = next(iter(one.cluster.brokers.values()))
-    broker_one.kill()
+    one.cluster.crash(broker_one.broker_id)
     broker_one.start()
     one.produce(range(50, 120))
     one.await_committed(120)
@@ -142,7 +142,9 @@ def test_member_keeps_its_offsets_at_the_coordinator(cluster: broker.Cluster, du
     path = consumers.offset_path(group, group, 1)
     client = membership.connect(cluster.zookeeper.connect, 20_000, 60)
     kafka = KafkaOffsets(cluster.bootstrap, group)
-    member = membership.Member(client, group, "pod", {group: 1}, "static", kafka, dual_commit=dual)
+    member = membership.GroupMembership(
+        client, group, "pod", {group: 1}, "static", kafka, dual_commit=dual
+    )
 
     def is_served() -> bool:
         with contextlib.suppress(KafkaException):
@@ -152,7 +154,7 @@ def test_member_keeps_its_offsets_at_the_coordinator(cluster: broker.Cluster, du
     try:
         wait_until(is_served, "the group has a coordinator", PATIENCE_S)
         member.join()
-        assert member.take_share(PATIENCE_S, threading.Event()) == {here, there}
+        assert member.acquire_assignment(PATIENCE_S, threading.Event()) == {here, there}
         assert not member.has_offsets(group)
         member.commit({here: 3, there: 4}, deadline_s=120)
         assert kafka.committed([here, there]) == {here: 3, there: 4}
@@ -165,7 +167,7 @@ def test_member_keeps_its_offsets_at_the_coordinator(cluster: broker.Cluster, du
         client.delete(consumers.consumer_id_path(group, member.consumer_id))
         client.delete(consumers.owner_path(group, group, 0))
         client.create(consumers.owner_path(group, group, 0), b"other-0", ephemeral=True)
-        with pytest.raises(membership.LostShareError):
+        with pytest.raises(membership.OwnershipLostError):
             member.commit({here: 8}, deadline_s=120)
         assert kafka.committed([here])[here] == 3
     finally:
@@ -199,12 +201,12 @@ def test_share_goes_to_another_member_and_comes_back_with_its_offsets(
     one.start()
     one.await_committed(60)
     client = membership.connect(one.cluster.zookeeper.connect, 20_000, 60)
-    other = membership.Member(client, one.group, "a-first", {one.group: 1}, "static")
+    other = membership.GroupMembership(client, one.group, "a-first", {one.group: 1}, "static")
     try:
         other.join()
         # The name of this member comes first, so partition 0 is its share.
         mine = TopicPartition(one.group, 0)
-        assert other.take_share(PATIENCE_S, threading.Event()) == {mine}
+        assert other.acquire_assignment(PATIENCE_S, threading.Event()) == {mine}
         before = other.committed([mine])[mine]
         one.produce(range(60, 160))
         end = Consumer({"bootstrap.servers": one.cluster.bootstrap, "group.id": "ends"})

@@ -21,7 +21,7 @@ from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from odradek.values import TopicPartition
 from odradek_spark import endpoint, lag
-from odradek_spark.brokers import Brokers
+from odradek_spark.broker_client import DriverClient
 
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
 NOW_MS = 1_000_000
@@ -85,7 +85,7 @@ def served() -> Iterator[tuple[list[endpoint.Status], str]]:
     def healthy() -> bool:
         return statuses[-1].state != endpoint.FAILED
 
-    server = endpoint.Endpoint("g", 0, lambda: statuses[-1], healthy, lambda: NOW_MS)
+    server = endpoint.MetricsEndpoint("g", 0, lambda: statuses[-1], healthy, lambda: NOW_MS)
     server.start()
     yield statuses, f"http://127.0.0.1:{server.port}"
     server.stop()
@@ -213,7 +213,7 @@ class PartlyLed:
 def test_partition_without_a_leader_is_read_as_one_without_an_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    brokers = Brokers("127.0.0.1:1", "test")
+    brokers = DriverClient("127.0.0.1:1", "test")
     monkeypatch.setattr(brokers, "_admin", PartlyLed({0: 8}))
     assert brokers.ends([T0, T1]) == {T0: 8, T1: None}
     assert brokers.starts([T0]) == {T0: 8}
@@ -232,7 +232,7 @@ class Listed:
 
 
 def test_pattern_leaves_internal_topics_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    brokers = Brokers("127.0.0.1:1", "test")
+    brokers = DriverClient("127.0.0.1:1", "test")
     monkeypatch.setattr(brokers, "_admin", Listed("__consumer_offsets", "t", "u"))
     assert brokers.partitions((), ".*") == [T0, U0]
     assert brokers.partitions((), "t|x") == brokers.partitions(("t", "x"), None) == [T0]
@@ -279,7 +279,7 @@ def test_record_without_a_time_stamp_tells_no_age(monkeypatch: pytest.MonkeyPatc
         Record(1, TIMESTAMP_CREATE_TIME, -1),
         Record(2, TIMESTAMP_NOT_AVAILABLE, 0),
     )
-    brokers = Brokers("127.0.0.1:1", "test")
+    brokers = DriverClient("127.0.0.1:1", "test")
     consumer = brokers._consumer
     monkeypatch.setattr(brokers, "_consumer", records)
     positions = {TopicPartition("t", number): 5 for number in range(3)}
@@ -291,6 +291,6 @@ def test_record_without_a_time_stamp_tells_no_age(monkeypatch: pytest.MonkeyPatc
 
 
 def test_no_partition_is_no_question() -> None:
-    brokers = Brokers("127.0.0.1:1", "test")
+    brokers = DriverClient("127.0.0.1:1", "test")
     assert brokers.ends([]) == {}
     brokers.close()

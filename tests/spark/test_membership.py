@@ -46,7 +46,9 @@ class Side:
         self.client = membership.connect(zookeeper_connect, SESSION_MS, 60)
         subscription = {pattern: 1} if pattern else {"t": 1}
         kind = "white_list" if pattern else "static"
-        self.member = membership.Member(self.client, GROUP, name, subscription, kind, kafka)
+        self.member = membership.GroupMembership(
+            self.client, GROUP, name, subscription, kind, kafka
+        )
         self.stop = threading.Event()
 
     def join(self, patience_s: float = 120) -> frozenset[TopicPartition]:
@@ -56,7 +58,7 @@ class Side:
 
     def take(self, patience_s: float = 120) -> frozenset[TopicPartition]:
         """Take the share as things are."""
-        return self.member.take_share(patience_s, self.stop)
+        return self.member.acquire_assignment(patience_s, self.stop)
 
     def end(self) -> None:
         self.stop.set()
@@ -147,7 +149,7 @@ def test_members_share_by_range_and_a_newcomer_waits_for_what_is_given_up(
     assert len(one.join()) == 4
     two.member.join()
     wait_until(one.member.changed.is_set, "the first one is told")
-    assert not one.member.keeps_share()
+    assert not one.member.is_assignment_current()
     with ThreadPoolExecutor() as pool:
         waiting = pool.submit(two.take)
         assert one.take() == {T0, T1}
@@ -174,7 +176,7 @@ def test_new_partitions_and_matching_topics_change_the_share(side: Callable[...,
     assert one.member.topics == ("news", "t")
     set_topic(one.client, "other", 1)
     wait_until(one.member.changed.is_set, "any new topic is looked at")
-    assert one.member.keeps_share()
+    assert one.member.is_assignment_current()
     one.client.delete(znodes.topic_path("news"))
     wait_until(one.member.changed.is_set, "a deletion is noticed")
     assert len(one.take()) == 3
@@ -186,12 +188,12 @@ def test_member_knows_whether_there_is_anything_beside_its_share(
     one, two, three = side("a"), side("b"), side("c")
     for each in (one, two, three):
         each.member.join()
-    assert three.member.wanted() == set()
+    assert three.member.target_assignment() == set()
     assert three.member.others_own
-    assert one.member.wanted() == {T0}
+    assert one.member.target_assignment() == {T0}
     assert one.member.others_own
     one.client.delete(znodes.topic_path("t"))
-    assert one.member.wanted() == set()
+    assert one.member.target_assignment() == set()
     assert not one.member.others_own
 
 
@@ -240,7 +242,7 @@ def test_partition_of_another_member_is_neither_taken_nor_committed(
     with pytest.raises(membership.OwnedElsewhereError, match="t-1 of group g is owned by stranger"):
         one.join(patience_s=1)
     assert owners(one.client) == {"1": "stranger-0"}
-    with pytest.raises(membership.LostShareError):
+    with pytest.raises(membership.OwnershipLostError):
         one.member.commit({T1: 3}, deadline_s=60)
 
 
@@ -262,9 +264,9 @@ import threading, time
 from odradek_spark import membership
 from odradek_spark.kafka_offsets import KafkaOffsets
 client = membership.connect({connect!r}, {SESSION_MS}, 60)
-member = membership.Member(client, {GROUP!r}, "pod", {{"t": 1}}, "static")
+member = membership.GroupMembership(client, {GROUP!r}, "pod", {{"t": 1}}, "static")
 member.join()
-member.take_share(120, threading.Event())
+member.acquire_assignment(120, threading.Event())
 session, password = client.client_id
 print(member.consumer_id, session, password.hex(), flush=True)
 time.sleep(600)
@@ -295,7 +297,7 @@ def test_member_keeps_its_share_over_an_expired_session_that_nobody_used(
         "the member has a new session",
     )
     wait_until(one.member.changed.is_set, "the member is told")
-    assert one.member.keeps_share()
+    assert one.member.is_assignment_current()
     path = consumers.consumer_id_path(GROUP, one.member.consumer_id)
     assert watcher.client.exists(path).ephemeralOwner == one.client.client_id[0]
     assert owners(watcher.client) == dict.fromkeys("01", f"{one.member.consumer_id}-0")
@@ -318,11 +320,11 @@ def test_overtaken_member_cannot_commit(side: Callable[..., Side], trace: str) -
     else:
         away.set_data(consumers.offset_path(GROUP, "t", 0), b"5")
     away.commit()
-    with pytest.raises(membership.LostShareError):
+    with pytest.raises(membership.OwnershipLostError):
         one.member.commit({T0: 9}, deadline_s=60)
     assert offset(two.client, T0) == (b"3" if trace == "owner" else b"5")
-    assert one.member.share == set()
-    assert not one.member.keeps_share()
+    assert one.member.owned == set()
+    assert not one.member.is_assignment_current()
     assert owners(two.client) == ({"0": "other-0"} if trace == "owner" else {})
 
 
@@ -334,7 +336,7 @@ def test_member_that_has_not_committed_yet_loses_a_share_with_offsets_that_it_do
     path = consumers.offset_path(GROUP, "t", 0)
     one.client.create(path, b"5", makepath=True)
     one.client.delete(consumers.consumer_id_path(GROUP, one.member.consumer_id))
-    with pytest.raises(membership.LostShareError):
+    with pytest.raises(membership.OwnershipLostError):
         one.member.commit({T0: 4}, deadline_s=60)
     assert offset(one.client, T0) == b"5"
 
@@ -350,8 +352,8 @@ def test_member_of_a_group_that_somebody_deleted_registers_again(
     deleted = consumers.group_path(GROUP) if trace == "group" else path
     one.client.delete(deleted, recursive=True)
     with pytest.raises(membership.TRANSIENT):
-        one.member.wanted()
-    assert one.member.keeps_share()
+        one.member.target_assignment()
+    assert one.member.is_assignment_current()
     assert one.client.exists(path)
     assert owners(one.client) == dict.fromkeys("01", f"{one.member.consumer_id}-0")
     one.member.commit({T0: 4}, deadline_s=60)

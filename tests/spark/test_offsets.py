@@ -41,9 +41,9 @@ def test_progress_is_the_newest_batch_and_the_one_before_while_it_is_not_done(
     assert offsets.progress(tmp_path) is None
     folder = checkpoint(tmp_path, [{"0": 5}, {"0": 9, "1": 2}], finished=1)
     known = offsets.progress(folder)
-    assert known == offsets.Progress(1, {T0: 9, T1: 2}, pending=True, done={T0: 5})
+    assert known == offsets.CheckpointProgress(1, {T0: 9, T1: 2}, pending=True, done={T0: 5})
     (folder / "commits" / "1").touch()
-    assert offsets.progress(folder) == offsets.Progress(1, {T0: 9, T1: 2})
+    assert offsets.progress(folder) == offsets.CheckpointProgress(1, {T0: 9, T1: 2})
 
 
 @pytest.mark.parametrize(
@@ -64,32 +64,34 @@ def test_progress_is_the_newest_batch_and_the_one_before_while_it_is_not_done(
 def test_query_goes_on_where_the_group_left_it_alone(
     share: set[TopicPartition], committed: dict[TopicPartition, int], pending: bool, expected: bool
 ) -> None:
-    known = offsets.Progress(1, {T0: 9, T1: 2}, pending, {T0: 5, T1: 0} if pending else {})
-    assert offsets.goes_on(known, share, committed, stateful=False) is expected
+    known = offsets.CheckpointProgress(
+        1, {T0: 9, T1: 2}, pending, {T0: 5, T1: 0} if pending else {}
+    )
+    assert offsets.can_resume(known, share, committed, stateful=False) is expected
 
 
 def test_first_batch_is_repeated_only_from_where_it_began(tmp_path: Path) -> None:
     folder = checkpoint(tmp_path, [{"0": 9, "1": 2}], finished=0, start={"0": 4, "1": 0})
     known = offsets.progress(folder)
-    assert known == offsets.Progress(0, {T0: 9, T1: 2}, pending=True, done={T0: 4, T1: 0})
-    assert offsets.goes_on(known, {T0, T1}, {T0: 4, T1: 0}, stateful=False)
+    assert known == offsets.CheckpointProgress(0, {T0: 9, T1: 2}, pending=True, done={T0: 4, T1: 0})
+    assert offsets.can_resume(known, {T0, T1}, {T0: 4, T1: 0}, stateful=False)
     # Somebody set the group's offset back, or onward.
     for moved in (0, 6):
-        assert not offsets.goes_on(known, {T0, T1}, {T0: moved, T1: 0}, stateful=False)
+        assert not offsets.can_resume(known, {T0, T1}, {T0: moved, T1: 0}, stateful=False)
 
 
 def test_batch_that_is_committed_whole_is_repeated_for_the_state_only() -> None:
-    known = offsets.Progress(1, {T0: 9, T1: 2}, pending=True, done={T0: 5, T1: 2})
-    assert not offsets.goes_on(known, {T0, T1}, {T0: 9, T1: 2}, stateful=False)
-    assert offsets.goes_on(known, {T0, T1}, {T0: 9, T1: 2}, stateful=True)
+    known = offsets.CheckpointProgress(1, {T0: 9, T1: 2}, pending=True, done={T0: 5, T1: 2})
+    assert not offsets.can_resume(known, {T0, T1}, {T0: 9, T1: 2}, stateful=False)
+    assert offsets.can_resume(known, {T0, T1}, {T0: 9, T1: 2}, stateful=True)
 
 
 def test_reading_goes_on_at_the_group_s_offsets_before_the_checkpoint_s() -> None:
-    known = offsets.Progress(1, {T0: 9, T1: 2})
-    assert offsets.positions(known, {T0, T1, T2}, {T0: 20}) == {T0: 20, T1: 2}
-    pending = offsets.Progress(1, {T0: 9, T1: 2}, pending=True, done={T0: 5})
-    assert offsets.positions(pending, {T0, T1}, {}) == {T0: 5}
-    assert offsets.positions(None, {T0}, {T1: 3}) == {}
+    known = offsets.CheckpointProgress(1, {T0: 9, T1: 2})
+    assert offsets.resume_offsets(known, {T0, T1, T2}, {T0: 20}) == {T0: 20, T1: 2}
+    pending = offsets.CheckpointProgress(1, {T0: 9, T1: 2}, pending=True, done={T0: 5})
+    assert offsets.resume_offsets(pending, {T0, T1}, {}) == {T0: 5}
+    assert offsets.resume_offsets(None, {T0}, {T1: 3}) == {}
 
 
 def test_checkpoint_is_moved_to_other_partitions_and_its_open_batch_passed_over(
@@ -98,8 +100,8 @@ def test_checkpoint_is_moved_to_other_partitions_and_its_open_batch_passed_over(
     folder = checkpoint(tmp_path, [{"0": 5}, {"0": 9, "1": 2}], finished=1)
     (folder / "offsets" / ".1.crc").touch()
     known = offsets.progress(folder)
-    offsets.move(folder, known, {T1: 4, T2: 0})
-    assert offsets.progress(folder) == offsets.Progress(1, {T1: 4, T2: 0})
+    offsets.rewrite_start(folder, known, {T1: 4, T2: 0})
+    assert offsets.progress(folder) == offsets.CheckpointProgress(1, {T1: 4, T2: 0})
     assert (folder / "offsets" / "1").read_text().splitlines()[1] == METADATA
     assert (folder / "commits" / "1").read_text() == 'v1\n{"nextBatchWatermarkMs":7}'
     assert not (folder / "offsets" / ".1.crc").exists()
@@ -108,7 +110,7 @@ def test_checkpoint_is_moved_to_other_partitions_and_its_open_batch_passed_over(
 
 def test_checkpoint_without_a_batch_forgets_where_it_would_have_begun(tmp_path: Path) -> None:
     folder = checkpoint(tmp_path, [], finished=0)
-    offsets.move(folder, None, {T0: 3})
+    offsets.rewrite_start(folder, None, {T0: 3})
     assert not (folder / "sources").exists()
 
 

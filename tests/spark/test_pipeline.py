@@ -12,7 +12,6 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
 
 from odradek_spark import config, pipeline, show, sinks, sources
 from tests.spark.test_config import ENVIRONMENT, job_file
@@ -46,7 +45,7 @@ def line(at: str, component: str) -> str:
 
 
 def records(spark: SparkSession, *values: str | None, ddl: str = LOGS) -> DataFrame:
-    return sources.parse_records(raw(spark, *values), "json", StructType.fromDDL(ddl))
+    return sources.parse_records(raw(spark, *values), "json", sources.parse_ddl(ddl))
 
 
 def job(**changes: Any) -> config.Job:
@@ -56,7 +55,7 @@ def job(**changes: Any) -> config.Job:
 def streaming(spark: SparkSession, folder: Path) -> DataFrame:
     folder.mkdir(exist_ok=True)
     stream = spark.readStream.schema(RAW).parquet(str(folder))
-    return sources.parse_records(stream, "json", StructType.fromDDL(LOGS))
+    return sources.parse_records(stream, "json", sources.parse_ddl(LOGS))
 
 
 def test_json_becomes_columns_beside_kafkas_own(spark: SparkSession) -> None:
@@ -79,7 +78,7 @@ def test_record_that_does_not_fit_is_kept_with_its_text(spark: SparkSession) -> 
 
 
 def test_csv_and_text_are_read(spark: SparkSession) -> None:
-    schema = StructType.fromDDL("user string, `number of` int")
+    schema = sources.parse_ddl("user string, `number of` int")
     row = sources.parse_records(raw(spark, "ann,3"), "csv", schema).collect()[0]
     assert (row["user"], row["number of"]) == ("ann", 3)
     assert sources.parse_records(raw(spark, "a,b"), "text", None).collect()[0]["value"] == "a,b"
@@ -89,7 +88,7 @@ def test_csv_and_text_are_read(spark: SparkSession) -> None:
 def test_schema_without_sense_is_refused_in_one_line(
     spark: SparkSession, ddl: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(config.ConfigError) as refusal:
+    with pytest.raises(config.JobConfigError) as refusal:
         sources.schema_of(spark, job(job__schema=ddl), ["t"], tmp_path)
     assert "\n" not in str(refusal.value)
 
@@ -128,13 +127,13 @@ def test_python_function_transforms_records(
     assert pipeline.transform(rows, good, ()).count() == 1
     for name, reason in (("wrong", "not a DataFrame"), ("absent", "absent")):
         bad = job(job__sql=None, job__python=f"users_module:{name}")
-        with pytest.raises(config.ConfigError, match=reason):
+        with pytest.raises(config.JobConfigError, match=reason):
             pipeline.transform(rows, bad, ())
 
 
 @pytest.mark.parametrize("sql", ["select nothing from cluster_logs", "selec 1", "select 1 from t"])
 def test_sql_that_does_not_fit_is_refused_in_one_line(spark: SparkSession, sql: str) -> None:
-    with pytest.raises(config.ConfigError, match="the query") as refusal:
+    with pytest.raises(config.JobConfigError, match="the query") as refusal:
         pipeline.transform(records(spark), job(job__sql=sql), ("cluster-logs",))
     assert "\n" not in str(refusal.value)
 
@@ -142,7 +141,7 @@ def test_sql_that_does_not_fit_is_refused_in_one_line(spark: SparkSession, sql: 
 def test_watermark_needs_a_time_stamp(spark: SparkSession) -> None:
     for column, reason in (("component", "not a timestamp"), ("absent", "not among")):
         wanted = {"column": column, "delay": "1 minute"}
-        with pytest.raises(config.ConfigError, match=reason):
+        with pytest.raises(config.JobConfigError, match=reason):
             pipeline.transform(records(spark), job(job__sql=None, job__watermark=wanted), ())
 
 
@@ -161,9 +160,9 @@ def test_output_mode_is_append_where_spark_accepts_it_and_complete_otherwise(
     late = {"column": "at", "delay": "1 minute"}
     assert mode(job__sql=COUNTS, job__watermark=late) == "append"
     assert mode("complete", job__sql=COUNTS, job__watermark=late) == "complete"
-    with pytest.raises(config.ConfigError, match="outputMode append"):
+    with pytest.raises(config.JobConfigError, match="outputMode append"):
         mode("append", job__sql=COUNTS)
-    with pytest.raises(config.ConfigError, match="sink that takes changes"):
+    with pytest.raises(config.JobConfigError, match="sink that takes changes"):
         mode("update", job__sql=COUNTS)
 
 
@@ -173,11 +172,11 @@ def test_columns_that_a_sink_cannot_take_are_refused(spark: SparkSession) -> Non
         config.ParquetSink("/data/x", ("absent",)),
         config.TopicSink("t", "absent"),
     ):
-        with pytest.raises(config.ConfigError, match="no column absent"):
+        with pytest.raises(config.JobConfigError, match="no column absent"):
             sinks.check(rows, sink)
-    with pytest.raises(config.ConfigError, match="more than once"):
+    with pytest.raises(config.JobConfigError, match="more than once"):
         sinks.check(spark.sql("select 1 as a, 2 as a"), config.ConsoleSink())
-    with pytest.raises(config.ConfigError, match="leaves no column"):
+    with pytest.raises(config.JobConfigError, match="leaves no column"):
         sinks.check(spark.sql("select 1 as a"), config.ParquetSink("/data/x", ("a",)))
 
 

@@ -18,7 +18,7 @@ from tests.support.spark_job import local_job
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
-class Member:
+class FakeMembership:
     """A member whose group is as `offsets` says."""
 
     topics = ("t",)
@@ -38,7 +38,7 @@ class Member:
 class Runs(Query):
     """A query whose batches never end; a signal comes while the first one is waited for."""
 
-    def __init__(self, folder: Path, member: Member) -> None:
+    def __init__(self, folder: Path, member: FakeMembership) -> None:
         self.stop = threading.Event()
         self.places: list[dict[TopicPartition, int]] = []
         anything = cast(Any, None)
@@ -58,26 +58,28 @@ def test_batch_that_is_repeated_for_its_state_stays_open_when_a_signal_comes(
 ) -> None:
     folder = checkpoint(tmp_path, [{"0": 5}, {"0": 9}], finished=1)
     (folder / "state").mkdir()
-    member = Member({T0: 7})
+    member = FakeMembership({T0: 7})
     query = Runs(folder, member)
     query.start({T0})
     assert query.places == [{T0: 9}]
     assert member.commits == []
-    assert offsets.progress(folder) == offsets.Progress(1, {T0: 9}, pending=True, done={T0: 5})
+    assert offsets.progress(folder) == offsets.CheckpointProgress(
+        1, {T0: 9}, pending=True, done={T0: 5}
+    )
 
 
 @pytest.mark.parametrize("reset_to", [0, 9])
 def test_reset_is_heeded_while_the_first_batch_is_open(tmp_path: Path, reset_to: int) -> None:
     folder = checkpoint(tmp_path, [{"0": 9}], finished=0, start={"0": 4})
-    query = Runs(folder, Member({T0: reset_to}))
+    query = Runs(folder, FakeMembership({T0: reset_to}))
     query.start({T0})
     assert query.places == [{T0: reset_to}]
-    assert offsets.progress(folder) == offsets.Progress(0, {T0: reset_to})
+    assert offsets.progress(folder) == offsets.CheckpointProgress(0, {T0: reset_to})
 
 
 def test_query_that_goes_on_lets_the_member_know_the_offsets(tmp_path: Path) -> None:
     folder = checkpoint(tmp_path, [{"0": 5, "1": 2}], finished=1)
-    member = Member({T0: 5})
+    member = FakeMembership({T0: 5})
     query = Runs(folder, member)
     query.start({T0, T1})
     assert member.commits == [{T0: 5, T1: 2}]

@@ -13,20 +13,21 @@ from confluent_kafka import KafkaException
 from kazoo.exceptions import ConnectionLoss
 
 from odradek_spark import __main__ as command
+from odradek_spark import config
 from odradek_spark import driver as module
 from odradek_spark.driver import Driver
 from tests.support.spark_job import ENVIRONMENT, job_text, local_job
 
 
-class Member:
+class FakeMembership:
     """A member whose group is as the test says."""
 
-    def __init__(self, others_own: bool, keeps_share: bool) -> None:
+    def __init__(self, others_own: bool, is_assignment_current: bool) -> None:
         self.others_own = others_own
         self.changed = threading.Event()
-        self._keeps_share = keeps_share
+        self._keeps_share = is_assignment_current
 
-    def keeps_share(self) -> bool:
+    def is_assignment_current(self) -> bool:
         return self._keeps_share
 
 
@@ -42,7 +43,7 @@ class Ended:
         return True
 
 
-def ends_with_everything_read(member: Member, query: Ended | None) -> bool:
+def ends_with_everything_read(member: FakeMembership, query: Ended | None) -> bool:
     driver = Driver(local_job(trigger="availableNow"), ENVIRONMENT)
     return driver._await_change(cast(Any, query), cast(Any, member))
 
@@ -54,7 +55,7 @@ with_and_without_a_share = pytest.mark.parametrize("query", [Ended, lambda: None
 def test_job_with_an_end_waits_for_what_a_dead_driver_may_have_left(
     query: Callable[[], Ended | None],
 ) -> None:
-    member = Member(others_own=True, keeps_share=False)
+    member = FakeMembership(others_own=True, is_assignment_current=False)
     member.changed.set()
     assert not ends_with_everything_read(member, query())
 
@@ -63,11 +64,17 @@ def test_job_with_an_end_waits_for_what_a_dead_driver_may_have_left(
 def test_job_with_an_end_is_done_where_others_live_or_nothing_is_left(
     monkeypatch: pytest.MonkeyPatch, query: Callable[[], Ended | None]
 ) -> None:
-    assert ends_with_everything_read(Member(others_own=False, keeps_share=True), query())
+    assert ends_with_everything_read(
+        FakeMembership(others_own=False, is_assignment_current=True), query()
+    )
     monkeypatch.setattr(Driver, "_owner_patience_s", 0.0)
-    assert ends_with_everything_read(Member(others_own=True, keeps_share=True), query())
+    assert ends_with_everything_read(
+        FakeMembership(others_own=True, is_assignment_current=True), query()
+    )
     # The last look finds that a share came meanwhile.
-    assert not ends_with_everything_read(Member(others_own=True, keeps_share=False), query())
+    assert not ends_with_everything_read(
+        FakeMembership(others_own=True, is_assignment_current=False), query()
+    )
 
 
 def test_offsets_are_renewed_when_it_is_time_though_the_lag_is_not_known(
@@ -88,7 +95,7 @@ def test_offsets_are_renewed_when_it_is_time_though_the_lag_is_not_known(
 
     monkeypatch.setattr(driver, "_measure", measure)
     monkeypatch.setattr(module, "_RENEWAL_INTERVAL_S", 0.0)
-    monkeypatch.setattr(module.config, "REFRESH_INTERVAL_S", 0)
+    monkeypatch.setattr(config, "REFRESH_INTERVAL_S", 0)
     driver._watch(*cast(Any, (None, None, Renewing())))
     assert len(renewals) == 2
 

@@ -3,6 +3,7 @@
 kafka-python is imported here without the warnings that its import raises under Python 3.11.
 """
 
+import functools
 import time
 import warnings
 from collections.abc import Mapping, Sequence
@@ -81,7 +82,7 @@ def await_leaders(bootstrap: str, topic: str, partitions: int = 1) -> None:
     """
     client = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
     asked = {
-        confluent_kafka.TopicPartition(topic, number): OffsetSpec.latest()
+        confluent_kafka.TopicPartition(topic, number): OffsetSpec.latest()  # type: ignore[no-untyped-call]
         for number in range(partitions)
     }
 
@@ -129,8 +130,9 @@ def produce_all(
     )
 
     def delivered(number: int, error: object, message: confluent_kafka.Message) -> None:
-        if error is None:
-            offsets[number] = message.offset()
+        offset = message.offset()
+        if error is None and offset is not None:
+            offsets[number] = offset
         else:
             failures.append(error)
 
@@ -139,7 +141,7 @@ def produce_all(
             topic,
             value,
             partition=number % partitions,
-            on_delivery=lambda error, message, number=number: delivered(number, error, message),
+            on_delivery=functools.partial(delivered, number),
         )
     assert producer.flush(120) == 0
     assert not failures
@@ -167,9 +169,11 @@ def consume_all(bootstrap: str, topic: str, partitions: int, count: int) -> list
         message = consumer.poll(1)
         if message is None:
             continue
-        if message.error() is None:
-            values.append(message.value())
-        elif message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF:
-            ended.add(message.partition())
+        error, partition = message.error(), message.partition()
+        if error is None:
+            values.append(message.value() or b"")
+        elif error.code() == confluent_kafka.KafkaError._PARTITION_EOF:
+            assert partition is not None
+            ended.add(partition)
     consumer.close()
     return values

@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.support import kafka_peer
+from tests.support import jvm, kafka_peer
 
 # Longer than a busy machine keeps a living member from being heard.
 SESSION_MS = 10_000
@@ -126,12 +126,15 @@ def confluent(bootstrap: str, topic: str, wish: Wish, stop: threading.Event) -> 
         messages = consumer.consume(100, 0.1)
         for message in messages:
             if message.error() is None:
-                tell(wish, message.value())
+                tell(wish, message.value() or b"")
         due |= wish.by_hand and (bool(messages) or refused.is_set())
         refused.clear()
         if due:
             try:
-                consumer.commit(asynchronous=wish.commit == "async")
+                if wish.commit == "async":
+                    consumer.commit(asynchronous=True)
+                else:
+                    consumer.commit(asynchronous=False)
                 due = False
             except confluent_kafka.KafkaException:
                 continue  # a rebalance goes on
@@ -238,9 +241,10 @@ def java(bootstrap: str, topic: str, wishes: list[Wish]) -> None:
         given = " ".join(f"{key}={value}" for key, value in config.items())
         members.append(f"{wish.commit} {given}")
     classpath = kafka_peer.classpath(kafka_peer.clients(JAVA_CLIENT))
-    program = str(Path(__file__).with_name("GroupMembers.java"))
+    classes = jvm.compiled(Path(__file__).with_name("GroupMembers.java"), classpath)
     own = ("-Xmx256m", kafka_peer.scratch(Path(tempfile.gettempdir())))
-    line = [*kafka_peer.JAVA, *own, "-cp", classpath, program, topic, *members]
+    everything = f"{classes}:{classpath}"
+    line = [*kafka_peer.JAVA, *own, "-cp", everything, "GroupMembers", topic, *members]
     os.execvp(line[0], line)
 
 

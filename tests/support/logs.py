@@ -4,26 +4,21 @@ settable clock.
 
 from __future__ import annotations
 
-import os
 import random
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from odradek.config import TopicConfig
-from odradek.log import batch as batches
-from odradek.log import records, recovery
-from odradek.log.log import Log
 from odradek.log.manager import LogManager, NewLog
-from odradek.log.reading import ReadableLog, Surroundings
+from odradek.log.partition import recovery
+from odradek.log.partition.log import Log
+from odradek.log.partition.reading import ReadableLog, Surroundings
+from odradek.log.records import batch as batches
+from odradek.log.records import records
+from odradek.values import TopicPartition
 
 START_MS = 1_700_000_000_000
-
-
-def how_many(sample: int, *, full: int) -> int:
-    """How often a test that tries cases by chance does so: a sample, or all that `make chaos`
-    wants.
-    """
-    return full if os.environ.get("ODRADEK_FULL_COUNTS") else sample
 
 
 @dataclass
@@ -90,7 +85,7 @@ class Partition:
 
 
 def batch(
-    *values: bytes, timestamp: int = START_MS, key: bytes | None = b"k", **options: int | bool
+    *values: bytes, timestamp: int = START_MS, key: bytes | None = b"k", **options: Any
 ) -> bytes:
     """One batch of these values."""
     return records.make(
@@ -127,8 +122,9 @@ def whole_records(data: bytes) -> list[records.Record]:
 def new_log(
     manager: LogManager, topic: str, partition: int, config: TopicConfig, *, is_new: bool = True
 ) -> Log:
-    """The log of one partition, made if there is none. Raises KafkaError."""
-    for refusal in manager.make_missing({(topic, partition): NewLog(config, is_new)}).values():
+    """Return the log of one partition, made if there is none. Raises KafkaError."""
+    wanted = TopicPartition(topic, partition)
+    for refusal in manager.make_missing({wanted: NewLog(config, is_new)}).values():
         raise refusal
     log = manager.get(topic, partition)
     assert log is not None

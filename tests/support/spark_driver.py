@@ -107,6 +107,14 @@ class Driver:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
 
+    def end_session(self) -> None:
+        """End the session of a driver that was killed, for which its successor would wait."""
+        path = consumers.consumer_ids_path(self.group)
+        with self.cluster.zookeeper.client() as client:
+            members = client.get_children(path)
+        for member in members:
+            self.cluster.zookeeper.end_session_of(consumers.consumer_id_path(self.group, member))
+
     def produce(self, numbers: range) -> None:
         """Write these numbers to the topic."""
         producer = Producer(
@@ -150,8 +158,9 @@ class Driver:
     def registered(self) -> list[str]:
         """Return every ephemeral name that the group's members have."""
         with self.cluster.zookeeper.client() as client:
-            found = list(client.get_children(consumers.consumer_ids_path(self.group)))
-            return found + client.get_children(consumers.owners_path(self.group, self.group))
+            members = client.get_children(consumers.consumer_ids_path(self.group))
+            owners = client.get_children(consumers.owners_path(self.group, self.group))
+            return [*members, *owners]
 
     def rows(self) -> list[int]:
         """Return the numbers in the result, each as often as it is there."""

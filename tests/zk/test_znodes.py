@@ -23,7 +23,7 @@ STATE = b'{"controller_epoch":5,"leader":1,"version":1,"leader_epoch":0,"isr":[1
 def test_broker_registration_has_version_4_bytes():
     registration = znodes.BrokerRegistration(
         broker_id=BrokerId(1),
-        endpoints=(znodes.Endpoint("PLAINTEXT", "h", 9092),),
+        endpoints=(znodes.BrokerEndpoint("PLAINTEXT", "h", 9092),),
         rack="r",
         timestamp_ms=1700000000000,
     )
@@ -33,7 +33,7 @@ def test_broker_registration_has_version_4_bytes():
 
 def test_broker_without_plaintext_listener_writes_null_host_and_reads_it_back():
     registration = znodes.BrokerRegistration(
-        BrokerId(3), (znodes.Endpoint("INTERNAL", "::1", 9093, "SSL"),)
+        BrokerId(3), (znodes.BrokerEndpoint("INTERNAL", "::1", 9093, "SSL"),)
     )
     data = znodes.encode_broker(registration)
     assert b'"host":null,"port":-1' in data
@@ -62,7 +62,7 @@ def test_broker_without_plaintext_listener_writes_null_host_and_reads_it_back():
 def test_registrations_of_every_version_are_read(data, listener):
     read = znodes.decode_broker("/brokers/ids/7", data)
     assert read.broker_id == 7
-    assert read.endpoint(listener) == znodes.Endpoint(listener, "old", 9092)
+    assert read.endpoint(listener) == znodes.BrokerEndpoint(listener, "old", 9092)
 
 
 def test_topic_is_written_in_version_1_and_read_in_all():
@@ -118,6 +118,13 @@ def test_config_and_both_versions_of_its_notice():
     users = znodes.ConfigChange("users/u/clients/c")
     assert (users.entity_type, users.entity_name) == ("users", "u/clients/c")
     assert znodes.parse_sequence("config_change_0000000012", znodes.CONFIG_CHANGE_PREFIX) == 12
+
+
+@pytest.mark.parametrize("entity", ["topics/../x", "topics/", "topics", "/t", "./t", "topics//t"])
+def test_a_notice_that_names_no_entity_is_refused(entity):
+    notice = znodes.encode_config_change(znodes.ConfigChange(entity))
+    with pytest.raises(znodes.ZnodeError):
+        znodes.decode_config_change("/c", notice)
 
 
 def test_delete_topics_payload_of_the_articles_and_empty_node_of_kafka():

@@ -238,7 +238,7 @@ class BrokerMetrics(Collector):
         if replicas is None or self._controller is None:
             return
         partitions = list(replicas.partitions.values())
-        led = [one for one in partitions if one.leads]
+        led = [one for one in partitions if one.is_leader]
         for name, help_text, value in (
             ("odradek_partition_count", "Replicas on this broker", len(partitions)),
             ("odradek_leader_count", "Partitions that this broker leads", len(led)),

@@ -28,7 +28,7 @@ class ApiError(Exception):
     """The API server refused a request; the text is its status and message."""
 
 
-class Api:
+class CrdClient:
     """The API server as a pod's service account sees it.
 
     The token is read for each request, because the kubelet renews the file.
@@ -66,7 +66,7 @@ def is_established(crd: dict[str, Any]) -> bool:
     return any(c["type"] == "Established" and c["status"] == "True" for c in conditions)
 
 
-def apply(api: Api, folder: pathlib.Path) -> list[str]:
+def apply(api: CrdClient, folder: pathlib.Path) -> list[str]:
     """Apply every NAME.yaml of the folder and return the names.
 
     force takes over the fields that Helm's first installation owns.
@@ -88,7 +88,7 @@ def crd_path(name: str) -> str:
     return f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}"
 
 
-def wait_until_established(api: Api, names: list[str]) -> None:
+def wait_until_established(api: CrdClient, names: list[str]) -> None:
     """Poll until every CRD is served; raise ApiError after ESTABLISH_TIMEOUT_S."""
     deadline = time.monotonic() + ESTABLISH_TIMEOUT_S
     for name in names:
@@ -100,7 +100,7 @@ def wait_until_established(api: Api, names: list[str]) -> None:
 
 def main(folder: str, service_account: str = str(SERVICE_ACCOUNT)) -> int:
     """Apply the CRDs of a folder and wait; return the exit status."""
-    api = Api(
+    api = CrdClient(
         os.environ["KUBERNETES_SERVICE_HOST"],
         int(os.environ["KUBERNETES_SERVICE_PORT"]),
         pathlib.Path(service_account),

@@ -16,9 +16,10 @@ from typing import Any
 
 import kopf
 
-from odradek_operator import broker_objects, driver_objects, spec
-from odradek_operator.engine import Key
 from odradek_operator.runtime import Runtime, SettingsError, read_settings
+from odradek_operator.shared import spec
+from odradek_operator.shared.objects import CLUSTER_LABEL, GROUP_LABEL, MANAGED_BY
+from odradek_operator.shared.store import ResourceKey
 
 log = logging.getLogger(__name__)
 # kopf would log a line for each event of each resource, own writes included.
@@ -85,19 +86,19 @@ async def notice(event: Any, memo: Any, **_: Any) -> None:
     runtime: Runtime = memo.runtime
     body = dict(event["object"])
     if event["type"] != "DELETED":
-        runtime.engine.submit(body)
+        runtime.queues.submit(body)
         return
     await asyncio.to_thread(runtime.depart, body)
 
 
-@kopf.on.event("v1", "pods", labels={"app.kubernetes.io/managed-by": broker_objects.MANAGED_BY})
+@kopf.on.event("v1", "pods", labels={"app.kubernetes.io/managed-by": MANAGED_BY})
 async def notice_pod(meta: Any, namespace: str | None, memo: Any, **_: Any) -> None:
     """Look at the owner of a broker or driver pod that changed."""
     runtime: Runtime = memo.runtime
     for label, kind in (
-        (broker_objects.CLUSTER_LABEL, "KafkaCluster"),
-        (driver_objects.GROUP_LABEL, "ConsumerGroup"),
+        (CLUSTER_LABEL, "KafkaCluster"),
+        (GROUP_LABEL, "ConsumerGroup"),
     ):
         owner = meta.get("labels", {}).get(label)
         if owner and namespace:
-            runtime.engine.wake(Key(kind, namespace, owner))
+            runtime.queues.wake(ResourceKey(kind, namespace, owner))

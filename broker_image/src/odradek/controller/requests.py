@@ -31,7 +31,7 @@ from odradek.protocol.messages.control import (
     UpdateMetadataRequest,
     UpdateMetadataTopicState,
 )
-from odradek.zk.znodes import SECURITY_PROTOCOLS, Endpoint
+from odradek.zk.znodes import SECURITY_PROTOCOLS, BrokerEndpoint
 
 LEADER_AND_ISR_VERSION = 2
 UPDATE_METADATA_VERSION = 5
@@ -82,7 +82,7 @@ def build(message: Message, sender: Sender, broker_epoch: int) -> tuple[Any, int
             return _stop_replica(message, header), STOP_REPLICA_VERSION
 
 
-def endpoint(broker: LiveBroker, listener: str) -> Endpoint | None:
+def endpoint(broker: LiveBroker, listener: str) -> BrokerEndpoint | None:
     """Return where other brokers reach a broker; None if it has no such listener."""
     return broker.registration.endpoint(listener)
 

@@ -22,8 +22,8 @@ from odradek.group.partitioning import OFFSETS_TOPIC
 from odradek.group.shard import Shard
 from odradek.group.shards import Shards
 from odradek.group.states import GroupState
-from odradek.log import records
-from odradek.log.batch import Origin
+from odradek.log.records import records
+from odradek.log.records.batch import Origin
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.values import TopicPartition
 

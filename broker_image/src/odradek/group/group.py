@@ -493,6 +493,9 @@ def _topics(metadata: bytes) -> list[str]:
         position, topics = 6, []
         for _ in range(count):
             (length,) = struct.unpack_from(">h", metadata, position)
+            if length < 0:
+                # It would lead back: a few bytes could keep the loop busy for minutes.
+                return []
             topics.append(metadata[position + 2 : position + 2 + length].decode())
             position += 2 + length
     except (struct.error, UnicodeDecodeError):

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 from odradek.group import offsets as schemas
 from odradek.group.group import Group
 from odradek.group.offsets import CommittedOffset, GroupKey, GroupValue
-from odradek.log import batch, contents
+from odradek.log.records import batch, contents
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.primitives import MalformedError
 from odradek.values import TopicPartition
 
 if TYPE_CHECKING:
-    from odradek.log.log import Log
-    from odradek.log.records import Record
+    from odradek.log.partition.log import Log
+    from odradek.log.records.records import Record
     from odradek.replica.partition import Partition
 
 logger = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from odradek.group.group import Group
 from odradek.group.partitioning import OFFSETS_TOPIC, partition_of
 from odradek.group.shard import Shard
-from odradek.log.batch import CorruptBatchError
+from odradek.log.records.batch import CorruptBatchError
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replica.partition import Partition
 from odradek.values import TopicPartition
@@ -84,7 +84,7 @@ class Shards:
     def _current(self, index: int) -> Shard | None:
         """Return the shard of a partition's present leadership, None if another broker leads."""
         partition = self._partitions().get(TopicPartition(OFFSETS_TOPIC, index))
-        if partition is not None and (partition.offline or not partition.leads):
+        if partition is not None and (partition.offline or not partition.is_leader):
             partition = None
         shard = self._shards.get(index)
         if shard is not None:

@@ -5,7 +5,7 @@ Clients that list ACLs beside other things go on after SECURITY_DISABLED, but no
 
 from __future__ import annotations
 
-from odradek.handlers.context import Broker, Call
+from odradek.handlers.context import Broker, RequestContext
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.acls import (
     AclCreationResult,
@@ -23,19 +23,23 @@ _MESSAGE = "No Authorizer is configured on the broker"
 
 
 async def describe_acls(
-    broker: Broker, request: DescribeAclsRequest, call: Call
+    broker: Broker, request: DescribeAclsRequest, context: RequestContext
 ) -> DescribeAclsResponse:
     """The refusal, and no resources."""
     return DescribeAclsResponse(error_code=_CODE, error_message=_MESSAGE, resources=[])
 
 
-async def create_acls(broker: Broker, request: CreateAclsRequest, call: Call) -> CreateAclsResponse:
+async def create_acls(
+    broker: Broker, request: CreateAclsRequest, context: RequestContext
+) -> CreateAclsResponse:
     """The refusal for each ACL."""
     refusal = AclCreationResult(error_code=_CODE, error_message=_MESSAGE)
     return CreateAclsResponse(results=[refusal] * len(request.creations))
 
 
-async def delete_acls(broker: Broker, request: DeleteAclsRequest, call: Call) -> DeleteAclsResponse:
+async def delete_acls(
+    broker: Broker, request: DeleteAclsRequest, context: RequestContext
+) -> DeleteAclsResponse:
     """The refusal for each filter."""
     refusal = DeleteAclsFilterResult(error_code=_CODE, error_message=_MESSAGE, matching_acls=[])
     return DeleteAclsResponse(filter_results=[refusal] * len(request.filters))

@@ -24,7 +24,7 @@ from odradek import dynamic_config
 from odradek.config import BrokerConfig, TopicConfig
 from odradek.dynamic_config import CLUSTER_DEFAULT
 from odradek.handlers.configs import BROKER, TOPIC, check_broker_id
-from odradek.handlers.context import Broker, Call
+from odradek.handlers.context import Broker, RequestContext
 from odradek.properties import ConfigError, ConflictError
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.configs import (
@@ -66,7 +66,7 @@ _BROKER_DEFAULTS = {
 }
 
 
-class Operation(IntEnum):
+class ConfigOperation(IntEnum):
     """What an incremental change does with a setting."""
 
     SET = 0
@@ -86,7 +86,7 @@ class _Entity:
 
 
 async def alter_configs(
-    broker: Broker, request: AlterConfigsRequest, call: Call
+    broker: Broker, request: AlterConfigsRequest, context: RequestContext
 ) -> AlterConfigsResponse:
     """Replace all entries of each resource."""
 
@@ -106,7 +106,7 @@ async def alter_configs(
 
 
 async def incremental_alter_configs(
-    broker: Broker, request: IncrementalAlterConfigsRequest, call: Call
+    broker: Broker, request: IncrementalAlterConfigsRequest, context: RequestContext
 ) -> IncrementalAlterConfigsResponse:
     """Change single entries of each resource."""
 
@@ -251,14 +251,14 @@ def _changed(
         [
             one.name
             for one in changes
-            if one.value is None and one.config_operation != Operation.DELETE
+            if one.value is None and one.config_operation != ConfigOperation.DELETE
         ]
     )
     entries = dict(present)
     for one in changes:
-        if one.config_operation == Operation.SET:
+        if one.config_operation == ConfigOperation.SET:
             entries[one.name] = one.value or ""
-        elif one.config_operation == Operation.DELETE:
+        elif one.config_operation == ConfigOperation.DELETE:
             entries.pop(one.name, None)
         else:
             entries[one.name] = _edited_list(defaults, entries, one)
@@ -272,11 +272,11 @@ def _edited_list(
     name = change.name
     if name not in defaults:
         raise KafkaError(ErrorCode.INVALID_CONFIG, f"Unknown topic config name: {name}")
-    if change.config_operation not in (Operation.APPEND, Operation.SUBTRACT):
+    if change.config_operation not in (ConfigOperation.APPEND, ConfigOperation.SUBTRACT):
         raise KafkaError(
             ErrorCode.INVALID_REQUEST, f"Unknown operation {change.config_operation} for {name}"
         )
-    operation = Operation(change.config_operation).name.lower()
+    operation = ConfigOperation(change.config_operation).name.lower()
     if not isinstance(defaults[name], tuple):
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,
@@ -285,6 +285,6 @@ def _edited_list(
     text = entries.get(name, ",".join(defaults[name]))
     present = [word for word in text.split(",") if word]
     given = (change.value or "").split(",")
-    if change.config_operation == Operation.APPEND:
+    if change.config_operation == ConfigOperation.APPEND:
         return ",".join(dict.fromkeys([*present, *given]))
     return ",".join(word for word in present if word not in given)

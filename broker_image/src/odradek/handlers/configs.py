@@ -17,7 +17,7 @@ from odradek import config as configuration
 from odradek import properties
 from odradek.config import BrokerConfig, TopicConfig
 from odradek.dynamic_config import DYNAMIC_KEYS, LayeredConfig
-from odradek.handlers.context import Broker, Call
+from odradek.handlers.context import Broker, RequestContext
 from odradek.protocol import codec
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.configs import (
@@ -144,7 +144,7 @@ def creatable_topic_configs(
 
 
 async def describe_configs(
-    broker: Broker, request: DescribeConfigsRequest, call: Call
+    broker: Broker, request: DescribeConfigsRequest, context: RequestContext
 ) -> DescribeConfigsResponse | bytes:
     """Settings of each resource asked for; what is asked for twice is answered once."""
     results = []
@@ -154,7 +154,7 @@ async def describe_configs(
     answer = DescribeConfigsResponse(results=results)
     if len(results) <= MOST_ENCODED_AT_ONCE:
         return answer
-    return await asyncio.to_thread(codec.encode, answer, call.version)
+    return await asyncio.to_thread(codec.encode, answer, context.version)
 
 
 def _without_repeats(resources: Iterable[DescribeConfigsResource]) -> list[DescribeConfigsResource]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from odradek.zk.session import Session
 
 
-class Registration(Protocol):
+class CurrentRegistration(Protocol):
     """This broker's znode under /brokers/ids."""
 
     @property
@@ -68,14 +68,14 @@ class Broker:
     session: Session
     controller: Controller
     groups: GroupCoordinator
-    registration: Registration
+    registration: CurrentRegistration
     producer_ids: ProducerIds
     metrics: BrokerMetrics
     random: Random
     controller_link: ControllerLink = field(default_factory=ControllerLink)
 
 
-class Call(NamedTuple):
+class RequestContext(NamedTuple):
     """One request's circumstances: protocol version, who sent it, from where, to which listener.
 
     Of two connections the later one has the higher `connection_id`. A named tuple, not a dataclass:
@@ -91,4 +91,4 @@ class Call(NamedTuple):
 
 # A handler returns the answer, its already encoded body, or None where the protocol has no answer
 # (acks=0).
-Handle = Callable[[Broker, object, Call], Awaitable[object | bytes | None]]
+Handle = Callable[[Broker, object, RequestContext], Awaitable[object | bytes | None]]

@@ -5,7 +5,7 @@ controller.
 from __future__ import annotations
 
 from odradek.group.partitioning import OFFSETS_TOPIC
-from odradek.handlers.context import Broker, Call
+from odradek.handlers.context import Broker, RequestContext
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.control import (
     ControlledShutdownRequest,
@@ -40,12 +40,12 @@ async def _meant_for_former_self(broker: Broker, broker_epoch: int) -> bool:
 
 
 async def leader_and_isr(
-    broker: Broker, request: LeaderAndIsrRequest, call: Call
+    broker: Broker, request: LeaderAndIsrRequest, context: RequestContext
 ) -> LeaderAndIsrResponse:
     """Take leader and follower roles."""
     if await _meant_for_former_self(broker, request.broker_epoch):
         return LeaderAndIsrResponse(error_code=ErrorCode.STALE_BROKER_EPOCH, partition_errors=[])
-    if not broker.controller_link.is_current(request.controller_epoch, call.connection_id):
+    if not broker.controller_link.is_current(request.controller_epoch, context.connection_id):
         return LeaderAndIsrResponse(
             error_code=ErrorCode.STALE_CONTROLLER_EPOCH, partition_errors=[]
         )
@@ -64,12 +64,12 @@ async def leader_and_isr(
 
 
 async def stop_replica(
-    broker: Broker, request: StopReplicaRequest, call: Call
+    broker: Broker, request: StopReplicaRequest, context: RequestContext
 ) -> StopReplicaResponse:
     """Stop copying, and delete where told."""
     if await _meant_for_former_self(broker, request.broker_epoch):
         return StopReplicaResponse(error_code=ErrorCode.STALE_BROKER_EPOCH, partition_errors=[])
-    if not broker.controller_link.is_current(request.controller_epoch, call.connection_id):
+    if not broker.controller_link.is_current(request.controller_epoch, context.connection_id):
         return StopReplicaResponse(error_code=ErrorCode.STALE_CONTROLLER_EPOCH, partition_errors=[])
     error, errors = await broker.replicas.stop_replicas(request)
     return StopReplicaResponse(
@@ -84,13 +84,13 @@ async def stop_replica(
 
 
 async def update_metadata(
-    broker: Broker, request: UpdateMetadataRequest, call: Call
+    broker: Broker, request: UpdateMetadataRequest, context: RequestContext
 ) -> UpdateMetadataResponse:
     """Take in what the controller says of the cluster."""
     if await _meant_for_former_self(broker, request.broker_epoch):
         return UpdateMetadataResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
     if not (
-        broker.controller_link.is_current(request.controller_epoch, call.connection_id)
+        broker.controller_link.is_current(request.controller_epoch, context.connection_id)
         and broker.replicas.accept_controller(request.controller_epoch)
     ):
         return UpdateMetadataResponse(error_code=ErrorCode.STALE_CONTROLLER_EPOCH)
@@ -107,7 +107,7 @@ async def update_metadata(
 
 
 async def controlled_shutdown(
-    broker: Broker, request: ControlledShutdownRequest, call: Call
+    broker: Broker, request: ControlledShutdownRequest, context: RequestContext
 ) -> ControlledShutdownResponse:
     """Move the leaderships of a broker that is about to stop; only the controller can."""
     try:

@@ -30,8 +30,8 @@ from odradek.handlers import (
     reassignments,
     topics,
 )
-from odradek.handlers.context import Broker, Call
-from odradek.net.connection import Peer
+from odradek.handlers.context import Broker, RequestContext
+from odradek.net.connection import ClientInfo
 from odradek.net.frame import ProtocolViolation
 from odradek.protocol import codec, headers
 from odradek.protocol.api import APIS, Api, ApiKey
@@ -54,16 +54,16 @@ class Served:
     api: Api
     lowest: int
     highest: int
-    handle: Callable[[Broker, Any, Call], Any]
+    handle: Callable[[Broker, Any, RequestContext], Any]
 
 
 async def _api_versions(
-    broker: Broker, request: ApiVersionsRequest, call: Call
+    broker: Broker, request: ApiVersionsRequest, context: RequestContext
 ) -> ApiVersionsResponse:
     return ApiVersionsResponse(api_keys=list(ADVERTISED))
 
 
-_HANDLERS: Mapping[ApiKey, tuple[int, int, Callable[[Broker, Any, Call], Any]]] = {
+_HANDLERS: Mapping[ApiKey, tuple[int, int, Callable[[Broker, Any, RequestContext], Any]]] = {
     # Produce from 0: librdkafka up to 2.11 otherwise sends gzip, snappy and lz4 uncompressed
     # (KAFKA-18659).
     ApiKey.PRODUCE: (0, 9, produce.produce),
@@ -134,7 +134,7 @@ class Dispatcher:
             {key: served.api.name for key, served in SERVED.items()}
         )
 
-    async def dispatch(self, frame: memoryview, peer: Peer) -> list[Part] | None:
+    async def dispatch(self, frame: memoryview, peer: ClientInfo) -> list[Part] | None:
         """The parts of the answer, None where there is none. Raises ProtocolViolation."""
         began = perf_counter()
         try:
@@ -151,13 +151,15 @@ class Dispatcher:
             request, _ = codec.decode(served.api.request, version, frame, position)
         except MalformedError as error:
             raise ProtocolViolation(str(error)) from error
-        if not self._broker.metadata.is_told and header.api_key not in _BEFORE_METADATA:
+        if not self._broker.metadata.initialized and header.api_key not in _BEFORE_METADATA:
             # Nothing is known of the cluster yet, and "unknown topic" would be a lie.
-            await self._broker.metadata.wait_until_told()
+            await self._broker.metadata.wait_until_initialized()
         answer = await served.handle(
             self._broker,
             request,
-            Call(version, header.client_id, self._listener, peer.host, peer.connection_id),
+            RequestContext(
+                version, header.client_id, self._listener, peer.host, peer.connection_id
+            ),
         )
         self._observe[header.api_key](perf_counter() - began)
         if answer is None:

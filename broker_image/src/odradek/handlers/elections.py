@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from time import monotonic
 
 from odradek.controller.election import Cause
-from odradek.handlers.context import Broker, Call
+from odradek.handlers.context import Broker, RequestContext
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.admin import (
     ElectLeadersRequest,
@@ -25,7 +25,7 @@ _CAUSES = {0: Cause.PREFERRED, 1: Cause.UNCLEAN}
 
 
 async def elect_leaders(
-    broker: Broker, request: ElectLeadersRequest, call: Call
+    broker: Broker, request: ElectLeadersRequest, context: RequestContext
 ) -> ElectLeadersResponse:
     """Outcome for each partition; where all are asked for, of those that needed an election."""
     wanted = _wanted(broker, request)

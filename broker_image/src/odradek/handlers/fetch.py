@@ -10,19 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from odradek.handlers.context import Broker, Call
-from odradek.log import conversion
+from odradek.handlers.context import Broker, RequestContext
+from odradek.log.partition import conversion
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.fetch import (
-    EpochEndOffset,
     FetchablePartitionResponse,
     FetchableTopicResponse,
+    FetchEpochEndOffset,
     FetchRequest,
     FetchResponse,
 )
 from odradek.protocol.regions import Records, part_length
 from odradek.replica import reads
-from odradek.replica.reads import FetchLimits, FetchResult, FetchWish
+from odradek.replica.reads import FetchLimits, FetchResult, FetchSpec
 from odradek.values import TopicPartition
 
 FIRST_WITH_MAGIC_1 = 2
@@ -33,12 +33,12 @@ READ_COMMITTED = 1
 UNLIMITED_BYTES = 0x7FFFFFFF
 
 
-async def fetch(broker: Broker, request: FetchRequest, call: Call) -> FetchResponse:
+async def fetch(broker: Broker, request: FetchRequest, context: RequestContext) -> FetchResponse:
     """Read from the partitions in the order of the request."""
     if request.session_epoch > 0:
         return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, responses=[])
-    wishes = [
-        FetchWish(
+    specs = [
+        FetchSpec(
             TopicPartition(topic.topic, part.partition),
             part.fetch_offset,
             part.partition_max_bytes,
@@ -55,20 +55,20 @@ async def fetch(broker: Broker, request: FetchRequest, call: Call) -> FetchRespo
         min(request.max_bytes, UNLIMITED_BYTES)
         if request.replica_id >= 0
         else min(request.max_bytes, broker.config.fetch_max_bytes),
-        strict=call.version < FIRST_WITH_HARD_LIMIT_LIFTED,
+        strict=context.version < FIRST_WITH_HARD_LIMIT_LIFTED,
     )
-    results = await broker.replicas.fetch(wishes, request.replica_id, limits)
-    if call.version < FIRST_WITH_ZSTD:
+    results = await broker.replicas.fetch(specs, request.replica_id, limits)
+    if context.version < FIRST_WITH_ZSTD:
         _refuse_zstd(broker, results)
     try:
         records: list[Records] = [
             b"" if result.region is None else result.region for result in results
         ]
-        if call.version < FIRST_WITH_MAGIC_2:
+        if context.version < FIRST_WITH_MAGIC_2:
             left = limits.max_bytes
-            for number, (wish, result) in enumerate(zip(wishes, results, strict=True)):
+            for number, (spec, result) in enumerate(zip(specs, results, strict=True)):
                 records[number] = await _for_old_client(
-                    broker, wish, result, request.replica_id, call.version, left
+                    broker, spec, result, request.replica_id, context.version, left
                 )
                 left = max(0, left - part_length(records[number]))
     except BaseException:
@@ -95,7 +95,7 @@ def _refuse(result: FetchResult, error: ErrorCode) -> None:
 
 async def _for_old_client(
     broker: Broker,
-    wish: FetchWish,
+    spec: FetchSpec,
     result: FetchResult,
     replica_id: int,
     version: int,
@@ -120,10 +120,10 @@ async def _for_old_client(
             conversion.read_as_message_set,
             log,
             region,
-            wish.offset,
+            spec.offset,
             upto,
             magic,
-            min(wish.max_bytes, left),
+            min(spec.max_bytes, left),
         )
     except KafkaError as refusal:
         _refuse(result, refusal.code)
@@ -172,5 +172,5 @@ def _partition_response(
     )
     if result.diverging is not None:
         epoch, end_offset = result.diverging
-        answer.diverging_epoch = EpochEndOffset(epoch=epoch, end_offset=end_offset)
+        answer.diverging_epoch = FetchEpochEndOffset(epoch=epoch, end_offset=end_offset)
     return answer

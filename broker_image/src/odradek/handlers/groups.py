@@ -17,7 +17,7 @@ from odradek.group.offsets import CommittedOffset
 from odradek.group.partitioning import OFFSETS_TOPIC, partition_of
 from odradek.group.states import GroupState
 from odradek.handlers import operations, topics
-from odradek.handlers.context import Broker, Call
+from odradek.handlers.context import Broker, RequestContext
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages import group_offsets as offset_messages
 from odradek.protocol.messages import groups as messages
@@ -32,10 +32,10 @@ logger = logging.getLogger(__name__)
 
 
 async def find_coordinator(
-    broker: Broker, request: messages.FindCoordinatorRequest, call: Call
+    broker: Broker, request: messages.FindCoordinatorRequest, context: RequestContext
 ) -> messages.FindCoordinatorResponse:
     """Name the broker that leads the group's partition, creating `__consumer_offsets` on demand."""
-    error, node = await _coordinator(broker, request, call)
+    error, node = await _coordinator(broker, request, context)
     if error is not ErrorCode.NONE or node is None:
         return messages.FindCoordinatorResponse(
             error_code=error, error_message=error.name, node_id=-1, host="", port=-1
@@ -45,7 +45,7 @@ async def find_coordinator(
 
 
 async def _coordinator(
-    broker: Broker, request: messages.FindCoordinatorRequest, call: Call
+    broker: Broker, request: messages.FindCoordinatorRequest, context: RequestContext
 ) -> tuple[ErrorCode, tuple[int, str, int] | None]:
     if request.key_type == TRANSACTION:
         # Not retriable, so that a transactional producer fails at once: transactions are not built.
@@ -63,35 +63,35 @@ async def _coordinator(
     if count is None:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE, None
     info = partitions.get(partition_of(request.key, count))
-    endpoint = cache.endpoint(info.leader, call.listener) if info is not None else None
+    endpoint = cache.endpoint(info.leader, context.listener) if info is not None else None
     if info is None or endpoint is None:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE, None
     return ErrorCode.NONE, (info.leader, *endpoint)
 
 
 async def join_group(
-    broker: Broker, request: messages.JoinGroupRequest, call: Call
+    broker: Broker, request: messages.JoinGroupRequest, context: RequestContext
 ) -> messages.JoinGroupResponse:
     """Wait for the group's next generation, and tell its leader who is in it."""
     spec = JoinSpec(
         member_id=request.member_id,
         instance_id=request.group_instance_id,
-        client_id=call.client_id or "",
-        client_host=f"/{call.host}",
+        client_id=context.client_id or "",
+        client_host=f"/{context.host}",
         session_timeout_ms=request.session_timeout_ms,
         rebalance_timeout_ms=(
-            request.rebalance_timeout_ms if call.version >= 1 else request.session_timeout_ms
+            request.rebalance_timeout_ms if context.version >= 1 else request.session_timeout_ms
         ),
         protocol_type=request.protocol_type,
         protocols=tuple((each.name, bytes(each.metadata)) for each in request.protocols),
-        requires_known_id=call.version >= 4,
+        requires_known_id=context.version >= 4,
     )
     joined = await broker.groups.join(request.group_id, spec)
     return messages.JoinGroupResponse(
         error_code=joined.error,
         generation_id=joined.generation,
         protocol_type=joined.protocol_type,
-        protocol_name=joined.protocol_name if call.version >= 7 else joined.protocol_name or "",
+        protocol_name=joined.protocol_name if context.version >= 7 else joined.protocol_name or "",
         leader=joined.leader,
         member_id=joined.member_id,
         members=[
@@ -104,7 +104,7 @@ async def join_group(
 
 
 async def sync_group(
-    broker: Broker, request: messages.SyncGroupRequest, call: Call
+    broker: Broker, request: messages.SyncGroupRequest, context: RequestContext
 ) -> messages.SyncGroupResponse:
     """Take the leader's assignment, hand each member its share."""
     synced = await broker.groups.sync(
@@ -124,7 +124,7 @@ async def sync_group(
 
 
 async def heartbeat(
-    broker: Broker, request: messages.HeartbeatRequest, call: Call
+    broker: Broker, request: messages.HeartbeatRequest, context: RequestContext
 ) -> messages.HeartbeatResponse:
     """Keep a member's session alive."""
     error = broker.groups.heartbeat(
@@ -134,16 +134,16 @@ async def heartbeat(
 
 
 async def leave_group(
-    broker: Broker, request: messages.LeaveGroupRequest, call: Call
+    broker: Broker, request: messages.LeaveGroupRequest, context: RequestContext
 ) -> messages.LeaveGroupResponse:
     """Take members out; before version 3 one, and its error is the request's."""
     leaving = (
         [(each.member_id, each.group_instance_id) for each in request.members]
-        if call.version >= 3
+        if context.version >= 3
         else [(request.member_id, None)]
     )
     error, errors = broker.groups.leave(request.group_id, leaving)
-    if call.version < 3:
+    if context.version < 3:
         return messages.LeaveGroupResponse(error_code=errors[0] if errors else error)
     return messages.LeaveGroupResponse(
         error_code=error,
@@ -157,7 +157,7 @@ async def leave_group(
 
 
 async def describe_groups(
-    broker: Broker, request: messages.DescribeGroupsRequest, call: Call
+    broker: Broker, request: messages.DescribeGroupsRequest, context: RequestContext
 ) -> messages.DescribeGroupsResponse:
     """State and members of each group; one that nobody ever joined is Dead.
 
@@ -207,7 +207,7 @@ def _described(group_id: str, error: ErrorCode, group: Group | None) -> messages
 
 
 async def list_groups(
-    broker: Broker, request: messages.ListGroupsRequest, call: Call
+    broker: Broker, request: messages.ListGroupsRequest, context: RequestContext
 ) -> messages.ListGroupsResponse:
     """The groups coordinated here, all or those in the named states."""
     error, groups = broker.groups.groups()
@@ -227,7 +227,7 @@ async def list_groups(
 
 
 async def delete_groups(
-    broker: Broker, request: messages.DeleteGroupsRequest, call: Call
+    broker: Broker, request: messages.DeleteGroupsRequest, context: RequestContext
 ) -> messages.DeleteGroupsResponse:
     """Forget groups without members, and their offsets."""
     return messages.DeleteGroupsResponse(
@@ -244,7 +244,7 @@ async def delete_groups(
 
 
 async def offset_commit(
-    broker: Broker, request: offset_messages.OffsetCommitRequest, call: Call
+    broker: Broker, request: offset_messages.OffsetCommitRequest, context: RequestContext
 ) -> offset_messages.OffsetCommitResponse:
     """Keep the group's positions; partitions that nobody has heard of are refused one by one."""
     now = wall_ms()
@@ -266,7 +266,7 @@ async def offset_commit(
                 partition.committed_leader_epoch,
                 committed_ms + retention_ms if retention_ms >= 0 else -1,
             )
-    if call.version == 0:
+    if context.version == 0:
         errors.update(await _commit_to_zookeeper(broker, request.group_id, commits))
     elif commits:
         member = (request.member_id, request.group_instance_id, request.generation_id)
@@ -309,10 +309,10 @@ async def _commit_to_zookeeper(
 
 
 async def offset_fetch(
-    broker: Broker, request: offset_messages.OffsetFetchRequest, call: Call
+    broker: Broker, request: offset_messages.OffsetFetchRequest, context: RequestContext
 ) -> offset_messages.OffsetFetchResponse:
     """The group's positions; -1 where it has none."""
-    if call.version == 0:
+    if context.version == 0:
         return await _fetch_from_zookeeper(broker, request)
     error, committed = await broker.groups.commits.committed(request.group_id)
     asked: dict[str, list[int]] = {}
@@ -380,7 +380,7 @@ async def _fetch_from_zookeeper(
 
 
 async def offset_delete(
-    broker: Broker, request: offset_messages.OffsetDeleteRequest, call: Call
+    broker: Broker, request: offset_messages.OffsetDeleteRequest, context: RequestContext
 ) -> offset_messages.OffsetDeleteResponse:
     """Forget positions in topics that the group does not read."""
     partitions = [

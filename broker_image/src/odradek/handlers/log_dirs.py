@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from odradek.handlers.context import Broker, Call
+from odradek.handlers.context import Broker, RequestContext
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.admin import (
     DescribeLogDirsPartition,
@@ -17,7 +17,7 @@ from odradek.values import TopicPartition
 
 
 async def describe_log_dirs(
-    broker: Broker, request: DescribeLogDirsRequest, call: Call
+    broker: Broker, request: DescribeLogDirsRequest, context: RequestContext
 ) -> DescribeLogDirsResponse:
     """Each log directory with the partitions asked for, their sizes in bytes and their lag.
 

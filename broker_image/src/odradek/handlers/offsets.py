@@ -8,9 +8,9 @@ from collections.abc import Container
 from dataclasses import dataclass
 
 from odradek.clock import wall_ms
-from odradek.handlers.context import Broker, Call
+from odradek.handlers.context import Broker, RequestContext
 from odradek.handlers.metadata import INTERNAL_TOPICS
-from odradek.log.log import Log
+from odradek.log.partition.log import Log
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.offsets import (
     DeleteRecordsPartition,
@@ -18,12 +18,12 @@ from odradek.protocol.messages.offsets import (
     DeleteRecordsRequest,
     DeleteRecordsResponse,
     DeleteRecordsTopicResult,
-    EpochEndOffset,
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
+    OffsetForLeaderEpochEndOffset,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
     OffsetForLeaderPartition,
@@ -41,7 +41,7 @@ UNKNOWN = -1
 
 
 async def list_offsets(
-    broker: Broker, request: ListOffsetsRequest, call: Call
+    broker: Broker, request: ListOffsetsRequest, context: RequestContext
 ) -> ListOffsetsResponse:
     """Offsets by timestamp, or of the log's start (-2) and end (-1)."""
     return ListOffsetsResponse(
@@ -49,7 +49,7 @@ async def list_offsets(
             ListOffsetsTopicResponse(
                 name=topic.name,
                 partitions=[
-                    await _list_one(broker, request.replica_id, call.version, topic.name, part)
+                    await _list_one(broker, request.replica_id, context.version, topic.name, part)
                     for part in topic.partitions
                 ],
             )
@@ -67,15 +67,15 @@ async def _list_one(
         partition = broker.replicas.partitions.get(key)
         error = ErrorCode.NONE if partition else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     else:
-        partition, error = broker.replicas.hosted.led(key, asked.current_leader_epoch)
+        partition, error = broker.replicas.hosted.leader_or_error(key, asked.current_leader_epoch)
     if partition is None:
         answer.error_code = error
         return answer
     consumer = replica_id < 0
     if (
         asked.timestamp != EARLIEST_TIMESTAMP
-        and partition.leads
-        and not broker.replicas.is_certain(partition)
+        and partition.is_leader
+        and not broker.replicas.leadership_confirmed(partition)
     ):
         # A successor may be further: an end that falls looks like lost data.
         answer.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -90,7 +90,9 @@ async def _list_one(
             answer.offset = partition.log.log_start_offset
             answer.leader_epoch = partition.log.epochs.epoch_of(answer.offset)
         elif (
-            consumer and partition.leads and partition.high_watermark < partition.leader_epoch_start
+            consumer
+            and partition.is_leader
+            and partition.high_watermark < partition.leader_epoch_start
         ):
             # The end may seem to go back until this leader knows what its predecessor had committed
             # (KIP-207).
@@ -147,7 +149,7 @@ async def _by_timestamp(
 
 
 async def offset_for_leader_epoch(
-    broker: Broker, request: OffsetForLeaderEpochRequest, call: Call
+    broker: Broker, request: OffsetForLeaderEpochRequest, context: RequestContext
 ) -> OffsetForLeaderEpochResponse:
     """Where an epoch ends in the leader's log (KIP-101, KIP-279)."""
     return OffsetForLeaderEpochResponse(
@@ -161,19 +163,23 @@ async def offset_for_leader_epoch(
     )
 
 
-def _epoch_end(broker: Broker, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
-    partition, error = broker.replicas.hosted.led(
+def _epoch_end(
+    broker: Broker, topic: str, asked: OffsetForLeaderPartition
+) -> OffsetForLeaderEpochEndOffset:
+    partition, error = broker.replicas.hosted.leader_or_error(
         TopicPartition(topic, asked.partition), asked.current_leader_epoch
     )
     if partition is None:
-        return EpochEndOffset(error_code=error, partition=asked.partition)
+        return OffsetForLeaderEpochEndOffset(error_code=error, partition=asked.partition)
     epoch, end_offset = partition.log.end_offset_for_epoch(asked.leader_epoch)
-    if end_offset == UNKNOWN and not broker.replicas.knows_the_end(partition):
+    if end_offset == UNKNOWN and not broker.replicas.end_offset_confirmed(partition):
         # An epoch that a successor began is no truncation, which is what "unknown" tells a client.
-        return EpochEndOffset(
+        return OffsetForLeaderEpochEndOffset(
             error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER, partition=asked.partition
         )
-    return EpochEndOffset(partition=asked.partition, leader_epoch=epoch, end_offset=end_offset)
+    return OffsetForLeaderEpochEndOffset(
+        partition=asked.partition, leader_epoch=epoch, end_offset=end_offset
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +195,7 @@ class _Deletion:
     def is_ours(self) -> bool:
         """Whether we still lead, so that followers tell us."""
         return (
-            self.partition.leads
+            self.partition.is_leader
             and self.partition.leadership_generation == self.leadership_generation
         )
 
@@ -199,7 +205,7 @@ class _Deletion:
 
 
 async def delete_records(
-    broker: Broker, request: DeleteRecordsRequest, call: Call
+    broker: Broker, request: DeleteRecordsRequest, context: RequestContext
 ) -> DeleteRecordsResponse:
     """Raise log starts.
 
@@ -245,7 +251,7 @@ def _delete_before(
     index = asked.partition_index
     if topic in INTERNAL_TOPICS:
         return _deleted(index, ErrorCode.INVALID_TOPIC_EXCEPTION)
-    partition, error = broker.replicas.hosted.led(TopicPartition(topic, index))
+    partition, error = broker.replicas.hosted.leader_or_error(TopicPartition(topic, index))
     if partition is None:
         return _deleted(index, error)
     if "delete" not in partition.log.config.cleanup_policy:

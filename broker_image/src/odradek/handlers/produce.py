@@ -1,7 +1,7 @@
 """Produce: records into logs. Only batch headers are looked at; see `odradek.replica.appends`.
 
 Versions before 3 carry the message formats before 0.11, which become a batch before anything else
-happens; see `odradek.log.conversion`.
+happens; see `odradek.log.partition.conversion`.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from odradek.clock import wall_ms
-from odradek.handlers.context import Broker, Call
+from odradek.handlers.context import Broker, RequestContext
 from odradek.handlers.metadata import INTERNAL_TOPICS
-from odradek.log import batch, compression, conversion
-from odradek.log.batch import Origin
+from odradek.log.partition import conversion
+from odradek.log.records import batch, compression
+from odradek.log.records.batch import Origin
 from odradek.net.frame import ProtocolViolation
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.produce import (
@@ -38,7 +39,9 @@ _CODEC_AT = 22
 Entries = list[tuple[TopicPartition, Buffer]]
 
 
-async def produce(broker: Broker, request: ProduceRequest, call: Call) -> ProduceResponse | None:
+async def produce(
+    broker: Broker, request: ProduceRequest, context: RequestContext
+) -> ProduceResponse | None:
     """Append and answer per partition; with acks=0 there is no answer, and an error closes the
     connection.
     """
@@ -51,7 +54,7 @@ async def produce(broker: Broker, request: ProduceRequest, call: Call) -> Produc
     if refusal is not ErrorCode.NONE:
         outcomes = [AppendOutcome(key, refusal) for key, _ in entries]
     else:
-        outcomes = await _append_where_allowed(broker, request, call, entries)
+        outcomes = await _append_where_allowed(broker, request, context, entries)
     count = broker.metrics.bytes_in
     for (key, records), outcome in zip(entries, outcomes, strict=True):
         if outcome.error is ErrorCode.NONE:
@@ -66,19 +69,19 @@ async def produce(broker: Broker, request: ProduceRequest, call: Call) -> Produc
 
 
 async def _append_where_allowed(
-    broker: Broker, request: ProduceRequest, call: Call, entries: Entries
+    broker: Broker, request: ProduceRequest, context: RequestContext, entries: Entries
 ) -> list[AppendOutcome]:
     """Append, but for what clients write to topics that only brokers write to."""
     refused = {
         number: AppendOutcome(key, ErrorCode.INVALID_TOPIC_EXCEPTION)
         for number, (key, _) in enumerate(entries)
-        if key.topic in INTERNAL_TOPICS and not _may_write_to_internal(broker, call, key)
+        if key.topic in INTERNAL_TOPICS and not _may_write_to_internal(broker, context, key)
     }
     allowed = entries
     if refused:
         allowed = [entry for number, entry in enumerate(entries) if number not in refused]
-    if call.version < FIRST_WITH_INVALID_RECORD:
-        appended = await _append_for_old_client(broker, request, call.version, allowed)
+    if context.version < FIRST_WITH_INVALID_RECORD:
+        appended = await _append_for_old_client(broker, request, context.version, allowed)
     else:
         appended = await broker.replicas.append(
             allowed, request.acks, request.timeout_ms, Origin.CLIENT
@@ -86,11 +89,11 @@ async def _append_where_allowed(
     return _in_order(refused, appended) if refused else appended
 
 
-def _may_write_to_internal(broker: Broker, call: Call, key: TopicPartition) -> bool:
+def _may_write_to_internal(broker: Broker, context: RequestContext, key: TopicPartition) -> bool:
     """Tell whether an append may go on, if only to be told that there is no such partition."""
-    if call.client_id == ADMIN_CLIENT:
+    if context.client_id == ADMIN_CLIENT:
         return True
-    _, error = broker.replicas.hosted.led(key)
+    _, error = broker.replicas.hosted.leader_or_error(key)
     return error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
@@ -133,7 +136,7 @@ async def _as_batch(broker: Broker, key: TopicPartition, records: Buffer, versio
         return records
     if version >= FIRST_WITH_MAGIC_2:
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "an old message format since version 3")
-    partition, error = broker.replicas.hosted.led(key)
+    partition, error = broker.replicas.hosted.leader_or_error(key)
     if partition is None:
         raise KafkaError(error)
     broker.metrics.produce_converted(key.topic)

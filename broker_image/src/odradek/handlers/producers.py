@@ -12,7 +12,7 @@ import logging
 
 from kazoo.exceptions import BadVersionError, KazooException
 
-from odradek.handlers.context import Broker, Call
+from odradek.handlers.context import Broker, RequestContext
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.producers import InitProducerIdRequest, InitProducerIdResponse
 from odradek.values import BrokerId
@@ -76,7 +76,7 @@ class ProducerIds:
 
 
 async def init_producer_id(
-    broker: Broker, request: InitProducerIdRequest, call: Call
+    broker: Broker, request: InitProducerIdRequest, context: RequestContext
 ) -> InitProducerIdResponse:
     """A fresh id with epoch 0, also for a producer that names the id and epoch it had.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from odradek.handlers.context import Broker, Call
+from odradek.handlers.context import Broker, RequestContext
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.admin import (
     AlterPartitionReassignmentsRequest,
@@ -24,7 +24,7 @@ from odradek.values import BrokerId, TopicPartition
 
 
 async def alter_partition_reassignments(
-    broker: Broker, request: AlterPartitionReassignmentsRequest, call: Call
+    broker: Broker, request: AlterPartitionReassignmentsRequest, context: RequestContext
 ) -> AlterPartitionReassignmentsResponse:
     """Begin, replace and cancel moves; an outcome for each partition."""
     wanted = {
@@ -57,7 +57,7 @@ async def alter_partition_reassignments(
 
 
 async def list_partition_reassignments(
-    broker: Broker, request: ListPartitionReassignmentsRequest, call: Call
+    broker: Broker, request: ListPartitionReassignmentsRequest, context: RequestContext
 ) -> ListPartitionReassignmentsResponse:
     """Moves under way; partitions that do not move or do not exist are left out."""
     asked = None

@@ -20,7 +20,7 @@ from odradek import assignment
 from odradek import config as configuration
 from odradek.group.partitioning import OFFSETS_TOPIC
 from odradek.handlers import configs
-from odradek.handlers.context import Broker, Call
+from odradek.handlers.context import Broker, RequestContext
 from odradek.properties import ConfigError
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.topics import (
@@ -99,7 +99,7 @@ async def _few_at_once(
 
 
 async def create_topics(
-    broker: Broker, request: CreateTopicsRequest, call: Call
+    broker: Broker, request: CreateTopicsRequest, context: RequestContext
 ) -> CreateTopicsResponse:
     """Create each topic; they are independent of one another, but for names that collide."""
     deadline = monotonic() + request.timeout_ms / 1000
@@ -301,7 +301,7 @@ def _automatic_shape(
 
 
 async def create_partitions(
-    broker: Broker, request: CreatePartitionsRequest, call: Call
+    broker: Broker, request: CreatePartitionsRequest, context: RequestContext
 ) -> CreatePartitionsResponse:
     """Add partitions to topics; what is there stays where it is."""
     deadline = monotonic() + request.timeout_ms / 1000
@@ -399,14 +399,14 @@ def _added_replicas(
 
 
 async def delete_topics(
-    broker: Broker, request: DeleteTopicsRequest, call: Call
+    broker: Broker, request: DeleteTopicsRequest, context: RequestContext
 ) -> DeleteTopicsResponse:
     """Ask for deletions and wait until no broker is told of the topics any more."""
     deadline = monotonic() + request.timeout_ms / 1000
 
     async def delete(name: str) -> DeletableTopicResult:
         try:
-            await _guarded(lambda: _delete(broker, name, call.version), f"deleting topic {name}")
+            await _guarded(lambda: _delete(broker, name, context.version), f"deleting topic {name}")
         except KafkaError as refusal:
             return DeletableTopicResult(
                 name=name, error_code=refusal.code, error_message=refusal.message

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from weakref import WeakSet
 
 from odradek.config import BrokerConfig
-from odradek.log import checkpoints, cleaner
-from odradek.log.batch import CorruptBatchError
-from odradek.log.cleaner import Dirty, Throttle
 from odradek.log.directory import Directory
-from odradek.log.files import FileRetiredError, StoppedError
-from odradek.log.log import Log
-from odradek.log.reading import Surroundings
+from odradek.log.partition import checkpoints, cleaner
+from odradek.log.partition.cleaner import Dirty, Throttle
+from odradek.log.partition.log import Log
+from odradek.log.partition.reading import Surroundings
+from odradek.log.records.batch import CorruptBatchError
+from odradek.log.segment.files import FileRetiredError, StoppedError
 from odradek.protocol.errors import KafkaError
 
 logger = logging.getLogger(__name__)

@@ -16,12 +16,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
-from odradek.log import checkpoints
-from odradek.log.checkpoints import CorruptCheckpointError, Meta
-from odradek.log.files import is_disk_failure, write_atomically
-from odradek.log.log import Log
-from odradek.log.reading import ReadableLog
-from odradek.log.recovery import Checkpointed
+from odradek.log.partition import checkpoints
+from odradek.log.partition.checkpoints import CorruptCheckpointError, Meta
+from odradek.log.partition.log import Log
+from odradek.log.partition.reading import ReadableLog
+from odradek.log.partition.recovery import Checkpointed
+from odradek.log.segment.files import is_disk_failure, write_atomically
 from odradek.protocol.errors import KafkaError
 from odradek.values import TopicPartition
 
@@ -30,6 +30,17 @@ logger = logging.getLogger(__name__)
 
 _FOLDER = re.compile(r"^(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>\d+)$")
 _DOOMED_FOLDER = re.compile(r"\.[0-9a-f]{32}-delete$")
+LONGEST_FILE_NAME = 255
+"""Bytes of a name in a directory, on every common file system."""
+
+
+def deleted_name(topic: str, partition: int, unique: str) -> str:
+    """Return the name of a deleted partition's folder; `unique` is 32 hexadecimal digits.
+
+    As in Kafka, a long topic name is cut so that the whole fits into a file name.
+    """
+    rest = f"-{partition}.{unique}-delete"
+    return topic[: LONGEST_FILE_NAME - len(rest)] + rest
 
 
 class LogDirError(Exception):

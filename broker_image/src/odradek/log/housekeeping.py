@@ -9,11 +9,11 @@ import threading
 from collections.abc import Callable, Iterable
 
 from odradek.config import BrokerConfig
-from odradek.log.batch import CorruptBatchError
 from odradek.log.directory import Directory
-from odradek.log.files import FileRetiredError, StoppedError, remove_tree
-from odradek.log.log import Log
-from odradek.log.reading import Surroundings
+from odradek.log.partition.log import Log
+from odradek.log.partition.reading import Surroundings
+from odradek.log.records.batch import CorruptBatchError
+from odradek.log.segment.files import FileRetiredError, StoppedError, remove_tree
 from odradek.protocol.errors import KafkaError
 
 logger = logging.getLogger(__name__)

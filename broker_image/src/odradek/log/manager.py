@@ -17,14 +17,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from odradek.config import BrokerConfig, TopicConfig
-from odradek.log import recovery
-from odradek.log.checkpoints import Meta
 from odradek.log.compactor import Compactor
-from odradek.log.directory import Directory, Folder, LogDirError
-from odradek.log.files import DiskThreads
+from odradek.log.directory import Directory, Folder, LogDirError, deleted_name
 from odradek.log.housekeeping import Housekeeper
-from odradek.log.log import Log
-from odradek.log.reading import ReadableLog, Surroundings
+from odradek.log.partition import recovery
+from odradek.log.partition.checkpoints import Meta
+from odradek.log.partition.log import Log
+from odradek.log.partition.reading import ReadableLog, Surroundings
+from odradek.log.segment.files import DiskThreads
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.values import TopicPartition
 
@@ -271,7 +271,7 @@ class LogManager:
             log.abandon()
         directory.forget({key for key, _ in logs})
         for (topic, partition), log in logs:
-            path = directory.file(f"{topic}-{partition}.{uuid.uuid4().hex}-delete")
+            path = directory.file(deleted_name(topic, partition, uuid.uuid4().hex))
             os.replace(log.directory, path)
             doomed.append((path, log.config.file_delete_delay_ms))
         directory.sync_names()

@@ -50,7 +50,7 @@ class PeerClient:
         self._slots = asyncio.Semaphore(max_in_flight)
         self._connecting = asyncio.Lock()
         self._correlation_ids = itertools.count()
-        self._channel: _Channel | None = None
+        self._channel: _PeerConnection | None = None
 
     async def call(self, request: Request[ResponseT], version: int, timeout_ms: int) -> ResponseT:
         """Send `request` and return its response; records in it are views of the response frame.
@@ -61,7 +61,7 @@ class PeerClient:
         """
         entry = api.of_request(type(request))
         exchange = self._framed(entry, version, codec.encode_parts(request, version))
-        channel: _Channel | None = None
+        channel: _PeerConnection | None = None
         try:
             async with asyncio.timeout(timeout_ms / 1000), self._slots:
                 channel = await self._connected()
@@ -95,11 +95,11 @@ class PeerClient:
         size = LENGTH32.pack(len(header) + total_length(body))
         return _Exchange(correlation_id, [size + header, *body])
 
-    async def _connected(self) -> "_Channel":
+    async def _connected(self) -> "_PeerConnection":
         async with self._connecting:
             if self._channel is None or self._channel.failure is not None:
                 sock = await _connect(self.host, self.port)
-                self._channel = _Channel(sock, self._max_frame_bytes)
+                self._channel = _PeerConnection(sock, self._max_frame_bytes)
             return self._channel
 
 
@@ -109,7 +109,7 @@ class _Exchange:
     parts: list[Part]
 
 
-class _Channel:
+class _PeerConnection:
     """One connected socket with the callers that wait for its answers, oldest first."""
 
     def __init__(self, sock: socket.socket, max_frame_bytes: int) -> None:

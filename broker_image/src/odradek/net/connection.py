@@ -18,9 +18,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from odradek.net.admission import RequestMemory
+from odradek.net.connection_quotas import RequestMemory
 from odradek.net.frame import READ_AHEAD_BYTES, FrameReader, ProtocolViolation
-from odradek.net.handoff import Handoff
+from odradek.net.inline_future import InlineFuture
 from odradek.net.sending import SLICE_BYTES, send_all, send_at_once
 from odradek.protocol.primitives import LENGTH32, MalformedError
 from odradek.protocol.regions import Part, close_all, total_length
@@ -38,7 +38,7 @@ _COPIED_BYTES: Final = 16 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Peer:
+class ClientInfo:
     """Who is at the other end of an accepted connection; `connection_id` is never used again."""
 
     host: str
@@ -48,7 +48,7 @@ class Peer:
 
 # Answers a frame: its parts with response header but without size, or None for no answer. The
 # frame's memory is valid until the answer is there. ProtocolViolation closes the connection.
-Dispatch: TypeAlias = Callable[[memoryview, Peer], Awaitable[Sequence[Part] | None]]
+Dispatch: TypeAlias = Callable[[memoryview, ClientInfo], Awaitable[Sequence[Part] | None]]
 
 
 class Connection:
@@ -57,7 +57,7 @@ class Connection:
     def __init__(
         self,
         sock: socket.socket,
-        peer: Peer,
+        peer: ClientInfo,
         max_frame_bytes: int,
         dispatch: Dispatch,
         memory: RequestMemory,
@@ -73,7 +73,7 @@ class Connection:
         self._ended = False  # the peer sends no more
         self._closing = False  # we answer no more
         self._in_dispatch = False
-        self._arrival: Handoff[memoryview | None] | None = None
+        self._arrival: InlineFuture[memoryview | None] | None = None
         self._turn = 0  # what was answered since the event loop last went round, in frames
         self._last_active = self._loop.time()
 
@@ -169,7 +169,7 @@ class Connection:
             return None
         self._read_on()
         self._turn = 0
-        self._arrival = Handoff(loop=self._loop)
+        self._arrival = InlineFuture(loop=self._loop)
         try:
             return await self._arrival
         finally:

@@ -1,7 +1,7 @@
 """Accepts connections on one address and looks after them until they are closed.
 
 Too many connections in all stop the accepting until one ends, so that peers wait in the backlog;
-too many from one address are closed at once (see `admission`). A sweep closes connections that were
+too many from one address are closed at once (see `quotas`). A sweep closes connections that were
 idle for too long (`connections.max.idle.ms`).
 """
 
@@ -13,8 +13,8 @@ import socket
 from typing import Final
 
 from odradek.net.addresses import look_up
-from odradek.net.admission import Admission
-from odradek.net.connection import Connection, Dispatch, Peer
+from odradek.net.connection import ClientInfo, Connection, Dispatch
+from odradek.net.connection_quotas import ConnectionQuotas
 
 logger = logging.getLogger(__name__)
 
@@ -37,15 +37,15 @@ class Listener:
         self,
         host: str,
         port: int,
-        admission: Admission,
+        quotas: ConnectionQuotas,
         dispatch: Dispatch,
         *,
         protected: bool = False,
     ) -> None:
         self._host = host
         self._port = port
-        self._admission = admission
-        self._limits = admission.limits
+        self._quotas = quotas
+        self._limits = quotas.limits
         self._protected = protected
         self._dispatch = dispatch
         self._sock: socket.socket | None = None
@@ -145,21 +145,21 @@ class Listener:
             if not self._protected:
                 # One is held here, and those after it wait in the backlog.
                 try:
-                    await self._admission.wait_for_place()
+                    await self._quotas.wait_for_place()
                 except BaseException:
                     accepted.close()
                     raise
-            self._admit(accepted, Peer(address[0], address[1], next(_connection_ids)), group)
+            self._admit(accepted, ClientInfo(address[0], address[1], next(_connection_ids)), group)
 
-    def _admit(self, sock: socket.socket, peer: Peer, group: asyncio.TaskGroup) -> None:
-        if not self._admission.enter(peer.host):
+    def _admit(self, sock: socket.socket, peer: ClientInfo, group: asyncio.TaskGroup) -> None:
+        if not self._quotas.enter(peer.host):
             logger.warning("refusing %s: too many connections from there", peer.host)
             sock.close()
             return
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         connection = Connection(
-            sock, peer, self._limits.max_frame_bytes, self._dispatch, self._admission.memory
+            sock, peer, self._limits.max_frame_bytes, self._dispatch, self._quotas.memory
         )
         task = group.create_task(connection.run(), name=f"connection {peer.connection_id}")
         self._connections[connection] = task
@@ -169,7 +169,7 @@ class Listener:
         # A task cancelled before its first step never came to close the socket itself.
         sock.close()
         del self._connections[connection]
-        self._admission.leave(connection.peer.host)
+        self._quotas.leave(connection.peer.host)
 
     async def _sweep(self) -> None:
         """Close idle connections and take back buffers that grew, a few times per idle time."""

@@ -22,8 +22,8 @@ from odradek.replica.partition import Partition
 from odradek.values import TopicPartition
 
 if TYPE_CHECKING:
-    from odradek.log.batch import Origin
-    from odradek.log.log import Log, Prepared
+    from odradek.log.partition.log import Log, Prepared
+    from odradek.log.records.batch import Origin
     from odradek.protocol.regions import Buffer
 
 ACKS_ALL = -1
@@ -63,7 +63,7 @@ class _Unacknowledged:
             self.outcome.error is not ErrorCode.NONE
             or partition.high_watermark >= self.end_offset
             or partition.leadership_generation != self.leadership_generation
-            or not partition.leads
+            or not partition.is_leader
             or partition.offline
         )
 
@@ -93,14 +93,14 @@ class Appender:
         hosted: HostedPartitions,
         prepare: Callable[[Log, Buffer, Origin], Awaitable[Prepared]],
         flush: Callable[[Log], Awaitable[None]],
-        is_certain: Callable[[Partition], bool],
-        knows_the_end: Callable[[Partition], bool],
+        leadership_confirmed: Callable[[Partition], bool],
+        end_offset_confirmed: Callable[[Partition], bool],
     ) -> None:
         self._hosted = hosted
         self._prepare = prepare
         self._flush = flush
-        self._is_certain = is_certain
-        self._knows_the_end = knows_the_end
+        self._leadership_confirmed = leadership_confirmed
+        self._end_offset_confirmed = end_offset_confirmed
 
     async def append(
         self,
@@ -144,7 +144,9 @@ class Appender:
         """The entries whose records a topic wants looked into, with their numbers."""
         slow: list[tuple[int, Log, Buffer]] = []
         for number, (key, records) in enumerate(entries):
-            partition, _ = self._hosted.led(key)  # what is refused anyway is not unpacked
+            partition, _ = self._hosted.leader_or_error(
+                key
+            )  # what is refused anyway is not unpacked
             if partition is not None and partition.log.looks_into(records, origin):
                 slow.append((number, partition.log, records))
         return slow
@@ -169,7 +171,7 @@ class Appender:
             except KafkaError as refusal:
                 outcome.error, outcome.message = refusal.code, refusal.message or None
                 continue
-            if partition.leads and partition.advance_high_watermark():
+            if partition.is_leader and partition.advance_high_watermark():
                 self._hosted.wake_high_watermark(outcome.key)
 
     def _append_one(
@@ -181,7 +183,7 @@ class Appender:
         ready: Prepared | _Refused | None,
     ) -> tuple[AppendOutcome, Partition | None]:
         """The outcome, and the partition if something was appended or is there already."""
-        partition, error = self._hosted.led(key)
+        partition, error = self._hosted.leader_or_error(key)
         if partition is not None and acks == ACKS_ALL:
             error = self._may_acknowledge(partition)
         if partition is None or error is not ErrorCode.NONE:
@@ -194,7 +196,7 @@ class Appender:
             )
         except KafkaError as refusal:
             out_of_order = refusal.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-            if out_of_order and not self._knows_the_end(partition):
+            if out_of_order and not self._end_offset_confirmed(partition):
                 # What seems to be missing may be with our successor; producers take a gap as final.
                 return AppendOutcome(key, ErrorCode.NOT_LEADER_OR_FOLLOWER), None
             return AppendOutcome(key, refusal.code, message=refusal.message or None), None
@@ -214,7 +216,7 @@ class Appender:
     def _may_acknowledge(self, partition: Partition) -> ErrorCode:
         if not partition.has_enough_replicas(partition.log.config.min_insync_replicas):
             return ErrorCode.NOT_ENOUGH_REPLICAS
-        if not self._is_certain(partition) and not partition.vouched_by_others():
+        if not self._leadership_confirmed(partition) and not partition.vouched_by_others():
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         return ErrorCode.NONE
 
@@ -233,7 +235,8 @@ class Appender:
             if partition.offline:
                 one.outcome.error = ErrorCode.KAFKA_STORAGE_ERROR
             elif (
-                not partition.leads or partition.leadership_generation != one.leadership_generation
+                not partition.is_leader
+                or partition.leadership_generation != one.leadership_generation
             ):
                 one.outcome.error = ErrorCode.NOT_LEADER_OR_FOLLOWER
             elif partition.high_watermark < one.end_offset:

@@ -20,8 +20,8 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from odradek.log.files import FileRetiredError
-from odradek.log.log import UnexpectedOffsetError
+from odradek.log.partition.log import UnexpectedOffsetError
+from odradek.log.segment.files import FileRetiredError
 from odradek.protocol.errors import ErrorCode, KafkaError, name_of
 from odradek.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from odradek.protocol.messages.offsets import (
@@ -249,7 +249,7 @@ class SourceFetcher:
         partition = one.partition
         log = partition.log
         try:
-            async with partition.cutting:
+            async with partition.truncation_lock:
                 if not self._is_current(one):
                     return
                 if cut.offset < log.log_end_offset:
@@ -401,7 +401,7 @@ class SourceFetcher:
             self.source,
         )
         try:
-            async with partition.cutting:
+            async with partition.truncation_lock:
                 if self._is_current(one):
                     log = partition.log
                     await self._in_thread(lambda: log.truncate_fully_and_start_at(leaders_start))

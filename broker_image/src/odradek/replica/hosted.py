@@ -25,7 +25,7 @@ class HostedPartitions:
         self.for_acknowledgement: Purgatory[TopicPartition] = Purgatory()
         self.for_low_watermark: Purgatory[TopicPartition] = Purgatory()
 
-    def led(
+    def leader_or_error(
         self, key: TopicPartition, leader_epoch: int = NO_EPOCH
     ) -> tuple[Partition | None, ErrorCode]:
         """The partition if this broker leads it in this epoch (-1: any), else why not."""

@@ -22,17 +22,17 @@ from odradek.replica.appends import Appender, AppendOutcome
 from odradek.replica.fetcher import Connect, FetcherPool, SourceFetcher
 from odradek.replica.hosted import HostedPartitions
 from odradek.replica.isr_writer import IsrWriter
-from odradek.replica.leftovers import Leftovers
 from odradek.replica.metadata import MetadataCache, described
 from odradek.replica.partition import LagLimits, Partition
 from odradek.replica.quota import ReplicationQuota
-from odradek.replica.reads import FetchLimits, FetchResult, FetchWish, Reader
+from odradek.replica.reads import FetchLimits, FetchReader, FetchResult, FetchSpec
+from odradek.replica.stray_replicas import StrayReplicas
 from odradek.values import TopicPartition
 
 if TYPE_CHECKING:
     from odradek.config import BrokerConfig
     from odradek.dynamic_config import LayeredConfig
-    from odradek.log.batch import Origin
+    from odradek.log.records.batch import Origin
     from odradek.protocol.messages.control import (
         LeaderAndIsrPartitionState,
         LeaderAndIsrRequest,
@@ -78,8 +78,8 @@ class ReplicaManager:
             self.hosted,
             lambda log, data, origin: self.in_thread(log.prepare, data, origin),
             lambda log: logs.disk.run(log.flush),
-            self.is_certain,
-            self.knows_the_end,
+            self.leadership_confirmed,
+            self.end_offset_confirmed,
         )
         giving = ReplicationQuota(
             config.broker_id,
@@ -93,10 +93,17 @@ class ReplicaManager:
             lambda topic: topic_configs(topic).follower_replication_throttled_replicas,
             clock_ms,
         )
-        self._reader = Reader(
-            self.hosted, self.isr_writer, clock_ms, self.in_thread, self.knows_the_end, giving
+        self._reader = FetchReader(
+            self.hosted,
+            self.isr_writer,
+            clock_ms,
+            self.in_thread,
+            self.end_offset_confirmed,
+            giving,
         )
-        self._leftovers = Leftovers(config.broker_id, logs, self.hosted, self._delete_leftovers)
+        self._stray_replicas = StrayReplicas(
+            config.broker_id, logs, self.hosted, self._delete_stray_replicas
+        )
         self._fetchers = FetcherPool(
             config.num_replica_fetchers,
             lambda source: SourceFetcher(
@@ -119,7 +126,7 @@ class ReplicaManager:
         """How many times a reader was told that the bytes it asked for are damaged."""
         return self._reader.damaged
 
-    def is_told(self, partition: Partition) -> bool:
+    def role_confirmed(self, partition: Partition) -> bool:
         """Whether the controller told the role in the present session, which surely lives.
 
         A broker that was stopped or cut off is not told until the controller has seen it again.
@@ -130,23 +137,23 @@ class ReplicaManager:
             and partition.told_in_session == session.generation
         )
 
-    def is_certain(self, partition: Partition) -> bool:
+    def leadership_confirmed(self, partition: Partition) -> bool:
         """Whether nobody else can be leading what this broker leads.
 
         With ZooKeeper away, the whole in-sync set that goes on fetching from us says so, too.
         """
-        return self.is_told(partition) or partition.is_followed(
+        return self.role_confirmed(partition) or partition.is_followed(
             self._clock_ms() - self._longest_fetch_pause_ms
         )
 
-    def knows_the_end(self, partition: Partition) -> bool:
+    def end_offset_confirmed(self, partition: Partition) -> bool:
         """Whether what this broker's log lacks is nowhere, so that clients may take it for lost.
 
         A controller that cannot reach us may have another of the in-sync set lead, of which we hear
         nothing while our session lives; but that set then fetches from us no more.
         """
         if partition.isr.maximal == {self.config.broker_id}:
-            return self.is_certain(partition)
+            return self.leadership_confirmed(partition)
         return partition.is_followed(self._clock_ms() - self._longest_fetch_pause_ms)
 
     # --- data ---------------------------------------------------------------------------------
@@ -162,10 +169,10 @@ class ReplicaManager:
         return await self._appender.append(entries, acks, timeout_ms, origin)
 
     async def fetch(
-        self, wishes: Sequence[FetchWish], replica_id: int, limits: FetchLimits
+        self, specs: Sequence[FetchSpec], replica_id: int, limits: FetchLimits
     ) -> list[FetchResult]:
         """Plan reads, waiting for data where the limits allow; see `reads`."""
-        return await self._reader.fetch(wishes, replica_id, limits)
+        return await self._reader.fetch(specs, replica_id, limits)
 
     # --- roles --------------------------------------------------------------------------------
 
@@ -189,13 +196,13 @@ class ReplicaManager:
 
         A broker that was away while its replica moved to others is given no role any more.
         """
-        self._leftovers.look_for(request)
+        self._stray_replicas.look_for(request)
         for topic, state in described(request):
             key = TopicPartition(topic, state.partition_index)
             partition = self.hosted.partitions.get(key)
             if (
                 partition is not None
-                and partition.leads
+                and partition.is_leader
                 and state.leader_epoch > partition.leader_epoch
                 and state.leader != self.config.broker_id
             ):
@@ -259,7 +266,7 @@ class ReplicaManager:
                 return ErrorCode.KAFKA_STORAGE_ERROR
             partition.told_in_session = self._session.generation
             self._fetchers.unfollow(key)
-            async with partition.cutting:
+            async with partition.truncation_lock:
                 if state.leader == self.config.broker_id:
                     partition.lead(state)
                 else:
@@ -273,7 +280,7 @@ class ReplicaManager:
         logger.info(
             "%s: %s of epoch %d, leader %d, ISR %s, log end %d, high watermark %d",
             key,
-            "leader" if partition.leads else "follower",
+            "leader" if partition.is_leader else "follower",
             state.leader_epoch,
             state.leader,
             state.isr,
@@ -327,7 +334,7 @@ class ReplicaManager:
             return ErrorCode.NONE
         self.hosted.partitions.pop(key, None)
         if partition is not None:
-            async with partition.cutting:
+            async with partition.truncation_lock:
                 partition.retire()
             self.hosted.wake_all(key)
         return ErrorCode.NONE
@@ -351,11 +358,11 @@ class ReplicaManager:
         self._topic_configs.forget({key.topic for key in keys} - remaining)
         return errors
 
-    async def _delete_leftovers(self, keys: Collection[TopicPartition]) -> None:
+    async def _delete_stray_replicas(self, keys: Collection[TopicPartition]) -> None:
         async with self._roles:
             doomed: list[TopicPartition] = []
             for key in keys:
-                info = self._leftovers.owner(key)
+                info = self._stray_replicas.owner(key)
                 if info is None:
                     continue
                 if await self._stop(key, info.leader_epoch, delete=True) is not ErrorCode.NONE:
@@ -407,7 +414,7 @@ class ReplicaManager:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._fetchers.run())
             tasks.create_task(self.isr_writer.run())
-            tasks.create_task(self._leftovers.run())
+            tasks.create_task(self._stray_replicas.run())
             tasks.create_task(self._check_in_sync_sets())
             tasks.create_task(self._checkpoint_periodically())
 

@@ -101,11 +101,11 @@ class MetadataCache:
                 del self.topics[topic]
 
     @property
-    def is_told(self) -> bool:
+    def initialized(self) -> bool:
         """Whether the controller has told anything yet."""
         return self._told.is_set()
 
-    async def wait_until_told(self) -> None:
+    async def wait_until_initialized(self) -> None:
         """Wait for the first UpdateMetadata."""
         await self._told.wait()
 

@@ -25,7 +25,7 @@ from odradek.replica.isr import FollowerProgress, Isr
 from odradek.values import NO_LEADER, TopicPartition
 
 if TYPE_CHECKING:
-    from odradek.log.log import Log
+    from odradek.log.partition.log import Log
     from odradek.protocol.messages.control import LeaderAndIsrPartitionState
 
 NO_EPOCH = -1
@@ -64,7 +64,6 @@ class Partition:
         "broker_id",
         "clock_ms",
         "controller_epoch",
-        "cutting",
         "followers",
         "high_watermark",
         "isr",
@@ -78,6 +77,7 @@ class Partition:
         "offline",
         "replicas",
         "told_in_session",
+        "truncation_lock",
         "zk_version",
     )
 
@@ -105,7 +105,7 @@ class Partition:
         self.leader_epoch_start = 0
         self.offline = False
         # Held while a thread cuts the log: a new role waits for it.
-        self.cutting = asyncio.Lock()
+        self.truncation_lock = asyncio.Lock()
         # The generation of the ZooKeeper session in which the controller last told us this role.
         self.told_in_session = NEVER
         # How often leadership was lost. Within one generation nothing is cut from the log, also
@@ -115,7 +115,7 @@ class Partition:
         self._set_high_watermark(high_watermark)
 
     @property
-    def leads(self) -> bool:
+    def is_leader(self) -> bool:
         """Whether this broker is the partition's leader."""
         return self.leader == self.broker_id
 
@@ -132,7 +132,8 @@ class Partition:
             replica: FollowerProgress(
                 last_caught_up_ms=now if replica in state.isr else rules.NEVER_MS
             )
-            for replica in state.replicas
+            # An in-sync replica that is none of the replicas never fetches, and so leaves the set.
+            for replica in dict.fromkeys((*state.replicas, *state.isr))
             if replica != self.broker_id
         }
         self.advance_high_watermark()
@@ -241,7 +242,7 @@ class Partition:
 
     def propose_shrink(self) -> IsrChange | None:
         """The change that removes those who lag, if any does and no other change is under way."""
-        if not self.leads or self.offline or self.isr.pending is not None:
+        if not self.is_leader or self.offline or self.isr.pending is not None:
             return None
         slow = rules.lagging(
             self.isr.committed,
@@ -290,7 +291,7 @@ class Partition:
     def expects(self, change: IsrChange) -> bool:
         """Whether the change is still the one under way (no newer leader epoch came between)."""
         return (
-            self.leads
+            self.is_leader
             and self.leader_epoch == change.leader_epoch
             and self.zk_version == change.zk_version
             and self.isr.pending == change.isr

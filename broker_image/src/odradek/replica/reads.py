@@ -6,7 +6,7 @@ the payload. When the pass finds less than `min_bytes`, and nothing to complain 
 waits until one of its partitions moves, then plans again; a partition whose reader stands at the
 end costs one comparison.
 
-What the log wants looked at before it is served (see `odradek.log.integrity`) is looked at in a
+What the log wants looked at before it is served (see `log.segment.integrity`) is looked at in a
 thread once the answer is settled, which also brings it from the disk into memory. Readers at the
 end, and whoever follows closely, never come there.
 """
@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from odradek.log.files import FileRetiredError
+from odradek.log.segment.files import FileRetiredError
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replica.hosted import HostedPartitions
 from odradek.replica.partition import NO_EPOCH, Partition
@@ -26,7 +26,7 @@ from odradek.replica.quota import ReplicationQuota
 from odradek.values import TopicPartition
 
 if TYPE_CHECKING:
-    from odradek.log.reading import LogSlice, ReadableLog
+    from odradek.log.partition.reading import LogSlice, ReadableLog
     from odradek.protocol.regions import FileRegion
     from odradek.replica.isr_writer import IsrWriter
 
@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class FetchWish:
+class FetchSpec:
     """What a reader wants of one partition. `start_offset` is a follower's own log start."""
 
     key: TopicPartition
@@ -85,7 +85,7 @@ class _Found:
 _InThread = Callable[[Callable[[], None]], Awaitable[None]]
 
 
-class Reader:
+class FetchReader:
     """Serves fetches from the hosted partitions.
 
     `in_thread` runs what reads from the disk; `quota` limits followers; `damaged` counts answers
@@ -98,7 +98,7 @@ class Reader:
         isr_writer: IsrWriter,
         clock_ms: Callable[[], int],
         in_thread: _InThread,
-        knows_the_end: Callable[[Partition], bool],
+        end_offset_confirmed: Callable[[Partition], bool],
         quota: ReplicationQuota,
     ) -> None:
         self._hosted = hosted
@@ -106,21 +106,21 @@ class Reader:
         self._clock_ms = clock_ms
         self._in_thread = in_thread
         self.damaged = 0
-        self._knows_the_end = knows_the_end
+        self._end_offset_confirmed = end_offset_confirmed
         self._quota = quota
 
     async def fetch(
-        self, wishes: Sequence[FetchWish], replica_id: int, limits: FetchLimits
+        self, specs: Sequence[FetchSpec], replica_id: int, limits: FetchLimits
     ) -> list[FetchResult]:
-        """One result a wish, in the order of the wishes."""
+        """One result a spec, in the order of the specs."""
         deadline_ms = self._clock_ms() + limits.max_wait_ms
         follower = replica_id >= 0
-        refused = self._record_follower(wishes, replica_id) if follower else {}
+        refused = self._record_follower(specs, replica_id) if follower else {}
         waiting = self._hosted.for_log_end if follower else self._hosted.for_high_watermark
         while True:
-            found = self._plan(wishes, replica_id, limits, refused)
+            found = self._plan(specs, replica_id, limits, refused)
             left_ms = deadline_ms - self._clock_ms()
-            if found.settled or found.size >= limits.min_bytes or not wishes or left_ms <= 0:
+            if found.settled or found.size >= limits.min_bytes or not specs or left_ms <= 0:
                 results = await self._verified(found)
                 if follower:
                     for result in results:
@@ -128,33 +128,33 @@ class Reader:
                             self._quota.record(result.key, result.region.length)
                 return results
             release(found.results)
-            if not await waiting.wait({wish.key for wish in wishes}, left_ms):
+            if not await waiting.wait({spec.key for spec in specs}, left_ms):
                 deadline_ms = 0
 
     def _record_follower(
-        self, wishes: Sequence[FetchWish], replica_id: int
+        self, specs: Sequence[FetchSpec], replica_id: int
     ) -> dict[TopicPartition, ErrorCode]:
         """Take in how far the follower is.
 
         Partitions that it may not fetch come back with the reason.
         """
         refused: dict[TopicPartition, ErrorCode] = {}
-        for wish in wishes:
-            partition, error = self._hosted.led(wish.key, wish.leader_epoch)
+        for spec in specs:
+            partition, error = self._hosted.leader_or_error(spec.key, spec.leader_epoch)
             if partition is None:
-                refused[wish.key] = error
+                refused[spec.key] = error
             elif replica_id not in partition.followers:
-                refused[wish.key] = ErrorCode.REPLICA_NOT_AVAILABLE
+                refused[spec.key] = ErrorCode.REPLICA_NOT_AVAILABLE
             elif (
-                partition.log.log_start_offset <= wish.offset <= partition.log.log_end_offset
+                partition.log.log_start_offset <= spec.offset <= partition.log.log_end_offset
                 # What it will cut off is nothing that it holds of ours.
-                and _divergence(partition, wish) is None
+                and _divergence(partition, spec) is None
             ):
                 started = partition.followers[replica_id].start_offset
-                if partition.record_fetch(replica_id, wish.offset, wish.start_offset):
-                    self._hosted.wake_high_watermark(wish.key)
-                if wish.start_offset > started:
-                    self._hosted.wake_low_watermark(wish.key)
+                if partition.record_fetch(replica_id, spec.offset, spec.start_offset):
+                    self._hosted.wake_high_watermark(spec.key)
+                if spec.start_offset > started:
+                    self._hosted.wake_low_watermark(spec.key)
                 change = partition.propose_join(replica_id)
                 if change is not None:
                     self._isr_writer.submit(change)
@@ -173,18 +173,18 @@ class Reader:
 
     def _plan(
         self,
-        wishes: Sequence[FetchWish],
+        specs: Sequence[FetchSpec],
         replica_id: int,
         limits: FetchLimits,
         refused: dict[TopicPartition, ErrorCode],
     ) -> _Found:
         found = _Found([], [])
-        for wish in wishes:
-            error = refused.get(wish.key)
+        for spec in specs:
+            error = refused.get(spec.key)
             if error is not None:
-                result = FetchResult(wish.key, error)
+                result = FetchResult(spec.key, error)
             else:
-                result = self._read(wish, replica_id, limits, found)
+                result = self._read(spec, replica_id, limits, found)
             if result.error is not ErrorCode.NONE or result.diverging is not None:
                 found.settled = True
             elif result.region is not None:
@@ -193,41 +193,41 @@ class Reader:
         return found
 
     def _read(
-        self, wish: FetchWish, replica_id: int, limits: FetchLimits, found: _Found
+        self, spec: FetchSpec, replica_id: int, limits: FetchLimits, found: _Found
     ) -> FetchResult:
-        room = min(wish.max_bytes, limits.max_bytes - found.size)
+        room = min(spec.max_bytes, limits.max_bytes - found.size)
         whole_batch = not limits.strict and found.size == 0
         if replica_id == DEBUGGING_CONSUMER:
-            partition = self._hosted.partitions.get(wish.key)
+            partition = self._hosted.partitions.get(spec.key)
             error = ErrorCode.NONE if partition else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         else:
-            partition, error = self._hosted.led(wish.key, wish.leader_epoch)
+            partition, error = self._hosted.leader_or_error(spec.key, spec.leader_epoch)
         if partition is None:
-            return FetchResult(wish.key, error)
+            return FetchResult(spec.key, error)
         log = partition.log
         end = log.log_end_offset if replica_id >= 0 else partition.high_watermark
         start = log.log_start_offset
-        result = FetchResult(wish.key, ErrorCode.NONE, partition.high_watermark, start)
-        diverging = _divergence(partition, wish)
+        result = FetchResult(spec.key, ErrorCode.NONE, partition.high_watermark, start)
+        diverging = _divergence(partition, spec)
         if diverging is not None:
             if diverging[0] == NO_EPOCH:
                 result.error = ErrorCode.OFFSET_OUT_OF_RANGE
             else:
                 result.diverging = diverging
         elif (
-            wish.offset > log.log_end_offset
-            and partition.leads
-            and not self._knows_the_end(partition)
+            spec.offset > log.log_end_offset
+            and partition.is_leader
+            and not self._end_offset_confirmed(partition)
         ):
             # The reader may come from our successor; "out of range" sends it back to the start.
             result.error = ErrorCode.NOT_LEADER_OR_FOLLOWER
-        elif wish.offset < start or wish.offset > log.log_end_offset:
+        elif spec.offset < start or spec.offset > log.log_end_offset:
             result.error = ErrorCode.OFFSET_OUT_OF_RANGE
         elif replica_id >= 0 and self._is_held_back(partition, replica_id):
             pass
-        elif wish.offset < end and (room > 0 or whole_batch):
+        elif spec.offset < end and (room > 0 or whole_batch):
             try:
-                piece = log.plan(wish.offset, max(room, 0), end, min_one=whole_batch)
+                piece = log.plan(spec.offset, max(room, 0), end, min_one=whole_batch)
             except KafkaError as refusal:
                 result.error = refusal.code
             else:
@@ -256,14 +256,14 @@ def _verify(unverified: Sequence[tuple[FetchResult, ReadableLog, LogSlice]]) -> 
             result.region = None  # cut or compacted meanwhile: the reader asks again
 
 
-def _divergence(partition: Partition, wish: FetchWish) -> tuple[int, int] | None:
+def _divergence(partition: Partition, spec: FetchSpec) -> tuple[int, int] | None:
     """Where the reader must cut its log before it may go on, (-1, -1) when its epoch is not known
     here; None when its log agrees with ours, or it does not say (KIP-595).
     """
-    if wish.last_fetched_epoch == NO_EPOCH:
+    if spec.last_fetched_epoch == NO_EPOCH:
         return None
-    epoch, end = partition.log.end_offset_for_epoch(wish.last_fetched_epoch)
-    if epoch < wish.last_fetched_epoch or end < wish.offset:
+    epoch, end = partition.log.end_offset_for_epoch(spec.last_fetched_epoch)
+    if epoch < spec.last_fetched_epoch or end < spec.offset:
         return epoch, end
     return None
 

@@ -56,7 +56,7 @@ def _run() -> None:
         environment = driver.environment()
         job = driver.load(os.environ.get("ODRADEK_JOB", _DEFAULT_JOB), environment)
         done = driver.Driver(job, environment).run()
-    except config.ConfigError as error:
+    except config.JobConfigError as error:
         _leave(str(error), 2)
     except (JobError, parquet_store.StoreError) as error:
         _leave(str(error), 1)

@@ -10,7 +10,7 @@ when it goes.
 import json
 from collections.abc import Mapping
 
-from odradek_spark.config import MEMORY_BESIDE_HEAP, MIB, ConfigError, Environment, Job
+from odradek_spark.config import MEMORY_BESIDE_HEAP, MIB, Environment, Job, JobConfigError
 
 EXECUTOR_CONTAINER = "executor"
 
@@ -33,11 +33,11 @@ _RESERVED = (
 def spark_conf(job: Job, environment: Environment, pod_template: str | None) -> dict[str, str]:
     """Return every Spark property of the job; `pod_template` is the file of `executor_pod`.
 
-    Raises ConfigError where sparkConf sets what the job depends on.
+    Raises JobConfigError where sparkConf sets what the job depends on.
     """
     reserved = [key for key in job.spark_conf if key.startswith(_RESERVED)]
     if reserved:
-        raise ConfigError(f"job.sparkConf may not set {', '.join(sorted(reserved))}")
+        raise JobConfigError(f"job.sparkConf may not set {', '.join(sorted(reserved))}")
     conf = _common(job)
     if environment.on_kubernetes:
         conf |= _kubernetes(job, environment)

@@ -39,7 +39,7 @@ ZOOKEEPER, KAFKA, BOTH = "ZooKeeper", "Kafka", "Both"
 _NAMED_STARTS = ("earliest", "latest", "group")
 
 
-class ConfigError(ValueError):
+class JobConfigError(ValueError):
     """The job cannot run as it is written; the message is one line for the user."""
 
 
@@ -166,10 +166,10 @@ def parse_environment(variables: Mapping[str, str], uid: int, gid: int) -> Envir
     names = ("POD_NAME", "POD_NAMESPACE", "POD_IP", "POD_UID")
     missing = [name for name in names if not variables.get(name)]
     if missing and (master is None or master.startswith("k8s://")):
-        raise ConfigError(f"environment variables are missing: {', '.join(missing)}")
+        raise JobConfigError(f"environment variables are missing: {', '.join(missing)}")
     timeout = variables.get("ODRADEK_SESSION_TIMEOUT_MS", "10000")
     if not timeout.isascii() or not timeout.isdigit() or not 1000 <= int(timeout) <= 300_000:
-        raise ConfigError(f"ODRADEK_SESSION_TIMEOUT_MS must be 1000 to 300000, not {timeout!r}")
+        raise JobConfigError(f"ODRADEK_SESSION_TIMEOUT_MS must be 1000 to 300000, not {timeout!r}")
     return Environment(
         pod_name=variables.get("POD_NAME", "driver"),
         pod_namespace=variables.get("POD_NAMESPACE", "default"),
@@ -184,29 +184,31 @@ def parse_environment(variables: Mapping[str, str], uid: int, gid: int) -> Envir
 
 
 def parse_job(text: str, environment: Environment) -> Job:
-    """Read the job file. Raises ConfigError with one line that names the field."""
+    """Read the job file. Raises JobConfigError with one line that names the field."""
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"the job file is not JSON: {error}") from error
+        raise JobConfigError(f"the job file is not JSON: {error}") from error
     root = _Section("", document)
     spec = root.section("job")
     executors = spec.section("executors", optional=True)
     topics = root.strings("topics")
     pattern = root.text("topicPattern", None)
     if bool(topics) == bool(pattern):
-        raise ConfigError("exactly one of topics and topicPattern must be given")
+        raise JobConfigError("exactly one of topics and topicPattern must be given")
     for topic in topics:
         if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
-            raise ConfigError(f"topics: {topic!r} is not a topic name")
+            raise JobConfigError(f"topics: {topic!r} is not a topic name")
     if pattern is not None:
         _check_pattern(pattern)
     store = root.text("offsetStore", ZOOKEEPER)
     if store not in (ZOOKEEPER, KAFKA, BOTH):
-        raise ConfigError(f"offsetStore {store!r} is not one of {ZOOKEEPER}, {KAFKA}, {BOTH}")
+        raise JobConfigError(f"offsetStore {store!r} is not one of {ZOOKEEPER}, {KAFKA}, {BOTH}")
     claim = root.text("claimName", None)
     if environment.on_kubernetes and claim is None:
-        raise ConfigError("job.volume is needed: driver and executors share the checkpoint on it")
+        raise JobConfigError(
+            "job.volume is needed: driver and executors share the checkpoint on it"
+        )
     return Job(
         group=root.matching("group", _TOPIC),
         bootstrap=root.text("bootstrap"),
@@ -237,7 +239,7 @@ def parse_trigger(text: str) -> int | None:
         return None
     match = _TRIGGER.fullmatch(text)
     if match is None:
-        raise ConfigError(f"job.trigger {text!r} is neither availableNow nor a time such as 10s")
+        raise JobConfigError(f"job.trigger {text!r} is neither availableNow nor a time such as 10s")
     return int(match[1]) * _TRIGGER_UNIT_MS[match[2]]
 
 
@@ -246,9 +248,9 @@ def parse_timestamp_ms(text: str) -> int:
     try:
         moment = datetime.fromisoformat(text.upper())
     except ValueError as error:
-        raise ConfigError(f"job.startingOffsets: {error}") from error
+        raise JobConfigError(f"job.startingOffsets: {error}") from error
     if moment.tzinfo is None:
-        raise ConfigError(f"job.startingOffsets: {text} names no time zone")
+        raise JobConfigError(f"job.startingOffsets: {text} names no time zone")
     return int(moment.timestamp() * 1000)
 
 
@@ -258,27 +260,29 @@ def _check_pattern(pattern: str) -> None:
     try:
         re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:
-        raise ConfigError(f"topicPattern {pattern!r}: {error}") from error
+        raise JobConfigError(f"topicPattern {pattern!r}: {error}") from error
 
 
 def _parse_pipeline(spec: "_Section") -> Pipeline:
     format_, schema = spec.text("format", "json"), spec.text("schema", None)
     if format_ == "avro":
-        raise ConfigError("job.format avro needs spark-avro, which the Spark image does not hold")
+        raise JobConfigError(
+            "job.format avro needs spark-avro, which the Spark image does not hold"
+        )
     if format_ not in ("json", "csv", "text"):
-        raise ConfigError(f"job.format {format_!r} is not one of json, csv, text")
+        raise JobConfigError(f"job.format {format_!r} is not one of json, csv, text")
     if format_ == "text" and schema is not None:
-        raise ConfigError("job.format text has no schema: its one column is value")
+        raise JobConfigError("job.format text has no schema: its one column is value")
     if format_ == "csv" and schema is None:
-        raise ConfigError("job.format csv needs a schema")
+        raise JobConfigError("job.format csv needs a schema")
     sql, python = spec.text("sql", None), spec.text("python", None)
     if sql is not None and python is not None:
-        raise ConfigError("job: give sql or python, not both")
+        raise JobConfigError("job: give sql or python, not both")
     if python is not None and not _FUNCTION.fullmatch(python):
-        raise ConfigError(f"job.python {python!r} is not module:function")
+        raise JobConfigError(f"job.python {python!r} is not module:function")
     mode = spec.text("outputMode", None)
     if mode is not None and mode not in _OUTPUT_MODES:
-        raise ConfigError(f"job.outputMode {mode!r} is not one of {', '.join(_OUTPUT_MODES)}")
+        raise JobConfigError(f"job.outputMode {mode!r} is not one of {', '.join(_OUTPUT_MODES)}")
     start = spec.text("startingOffsets", "earliest")
     if start not in _NAMED_STARTS:
         parse_timestamp_ms(start)
@@ -292,7 +296,7 @@ def _parse_pipeline(spec: "_Section") -> Pipeline:
 def _parse_sink(section: "_Section", environment: Environment) -> Sink:
     kinds = sorted(section)
     if len(kinds) != 1 or kinds[0] not in ("parquet", "console", "topic", "jdbc"):
-        raise ConfigError(
+        raise JobConfigError(
             f"job.sink must be one of parquet, console, topic, jdbc, not {', '.join(kinds) or '{}'}"
         )
     inner = section.section(kinds[0])
@@ -304,7 +308,7 @@ def _parse_sink(section: "_Section", environment: Environment) -> Sink:
         case "jdbc":
             url = inner.text("url")
             if not url.startswith("jdbc:"):
-                raise ConfigError(f"job.sink.jdbc.url {url!r} does not begin with jdbc:")
+                raise JobConfigError(f"job.sink.jdbc.url {url!r} does not begin with jdbc:")
             return JdbcSink(url, inner.text("table"), inner.text("driver", None))
         case _:
             return ConsoleSink()
@@ -314,11 +318,11 @@ def _parse_parquet(section: "_Section", environment: Environment) -> ParquetSink
     path = PurePosixPath(section.text("path"))
     data = PurePosixPath(environment.data)
     if ".." in path.parts or data not in path.parents:
-        raise ConfigError(
+        raise JobConfigError(
             f"job.sink.parquet.path {path} must be below {data}, which driver and executors share"
         )
     if data / "checkpoints" in (path, *path.parents):
-        raise ConfigError(f"job.sink.parquet.path {path} lies among the checkpoints")
+        raise JobConfigError(f"job.sink.parquet.path {path} lies among the checkpoints")
     return ParquetSink(str(path), section.strings("partitionBy"))
 
 
@@ -328,18 +332,21 @@ def _parse_resources(section: "_Section") -> Resources:
     size = number * MIB * (1024 if unit == "Gi" else 1)
     least = SMALLEST_HEAP + MEMORY_BESIDE_HEAP
     if size < least:
-        raise ConfigError(f"{section.path}.memory {memory} is below {least // MIB}Mi")
+        raise JobConfigError(f"{section.path}.memory {memory} is below {least // MIB}Mi")
     return Resources(section.integer("cores", 1, low=1, high=256), size)
 
 
 class _Section:
-    """One JSON object, read field by field; a missing, null or ill-typed field is a ConfigError."""
+    """One JSON object, read field by field.
+
+    A missing, null or ill-typed field is a JobConfigError.
+    """
 
     __slots__ = ("_values", "path")
 
     def __init__(self, path: str, values: object) -> None:
         if not isinstance(values, dict):
-            raise ConfigError(f"{path or 'the job file'} must be an object")
+            raise JobConfigError(f"{path or 'the job file'} must be an object")
         self.path = path
         self._values: dict[str, Any] = {k: v for k, v in values.items() if v is not None}
 
@@ -354,7 +361,7 @@ class _Section:
 
     def section(self, name: str, *, optional: bool = False) -> "_Section":
         if name not in self._values and not optional:
-            raise ConfigError(f"{self._at(name)} is missing")
+            raise JobConfigError(f"{self._at(name)} is missing")
         return _Section(self._at(name), self._values.get(name, {}))
 
     def text(self, name: str, default: str | None = "") -> Any:
@@ -362,37 +369,39 @@ class _Section:
         if value is None:
             return None
         if not isinstance(value, str):
-            raise ConfigError(f"{self._at(name)} must be a string, not {value!r}")
+            raise JobConfigError(f"{self._at(name)} must be a string, not {value!r}")
         if not value.strip():
-            raise ConfigError(f"{self._at(name)} is missing")
+            raise JobConfigError(f"{self._at(name)} is missing")
         return value
 
     def matching(self, name: str, pattern: re.Pattern[str], default: str = "") -> str:
         value = str(self.text(name, default))
         if not pattern.fullmatch(value):
-            raise ConfigError(f"{self._at(name)} {value!r} does not match {pattern.pattern}")
+            raise JobConfigError(f"{self._at(name)} {value!r} does not match {pattern.pattern}")
         return value
 
     def integer(self, name: str, default: int, *, low: int, high: int) -> int:
         value = self._values.get(name, default)
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise ConfigError(f"{self._at(name)} must be an integer {low} to {high}, not {value!r}")
+            raise JobConfigError(
+                f"{self._at(name)} must be an integer {low} to {high}, not {value!r}"
+            )
         return value
 
     def strings(self, name: str) -> tuple[str, ...]:
         value = self._values.get(name, [])
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-            raise ConfigError(f"{self._at(name)} must be a list of strings")
+            raise JobConfigError(f"{self._at(name)} must be a list of strings")
         return tuple(dict.fromkeys(value))
 
     def objects(self, name: str) -> tuple[dict[str, Any], ...]:
         value = self._values.get(name, [])
         if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
-            raise ConfigError(f"{self._at(name)} must be a list of objects")
+            raise JobConfigError(f"{self._at(name)} must be a list of objects")
         return tuple(value)
 
     def string_map(self, name: str) -> dict[str, str]:
         value = self._values.get(name, {})
         if not isinstance(value, dict) or not all(isinstance(v, str) for v in value.values()):
-            raise ConfigError(f"{self._at(name)} must map strings to strings")
+            raise JobConfigError(f"{self._at(name)} must map strings to strings")
         return dict(value)

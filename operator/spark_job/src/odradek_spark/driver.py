@@ -40,7 +40,7 @@ from odradek_spark import (
     membership,
     sources,
 )
-from odradek_spark.brokers import Brokers
+from odradek_spark.broker_client import DriverClient
 from odradek_spark.errors import JobError
 from odradek_spark.kafka_offsets import KafkaOffsets
 from odradek_spark.query import Query
@@ -65,12 +65,12 @@ class Driver:
         self._stop = threading.Event()
         # What is owned, in the order in which it was opened.
         self._closers: list[Callable[[], object]] = []
-        self.endpoint = endpoint.Endpoint(
+        self.endpoint = endpoint.MetricsEndpoint(
             job.group, job.metrics_port, lambda: self._status, self._healthy
         )
 
     def run(self) -> bool:
-        """Run until the query ends or a signal comes. Raises JobError or ConfigError.
+        """Run until the query ends or a signal comes. Raises JobError or JobConfigError.
 
         False where a signal came before an availableNow job had read everything.
         """
@@ -92,7 +92,7 @@ class Driver:
     def _run(self) -> None:
         self.endpoint.start()
         self._closers.append(self.endpoint.stop)
-        brokers = Brokers(self._job.bootstrap, f"odradek-lag-{self._job.group}")
+        brokers = DriverClient(self._job.bootstrap, f"odradek-lag-{self._job.group}")
         self._closers.append(brokers.close)
         self._await_topics(brokers)
         if self._stop.is_set():
@@ -107,7 +107,7 @@ class Driver:
         self._closers.append(self._stop.set)
         self._take_turns(spark, member)
 
-    def _await_topics(self, brokers: Brokers) -> None:
+    def _await_topics(self, brokers: DriverClient) -> None:
         """Return once all of the job's topics exist.
 
         A job may be applied together with its topics, so a missing topic is waited for. A pattern
@@ -129,7 +129,7 @@ class Driver:
             log.info("waiting: %s", reason)
             self._stop.wait(_START_PAUSE_S)
 
-    def _join(self) -> membership.Member:
+    def _join(self) -> membership.GroupMembership:
         client = self._connect_zookeeper()
         kafka = None
         if self._job.offset_store != config.ZOOKEEPER:
@@ -137,7 +137,7 @@ class Driver:
             self._closers.append(kafka.close)
         pattern = self._job.topic_pattern
         subscription = {pattern: 1} if pattern is not None else dict.fromkeys(self._job.topics, 1)
-        member = membership.Member(
+        member = membership.GroupMembership(
             client,
             self._job.group,
             self._environment.pod_name,
@@ -187,7 +187,7 @@ class Driver:
         self._closers.append(spark.stop)
         return spark
 
-    def _take_turns(self, spark: SparkSession, member: membership.Member) -> None:
+    def _take_turns(self, spark: SparkSession, member: membership.GroupMembership) -> None:
         query = Query(
             self._job,
             self._checkpoint,
@@ -199,7 +199,7 @@ class Driver:
         self._closers.append(query.finish)
         while not self._stop.is_set():
             try:
-                share = member.take_share(self._owner_patience_s, self._stop)
+                share = member.acquire_assignment(self._owner_patience_s, self._stop)
                 if self._stop.is_set():
                     break
                 log.info("group %s: %d partitions to read", self._job.group, len(share))
@@ -210,7 +210,7 @@ class Driver:
                     self._update(state=endpoint.COMPLETED)
                     log.info("group %s: everything is read", self._job.group)
                     return
-            except membership.LostShareError as error:
+            except membership.OwnershipLostError as error:
                 log.warning("%s", error)
             except membership.TRANSIENT as error:
                 log.warning("group %s: once more: %r", self._job.group, error)
@@ -219,7 +219,7 @@ class Driver:
             query.finish()
         self._update(state=endpoint.STOPPING)
 
-    def _await_change(self, query: Query | None, member: membership.Member) -> bool:
+    def _await_change(self, query: Query | None, member: membership.GroupMembership) -> bool:
         """Wait until everything is read (True), the share is another one, or a signal came.
 
         With the share everything is read where nobody else owns anything, or where others own the
@@ -233,23 +233,25 @@ class Driver:
             elif self._job.trigger_ms is None and (
                 not member.others_own or time.monotonic() >= patience_ends
             ):
-                return member.keeps_share()
+                return member.is_assignment_current()
             else:
                 member.changed.wait(_WAIT_SLICE_S)
             if member.changed.is_set() and not self._keeps_share(member):
                 return False
         return False
 
-    def _keeps_share(self, member: membership.Member) -> bool:
+    def _keeps_share(self, member: membership.GroupMembership) -> bool:
         try:
-            return member.keeps_share()
+            return member.is_assignment_current()
         except (*membership.TRANSIENT, ZnodeError) as error:
             # As long as ZooKeeper does not tell another share, this one stays.
             log.warning("group %s: the share is not known: %r", self._job.group, error)
             member.changed.set()
             return True
 
-    def _watch(self, spark: SparkSession, brokers: Brokers, member: membership.Member) -> None:
+    def _watch(
+        self, spark: SparkSession, brokers: DriverClient, member: membership.GroupMembership
+    ) -> None:
         """Measure lag until the end; what does not answer leaves the last reading and its time."""
         renewal_due = time.monotonic() + _RENEWAL_INTERVAL_S
         while not self._stop.is_set():
@@ -261,7 +263,7 @@ class Driver:
                 renewal_due = time.monotonic() + _RENEWAL_INTERVAL_S
             self._stop.wait(config.REFRESH_INTERVAL_S)
 
-    def _renews_offsets(self, member: membership.Member) -> bool:
+    def _renews_offsets(self, member: membership.GroupMembership) -> bool:
         try:
             member.renew_offsets()
         except (KafkaException, KazooException, KazooTimeoutError) as error:
@@ -269,7 +271,9 @@ class Driver:
             return False
         return True
 
-    def _measure(self, brokers: Brokers, member: membership.Member) -> lag.Measurement:
+    def _measure(
+        self, brokers: DriverClient, member: membership.GroupMembership
+    ) -> lag.Measurement:
         partitions = brokers.partitions(self._job.topics, self._job.topic_pattern)
         committed = member.committed(partitions)
         ends = brokers.ends(partitions)
@@ -299,14 +303,14 @@ def _executors(spark: SparkSession) -> int:
 
 
 def load(path: str, environment: config.Environment) -> config.Job:
-    """Read the job file. Raises ConfigError."""
+    """Read the job file. Raises JobConfigError."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except OSError as error:
-        raise config.ConfigError(f"cannot read the job file: {error}") from error
+        raise config.JobConfigError(f"cannot read the job file: {error}") from error
     return config.parse_job(text, environment)
 
 
 def environment() -> config.Environment:
-    """Return where this process runs. Raises ConfigError."""
+    """Return where this process runs. Raises JobConfigError."""
     return config.parse_environment(os.environ, os.getuid(), os.getgid())

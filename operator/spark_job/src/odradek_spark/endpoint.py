@@ -143,7 +143,7 @@ class _DriverCollector(Collector):
 
 
 @dataclass(slots=True)
-class Endpoint:
+class MetricsEndpoint:
     """The HTTP server on `port` of all addresses (0: a free one, which `port` then tells)."""
 
     group: str
@@ -169,8 +169,10 @@ class Endpoint:
             self._server.server_close()
 
 
-def _handler(endpoint: Endpoint, registry: CollectorRegistry) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
+def _handler(
+    endpoint: MetricsEndpoint, registry: CollectorRegistry
+) -> type[BaseHTTPRequestHandler]:
+    class MetricsRequestHandler(BaseHTTPRequestHandler):
         timeout = 10  # seconds that a silent client may hold a thread
 
         def do_GET(self) -> None:
@@ -196,4 +198,4 @@ def _handler(endpoint: Endpoint, registry: CollectorRegistry) -> type[BaseHTTPRe
         def log_message(self, format: str, *args: object) -> None:
             """Say nothing: a scrape every few seconds is no event."""
 
-    return Handler
+    return MetricsRequestHandler

@@ -68,7 +68,7 @@ class OwnedElsewhereError(RuntimeError):
     """Another member owns what this one should."""
 
 
-class LostShareError(RuntimeError):
+class OwnershipLostError(RuntimeError):
     """The member's session ended, and others took over before it was back."""
 
 
@@ -91,7 +91,7 @@ def connect(zookeeper: str, session_timeout_ms: int, start_timeout_s: float) -> 
     return client
 
 
-class Member:
+class GroupMembership:
     """One member of `group`. Methods may be called from any thread; `TRANSIENT` errors come out.
 
     `changed` is set whenever the share may be another one than before. With `kafka` offsets are
@@ -142,7 +142,7 @@ class Member:
             self._losses += 1
 
     @property
-    def share(self) -> frozenset[TopicPartition]:
+    def owned(self) -> frozenset[TopicPartition]:
         """The partitions that this member owns."""
         with self._lock:
             return frozenset(self._claimed)
@@ -157,7 +157,7 @@ class Member:
         """Whether any partition was another member's when `wanted` was asked last."""
         return self._others_own
 
-    def wanted(self) -> frozenset[TopicPartition]:
+    def target_assignment(self) -> frozenset[TopicPartition]:
         """Return what this member shall own as things are, and watch for changes of that.
 
         Raises ZnodeError where a member's registration or a topic is garbage: then nobody can tell
@@ -186,7 +186,7 @@ class Member:
         self._others_own = len(wanted) < len(owned_by)
         return wanted
 
-    def give_up(self, partitions: Iterable[TopicPartition]) -> None:
+    def release(self, partitions: Iterable[TopicPartition]) -> None:
         """Let others own these partitions; nobody may read them for this member any more."""
         with self._lock:
             for partition in sorted(partitions):
@@ -203,13 +203,15 @@ class Member:
                 self._ensure(path.rpartition("/")[0])
                 owner = consumers.encode_owner(self.consumer_id, _THREAD)
                 if not self._create_mine(path, owner):
-                    self.give_up(taken)
+                    self.release(taken)
                     return f"{partition} of group {self._group} is owned by {self._owner(path)}"
                 taken.append(partition)
                 self._claimed.add(partition)
         return None
 
-    def take_share(self, patience_s: float, stop: threading.Event) -> frozenset[TopicPartition]:
+    def acquire_assignment(
+        self, patience_s: float, stop: threading.Event
+    ) -> frozenset[TopicPartition]:
         """Own exactly what is wanted, waiting for former owners to let go.
 
         Whatever of the present share is wanted no more is given up, so nothing may be reading now.
@@ -221,10 +223,10 @@ class Member:
         told = ""
         while not stop.is_set():
             try:
-                now_wanted = self.wanted()
+                now_wanted = self.target_assignment()
                 if now_wanted != wanted:
                     wanted, deadline = now_wanted, time.monotonic() + patience_s
-                self.give_up(self.share - wanted)
+                self.release(self.owned - wanted)
                 reason = self.claim(wanted)
                 if reason is None:
                     return wanted
@@ -235,7 +237,7 @@ class Member:
                 reason = f"ZooKeeper does not answer: {error!r}"
                 deadline = time.monotonic() + patience_s
             if time.monotonic() >= deadline:
-                self.give_up(self.share)
+                self.release(self.owned)
                 raise OwnedElsewhereError(reason)
             if reason != told:
                 log.info("group %s: waiting: %s", self._group, reason)
@@ -243,9 +245,9 @@ class Member:
             stop.wait(_RETRY_PAUSE_S)
         return frozenset()
 
-    def keeps_share(self) -> bool:
+    def is_assignment_current(self) -> bool:
         """Tell whether the share is still the right one, now that something changed."""
-        return self.wanted() == self.share
+        return self.target_assignment() == self.owned
 
     def members(self) -> int:
         """Return how many members the group has now."""
@@ -277,7 +279,7 @@ class Member:
         """Set the group's offsets, checked against this member's registration.
 
         Waits through lost connections and sessions until `deadline_s` have passed, then raises
-        CommitError. Raises LostShareError where a partition is not this member's (any more).
+        CommitError. Raises OwnershipLostError where a partition is not this member's (any more).
         """
         deadline = time.monotonic() + deadline_s
         while True:
@@ -287,7 +289,7 @@ class Member:
                 with self._lock:
                     self._restore()
                     if not self._claimed.issuperset(ends):
-                        raise LostShareError(f"group {self._group}: others took over the share")
+                        raise OwnershipLostError(f"group {self._group}: others took over the share")
                     self._commit_changed(ends)
                 return
             except TRANSIENT as error:
@@ -461,7 +463,7 @@ class Member:
             if moved:
                 in_the_way = f"{moved[0]} was read on by another member"
             if in_the_way is not None:
-                self.give_up(share)
+                self.release(share)
                 now = {}
             self._known_offsets = now
             self._restored = losses

@@ -12,7 +12,7 @@ between the two would leave an idle group with a lag for ever.
 
 A member of a group whose share changes goes on at the group's offsets, which others may have moved,
 and not where its own checkpoint ends. Spark has no word for that, but it begins each batch where
-`offsets/N` of the last batch ends: `move` writes that anew between two runs of the query.
+`offsets/N` of the last batch ends: `rewrite_start` writes that anew between two runs of the query.
 """
 
 import json
@@ -94,7 +94,7 @@ def query_id(checkpoint: Path) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class CheckpointProgress:
     """The newest batch that a checkpoint knows: its number and its end offsets.
 
     With `pending` it was planned and never finished, and `done` is where it begins.
@@ -106,7 +106,7 @@ class Progress:
     done: Mapping[TopicPartition, int] = field(default_factory=dict)
 
 
-def progress(checkpoint: Path) -> Progress | None:
+def progress(checkpoint: Path) -> CheckpointProgress | None:
     """Read how far the checkpoint's query came; None where it never planned a batch."""
     planned = _numbers(checkpoint / "offsets")
     if not planned:
@@ -114,10 +114,10 @@ def progress(checkpoint: Path) -> Progress | None:
     last = planned[-1]
     pending = last not in _numbers(checkpoint / "commits")
     if not pending:
-        return Progress(last, batch_ends(checkpoint, last))
+        return CheckpointProgress(last, batch_ends(checkpoint, last))
     is_first = len(planned) == 1
     done = _query_start(checkpoint) if is_first else batch_ends(checkpoint, planned[-2])
-    return Progress(last, batch_ends(checkpoint, last), pending, done)
+    return CheckpointProgress(last, batch_ends(checkpoint, last), pending, done)
 
 
 def _numbers(folder: Path) -> list[int]:
@@ -126,8 +126,8 @@ def _numbers(folder: Path) -> list[int]:
     return sorted(int(entry.name) for entry in folder.iterdir() if entry.name.isdigit())
 
 
-def goes_on(
-    known: Progress,
+def can_resume(
+    known: CheckpointProgress,
     share: Collection[TopicPartition],
     committed: Mapping[TopicPartition, int],
     stateful: bool,
@@ -148,8 +148,8 @@ def goes_on(
     )
 
 
-def positions(
-    known: Progress | None,
+def resume_offsets(
+    known: CheckpointProgress | None,
     share: Collection[TopicPartition],
     committed: Mapping[TopicPartition, int],
 ) -> dict[TopicPartition, int]:
@@ -169,7 +169,9 @@ def has_state(checkpoint: Path) -> bool:
     return (checkpoint / "state").is_dir()
 
 
-def move(checkpoint: Path, known: Progress | None, places: Mapping[TopicPartition, int]) -> None:
+def rewrite_start(
+    checkpoint: Path, known: CheckpointProgress | None, places: Mapping[TopicPartition, int]
+) -> None:
     """Let the next batch begin at `places` and read nothing else; no query may be running.
 
     A batch that was planned and never finished counts as finished. Without any batch, what Spark

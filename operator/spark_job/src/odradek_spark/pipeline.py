@@ -17,7 +17,7 @@ from odradek_spark import config, sources
 def transform(records: DataFrame, job: config.Job, topics: tuple[str, ...]) -> DataFrame:
     """Return what goes to the sink. `topics` get views of their own.
 
-    Raises ConfigError where the watermark, the SQL or the function does not fit the records.
+    Raises JobConfigError where the watermark, the SQL or the function does not fit the records.
     """
     pipeline = job.pipeline
     if pipeline.watermark is not None:
@@ -31,32 +31,34 @@ def transform(records: DataFrame, job: config.Job, topics: tuple[str, ...]) -> D
         else:
             result = records
     except (AnalysisException, ParseException) as error:
-        raise config.ConfigError(f"the query: {sources.first_line(error)}") from error
+        raise config.JobConfigError(f"the query: {sources.first_line(error)}") from error
     if not isinstance(result, DataFrame):
         kind = type(result).__name__
-        raise config.ConfigError(f"job.python {pipeline.python} returned {kind}, not a DataFrame")
+        raise config.JobConfigError(
+            f"job.python {pipeline.python} returned {kind}, not a DataFrame"
+        )
     return result
 
 
 def with_watermark(records: DataFrame, watermark: config.Watermark) -> DataFrame:
-    """Declare how late a record may be; raises ConfigError where the column is no time stamp."""
+    """Declare how late a record may be; raises JobConfigError where the column is no time stamp."""
     column = watermark.column
     if column not in records.columns:
-        raise config.ConfigError(f"job.watermark.column {column} is not among the columns")
+        raise config.JobConfigError(f"job.watermark.column {column} is not among the columns")
     if not isinstance(records.schema[column].dataType, TimestampType):
-        raise config.ConfigError(f"job.watermark.column {column} is not a timestamp")
+        raise config.JobConfigError(f"job.watermark.column {column} is not a timestamp")
     return records.withWatermark(column, watermark.delay)
 
 
 def load_function(reference: str) -> Callable[[DataFrame], DataFrame]:
-    """Return the function that `module:function` names; raises ConfigError."""
+    """Return the function that `module:function` names; raises JobConfigError."""
     module_name, _, function_name = reference.partition(":")
     try:
         function = getattr(importlib.import_module(module_name), function_name)
     except (ImportError, AttributeError) as error:
-        raise config.ConfigError(f"job.python {reference}: {error}") from error
+        raise config.JobConfigError(f"job.python {reference}: {error}") from error
     if not callable(function):
-        raise config.ConfigError(f"job.python {reference} is not a function")
+        raise config.JobConfigError(f"job.python {reference} is not a function")
     found: Callable[[DataFrame], DataFrame] = function
     return found
 
@@ -67,23 +69,23 @@ def output_mode(result: DataFrame, requested: str | None, sink: config.Sink) -> 
     Without a request it is append wherever Spark accepts that, and otherwise complete: an
     aggregation without a watermark is never final, so each batch states the whole result again.
     Spark itself is asked, by the check that would refuse the query at its start. Raises
-    ConfigError.
+    JobConfigError.
     """
     if requested == "update" and isinstance(sink, config.ParquetSink | config.JdbcSink):
-        raise config.ConfigError(
+        raise config.JobConfigError(
             "outputMode update needs a sink that takes changes: topic or console"
         )
     if requested is not None:
         refusal = _refusal(result, requested)
         if refusal is not None:
-            raise config.ConfigError(f"outputMode {requested}: {refusal}")
+            raise config.JobConfigError(f"outputMode {requested}: {refusal}")
         return requested
     append_refusal = _refusal(result, "append")
     if append_refusal is None:
         return "append"
     if _refusal(result, "complete") is None:
         return "complete"
-    raise config.ConfigError(f"the query cannot be streamed: {append_refusal}")
+    raise config.JobConfigError(f"the query cannot be streamed: {append_refusal}")
 
 
 def _refusal(result: DataFrame, mode: str) -> str | None:

@@ -22,7 +22,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from odradek.values import TopicPartition
 from odradek_spark import config, membership, offsets, pipeline, sinks, sources
-from odradek_spark.brokers import Brokers
+from odradek_spark.broker_client import DriverClient
 from odradek_spark.errors import JobError
 
 log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ class Query:
         job: config.Job,
         checkpoint: Path,
         spark: SparkSession,
-        member: membership.Member,
+        member: membership.GroupMembership,
         batch_done: BatchDone,
         stop: threading.Event,
     ) -> None:
@@ -62,16 +62,16 @@ class Query:
     def start(self, share: Collection[TopicPartition]) -> None:
         """Read `share`, which the member owns, and nothing else.
 
-        Raises JobError, ConfigError, LostShareError, CommitError.
+        Raises JobError, JobConfigError, OwnershipLostError, CommitError.
         """
         self._pausing.clear()
         self._failure = None
         known = offsets.progress(self._checkpoint)
         committed = self._member.committed(share)
         stateful = offsets.has_state(self._checkpoint)
-        if known is not None and offsets.goes_on(known, share, committed, stateful):
+        if known is not None and offsets.can_resume(known, share, committed, stateful):
             # The member has to know the offsets, to notice that others moved them.
-            places = offsets.positions(known, share, committed)
+            places = offsets.resume_offsets(known, share, committed)
             self._member.commit(places, config.COMMIT_DEADLINE_S)
             self._run(known.ends)
             return
@@ -81,20 +81,20 @@ class Query:
                 return  # the batch is under way, and `finish` ends it
             known = offsets.progress(self._checkpoint)
             committed = self._member.committed(share)
-        places = offsets.positions(known, share, committed)
+        places = offsets.resume_offsets(known, share, committed)
         places |= self._beginnings(set(share) - places.keys())
         # Whoever takes a partition over, this driver after a crash included, finds it begun.
         self._member.commit(places, config.COMMIT_DEADLINE_S)
-        offsets.move(self._checkpoint, known, places)
+        offsets.rewrite_start(self._checkpoint, known, places)
         self._run(places)
 
     def await_end(self, seconds: int) -> bool:
-        """Wait a little; True once everything is read. Raises JobError or LostShareError."""
+        """Wait a little; True once everything is read. Raises JobError or OwnershipLostError."""
         assert self._running is not None
         try:
             return bool(self._running.awaitTermination(seconds))
         except StreamingQueryException as error:
-            if isinstance(self._failure, membership.LostShareError):
+            if isinstance(self._failure, membership.OwnershipLostError):
                 raise self._failure from error
             reason = sources.first_line(self._failure or error)
             raise JobError(f"the query failed: {reason}") from error
@@ -115,7 +115,7 @@ class Query:
 
     def _repeat(
         self,
-        known: offsets.Progress,
+        known: offsets.CheckpointProgress,
         share: Collection[TopicPartition],
         committed: Mapping[TopicPartition, int],
     ) -> None:
@@ -142,7 +142,7 @@ class Query:
         start: str | int = self._job.pipeline.starting_offsets
         if start not in ("earliest", "latest", "group"):
             start = config.parse_timestamp_ms(str(start))
-        brokers = Brokers(self._job.bootstrap, f"odradek-start-{self._job.group}")
+        brokers = DriverClient(self._job.bootstrap, f"odradek-start-{self._job.group}")
         deadline = time.monotonic() + _LEADER_PATIENCE_S
         try:
             while True:

@@ -46,24 +46,24 @@ class SinkContext:
 
 
 def check(result: DataFrame, sink: config.Sink) -> None:
-    """Refuse columns that the sink cannot take, before the query starts. Raises ConfigError."""
+    """Refuse columns that the sink cannot take, before the query starts. Raises JobConfigError."""
     columns = result.columns
     repeated = sorted({name for name in columns if columns.count(name) > 1})
     if repeated:
-        raise config.ConfigError(f"the query gives column {', '.join(repeated)} more than once")
+        raise config.JobConfigError(f"the query gives column {', '.join(repeated)} more than once")
     wanted: tuple[str, ...] = ()
     match sink:
         case config.ParquetSink(partition_by=names):
             wanted = names
             if len(set(names)) == len(columns):
-                raise config.ConfigError(
+                raise config.JobConfigError(
                     "job.sink.parquet.partitionBy leaves no column for the files"
                 )
         case config.TopicSink(key=key):
             wanted = () if key is None else (key,)
     missing = [name for name in wanted if name not in columns]
     if missing:
-        raise config.ConfigError(f"job.sink: the query gives no column {', '.join(missing)}")
+        raise config.JobConfigError(f"job.sink: the query gives no column {', '.join(missing)}")
 
 
 def open_sink(sink: config.Sink, context: SinkContext) -> WriteBatch:

@@ -45,7 +45,7 @@ _PATIENCE = {
 def source_options(bootstrap: str, places: Mapping[TopicPartition, int]) -> dict[str, str]:
     """Return the options of the Kafka source that reads the partitions of `places`, no others.
 
-    Spark begins at `places` only while its checkpoint is new; `offsets.move` is for later.
+    Spark begins at `places` only while its checkpoint is new; `offsets.rewrite_start` is for later.
     """
     return {
         "kafka.bootstrap.servers": bootstrap,
@@ -67,7 +67,7 @@ def schema_of(
     """Return the schema of the records' values; None where the format has none (text).
 
     A schema that was inferred is kept in the checkpoint, because a restart that infers another one
-    could not read the state that the query left there. Raises ConfigError.
+    could not read the state that the query left there. Raises JobConfigError.
     """
     if job.pipeline.format == "text":
         return None
@@ -82,23 +82,23 @@ def schema_of(
         kept.write_text(schema.json(), encoding="utf-8")
     clash = sorted({*METADATA_COLUMNS, CORRUPT_COLUMN} & set(schema.fieldNames()))
     if clash:
-        raise config.ConfigError(f"job.schema: {', '.join(clash)} are names of Kafka's metadata")
+        raise config.JobConfigError(f"job.schema: {', '.join(clash)} are names of Kafka's metadata")
     return schema
 
 
 def parse_ddl(text: str) -> StructType:
-    """Return the struct of a DDL string; raises ConfigError with Spark's first line."""
+    """Return the struct of a DDL string; raises JobConfigError with Spark's first line."""
     try:
         schema = StructType.fromDDL(text)
     except Exception as error:
-        raise config.ConfigError(f"job.schema: {first_line(error)}") from error
+        raise config.JobConfigError(f"job.schema: {first_line(error)}") from error
     if not isinstance(schema, StructType):
-        raise config.ConfigError(f"job.schema: {text!r} is not a list of columns")
+        raise config.JobConfigError(f"job.schema: {text!r} is not a list of columns")
     return schema
 
 
 def infer_schema(spark: SparkSession, bootstrap: str, topics: Iterable[str]) -> StructType:
-    """Return the schema of the JSON in the topics; raises ConfigError where they are empty."""
+    """Return the schema of the JSON in the topics; raises JobConfigError where they are empty."""
     records = (
         spark.read.format("kafka")
         .option("kafka.bootstrap.servers", bootstrap)
@@ -110,7 +110,7 @@ def infer_schema(spark: SparkSession, bootstrap: str, topics: Iterable[str]) -> 
     )
     rows = [(row[0],) for row in records.collect()]
     if not rows:
-        raise config.ConfigError(
+        raise config.JobConfigError(
             "job.schema is not given and the topics hold no record to infer it from"
         )
     # Spark's reader of JSON text is reached through the JVM: Python's needs a Python worker an

@@ -249,7 +249,7 @@ def metrics_text(state: delivery.State, dropped: int) -> str:
 def serve(port: int, answers: Mapping[str, Callable[[], tuple[int, str]]]) -> ThreadingHTTPServer:
     """Serve the answers (status and text) from a thread of its own."""
 
-    class Handler(BaseHTTPRequestHandler):
+    class CollectorRequestHandler(BaseHTTPRequestHandler):
         timeout = 10
 
         def do_GET(self) -> None:
@@ -265,7 +265,7 @@ def serve(port: int, answers: Mapping[str, Callable[[], tuple[int, str]]]) -> Th
         def log_message(self, format: str, *args: object) -> None:
             """Say nothing: a scrape is no event."""
 
-    server = ThreadingHTTPServer(("", port), Handler)
+    server = ThreadingHTTPServer(("", port), CollectorRequestHandler)
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, daemon=True).start()
     return server

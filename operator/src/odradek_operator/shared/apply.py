@@ -1,0 +1,209 @@
+"""Plans carried out: what the `reconcile_*` modules write with.
+
+Each of those takes one resource through one pass: observe, plan, write, tell. It may stop after any
+write; the next pass begins from what is then there. A write for a resource is preceded by a fresh
+read of it, since a watch may lag or have missed a deletion.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from itertools import takewhile
+from random import Random
+from typing import Any, Final
+
+from odradek_operator.shared import kube, spec, status
+from odradek_operator.shared.kube import Kube, KubeError
+from odradek_operator.shared.spec import FINALIZER, Body
+from odradek_operator.shared.status import Condition, Event
+from odradek_operator.shared.zookeeper import Pool
+
+SOON_SECONDS: Final = 0.2
+# The API server understood and said no: users must learn why, and asking again at once is no use.
+REFUSALS: Final = frozenset({400, 403, 422})
+
+log = logging.getLogger(__name__)
+_UTC_NOW: Final = partial(datetime.now, UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Platform:
+    """What the operator's installation decides for all pods.
+
+    Drivers and executors get the pull secrets by their account, which the chart makes.
+    """
+
+    image: str
+    pull_policy: str
+    service_account: str
+    pull_secrets: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ReconcileContext:
+    """What reconciling needs from outside. `remember` keeps a body that was written, `forget` drops
+    one that is gone.
+    """
+
+    kube: Kube
+    zookeepers: Pool
+    broker_image: str
+    platform: Platform
+    remember: Callable[[Body], object]
+    forget: Callable[[Body], None]
+    now: Callable[[], datetime] = _UTC_NOW
+    random: Random = field(default_factory=Random)
+
+
+def still_wanted(context: ReconcileContext, body: Body) -> bool:
+    """Whether the resource is still as it was read; if not, its new form is remembered."""
+    meta = body["metadata"]
+    fresh = kube.custom(context.kube, body["kind"], meta["namespace"], meta["name"])
+    if fresh is None or fresh["metadata"]["uid"] != meta["uid"]:
+        context.forget(body)
+        if fresh is not None:
+            context.remember(fresh)
+        return False
+    same = is_same(fresh, body)
+    if not same:
+        context.remember(fresh)
+    return same
+
+
+def is_same(one: Body, other: Body) -> bool:
+    """Whether two bodies of a resource want the same."""
+    return all(
+        one["metadata"].get(name) == other["metadata"].get(name)
+        for name in ("generation", "deletionTimestamp")
+    )
+
+
+def older_rival(context: ReconcileContext, body: Body, rivals: Iterable[Body]) -> str | None:
+    """Return the oldest rival that is older than this resource and still exists."""
+    uid = body["metadata"]["uid"]
+    by_age = sorted([*rivals, body], key=age)
+    return _first_existing(context, takewhile(lambda one: one["metadata"]["uid"] != uid, by_age))
+
+
+def any_rival(context: ReconcileContext, body: Body, rivals: Iterable[Body]) -> str | None:
+    """Return a rival, older or younger, that still exists."""
+    uid = body["metadata"]["uid"]
+    return _first_existing(context, (one for one in rivals if one["metadata"]["uid"] != uid))
+
+
+def _first_existing(context: ReconcileContext, rivals: Iterable[Body]) -> str | None:
+    for rival in rivals:
+        meta = rival["metadata"]
+        fresh = kube.custom(context.kube, rival["kind"], meta["namespace"], meta["name"])
+        if fresh is not None and fresh["metadata"]["uid"] == meta["uid"]:
+            return str(meta["name"])
+        context.forget(rival)
+    return None
+
+
+def age(body: Body) -> tuple[str, str]:
+    """Return what orders resources from the oldest to the youngest."""
+    return body["metadata"]["creationTimestamp"], body["metadata"]["uid"]
+
+
+def write_status(
+    context: ReconcileContext,
+    body: Body,
+    conditions: Sequence[Condition],
+    fields: Mapping[str, Any],
+    events: Sequence[Event] = (),
+) -> Body:
+    """Write the status if it says something new, post Events, return the resource as it is now."""
+    wanted, changed, transitions = status.update(body, conditions, fields, context.now())
+    if changed:
+        try:
+            body = context.kube.apply_status(body, wanted)
+        except KubeError as error:
+            if error.code not in (404, 409):
+                raise
+            context.forget(body)
+            return body
+        context.remember(body)
+    for event in (*events, *transitions):
+        context.kube.post_event(body, event)
+    return body
+
+
+def set_finalizer(context: ReconcileContext, body: Body, present: bool) -> None:
+    """Add or take away the operator's finalizer; a race is lost without harm."""
+    meta = body["metadata"]
+    fresh = kube.custom(context.kube, body["kind"], meta["namespace"], meta["name"])
+    if fresh is None or fresh["metadata"]["uid"] != meta["uid"]:
+        context.forget(body)
+        return
+    others = [one for one in fresh["metadata"].get("finalizers", ()) if one != FINALIZER]
+    if present and "deletionTimestamp" in fresh["metadata"]:
+        return
+    changed = context.kube.set_finalizers(fresh, [*others, FINALIZER] if present else others)
+    if "deletionTimestamp" in changed["metadata"] and not changed["metadata"].get("finalizers"):
+        context.forget(body)
+    else:
+        context.remember(changed)
+
+
+def apply_object(context: ReconcileContext, wanted: Mapping[str, Any]) -> bool:
+    """Make a child so if it is not; True if something was written."""
+    meta = wanted["metadata"]
+    live = context.kube.get(wanted["apiVersion"], wanted["kind"], meta["namespace"], meta["name"])
+    if live is not None and not kube.differs(wanted, live):
+        return False
+    context.kube.apply(wanted)
+    return True
+
+
+def grow_claim(context: ReconcileContext, namespace: str, name: str, size: str) -> str | None:
+    """Ask for a larger claim; return why that is refused, as it is where the class cannot grow."""
+    live = context.kube.get("v1", "PersistentVolumeClaim", namespace, name)
+    if live is None or kube.same_quantity(live["spec"]["resources"]["requests"]["storage"], size):
+        return None
+    try:
+        context.kube.apply(
+            {
+                "apiVersion": "v1",
+                "kind": "PersistentVolumeClaim",
+                "metadata": {"name": name, "namespace": namespace},
+                "spec": {"resources": {"requests": {"storage": size}}},
+            }
+        )
+    except KubeError as error:
+        if error.code not in REFUSALS:
+            raise
+        return str(error)
+    return None
+
+
+def refuse(
+    context: ReconcileContext, body: Body, error: spec.InvalidSpec, kept: Sequence[str] = ()
+) -> float:
+    """Say in the status that the spec cannot be carried out, and why.
+
+    `kept` names what the status remembers, and must once the spec is mended.
+    """
+    told = status.stalled(error.reason, error.message)
+    write_status(context, body, told, remembered(body, kept))
+    return 300.0
+
+
+def remembered(body: Body, names: Sequence[str]) -> dict[str, Any]:
+    """Return the part of the status that goes on to be told."""
+    return {name: body.get("status", {}).get(name) for name in names}
+
+
+def namespace_terminating(context: ReconcileContext, namespace: str) -> bool:
+    """Whether the namespace itself is being deleted; False where that cannot be read."""
+    try:
+        found: dict[str, Any] | None = context.kube.get("v1", "Namespace", "", namespace)
+    except KubeError as error:
+        if error.code != 403:
+            raise
+        return False
+    return found is not None and "deletionTimestamp" in found["metadata"]

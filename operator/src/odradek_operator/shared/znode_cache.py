@@ -1,0 +1,95 @@
+"""Znodes that are read once and remembered until ZooKeeper says that they changed.
+
+Each read leaves a one-shot watch, and its notice forgets what was read. Watches live as long as the
+connection, so with it everything is forgotten. What is remembered may be as old as a notice takes,
+like anything that was read: writes are conditional on the versions seen. What does not exist is not
+remembered, since reading it leaves no watch.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from posixpath import dirname
+from typing import Any, Generic, TypeVar
+
+Value = TypeVar("Value")
+
+# Asks ZooKeeper for paths and leaves a watch on each; None for what does not exist.
+Ask = Callable[[Iterable[str], Callable[[Any], None]], dict[str, Value | None]]
+
+
+class ZnodeCache(Generic[Value]):
+    """Values by path; thread-safe."""
+
+    def __init__(self, ask: Ask[Value]) -> None:
+        self._ask = ask
+        self._lock = threading.Lock()
+        self._known: dict[str, Value] = {}
+        # Who waits for the answer for a path. A notice takes the entry away, so that an answer from
+        # before a change is not remembered after it.
+        self._waiting: dict[str, object] = {}
+
+    def get(self, paths: Iterable[str]) -> dict[str, Value | None]:
+        """Return what each path holds, asking only for what is not known."""
+        mine = object()
+        with self._lock:
+            found: dict[str, Value | None] = {path: self._known.get(path) for path in paths}
+            missing = [path for path, value in found.items() if value is None]
+            self._waiting.update(dict.fromkeys(missing, mine))
+        if not missing:
+            return found
+        answers: dict[str, Value | None] = {}
+        try:
+            answers = self._ask(missing, self._changed)
+        finally:
+            with self._lock:
+                for path in missing:
+                    if self._waiting.get(path) is mine:
+                        del self._waiting[path]
+                        value = answers.get(path)
+                        if value is not None:
+                            self._known[path] = value
+        return found | answers
+
+    def _changed(self, event: Any) -> None:
+        self.forget([event.path])
+
+    def forget(self, paths: Iterable[str]) -> None:
+        """Ask for these paths anew."""
+        with self._lock:
+            for path in paths:
+                self._known.pop(path, None)
+                self._waiting.pop(path, None)
+
+    def clear(self) -> None:
+        """Ask for everything anew."""
+        with self._lock:
+            self._known.clear()
+            self._waiting.clear()
+
+
+class CachedZnodes(Generic[Value]):
+    """The znodes of one session, read through caches of their data and of their children."""
+
+    def __init__(self, read: Ask[Value], children: Ask[list[str]]) -> None:
+        self._data = ZnodeCache(read)
+        self._children = ZnodeCache(children)
+
+    def read(self, paths: Iterable[str]) -> dict[str, Value | None]:
+        """Return what each path holds; None for a znode that does not exist."""
+        return self._data.get(paths)
+
+    def children(self, paths: Iterable[str]) -> dict[str, list[str] | None]:
+        """Return the children of each path; None for a znode that does not exist."""
+        return self._children.get(paths)
+
+    def forget(self, paths: Sequence[str]) -> None:
+        """Read znodes again that were just written, before the watch events have come."""
+        self._data.forget(paths)
+        self._children.forget({*paths, *map(dirname, paths)})
+
+    def clear(self) -> None:
+        """Read everything again."""
+        self._data.clear()
+        self._children.clear()
