@@ -21,6 +21,7 @@ from odradek.protocol.messages.control import (
     UpdateMetadataResponse,
 )
 from odradek.replica.metadata import LEADER_DURING_DELETE, described
+from odradek.values import TopicPartition
 
 NO_BROKER_EPOCH = -1
 
@@ -96,7 +97,7 @@ async def update_metadata(
     broker.metadata.update(request)
     broker.replicas.give_up_what_moved(request)
     deleted = {
-        (topic, state.partition_index)
+        TopicPartition(topic, state.partition_index)
         for topic, state in described(request)
         if state.leader == LEADER_DURING_DELETE
     }

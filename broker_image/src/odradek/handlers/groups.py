@@ -12,8 +12,8 @@ from kazoo.exceptions import KazooException
 
 from odradek.clock import wall_ms
 from odradek.group.group import Group
-from odradek.group.members import JoinWish
-from odradek.group.offsets import Committed
+from odradek.group.members import JoinSpec
+from odradek.group.offsets import CommittedOffset
 from odradek.group.partitioning import OFFSETS_TOPIC, partition_of
 from odradek.group.states import GroupState
 from odradek.handlers import operations, topics
@@ -21,6 +21,7 @@ from odradek.handlers.context import Broker, RequestContext
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages import group_offsets as offset_messages
 from odradek.protocol.messages import groups as messages
+from odradek.values import TopicPartition
 from odradek.zk import consumers
 from odradek.zk.payload import ZnodeError
 from odradek.zk.session import NoNodeError
@@ -72,7 +73,7 @@ async def join_group(
     broker: Broker, request: messages.JoinGroupRequest, context: RequestContext
 ) -> messages.JoinGroupResponse:
     """Wait for the group's next generation, and tell its leader who is in it."""
-    wish = JoinWish(
+    spec = JoinSpec(
         member_id=request.member_id,
         instance_id=request.group_instance_id,
         client_id=context.client_id or "",
@@ -85,7 +86,7 @@ async def join_group(
         protocols=tuple((each.name, bytes(each.metadata)) for each in request.protocols),
         requires_known_id=context.version >= 4,
     )
-    joined = await broker.groups.join(request.group_id, wish)
+    joined = await broker.groups.join(request.group_id, spec)
     return messages.JoinGroupResponse(
         error_code=joined.error,
         generation_id=joined.generation,
@@ -247,18 +248,18 @@ async def offset_commit(
 ) -> offset_messages.OffsetCommitResponse:
     """Keep the group's positions; partitions that nobody has heard of are refused one by one."""
     now = wall_ms()
-    commits: dict[tuple[str, int], Committed] = {}
-    errors: dict[tuple[str, int], ErrorCode] = {}
+    commits: dict[TopicPartition, CommittedOffset] = {}
+    errors: dict[TopicPartition, ErrorCode] = {}
     for topic in request.topics:
         for partition in topic.partitions:
-            where = (topic.name, partition.partition_index)
-            if broker.metadata.partition(*where) is None:
-                errors[where] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            key = TopicPartition(topic.name, partition.partition_index)
+            if broker.metadata.partition(*key) is None:
+                errors[key] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 continue
             given_ms = partition.commit_timestamp
             committed_ms = given_ms if given_ms >= 0 else now
             retention_ms = request.retention_time_ms
-            commits[where] = Committed(
+            commits[key] = CommittedOffset(
                 partition.committed_offset,
                 partition.committed_metadata or "",
                 committed_ms,
@@ -277,7 +278,7 @@ async def offset_commit(
                 partitions=[
                     offset_messages.OffsetCommitResponsePartition(
                         partition_index=partition.partition_index,
-                        error_code=errors[topic.name, partition.partition_index],
+                        error_code=errors[TopicPartition(topic.name, partition.partition_index)],
                     )
                     for partition in topic.partitions
                 ],
@@ -288,11 +289,11 @@ async def offset_commit(
 
 
 async def _commit_to_zookeeper(
-    broker: Broker, group_id: str, commits: dict[tuple[str, int], Committed]
-) -> dict[tuple[str, int], ErrorCode]:
-    errors: dict[tuple[str, int], ErrorCode] = {}
-    for (topic, index), commit in commits.items():
-        path = consumers.offset_path(group_id, topic, index)
+    broker: Broker, group_id: str, commits: dict[TopicPartition, CommittedOffset]
+) -> dict[TopicPartition, ErrorCode]:
+    errors: dict[TopicPartition, ErrorCode] = {}
+    for key, commit in commits.items():
+        path = consumers.offset_path(group_id, key.topic, key.partition)
         data = consumers.encode_offset(commit.offset)
         try:
             try:
@@ -300,10 +301,10 @@ async def _commit_to_zookeeper(
             except NoNodeError:
                 await broker.session.ensure(path.rpartition("/")[0])
                 await broker.session.create(path, data)
-            errors[topic, index] = ErrorCode.NONE
+            errors[key] = ErrorCode.NONE
         except KazooException as failure:
             logger.warning("group %s: %s cannot be written: %r", group_id, path, failure)
-            errors[topic, index] = ErrorCode.UNKNOWN_SERVER_ERROR
+            errors[key] = ErrorCode.UNKNOWN_SERVER_ERROR
     return errors
 
 
@@ -321,7 +322,7 @@ async def offset_fetch(
     else:
         for wanted in request.topics:
             asked.setdefault(wanted.name, []).extend(wanted.partition_indexes)
-    nothing = Committed(-1, "", -1)
+    nothing = CommittedOffset(-1, "", -1)
     return offset_messages.OffsetFetchResponse(
         # Version 1 has no error of its own: each partition carries it.
         error_code=error,
@@ -337,7 +338,7 @@ async def offset_fetch(
                         error_code=error,
                     )
                     for index in indexes
-                    for found in (committed.get((topic, index), nothing),)
+                    for found in (committed.get(TopicPartition(topic, index), nothing),)
                 ],
             )
             for topic, indexes in asked.items()
@@ -382,12 +383,12 @@ async def offset_delete(
     broker: Broker, request: offset_messages.OffsetDeleteRequest, context: RequestContext
 ) -> offset_messages.OffsetDeleteResponse:
     """Forget positions in topics that the group does not read."""
-    where = [
-        (topic.name, partition.partition_index)
+    partitions = [
+        TopicPartition(topic.name, partition.partition_index)
         for topic in request.topics
         for partition in topic.partitions
     ]
-    error, errors = await broker.groups.commits.delete_offsets(request.group_id, where)
+    error, errors = await broker.groups.commits.delete_offsets(request.group_id, partitions)
     if error is not ErrorCode.NONE:
         return offset_messages.OffsetDeleteResponse(error_code=error, topics=[])
     return offset_messages.OffsetDeleteResponse(
@@ -397,7 +398,7 @@ async def offset_delete(
                 partitions=[
                     offset_messages.OffsetDeleteResponsePartition(
                         partition_index=partition.partition_index,
-                        error_code=errors[topic.name, partition.partition_index],
+                        error_code=errors[TopicPartition(topic.name, partition.partition_index)],
                     )
                     for partition in topic.partitions
                 ],
