@@ -34,7 +34,7 @@ class SlowReplicas:
         default_factory=lambda: SimpleNamespace(
             key=KEY,
             offline=False,
-            leads=True,
+            is_leader=True,
             leader_epoch=0,
             reign=0,
             log=SimpleNamespace(log_start_offset=0, log_end_offset=0),

@@ -19,7 +19,7 @@ KEY = TopicPartition(OFFSETS_TOPIC, 0)
 LED = SimpleNamespace(
     key=KEY,
     offline=False,
-    leads=True,
+    is_leader=True,
     reign=0,
     log=SimpleNamespace(log_start_offset=0, log_end_offset=0),
 )
