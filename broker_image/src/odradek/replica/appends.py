@@ -145,7 +145,8 @@ class Appender:
         """The entries whose records a topic wants looked into, with their numbers."""
         slow: list[tuple[int, Log, Buffer]] = []
         for number, (key, records) in enumerate(entries):
-            partition, _ = self._hosted.leader_or_error(key)  # what is refused anyway is not unpacked
+            # A partition that refuses the append needs no inspection.
+            partition, _ = self._hosted.leader_or_error(key)
             if partition is not None and partition.log.needs_record_inspection(records, origin):
                 slow.append((number, partition.log, records))
         return slow
