@@ -47,7 +47,12 @@ def verdicts(one: dict[str, Any]) -> Verdicts:
 
 ROLLING = (
     status.Condition("Ready", True, "BrokersRolling", "3 of 3 brokers registered"),
-    status.Condition("Reconciling", True, "BrokersRolling", "brokers take a new template in turn"),
+    status.Condition(
+        "Reconciling",
+        True,
+        "BrokersRolling",
+        "brokers are restarted one at a time with the new pod template",
+    ),
     status.Condition("Stalled", False, "BrokersRolling"),
 )
 PAUSED = status.Condition("Paused", True, "Paused")

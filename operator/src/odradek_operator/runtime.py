@@ -131,7 +131,7 @@ class Runtime:
     def _healthz(self) -> health.Page:
         stuck = self.queues.stuck
         if stuck:
-            return health.say(False, f"loops do not go on: {', '.join(stuck)}")
+            return health.say(False, f"stuck work queues: {', '.join(stuck)}")
         # An ensemble that is away is no reason to start this process anew, but one to know.
         return health.say(True, "\n".join([self._doing(), *self._sessions()]))
 
@@ -145,4 +145,6 @@ class Runtime:
         ]
 
     def _readyz(self) -> health.Page:
-        return health.say(self._lease.held, "holds the Lease" if self._lease.held else "waits")
+        return health.say(
+            self._lease.held, "holds the Lease" if self._lease.held else "waiting for the Lease"
+        )

@@ -58,7 +58,7 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
     except spec.InvalidSpec as error:
         return status_update.refuse(context, body, error, _SHOWN)
     if conflict is not None:
-        text = f"KafkaCluster {conflict} is older and keeps its state in the same znodes"
+        text = f"KafkaCluster {conflict} is older and uses the same znodes"
         conflicted = status.stalled("ResourceConflict", text)
         status_update.write_status(
             context, body, conflicted, status_update.remembered(body, _SHOWN)
@@ -192,7 +192,7 @@ def _racks(context: ReconcileContext, meta: ResourceMeta, wanted: ClusterSpec) -
         before = context.kube.get("v1", "ConfigMap", meta.namespace, name)
         if before is None or error.code != 403:
             raise
-        log.warning("racks stay as they are: %s", error)
+        log.warning("failed to read nodes: %s; keeping the racks", error)
         return cluster_objects.read_racks(before.get("data", {}).get("racks", ""))
     found = {
         node["metadata"]["name"]: node["metadata"].get("labels", {}).get(wanted.rack_key)
@@ -231,7 +231,7 @@ def _view(
 
 
 def _observed(live_set: Mapping[str, Any]) -> bool:
-    """Whether the StatefulSet's status tells of its present template."""
+    """Return whether the StatefulSet's status tells of its present template."""
     seen = live_set.get("status", {}).get("observedGeneration", 0)
     return bool(seen >= live_set["metadata"]["generation"])
 
@@ -257,5 +257,5 @@ def _roll(
     if not apply.still_wanted(context, body):
         return []
     context.kube.delete(pod)
-    text = f"broker {broker.broker_id} ({broker.pod}) is restarted with the new template"
+    text = f"broker {broker.broker_id} ({broker.pod}) is restarted with the new pod template"
     return [Event("BrokerRolled", text)]

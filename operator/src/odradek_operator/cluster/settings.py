@@ -94,10 +94,10 @@ def reconcile(
         log.info("%s", error)
         return body, ()
     except TransactionFailedError as error:
-        log.info("%s: planned anew, since %s", body["metadata"]["name"], error)
+        log.info("%s: failed to commit: %s; retrying", body["metadata"]["name"], error)
         return None
     changed = [name for name in chosen if have.get(name) != target.get(name)]
-    return body, (Event("BrokersConfigured", f"without a restart: {', '.join(changed)}"),)
+    return body, (Event("BrokersConfigured", f"applied without a restart: {', '.join(changed)}"),)
 
 
 def _read(reader: ZnodeReader) -> tuple[dict[str, str], int | None] | None:

@@ -69,7 +69,7 @@ def reconcile(
         if wanted.job is not None:
             driver = driver_objects.driver_name(meta.name)
             fields["job"] = drivers.status_fields(stopped, driver, None)
-        taken = status.stalled("ResourceConflict", f"{rival} is older and has this group")
+        taken = status.stalled("ResourceConflict", f"{rival} is older and owns this group")
         body = status_update.write_status(context, body, taken, fields)
         if not cluster.paused and _remove_driver(context, meta):
             return WAIT_SECONDS
@@ -125,7 +125,7 @@ def _reset(run: _Run, body: Body, request: Reset) -> float:
     remembered["job"] = drivers.status_fields(
         drivers.RestartState("Suspended"), run.driver_name, None
     )
-    text = f"offsets are moved by reset {request.request_id}"
+    text = f"resetting offsets for request {request.request_id}"
     told = outcome.problem or status.progressing("Resetting", text)
     status_update.write_status(
         run.context, body, (*told, _paused(False)), remembered, outcome.events
@@ -196,11 +196,13 @@ def _run(run: _Run, body: Body, task: JobSpec, told: tuple[Condition, ...]) -> f
     marked = made["metadata"]["annotations"][drivers.SPEC_HASH]
     foreign = pod is not None and not _owns(meta, pod)
     if foreign:
-        taken = status.stalled("ResourceConflict", f"a pod {driver} exists that is not this job's")
+        taken = status.stalled(
+            "ResourceConflict", f"pod {driver} exists and does not belong to this job"
+        )
         status_update.write_status(context, body, taken, _remembered(body))
         return OBSERVE_SECONDS
     if addresses is None and (pod is None or _hash_of(pod) != marked) and not task.suspend:
-        waiting = status.progressing("WaitingForBrokers", "no broker is known")
+        waiting = status.progressing("WaitingForBrokers", "no broker is registered")
         if cluster.owner is not Owner.PRESENT:
             text = f"KafkaCluster {wanted.cluster} is {cluster.owner.value}"
             waiting = status.progressing(cluster.owner.reason, text)
@@ -208,7 +210,7 @@ def _run(run: _Run, body: Body, task: JobSpec, told: tuple[Condition, ...]) -> f
         return WAIT_SECONDS
     decision = drivers.decide(task, pod, marked, memory, context.now())
     if cluster.paused and decision.action is not Action.NONE:
-        left = status.stalled("Paused", f"the KafkaCluster is paused; waits: {decision.message}")
+        left = status.stalled("Paused", f"the KafkaCluster is paused; pending: {decision.message}")
         status_update.write_status(context, body, (*left, _paused(True)), _remembered(body))
         return OBSERVE_SECONDS
     try:
@@ -330,13 +332,13 @@ def _delete(
     abandoned = cluster.owner is not Owner.PRESENT or too_late or rival is not None
     if abandoned or wanted.deletion_policy != "Delete":
         if wanted.deletion_policy == "Delete":
-            why = f": {rival} has this group too" if rival is not None else ""
+            why = f": {rival} has the same group" if rival is not None else ""
             text = f"offsets of group {wanted.group} were not deleted{why}"
             context.kube.post_event(body, Event("GroupAbandoned", text, warning=True))
         apply.set_finalizer(context, body, False)
         return OBSERVE_SECONDS
     if cluster.paused:
-        waiting = status.stalled("Paused", "deletion waits, since the KafkaCluster is paused")
+        waiting = status.stalled("Paused", "the KafkaCluster is paused; deletion is pending")
         status_update.write_status(context, body, (*waiting, _paused(True)), _remembered(body))
         return OBSERVE_SECONDS
     if _remove_driver(context, meta):
@@ -359,7 +361,7 @@ def _delete(
     if wanted.offset_store != "Kafka":
         zookeeper.delete_tree(consumers.group_path(wanted.group))
     context.kube.post_event(
-        body, Event("GroupDeleted", f"offsets of group {wanted.group} are deleted")
+        body, Event("GroupDeleted", f"deleted the offsets of group {wanted.group}")
     )
     apply.set_finalizer(context, body, False)
     return OBSERVE_SECONDS

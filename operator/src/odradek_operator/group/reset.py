@@ -78,9 +78,7 @@ def _parse_moment(text: str) -> int:
             f"reset.value {text!r} is neither a time in RFC 3339 nor milliseconds since 1970",
         ) from None
     if not 0 <= moment <= LARGEST_INT64:
-        raise InvalidSpec(
-            "InvalidReset", f"reset.value {text!r} is not within the times that records can have"
-        )
+        raise InvalidSpec("InvalidReset", f"reset.value {text!r} is out of range")
     return moment
 
 
@@ -119,7 +117,7 @@ def compute(
 
 
 def done(request: Reset, body: Body) -> bool:
-    """Whether this request was carried out, or shown if that is all it asks for."""
+    """Return whether this request was carried out, or shown if that is all it asks for."""
     last = body.get("status", {}).get("lastReset", {})
     phase = DRY_RUN if request.dry_run else DONE
     return bool(last.get("requestId") == request.request_id and last.get("phase") == phase)

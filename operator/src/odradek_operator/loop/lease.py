@@ -66,7 +66,7 @@ class Lease:
 
     @property
     def held(self) -> bool:
-        """Whether this process may act now."""
+        """Return whether this process may act now."""
         return self._clock() < self.held_until
 
     def acquire(self) -> bool:
@@ -103,7 +103,7 @@ class Lease:
                 found["spec"]["holderIdentity"] = ""
                 self._kube.replace(found)
         except KubeError as error:
-            log.info("the Lease runs out by itself: %s", error)
+            log.info("failed to release the Lease: %s; it expires by itself", error)
 
     def _renew(self) -> None:
         acting = self.held
@@ -111,7 +111,9 @@ class Lease:
             self._attempt()
             if acting != self.held:
                 acting = self.held
-                log.warning("the Lease is %s", "held again" if acting else "lost: nothing is done")
+                log.warning(
+                    "the Lease is %s", "held again" if acting else "lost; writes are suspended"
+                )
 
     def _attempt(self) -> bool:
         """Take or renew the Lease if it is free, run out or ours; False if not."""
@@ -129,7 +131,7 @@ class Lease:
                 return False
         except KubeError as error:
             if not _is_ending(error):
-                log.info("no Lease for now: %s", error)
+                log.info("failed to acquire the Lease: %s; retrying", error)
                 return False
             # Nothing is created any more in a namespace that is being deleted, so nobody can hold
             # its Lease; without anybody who acts, finalizers would keep the namespace for ever.
@@ -144,7 +146,7 @@ class Lease:
         state = (holder, spec.get("renewTime"))
         if self._seen is None or self._seen[0] != state:
             self._seen = (state, now)
-            log.info("waiting for the Lease of %s", holder)
+            log.info("waiting for the Lease held by %s", holder)
         return now - self._seen[1] > LEASE_SECONDS
 
     def _read(self) -> dict[str, Any] | None:
@@ -188,7 +190,7 @@ class Leases:
 
     @property
     def held(self) -> bool:
-        """Whether this process is the one of its release that may act."""
+        """Return whether this process is the one of its release that may act."""
         return self._home.held
 
     def acquire(self) -> bool:
@@ -202,7 +204,7 @@ class Leases:
         return time.monotonic() < min(self._home.held_until, lease.held_until)
 
     def acts_in(self, namespace: str) -> bool:
-        """Whether this process acts in a namespace now; it asks for no Lease."""
+        """Return whether this process acts in a namespace now; it asks for no Lease."""
         with self._lock:
             lease = self._by_namespace.get(namespace)
         return self.held and lease is not None and lease.held

@@ -65,7 +65,7 @@ class Resync:
                 self.check()
                 self._keep(self._store.namespaces())
             except (KubeError, NotHolderError) as error:
-                log.info("not known whether resources are gone: %s", error)
+                log.info("failed to check for deleted resources: %s; retrying", error)
 
     def check(self) -> None:
         """Pass on every known resource that the API server does not have any more."""
@@ -85,5 +85,5 @@ class Resync:
                 continue
             fresh = kube.custom(self._api, kind, namespace, name)
             if fresh is None or fresh["metadata"]["uid"] != uid:
-                log.info("%s %s/%s was deleted while nobody watched", kind, namespace, name)
+                log.info("%s %s/%s was deleted during a watch gap", kind, namespace, name)
                 self._gone(body)

@@ -62,7 +62,7 @@ class ClusterQueue:
 
     @property
     def stuck(self) -> bool:
-        """Whether the thread has died, or has been in one pass for too long."""
+        """Return whether the thread has died, or has been in one pass for too long."""
         began = self._pass_began
         late = began is not None and time.monotonic() - began > STUCK_SECONDS
         return late or not (self._thread.is_alive() or self._stopping)
@@ -95,9 +95,11 @@ class ClusterQueue:
                 self._pass(batch)
             except Exception:
                 # Without this a programmer's error would end the loop and nobody would notice.
-                log.exception("pass over %s/%s failed", self._namespace, self._cluster)
+                log.exception(
+                    "failed to reconcile a batch of %s/%s; retrying", self._namespace, self._cluster
+                )
                 for key in batch:
-                    self._requeue(key, RuntimeError("the pass failed"))
+                    self._requeue(key, RuntimeError("failed to reconcile the batch"))
             finally:
                 self._pass_began = None
 

@@ -127,9 +127,9 @@ def plan_explicit(seen: Seen, wanted: Layout) -> dict[TopicPartition, Replicas]:
     """Return the moves as written, without those that are done already."""
     for partition, replicas in wanted.items():
         if partition not in seen.replicas:
-            raise PlanError("UnknownPartition", f"there is no partition {partition}")
+            raise PlanError("UnknownPartition", f"partition {partition} does not exist")
         if len(set(replicas)) != len(replicas):
-            raise PlanError("InvalidMove", f"{partition} names one broker twice")
+            raise PlanError("InvalidMove", f"{partition} lists a broker twice")
         known = {*seen.brokers, *seen.replicas[partition]}
         _require(set(replicas) - known)
     return {
@@ -141,7 +141,7 @@ def plan_explicit(seen: Seen, wanted: Layout) -> dict[TopicPartition, Replicas]:
 
 def _require(unknown: Collection[int]) -> None:
     if unknown:
-        raise PlanError("BrokerUnavailable", f"not registered: brokers {sorted(unknown)}")
+        raise PlanError("BrokerUnavailable", f"brokers {sorted(unknown)} are not registered")
 
 
 def plan_added(seen: Seen, added: Collection[int]) -> dict[TopicPartition, Replicas]:
@@ -193,7 +193,7 @@ def plan_removed(seen: Seen, removed: Collection[int]) -> dict[TopicPartition, R
         if len(replicas) > len(staying):
             raise PlanError(
                 "NotEnoughBrokers",
-                f"{partition} has {len(replicas)} replicas, and {len(staying)} brokers stay",
+                f"{partition} has {len(replicas)} replicas, but only {len(staying)} brokers remain",
             )
         kept = tuple(one for one in replicas if one not in removed)
         moved = list(replicas)
@@ -255,4 +255,4 @@ def plan_preferred(seen: Seen, topics: Collection[str]) -> dict[TopicPartition, 
 def _require_topics(seen: Seen, topics: Collection[str]) -> None:
     unknown = set(topics) - {partition.topic for partition in seen.replicas}
     if unknown:
-        raise PlanError("UnknownTopic", f"there is no topic {', '.join(sorted(unknown))}")
+        raise PlanError("UnknownTopic", f"unknown topics: {', '.join(sorted(unknown))}")

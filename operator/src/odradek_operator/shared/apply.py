@@ -59,7 +59,7 @@ class ReconcileContext:
 
 
 def still_wanted(context: ReconcileContext, body: Body) -> bool:
-    """Whether the resource is still as it was read; if not, its new form is remembered."""
+    """Return whether the resource is still as it was read; if not, its new form is remembered."""
     meta = body["metadata"]
     fresh = kube.custom(context.kube, body["kind"], meta["namespace"], meta["name"])
     if fresh is None or fresh["metadata"]["uid"] != meta["uid"]:
@@ -74,7 +74,7 @@ def still_wanted(context: ReconcileContext, body: Body) -> bool:
 
 
 def is_same(one: Body, other: Body) -> bool:
-    """Whether two bodies of a resource want the same."""
+    """Return whether two bodies of a resource want the same."""
     return all(
         one["metadata"].get(name) == other["metadata"].get(name)
         for name in ("generation", "deletionTimestamp")
@@ -158,7 +158,7 @@ def grow_claim(context: ReconcileContext, namespace: str, name: str, size: str) 
 
 
 def namespace_terminating(context: ReconcileContext, namespace: str) -> bool:
-    """Whether the namespace itself is being deleted; False where that cannot be read."""
+    """Return whether the namespace itself is being deleted; False where that cannot be read."""
     try:
         found: dict[str, Any] | None = context.kube.get("v1", "Namespace", "", namespace)
     except KubeError as error:

@@ -116,7 +116,7 @@ def update(
 
 
 def needs_write(current: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Whether the two differ in more than the order of their conditions."""
+    """Return whether the two differ in more than the order of their conditions."""
     return _comparable(current) != _comparable(wanted)
 
 
@@ -147,7 +147,7 @@ def transitions(body: Body, wanted: Mapping[str, Any]) -> tuple[Event, ...]:
 
 
 def _has_turned(body: Body) -> bool:
-    """Whether the resource was ready, or blocked, until now."""
+    """Return whether the resource was ready, or blocked, until now."""
     status = body.get("status", {})
     return any(
         (found := condition_of(status, name)) is not None and found["status"] == "True"

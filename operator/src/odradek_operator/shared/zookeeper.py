@@ -198,7 +198,7 @@ class Pool:
             if found is not None and found.away_since is None:
                 return found
             if found is not None and found.away_seconds > GIVEN_UP_SECONDS:
-                log.warning("%s: no connection for a long time, trying anew", connect)
+                log.warning("%s: no connection for too long; opening a new session", connect)
                 # It may take a while, and what it has still to say is of no use.
                 threading.Thread(target=found.close, name="given-up", daemon=True).start()
                 found = None

@@ -76,7 +76,7 @@ def _factors(actual: TopicAssignment) -> set[int]:
 
 
 def factor_differs(spec: TopicSpec, actual: TopicAssignment) -> bool:
-    """Whether a partition has another number of replicas than the spec names."""
+    """Return whether a partition has another number of replicas than the spec names."""
     return spec.replication_factor is not None and _factors(actual) != {spec.replication_factor}
 
 

@@ -75,7 +75,7 @@ def plan(
     """
     shown = _fields(spec, view, known_incarnation)
     if conflict is not None:
-        return _blocked("ResourceConflict", f"Topic {conflict} is older and has this topic", shown)
+        return _blocked("ResourceConflict", f"Topic {conflict} is older and owns this topic", shown)
     early = _before_looking(spec, cluster)
     if early is not None:
         return replace(early, fields=shown)
@@ -132,7 +132,7 @@ def _plan_absent(
     factor = written or cluster.default_replication_factor
     partitions = spec.partitions or cluster.default_partitions
     if factor is None or partitions is None:
-        text = f"the spec of KafkaCluster {spec.cluster} is invalid, so its defaults are not known"
+        text = f"the spec of KafkaCluster {spec.cluster} is invalid, so its defaults are unknown"
         return _waiting("ClusterInvalid", text, shown, requeue_after=10.0)
     refusal = _refuse_layout(spec, cluster, factor)
     if refusal:
@@ -158,7 +158,7 @@ def _plan_absent(
     creating = _waiting(status.CREATING, "the topic is being created", noted)
     config_version = None if view.config is None else view.config_version
     step = CreateTopic(spec.topic, TopicAssignment(replicas), spec.config, config_version)
-    text = f"created with {len(replicas)} partitions of {len(replicas[0])} replicas"
+    text = f"created with {len(replicas)} partitions and replication factor {len(replicas[0])}"
     event = Event("TopicCreated", text)
     status_first = known != CREATING
     return replace(
@@ -175,7 +175,7 @@ def _refuse_layout(spec: TopicSpec, cluster: ClusterState, factor: int) -> tuple
         known = set(range(cluster.expected)) | set(cluster.brokers)
         named = {one for replicas in spec.assignment.values() for one in replicas}
         unknown = sorted(named - known)
-        return ("InvalidReplicaAssignment", f"there are no brokers {unknown}") if unknown else None
+        return ("InvalidReplicaAssignment", f"brokers {unknown} do not exist") if unknown else None
     available = max(cluster.expected, len(cluster.brokers))
     if factor > available:
         return (
@@ -201,7 +201,7 @@ def _lay_out(
 def is_own(
     spec: TopicSpec, view: TopicView, actual: TopicAssignment, known_incarnation: int | None
 ) -> bool:
-    """Whether the topic that exists is the one this resource created or adopted."""
+    """Return whether the topic that exists is the one this resource created or adopted."""
     if known_incarnation == CREATING:
         return not drift.of_shape(spec, view, actual)
     return view.incarnation == known_incarnation
@@ -216,14 +216,16 @@ def _plan_adoption(
 ) -> TopicPlan:
     adopted = {**shown, "incarnation": view.incarnation}
     if spec.paused or cluster.paused:
-        return _paused(Condition("Synced", None, "Paused", "not adopted"), shown, ())
+        return _paused(
+            Condition("Synced", None, "Paused", "the existing topic is not adopted"), shown, ()
+        )
     if spec.adoption == "Never":
-        return _blocked("TopicExists", "the topic exists already, and adoption is Never", shown)
+        return _blocked("TopicExists", "the topic already exists and spec.adoption is Never", shown)
     differences = drift.of_shape(spec, view, actual)
     if spec.adoption == "IfMatching" and differences:
         text = drift.describe(differences)
         return _blocked("AdoptionRefused", f"the existing topic does not match: {text}", shown)
-    event = Event("TopicAdopted", f"took over the existing topic {spec.topic}")
+    event = Event("TopicAdopted", f"adopted the existing topic {spec.topic}")
     return TopicPlan((), (), adopted, (event,), requeue_after=0.0)
 
 
@@ -255,14 +257,14 @@ def _plan_existing(
         steps.append(grown)
     if steps:
         text = ", ".join(one["field"] for one in differences if one["field"] not in _MOVED)
-        waiting = _waiting("Updating", f"changing {text}", shown)
-        event = Event("TopicUpdated", f"changed {text}")
+        waiting = _waiting("Updating", f"updating {text}", shown)
+        event = Event("TopicUpdated", f"updated {text}")
         return replace(waiting, steps=tuple(steps), events=(event,), requeue_after=0.2)
     moved = _plan_moves(meta, spec, actual, cluster, shown, moves)
     if moved is not None:
         return moved
     if _wants_more(spec, actual):
-        text = "partitions are added once the move of the topic has ended"
+        text = "partitions are added once the topic's reassignment has completed"
         return _waiting("Updating", text, shown, requeue_after=10.0)
     if differences:
         blocked = _blocked("PartitionsOutgrown", drift.describe(differences), shown)
@@ -378,7 +380,7 @@ def _not_paused() -> Condition:
 
 
 def _paused(synced: Condition, shown: Mapping[str, Any], differences: drift.Drift) -> TopicPlan:
-    health = status.stalled("Paused", "spec.paused is true, and something is left to do")
+    health = status.stalled("Paused", "spec.paused is true; changes are pending")
     if synced.status:
         health = status.ready("Paused", "spec.paused is true")
     paused = Condition("Paused", True, "Paused")
@@ -439,20 +441,18 @@ def plan_deletion(
     if namespace_terminating and now - meta.deleted > TERMINATING_TIMEOUT:
         return TopicPlan(release, events=(_abandoned(spec, "its namespace is being deleted"),))
     if spec.paused or cluster.paused:
-        return _paused(Condition("Synced", False, "Paused", "deletion waits"), shown, ())
+        return _paused(Condition("Synced", False, "Paused", "deletion is pending"), shown, ())
     if not cluster.reachable:
         return _waiting(
             "ZooKeeperUnreachable", "ZooKeeper does not answer", shown, requeue_after=5.0
         )
     if view.assignment is None and not view.deletion_requested:
         owned = known_incarnation is not None
-        event = Event("TopicDeleted", f"topic {spec.topic} and its data are deleted")
+        event = Event("TopicDeleted", f"deleted topic {spec.topic} and its data")
         return TopicPlan(release, events=(event,) if owned else ())
     if view.assignment is not None and not is_own(spec, view, view.assignment, known_incarnation):
-        return TopicPlan(
-            release, events=(_abandoned(spec, "it is not the topic of this resource"),)
-        )
-    waiting = _waiting("Deleting", "the brokers delete the topic", shown, requeue_after=1.0)
+        return TopicPlan(release, events=(_abandoned(spec, "it does not belong to this resource"),))
+    waiting = _waiting("Deleting", "the brokers are deleting the topic", shown, requeue_after=1.0)
     if view.deletion_requested:
         return waiting
     return replace(waiting, steps=(RequestDeletion(spec.topic, view.version),), requeue_after=0.5)
@@ -460,7 +460,7 @@ def plan_deletion(
 
 def retained(topic: str) -> Event:
     """The Event that tells that the data outlives the resource."""
-    return Event("TopicRetained", f"topic {topic} and its data stay in the cluster")
+    return Event("TopicRetained", f"topic {topic} and its data are retained in the cluster")
 
 
 def leaves_data(body: Body) -> str | None:
