@@ -18,7 +18,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as ClientPartition
 from odradek_collector import delivery
-from odradek_collector.__main__ import SettingsError, settings_from
+from odradek_collector.__main__ import CollectorSettingsError, settings_from
 
 from tests.collector.conftest import SOURCE
 from tests.support.ports import free_port
@@ -230,5 +230,5 @@ def test_broken_state_file_is_refused_and_not_taken_for_an_empty_one(tmp_path: P
 def test_environment_without_sense_is_named(change: dict[str, str], reason: str) -> None:
     good = {"BOOTSTRAP": "b:1", "TOPIC": "t", "LOG_GLOBS": "/a/*"}
     settings_from(good)
-    with pytest.raises(SettingsError, match=reason):
+    with pytest.raises(CollectorSettingsError, match=reason):
         settings_from({**good, **change})

@@ -12,15 +12,15 @@ import pytest
 
 from odradek import config as configuration
 from odradek.group.coordinator import GroupCoordinator
-from odradek.group.members import JoinWish
-from odradek.group.offsets import Committed
+from odradek.group.members import JoinSpec
+from odradek.group.offsets import CommittedOffset
 from odradek.group.partitioning import OFFSETS_TOPIC
 from odradek.log.records.batch import Origin
 from odradek.protocol.errors import ErrorCode
 from odradek.replica.appends import AppendOutcome
 from odradek.values import TopicPartition
 
-WHERE = ("t", 0)
+PARTITION = TopicPartition("t", 0)
 KEY = TopicPartition(OFFSETS_TOPIC, 0)
 NOBODY = ("", None, -1)
 
@@ -107,8 +107,8 @@ async def some_turns() -> None:
 
 def committing(
     coordinator: GroupCoordinator, offset: int, at_ms: int = 0, group: str = "g"
-) -> asyncio.Task[dict[tuple[str, int], ErrorCode]]:
-    commit = {WHERE: Committed(offset, "", at_ms)}
+) -> asyncio.Task[dict[TopicPartition, ErrorCode]]:
+    commit = {PARTITION: CommittedOffset(offset, "", at_ms)}
     return asyncio.create_task(coordinator.commits.commit(group, NOBODY, commit))
 
 
@@ -119,14 +119,14 @@ async def loaded(replicas: SlowReplicas, clock: Clock | None = None) -> GroupCoo
     commit = committing(coordinator, 7, at_ms=(clock or Clock())())
     await asyncio.sleep(0)
     replicas.appends[-1].set_result(ErrorCode.NONE)
-    assert await commit == {WHERE: ErrorCode.NONE}
+    assert await commit == {PARTITION: ErrorCode.NONE}
     return coordinator
 
 
 async def offset_of_g(coordinator: GroupCoordinator) -> int | None:
     error, found = await coordinator.commits.committed("g")
     assert error is ErrorCode.NONE
-    return found[WHERE].offset if WHERE in found else None
+    return found[PARTITION].offset if PARTITION in found else None
 
 
 async def test_commit_that_is_settled_late_does_not_undo_a_later_one() -> None:
@@ -137,7 +137,7 @@ async def test_commit_that_is_settled_late_does_not_undo_a_later_one() -> None:
     await asyncio.sleep(0)
     for settled in (1, 0):
         replicas.appends[settled].set_result(ErrorCode.NONE)
-        assert await commits[settled] == {WHERE: ErrorCode.NONE}
+        assert await commits[settled] == {PARTITION: ErrorCode.NONE}
     assert await offset_of_g(coordinator) == 9
     coordinator.close()
 
@@ -154,8 +154,8 @@ async def test_deletion_and_commit_count_in_the_order_of_the_log(
 
     def delete() -> asyncio.Task[object]:
         if deletion == "group":
-            return asyncio.create_task(commits.delete_group("g"))  # type: ignore[arg-type]
-        return asyncio.create_task(commits.delete_offsets("g", [WHERE]))  # type: ignore[arg-type]
+            return asyncio.create_task(commits.delete_group("g"))
+        return asyncio.create_task(commits.delete_offsets("g", [PARTITION]))
 
     if deleted_last:
         tasks = [committing(coordinator, 9), delete()]
@@ -199,7 +199,7 @@ async def test_commit_of_a_leadership_that_ended_meanwhile_stays_out_of_the_next
     coordinator.refresh()
     await asyncio.sleep(0)
     replicas.appends[-1].set_result(ErrorCode.NONE)
-    assert await late == {WHERE: ErrorCode.NONE}
+    assert await late == {PARTITION: ErrorCode.NONE}
     assert await offset_of_g(coordinator) is None
     coordinator.close()
 
@@ -230,7 +230,7 @@ async def test_offsets_are_told_in_doubt_only_if_replicas_still_follow(
     replicas.appends[-1].set_result(outcome)
     error, found = await asked
     assert error is answer
-    assert (WHERE in found) is (answer is ErrorCode.NONE)
+    assert (PARTITION in found) is (answer is ErrorCode.NONE)
     coordinator.close()
 
 
@@ -274,8 +274,8 @@ async def test_offsets_of_a_living_group_last_as_long_as_it_reads_the_topic(
     replicas, clock = SlowReplicas(), Clock()
     coordinator = await loaded(replicas, clock)
     protocols = (("range", subscription(reads)),)
-    wish = JoinWish("", None, "c", "/h", 10_000, 10_000, "consumer", protocols, False)
-    joined = await coordinator.join("g", wish)
+    spec = JoinSpec("", None, "c", "/h", 10_000, 10_000, "consumer", protocols, False)
+    joined = await coordinator.join("g", spec)
     syncing = asyncio.create_task(
         coordinator.sync("g", joined.member_id, None, joined.generation, (None, None), {})
     )
@@ -290,9 +290,9 @@ async def test_offsets_of_a_living_group_last_as_long_as_it_reads_the_topic(
     coordinator.close()
 
 
-@pytest.mark.parametrize("deleted", [{WHERE}, {("other", 0)}])
+@pytest.mark.parametrize("deleted", [{PARTITION}, {TopicPartition("other", 0)}])
 async def test_offsets_of_a_deleted_topic_are_not_those_of_the_next_one_of_its_name(
-    deleted: set[tuple[str, int]],
+    deleted: set[TopicPartition],
 ) -> None:
     replicas = SlowReplicas()
     coordinator = await loaded(replicas)
@@ -302,9 +302,9 @@ async def test_offsets_of_a_deleted_topic_are_not_those_of_the_next_one_of_its_n
     for tombstones in replicas.appends[before:]:
         tombstones.set_result(ErrorCode.NONE)
     await some_turns()
-    assert await offset_of_g(coordinator) == (None if WHERE in deleted else 7)
+    assert await offset_of_g(coordinator) == (None if PARTITION in deleted else 7)
     listed = {group.group_id for group in coordinator.groups()[1]}
-    assert listed == (set() if WHERE in deleted else {"g"})
+    assert listed == (set() if PARTITION in deleted else {"g"})
     coordinator.close()
 
 
@@ -316,7 +316,7 @@ async def test_what_is_committed_once_a_topic_is_deleted_is_of_the_next_one() ->
     replicas.appends[-1].set_result(ErrorCode.NONE)
     await other
     before = len(replicas.appends)
-    coordinator.forget_partitions({WHERE})
+    coordinator.forget_partitions({PARTITION})
     await some_turns()
     commits = [committing(coordinator, 1, group=group) for group in "gh"]
     await some_turns()
@@ -324,8 +324,8 @@ async def test_what_is_committed_once_a_topic_is_deleted_is_of_the_next_one() ->
         for one in settled:
             one.set_result(ErrorCode.NONE)
         await some_turns()
-    assert await asyncio.gather(*commits) == [{WHERE: ErrorCode.NONE}] * 2
+    assert await asyncio.gather(*commits) == [{PARTITION: ErrorCode.NONE}] * 2
     for group in "gh":
         _, found = await coordinator.commits.committed(group)
-        assert found[WHERE].offset == 1
+        assert found[PARTITION].offset == 1
     coordinator.close()

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from odradek.group.group import Group
-from odradek.group.members import Joined, JoinWish, Protocols, Synced
-from odradek.group.states import ALLOWED_PREVIOUS, GroupState, IllegalTransitionError, check
+from odradek.group.members import JoinResult, JoinSpec, Protocols, SyncResult
+from odradek.group.states import (
+    ALLOWED_PREVIOUS,
+    GroupState,
+    IllegalGroupTransitionError,
+    check_transition,
+)
 from odradek.protocol.errors import ErrorCode
 
 RANGE = (("range", b"topics"),)
@@ -25,8 +31,8 @@ class World:
     store_fails: ErrorCode = ErrorCode.NONE
     holds_stores: bool = False
     now: int = 0
-    joined: dict[str, Joined] = field(default_factory=dict)
-    synced: dict[str, Synced] = field(default_factory=dict)
+    joined: dict[str, JoinResult] = field(default_factory=dict)
+    synced: dict[str, SyncResult] = field(default_factory=dict)
     stored: list[dict[str, bytes]] = field(default_factory=list)
     held: list[Callable[[ErrorCode, int], None]] = field(default_factory=list)
 
@@ -44,7 +50,7 @@ class World:
             done(self.store_fails, self.now)
 
     def join(self, name: str, member_id: str = "", **changes: object) -> None:
-        wish = {
+        spec = {
             "member_id": member_id,
             "instance_id": None,
             "client_id": name,
@@ -58,7 +64,7 @@ class World:
         }
         self.joined.pop(name, None)
         self.group.join(
-            JoinWish(**wish),  # type: ignore[arg-type]
+            JoinSpec(**spec),  # type: ignore[arg-type]
             self.now,
             lambda answer: self.joined.__setitem__(name, answer),
         )
@@ -79,7 +85,7 @@ class World:
         """Let time pass the way the coordinator does: `expire` at each deadline."""
         end = self.now + by_ms
         for _ in range(1000):
-            deadline = self.group.next_look_ms
+            deadline = self.group.next_deadline_ms
             if deadline is None or deadline > end:
                 self.now = end
                 return
@@ -118,7 +124,7 @@ def test_lone_member_leads_and_gets_its_own_assignment() -> None:
     assert world.joined["a"].leader == world.id_of("a")
     assert [each[0] for each in world.joined["a"].members] == [world.id_of("a")]
     world.sync("a", {world.id_of("a"): b"all"})
-    assert world.synced["a"] == Synced(ErrorCode.NONE, "consumer", "range", b"all")
+    assert world.synced["a"] == SyncResult(ErrorCode.NONE, "consumer", "range", b"all")
     assert world.stored == [{world.id_of("a"): b"all"}]
 
 
@@ -274,7 +280,7 @@ def test_restarted_static_member_keeps_its_share_without_a_rebalance() -> None:
     assert answer.leader == old
     assert world.group.state is GroupState.STABLE
     assert world.group.heartbeat(old, "i", 1, 0) is ErrorCode.FENCED_INSTANCE_ID
-    given: list[Synced] = []
+    given: list[SyncResult] = []
     world.group.sync(answer.member_id, "i", 1, (None, None), {}, 0, given.append)
     assert given[0].assignment == b"share"
 
@@ -347,7 +353,7 @@ def test_static_member_may_be_removed_by_its_instance() -> None:
         ({"member_id": "nobody", "instance_id": "i"}, ErrorCode.UNKNOWN_MEMBER_ID),
     ],
 )
-def test_join_that_cannot_be_is_refused(changes: dict[str, object], error: ErrorCode) -> None:
+def test_invalid_join_is_refused(changes: dict[str, Any], error: ErrorCode) -> None:
     world = World()
     world.stable("a")
     world.join("b", **changes)
@@ -374,7 +380,7 @@ def test_rebalance_takes_the_first_that_come_and_turns_the_last_away() -> None:
     assert world.joined["f"].error is ErrorCode.GROUP_MAX_SIZE_REACHED
     assert world.group.generation == 1
     world.join("a", world.id_of("a"))
-    assert world.joined["a"] == Joined(ErrorCode.GROUP_MAX_SIZE_REACHED, "")
+    assert world.joined["a"] == JoinResult(ErrorCode.GROUP_MAX_SIZE_REACHED, "")
     assert {world.joined[name].generation for name in "bcde"} == {2}
     assert len(world.group.members) == 4
 
@@ -408,7 +414,7 @@ def test_wrong_generation_is_refused() -> None:
     world = World()
     world.stable("a")
     assert world.group.heartbeat(world.id_of("a"), None, 7, 0) is ErrorCode.ILLEGAL_GENERATION
-    given: list[Synced] = []
+    given: list[SyncResult] = []
     world.group.sync(world.id_of("a"), None, 0, (None, None), {}, 0, given.append)
     assert given[0].error is ErrorCode.ILLEGAL_GENERATION
 
@@ -426,10 +432,10 @@ def test_retired_group_sends_everybody_away() -> None:
 @pytest.mark.parametrize("previous", GroupState)
 def test_only_listed_transitions_pass(previous: GroupState, following: GroupState) -> None:
     if previous in ALLOWED_PREVIOUS[following]:
-        check(previous, following)
+        check_transition(previous, following)
     else:
-        with pytest.raises(IllegalTransitionError):
-            check(previous, following)
+        with pytest.raises(IllegalGroupTransitionError):
+            check_transition(previous, following)
 
 
 STEP = st.tuples(
@@ -464,9 +470,9 @@ def test_whatever_comes_the_group_settles_and_generations_only_rise(
         assert world.group.generation >= before
         assert (world.group.leader is None) == (not world.group.members)
         members = world.group.members.values()
-        assert all(each.outlives(world.now) for each in members)
-        assert world.group.members.all_join == all(each.join_reply for each in members)
-        assert world.group.members.all_know("sticky") == all(
+        assert all(each.is_alive(world.now) for each in members)
+        assert world.group.members.all_joined == all(each.join_reply for each in members)
+        assert world.group.members.all_support("sticky") == all(
             "sticky" in dict(each.protocols) for each in members
         )
     # Left alone, sessions end one by one and nobody stays.

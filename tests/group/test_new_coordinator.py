@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 from odradek import config as configuration
 from odradek.group.coordinator import GroupCoordinator
-from odradek.group.members import JoinWish
+from odradek.group.members import JoinSpec
 from odradek.group.partitioning import OFFSETS_TOPIC
 from odradek.handlers.groups import leave_group
 from odradek.protocol.errors import ErrorCode
@@ -23,7 +23,7 @@ LED = SimpleNamespace(
     leadership_generation=0,
     log=SimpleNamespace(log_start_offset=0, log_end_offset=0),
 )
-NEWCOMER = JoinWish(
+NEWCOMER = JoinSpec(
     member_id="",
     instance_id=None,
     client_id="c",
@@ -53,7 +53,7 @@ def new_coordinator() -> GroupCoordinator:
     config, _ = configuration.from_values({"broker.id": "1", "zookeeper.connect": "unused"})
     return GroupCoordinator(
         config,
-        SimpleNamespace(partitions={KEY: LED}),  # type: ignore[arg-type]
+        SimpleNamespace(partitions={KEY: LED}),
         UnreadCount(),  # type: ignore[arg-type]
         lambda _: True,
     )

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from odradek.group import offsets
 from odradek.group.group import Group
-from odradek.group.members import Member
-from odradek.group.offsets import Committed, GroupKey, OffsetKey
+from odradek.group.members import GroupMember
+from odradek.group.offsets import CommittedOffset, GroupKey, OffsetKey
 from odradek.group.partitioning import java_hash, partition_of
 
 TEXT = st.text(max_size=20)
@@ -35,7 +35,7 @@ def test_least_hash_belongs_to_partition_0() -> None:
 
 
 def test_committed_offset_has_kafkas_bytes() -> None:
-    key, value = offsets.encode_offset("g", "t", 3, Committed(7, "m", 1000, 5))
+    key, value = offsets.encode_offset("g", "t", 3, CommittedOffset(7, "m", 1000, 5))
     assert key == b"\x00\x01" + b"\x00\x01g" + b"\x00\x01t" + b"\x00\x00\x00\x03"
     assert value == (
         b"\x00\x03" + (7).to_bytes(8, "big") + (5).to_bytes(4, "big") + b"\x00\x01m"
@@ -44,7 +44,7 @@ def test_committed_offset_has_kafkas_bytes() -> None:
 
 
 def test_commit_with_its_own_expiry_is_written_in_version_1() -> None:
-    _, value = offsets.encode_offset("g", "t", 0, Committed(7, "", 1000, -1, 2000))
+    _, value = offsets.encode_offset("g", "t", 0, CommittedOffset(7, "", 1000, -1, 2000))
     assert value is not None
     assert value[:2] == b"\x00\x01"
     assert offsets.decode_offset(value).expires_ms == 2000
@@ -54,7 +54,7 @@ def test_commit_with_its_own_expiry_is_written_in_version_1() -> None:
 def test_offsets_survive_the_round_trip(
     group: str, topic: str, partition: int, offset: int, metadata: str, at: int
 ) -> None:
-    committed = Committed(offset, metadata, at, 4)
+    committed = CommittedOffset(offset, metadata, at, 4)
     key, value = offsets.encode_offset(group, topic, partition, committed)
     assert offsets.decode_key(key) == OffsetKey(group=group, topic=topic, partition=partition)
     assert value is not None
@@ -65,7 +65,7 @@ def test_offsets_survive_the_round_trip(
 def test_group_survives_the_round_trip(instance: str | None, version: int) -> None:
     group = Group("g", lambda *_: None)
     group.protocol_type, group.protocol_name = "consumer", "range"
-    member = Member("m", instance, "c", "/h", 10, 20, "consumer", (("range", b"topics"),), 0)
+    member = GroupMember("m", instance, "c", "/h", 10, 20, "consumer", (("range", b"topics"),), 0)
     group.restore([member], 9, "m")
     key, value = offsets.encode_group(group, {"m": b"share"}, 77)
     assert offsets.decode_key(key) == GroupKey(group="g")

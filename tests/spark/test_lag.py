@@ -215,8 +215,8 @@ def test_partition_without_a_leader_is_read_as_one_without_an_end(
 ) -> None:
     brokers = DriverClient("127.0.0.1:1", "test")
     monkeypatch.setattr(brokers, "_admin", PartlyLed({0: 8}))
-    assert brokers.ends([T0, T1]) == {T0: 8, T1: None}
-    assert brokers.starts([T0]) == {T0: 8}
+    assert brokers.end_offsets([T0, T1]) == {T0: 8, T1: None}
+    assert brokers.start_offsets([T0]) == {T0: 8}
     brokers.close()
 
 
@@ -292,5 +292,5 @@ def test_record_without_a_time_stamp_tells_no_age(monkeypatch: pytest.MonkeyPatc
 
 def test_no_partition_is_no_question() -> None:
     brokers = DriverClient("127.0.0.1:1", "test")
-    assert brokers.ends([]) == {}
+    assert brokers.end_offsets([]) == {}
     brokers.close()

@@ -45,7 +45,7 @@ class Ended:
 
 def ends_with_everything_read(member: FakeMembership, query: Ended | None) -> bool:
     driver = Driver(local_job(trigger="availableNow"), ENVIRONMENT)
-    return driver._await_change(cast(Any, query), cast(Any, member))
+    return driver._await_rebalance(cast(Any, query), cast(Any, member))
 
 
 with_and_without_a_share = pytest.mark.parametrize("query", [Ended, lambda: None])

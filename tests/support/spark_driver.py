@@ -20,7 +20,7 @@ from tests.support import broker, kafka_peer
 from tests.support.broker import wait_until
 from tests.support.clients import QUIET, create_topic
 from tests.support.ports import free_port
-from tests.support.spark_jars import connector_jars
+from tests.support.spark_jars import connector_jars, java_options
 
 # A machine that is short of time takes minutes to start a JVM with Spark.
 PATIENCE_S = 400
@@ -72,7 +72,7 @@ class Driver:
             # A driver that is killed leaves everything behind.
             "TMPDIR": str(self._scratch),
             "SPARK_LOCAL_DIRS": str(self._scratch),
-            "SPARK_SUBMIT_OPTS": kafka_peer.scratch(self._scratch),
+            "SPARK_SUBMIT_OPTS": " ".join([kafka_peer.scratch(self._scratch), *java_options()]),
             "ODRADEK_JOB": str(self._job),
             "ODRADEK_SPARK_MASTER": "local[2]",
             "ODRADEK_DATA": str(self.data),

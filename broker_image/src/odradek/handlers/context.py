@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from odradek.config import BrokerConfig
     from odradek.controller.loop import Controller
     from odradek.group.coordinator import GroupCoordinator
-    from odradek.handlers.producers import ProducerIds
     from odradek.metrics import BrokerMetrics
     from odradek.replica.manager import ReplicaManager
     from odradek.replica.metadata import MetadataCache
+    from odradek.zk.producer_ids import ProducerIdManager
     from odradek.zk.session import Session
 
 
@@ -69,7 +69,7 @@ class Broker:
     controller: Controller
     groups: GroupCoordinator
     registration: CurrentRegistration
-    producer_ids: ProducerIds
+    producer_ids: ProducerIdManager
     metrics: BrokerMetrics
     random: Random
     controller_link: ControllerLink = field(default_factory=ControllerLink)

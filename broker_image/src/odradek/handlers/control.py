@@ -21,6 +21,7 @@ from odradek.protocol.messages.control import (
     UpdateMetadataResponse,
 )
 from odradek.replica.metadata import LEADER_DURING_DELETE, described
+from odradek.values import TopicPartition
 
 NO_BROKER_EPOCH = -1
 
@@ -38,16 +39,26 @@ async def _meant_for_former_self(broker: Broker, broker_epoch: int) -> bool:
     return not 0 <= broker.registration.epoch <= broker_epoch
 
 
+async def _refusal(
+    broker: Broker,
+    request: LeaderAndIsrRequest | StopReplicaRequest | UpdateMetadataRequest,
+    context: RequestContext,
+) -> ErrorCode:
+    """Return why this broker does not obey a request of a controller, NONE where it does."""
+    if await _meant_for_former_self(broker, request.broker_epoch):
+        return ErrorCode.STALE_BROKER_EPOCH
+    if not broker.controller_link.is_current(request.controller_epoch, context.connection_id):
+        return ErrorCode.STALE_CONTROLLER_EPOCH
+    return ErrorCode.NONE
+
+
 async def leader_and_isr(
     broker: Broker, request: LeaderAndIsrRequest, context: RequestContext
 ) -> LeaderAndIsrResponse:
     """Take leader and follower roles."""
-    if await _meant_for_former_self(broker, request.broker_epoch):
-        return LeaderAndIsrResponse(error_code=ErrorCode.STALE_BROKER_EPOCH, partition_errors=[])
-    if not broker.controller_link.is_current(request.controller_epoch, context.connection_id):
-        return LeaderAndIsrResponse(
-            error_code=ErrorCode.STALE_CONTROLLER_EPOCH, partition_errors=[]
-        )
+    error = await _refusal(broker, request, context)
+    if error is not ErrorCode.NONE:
+        return LeaderAndIsrResponse(error_code=error, partition_errors=[])
     error, errors = await broker.replicas.become_leader_or_follower(request)
     if any(key.topic == OFFSETS_TOPIC for key in errors):
         broker.groups.notice_roles()
@@ -66,10 +77,9 @@ async def stop_replica(
     broker: Broker, request: StopReplicaRequest, context: RequestContext
 ) -> StopReplicaResponse:
     """Stop copying, and delete where told."""
-    if await _meant_for_former_self(broker, request.broker_epoch):
-        return StopReplicaResponse(error_code=ErrorCode.STALE_BROKER_EPOCH, partition_errors=[])
-    if not broker.controller_link.is_current(request.controller_epoch, context.connection_id):
-        return StopReplicaResponse(error_code=ErrorCode.STALE_CONTROLLER_EPOCH, partition_errors=[])
+    error = await _refusal(broker, request, context)
+    if error is not ErrorCode.NONE:
+        return StopReplicaResponse(error_code=error, partition_errors=[])
     error, errors = await broker.replicas.stop_replicas(request)
     return StopReplicaResponse(
         error_code=error,
@@ -86,17 +96,15 @@ async def update_metadata(
     broker: Broker, request: UpdateMetadataRequest, context: RequestContext
 ) -> UpdateMetadataResponse:
     """Take in what the controller says of the cluster."""
-    if await _meant_for_former_self(broker, request.broker_epoch):
-        return UpdateMetadataResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
-    if not (
-        broker.controller_link.is_current(request.controller_epoch, context.connection_id)
-        and broker.replicas.accept_controller(request.controller_epoch)
-    ):
+    error = await _refusal(broker, request, context)
+    if error is not ErrorCode.NONE:
+        return UpdateMetadataResponse(error_code=error)
+    if not broker.replicas.accept_controller(request.controller_epoch):
         return UpdateMetadataResponse(error_code=ErrorCode.STALE_CONTROLLER_EPOCH)
     broker.metadata.update(request)
     broker.replicas.give_up_what_moved(request)
     deleted = {
-        (topic, state.partition_index)
+        TopicPartition(topic, state.partition_index)
         for topic, state in described(request)
         if state.leader == LEADER_DURING_DELETE
     }

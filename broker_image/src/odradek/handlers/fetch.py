@@ -118,7 +118,7 @@ async def _for_old_client(
         upto = None if replica_id >= 0 else result.high_watermark
         converted = await broker.replicas.in_thread(
             conversion.read_as_message_set,
-            log,
+            log.reader,
             region,
             spec.offset,
             upto,

@@ -53,7 +53,7 @@ def _topics(
         topics[key.topic].append(
             DescribeLogDirsPartition(
                 partition_index=key.partition,
-                partition_size=log.size,
+                partition_size=log.segments.size,
                 # How much of what is committed this replica has yet to fetch.
                 offset_lag=max(log.high_watermark - log.log_end_offset, 0),
             )

@@ -7,7 +7,6 @@ broker and the client both allow it; the client is then told to ask again (error
 
 from __future__ import annotations
 
-from odradek.group.partitioning import OFFSETS_TOPIC
 from odradek.handlers import operations, topics
 from odradek.handlers.context import Broker, RequestContext
 from odradek.protocol import codec
@@ -20,9 +19,8 @@ from odradek.protocol.messages.metadata import (
     MetadataResponseTopic,
 )
 from odradek.replica.metadata import MetadataCache, PartitionInfo
-from odradek.values import NO_LEADER
+from odradek.values import INTERNAL_TOPICS, NO_LEADER
 
-INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, "__transaction_state"})
 FIRST_WITH_LISTENER_ERRORS = 6
 
 

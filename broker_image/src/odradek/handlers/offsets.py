@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from odradek.clock import wall_ms
 from odradek.handlers.context import Broker, RequestContext
-from odradek.handlers.metadata import INTERNAL_TOPICS
 from odradek.log.partition.log import Log
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.offsets import (
@@ -31,7 +30,7 @@ from odradek.protocol.messages.offsets import (
 )
 from odradek.replica.partition import Partition
 from odradek.replica.reads import DEBUGGING_CONSUMER
-from odradek.values import TopicPartition
+from odradek.values import INTERNAL_TOPICS, TopicPartition
 
 LATEST_TIMESTAMP = -1
 EARLIEST_TIMESTAMP = -2
@@ -67,7 +66,7 @@ async def _list_one(
         partition = broker.replicas.partitions.get(key)
         error = ErrorCode.NONE if partition else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     else:
-        partition, error = broker.replicas.hosted.leader_or_error(key, asked.current_leader_epoch)
+        partition, error = broker.replicas.leader_or_error(key, asked.current_leader_epoch)
     if partition is None:
         answer.error_code = error
         return answer
@@ -141,7 +140,7 @@ async def _by_timestamp(
     if partition.log.config.message_magic < 1:
         # Nothing that is written now has a time.
         raise KafkaError(ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT)
-    found = await broker.replicas.in_thread(partition.log.offset_for_timestamp, timestamp)
+    found = await broker.replicas.in_thread(partition.log.reader.offset_for_timestamp, timestamp)
     if found is not None and found.offset < end:
         answer.timestamp = found.timestamp
         answer.offset = found.offset
@@ -166,7 +165,7 @@ async def offset_for_leader_epoch(
 def _epoch_end(
     broker: Broker, topic: str, asked: OffsetForLeaderPartition
 ) -> OffsetForLeaderEpochEndOffset:
-    partition, error = broker.replicas.hosted.leader_or_error(
+    partition, error = broker.replicas.leader_or_error(
         TopicPartition(topic, asked.partition), asked.current_leader_epoch
     )
     if partition is None:
@@ -230,7 +229,7 @@ async def delete_records(
         return all(one.reaches(alive) or not one.is_ours for one in begun)
 
     if not settled():
-        await broker.replicas.hosted.for_low_watermark.wait(
+        await broker.replicas.wait_for_low_watermark(
             {one.partition.key for one in begun}, request.timeout_ms, settled
         )
     for one in begun:
@@ -251,7 +250,7 @@ def _delete_before(
     index = asked.partition_index
     if topic in INTERNAL_TOPICS:
         return _deleted(index, ErrorCode.INVALID_TOPIC_EXCEPTION)
-    partition, error = broker.replicas.hosted.leader_or_error(TopicPartition(topic, index))
+    partition, error = broker.replicas.leader_or_error(TopicPartition(topic, index))
     if partition is None:
         return _deleted(index, error)
     if "delete" not in partition.log.config.cleanup_policy:

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 
 from odradek.clock import wall_ms
 from odradek.handlers.context import Broker, RequestContext
-from odradek.handlers.metadata import INTERNAL_TOPICS
 from odradek.log.partition import conversion
 from odradek.log.records import batch, compression
 from odradek.log.records.batch import Origin
@@ -24,7 +23,7 @@ from odradek.protocol.messages.produce import (
 )
 from odradek.protocol.regions import Buffer
 from odradek.replica.appends import AppendOutcome
-from odradek.values import TopicPartition
+from odradek.values import INTERNAL_TOPICS, TopicPartition
 
 VALID_ACKS = (-1, 0, 1)
 FIRST_WITH_MAGIC_2 = 3
@@ -93,7 +92,7 @@ def _may_write_to_internal(broker: Broker, context: RequestContext, key: TopicPa
     """Tell whether an append may go on, if only to be told that there is no such partition."""
     if context.client_id == ADMIN_CLIENT:
         return True
-    _, error = broker.replicas.hosted.leader_or_error(key)
+    _, error = broker.replicas.leader_or_error(key)
     return error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
@@ -136,7 +135,7 @@ async def _as_batch(broker: Broker, key: TopicPartition, records: Buffer, versio
         return records
     if version >= FIRST_WITH_MAGIC_2:
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "an old message format since version 3")
-    partition, error = broker.replicas.hosted.leader_or_error(key)
+    partition, error = broker.replicas.leader_or_error(key)
     if partition is None:
         raise KafkaError(error)
     broker.metrics.produce_converted(key.topic)

@@ -22,7 +22,8 @@ from odradek.replica.partition import Partition
 from odradek.values import TopicPartition
 
 if TYPE_CHECKING:
-    from odradek.log.partition.log import Log, Prepared
+    from odradek.log.partition.log import Log
+    from odradek.log.partition.validation import Prepared
     from odradek.log.records.batch import Origin
     from odradek.protocol.regions import Buffer
 
@@ -144,10 +145,9 @@ class Appender:
         """The entries whose records a topic wants looked into, with their numbers."""
         slow: list[tuple[int, Log, Buffer]] = []
         for number, (key, records) in enumerate(entries):
-            partition, _ = self._hosted.leader_or_error(
-                key
-            )  # what is refused anyway is not unpacked
-            if partition is not None and partition.log.looks_into(records, origin):
+            # A partition that refuses the append needs no inspection.
+            partition, _ = self._hosted.leader_or_error(key)
+            if partition is not None and partition.log.needs_record_inspection(records, origin):
                 slow.append((number, partition.log, records))
         return slow
 
@@ -166,7 +166,7 @@ class Appender:
         for outcome, partition in appended:
             log = partition.log
             try:
-                if log.owes_flush:
+                if log.flush_required:
                     await self._flush(log)
             except KafkaError as refusal:
                 outcome.error, outcome.message = refusal.code, refusal.message or None

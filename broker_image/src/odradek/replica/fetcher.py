@@ -316,7 +316,7 @@ class SourceFetcher:
     async def _flush_where_owed(self, some: list[_Following]) -> None:
         """Before the next request tells the leader what we have (flush.messages)."""
         for one in some:
-            if one.partition.log.owes_flush:
+            if one.partition.log.flush_required:
                 try:
                     await self._in_thread(one.partition.log.flush)
                 except KafkaError as refusal:

@@ -12,34 +12,32 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from odradek.clock import monotonic_ms
 from odradek.log.manager import LogManager, NewLog
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.replica.appends import Appender, AppendOutcome
+from odradek.replica.appends import Appender
 from odradek.replica.fetcher import Connect, FetcherPool, SourceFetcher
 from odradek.replica.hosted import HostedPartitions
 from odradek.replica.isr_writer import IsrWriter
 from odradek.replica.metadata import MetadataCache, described
 from odradek.replica.partition import LagLimits, Partition
 from odradek.replica.quota import ReplicationQuota
-from odradek.replica.reads import FetchLimits, FetchReader, FetchResult, FetchSpec
+from odradek.replica.reads import FetchReader
 from odradek.replica.stray_replicas import StrayReplicas
 from odradek.values import TopicPartition
 
 if TYPE_CHECKING:
     from odradek.config import BrokerConfig
     from odradek.dynamic_config import LayeredConfig
-    from odradek.log.records.batch import Origin
     from odradek.protocol.messages.control import (
         LeaderAndIsrPartitionState,
         LeaderAndIsrRequest,
         StopReplicaRequest,
         UpdateMetadataRequest,
     )
-    from odradek.protocol.regions import Buffer
     from odradek.replica.topic_configs import TopicConfigs
     from odradek.zk.session import Session
 
@@ -72,10 +70,10 @@ class ReplicaManager:
         # For what may read much from the disk, or unpack much.
         self.in_thread = logs.readers.run
         self._limits = LagLimits(config.replica_lag_time_max_ms, config.replica_lag_max_messages)
-        self.hosted = HostedPartitions(metadata)
-        self.isr_writer = IsrWriter(session, self.hosted, clock_ms)
-        self._appender = Appender(
-            self.hosted,
+        self._hosted = HostedPartitions(metadata)
+        self.isr_writer = IsrWriter(session, self._hosted, clock_ms)
+        appender = Appender(
+            self._hosted,
             lambda log, data, origin: self.in_thread(log.prepare, data, origin),
             lambda log: logs.disk.run(log.flush),
             self.leadership_confirmed,
@@ -94,7 +92,7 @@ class ReplicaManager:
             clock_ms,
         )
         self._reader = FetchReader(
-            self.hosted,
+            self._hosted,
             self.isr_writer,
             clock_ms,
             self.in_thread,
@@ -102,19 +100,24 @@ class ReplicaManager:
             giving,
         )
         self._stray_replicas = StrayReplicas(
-            config.broker_id, logs, self.hosted, self._delete_stray_replicas
+            config.broker_id, logs, self._hosted, self._delete_stray_replicas
         )
+        # The data path: handlers and group coordinators call the parts without a detour.
+        self.append = appender.append
+        self.fetch = self._reader.fetch
+        self.leader_or_error = self._hosted.leader_or_error
+        self.wait_for_low_watermark = self._hosted.for_low_watermark.wait
         self._fetchers = FetcherPool(
             config.num_replica_fetchers,
             lambda source: SourceFetcher(
-                source, config, connect, self.hosted, taking, logs.disk.run, clock_ms
+                source, config, connect, self._hosted, taking, logs.disk.run, clock_ms
             ),
         )
 
     @property
     def partitions(self) -> Mapping[TopicPartition, Partition]:
         """Every partition that has a replica here."""
-        return self.hosted.partitions
+        return self._hosted.partitions
 
     @property
     def settings(self) -> LayeredConfig:
@@ -156,24 +159,6 @@ class ReplicaManager:
             return self.leadership_confirmed(partition)
         return partition.is_followed(self._clock_ms() - self._longest_fetch_pause_ms)
 
-    # --- data ---------------------------------------------------------------------------------
-
-    async def append(
-        self,
-        entries: Sequence[tuple[TopicPartition, Buffer]],
-        acks: int,
-        timeout_ms: int,
-        origin: Origin,
-    ) -> list[AppendOutcome]:
-        """Append to partitions that this broker leads; see `appends`."""
-        return await self._appender.append(entries, acks, timeout_ms, origin)
-
-    async def fetch(
-        self, specs: Sequence[FetchSpec], replica_id: int, limits: FetchLimits
-    ) -> list[FetchResult]:
-        """Plan reads, waiting for data where the limits allow; see `reads`."""
-        return await self._reader.fetch(specs, replica_id, limits)
-
     # --- roles --------------------------------------------------------------------------------
 
     def accept_controller(self, epoch: int) -> bool:
@@ -199,7 +184,7 @@ class ReplicaManager:
         self._stray_replicas.look_for(request)
         for topic, state in described(request):
             key = TopicPartition(topic, state.partition_index)
-            partition = self.hosted.partitions.get(key)
+            partition = self._hosted.partitions.get(key)
             if (
                 partition is not None
                 and partition.is_leader
@@ -208,7 +193,7 @@ class ReplicaManager:
             ):
                 logger.info("%s: broker %d leads epoch %d", key, state.leader, state.leader_epoch)
                 partition.retire()
-                self.hosted.wake_all(key)
+                self._hosted.wake_all(key)
 
     async def become_leader_or_follower(
         self, request: LeaderAndIsrRequest
@@ -232,7 +217,7 @@ class ReplicaManager:
             key: state
             for key, state in _states(request)
             if self.config.broker_id in state.replicas
-            and key not in self.hosted.partitions
+            and key not in self._hosted.partitions
             and self._logs.get(key.topic, key.partition) is None
         }
         if not missing:
@@ -251,7 +236,7 @@ class ReplicaManager:
     async def _take_role(self, key: TopicPartition, state: LeaderAndIsrPartitionState) -> ErrorCode:
         if self.config.broker_id not in state.replicas:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        partition = self.hosted.partitions.get(key)
+        partition = self._hosted.partitions.get(key)
         if partition is not None and partition.offline:
             # Whatever the epoch: the controller asks anew to learn which replicas are lost.
             return ErrorCode.KAFKA_STORAGE_ERROR
@@ -287,7 +272,7 @@ class ReplicaManager:
             partition.log.log_end_offset,
             partition.high_watermark,
         )
-        self.hosted.wake_all(key)
+        self._hosted.wake_all(key)
         return ErrorCode.NONE
 
     def _host(self, key: TopicPartition) -> Partition:
@@ -302,7 +287,7 @@ class ReplicaManager:
             self._clock_ms,
         )
         partition.offline = log.failure is not None
-        self.hosted.partitions[key] = partition
+        self._hosted.partitions[key] = partition
         return partition
 
     async def stop_replicas(
@@ -322,7 +307,7 @@ class ReplicaManager:
 
     async def _stop(self, key: TopicPartition, leader_epoch: int, delete: bool) -> ErrorCode:
         """Give up the role; where the log is to be deleted, everything but the log goes."""
-        partition = self.hosted.partitions.get(key)
+        partition = self._hosted.partitions.get(key)
         if partition is not None:
             if 0 <= leader_epoch < partition.leader_epoch:
                 return ErrorCode.FENCED_LEADER_EPOCH
@@ -332,11 +317,11 @@ class ReplicaManager:
         if not delete:
             # Kafka keeps serving a stopped replica's role until told otherwise; only copying ends.
             return ErrorCode.NONE
-        self.hosted.partitions.pop(key, None)
+        self._hosted.partitions.pop(key, None)
         if partition is not None:
             async with partition.truncation_lock:
                 partition.retire()
-            self.hosted.wake_all(key)
+            self._hosted.wake_all(key)
         return ErrorCode.NONE
 
     async def _delete_logs(
@@ -379,11 +364,11 @@ class ReplicaManager:
 
     def directory_failed(self, directory: str) -> None:
         """Take every partition of a failed log directory out of service (KIP-112)."""
-        for partition in self.hosted.partitions.values():
+        for partition in self._hosted.partitions.values():
             if os.path.dirname(partition.log.directory) == directory:
                 partition.offline = True
                 self._fetchers.unfollow(partition.key)
-                self.hosted.wake_all(partition.key)
+                self._hosted.wake_all(partition.key)
 
     def log_directories(self) -> dict[str, list[TopicPartition] | None]:
         """Each configured log directory and the partitions in it, None where it failed."""
@@ -392,7 +377,7 @@ class ReplicaManager:
             path: [] if path in online else None
             for path in map(os.path.abspath, self.config.log_dirs)
         }
-        for key, partition in self.hosted.partitions.items():
+        for key, partition in self._hosted.partitions.items():
             contents = found.get(os.path.dirname(partition.log.directory))
             if contents is not None:
                 contents.append(key)
@@ -403,7 +388,7 @@ class ReplicaManager:
         await self._logs.write_high_watermarks(
             {
                 key: partition.high_watermark
-                for key, partition in tuple(self.hosted.partitions.items())
+                for key, partition in tuple(self._hosted.partitions.items())
             }
         )
 
@@ -421,7 +406,7 @@ class ReplicaManager:
     async def _check_in_sync_sets(self) -> None:
         while True:
             await asyncio.sleep(self.config.replica_lag_time_max_ms / 2000)
-            for partition in tuple(self.hosted.partitions.values()):
+            for partition in tuple(self._hosted.partitions.values()):
                 change = partition.propose_shrink()
                 if change is not None:
                     self.isr_writer.submit(change)
@@ -433,7 +418,7 @@ class ReplicaManager:
 
     def close(self) -> None:
         """End every waiting produce and fetch; the server stops."""
-        self.hosted.close()
+        self._hosted.close()
 
 
 def _states(

@@ -26,7 +26,7 @@ from odradek.replica.quota import ReplicationQuota
 from odradek.values import TopicPartition
 
 if TYPE_CHECKING:
-    from odradek.log.partition.reading import LogSlice, ReadableLog
+    from odradek.log.partition.reading import LogReader, LogSlice
     from odradek.protocol.regions import FileRegion
     from odradek.replica.isr_writer import IsrWriter
 
@@ -77,7 +77,7 @@ class _Found:
     """What one pass planned; `settled` where waiting could not make the answer better."""
 
     results: list[FetchResult]
-    unverified: list[tuple[FetchResult, ReadableLog, LogSlice]]
+    unverified: list[tuple[FetchResult, LogReader, LogSlice]]
     size: int = 0
     settled: bool = False
 
@@ -227,7 +227,7 @@ class FetchReader:
             pass
         elif spec.offset < end and (room > 0 or whole_batch):
             try:
-                piece = log.plan(spec.offset, max(room, 0), end, min_one=whole_batch)
+                piece = log.reader.plan(spec.offset, max(room, 0), end, min_one=whole_batch)
             except KafkaError as refusal:
                 result.error = refusal.code
             else:
@@ -237,7 +237,7 @@ class FetchReader:
                     release([result])
                     found.settled = True
                 elif piece.unverified:
-                    found.unverified.append((result, log, piece))
+                    found.unverified.append((result, log.reader, piece))
         return result
 
     def _is_held_back(self, partition: Partition, replica_id: int) -> bool:
@@ -245,11 +245,11 @@ class FetchReader:
         return replica_id not in partition.isr.committed and self._quota.holds_back(partition.key)
 
 
-def _verify(unverified: Sequence[tuple[FetchResult, ReadableLog, LogSlice]]) -> None:
+def _verify(unverified: Sequence[tuple[FetchResult, LogReader, LogSlice]]) -> None:
     """Look at what was planned; what cannot be served is taken out of the results."""
-    for result, log, piece in unverified:
+    for result, reader, piece in unverified:
         try:
-            log.verify(piece)
+            reader.verify(piece)
         except KafkaError as refusal:
             result.error, result.region = refusal.code, None
         except FileRetiredError:

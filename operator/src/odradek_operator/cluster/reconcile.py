@@ -11,7 +11,7 @@ from odradek.zk.payload import ZnodeError
 from odradek_operator.cluster import objects as cluster_objects
 from odradek_operator.cluster import rollout, settings
 from odradek_operator.cluster.rollout import ClusterView
-from odradek_operator.shared import apply, kube, observe, spec, status
+from odradek_operator.shared import apply, kube, observe, spec, status, status_update
 from odradek_operator.shared.apply import ReconcileContext
 from odradek_operator.shared.kube import KubeError
 from odradek_operator.shared.spec import Body, ClusterSpec, ResourceMeta
@@ -42,7 +42,9 @@ def reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> fl
         return _reconcile(context, body, conflict)
     except ZnodeError as error:
         unreadable = status.stalled("ZnodeUnreadable", str(error))
-        apply.write_status(context, body, unreadable, apply.remembered(body, _SHOWN))
+        status_update.write_status(
+            context, body, unreadable, status_update.remembered(body, _SHOWN)
+        )
         return STEADY_SECONDS
 
 
@@ -54,11 +56,13 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
     try:
         wanted = spec.parse_cluster(body)
     except spec.InvalidSpec as error:
-        return apply.refuse(context, body, error, _SHOWN)
+        return status_update.refuse(context, body, error, _SHOWN)
     if conflict is not None:
         text = f"KafkaCluster {conflict} is older and keeps its state in the same znodes"
         conflicted = status.stalled("ResourceConflict", text)
-        apply.write_status(context, body, conflicted, apply.remembered(body, _SHOWN))
+        status_update.write_status(
+            context, body, conflicted, status_update.remembered(body, _SHOWN)
+        )
         return STEADY_SECONDS
     live_set = _live_set(context, meta)
     current = live_set["spec"]["replicas"] if live_set else None
@@ -72,7 +76,7 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
         try:
             spec.check_fits(wanted, sum(one >= own for one in znodes.addresses))
         except spec.InvalidSpec as error:
-            return apply.refuse(context, body, error, _SHOWN)
+            return status_update.refuse(context, body, error, _SHOWN)
     events: list[Event] = []
     told: tuple[Condition, ...] = ()
     if not wanted.paused:
@@ -89,7 +93,9 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
             if error.code not in apply.REFUSALS:
                 raise
             refused = status.stalled("ApplyRefused", str(error))
-            apply.write_status(context, body, refused, apply.remembered(body, _SHOWN), events)
+            status_update.write_status(
+                context, body, refused, status_update.remembered(body, _SHOWN), events
+            )
             return STEADY_SECONDS
         live_set = _live_set(context, meta)
         told = _grow_claims(context, meta, wanted, allowed)
@@ -99,7 +105,7 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
     if wanted.paused:
         told = (Condition("Paused", True, "Paused", "spec.paused is true"),)
     conditions = (*rollout.judge(wanted, view, allowed), *told)
-    apply.write_status(
+    status_update.write_status(
         context,
         body,
         conditions,

@@ -17,7 +17,7 @@ from odradek.config import TopicConfig
 from odradek.dynamic_config import CLUSTER_DEFAULT, DYNAMIC_KEYS
 from odradek.zk import admin, znodes
 from odradek.zk.operations import TransactionFailedError
-from odradek_operator.shared import apply
+from odradek_operator.shared import apply, status_update
 from odradek_operator.shared.apply import ReconcileContext
 from odradek_operator.shared.spec import Body, ClusterSpec
 from odradek_operator.shared.status import Event
@@ -88,7 +88,7 @@ def reconcile(
         if not apply.still_wanted(context, body):
             return None
         # Remembered before they are there: none is ever left behind.
-        body = apply.write_status(context, body, (), {REMEMBERED: chosen})
+        body = status_update.write_status(context, body, (), {REMEMBERED: chosen})
         zookeeper.commit(admin.change_config("brokers", CLUSTER_DEFAULT, target, version))
     except UnreachableError as error:
         log.info("%s", error)

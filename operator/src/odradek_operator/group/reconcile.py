@@ -18,7 +18,7 @@ from odradek_operator.group.observe import OBSERVE_SECONDS, WAIT_SECONDS, GroupC
 from odradek_operator.group.report import fetch_report
 from odradek_operator.group.reset import Reset
 from odradek_operator.group.reset_step import Outcome, ResetStep
-from odradek_operator.shared import apply, metrics, spec, status
+from odradek_operator.shared import apply, metrics, spec, status, status_update
 from odradek_operator.shared.apply import ReconcileContext, namespace_terminating
 from odradek_operator.shared.broker_client import BrokerError, OperatorClient
 from odradek_operator.shared.kube import KubeError
@@ -51,7 +51,7 @@ def reconcile(
     except spec.InvalidSpec as error:
         if not meta.deleting:
             metrics.GROUP_LAGS.drop(meta.uid)
-            return apply.refuse(context, body, error, ("job", "lastReset"))
+            return status_update.refuse(context, body, error, ("job", "lastReset"))
         if meta.has_finalizer:
             text = f"offsets of group {group_name(body)} were not deleted: {error.message}"
             context.kube.post_event(body, Event("GroupAbandoned", text, warning=True))
@@ -70,7 +70,7 @@ def reconcile(
             driver = driver_objects.driver_name(meta.name)
             fields["job"] = drivers.status_fields(stopped, driver, None)
         taken = status.stalled("ResourceConflict", f"{rival} is older and has this group")
-        body = apply.write_status(context, body, taken, fields)
+        body = status_update.write_status(context, body, taken, fields)
         if not cluster.paused and _remove_driver(context, meta):
             return WAIT_SECONDS
         return OBSERVE_SECONDS
@@ -117,7 +117,7 @@ def _reset(run: _Run, body: Body, request: Reset) -> float:
         return run.reconcile(body, hold=status.progressing("Resetting", text))
     remembered = {**_remembered(body), "lastReset": outcome.last}
     if request.dry_run:
-        apply.write_status(run.context, body, (), remembered)
+        status_update.write_status(run.context, body, (), remembered)
         return 0.0
     if outcome.last is None:
         remembered = _remembered(body)
@@ -127,7 +127,9 @@ def _reset(run: _Run, body: Body, request: Reset) -> float:
     )
     text = f"offsets are moved by reset {request.request_id}"
     told = outcome.problem or status.progressing("Resetting", text)
-    apply.write_status(run.context, body, (*told, _paused(False)), remembered, outcome.events)
+    status_update.write_status(
+        run.context, body, (*told, _paused(False)), remembered, outcome.events
+    )
     return WAIT_SECONDS if outcome.problem else 0.0
 
 
@@ -195,19 +197,19 @@ def _run(run: _Run, body: Body, task: JobSpec, told: tuple[Condition, ...]) -> f
     foreign = pod is not None and not _owns(meta, pod)
     if foreign:
         taken = status.stalled("ResourceConflict", f"a pod {driver} exists that is not this job's")
-        apply.write_status(context, body, taken, _remembered(body))
+        status_update.write_status(context, body, taken, _remembered(body))
         return OBSERVE_SECONDS
     if addresses is None and (pod is None or _hash_of(pod) != marked) and not task.suspend:
         waiting = status.progressing("WaitingForBrokers", "no broker is known")
         if cluster.owner is not Owner.PRESENT:
             text = f"KafkaCluster {wanted.cluster} is {cluster.owner.value}"
             waiting = status.progressing(cluster.owner.reason, text)
-        apply.write_status(context, body, waiting, _remembered(body))
+        status_update.write_status(context, body, waiting, _remembered(body))
         return WAIT_SECONDS
     decision = drivers.decide(task, pod, marked, memory, context.now())
     if cluster.paused and decision.action is not Action.NONE:
         left = status.stalled("Paused", f"the KafkaCluster is paused; waits: {decision.message}")
-        apply.write_status(context, body, (*left, _paused(True)), _remembered(body))
+        status_update.write_status(context, body, (*left, _paused(True)), _remembered(body))
         return OBSERVE_SECONDS
     try:
         grown = () if cluster.paused else _grow_volume(context, body, meta, task)
@@ -216,14 +218,14 @@ def _run(run: _Run, body: Body, task: JobSpec, told: tuple[Condition, ...]) -> f
         if error.code not in apply.REFUSALS:
             raise
         refused = status.stalled("DriverRefused", str(error))
-        apply.write_status(context, body, refused, _remembered(body))
+        status_update.write_status(context, body, refused, _remembered(body))
         return OBSERVE_SECONDS
     report = fetch_report(pod) if pod is not None else None
     conditions, fields = group_conditions.judge_job(wanted, decision, report, driver)
     conditions = told or conditions
     fields["lastReset"] = body.get("status", {}).get("lastReset")
     told = (*conditions, _paused(cluster.paused), *grown)
-    apply.write_status(context, body, told, fields, events)
+    status_update.write_status(context, body, told, fields, events)
     settled = conditions[0].status or conditions[2].status
     return decision.requeue_after if settled else min(decision.requeue_after, WAIT_SECONDS)
 
@@ -255,7 +257,7 @@ def _act(
         # That the pod goes on purpose is remembered before it goes, or a crash in between would
         # count its end as a failure; `write_status` of the caller comes too late for that.
         remembered = {**body.get("status", {}).get("job", {}), **_memory_fields(decision, meta)}
-        apply.write_status(context, body, (), {"job": remembered})
+        status_update.write_status(context, body, (), {"job": remembered})
         context.kube.delete(pod)
         failed = decision.memory.application + decision.memory.infrastructure > 0
         return [Event("DriverStopped", decision.message, warning=failed)]
@@ -335,13 +337,13 @@ def _delete(
         return OBSERVE_SECONDS
     if cluster.paused:
         waiting = status.stalled("Paused", "deletion waits, since the KafkaCluster is paused")
-        apply.write_status(context, body, (*waiting, _paused(True)), _remembered(body))
+        status_update.write_status(context, body, (*waiting, _paused(True)), _remembered(body))
         return OBSERVE_SECONDS
     if _remove_driver(context, meta):
         return WAIT_SECONDS
     if zookeeper is None:
         waiting = status.progressing("ZooKeeperUnreachable", "ZooKeeper does not answer")
-        apply.write_status(context, body, waiting, {})
+        status_update.write_status(context, body, waiting, {})
         return WAIT_SECONDS
     try:
         with OperatorClient(around.endpoints) as brokers:
@@ -352,7 +354,7 @@ def _delete(
                 coordinator.delete(brokers, wanted.group)
     except (GroupBusyError, BrokerError) as error:
         waiting = status.progressing("Deleting", str(error))
-        apply.write_status(context, body, waiting, {})
+        status_update.write_status(context, body, waiting, {})
         return WAIT_SECONDS
     if wanted.offset_store != "Kafka":
         zookeeper.delete_tree(consumers.group_path(wanted.group))

@@ -57,7 +57,8 @@ class Lease:
         self._name = name
         self._identity = identity
         self._clock = clock
-        self._renewed_at: float | None = None
+        # Until when this process may act, by its own clock.
+        self.held_until = float("-inf")
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         # The last state that was seen of another holder's Lease, and when it was first seen.
@@ -66,13 +67,7 @@ class Lease:
     @property
     def held(self) -> bool:
         """Whether this process may act now."""
-        renewed = self._renewed_at
-        return renewed is not None and self._clock() - renewed < DEADLINE_SECONDS
-
-    def check(self) -> None:
-        """Raise NotHolderError unless this process may act now."""
-        if not self.held:
-            raise NotHolderError("this process does not hold the Lease")
+        return self._clock() < self.held_until
 
     def acquire(self) -> bool:
         """Wait for the Lease, then keep it by a thread; False if `release` came first."""
@@ -101,7 +96,7 @@ class Lease:
         self._thread.join()
         if not self.held:
             return
-        self._renewed_at = None
+        self.held_until = float("-inf")
         try:
             found = self._read()
             if found and found["spec"].get("holderIdentity") == self._identity:
@@ -130,7 +125,7 @@ class Lease:
                 found["spec"] = self._spec(found["spec"], held_before)
                 self._kube.replace(found)
             else:
-                self._renewed_at = None
+                self.held_until = float("-inf")
                 return False
         except KubeError as error:
             if not _is_ending(error):
@@ -139,7 +134,7 @@ class Lease:
             # Nothing is created any more in a namespace that is being deleted, so nobody can hold
             # its Lease; without anybody who acts, finalizers would keep the namespace for ever.
         # From the moment of the question on: the write may have taken effect any time after it.
-        self._renewed_at = asked_at
+        self.held_until = asked_at + DEADLINE_SECONDS
         return True
 
     def _may_take(self, spec: dict[str, Any], now: float) -> bool:
@@ -202,8 +197,9 @@ class Leases:
 
     def act_in(self, namespace: str) -> bool:
         """Say that this thread works for a namespace now; False if another operator does."""
-        self._acting.lease = lease = self._of(namespace)
-        return self.held and lease.held
+        lease = self._by_namespace.get(namespace) or self._want(namespace)
+        self._acting.lease = lease
+        return time.monotonic() < min(self._home.held_until, lease.held_until)
 
     def acts_in(self, namespace: str) -> bool:
         """Whether this process acts in a namespace now; it asks for no Lease."""
@@ -213,12 +209,11 @@ class Leases:
 
     def check(self) -> None:
         """Raise NotHolderError unless this thread may write now."""
-        self._home.check()
-        lease: Lease | None = getattr(self._acting, "lease", None)
-        if lease is not None:
-            lease.check()
+        lease: Lease = getattr(self._acting, "lease", self._home)
+        if time.monotonic() >= min(self._home.held_until, lease.held_until):
+            raise NotHolderError("this process does not hold the Lease")
 
-    def _of(self, namespace: str) -> Lease:
+    def _want(self, namespace: str) -> Lease:
         with self._lock:
             found = self._by_namespace.get(namespace)
             if found is None:

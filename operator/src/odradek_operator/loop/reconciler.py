@@ -32,7 +32,7 @@ from odradek_operator.shared.spec import API_VERSION, Body
 from odradek_operator.shared.store import ResourceKey, ResourceStore
 from odradek_operator.shared.views import ClusterState, Owner
 from odradek_operator.shared.zookeeper import UnreachableError, ZooKeeper
-from odradek_operator.topic import reconcile as topic_reconcile
+from odradek_operator.topic import batch as topic_batch
 
 log = logging.getLogger(__name__)
 
@@ -178,7 +178,7 @@ class Reconciler:
     ) -> dict[ResourceKey, Result]:
         if not batch:
             return {}
-        works = topic_reconcile.prepare(
+        works = topic_batch.prepare(
             self.context,
             cluster.zookeeper,
             cluster.state,

@@ -53,7 +53,9 @@ class _Draft:
         self._before = seen.replicas
         self._moved: list[TopicPartition] = []
         self.load = Counter(one for replicas in seen.replicas.values() for one in replicas)
-        self._leads = Counter(replicas[0] for replicas in seen.replicas.values() if replicas)
+        self._leader_counts = Counter(
+            replicas[0] for replicas in seen.replicas.values() if replicas
+        )
         self._of_topic = Counter(
             (partition.topic, one)
             for partition, replicas in seen.replicas.items()
@@ -88,22 +90,24 @@ class _Draft:
         for one in replicas:
             self.load[one] += 1
             self._of_topic[partition.topic, one] += 1
-        self._leads[before[0]] -= 1
+        self._leader_counts[before[0]] -= 1
         # A stable sort: where two are needed alike, the one that stood first stays first.
-        first = replicas[0] if keep_order else min(replicas, key=lambda one: self._leads[one])
+        first = (
+            replicas[0] if keep_order else min(replicas, key=lambda one: self._leader_counts[one])
+        )
         ordered = (first, *(one for one in replicas if one != first))
-        self._leads[first] += 1
+        self._leader_counts[first] += 1
         self.replicas[partition] = ordered
         if not keep_order:
             self._moved.append(partition)
 
     def _hand_over(self, partition: TopicPartition) -> bool:
         replicas = self.replicas[partition]
-        first = min(replicas, key=lambda one: self._leads[one])
-        if self._leads[replicas[0]] - self._leads[first] <= 1:
+        first = min(replicas, key=lambda one: self._leader_counts[one])
+        if self._leader_counts[replicas[0]] - self._leader_counts[first] <= 1:
             return False
-        self._leads[replicas[0]] -= 1
-        self._leads[first] += 1
+        self._leader_counts[replicas[0]] -= 1
+        self._leader_counts[first] += 1
         self.replicas[partition] = (first, *(one for one in replicas if one != first))
         return True
 

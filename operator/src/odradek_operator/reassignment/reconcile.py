@@ -29,7 +29,7 @@ from odradek_operator.reassignment.decide import (
 from odradek_operator.reassignment.placement import Layout, PlanError
 from odradek_operator.reassignment.status import Flags, ReassignmentState
 from odradek_operator.reassignment.znodes import broker_configs, read_request
-from odradek_operator.shared import apply, kube, observe, spec
+from odradek_operator.shared import apply, kube, observe, spec, status_update
 from odradek_operator.shared.apply import ReconcileContext, namespace_terminating
 from odradek_operator.shared.kube import KubeError
 from odradek_operator.shared.spec import TERMINATING_TIMEOUT, Body, ReassignmentSpec, ResourceMeta
@@ -122,7 +122,7 @@ class _Pass:
         before = self.body.get("status", {})
         kept = {name: value for name, value in before.items() if name not in _BUILT}
         conditions = reassignment_status.conditions(phase, reason, message, self.flags)
-        self.body = apply.write_status(
+        self.body = status_update.write_status(
             self.context,
             self.body,
             conditions,

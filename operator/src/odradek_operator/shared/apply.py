@@ -8,7 +8,7 @@ read of it, since a watch may lag or have missed a deletion.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -16,10 +16,9 @@ from itertools import takewhile
 from random import Random
 from typing import Any, Final
 
-from odradek_operator.shared import kube, spec, status
+from odradek_operator.shared import kube
 from odradek_operator.shared.kube import Kube, KubeError
 from odradek_operator.shared.spec import FINALIZER, Body
-from odradek_operator.shared.status import Condition, Event
 from odradek_operator.shared.zookeeper import Pool
 
 SOON_SECONDS: Final = 0.2
@@ -110,29 +109,6 @@ def age(body: Body) -> tuple[str, str]:
     return body["metadata"]["creationTimestamp"], body["metadata"]["uid"]
 
 
-def write_status(
-    context: ReconcileContext,
-    body: Body,
-    conditions: Sequence[Condition],
-    fields: Mapping[str, Any],
-    events: Sequence[Event] = (),
-) -> Body:
-    """Write the status if it says something new, post Events, return the resource as it is now."""
-    wanted, changed, transitions = status.update(body, conditions, fields, context.now())
-    if changed:
-        try:
-            body = context.kube.apply_status(body, wanted)
-        except KubeError as error:
-            if error.code not in (404, 409):
-                raise
-            context.forget(body)
-            return body
-        context.remember(body)
-    for event in (*events, *transitions):
-        context.kube.post_event(body, event)
-    return body
-
-
 def set_finalizer(context: ReconcileContext, body: Body, present: bool) -> None:
     """Add or take away the operator's finalizer; a race is lost without harm."""
     meta = body["metadata"]
@@ -179,23 +155,6 @@ def grow_claim(context: ReconcileContext, namespace: str, name: str, size: str) 
             raise
         return str(error)
     return None
-
-
-def refuse(
-    context: ReconcileContext, body: Body, error: spec.InvalidSpec, kept: Sequence[str] = ()
-) -> float:
-    """Say in the status that the spec cannot be carried out, and why.
-
-    `kept` names what the status remembers, and must once the spec is mended.
-    """
-    told = status.stalled(error.reason, error.message)
-    write_status(context, body, told, remembered(body, kept))
-    return 300.0
-
-
-def remembered(body: Body, names: Sequence[str]) -> dict[str, Any]:
-    """Return the part of the status that goes on to be told."""
-    return {name: body.get("status", {}).get(name) for name in names}
 
 
 def namespace_terminating(context: ReconcileContext, namespace: str) -> bool:

@@ -222,7 +222,7 @@ def connect_string(connect: str, chroot: str) -> str:
 
 def parse_time(text: str) -> datetime:
     """Read a time as the API server writes it (RFC 3339, UTC)."""
-    return datetime.fromisoformat(text.replace("Z", "+00:00"))
+    return datetime.fromisoformat(text)
 
 
 def parse_meta(body: Body) -> ResourceMeta:
@@ -235,8 +235,8 @@ def parse_meta(body: Body) -> ResourceMeta:
         name=meta["name"],
         uid=meta["uid"],
         generation=meta.get("generation", 0),
-        created=parse_time(meta["creationTimestamp"]),
-        deleted=parse_time(deleted) if deleted else None,
+        created=datetime.fromisoformat(meta["creationTimestamp"]),
+        deleted=datetime.fromisoformat(deleted) if deleted else None,
         has_finalizer=FINALIZER in meta.get("finalizers", ()),
     )
 

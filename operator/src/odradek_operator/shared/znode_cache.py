@@ -75,14 +75,9 @@ class CachedZnodes(Generic[Value]):
     def __init__(self, read: Ask[Value], children: Ask[list[str]]) -> None:
         self._data = ZnodeCache(read)
         self._children = ZnodeCache(children)
-
-    def read(self, paths: Iterable[str]) -> dict[str, Value | None]:
-        """Return what each path holds; None for a znode that does not exist."""
-        return self._data.get(paths)
-
-    def children(self, paths: Iterable[str]) -> dict[str, list[str] | None]:
-        """Return the children of each path; None for a znode that does not exist."""
-        return self._children.get(paths)
+        # As a ZnodeReader: None for a znode that does not exist.
+        self.read = self._data.get
+        self.children = self._children.get
 
     def forget(self, paths: Sequence[str]) -> None:
         """Read znodes again that were just written, before the watch events have come."""

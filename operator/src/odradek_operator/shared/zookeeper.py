@@ -72,7 +72,7 @@ class ZooKeeper:
         self.connect = connect
         self._guard = guard
         self._connected_at: float | None = None
-        self._away_since: float | None = time.monotonic()
+        self.away_since: float | None = time.monotonic()
         self._client: Any = KazooClient(
             hosts=connect,
             timeout=SESSION_SECONDS,
@@ -87,16 +87,16 @@ class ZooKeeper:
         self.cached.clear()
         if state == KazooState.CONNECTED:
             self._connected_at = self._connected_at or time.monotonic()
-            self._away_since = None
+            self.away_since = None
             return
-        self._away_since = self._away_since or time.monotonic()
+        self.away_since = self.away_since or time.monotonic()
         if state == KazooState.LOST:
             self._connected_at = None
 
     @property
     def away_seconds(self) -> float:
         """For how long there has been no connection; 0 while there is one."""
-        since = self._away_since
+        since = self.away_since
         return time.monotonic() - since if since is not None else 0.0
 
     @property
@@ -195,6 +195,8 @@ class Pool:
         """Return a connected ZooKeeper, raising UnreachableError where it does not answer."""
         with self._lock:
             found = self._open.get(connect)
+            if found is not None and found.away_since is None:
+                return found
             if found is not None and found.away_seconds > GIVEN_UP_SECONDS:
                 log.warning("%s: no connection for a long time, trying anew", connect)
                 # It may take a while, and what it has still to say is of no use.
