@@ -1,4 +1,4 @@
-"""The connector jars that the Spark image holds, for drivers that run outside of it."""
+"""Downloads the connector jars of the Spark image, for drivers outside of it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NEEDED = ("spark-sql-kafka", "spark-token-provider-kafka", "kafka-clients", "com
 
 
 def connector_jars() -> list[Path]:
-    """Return the jars, fetched with Maven once and kept in the cache."""
+    """Return the jars, downloaded with Maven once and cached."""
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
