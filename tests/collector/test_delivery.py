@@ -1,4 +1,4 @@
-"""The collector as a process, against the broker that librdkafka brings for tests."""
+"""The collector as a process, with librdkafka's mock broker."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def collector(tmp_path: Path, bootstrap: str) -> Iterator[Collector]:
 
 
 def read_topic(bootstrap: str) -> list[dict[str, str]]:
-    """Return all records of the topic, per partition in their order."""
+    """Return all records of the topic, in order per partition."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader", "log_level": 0})
     found = []
     try:

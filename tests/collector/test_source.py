@@ -1,4 +1,4 @@
-"""One followed name, through changes of its file."""
+"""A followed path, through rotations of its file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One JVM with the connector for the whole folder; driver processes bring their own."""
+"""One Spark session with the connector for the whole folder; driver processes have their own."""
 
 from __future__ import annotations
 

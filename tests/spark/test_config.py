@@ -12,7 +12,7 @@ ENVIRONMENT = config.parse_environment(POD, uid=10001, gid=10001)
 
 
 def job_file(**changes: Any) -> str:
-    """Return a good job file; `a__b` in `changes` reaches into it, None takes a field away."""
+    """Return a valid job file; `a__b` in `changes` is field b of a, None removes a field."""
     document: dict[str, Any] = {
         "group": "g",
         "bootstrap": "b1:9092,b2:9092",

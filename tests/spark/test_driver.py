@@ -1,4 +1,4 @@
-"""The driver as a process: this project's broker and ZooKeeper before it, Parquet behind it."""
+"""The driver as a process, with a real broker, a real ZooKeeper and a Parquet sink."""
 
 from __future__ import annotations
 

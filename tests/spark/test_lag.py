@@ -79,7 +79,7 @@ def test_only_partitions_with_records_left_are_asked_for_their_oldest() -> None:
 
 @pytest.fixture
 def served() -> Iterator[tuple[list[endpoint.Status], str]]:
-    """Yield a list whose last status is served, and the server's address."""
+    """Yield a list of statuses, of which the last one is served, and the server's address."""
     statuses = [endpoint.Status()]
 
     def healthy() -> bool:
@@ -240,7 +240,7 @@ def test_pattern_leaves_internal_topics_out(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 class Record(NamedTuple):
-    """A record of topic `t` as the client hands it out."""
+    """A record of topic `t` as the client returns it."""
 
     number: int
     kind: int
@@ -260,7 +260,7 @@ class Record(NamedTuple):
 
 
 class Records:
-    """A consumer that finds these records, once."""
+    """A consumer that returns these records once."""
 
     def __init__(self, *records: Record) -> None:
         self._records = list(records)

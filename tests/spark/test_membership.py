@@ -1,4 +1,4 @@
-"""Membership against a real ZooKeeper."""
+"""Group membership of the driver with a real ZooKeeper."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.broker import wait_until
 
 GROUP = "g"
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
-# Longer than a busy machine keeps a member from being heard.
+# Longer than the pauses of a busy machine.
 SESSION_MS = 20_000
 
 
@@ -34,7 +34,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[zookeeper.Serve
 
 
 class Side:
-    """One driver's client and member, in a chroot of the test's own."""
+    """One driver's ZooKeeper client and membership, in the test's own chroot."""
 
     def __init__(
         self,
@@ -52,12 +52,12 @@ class Side:
         self.stop = threading.Event()
 
     def join(self, patience_s: float = 120) -> frozenset[TopicPartition]:
-        """Register and take the share."""
+        """Register and acquire the assignment."""
         self.member.join()
         return self.take(patience_s)
 
     def take(self, patience_s: float = 120) -> frozenset[TopicPartition]:
-        """Take the share as things are."""
+        """Acquire the current assignment."""
         return self.member.acquire_assignment(patience_s, self.stop)
 
     def end(self) -> None:
@@ -68,7 +68,7 @@ class Side:
 
 
 def set_topic(client: KazooClient, topic: str, partitions: int) -> None:
-    """Let the topic have so many partitions, as the controller's znode says it."""
+    """Write the topic's znode with this many partitions, as the controller does."""
     replicas = {number: (BrokerId(1),) for number in range(partitions)}
     data = znodes.encode_topic(TopicAssignment(replicas))
     path = znodes.topic_path(topic)
@@ -361,7 +361,7 @@ def test_member_of_a_group_that_somebody_deleted_registers_again(
 
 
 class Coordinator(KafkaOffsets):
-    """A coordinator that remembers what was committed, and what it holds of it."""
+    """A coordinator that records commits, and has the offsets in `stored`."""
 
     def __init__(self) -> None:
         self.stored: dict[TopicPartition, int] = {}

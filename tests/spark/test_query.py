@@ -1,4 +1,4 @@
-"""What a query does before Spark runs it, with a member and runs that only remember."""
+"""Decisions of a query before Spark runs it, with fakes that record calls."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 class FakeMembership:
-    """A member whose group is as `offsets` says."""
+    """A membership with the given offsets, which records commits."""
 
     topics = ("t",)
 
@@ -36,7 +36,7 @@ class FakeMembership:
 
 
 class Runs(Query):
-    """A query whose batches never end; a signal comes while the first one is waited for."""
+    """A query whose batches never end; a signal arrives during the first one."""
 
     def __init__(self, folder: Path, member: FakeMembership) -> None:
         self.stop = threading.Event()
@@ -48,7 +48,7 @@ class Runs(Query):
         self.runs.append(dict(starts))
 
     def await_end(self, seconds: int) -> bool:
-        """Not yet."""
+        """Return False, and stop."""
         self.stop.set()
         return False
 

@@ -1,6 +1,4 @@
-"""Logs for tests: batches with little effort, and partitions in a temporary folder with a
-settable clock.
-"""
+"""Logs for tests: record batches, and partitions in a temporary folder with a settable clock."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ START_MS = 1_700_000_000_000
 
 @dataclass
 class FakeClock:
-    """Wall and monotonic time that only move when told."""
+    """Wall and monotonic time that only `advance` moves."""
 
     wall_ms: int = START_MS
     seconds: float = 0.0
@@ -79,21 +77,21 @@ class Partition:
         self.log_start = log.log_start_offset
 
     def crash(self, log: Log) -> None:
-        """End without finishing anything; what was checkpointed before stays."""
+        """Abandon the log without a clean shutdown; checkpoints stay."""
         log.abandon()
 
 
 def batch(
     *values: bytes, timestamp: int = START_MS, key: bytes | None = b"k", **options: Any
 ) -> bytes:
-    """One batch of these values."""
+    """Return one batch of these values."""
     return records.make(
         [(key, value) for value in values], timestamp, records.BatchOptions(**options)
     )
 
 
 def read_all(log: Log, offset: int | None = None, max_bytes: int = 1 << 20) -> list[records.Record]:
-    """Every record from `offset` (default: the log start) to the end, read slice by slice."""
+    """Return all records from `offset` (default: the log start) to the end, read in slices."""
     found: list[records.Record] = []
     offset = log.log_start_offset if offset is None else offset
     while True:
@@ -105,12 +103,12 @@ def read_all(log: Log, offset: int | None = None, max_bytes: int = 1 << 20) -> l
         headers = [header for _, header in batches.scan(data)]
         assert headers, "a read that returns bytes returns at least one whole batch"
         found += [record for record in whole_records(data) if record.offset >= offset]
-        # As consumers do: behind the batch, whose last records compaction may have taken.
+        # Continue after the batch, as consumers do: compaction may have removed its last records.
         offset = headers[-1].last_offset + 1
 
 
 def whole_records(data: bytes) -> list[records.Record]:
-    """Records of the whole batches in `data`; a cut-off last batch is left out as clients do."""
+    """Return the records of complete batches; a truncated last batch is ignored, as in clients."""
     found: list[records.Record] = []
     for position, header in batches.scan(data):
         batches.check_crc(data, position, header)

@@ -59,7 +59,7 @@ def java_options() -> list[str]:
 
 
 def connector_jars() -> list[Path]:
-    """Return the jars, fetched with Maven once and kept in the cache."""
+    """Return the jars, downloaded with Maven once and cached."""
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
