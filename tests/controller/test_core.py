@@ -38,7 +38,7 @@ def alive(*ids, leaving=()):
 # --- tables ---
 
 
-def test_every_phase_can_be_entered_and_legal_moves_pass():
+def test_every_phase_can_be_entered_and_only_legal_transitions_pass():
     assert set(states.PARTITION_SOURCES) == set(PartitionPhase)
     assert set(states.REPLICA_SOURCES) == set(ReplicaPhase)
     for target, sources in states.PARTITION_SOURCES.items():
@@ -59,7 +59,7 @@ def test_every_phase_can_be_entered_and_legal_moves_pass():
         (ReplicaPhase.DELETION_SUCCESSFUL, ReplicaPhase.OFFLINE),
     ],
 )
-def test_illegal_replica_moves_raise(source, target):
+def test_illegal_replica_transitions_raise(source, target):
     with pytest.raises(IllegalControllerTransitionError, match="replica r"):
         states.enter_replica("r", source, target)
 
@@ -159,7 +159,7 @@ def test_new_controller_elects_uncleanly_only_if_no_replica_is_in_sync(registere
         (state(1, 1, 2), alive(2, leaving=[2]), False, Choice(2, (2,))),
     ],
 )
-def test_leader_of_what_is_available(before, available, unclean, choice):
+def test_leader_is_chosen_from_available_replicas(before, available, unclean, choice):
     assert election.choose_available(BROKERS, before, available, unclean) == choice
 
 
@@ -172,7 +172,7 @@ def test_leader_of_what_is_available(before, available, unclean, choice):
         (state(2, 2, 1), alive(2), None),
     ],
 )
-def test_preferred_leader_only_from_the_isr(before, available, choice):
+def test_preferred_leader_must_be_in_sync(before, available, choice):
     assert election.choose_preferred(BROKERS, before, available) == choice
 
 
@@ -185,11 +185,11 @@ def test_preferred_leader_only_from_the_isr(before, available, choice):
         (state(2, 2), alive(1, 2, leaving=[1]), None),
     ],
 )
-def test_shutdown_moves_only_to_the_isr(before, available, choice):
+def test_controlled_shutdown_moves_leadership_only_to_in_sync_replicas(before, available, choice):
     assert election.choose_for_shutdown(BROKERS, before, available) == choice
 
 
-def test_reassigned_leader_comes_from_targets_in_sync():
+def test_leader_after_reassignment_is_an_in_sync_target():
     before = state(1, 1, 3)
     chosen = election.choose(Cause.REASSIGNMENT, (2, 3), before, alive(1, 2, 3), False)
     assert chosen == Choice(3, (3,))
@@ -203,7 +203,7 @@ def test_reassigned_leader_comes_from_targets_in_sync():
     st.sets(st.sampled_from(BROKERS), min_size=1),
     st.sampled_from([each for each in Cause if each is not Cause.UNCLEAN]),
 )
-def test_clean_choices_never_leave_or_empty_the_isr(replicas, living, isr, cause):
+def test_clean_elections_never_leave_or_empty_the_isr(replicas, living, isr, cause):
     before = state(min(isr), *isr)
     choice = election.choose(cause, replicas, before, alive(*living), unclean=False)
     if choice is not None:
@@ -238,7 +238,7 @@ class Histories(RuleBasedStateMachine):
         self.give(events.ContextLoaded(self.registered(), {}, {}))
 
     @initialize(replicas=st.permutations(BROKERS), factor=st.integers(1, 3))
-    def first_topic_comes(self, replicas, factor):
+    def create_first_topic(self, replicas, factor):
         self.create([tuple(replicas[:factor])])
 
     def registered(self):
@@ -320,12 +320,12 @@ class Histories(RuleBasedStateMachine):
             self.give(event)
 
     @rule(broker=st.sampled_from(BROKERS))
-    def broker_goes(self, broker):
+    def stop_broker(self, broker):
         self.live.pop(broker, None)
         self.brokers_changed(broker)
 
     @rule(broker=st.sampled_from(BROKERS))
-    def broker_comes_or_restarts(self, broker):
+    def start_or_restart_broker(self, broker):
         self.live[broker] = next(self.epochs)
         self.brokers_changed(broker)
 
@@ -333,7 +333,7 @@ class Histories(RuleBasedStateMachine):
         replicas=st.lists(st.permutations(BROKERS), min_size=1, max_size=2),
         factor=st.integers(1, 3),
     )
-    def topic_comes(self, replicas, factor):
+    def create_topic(self, replicas, factor):
         self.create([tuple(one[:factor]) for one in replicas])
 
     def create(self, replicas):
@@ -344,7 +344,7 @@ class Histories(RuleBasedStateMachine):
 
     @precondition(lambda self: self.topics)
     @rule(data=st.data())
-    def topic_grows(self, data):
+    def grow_topic(self, data):
         name = data.draw(st.sampled_from(sorted(self.topics)))
         found = self.topics[name]
         added = replica_assignment.ReplicaAssignment(replica_assignment.of(found, 0).target)
@@ -355,10 +355,10 @@ class Histories(RuleBasedStateMachine):
 
     @precondition(lambda self: self.znodes)
     @rule(data=st.data(), back=st.booleans(), by_znode=st.booleans())
-    def partition_is_to_move(self, data, back, by_znode):
-        self.ask_for_move(data, data.draw(st.sampled_from(sorted(self.znodes))), back, by_znode)
+    def reassign_partition(self, data, back, by_znode):
+        self.reassign(data, data.draw(st.sampled_from(sorted(self.znodes))), back, by_znode)
 
-    def ask_for_move(self, data, one, back, by_znode):
+    def reassign(self, data, one, back, by_znode):
         ids = data.draw(st.permutations(BROKERS))[: data.draw(st.integers(1, 3))]
         target = None if back and not by_znode else tuple(ids)
         event = events.ReassignmentRequested({one: target}, by_znode)
@@ -372,7 +372,7 @@ class Histories(RuleBasedStateMachine):
             assert self.assignment(one).target == target
 
     @rule()
-    def followers_catch_up(self):
+    def catch_up_followers(self):
         for one, found in list(self.znodes.items()):
             if one.topic in self.context.deletions or found.state.leader not in self.live:
                 continue
@@ -380,32 +380,32 @@ class Histories(RuleBasedStateMachine):
                 self.write_isr(one, found, BROKERS)
 
     @rule()
-    def brokers_answer_stops(self):
+    def answer_stops(self):
         stops, self.stops = self.stops, set()
         for broker, one in sorted(stops):
             self.give(events.ReplicasStopped(broker, frozenset({one})))
 
     @precondition(lambda self: self.context.being_reassigned())
     @rule()
-    def move_changes_controllers(self):
-        self.controller_changes()
+    def change_controller_during_reassignment(self):
+        self.change_controller()
 
     @precondition(lambda self: self.context.being_reassigned())
     @rule(data=st.data(), back=st.booleans())
-    def move_is_replaced(self, data, back):
-        self.ask_for_move(
+    def replace_reassignment(self, data, back):
+        self.reassign(
             data, data.draw(st.sampled_from(self.context.being_reassigned())), back, False
         )
 
     @rule()
-    def everybody_is_well_for_a_while(self):
+    def heal_cluster(self):
         """Then every move ends."""
         for broker in BROKERS:
             self.live[broker] = next(self.epochs)
             self.brokers_changed(broker)
         for _ in range(8):
-            self.followers_catch_up()
-            self.brokers_answer_stops()
+            self.catch_up_followers()
+            self.answer_stops()
         assert not self.context.being_reassigned()
         for name, found in self.topics.items():
             assert not found.adding
@@ -415,13 +415,13 @@ class Histories(RuleBasedStateMachine):
 
     @precondition(lambda self: self.topics)
     @rule(data=st.data())
-    def topic_is_to_go(self, data):
+    def delete_topic(self, data):
         name = data.draw(st.sampled_from(sorted(self.topics)))
         self.give(events.DeletionsRequested(frozenset({name}) | self.context.deletions))
 
     @precondition(lambda self: self.stops)
     @rule(data=st.data(), fails=st.booleans())
-    def broker_answers_stop(self, data, fails):
+    def answer_stop(self, data, fails):
         broker, partition = data.draw(st.sampled_from(sorted(self.stops)))
         self.stops.discard((broker, partition))
         done, failed = frozenset({partition}), frozenset()
@@ -431,7 +431,7 @@ class Histories(RuleBasedStateMachine):
 
     @precondition(lambda self: self.znodes)
     @rule(data=st.data(), members=st.sets(st.sampled_from(BROKERS)), told=st.booleans())
-    def leader_changes_isr(self, data, members, told):
+    def change_isr(self, data, members, told):
         one = data.draw(st.sampled_from(sorted(self.znodes)))
         if one.topic not in self.context.deletions:
             self.write_isr(one, self.znodes[one], members, told)
@@ -449,23 +449,23 @@ class Histories(RuleBasedStateMachine):
             self.give(events.IsrChanged({one: self.znodes[one]}))
 
     @rule(broker=st.sampled_from(BROKERS))
-    def broker_wants_to_leave(self, broker):
+    def request_shutdown(self, broker):
         self.give(events.ShutdownRequested(broker))
 
     @rule()
-    def balance(self):
+    def rebalance(self):
         self.give(events.RebalanceDue())
 
     @precondition(lambda self: self.znodes)
     @rule(data=st.data())
-    def disk_fails(self, data):
+    def fail_disk(self, data):
         one = data.draw(st.sampled_from(sorted(self.znodes)))
         broker = data.draw(st.sampled_from(self.assignment(one).replicas))
         if broker in self.live:
             self.give(events.ReplicasFailed(broker, frozenset({one})))
 
     @rule()
-    def controller_changes(self):
+    def change_controller(self):
         """The next controller reads what there is; answers to the old one are lost."""
         deletions = self.context.deletions
         self.context = ControllerContext(1, 1, ControllerSettings())
@@ -474,7 +474,7 @@ class Histories(RuleBasedStateMachine):
         self.give(events.ContextLoaded(self.registered(), topics, states, {}, deletions))
 
     @invariant()
-    def states_are_sound(self):
+    def states_are_consistent(self):
         for one, found in self.znodes.items():
             isr, replicas = found.state.isr, self.assignment(one).replicas
             assert isr
@@ -482,7 +482,7 @@ class Histories(RuleBasedStateMachine):
             assert found.state.leader in (*isr, NO_LEADER)
 
     @invariant()
-    def whoever_can_lead_does(self):
+    def partitions_with_a_live_in_sync_replica_have_a_leader(self):
         for one, found in self.context.leaderships.items():
             if one.topic in self.context.deletions:
                 continue
@@ -499,7 +499,7 @@ class Histories(RuleBasedStateMachine):
             assert (phase is PartitionPhase.ONLINE) == bool(alive_isr)
 
     @invariant()
-    def every_living_broker_was_told(self):
+    def live_brokers_have_current_states(self):
         for one, found in self.context.leaderships.items():
             if one.topic in self.context.deletions:
                 continue
@@ -525,7 +525,7 @@ class Histories(RuleBasedStateMachine):
                 assert (replica.broker_id, replica.partition) in self.stops
 
     @invariant()
-    def partitions_with_a_living_replica_have_a_state(self):
+    def partitions_with_a_live_replica_have_a_state(self):
         for name, found in self.topics.items():
             for number, replicas in found.partitions.items():
                 if name not in self.context.deletions and set(replicas) & set(self.live):

@@ -1,4 +1,4 @@
-"""Elections on request (KIP-460): where they apply, and what is answered."""
+"""Elections on request (KIP-460): when they are held, and their results."""
 
 import pytest
 
@@ -26,7 +26,7 @@ DELETED = TopicPartition("going", 0)
 
 @pytest.fixture
 def context():
-    """Brokers 1 and 2 live, 3 does not."""
+    """Return the context of a cluster where brokers 1 and 2 are alive, and 3 is not."""
     states = {
         LED_BY_SECOND: PartitionState(2, 0, (1, 2), 1),
         LED_BY_FIRST: PartitionState(1, 0, (1, 2), 1),
@@ -47,7 +47,7 @@ def context():
 
 
 def elect(context, cause, *partitions):
-    """Hold elections whose writes all succeed; the context afterwards."""
+    """Hold elections whose writes all succeed; return the next context."""
     context, actions = step(context, ElectionRequested(partitions, cause))
     for action in actions:
         if isinstance(action, WriteStates):
@@ -83,20 +83,20 @@ def test_elections_are_held_only_where_they_are_needed(context, cause, codes):
     assert {one: refusal.code for one, refusal in refused.items()} == codes
 
 
-def test_a_preferred_replica_leads_or_is_told_to_be_unavailable(context):
+def test_preferred_election_elects_the_preferred_replica_or_fails(context):
     after = elect(context, Cause.PREFERRED, LED_BY_SECOND, LEADERLESS)
     outcomes = elect_leaders.outcomes(after, [LED_BY_SECOND, LEADERLESS], Cause.PREFERRED)
     assert outcomes[LED_BY_SECOND] == 1
     assert outcomes[LEADERLESS].code is ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
 
 
-def test_an_unclean_election_takes_a_living_replica_that_is_not_in_sync(context):
+def test_unclean_election_elects_a_live_replica_that_is_not_in_sync(context):
     after = elect(context, Cause.UNCLEAN, LEADERLESS)
     assert elect_leaders.outcomes(after, [LEADERLESS], Cause.UNCLEAN) == {LEADERLESS: 2}
     assert after.leaderships[LEADERLESS].state.isr == (2,)
 
 
-def test_an_unclean_election_without_living_replicas_fails(context):
+def test_unclean_election_without_live_replicas_fails(context):
     outcome = elect_leaders.outcomes(context, [LEADERLESS], Cause.UNCLEAN)[LEADERLESS]
     assert isinstance(outcome, KafkaError)
     assert outcome.code is ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE

@@ -1,4 +1,4 @@
-"""What is counted along of a group's members."""
+"""The counts that a group keeps of its members."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ def member(protocols: Protocols) -> GroupMember:
     return GroupMember("m", None, "client", "/host", 10_000, 60_000, "consumer", protocols, 0)
 
 
-def test_nothing_is_kept_of_strategies_that_no_member_knows_any_more() -> None:
+def test_strategies_that_no_member_supports_are_forgotten() -> None:
     members = Members()
     one = member((("first", b""),))
     members.add(one)

@@ -1,4 +1,4 @@
-"""Series of groups, and how many there may be."""
+"""The metric series of groups, and their limit."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def samples(registry: CollectorRegistry, name: str) -> list[tuple[str, float]]:
 
 
 async def two_groups() -> GroupCoordinator:
-    """Group g has committed partition 0 of t, group h partitions 0 and 1."""
+    """Return a coordinator: group g has committed partition 0 of t, group h partitions 0 and 1."""
     replicas = SlowReplicas()
     coordinator = await loaded(replicas)
     commits = {TopicPartition("t", partition): CommittedOffset(3, "", 0) for partition in (0, 1)}

@@ -1,4 +1,4 @@
-"""A broker that was just told to lead a partition of `__consumer_offsets`."""
+"""A broker that has just become leader of a partition of `__consumer_offsets`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from odradek.handlers.groups import leave_group
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages import groups as messages
 from odradek.values import TopicPartition
-from tests.group.test_commit_order import some_turns
+from tests.group.test_commit_order import run_ready_callbacks
 
 KEY = TopicPartition(OFFSETS_TOPIC, 0)
 LED = SimpleNamespace(
@@ -36,8 +36,8 @@ NEWCOMER = JoinSpec(
 )
 
 
-class UnreadCount:
-    """`__consumer_offsets` has one partition, which is known once somebody looks."""
+class UnreadPartitionCount:
+    """`__consumer_offsets` has one partition, which is known once it is read."""
 
     count: int | None = None
 
@@ -54,25 +54,23 @@ def new_coordinator() -> GroupCoordinator:
     return GroupCoordinator(
         config,
         SimpleNamespace(partitions={KEY: LED}),
-        UnreadCount(),  # type: ignore[arg-type]
+        UnreadPartitionCount(),  # type: ignore[arg-type]
         lambda _: True,
     )
 
 
-async def test_clients_are_sent_to_look_again_until_the_role_is_known_and_then_served() -> None:
-    """Clients give up on "not available" where Kafka's brokers say "not the coordinator"."""
+async def test_joins_fail_with_not_coordinator_until_the_leadership_is_known() -> None:
+    """With COORDINATOR_NOT_AVAILABLE instead, as Kafka never answers here, clients give up."""
     coordinator = new_coordinator()
     early = await coordinator.join("g", NEWCOMER)
     assert early.error is ErrorCode.NOT_COORDINATOR
     coordinator.notice_roles()
-    await some_turns()
+    await run_ready_callbacks()
     assert (await coordinator.join("g", NEWCOMER)).error is ErrorCode.MEMBER_ID_REQUIRED
     coordinator.close()
 
 
-async def test_members_that_leave_a_group_nobody_knows_are_each_told_that_they_are_unknown() -> (
-    None
-):
+async def test_members_that_leave_an_unknown_group_get_unknown_member_id() -> None:
     coordinator = new_coordinator()
     await coordinator.partition_count.learn()
     async with asyncio.timeout(30):

@@ -1,4 +1,4 @@
-"""`__consumer_offsets`: Kafka's bytes, and Kafka's choice of a group's partition."""
+"""`__consumer_offsets` has Kafka's bytes, and groups have Kafka's partitions."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ LONG = st.integers(-(2**63), 2**63 - 1)
         ("\U0001f600", 1772899),
     ],
 )
-def test_hash_is_javas(text: str, hashed: int) -> None:
+def test_hash_equals_javas(text: str, hashed: int) -> None:
     assert java_hash(text) == hashed
 
 
-def test_least_hash_belongs_to_partition_0() -> None:
+def test_least_hash_maps_to_partition_0() -> None:
     assert partition_of("polygenelubricants", 50) == 0
     assert partition_of("hello", 50) == 22
 
@@ -80,7 +80,7 @@ def test_group_survives_the_round_trip(instance: str | None, version: int) -> No
 
 
 @pytest.mark.parametrize("data", [b"", b"\x00", b"\x00\x09rest"])
-def test_unknown_version_is_named_not_guessed(data: bytes) -> None:
+def test_unknown_version_raises(data: bytes) -> None:
     for decode in (offsets.decode_key, offsets.decode_offset, offsets.decode_group):
         with pytest.raises(offsets.UnknownRecordError):
             decode(data)

@@ -1,4 +1,4 @@
-"""What is read back from a partition of `__consumer_offsets`."""
+"""Loading a partition of `__consumer_offsets`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def shard() -> Shard:
         (schemas.group_key("g"), b"\x00\x03\x00\x02"),
     ],
 )
-def test_record_that_is_not_understood_costs_no_other_one(bad: tuple[bytes, bytes]) -> None:
+def test_bad_record_does_not_affect_the_others(bad: tuple[bytes, bytes]) -> None:
     good = [
         schemas.encode_offset("g", "t", partition, CommittedOffset(partition, "", 1))
         for partition in (1, 2)
@@ -45,7 +45,7 @@ COMMIT, ABORT = b"\0\0\0\1", b"\0\0\0\0"
 
 
 def commit(offset: int, *, transactional: bool = False) -> bytes:
-    """A batch that commits an offset of the same partition."""
+    """Return a batch that commits an offset, always of the same partition."""
     key, value = schemas.encode_offset("g", "t", 0, CommittedOffset(offset, "", 1))
     options = records.BatchOptions(
         producer_id=PRODUCER if transactional else -1, transactional=transactional
@@ -69,7 +69,7 @@ def marker(kind: bytes) -> bytes:
     ],
     ids=["committed", "aborted", "left open", "overtaken", "decided once"],
 )
-def test_commits_of_kafkas_transactions_count_once_they_are_decided(
+def test_commits_of_kafkas_transactions_count_once_they_are_committed(
     written: list[bytes], offset: int
 ) -> None:
     read = shard()
