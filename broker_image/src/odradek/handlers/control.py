@@ -101,7 +101,7 @@ async def update_metadata(
     if not broker.replicas.accept_controller(request.controller_epoch):
         return UpdateMetadataResponse(error_code=ErrorCode.STALE_CONTROLLER_EPOCH)
     broker.metadata.update(request)
-    broker.replicas.give_up_what_moved(request)
+    broker.replicas.drop_moved_replicas(request)
     deleted = {
         (topic, state.partition_index)
         for topic, state in described(request)

@@ -30,7 +30,7 @@ async def metadata(broker: Broker, request: MetadataRequest, context: RequestCon
     of_cluster = request.include_cluster_authorized_operations
     of_topics = request.include_topic_authorized_operations
     question = (context.version, context.listener, names, of_cluster, of_topics)
-    kept = broker.metadata.answer(question)
+    kept = broker.metadata.cached_answer(question)
     if kept is not None:
         return kept
     cache = broker.metadata
@@ -61,7 +61,7 @@ async def metadata(broker: Broker, request: MetadataRequest, context: RequestCon
             topic.topic_authorized_operations = operations.ON_TOPIC
     encoded = codec.encode(answer, context.version)
     if not missing:
-        cache.keep_answer(question, encoded)
+        cache.cache_answer(question, encoded)
     return encoded
 
 
