@@ -1,4 +1,4 @@
-"""Where a follower truncates its log before it copies from a new leader (KIP-101, KIP-279); pure.
+"""Decides where a follower of a new leader truncates its log (KIP-101, KIP-279); pure.
 
 The follower asks the leader where the follower's latest epoch ends in the leader's log. The leader
 answers with that epoch, or the largest epoch below it that it knows, and the end of the epoch. Two
