@@ -1,1 +1,1 @@
-"""Sockets: frames in, ordered answers out, and bounds on the memory that a peer can take."""
+"""Networking: frames in, ordered answers out, with limits on the memory that a peer can take."""
