@@ -1,4 +1,4 @@
-"""One pass over a KafkaCluster: its objects, its rolling restart, its status."""
+"""One KafkaCluster: its owned objects, its rolling restart, its status."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from odradek_operator.shared.zookeeper import UnreachableError
 
 STEADY_SECONDS: Final = 20.0
 BUSY_SECONDS: Final = 2.0
-# What a cluster that is refused goes on to show; autoscalers read the first two.
+# Fields that stay in the status of a refused cluster; autoscalers read the first two.
 _SHOWN: Final = ("replicas", "selector", "brokers", "controllerId", settings.REMEMBERED)
 
 log = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Znodes:
-    """What ZooKeeper said; empty when it did not answer."""
+    """What ZooKeeper holds; empty if it did not answer."""
 
     addresses: Mapping[int, str]
     controller_id: int | None
@@ -66,12 +66,12 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
         return STEADY_SECONDS
     live_set = _live_set(context, meta)
     current = live_set["spec"]["replicas"] if live_set else None
-    # Whether brokers are empty is asked anew before they go.
+    # Read again, without the cache, whether brokers are empty before they are removed.
     fewer = current is not None and wanted.replicas < current
     znodes = _read_znodes(context, wanted, fresh=fewer)
     allowed = rollout.safe_replicas(wanted.replicas, current, znodes.partitions)
     if allowed == wanted.replicas:
-        # While brokers that are to go hold replicas, that is what users must learn first.
+        # As long as a scale-down is blocked, users must see that first.
         own = max(wanted.replicas, current or 0)
         try:
             spec.check_fits(wanted, sum(one >= own for one in znodes.addresses))
@@ -117,7 +117,7 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
 
 
 def _read_znodes(context: ReconcileContext, wanted: ClusterSpec, *, fresh: bool) -> _Znodes:
-    """Return what ZooKeeper says now, or what it said last and has not changed since."""
+    """Read the znodes, through the cache unless `fresh`."""
     try:
         zookeeper = context.zookeepers.get(wanted.zookeeper)
         reader = zookeeper if fresh else zookeeper.cached
@@ -153,7 +153,7 @@ def _apply_objects(
     allowed: int,
     evictable: bool,
 ) -> bool:
-    """Make the children so; False if the cluster changed meanwhile and nothing was written."""
+    """Apply the owned objects; False if the cluster changed meanwhile and nothing was written."""
     racks = _racks(context, meta, wanted)
     objects = cluster_objects.desired_objects(
         meta,
@@ -231,7 +231,7 @@ def _view(
 
 
 def _observed(live_set: Mapping[str, Any]) -> bool:
-    """Return whether the StatefulSet's status tells of its present template."""
+    """Return whether the StatefulSet's status is about its current template."""
     seen = live_set.get("status", {}).get("observedGeneration", 0)
     return bool(seen >= live_set["metadata"]["generation"])
 
@@ -245,7 +245,7 @@ def _roll(
 ) -> list[Event]:
     if rollout.next_to_roll(view) is None:
         return []
-    # Asked anew, since a replica may have left the in-sync set this moment.
+    # Read again without the cache, since a replica may just have left the in-sync set.
     znodes = _read_znodes(context, wanted, fresh=True)
     now = replace(view, controller_id=znodes.controller_id, partitions=znodes.partitions)
     broker = rollout.next_to_roll(now)

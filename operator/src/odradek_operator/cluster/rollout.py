@@ -1,9 +1,9 @@
-"""Health of a KafkaCluster, and the order in which its brokers are replaced.
+"""Health of a KafkaCluster, and the order in which its brokers are restarted.
 
-Pure: `view_brokers` joins what Kubernetes and ZooKeeper say, `judge` turns it into conditions,
+Pure: `view_brokers` joins pods and registrations, `judge` turns them into conditions,
 `safe_replicas` refuses a scale-down that would lose data, and `next_to_roll` names the one pod to
-delete next so that it comes back with the current template. The controller goes last, since each of
-its restarts costs an election.
+delete next, so that it comes back with the current template. The controller goes last, since each
+of its restarts costs an election.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class BrokerPod:
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """Everything seen of a cluster. `partitions` None: ZooKeeper did not answer."""
+    """The observed state of a cluster. `partitions` is None if ZooKeeper did not answer."""
 
     brokers: tuple[BrokerPod, ...]
     controller_id: int | None
@@ -156,7 +156,7 @@ def _how_it_rolls(partitions: Partitions) -> str:
 
 
 def _why_blocked(spec: ClusterSpec, partitions: Partitions, going: list[int]) -> str:
-    """Say what has to be done before brokers can go, in the order in which it has to be done."""
+    """Return what to do before the brokers can be removed, in this order."""
     steps = []
     replicas, topic = partitions.widest
     if replicas > spec.replicas:

@@ -1,7 +1,7 @@
-"""A ConsumerGroup's health: observed through ZooKeeper, or run as a Spark job. Pure.
+"""Conditions and verdict of a ConsumerGroup, observed or run as a Spark job. Pure.
 
-`judge_verdict` follows the words of Burrow's evaluation: STOP where nobody reads though somebody
-should, WARN where a limit of the user's is passed.
+The verdicts are Burrow's: STOP if nobody consumes although somebody should, WARN if a limit of the
+spec is exceeded.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""When the Spark driver of a ConsumerGroup is started, stopped and started again.
+"""When the Spark driver of a ConsumerGroup is started, stopped and restarted.
 
-Pure: what is wanted, the driver pod as it is, and what the status remembers give the next action.
-There is one pod name a group, so two drivers cannot be: a pod that is going keeps its name until
+Pure: the spec, the driver pod as it is, and what the status remembers give the next action. There
+is one pod name per group, so there are never two drivers: a terminating pod keeps its name until
 the node's kubelet, or the removal of the node, has confirmed that its containers are dead.
 
-Restarts are counted apart (Apache Spark's operator does so too): `application` where the job itself
-failed, `infrastructure` where something took the pod away. Both count consecutive restarts only: a
-driver that ran for HEALTHY_AFTER sets them back. The wait before a restart doubles with each.
+Restarts are counted separately, as in Apache Spark's operator: `application` if the job itself
+failed, `infrastructure` if something removed the pod. Both count consecutive restarts: a driver
+that ran for HEALTHY_AFTER resets them. The back-off before a restart doubles each time.
 """
 
 from __future__ import annotations

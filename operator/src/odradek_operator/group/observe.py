@@ -1,7 +1,7 @@
-"""One pass over a ConsumerGroup without a job: its members and lag, and a reset of its offsets.
+"""One ConsumerGroup without a job: its members and lag, and a reset of its offsets.
 
-What the group's znodes say and what its coordinator says are one group here where `offsetStore` is
-Both: members of either count, and of two offsets of a partition the larger.
+With `offsetStore: Both`, znodes and coordinator are merged: members of either count, and of two
+offsets of a partition the larger is used.
 """
 
 from __future__ import annotations

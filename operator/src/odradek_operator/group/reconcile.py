@@ -1,4 +1,4 @@
-"""One pass over a ConsumerGroup: observed, or kept running as a Spark driver."""
+"""One ConsumerGroup: observed, or run as a Spark driver."""
 
 from __future__ import annotations
 

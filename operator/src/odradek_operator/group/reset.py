@@ -1,7 +1,7 @@
-"""Offsets of a group moved once for each request: what to, and how far it is. Pure.
+"""Offsets of a group reset once per request: which offsets, and the progress. Pure.
 
-The offsets to be are written into the status before any is committed, so a reset that is killed in
-between goes on with the same ones: a Shift is never shifted twice.
+The target offsets are written to the status before any is committed, so an interrupted reset
+resumes with the same ones: a Shift is never applied twice.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""One step of a group's reset: work the offsets out, write them down, commit them.
+"""One step of an offset reset: compute the offsets, write them down, commit them.
 
-A step says what came of it and leaves the status to its caller, since a group with a job and one
-without tell different things besides.
+A step returns its outcome and leaves the status to the caller, since groups with and without a job
+report different things besides.
 """
 
 from __future__ import annotations

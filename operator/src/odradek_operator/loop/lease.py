@@ -133,8 +133,8 @@ class Lease:
             if not _is_ending(error):
                 log.info("failed to acquire the Lease: %s; retrying", error)
                 return False
-            # Nothing is created any more in a namespace that is being deleted, so nobody can hold
-            # its Lease; without anybody who acts, finalizers would keep the namespace for ever.
+            # Nothing can be created in a terminating namespace, so nobody can hold
+            # its Lease; without an acting operator, finalizers would keep the namespace forever.
         # From the moment of the question on: the write may have taken effect any time after it.
         self.held_until = asked_at + DEADLINE_SECONDS
         return True

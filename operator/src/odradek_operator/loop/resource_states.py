@@ -1,7 +1,7 @@
-"""Return whether each resource is as wanted, for /metrics.
+"""Readiness per resource, for /metrics.
 
-Told from the statuses as they are known when somebody scrapes: those outlive this process, and what
-is gone has no series. Only the operator that acts in a namespace tells of it.
+The values come from the known statuses at scrape time: statuses outlive this process, and deleted
+resources have no series. Only the operator that acts in a namespace exports it.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
-"""The next step of a Reassignment that runs: a pure function of its plan and of what is there.
+"""The next step of a running Reassignment: a pure function of its plan and of what was observed.
 
-    plan, view, what was decided before -> Decision: partitions to move or to stop, or how it ended
+    plan, view, previous decisions -> ReassignmentDecision: what to submit or to stop, or the end
 
-A plan holds for each partition the replicas it had and those it shall have. Going forward, the goal
-is the latter; once rolled back (by `cancel`, or since a destination is dead or leaders are lost)
-the goal is what was. One batch at a time is given to the controller through its znode, which is
-created only where there is none: one that is there and is not of this plan belongs to somebody
-else, who is waited for.
+A plan holds the old and the new replicas per partition. Going forward, the goal is the new ones;
+once rolling back (by `cancel`, or since a destination is dead or leaders are lost) the goal is the
+old ones. One batch at a time is submitted through the controller's znode, which is created only if
+it does not exist: a znode that is not of this plan belongs to another client and is waited for.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Which replicas go where: the modes of a Reassignment as pure functions of what is there.
+"""Which replicas go where: the modes of a Reassignment as pure functions.
 
-Each mode returns the partitions that change, with the replicas they shall have, preferred leader
-first. Data moves as little as the mode allows: a replica that may stay stays. Where brokers have
-racks, no partition ends on fewer racks than it was on, and a new replica goes to a rack that has
-none as long as there is one. Among equals the broker with the fewest replicas of the topic, then
-the fewest at all, is taken. The preferred leaders of moved partitions go where fewest are; those of
-partitions that only get more or fewer replicas stay.
+Each mode returns the partitions that change, with their new replicas, preferred leader first. Data
+moves as little as the mode allows: a replica that may stay stays. If brokers have racks, no
+partition ends on fewer racks than it was on, and a new replica goes to an unused rack while there
+is one. Otherwise the broker with the fewest replicas of the topic, then the fewest overall, is
+chosen. Preferred leaders of moved partitions are balanced; those of partitions that only gain or
+lose replicas stay.
 """
 
 from __future__ import annotations

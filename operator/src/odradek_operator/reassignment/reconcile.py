@@ -1,7 +1,7 @@
-"""One pass over a Reassignment: plan, wait for approval, run batch by batch, clean up.
+"""One Reassignment: plan, wait for approval, run batch by batch, clean up.
 
-Each pass does at most one thing that cannot be taken back, after the status says that it may have
-been done. So an operator that is killed anywhere goes on from the status and the znodes.
+Each reconciliation does at most one thing that cannot be undone, after the status says that it may
+have been done. So after a crash at any point the operator resumes from the status and the znodes.
 """
 
 from __future__ import annotations

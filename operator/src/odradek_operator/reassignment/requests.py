@@ -1,4 +1,4 @@
-"""What a Reassignment asks of the brokers themselves: bytes of replicas, and to stop moves."""
+"""What a Reassignment asks of the brokers: replica sizes, and to cancel moves."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Plans carried out: what the `reconcile_*` modules write with.
+"""What several kinds reconcile with: the context, fresh reads before writes, owned objects.
 
-Each of those takes one resource through one pass: observe, plan, write, tell. It may stop after any
-write; the next pass begins from what is then there. A write for a resource is preceded by a fresh
-read of it, since a watch may lag or have missed a deletion.
+A reconciliation observes, plans, writes and reports. It may stop after any write; the next one
+starts from what exists then. Every write for a resource is preceded by a fresh read of it, since a
+watch may lag or may have missed a deletion.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from odradek_operator.shared.spec import FINALIZER, Body
 from odradek_operator.shared.zookeeper import Pool
 
 SOON_SECONDS: Final = 0.2
-# The API server understood and said no: users must learn why, and asking again at once is no use.
+# The API server rejected the request: report why to the user, and do not retry at once.
 REFUSALS: Final = frozenset({400, 403, 422})
 
 log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ _UTC_NOW: Final = partial(datetime.now, UTC)
 
 @dataclass(frozen=True, slots=True)
 class Platform:
-    """What the operator's installation decides for all pods.
+    """Settings of the operator's installation for all pods.
 
     Drivers and executors get the pull secrets by their account, which the chart makes.
     """
@@ -44,7 +44,7 @@ class Platform:
 
 @dataclass(frozen=True, slots=True)
 class ReconcileContext:
-    """What reconciling needs from outside. `remember` keeps a body that was written, `forget` drops
+    """What reconciling needs. `remember` stores a body that was written, `forget` drops
     one that is gone.
     """
 
@@ -105,7 +105,7 @@ def _first_existing(context: ReconcileContext, rivals: Iterable[Body]) -> str | 
 
 
 def age(body: Body) -> tuple[str, str]:
-    """Return what orders resources from the oldest to the youngest."""
+    """Return the sort key that orders resources from the oldest to the youngest."""
     return body["metadata"]["creationTimestamp"], body["metadata"]["uid"]
 
 
@@ -127,7 +127,7 @@ def set_finalizer(context: ReconcileContext, body: Body, present: bool) -> None:
 
 
 def apply_object(context: ReconcileContext, wanted: Mapping[str, Any]) -> bool:
-    """Make a child so if it is not; True if something was written."""
+    """Apply an owned object if it differs; True if something was written."""
     meta = wanted["metadata"]
     live = context.kube.get(wanted["apiVersion"], wanted["kind"], meta["namespace"], meta["name"])
     if live is not None and not kube.differs(wanted, live):
@@ -137,7 +137,7 @@ def apply_object(context: ReconcileContext, wanted: Mapping[str, Any]) -> bool:
 
 
 def grow_claim(context: ReconcileContext, namespace: str, name: str, size: str) -> str | None:
-    """Ask for a larger claim; return why that is refused, as it is where the class cannot grow."""
+    """Request a larger volume; return the refusal, for instance of a class that cannot expand."""
     live = context.kube.get("v1", "PersistentVolumeClaim", namespace, name)
     if live is None or kube.same_quantity(live["spec"]["resources"]["requests"]["storage"], size):
         return None

@@ -1,4 +1,4 @@
-"""Znodes read into the values that the planners work on."""
+"""Reads znodes into the values that the planners work on."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _bracket(host: str) -> str:
 
 
 def controller(zookeeper: ZnodeReader) -> int | None:
-    """Return the id of the controller, or None while nobody is."""
+    """Return the id of the controller; None while there is none."""
     found = zookeeper.read([znodes.CONTROLLER_PATH])[znodes.CONTROLLER_PATH]
     if found is None:
         return None
@@ -99,7 +99,7 @@ def partitions(zookeeper: ZnodeReader) -> Partitions:
     return Partitions(under, offline, frozenset(holders), widest, tuple(unreadable))
 
 
-# A cluster's znodes are looked at again and again, and many of them say the same.
+# The same znodes are decoded again and again, and many have the same content.
 _DECODED = 16384
 
 
@@ -116,7 +116,7 @@ def _decode_topic(name: str, data: bytes) -> TopicAssignment:
 def _states(
     zookeeper: ZnodeReader, assigned: Mapping[str, TopicAssignment]
 ) -> dict[str, dict[int, PartitionState]]:
-    """Return the readable states; one that is missing or makes no sense has no leader."""
+    """Return the readable states; a missing or malformed one means no leader."""
     paths = {
         znodes.state_path(name, partition): (name, partition)
         for name, topic in assigned.items()

@@ -27,7 +27,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened, for `kubectl describe`."""
+    """A Kubernetes Event, shown by `kubectl describe`."""
 
     reason: str
     message: str
@@ -35,7 +35,7 @@ class Event:
 
 
 def ready(reason: str, message: str = "") -> tuple[Condition, Condition, Condition]:
-    """Conditions of a resource that is as wanted."""
+    """Return the conditions of a resource that matches its spec."""
     return (
         Condition("Ready", True, reason, message),
         Condition("Reconciling", False, reason),
@@ -44,7 +44,7 @@ def ready(reason: str, message: str = "") -> tuple[Condition, Condition, Conditi
 
 
 def progressing(reason: str, message: str) -> tuple[Condition, Condition, Condition]:
-    """Conditions of a resource that will get there without anybody's help."""
+    """Return the conditions of a resource that will become ready without help."""
     return (
         Condition("Ready", False, reason, message),
         Condition("Reconciling", True, reason, message),
@@ -53,7 +53,7 @@ def progressing(reason: str, message: str) -> tuple[Condition, Condition, Condit
 
 
 def stalled(reason: str, message: str) -> tuple[Condition, Condition, Condition]:
-    """Conditions of a resource that stays as it is until somebody changes something."""
+    """Return the conditions of a resource that needs a change by the user."""
     return (
         Condition("Ready", False, reason, message),
         Condition("Reconciling", False, reason),

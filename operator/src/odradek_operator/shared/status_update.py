@@ -26,7 +26,7 @@ def write_status(
     fields: Mapping[str, Any],
     events: Sequence[Event] = (),
 ) -> Body:
-    """Write the status if it says something new, post Events, return the resource as it is now."""
+    """Write the status if it changed, post Events, and return the current resource."""
     wanted, changed, transitions = update(body, conditions, fields, context.now())
     if changed:
         try:
@@ -45,7 +45,7 @@ def write_status(
 def refuse(
     context: ReconcileContext, body: Body, error: spec.InvalidSpec, kept: Sequence[str] = ()
 ) -> float:
-    """Say in the status that the spec cannot be carried out, and why.
+    """Report in the status why the spec is invalid.
 
     `kept` names what the status remembers, and must once the spec is mended.
     """
@@ -55,7 +55,7 @@ def refuse(
 
 
 def remembered(body: Body, names: Sequence[str]) -> dict[str, Any]:
-    """Return the part of the status that goes on to be told."""
+    """Return the fields of the status that are kept."""
     return {name: body.get("status", {}).get(name) for name in names}
 
 
@@ -126,7 +126,7 @@ def _comparable(status: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def transitions(body: Body, wanted: Mapping[str, Any]) -> tuple[Event, ...]:
-    """Return the Event that tells a turn of Ready: once for each new status and reason.
+    """Return the Event of a transition of Ready: one per new status and reason.
 
     The steps on the way to the first Ready are told by the conditions alone, and so is the first
     Ready of what was created just before: the Event of its creation has been posted.

@@ -38,7 +38,7 @@ class ResourceStore:
         key = ResourceKey(body["kind"], meta["namespace"], meta["name"])
         text = meta.get("resourceVersion", "")
         revision = int(text) if text.isdigit() else 0
-        # Most of a body says who wrote which field, and nobody here asks.
+        # managedFields are most of a body, and unused here.
         kept = {name: value for name, value in meta.items() if name != "managedFields"}
         with self._lock:
             known = self._bodies.get(key)

@@ -1,9 +1,9 @@
-"""ZooKeeper as the operator uses it: one session a connect string, batched reads, transactions.
+"""ZooKeeper as the operator uses it: one session per connect string, batched reads, transactions.
 
-kazoo's client has its own threads and blocks its callers, so everything here runs in the loops'
-threads and never on kopf's event loop. Reads are sent together and awaited together, so a thousand
-znodes cost a few round trips; those through `cached` cost none while nothing changes. Whatever
-goes wrong with the session is `UnreachableError`.
+kazoo's client has its own threads and blocks its callers, so everything here runs in the threads of
+the work queues and never on kopf's event loop. Reads are sent together and awaited together, so a
+thousand znodes cost a few round trips; reads through `cached` cost none while nothing changes. All
+session problems are raised as `UnreachableError`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ GIVEN_UP_SECONDS: Final = 60.0
 _BATCH: Final = 500
 
 log = logging.getLogger(__name__)
-# Whoever needs an ensemble that is away says so; kazoo would log each of its attempts.
+# Callers log that an ensemble is unreachable; kazoo would log each of its attempts.
 logging.getLogger("kazoo").setLevel(logging.ERROR)
 
 
@@ -184,7 +184,7 @@ def _batches(paths: Iterable[str]) -> Iterator[list[str]]:
 
 
 class Pool:
-    """One ZooKeeper a connect string, shared by all loops."""
+    """One ZooKeeper session per connect string, shared by all work queues."""
 
     def __init__(self, guard: Callable[[], None]) -> None:
         self._guard = guard
@@ -199,7 +199,7 @@ class Pool:
                 return found
             if found is not None and found.away_seconds > GIVEN_UP_SECONDS:
                 log.warning("%s: no connection for too long; opening a new session", connect)
-                # It may take a while, and what it has still to say is of no use.
+                # Closing may take a while.
                 threading.Thread(target=found.close, name="given-up", daemon=True).start()
                 found = None
             if found is None:

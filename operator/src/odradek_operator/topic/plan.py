@@ -1,13 +1,14 @@
-"""What to do about a Topic: a pure function from what is wanted and what is there.
+"""What to do about a Topic: a pure function of its spec and of what was observed.
 
-    wanted (TopicSpec) + seen (TopicView, ClusterState) -> Plan: steps, conditions, events
+    spec (TopicSpec) + observed (TopicView, ClusterState) -> TopicPlan: steps, conditions, events
 
 A topic belongs to a resource once the resource's status holds the topic's incarnation, the
-ZooKeeper transaction that created `/brokers/topics/T`. A topic that exists with another incarnation
-is somebody else's, and `adoption` decides. Before a topic is created, incarnation 0 is noted in the
-status, so that after a crash in between the new topic is known for this resource's own.
+ZooKeeper transaction that created `/brokers/topics/T`. An existing topic with another incarnation
+belongs to somebody else, and `adoption` decides. Before a topic is created, incarnation 0 is
+written to the status, so that after a crash in between the new topic is recognised.
 
-Steps are idempotent and conditional on the versions seen; whoever loses a race plans again.
+Steps are idempotent and conditional on the versions seen; if one loses a race, the Topic is planned
+again.
 """
 
 from __future__ import annotations
@@ -51,9 +52,9 @@ from odradek_operator.topic.state import (
 # it: brokers that start together register within seconds of each other.
 SETTLE_SECONDS: Final = 15.0
 SOON_SECONDS: Final = 2.0
-# By then a controller has leaders for a new topic, unless it is busy.
+# By then the controller has elected leaders for a new topic, unless it is busy.
 CREATED_SECONDS: Final = 0.5
-# A controller that is busier than this is worth telling of.
+# After this, missing leaders are reported.
 FIRST_LEADERS_TIMEOUT: Final = timedelta(seconds=5)
 _NO_LEADERS: Final = "WaitingForLeaders"
 
@@ -68,7 +69,7 @@ def plan(
     random: Random,
     moves: Sequence[OwnMove] = (),
 ) -> TopicPlan:
-    """Return what a Topic that is not being deleted needs now.
+    """Plan a Topic that is not being deleted.
 
     `known_incarnation` is status.incarnation; `conflict` names an older resource of the same topic;
     `moves` are the Reassignments that this resource made.
@@ -86,7 +87,7 @@ def plan(
     if spec.managed and not spec.paused:
         finalizer = _finalizer_step(meta, spec)
         if finalizer:
-            # The finalizer stands before the topic exists, so that no deletion is missed.
+            # The finalizer is set before the topic exists, so that no deletion is missed.
             return TopicPlan((finalizer,), (), shown, requeue_after=0.0)
     if view.deletion_requested:
         return _waiting("TopicDeleting", "the topic is being deleted", shown)
@@ -98,7 +99,7 @@ def plan(
     if not is_own(spec, view, view.assignment, known_incarnation):
         return _plan_adoption(spec, view, view.assignment, cluster, shown)
     existing = _plan_existing(meta, spec, view, view.assignment, cluster, owned, moves)
-    # Nothing is done to a topic before it is noted as this resource's.
+    # A topic is not changed before the status claims it.
     return replace(existing, steps=(), events=(), requeue_after=0.0) if existing.steps else existing
 
 
@@ -276,7 +277,7 @@ def _plan_existing(
     return TopicPlan((), (*leaders, *told), shown)
 
 
-# Moving replicas is a Reassignment's work.
+# Fields that a Reassignment changes.
 _MOVED: Final = frozenset({"replicationFactor", "replicaAssignment"})
 
 
@@ -288,7 +289,7 @@ def _plan_moves(
     shown: Mapping[str, Any],
     moves: Sequence[OwnMove],
 ) -> TopicPlan | None:
-    """Return what brings the replicas to where the spec has them; None: they are there."""
+    """Plan the move of the replicas to where the spec wants them; None if they are there."""
     under_way = reassign.running(moves)
     if under_way is not None:
         text = f"Reassignment {under_way.name}: {under_way.outcome}"
@@ -351,9 +352,9 @@ def _leader_conditions(
 
 
 def was_just_created(body: Body, now: datetime) -> bool:
-    """Return whether the status says since a moment ago that the topic is being created.
+    """Return whether the status has said Creating for a short time only.
 
-    Where a thousand topics are created at once, reporting each step of each would cost more than
+    When a thousand topics are created at once, reporting each step of each would cost more than
     their creation.
     """
     ready = status.condition_of(body.get("status", {}), "Ready")
@@ -421,7 +422,7 @@ def plan_deletion(
     namespace_terminating: bool,
     now: datetime,
 ) -> TopicPlan:
-    """Return what a Topic that is being deleted needs now.
+    """Plan a Topic that is being deleted.
 
     The finalizer goes when the topic is gone, when there is nobody left to delete it, when it is
     not this resource's topic, or when a terminating namespace has waited long enough. Whatever it
@@ -459,7 +460,7 @@ def plan_deletion(
 
 
 def retained(topic: str) -> Event:
-    """The Event that tells that the data outlives the resource."""
+    """Return the Event that says that the data outlives the resource."""
     return Event("TopicRetained", f"topic {topic} and its data are retained in the cluster")
 
 

@@ -104,7 +104,7 @@ def _carry_out(
         if written is body or _has_changed(body, written):
             return SOON_SECONDS
         body = written
-    # What a step has done is reported only after it.
+    # Report what a step did only afterwards.
     if plan.steps and not _execute(context, zookeeper, body, plan):
         return SOON_SECONDS
     if plan.conditions or plan.fields:
@@ -116,7 +116,7 @@ def _carry_out(
 
 
 def _has_changed(body: Body, written: Body) -> bool:
-    """Return whether somebody changed or deleted the resource since it was planned."""
+    """Return whether the resource was changed or deleted after it was planned."""
     before, after = body["metadata"], written["metadata"]
     return any(before.get(one) != after.get(one) for one in ("generation", "deletionTimestamp"))
 
@@ -125,7 +125,7 @@ def _execute(
     context: ReconcileContext, zookeeper: ZooKeeper | None, body: Body, plan: TopicPlan
 ) -> bool:
     """Execute the steps in order; False if one lost a race, so that the Topic is planned again."""
-    # A status that was just written is the API server's present one.
+    # A status that was just written proves that the body is current.
     if not plan.status_first and not still_wanted(context, body):
         return False
     for step in plan.steps:
@@ -147,7 +147,7 @@ def _execute(
 
 
 def _start_move(context: ReconcileContext, body: Body, step: StartMove) -> bool:
-    """Create a Topic's Reassignment; what is known of others by watches may be old, so look."""
+    """Create a Topic's Reassignment, unless the API server knows one that is still running."""
     meta = body["metadata"]
     selector = f"{reassign.TOPIC_LABEL}={meta['uid']}"
     kind = str(step.wanted["kind"])
