@@ -4,9 +4,9 @@ Prints "GROUP VALUE" of each record at once. On SIGTERM all members leave their 
 
     python -m tests.support.group_members LIBRARY '{"bootstrap": "", "topic": "", "members": []}'
 
-LIBRARY is confluent, kafka-python, aiokafka or java; a member is one of `MemberSpec`. With `commit`
-sync the offsets of each batch are committed before the next one is asked for, with async meanwhile;
-with auto they would be after ten minutes.
+LIBRARY is confluent, kafka-python, aiokafka or java; each member is a `MemberSpec`. With `commit`
+sync a member commits the offsets of each batch before it polls again, with async meanwhile; with
+auto it would commit after ten minutes.
 """
 
 from __future__ import annotations
