@@ -18,11 +18,36 @@ settings.register_profile(
 settings.load_profile("any")
 
 FULL_TIMEOUT_S = 7200
+# Workers take whole files in this order: one that comes last would be waited for.
+LONGEST_FIRST = (
+    "tests/spark/test_driver.py",
+    "tests/peers/test_old_consumers.py",
+    "tests/reconcile/test_with_brokers.py",
+    "tests/peers/test_migration.py",
+    "tests/peers/test_mixed_cluster.py",
+    "tests/reconcile/test_outages.py",
+    "tests/reconcile/test_watch_gaps.py",
+    "tests/reconcile/test_reassignment_flow.py",
+    "tests/reconcile/test_scale_up_under_load.py",
+    "tests/peers/test_swap.py",
+    "tests/peers/test_client_tools.py",
+    "tests/reconcile/",
+    "tests/broker/",
+    "tests/simulator/",
+    "tests/chaos/",
+    "tests/peers/",
+    "tests/spark/",
+    "tests/fuzz/",
+    "tests/chart/",
+    "tests/tools/",
+    "tests/log/",
+)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what only long runs do, and give these the time for it."""
+    """Leave out what only long runs do, and give these the time for it; long files come first."""
+    items.sort(key=_place_in_the_run)
     if FULL:
         for item in items:
             item.add_marker(pytest.mark.timeout(FULL_TIMEOUT_S), append=False)
@@ -31,6 +56,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
+
+
+def _place_in_the_run(item: pytest.Item) -> int:
+    places = (place for place, path in enumerate(LONGEST_FIRST) if item.nodeid.startswith(path))
+    return next(places, len(LONGEST_FIRST))
 
 
 @pytest.fixture(scope="session")

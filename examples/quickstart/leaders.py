@@ -1,12 +1,12 @@
-"""Prints where a topic's partitions are, as ZooKeeper has it; runs inside a broker pod.
+"""Prints the leaders, ISRs and replicas of a topic's partitions; runs in a broker pod.
 
 usage: python3 - HOST:PORT[,...][/CHROOT] TOPIC < leaders.py
 
-One JSON array on stdout, an object a partition: partition, leader (-1: none may lead), isr,
-replicas. A topic or a partition that has no state yet is left out.
+Prints one JSON array with an object per partition: partition, leader (-1: none), isr, replicas.
+Partitions without a state in ZooKeeper are left out.
 """
 
-# ruff: noqa: T201 - what a script prints is its result
+# ruff: noqa: T201 - the script prints its result
 
 import json
 import sys
@@ -19,7 +19,7 @@ from odradek.zk import znodes
 
 
 def read(client: KazooClient, topic: str) -> list[dict[str, Any]]:
-    """Return the partitions of a topic that have a leader and an ISR, by number."""
+    """Return the partitions of a topic that have a state, sorted by number."""
     path = znodes.topic_path(topic)
     try:
         assignment = znodes.decode_topic(path, client.get(path)[0])

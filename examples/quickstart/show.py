@@ -1,19 +1,18 @@
-"""Waits until the quickstart's whole path has worked, then prints what it did.
+"""Waits until the quick start works from end to end, then prints its results.
 
 usage: python3 show.py [--namespace logs] [--timeout 600]
 
-`make up` ends with it. The path: log files -> collector -> topic -> Spark job -> Parquet, and the
-job's lag -> Prometheus. It has worked when the Parquet result counts at least one line and, after
-that, Prometheus has a scrape in which the group's lag is 0 on every partition. New lines keep
-coming, so lag is 0 only between batches: the job commits a batch, its lag is 0 until the
-collector sends again, and a scrape every five seconds soon meets such a moment.
+`make up` runs it last. The data flow: log files -> collector -> topic -> Spark job -> Parquet, and
+the job's lag -> Prometheus. It works when the Parquet result counts at least one line and, after
+that, Prometheus has a scrape in which the group's lag is 0 in every partition. New lines keep
+arriving, so the lag is 0 only between micro-batches: the job commits a batch, its lag is 0 until
+the collector sends again, and one of the scrapes every five seconds soon shows that.
 
-Everything is asked through kubectl, so whoever can reach the API server can run this; only the
-standard library is needed. Progress goes to stderr, the result to stdout. Exit status: 0 shown, 1
-not reached in time.
+The script uses kubectl for everything and only Python's standard library. Progress goes to stderr,
+the result to stdout. Exit status: 0 shown, 1 timed out.
 """
 
-# ruff: noqa: T201 - what a script prints is its result
+# ruff: noqa: T201 - the script prints its result
 
 from __future__ import annotations
 
@@ -47,12 +46,12 @@ Resource = dict[str, Any]
 
 
 class NotYetError(Exception):
-    """Something that time may mend; the text says what is missing."""
+    """A condition is not met yet; the message says which one."""
 
 
 @dataclass(frozen=True)
 class Kubectl:
-    """kubectl in one namespace, under whatever KUBECONFIG says."""
+    """kubectl in one namespace of the cluster that KUBECONFIG names."""
 
     namespace: str
 
@@ -63,11 +62,11 @@ class Kubectl:
             ended = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60)
         except subprocess.TimeoutExpired as error:
             raise NotYetError(
-                f"kubectl {arguments[0]} takes longer than {error.timeout} s"
+                f"kubectl {arguments[0]} took longer than {error.timeout} s"
             ) from error
         if ended.returncode:
-            complaint = ended.stderr.strip().splitlines() or [f"exit status {ended.returncode}"]
-            raise NotYetError(complaint[-1])
+            lines = ended.stderr.strip().splitlines() or [f"exit status {ended.returncode}"]
+            raise NotYetError(lines[-1])
         return ended.stdout
 
     def get(self, kind: str, name: str) -> Resource:
@@ -84,29 +83,29 @@ class Counts:
 
     @property
     def lines(self) -> int:
-        """Every log line that has been counted."""
+        """The number of log lines counted."""
         return sum(row[3] for row in self.rows)
 
 
-# --- what is asked --------------------------------------------------------------------------------
+# --- queries --------------------------------------------------------------------------------------
 
 
 def ready_or_why(resource: Resource) -> None:
-    """Raise NotYetError with the reason unless the resource is Ready in its present generation."""
+    """Raise NotYetError with the reason unless the resource is Ready."""
     name = f"{resource['kind']} {resource['metadata']['name']}"
     for condition in resource.get("status", {}).get("conditions", []):
         if condition["type"] == "Ready":
             if condition["status"] == "True":
                 return
             raise NotYetError(f"{name}: {condition['reason']}: {condition['message']}")
-    raise NotYetError(f"{name}: the operator has not looked at it yet")
+    raise NotYetError(f"{name}: not reconciled yet")
 
 
 def parse_table(text: str) -> list[dict[str, str]]:
-    """Return the rows of a table: a line of names, one of dashes as wide as each column, rows."""
+    """Return the rows of a text table: a line of names, a line of dashes, and the rows."""
     names, rule, *lines = text.splitlines()
     columns = [match.span() for match in re.finditer("-+", rule)]
-    # The last column has no right edge: nothing follows it.
+    # The last column is as wide as its cells.
     edges = [*columns[:-1], (columns[-1][0], None)]
     header = [names[slice(*edge)].strip() for edge in edges]
     return [
@@ -115,7 +114,7 @@ def parse_table(text: str) -> list[dict[str, str]]:
 
 
 def counts(kubectl: Kubectl) -> Counts:
-    """Return what the job has counted; raise NotYetError while that is nothing."""
+    """Return the job's counts; raise NotYetError if there are none yet."""
     text = kubectl("exec", DRIVER, "--", "python3", "-m", "odradek_spark", "show", RESULT)
     rows = [
         (row["minute"], row["component"], row["severity"], int(row["lines"]))
@@ -123,12 +122,12 @@ def counts(kubectl: Kubectl) -> Counts:
     ]
     found = Counts(tuple(sorted(rows, key=lambda row: (row[0], -row[3]))))
     if not found.lines:
-        raise NotYetError("the job has counted nothing yet")
+        raise NotYetError("the job has no result yet")
     return found
 
 
 def instant(kubectl: Kubectl, query: str) -> float:
-    """Return the single value of a Prometheus query; raise NotYetError when there is none."""
+    """Return the single value of a Prometheus query; raise NotYetError if there is none."""
     path = (
         f"/api/v1/namespaces/{kubectl.namespace}/services/prometheus:9090/proxy"
         f"/api/v1/query?query={urllib.parse.quote(query)}"
@@ -137,7 +136,7 @@ def instant(kubectl: Kubectl, query: str) -> float:
 
 
 def single_value(answer: Resource) -> float:
-    """Return the value of an instant query; raise NotYetError when there is none or it is NaN."""
+    """Return the value of an instant query; raise NotYetError if there is none or it is NaN."""
     samples = answer.get("data", {}).get("result", [])
     if not samples:
         raise NotYetError("Prometheus has no lag of the group yet")
@@ -148,7 +147,7 @@ def single_value(answer: Resource) -> float:
 
 
 def zero_lag(kubectl: Kubectl, partitions: int) -> int:
-    """Return 0 when Prometheus has the lag of every partition as 0; else raise NotYetError."""
+    """Return 0 if the lag of every partition in Prometheus is 0; else raise NotYetError."""
     reported = int(instant(kubectl, PARTITIONS_QUERY))
     if reported < partitions:
         raise NotYetError(f"Prometheus has the lag of {reported} of {partitions} partitions")
@@ -172,11 +171,11 @@ def leaders(kubectl: Kubectl, cluster: Resource) -> list[Resource]:
     return found
 
 
-# --- how it is waited for -------------------------------------------------------------------------
+# --- waiting --------------------------------------------------------------------------------------
 
 
 class Progress:
-    """One line on stderr for each new state of what is waited for."""
+    """Prints one line on stderr per new state of the wait."""
 
     def __init__(self, deadline_s: float) -> None:
         self.started = time.monotonic()
@@ -184,14 +183,14 @@ class Progress:
         self.last = ""
 
     def tell(self, text: str) -> None:
-        """Print the text, unless it was the last one."""
+        """Print the text, unless it is the same as the last one."""
         if text != self.last:
             elapsed = time.monotonic() - self.started
             print(f"  [{elapsed:4.0f} s] {text}", file=sys.stderr, flush=True)
             self.last = text
 
     def wait(self, what: str, ask: Callable[[], Answer]) -> Answer:
-        """Ask until it raises NotYetError no more; raise TimeoutError at the deadline."""
+        """Retry until `ask` raises no NotYetError; raise TimeoutError at the deadline."""
         while True:
             try:
                 return ask()
@@ -202,11 +201,11 @@ class Progress:
             time.sleep(POLL_S)
 
 
-# --- how it is printed ----------------------------------------------------------------------------
+# --- output ---------------------------------------------------------------------------------------
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Return columns that are as wide as their widest cell; numbers stand right."""
+    """Return a text table; numbers are aligned to the right."""
     cells = [[str(cell) for cell in row] for row in (header, *rows)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
     right = [
@@ -223,7 +222,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 
 def count_table(found: Counts, windows: int = 2) -> str:
-    """Return the rows of the newest windows, and how many windows there are."""
+    """Return a table of the newest windows, with the number of windows."""
     minutes = sorted({row[0] for row in found.rows})
     shown = minutes[-windows:]
     rows = [row for row in found.rows if row[0] in shown]
@@ -233,7 +232,7 @@ def count_table(found: Counts, windows: int = 2) -> str:
 
 
 def broker_table(cluster: Resource) -> str:
-    """Return one row a broker; a star marks the controller."""
+    """Return a table with one row per broker; a star marks the controller."""
     status = cluster["status"]
     return table(
         ("BROKER", "POD", "NODE", "ADDRESS", "REGISTERED", "CONTROLLER"),
@@ -252,7 +251,7 @@ def broker_table(cluster: Resource) -> str:
 
 
 def leader_table(partitions: Sequence[Resource]) -> str:
-    """Return one row a partition."""
+    """Return a table with one row per partition."""
     return table(
         ("PARTITION", "LEADER", "IN SYNC", "REPLICAS"),
         [
@@ -268,7 +267,7 @@ def leader_table(partitions: Sequence[Resource]) -> str:
 
 
 def further(namespace: str, address: str) -> str:
-    """Return commands for whoever wants to see more, in a shell that knows of no kubectl yet."""
+    """Return commands that show more, for a shell without kubectl in its PATH."""
     kubectl = shutil.which("kubectl")
     folder = shlex.quote(str(pathlib.Path(kubectl).parent)) if kubectl else ""
     path = f"  export PATH={folder}:$PATH\n" if folder else ""
@@ -278,14 +277,14 @@ def further(namespace: str, address: str) -> str:
   kubectl -n {namespace} describe kafkacluster {CLUSTER}
   kubectl -n {namespace} exec {DRIVER} -- python3 -m odradek_spark show {RESULT}
   kubectl -n {namespace} port-forward service/prometheus 9090    then http://localhost:9090
-  kcat -b {address} -L                                 what a client of Kafka sees
+  kcat -b {address} -L                                 what a Kafka client sees
   kcat -b {address} -C -t {TOPIC} -o -5 -e             the last lines of each partition"""
 
 
 def report(
     namespace: str, found: Counts, cluster: Resource, partitions: Sequence[Resource], lag: int
 ) -> str:
-    """Return everything that is shown."""
+    """Return the whole report."""
     brokers = cluster["status"]["brokers"]
     address = next((b["address"] for b in brokers if b.get("address")), "BROKER:9092")
     led = sum(p["leader"] >= 0 for p in partitions)
@@ -308,11 +307,11 @@ Lines counted:             {found.lines}
 Total lag in Prometheus:   {lag}"""
 
 
-# --- the whole ------------------------------------------------------------------------------------
+# --- command --------------------------------------------------------------------------------------
 
 
 def collect(kubectl: Kubectl, progress: Progress) -> str:
-    """Wait for each stage of the path in its order, and return the report."""
+    """Wait for each stage of the data flow in order, and return the report."""
 
     def ready(kind: str, name: str) -> Resource:
         resource = kubectl.get(kind, name)
@@ -324,7 +323,7 @@ def collect(kubectl: Kubectl, progress: Progress) -> str:
     progress.wait("job", lambda: ready("consumergroup", GROUP))
     progress.wait("counts", lambda: counts(kubectl))
     lag = progress.wait("lag", lambda: zero_lag(kubectl, topic["spec"]["partitions"]))
-    # Asked again, so that what is printed is what stands at the moment of no lag.
+    # Read the counts again, so that the report has those of the moment without lag.
     found = progress.wait("counts", lambda: counts(kubectl))
     cluster = progress.wait("brokers", lambda: ready("kafkacluster", CLUSTER))
     partitions = progress.wait("leaders", lambda: leaders(kubectl, cluster))
@@ -333,14 +332,16 @@ def collect(kubectl: Kubectl, progress: Progress) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line; return the exit status."""
-    parser = argparse.ArgumentParser(description="Show what the quickstart does, once it does it.")
+    parser = argparse.ArgumentParser(
+        description="Wait until the quick start works, then show its results."
+    )
     parser.add_argument("--namespace", default="logs")
     parser.add_argument("--timeout", type=float, default=600, metavar="SECONDS")
     options = parser.parse_args(arguments)
     try:
         print(collect(Kubectl(options.namespace), Progress(options.timeout)))
     except TimeoutError as error:
-        print(f"not reached in {options.timeout:.0f} s: {error}", file=sys.stderr)
+        print(f"timed out after {options.timeout:.0f} s: {error}", file=sys.stderr)
         return 1
     return 0
 

@@ -99,7 +99,7 @@ def test_flipped_bits_are_told_to_readers_and_copied_by_nobody(tmp_path: Path) -
 
         follower.start()
         wait_until(
-            lambda: "is answered with CORRUPT_MESSAGE" in follower.log_text(),
+            lambda: "CORRUPT_MESSAGE; retrying" in follower.log_text(),
             "the follower is told",
         )
         copies = {

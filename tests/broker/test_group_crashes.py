@@ -25,7 +25,7 @@ from confluent_kafka.admin import AdminClient
 from tests.support import kafka_peer
 from tests.support.broker import STEADY, Cluster, wait_until
 from tests.support.clients import QUIET, create_topic, produce_all
-from tests.support.group_members import COOPERATIVE, JAVA_CLIENT, RANGE, Members, Wish
+from tests.support.group_members import COOPERATIVE, JAVA_CLIENT, RANGE, Members, MemberSpec
 
 PARTITIONS = 4
 FIRST, SECOND, THIRD = ([f"{part}-{number}" for number in range(100)] for part in (1, 2, 3))
@@ -77,7 +77,7 @@ class Groups:
     def start(self, place: int) -> Members:
         """One more member in each group; a static one has the name of this place."""
         wishes = [
-            Wish(
+            MemberSpec(
                 group, strategy, f"place-{place}" if kind == "static" else None, commit, SESSION_MS
             )
             for group, (strategy, kind, commit) in self.ways.items()

@@ -12,7 +12,7 @@ import yaml
 
 from odradek_operator.reassignment import status as reassignment_status
 from odradek_operator.reassignment.status import Flags
-from odradek_operator.shared import status
+from odradek_operator.shared import status, status_update
 from odradek_operator.shared.views import FINISHED_PHASES
 from tests.cluster.settings import REPO
 from tests.reconcile import statuses
@@ -35,7 +35,7 @@ def resource(
         "spec": spec or {},
         "status": {
             "observedGeneration": observed,
-            "conditions": status.merge_conditions([], conditions, observed, NOW),
+            "conditions": status_update.merge_conditions([], conditions, observed, NOW),
         },
     }
 
@@ -47,7 +47,12 @@ def verdicts(one: dict[str, Any]) -> Verdicts:
 
 ROLLING = (
     status.Condition("Ready", True, "BrokersRolling", "3 of 3 brokers registered"),
-    status.Condition("Reconciling", True, "BrokersRolling", "brokers take a new template in turn"),
+    status.Condition(
+        "Reconciling",
+        True,
+        "BrokersRolling",
+        "brokers are restarted one at a time with the new pod template",
+    ),
     status.Condition("Stalled", False, "BrokersRolling"),
 )
 PAUSED = status.Condition("Paused", True, "Paused")

@@ -124,7 +124,7 @@ def _dispatch(arguments: argparse.Namespace, where: Paths) -> None:
 
 
 def _become_root() -> None:
-    """Start again under sudo, with the caller's home, for the cache is there."""
+    """Restart under sudo with the caller's home, which has the cache."""
     if shutil.which("sudo") is None:
         raise ClusterError("run this as root; there is no sudo")
     kept = [f"{name}={os.environ[name]}" for name in ("HOME", "PATH") if name in os.environ]
@@ -133,7 +133,7 @@ def _become_root() -> None:
 
 
 def main() -> int:
-    """Run one command; an error is one line on stderr and exit 1."""
+    """Run one command. An error is one line on stderr and exit status 1."""
     arguments = _parser().parse_args()
     where = paths()
     os.environ["PATH"] = f"{where.bin}:{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
@@ -148,7 +148,7 @@ def main() -> int:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
-                raise ClusterError("another command works on the cluster") from error
+                raise ClusterError("another command is running on the cluster") from error
             _dispatch(arguments, where)
     except (ClusterError, layout.LayoutError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)

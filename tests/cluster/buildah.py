@@ -1,9 +1,8 @@
-"""Building images without a container engine: buildah in its own storage inside the cache.
+"""Builds images without a container engine: buildah with its own storage in the cache.
 
-Where the base image of a Dockerfile cannot be pulled, a stand-in under the same name is made from
-Debian packages, so the Dockerfiles stay those that everybody builds with Docker. Builds use the
-host's package configuration (pip, Maven) and its certificate authorities, none of which enters an
-image.
+If the base image of a Dockerfile cannot be pulled, a substitute with the same name is built from
+Debian packages, so the Dockerfiles are the same as for Docker. Builds use the host's package
+configuration (pip, Maven) and its certificate authorities, but images do not contain them.
 """
 
 import configparser
@@ -18,8 +17,8 @@ from tests.cluster.shell import run, run_logged, step
 
 SUITE = "trixie"
 BASE = "docker.io/library/python:3.13-slim-trixie"
-# What the published base holds that the project's Dockerfiles rely on.
-STAND_IN_PACKAGES = ("python3", "python3-venv", "ca-certificates")
+# The packages in the published base that the project's Dockerfiles need.
+SUBSTITUTE_PACKAGES = ("python3", "python3-venv", "ca-certificates")
 HOST_CA = Path("/etc/ssl/certs/ca-certificates.crt")
 HOST_JAVA_CA = Path("/etc/ssl/certs/java/cacerts")
 JAVA_CA_IN_BUILD = "/run/host-java-cacerts"
@@ -27,34 +26,34 @@ RUN_ROOT = Path("/run/odradek-buildah")
 
 
 def command(paths: Paths, *words: str | Path) -> list[str | Path]:
-    """A buildah command line on the project's storage."""
+    """Return a buildah command line on the project's storage."""
     driver = os.environ.get("STORAGE_DRIVER", "overlay")
     where = ["--root", f"{paths.cache}/images", "--runroot", str(RUN_ROOT)]
     return ["buildah", *where, "--storage-driver", driver, *words]
 
 
 def environment(paths: Paths) -> dict[str, str]:
-    """buildah keeps the caches of `RUN --mount=type=cache` below TMPDIR."""
+    """Return the environment of buildah, which caches `RUN --mount=type=cache` below TMPDIR."""
     temporary = paths.cache / "tmp"
     temporary.mkdir(parents=True, exist_ok=True)
     return {**os.environ, "TMPDIR": str(temporary)}
 
 
 def image_id(paths: Paths, name: str) -> str:
-    """Id of a stored image, empty when there is none."""
+    """Return the id of a stored image, empty if there is none."""
     argv = command(paths, "images", "--quiet", "--no-trunc", name)
     return run(argv, env=environment(paths), check=False).strip()
 
 
 def label(paths: Paths, name: str, key: str) -> str:
-    """A label of a stored image, empty when it has none."""
+    """Return a label of a stored image, empty if it has none."""
     pattern = '{{index .OCIv1.Config.Labels "' + key + '"}}'
     argv = command(paths, "inspect", "--type", "image", "--format", pattern, name)
     return run(argv, env=environment(paths), check=False).strip()
 
 
 def ensure_base(paths: Paths, log: Path) -> None:
-    """Have the base image in the storage: kept, pulled, or made. Raises ClusterError."""
+    """Pull the base image, or build its substitute, unless it is stored. Raises ClusterError."""
     if image_id(paths, BASE):
         return
     with step(f"base image {BASE}", log):
@@ -67,15 +66,15 @@ def ensure_base(paths: Paths, log: Path) -> None:
         except subprocess.TimeoutExpired:
             pulled = False
         if not pulled:
-            _make_stand_in(paths, log)
+            _build_substitute(paths, log)
 
 
-def _make_stand_in(paths: Paths, log: Path) -> None:
+def _build_substitute(paths: Paths, log: Path) -> None:
     archive = paths.cache / "tmp" / "rootfs.tar"
-    include = f"--include={','.join(STAND_IN_PACKAGES)}"
-    # Documentation, as the published slim images leave it out.
+    include = f"--include={','.join(SUBSTITUTE_PACKAGES)}"
+    # No documentation, as in the published slim images.
     slim = [f"--dpkgopt=path-exclude=/usr/share/{part}/*" for part in ("man", "doc", "locale")]
-    # Nor are downloaded packages kept, whoever installs them later.
+    # apt keeps no downloaded packages, also in later builds.
     keep = 'echo \'APT::Keep-Downloaded-Packages "false";\' >"$1/etc/apt/apt.conf.d/keep-nothing"'
     slim.append(f"--customize-hook={keep}")
     mirror = debian_mirror(Path("/etc/apt"))
@@ -92,9 +91,9 @@ def _make_stand_in(paths: Paths, log: Path) -> None:
 
 
 def debian_mirror(apt: Path) -> list[str]:
-    """The mirror that this host's own apt uses, as an argument for mmdebstrap; [] if unknown.
+    """Return the mirror of this host's apt as an argument for mmdebstrap; [] if unknown.
 
-    Reads one-line and deb822 sources; only a Debian host's main archive will do.
+    Reads one-line and deb822 sources, and accepts only a Debian host's main archive.
     """
     for file in sorted([apt / "sources.list", *apt.glob("sources.list.d/*")]):
         if not file.exists():
@@ -108,13 +107,13 @@ def debian_mirror(apt: Path) -> list[str]:
 
 
 def mounts(paths: Paths) -> list[str]:
-    """Options that lend a build the host's authorities and package configuration."""
-    lent = {HOST_CA: str(HOST_CA), HOST_JAVA_CA: JAVA_CA_IN_BUILD}
-    lent[Path.home() / ".m2/settings.xml"] = "/root/.m2/settings.xml"
+    """Return the options that mount the host's authorities and package configuration."""
+    mounted = {HOST_CA: str(HOST_CA), HOST_JAVA_CA: JAVA_CA_IN_BUILD}
+    mounted[Path.home() / ".m2/settings.xml"] = "/root/.m2/settings.xml"
     configuration = _pip_configuration(paths)
     if configuration:
-        lent[configuration] = "/etc/pip.conf"
-    options = [f"--volume={host}:{inside}:ro" for host, inside in lent.items() if host.exists()]
+        mounted[configuration] = "/etc/pip.conf"
+    options = [f"--volume={host}:{inside}:ro" for host, inside in mounted.items() if host.exists()]
     if HOST_JAVA_CA.exists():
         trust = f"-Djavax.net.ssl.trustStore={JAVA_CA_IN_BUILD}"
         options.append(f"--build-arg=MAVEN_OPTS={trust}")
@@ -122,7 +121,7 @@ def mounts(paths: Paths) -> list[str]:
 
 
 def _pip_configuration(paths: Paths) -> Path | None:
-    """The host's pip indexes, from its files and environment, as one file for builds."""
+    """Write the host's pip indexes, from its files and environment, to one file for builds."""
     parser = configparser.RawConfigParser()
     user = Path(os.environ.get("XDG_CONFIG_HOME", Path.home() / ".config")) / "pip/pip.conf"
     parser.read(["/etc/pip.conf", Path.home() / ".pip/pip.conf", user])
@@ -142,7 +141,7 @@ def _pip_configuration(paths: Paths) -> Path | None:
 def build(
     paths: Paths, name: str, dockerfile: Path, context: Path, labels: Mapping[str, str], log: Path
 ) -> None:
-    """`buildah bud` with layers kept, so that only what changed is built again."""
+    """Build an image with cached layers, so that only changed layers are built."""
     options = ["--layers", "--isolation", "chroot", "--pull=false", *mounts(paths)]
     marks = [f"--label={key}={value}" for key, value in labels.items()]
     argv = command(paths, "bud", *options, *marks, "--tag", name, "--file", dockerfile, context)
@@ -150,14 +149,14 @@ def build(
 
 
 def export(paths: Paths, name: str, target: Path) -> None:
-    """Write an image as an archive that containerd imports."""
+    """Write an image to an archive for containerd."""
     target.unlink(missing_ok=True)
     destination = f"docker-archive:{target}:{name}"
     run(command(paths, "push", "--quiet", name, destination), env=environment(paths))
 
 
 def from_scratch(paths: Paths, name: str, program: Path) -> None:
-    """An image that holds one static program and runs it."""
+    """Build an image that has one static program and runs it."""
     container = run(command(paths, "from", "scratch"), env=environment(paths)).strip()
     inside = f"/{program.name}"
     steps = (
@@ -170,7 +169,7 @@ def from_scratch(paths: Paths, name: str, program: Path) -> None:
 
 
 def image_with(paths: Paths, name: str, packages: Sequence[str], log: Path) -> str:
-    """A base with Debian packages added, for building; returns its name."""
+    """Build the base with more Debian packages, and return the image's name."""
     full = f"localhost/{name}:1"
     if not image_id(paths, full):
         ensure_base(paths, log)
@@ -191,7 +190,7 @@ def run_in(
     cwd: Path,
     log: Path,
 ) -> None:
-    """Run a command in a throw-away container with host directories at their own paths."""
+    """Run a command in a temporary container with host directories at the same paths."""
     container = run(command(paths, "from", image), env=environment(paths)).strip()
     lend = [f"--volume={path}:{path}" for path in mounts]
     if HOST_CA.exists():

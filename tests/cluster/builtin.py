@@ -1,8 +1,8 @@
-"""The cluster that needs no container engine: boot, repair, fail a node, and remove every trace.
+"""Starts, repairs and removes the cluster without a container engine, and fails nodes.
 
-`up` makes what is missing, in order, and starts what does not run, so it also brings a cluster back
-after a reboot. `down` finds processes by control group and mounts by directory; what components
-write outside of their directories (paths they have fixed) is removed if it was not there before.
+`up` creates and starts what is missing, in order, so it also restores a cluster after a reboot.
+`down` finds processes by control group and mounts by directory. It also removes files that
+components write outside of their directories, unless they existed before.
 """
 
 import json
@@ -28,7 +28,7 @@ FIXED_PATHS = (
 
 
 def _remember_host(paths: Paths) -> None:
-    """Note what the host was like before, for `down` to restore."""
+    """Store the host's original settings, which `down` restores."""
     memory = paths.state / "host.json"
     if memory.exists():
         return
@@ -56,7 +56,7 @@ def _restore_host(paths: Paths) -> None:
 
 
 def up(nodes: Sequence[Node], paths: Paths, pause: Path) -> None:
-    """Boot, or repair, until every node is Ready. Raises ClusterError."""
+    """Start or repair the cluster until every node is Ready. Raises ClusterError."""
     _remember_host(paths)
     with step("control plane"):
         network.create(nodes)
@@ -73,7 +73,7 @@ def up(nodes: Sequence[Node], paths: Paths, pause: Path) -> None:
 
 
 def _directories(nodes: Sequence[Node], paths: Paths) -> dict[str, list[str]]:
-    """Make the volumes' directories; any user of a pod may write to its own."""
+    """Create the volumes' directories, writable for any user of a pod."""
     made: dict[str, list[str]] = {}
     for member in nodes:
         made[member.name] = []
@@ -89,7 +89,7 @@ def _nodes_ready(nodes: Sequence[Node], paths: Paths) -> bool:
     for member in nodes:
         for name in node.names(member):
             components.require(paths, name)
-    # While everything starts at once the API server may not answer in time.
+    # The API server may respond late while everything starts.
     listed = control.kubectl(paths, "get", "nodes", "-o", "json", check=False)
     ready = {
         item["metadata"]["name"]
@@ -101,7 +101,7 @@ def _nodes_ready(nodes: Sequence[Node], paths: Paths) -> bool:
 
 
 def empty_volume(_node: str, directory: str) -> None:
-    """Remove the content of a volume's directory."""
+    """Delete the content of a volume's directory."""
     for child in Path(directory).iterdir():
         if child.is_dir() and not child.is_symlink():
             shutil.rmtree(child)
@@ -110,12 +110,12 @@ def empty_volume(_node: str, directory: str) -> None:
 
 
 def fail_node(nodes: Sequence[Node], name: str) -> None:
-    """Cut the power of one node; `up` starts it again."""
+    """Fail one node as in a power cut; `up` restarts it."""
     node.fail(_find(nodes, name))
 
 
 def start_node(nodes: Sequence[Node], name: str, paths: Paths, pause: Path) -> None:
-    """Bring a failed node back."""
+    """Restart a failed node."""
     member = _find(nodes, name)
     network.connect(member, up=True)
     node.start_runtime(member, paths)
@@ -123,7 +123,7 @@ def start_node(nodes: Sequence[Node], name: str, paths: Paths, pause: Path) -> N
 
 
 def cut_node(nodes: Sequence[Node], name: str, *, up: bool) -> None:
-    """Unplug a node's cable while everything on it runs on, or plug it in again."""
+    """Disconnect a node from the network while it keeps running, or connect it again."""
     network.connect(_find(nodes, name), up=up)
 
 
@@ -135,9 +135,9 @@ def _find(nodes: Sequence[Node], name: str) -> Node:
 
 
 def _mounts(paths: Paths) -> list[str]:
-    """Mount points below the cluster's directories, the deepest first.
+    """Return the mount points below the cluster's directories, the deepest first.
 
-    A build that was interrupted leaves mounts in the image storage, which otherwise stays.
+    An interrupted build leaves mounts in the image storage.
     """
     roots = (f"{paths.state}/", f"{paths.run}/", f"{paths.cache}/images/", f"{buildah.RUN_ROOT}/")
     return sorted((point for point in _mount_points() if point.startswith(roots)), reverse=True)
@@ -148,13 +148,13 @@ def _mount_points() -> list[str]:
 
 
 def _shim_sockets(paths: Paths) -> list[Path]:
-    """Sockets of containerd's shims; their names are hashes, but each bundle notes its own."""
+    """Return the sockets of containerd's shims; their names are hashes, stored in the bundles."""
     notes = paths.run.glob("*/io.containerd.runtime.v2.task/*/*/address")
     return [Path(note.read_text().removeprefix("unix://")) for note in notes]
 
 
 def down(nodes: Sequence[Node], paths: Paths) -> None:
-    """Stop everything and remove every trace; nothing to do is no error. Raises ClusterError."""
+    """Stop and remove everything, if there is anything. Raises ClusterError."""
     sockets = _shim_sockets(paths)
     cgroups.kill()
     for _ in range(3):
@@ -165,13 +165,13 @@ def down(nodes: Sequence[Node], paths: Paths) -> None:
     network.remove(nodes)
     for socket in sockets:
         socket.unlink(missing_ok=True)
-    # The kernel frees a group a moment after its last process.
+    # The kernel frees a group shortly after its last process ends.
     wait_until(_groups_removed, "the control groups to become empty", timeout_s=60)
     _restore_host(paths)
     for directory in (paths.state, paths.run, buildah.RUN_ROOT):
         if directory.exists():
             shutil.rmtree(directory)
-    say("    the cluster is gone")
+    say("    the cluster is removed")
 
 
 def _groups_removed() -> bool:

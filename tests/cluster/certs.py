@@ -1,4 +1,4 @@
-"""Keys, certificates and kubeconfigs of the built-in cluster, made with openssl, once.
+"""Creates keys, certificates and kubeconfigs of the built-in cluster with openssl, once.
 
 One authority signs everything; Kubernetes reads a client's user from CN and its groups from O.
 """
@@ -14,8 +14,8 @@ from tests.cluster.shell import run
 
 CURVE = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
 DAYS = "3650"
-# Python 3.13 verifies strictly by RFC 5280: an authority says what its key is for, and a
-# certificate names the key that signed it.
+# Python 3.13 checks RFC 5280 strictly: an authority needs its key's usage, and a certificate the
+# id of the key that signed it.
 AUTHORITY = ("-addext", "keyUsage=critical,keyCertSign,cRLSign,digitalSignature")
 EXTENSIONS = """\
 basicConstraints=critical,CA:FALSE
@@ -27,7 +27,7 @@ authorityKeyIdentifier=keyid
 
 
 def create_authority(pki: Path) -> None:
-    """`ca.key`, `ca.crt`, and the key pair `sa.key`, `sa.pub` that signs service account tokens."""
+    """Create `ca.key`, `ca.crt`, and `sa.key`, `sa.pub` to sign service account tokens."""
     if (pki / "sa.pub").exists():
         return
     pki.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -41,7 +41,7 @@ def create_authority(pki: Path) -> None:
 
 
 def issue(pki: Path, name: str, subject: str, alternatives: str) -> None:
-    """`<name>.key` and `<name>.crt` for both server and client use."""
+    """Create `<name>.key` and `<name>.crt` for servers and clients."""
     certificate = pki / f"{name}.crt"
     if certificate.exists():
         return
@@ -62,7 +62,7 @@ def issue(pki: Path, name: str, subject: str, alternatives: str) -> None:
 
 
 def write_kubeconfig(pki: Path, name: str, target: Path) -> None:
-    """A kubeconfig with everything inside, so that it works wherever it is copied."""
+    """Write a kubeconfig with embedded keys, which can be copied anywhere."""
     if target.exists():
         return
 
@@ -93,7 +93,7 @@ def write_kubeconfig(pki: Path, name: str, target: Path) -> None:
             }
         ],
     }
-    # Created unreadable for others before it holds a key; whoever called sudo may read it.
+    # The file is private before it has a key, and belongs to the user who called sudo.
     partial = target.with_suffix(".partial")
     partial.touch(mode=0o600)
     partial.write_text(yaml.safe_dump(document))

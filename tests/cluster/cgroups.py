@@ -1,8 +1,8 @@
-"""Control groups of the cluster: the handle by which each process is found and ended.
+"""Control groups of the cluster, to find and kill all of its processes.
 
 The tree is `odradek/control` for the control plane, `odradek/<node>/system` for a node's
 containerd, shims, kubelet and kube-proxy, and `odradek/<node>/kubepods`, which kubelet makes, for
-its pods. It is made in every hierarchy of the host: one on cgroup v2, one a controller on v1.
+its pods. It exists in every hierarchy of the host: one on cgroup v2, one per controller on v1.
 """
 
 import os
@@ -18,13 +18,13 @@ V2_ROOT = Path("/sys/fs/cgroup")
 
 
 def hierarchies() -> list[Path]:
-    """Mount points of the host's cgroup hierarchies."""
+    """Return the mount points of the host's cgroup hierarchies."""
     mounts = (line.split() for line in Path("/proc/self/mounts").read_text().splitlines())
     return sorted({Path(fields[1]) for fields in mounts if fields[2] in ("cgroup", "cgroup2")})
 
 
 def create(group: str) -> list[Path]:
-    """Make `odradek/<group>` everywhere; returns the files that take a process in."""
+    """Create `odradek/<group>` in all hierarchies, and return the files `cgroup.procs`."""
     entries = []
     for root in hierarchies():
         path = root
@@ -38,7 +38,7 @@ def create(group: str) -> list[Path]:
 
 
 def _delegate(path: Path) -> None:
-    """On v2, let children of `path` use every controller that it has."""
+    """On v2, enable all controllers of `path` for its children."""
     available = path / "cgroup.controllers"
     if not available.exists():
         return
@@ -46,11 +46,11 @@ def _delegate(path: Path) -> None:
         try:
             (path / "cgroup.subtree_control").write_text(f"+{controller}")
         except OSError:
-            continue  # a controller that this kernel cannot delegate; kubelet reports if it matters
+            continue  # the kernel cannot delegate this controller; kubelet reports it if needed
 
 
 def _inherit_cpuset(path: Path) -> None:
-    """On v1, a new cpuset is empty and takes no process until it has processors and memory."""
+    """On v1, copy processors and memory to a new cpuset, which takes no process without."""
     if not (path / "cgroup.clone_children").exists():
         return
     for name in ("cpuset.cpus", "cpuset.mems"):
@@ -60,7 +60,7 @@ def _inherit_cpuset(path: Path) -> None:
 
 
 def _groups(under: str) -> Iterator[Path]:
-    """Every group below and including `odradek/<under>`, children before their parents."""
+    """Yield `odradek/<under>` and all groups below it, children before their parents."""
     for root in hierarchies():
         top = root / ROOT_NAME / under if under else root / ROOT_NAME
         for directory, _, _ in os.walk(top, topdown=False):
@@ -68,18 +68,18 @@ def _groups(under: str) -> Iterator[Path]:
 
 
 def processes(under: str = "") -> set[int]:
-    """Ids of all processes in the tree."""
+    """Return the ids of all processes in the tree."""
     found: set[int] = set()
     for group in _groups(under):
         try:
             found.update(int(pid) for pid in (group / "cgroup.procs").read_text().split())
         except OSError:
-            continue  # the group went away while we walked
+            continue  # the group was removed meanwhile
     return found
 
 
 def kill(under: str = "", *, timeout_s: float = 60.0) -> None:
-    """SIGKILL every process in the tree, repeatedly, until none is left. Raises ClusterError."""
+    """Send SIGKILL to every process in the tree until none is left. Raises ClusterError."""
     deadline = time.monotonic() + timeout_s
     killed: set[int] = set()
     while left := processes(under):
@@ -92,12 +92,12 @@ def kill(under: str = "", *, timeout_s: float = 60.0) -> None:
         if time.monotonic() > deadline:
             raise ClusterError(f"processes {sorted(left)[:5]} survive SIGKILL")
         time.sleep(0.05)
-    # The dead stay in the process table until init collects them, which some do lazily.
+    # Dead processes stay in the process table until init reaps them, which may take a while.
     while any(Path(f"/proc/{pid}").exists() for pid in killed) and time.monotonic() < deadline:
         time.sleep(0.1)
 
 
 def remove() -> None:
-    """Remove the empty tree. Raises OSError where a process is still inside."""
+    """Remove the empty tree. Raises OSError if it still has a process."""
     for group in _groups(""):
         group.rmdir()

@@ -1,7 +1,7 @@
-"""Long-running processes of the built-in cluster: started once, and found again.
+"""Starts the long-running processes of the built-in cluster, and finds them again.
 
-A component has a log file and a pid file under its name, and lives in a control group from its
-first instruction on, so that neither it nor what it starts can get lost.
+A component has a log file and a pid file with its name. It is in a control group from its first
+instruction on, so that `down` finds it and its children.
 """
 
 import os
@@ -15,12 +15,12 @@ from tests.cluster import cgroups
 from tests.cluster.settings import Paths
 from tests.cluster.shell import ClusterError
 
-# Joins the groups given before "--", then becomes the command that follows.
+# Joins the groups before "--", then executes the command after it.
 JOIN = 'while [ "$1" != -- ]; do echo $$ > "$1" || exit 1; shift; done; shift; exec "$@"'
 
 
 def pid_of(paths: Paths, name: str) -> int | None:
-    """Process id of a living component. A reused id is not mistaken: it has no such group."""
+    """Return the process id of a running component. Its group excludes a reused id."""
     try:
         pid = int((paths.pids / name).read_text())
         groups = Path(f"/proc/{pid}/cgroup").read_text()
@@ -38,7 +38,7 @@ def start(
     group: str = "control",
     netns: str | None = None,
 ) -> None:
-    """Start unless it runs. Output is appended to the log, which outlives restarts."""
+    """Start a component unless it runs. Appends its output to its log."""
     if pid_of(paths, name) is not None:
         return
     paths.logs.mkdir(parents=True, exist_ok=True)
@@ -60,14 +60,14 @@ def start(
             start_new_session=True,
         )
     (paths.pids / name).write_text(str(process.pid))
-    # Until it has joined its group it cannot be told from a stranger.
+    # `pid_of` finds the process only after it joined its group.
     deadline = time.monotonic() + 60
     while pid_of(paths, name) is None and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.005)
 
 
 def require(paths: Paths, name: str) -> None:
-    """Raise ClusterError with the end of its log if a component has died."""
+    """Raise ClusterError with the end of its log if a component has ended."""
     if pid_of(paths, name) is None:
         log = paths.logs / f"{name}.log"
         tail = log.read_text(errors="replace").splitlines()[-5:] if log.exists() else []

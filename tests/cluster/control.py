@@ -1,7 +1,7 @@
 """The control plane of the built-in cluster: etcd, API server, controllers, scheduler, DNS.
 
 They run beside the nodes, in the host's network, on the bridge's address. DNS is CoreDNS behind
-the usual service address: an EndpointSlice of ours points there, for it is no pod.
+the usual service address; an EndpointSlice points to it, because it is no pod.
 """
 
 import json
@@ -36,14 +36,14 @@ def kubectl(paths: Paths, *words: str | Path, stdin: str | None = None, check: b
 
 
 def apply(paths: Paths, objects: Sequence[dict[str, Any]]) -> None:
-    """Server-side apply of plain objects."""
+    """Apply objects (server-side apply)."""
     document = json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)})
     manager = "--field-manager=odradek-cluster"
     kubectl(paths, "apply", "--server-side", manager, "-f", "-", stdin=document)
 
 
 def create_identities(paths: Paths, nodes: Sequence[Node]) -> None:
-    """Certificates and kubeconfigs of every component."""
+    """Create the certificates and kubeconfigs of all components."""
     pki = paths.pki
     certs.create_authority(pki)
     names = ["", ".default", ".default.svc", ".default.svc.cluster.local"]
@@ -109,9 +109,9 @@ def _controllers(paths: Paths) -> list[str | Path]:
 
 
 def start(paths: Paths) -> None:
-    """Start what does not run and wait for the API server. Raises ClusterError."""
+    """Start the components that do not run, and wait for the API server. Raises ClusterError."""
     etcd = [f"{paths.bin}/etcd", "--data-dir", f"{paths.state}/etcd"]
-    # A development cluster gains seconds by not waiting for the disk, and loses only itself.
+    # A development cluster need not survive a crash of the host, so etcd need not wait for disks.
     clients = ["--listen-client-urls", ETCD, "--advertise-client-urls", ETCD]
     components.start(paths, "etcd", [*etcd, *clients, "--unsafe-no-fsync=true"])
     components.start(paths, "apiserver", _apiserver(paths))
@@ -133,7 +133,7 @@ def _ready(paths: Paths) -> bool:
 
 
 def answers(paths: Paths) -> bool:
-    """Whether the API server serves."""
+    """Return whether the API server serves."""
     kubeconfig = f"--kubeconfig={paths.kubeconfig}"
     argv = [str(paths.bin / "kubectl"), kubeconfig, "get", "--raw", "/readyz"]
     try:

@@ -1,4 +1,4 @@
-"""What runs on the cluster: the chart, and the quickstart example with its report."""
+"""Installs the chart and the quick start on the cluster, and prints its report."""
 
 import json
 import os
@@ -20,9 +20,9 @@ CHART = REPO / "charts/odradek"
 
 
 def restart(paths: Paths, changed: Sequence[str]) -> None:
-    """Replace the pods that run an older build of the given images; others keep running.
+    """Replace the pods that run an older build of the given images.
 
-    Brokers go one after the other, each when the one before is in sync again.
+    Restarts brokers one after the other, each after the one before is in sync again.
     """
     if not changed:
         return
@@ -71,7 +71,7 @@ def _replace_broker(paths: Paths, pod: Mapping[str, Any]) -> None:
 
 
 def up(paths: Paths) -> None:
-    """Install chart and example, wait until lines flow, print the report. Raises ClusterError."""
+    """Install chart and quick start, wait for it, and print its report. Raises ClusterError."""
     log = paths.build_logs / "helm.log"
     with step("installing the chart", log):
         control.kubectl(paths, "apply", "-f", QUICKSTART / "namespace.yaml")
@@ -91,4 +91,4 @@ def up(paths: Paths) -> None:
     environment = {**os.environ, "KUBECONFIG": str(paths.kubeconfig)}
     report = [sys.executable, str(QUICKSTART / "show.py"), "--namespace", NAMESPACE]
     if subprocess.run(report, env=environment, check=False).returncode:
-        raise ClusterError("the quickstart has not come to its end; see above")
+        raise ClusterError("the quick start does not work yet; see above")

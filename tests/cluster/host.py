@@ -1,4 +1,4 @@
-"""What the cluster needs of the machine, and getting it on Debian and Ubuntu."""
+"""Installs the packages that the cluster needs on Debian and Ubuntu."""
 
 import os
 import shutil
@@ -9,7 +9,7 @@ from tests.cluster import node
 from tests.cluster.settings import Paths
 from tests.cluster.shell import ClusterError, run_logged, step
 
-# Debian package -> a program or file that shows that it is installed.
+# Debian package -> a program or file of it.
 BUILD_PACKAGES = {
     "buildah": "buildah",
     "debian-archive-keyring": "/usr/share/keyrings/debian-archive-keyring.gpg",
@@ -34,17 +34,17 @@ def _present(mark: str) -> bool:
 
 
 def missing(packages: Mapping[str, str], present: Callable[[str], bool] = _present) -> list[str]:
-    """Names of packages whose mark is not there."""
+    """Return the names of packages whose program or file is missing."""
     return sorted(name for name, mark in packages.items() if not present(mark))
 
 
 def ensure(packages: Mapping[str, str], paths: Paths) -> None:
-    """Install what is missing with apt. Raises ClusterError, which names it, without apt."""
+    """Install missing packages with apt. Raises ClusterError."""
     lacking = missing(packages)
     if not lacking:
         return
     if shutil.which("apt-get") is None:
-        raise ClusterError(f"this system has no apt; install what holds {_sentence(lacking)}")
+        raise ClusterError(f"this system has no apt; install {_sentence(lacking)} yourself")
     log = paths.build_logs / "apt.log"
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     with step(f"installing {_sentence(lacking)}", log):
@@ -52,7 +52,7 @@ def ensure(packages: Mapping[str, str], paths: Paths) -> None:
         install = ["apt-get", "install", "-y", "--no-install-recommends", *lacking]
         run_logged(install, log, env=environment)
     if still := missing(packages):
-        raise ClusterError(f"{_sentence(still)} did not bring what is needed; see {log}")
+        raise ClusterError(f"failed to install {_sentence(still)}; see {log}")
 
 
 def _sentence(names: Iterable[str]) -> str:

@@ -1,7 +1,7 @@
-"""The images of the project: which there are, when they must be built, and on which nodes they are.
+"""Builds the project's images when their inputs change, and loads them into the nodes.
 
-An image carries a hash of what it was made of as a label; it is built again when that changes. A
-node remembers the id of each image that it was given, so loading the same one again costs nothing.
+A label of an image has the hash of its inputs. A node stores the id of each loaded image, so that
+an unchanged image is not loaded again.
 """
 
 import hashlib
@@ -23,22 +23,22 @@ IGNORED = {"__pycache__", ".DS_Store"}
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """An image and the files that it is made of, both relative to the repository."""
+    """An image and its input files, relative to the repository."""
 
     name: str
     dockerfile: str
     inputs: tuple[str, ...]
-    # .dockerignore narrows what a build sees of the repository.
+    # .dockerignore limits the build context.
     folder: str = "."
 
     @property
     def tag(self) -> str:
-        """The full name under which pods ask for it."""
+        """The image name in pods."""
         return f"localhost/odradek/{self.name}:dev"
 
     @property
     def context(self) -> Path:
-        """The directory that the Dockerfile's COPY lines count from."""
+        """The build context of the Dockerfile."""
         return REPO / self.folder
 
 
@@ -72,7 +72,7 @@ IMAGES = (
 
 
 def fingerprint(image: Image, base: str) -> str:
-    """Hash of the image's inputs: names and bytes of files, and the base they are put on."""
+    """Return the hash of the image's inputs: names and bytes of files, and the base."""
     digest = hashlib.sha256(f"{image.name} {base}\n".encode())
     for file in _files((image.dockerfile, *image.inputs)):
         executable = os.access(file, os.X_OK)
@@ -92,7 +92,7 @@ def _files(inputs: Iterable[str]) -> list[Path]:
 
 
 def build_all(paths: Paths, images: Sequence[Image] = IMAGES) -> None:
-    """Build what is missing or outdated. Raises ClusterError."""
+    """Build missing and outdated images. Raises ClusterError."""
     buildah.ensure_base(paths, paths.build_logs / "image-base.log")
     base = buildah.image_id(paths, buildah.BASE)
     for image in images:
@@ -109,7 +109,7 @@ def build_all(paths: Paths, images: Sequence[Image] = IMAGES) -> None:
 
 
 def load_all(paths: Paths, nodes: Sequence[Node], images: Sequence[Image] = IMAGES) -> list[str]:
-    """Give every image to every node that lacks it; returns the names of changed images."""
+    """Load the images into nodes without them, and return the names of changed images."""
     changed = []
     for image in images:
         current = buildah.image_id(paths, image.tag)
@@ -132,7 +132,7 @@ def _load(paths: Paths, name: str, current: str, nodes: Sequence[Node]) -> None:
         _memory(paths, member).write_text(json.dumps(known, indent=1))
 
     try:
-        # Unpacking is bound by one processor a node and by the disk, which two saturate.
+        # Unpacking takes one processor per node and the disk; two nodes saturate it.
         with ThreadPoolExecutor(max_workers=2) as workers:
             list(workers.map(give, nodes))
     finally:
@@ -152,7 +152,7 @@ def _loaded(paths: Paths, member: Node) -> dict[str, str]:
 
 
 def pause_archive(paths: Paths) -> Path:
-    """The image that holds a pod's namespaces open, as an archive, made once."""
+    """Return the archive of the pause image, built once."""
     archive = paths.cache / "pause.tar"
     if not archive.exists() or archive.stat().st_mtime < (paths.bin / "pause").stat().st_mtime:
         buildah.from_scratch(paths, node.PAUSE_IMAGE, paths.bin / "pause")

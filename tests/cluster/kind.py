@@ -15,17 +15,17 @@ from tests.cluster.settings import REPO, Paths
 from tests.cluster.shell import run, run_logged, step
 
 NAME = "odradek"
-# Follows one unit's journal into a file, inside a node container, for as long as that lives.
+# Copies one unit's journal to a file in a node container, as long as that runs.
 FOLLOW = "mkdir -p {logs}; journalctl --follow --no-tail --output cat -u {unit} >>{logs}/{file}"
 
 
 def engine_answers() -> bool:
-    """Whether a Docker engine can be used."""
+    """Return whether a Docker engine answers."""
     try:
         done = subprocess.run(["docker", "info"], capture_output=True, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return False
-    # The client alone says exit 0 in some versions; an engine says its version.
+    # Some clients exit with 0 without an engine; only an engine reports its version.
     version = ["docker", "version", "--format", "{{.Server.Version}}"]
     return done.returncode == 0 and bool(run(version, check=False).strip())
 
@@ -38,7 +38,7 @@ def _workers(paths: Paths) -> list[str]:
 
 
 def up(paths: Paths) -> None:
-    """Create the cluster unless it is there, then volumes and log files. Raises ClusterError."""
+    """Create the cluster if it is missing, then volumes and log files. Raises ClusterError."""
     paths.state.mkdir(parents=True, exist_ok=True)
     kind = f"{paths.bin}/kind"
     if NAME not in run([kind, "get", "clusters"], check=False).split():
@@ -64,7 +64,7 @@ def up(paths: Paths) -> None:
 
 
 def build_all(paths: Paths, wanted: Sequence[Image]) -> None:
-    """Build with Docker, whose cache knows what is outdated. Raises ClusterError."""
+    """Build the images with Docker and its cache. Raises ClusterError."""
     for image in wanted:
         log = paths.build_logs / f"image-{image.name}.log"
         with step(f"image {image.tag}", log):
@@ -73,7 +73,7 @@ def build_all(paths: Paths, wanted: Sequence[Image]) -> None:
 
 
 def load_all(paths: Paths, wanted: Sequence[Image]) -> list[str]:
-    """Give all nodes the images that they lack; returns the names of changed images."""
+    """Load changed images into all nodes, and return their names."""
     memory = paths.state / "images.json"
     known = json.loads(memory.read_text()) if memory.exists() else {}
     changed = []
@@ -91,12 +91,12 @@ def load_all(paths: Paths, wanted: Sequence[Image]) -> list[str]:
 
 
 def empty_volume(worker: str, directory: str) -> None:
-    """Remove the content of a volume's directory inside a node container."""
+    """Delete the content of a volume's directory in a node container."""
     run(["docker", "exec", worker, "find", directory, "-mindepth", "1", "-delete"])
 
 
 def down(paths: Paths) -> None:
-    """Delete the cluster; nothing to do is no error."""
+    """Delete the cluster if it exists."""
     kind = paths.bin / "kind"
     if kind.exists():
         run([kind, "delete", "cluster", "--name", NAME, "--kubeconfig", paths.kubeconfig])

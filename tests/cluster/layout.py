@@ -1,7 +1,7 @@
 """The nodes of kind-config.yaml, and what the built-in cluster derives from their order.
 
 Worker number i (from 1) is `node<i>` with address 172.30.0.<10+i> and pods in 10.244.<i>.0/24.
-The control-plane entry makes no node here: its components run beside the nodes.
+The control-plane entry is no node here: its components run beside the nodes.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from tests.cluster import settings
 
 
 class LayoutError(ValueError):
-    """kind-config.yaml asks for something that the built-in cluster cannot be."""
+    """kind-config.yaml has something that the built-in cluster does not support."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,17 +42,17 @@ class Node:
 
     @property
     def netns(self) -> str:
-        """Name of the network namespace that is the node's network."""
+        """Name of the node's network namespace."""
         return f"odradek-{self.name}"
 
     @property
     def veth(self) -> str:
-        """The host's end of the node's cable."""
+        """The host's end of the node's veth pair."""
         return f"odr-{self.name}"
 
 
 def parse(document: Any) -> tuple[Node, ...]:
-    """Workers of a kind `Cluster` document, in order. Raises LayoutError."""
+    """Return the workers of a kind `Cluster` document, in order. Raises LayoutError."""
     if not isinstance(document, Mapping) or document.get("kind") != "Cluster":
         raise LayoutError("not a kind Cluster document")
     entries = document.get("nodes") or [{"role": "control-plane"}]
@@ -72,7 +72,7 @@ def parse(document: Any) -> tuple[Node, ...]:
 
 
 def load(path: Path = settings.KIND_CONFIG) -> tuple[Node, ...]:
-    """Workers of the file. Raises LayoutError, OSError."""
+    """Return the workers in the file. Raises LayoutError, OSError."""
     try:
         return parse(yaml.safe_load(path.read_text()))
     except yaml.YAMLError as error:

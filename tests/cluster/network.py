@@ -1,4 +1,4 @@
-"""The cluster's network: a bridge, and per node a namespace on a cable to it.
+"""The cluster's network: a bridge, and per node a namespace with a veth pair to it.
 
 Nodes reach each other on the bridge and each other's pods by static routes. The host reaches pods
 the same way, and service addresses through the first node, whose kube-proxy translates them.
@@ -13,7 +13,7 @@ from tests.cluster.layout import Node
 from tests.cluster.shell import run
 
 FORWARDING = Path("/proc/sys/net/ipv4/ip_forward")
-# Where another program has closed the FORWARD chain (Docker does), bridged packets may pass it.
+# If another program (such as Docker) closed the FORWARD chain, this lets bridged packets pass.
 FORWARD_RULE = ("FORWARD", "-i", settings.BRIDGE, "-j", "ACCEPT")
 
 
@@ -22,12 +22,12 @@ def _links() -> set[str]:
 
 
 def namespaces() -> set[str]:
-    """Names of the network namespaces of this host."""
+    """Return the names of the host's network namespaces."""
     return {line.split()[0] for line in run(["ip", "netns", "list"]).splitlines() if line.strip()}
 
 
 def forward_is_closed() -> bool:
-    """Whether the host drops packets that it should pass on."""
+    """Return whether the host drops packets to forward."""
     return "-P FORWARD ACCEPT" not in run(["iptables", "-S", "FORWARD"], check=False)
 
 
@@ -38,7 +38,7 @@ def _open_forwarding() -> None:
 
 
 def create(nodes: Sequence[Node]) -> None:
-    """Make what is missing of the bridge, namespaces, addresses and routes."""
+    """Create the bridge, namespaces, addresses and routes, as far as they are missing."""
     if settings.BRIDGE not in _links():
         run(["ip", "link", "add", settings.BRIDGE, "type", "bridge"])
         run(["ip", "addr", "add", f"{settings.GATEWAY}/24", "dev", settings.BRIDGE])
@@ -67,17 +67,17 @@ def _create_node(node: Node) -> None:
     run([*inside, "link", "set", "lo", "up"])
     run([*inside, "link", "set", "eth0", "up"])
     run([*inside, "route", "add", "default", "via", settings.GATEWAY])
-    # The namespace has its own switch; it opens when the file is written from inside.
+    # The setting is per namespace, so write it from inside.
     run(["ip", "netns", "exec", node.netns, "sysctl", "-qw", "net.ipv4.ip_forward=1"])
 
 
 def connect(node: Node, *, up: bool) -> None:
-    """Plug or unplug a node's cable."""
+    """Connect or disconnect a node."""
     run(["ip", "link", "set", node.veth, "up" if up else "down"])
 
 
 def remove(nodes: Sequence[Node]) -> None:
-    """Remove namespaces, bridge and rule; cables and routes go with them."""
+    """Remove namespaces, bridge and rule, and with them veth pairs and routes."""
     for name in sorted(namespaces() & {node.netns for node in nodes}):
         run(["ip", "netns", "delete", name])
     if settings.BRIDGE in _links():

@@ -1,7 +1,7 @@
 """One node of the built-in cluster: containerd, kubelet and kube-proxy in a network namespace.
 
-All nodes see the host's file system; each keeps its own state below its directory. Runtime state
-(sockets, the pods' network namespaces) is below the run directory, so that a removal finds it.
+All nodes share the host's file system; each has its state below its own directory. Runtime state
+(sockets, the pods' network namespaces) is below the run directory, where `down` finds it.
 """
 
 import json
@@ -87,7 +87,7 @@ def _kubelet(node: Node, home: Path, paths: Paths) -> dict[str, Any]:
         "volumePluginDir": f"{home}/volume-plugins",
         "failSwapOn": False,
         "nodeStatusUpdateFrequency": "4s",
-        # Images cannot be pulled again, so none may be collected; 100 switches the collector off.
+        # Images cannot be pulled again; 100 disables their garbage collection.
         "imageGCHighThresholdPercent": 100,
         "evictionHard": {
             "memory.available": "100Mi",
@@ -98,20 +98,20 @@ def _kubelet(node: Node, home: Path, paths: Paths) -> dict[str, Any]:
 
 
 def write_files(node: Node, paths: Paths) -> None:
-    """Configuration of the node's three components."""
+    """Write the configuration of the node's three components."""
     home = paths.node(node.name)
     (home / "cni").mkdir(parents=True, exist_ok=True)
     (paths.run / node.name).mkdir(parents=True, exist_ok=True)
     network_file = home / "cni" / "10-pod.conflist"
     network_file.write_text(json.dumps(_pod_network(node, home), indent=1))
     (home / "containerd.toml").write_text(_containerd(node, home, paths))
-    # Pods with dnsPolicy Default get this; nobody answers there, for the nodes have no DNS.
+    # For pods with dnsPolicy Default. Nothing answers there, because the nodes have no DNS.
     (home / "resolv.conf").write_text("nameserver 127.0.0.1\n")
     (home / "kubelet.yaml").write_text(yaml.safe_dump(_kubelet(node, home, paths)))
 
 
 def start_runtime(node: Node, paths: Paths) -> None:
-    """containerd alone; several nodes start faster when it comes first everywhere."""
+    """Start containerd; nodes start faster if it runs on all of them first."""
     config = paths.node(node.name) / "containerd.toml"
     name, group = f"containerd-{node.name}", f"{node.name}/system"
     argv = ["containerd", "-c", str(config)]
@@ -119,12 +119,12 @@ def start_runtime(node: Node, paths: Paths) -> None:
 
 
 def ctr(node: Node, paths: Paths, *words: str | Path) -> str:
-    """containerd's command line on this node."""
+    """Run containerd's command line on this node."""
     return run(["ctr", "-a", paths.socket(node.name), "-n", "k8s.io", *words])
 
 
 def start_agents(node: Node, paths: Paths, pause: Path) -> None:
-    """The pause image, kubelet and kube-proxy; needs containerd."""
+    """Load the pause image, and start kubelet and kube-proxy; needs containerd."""
     runtime = f"containerd-{node.name}"
 
     def runtime_answers() -> bool:
@@ -153,7 +153,7 @@ def start_agents(node: Node, paths: Paths, pause: Path) -> None:
         "--proxy-mode=iptables",
         f"--cluster-cidr={settings.POD_CIDR}",
         f"--hostname-override={node.name}",
-        # The connection table's size belongs to the host, not to a namespace.
+        # The size of the connection table is a setting of the host, not of a namespace.
         "--conntrack-max-per-core=0",
     ]
     group = f"{node.name}/system"
@@ -162,11 +162,11 @@ def start_agents(node: Node, paths: Paths, pause: Path) -> None:
 
 
 def fail(node: Node) -> None:
-    """Lose the node as if its power were cut: unplugged, and every process on it killed."""
+    """Fail the node as in a power cut: disconnect it and kill all of its processes."""
     network.connect(node, up=False)
     cgroups.kill(node.name)
 
 
 def names(node: Node) -> tuple[str, ...]:
-    """Component names of this node."""
+    """Return the names of the node's components."""
     return tuple(f"{kind}-{node.name}" for kind in ("containerd", "kubelet", "kube-proxy"))

@@ -1,7 +1,7 @@
-"""Where the cluster keeps things, and the addresses it uses.
+"""Directories and addresses of the cluster.
 
-Two directories: the state of the running cluster, which `down` removes, and a cache of built
-programs and images, which stays. Both can be moved by environment variables.
+There are two directories: the state of the running cluster, which `down` removes, and a cache of
+built programs and images, which stays. Environment variables set both.
 """
 
 import os
@@ -37,17 +37,17 @@ class Paths:
 
     @property
     def logs(self) -> Path:
-        """One file a component, named NAME.log or NAME-NODE.log."""
+        """One file per component, named NAME.log or NAME-NODE.log."""
         return self.state / "log"
 
     @property
     def build_logs(self) -> Path:
-        """Output of builds; outlives the cluster, for the reader of an error."""
+        """Logs of builds, which `down` keeps."""
         return self.cache / "log"
 
     @property
     def pids(self) -> Path:
-        """One file a component with its process id."""
+        """One file per component with its process id."""
         return self.state / "pid"
 
     @property
@@ -61,7 +61,7 @@ class Paths:
         return self.state / "admin.conf"
 
     def node(self, name: str) -> Path:
-        """Everything that one node keeps on disk."""
+        """The directory of one node."""
         return self.state / name
 
     def socket(self, name: str) -> Path:
@@ -70,7 +70,7 @@ class Paths:
 
 
 def paths() -> Paths:
-    """The directories as the environment sets them."""
+    """Return the directories that the environment sets."""
     home_cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Paths(
         state=Path(os.environ.get("ODRADEK_CLUSTER_DIR", "/var/lib/odradek-cluster")),

@@ -1,4 +1,4 @@
-"""Running commands, and telling the user how long things take.
+"""Runs commands, and prints the progress of steps.
 
 A step prints its name, a line with the elapsed time at least every 15 seconds while it runs, and
 its duration at the end. The output of long commands goes to a log file; on failure the error
@@ -17,11 +17,11 @@ HEARTBEAT_S = 15.0
 
 
 class ClusterError(RuntimeError):
-    """Something that the user should read; the message is complete."""
+    """An error for the user; the message is complete."""
 
 
 def say(text: str) -> None:
-    """One line of progress on stderr, so that stdout holds results only."""
+    """Print one line of progress on stderr; stdout has results only."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -32,7 +32,7 @@ def run(
     env: Mapping[str, str] | None = None,
     check: bool = True,
 ) -> str:
-    """Run to the end and return stdout. Raises ClusterError with the last line of stderr."""
+    """Run a command and return its stdout. Raises ClusterError with the last line of stderr."""
     words = [str(word) for word in argv]
     try:
         done = subprocess.run(
@@ -53,7 +53,7 @@ def run_logged(
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
 ) -> None:
-    """Run to the end with both outputs appended to `log`. Raises ClusterError with its tail."""
+    """Run a command with its output appended to `log`. Raises ClusterError with its tail."""
     words = [str(word) for word in argv]
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as sink:
@@ -73,7 +73,7 @@ def run_logged(
 
 
 def last_line(log: Path) -> str:
-    """The newest line of a log, shortened to fit a terminal; empty when there is none."""
+    """Return the last line of a log, shortened to fit a terminal; empty if there is none."""
     try:
         with log.open("rb") as source:
             source.seek(max(0, log.stat().st_size - 2000))
@@ -86,7 +86,7 @@ def last_line(log: Path) -> str:
 
 @contextmanager
 def step(title: str, log: Path | None = None) -> Iterator[None]:
-    """Announce a step and report while it lasts; `log` supplies what it is doing right now."""
+    """Print a step's progress while it runs, with the last line of `log`."""
     started = time.monotonic()
     done = threading.Event()
 
@@ -113,5 +113,5 @@ def wait_until(
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline:
-            raise ClusterError(f"waited {timeout_s:.0f} s in vain for {what}")
+            raise ClusterError(f"timed out after {timeout_s:.0f} s: {what}")
         time.sleep(interval_s)

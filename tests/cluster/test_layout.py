@@ -1,4 +1,4 @@
-"""What kind-config.yaml means for the built-in cluster."""
+"""The layout of the built-in cluster by kind-config.yaml."""
 
 import pytest
 import yaml

@@ -1,4 +1,4 @@
-"""What is decided before anything is built: mirrors, missing packages, outdated images, volumes."""
+"""Decisions before a build: mirrors, missing packages, outdated images, volumes."""
 
 import json
 from pathlib import Path
@@ -44,7 +44,7 @@ def test_an_archive_without_debians_packages_is_no_mirror(tmp_path: Path, text: 
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What the command line asked for, of which nothing is done."""
+    """The calls of the command line, which do nothing."""
     made: list[str] = []
 
     def record(module: ModuleType, name: str) -> None:
@@ -65,7 +65,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture
 def fresh(tmp_path: Path) -> settings.Paths:
-    """Directories of a machine that has no cluster."""
+    """The directories of a machine without a cluster."""
     return settings.Paths(tmp_path / "state", tmp_path / "cache", tmp_path / "run")
 
 

@@ -1,4 +1,4 @@
-"""The cluster's programs and those of tests, built once from Go modules into the cache.
+"""Builds the programs of the cluster and of tests from Go modules into the cache, once.
 
 kubebox holds API server, controllers, scheduler, kubelet, kube-proxy and kubectl in one binary; it
 and etcd are small main modules here, because `go install` refuses modules with replace directives.
@@ -40,11 +40,11 @@ class Tool:
 
     @property
     def folder(self) -> Path:
-        """Where the module is."""
+        """The module's directory."""
         return self.module or SOURCES / self.name
 
     def fingerprint(self) -> str:
-        """Changes whenever the program must be built again."""
+        """Return a hash that changes whenever the program must be built again."""
         digest = hashlib.sha256(" ".join((self.package, self.ldflags, *self.build)).encode())
         if not self.package:
             for file in sorted(one for one in self.folder.rglob("*") if one.is_file()):
@@ -68,7 +68,7 @@ BUILTIN_TOOLS = (
     Tool("kstatus"),
     Tool("argohealth"),
 )
-# kind brings the rest of the cluster; kubebox is needed as kubectl.
+# kind has the rest of the cluster; kubebox is kubectl.
 KIND_TOOLS = (
     Tool("kind", "sigs.k8s.io/kind@v0.30.0"),
     Tool("helm", "helm.sh/helm/v3/cmd/helm@v3.19.0"),
@@ -76,7 +76,8 @@ KIND_TOOLS = (
     Tool("kstatus"),
     Tool("argohealth"),
 )
-# Applications of Go's clients. Shopify's sarama has the sources of IBM's, and pins of its own.
+# Applications with Go clients. Shopify's sarama is built from the sources for IBM's, with its own
+# versions.
 CLIENTS = (
     Tool("franz-go-client", module=CLIENT_SOURCES, build=("./franz",)),
     Tool("sarama-client", module=CLIENT_SOURCES, build=("./sarama",)),
@@ -89,7 +90,7 @@ CLIENTS = (
 
 
 def ensure(paths: Paths, tools: tuple[Tool, ...]) -> None:
-    """Build what is missing or outdated, and link kubectl to kubebox. Raises ClusterError."""
+    """Build missing and outdated programs, and link kubectl to kubebox. Raises ClusterError."""
     paths.bin.mkdir(parents=True, exist_ok=True)
     for tool in tools:
         stamp = paths.bin / f".{tool.name}.built"
@@ -105,7 +106,7 @@ def ensure(paths: Paths, tools: tuple[Tool, ...]) -> None:
 
 
 def _build(tool: Tool, paths: Paths, log: Path) -> None:
-    """Build into a temporary directory and move, so that an aborted build leaves nothing."""
+    """Build in a temporary directory and move the program, so that no partial one is left."""
     target = paths.bin / ".partial"
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir()
@@ -129,7 +130,7 @@ def _build(tool: Tool, paths: Paths, log: Path) -> None:
 
 
 def host_go_suffices(environ: Mapping[str, str]) -> bool:
-    """Go 1.21 and later fetch the version that a module asks for, unless told not to."""
+    """Return whether the host's Go can build: it has the version, or may download it."""
     try:
         version = run(["go", "version"], env=environ)
         may_fetch = run(["go", "env", "GOTOOLCHAIN"], env=environ).strip() != "local"
@@ -143,7 +144,7 @@ def host_go_suffices(environ: Mapping[str, str]) -> bool:
 def _build_in_container(
     argv: list[str], environment: Mapping[str, str], where: Path, paths: Paths, log: Path
 ) -> None:
-    """Run the same command where Debian's own Go is installed; the host's paths are mounted."""
+    """Run the command in a container with Debian's Go and the host's paths."""
     image = buildah.image_with(paths, "odradek-go", ["golang-go", "git"], log)
     settings = {**environment, "GOCACHE": str(paths.cache / "go/build"), "GOTOOLCHAIN": "local"}
     proxies = {key: os.environ[key] for key in ("GOPROXY", "GONOSUMDB") if key in os.environ}

@@ -1,7 +1,7 @@
 """Local volumes: the storage class `local`, and a few directories on every node behind it.
 
-Nothing provisions local volumes, and a released one keeps its data, so it stays unusable until
-someone clears it. `renew` is that someone: it empties released volumes and offers them again.
+Nothing provisions local volumes. A released one keeps its data and stays unusable until `renew`
+empties it and makes it available again.
 """
 
 import json
@@ -14,7 +14,7 @@ STORAGE_CLASS = "local"
 
 
 def storage_class(*, default: bool) -> dict[str, Any]:
-    """The class; a claim is bound when its pod has found a node."""
+    """Return the storage class; a claim is bound when its pod is scheduled."""
     key = "storageclass.kubernetes.io/is-default-class"
     return {
         "apiVersion": "storage.k8s.io/v1",
@@ -26,7 +26,7 @@ def storage_class(*, default: bool) -> dict[str, Any]:
 
 
 def volume(node: str, number: int, directory: str) -> dict[str, Any]:
-    """PersistentVolume `<node>-pv<number>` over a directory of that node."""
+    """Return PersistentVolume `<node>-pv<number>` for a directory of that node."""
     term = {"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}
     return {
         "apiVersion": "v1",
@@ -44,7 +44,7 @@ def volume(node: str, number: int, directory: str) -> dict[str, Any]:
 
 
 def objects(directories: Mapping[str, list[str]], *, default: bool) -> list[dict[str, Any]]:
-    """The class and all volumes, from each node's directories."""
+    """Return the storage class and all volumes, given each node's directories."""
     made = [
         volume(node, number, directory)
         for node, paths in directories.items()
@@ -54,9 +54,9 @@ def objects(directories: Mapping[str, list[str]], *, default: bool) -> list[dict
 
 
 def renew(kubectl: Callable[..., str], empty: Callable[[str, str], None]) -> list[str]:
-    """Empty and offer again every released volume; returns their names.
+    """Empty released volumes and make them available again; return their names.
 
-    `empty(node, directory)` removes a directory's content on a node.
+    `empty(node, directory)` deletes a directory's content on a node.
     """
     listed = json.loads(kubectl("get", "persistentvolumes", "-o", "json"))["items"]
     renewed = []
@@ -67,7 +67,7 @@ def renew(kubectl: Callable[..., str], empty: Callable[[str, str], None]) -> lis
         terms = item["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"]
         empty(terms[0]["matchExpressions"][0]["values"][0], item["spec"]["local"]["path"])
         name = item["metadata"]["name"]
-        # The claim's uid is what holds the volume; without it any claim may bind.
+        # The reference reserves the volume for a deleted claim; without it any claim may bind.
         patch = '{"spec": {"claimRef": null}}'
         kubectl("patch", "persistentvolume", name, "--type=merge", "-p", patch)
         renewed.append(name)

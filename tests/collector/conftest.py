@@ -1,4 +1,4 @@
-"""The collector is an example with a container of its own, so it is no installed package."""
+"""Makes the collector importable: it is an example and no installed package."""
 
 import sys
 from pathlib import Path

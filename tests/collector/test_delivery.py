@@ -1,4 +1,4 @@
-"""The collector as a process, against the broker that librdkafka brings for tests."""
+"""The collector as a process, with librdkafka's mock broker."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as ClientPartition
 from odradek_collector import delivery
-from odradek_collector.__main__ import SettingsError, settings_from
+from odradek_collector.__main__ import CollectorSettingsError, settings_from
 
 from tests.collector.conftest import SOURCE
 from tests.support.ports import free_port
@@ -94,7 +94,7 @@ def collector(tmp_path: Path, bootstrap: str) -> Iterator[Collector]:
 
 
 def read_topic(bootstrap: str) -> list[dict[str, str]]:
-    """Return all records of the topic, per partition in their order."""
+    """Return all records of the topic, in order per partition."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader", "log_level": 0})
     found = []
     try:
@@ -230,5 +230,5 @@ def test_broken_state_file_is_refused_and_not_taken_for_an_empty_one(tmp_path: P
 def test_environment_without_sense_is_named(change: dict[str, str], reason: str) -> None:
     good = {"BOOTSTRAP": "b:1", "TOPIC": "t", "LOG_GLOBS": "/a/*"}
     settings_from(good)
-    with pytest.raises(SettingsError, match=reason):
+    with pytest.raises(CollectorSettingsError, match=reason):
         settings_from({**good, **change})

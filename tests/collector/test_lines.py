@@ -7,7 +7,7 @@ import pytest
 from odradek_collector import lines
 
 NOW = datetime(2026, 11, 21, 9, 30, tzinfo=UTC)
-KUBELET = lines.Origin("kubelet", "node1")
+KUBELET = lines.LogOrigin("kubelet", "node1")
 
 
 def parse(line: str) -> tuple[str, str]:
@@ -98,7 +98,7 @@ def test_record_is_keyed_by_component_and_holds_the_line_unchanged() -> None:
 def test_file_name_tells_component_and_node(
     path: str, component: str, node: str, runtime: bool
 ) -> None:
-    assert lines.origin_of(path, "here") == lines.Origin(component, node, runtime)
+    assert lines.origin_of(path, "here") == lines.LogOrigin(component, node, runtime)
 
 
 def test_static_pods_name_tells_the_node_where_no_other_does() -> None:

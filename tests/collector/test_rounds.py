@@ -1,4 +1,4 @@
-"""Rounds: between them nothing is sent, and a round ends when nothing is left."""
+"""Rounds: nothing is sent between them, and a round ends when nothing is left."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ENVIRONMENT = {"BOOTSTRAP": "h:1", "TOPIC": "t", "LOG_GLOBS": "/x", "ROUND_S": "
 
 @dataclasses.dataclass
 class Lines:
-    """A source with so many lines to send, two a turn."""
+    """A source with this many lines to send, two per call."""
 
     waiting: int
 

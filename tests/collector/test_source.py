@@ -1,4 +1,4 @@
-"""One followed name, through changes of its file."""
+"""A followed path, through rotations of its file."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from odradek_collector import __main__ as collector
 from odradek_collector import delivery, lines, tail
 
 
-class Sender:
-    """Has every line acknowledged at once."""
+class AcknowledgingSender:
+    """Acknowledges every line at once."""
 
     def __init__(self) -> None:
         self.sent: list[str] = []
 
-    def send(self, event: lines.Event, ledger: delivery.Ledger, end: int) -> None:
+    def send(self, event: lines.LogEvent, ledger: delivery.Ledger, end: int) -> None:
         self.sent.append(json.loads(event.value())["line"])
         ledger.settle(ledger.add(end))
 
@@ -28,8 +28,8 @@ def test_line_that_comes_while_the_next_file_is_looked_for_is_not_lost(
     log.write_text("one\n")
     follower = tail.open_at(log, None)
     assert follower is not None
-    source = collector.Source(follower, lines.Origin("etcd", "here"), 0)
-    sender = Sender()
+    source = collector.Source(follower, lines.LogOrigin("etcd", "here"), 0)
+    sender = AcknowledgingSender()
     renamed = log.with_name("etcd.log.1")
     find = tail.open_successor
 

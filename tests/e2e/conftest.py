@@ -1,4 +1,4 @@
-"""The whole path on the built-in Kubernetes: `make up` is run once, as a newcomer runs it."""
+"""The whole system on the built-in Kubernetes: `make up` runs once, as for a newcomer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ FIRST_SECONDS = 3000
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give the first test, whichever is chosen, the time that `make up` takes."""
+    """Begin with the quickstart, and give the first test the time that `make up` takes.
+
+    Where brokers were away before, leaders are where they should be only after some minutes.
+    """
+    items.sort(key=lambda one: "tests/e2e/test_quickstart.py" not in one.nodeid)
     ours = [one for one in items if one.get_closest_marker("e2e")]
     if ours:
         ours[0].add_marker(pytest.mark.timeout(FIRST_SECONDS))
@@ -27,7 +31,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @dataclass(frozen=True)
 class Installed:
-    """A cluster that `make up` made: what it printed, and kubectl for it."""
+    """A cluster by `make up`: its output, and kubectl for it."""
 
     output: str
     kubectl: Kubectl
@@ -35,7 +39,7 @@ class Installed:
 
 @pytest.fixture(scope="session")
 def installed() -> Installed:
-    """The quickstart, up and running."""
+    """The running quick start."""
     environment = {key: value for key, value in os.environ.items() if key != "MAKEFLAGS"}
     ended = subprocess.run(
         ["make", "up"], cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=False
@@ -55,13 +59,13 @@ def installed() -> Installed:
 
 @pytest.fixture(scope="session")
 def kubectl(installed: Installed) -> Kubectl:
-    """kubectl in the quickstart's namespace."""
+    """kubectl in the namespace of the quick start."""
     return installed.kubectl
 
 
 @pytest.fixture
 def bootstrap(kubectl: Kubectl) -> str:
-    """Addresses of the brokers, as a client outside the cluster needs them."""
+    """The brokers' addresses for clients outside of the cluster."""
 
     def of_all() -> str:
         brokers = kubectl.get("kafkacluster", "main")["status"]["brokers"]
@@ -74,7 +78,7 @@ def bootstrap(kubectl: Kubectl) -> str:
 
 @pytest.fixture
 def healthy(kubectl: Kubectl) -> Iterator[None]:
-    """Every resource is Ready before the test and again after it."""
+    """Check that every resource is Ready before and after the test."""
 
     def all_ready() -> bool:
         return all(

@@ -1,4 +1,4 @@
-"""What operators of a cluster do day by day, with kubectl only, on real nodes and brokers."""
+"""Daily operations of a cluster with kubectl only, on real nodes and brokers."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_brokers_have_the_racks_of_their_nodes(
 
 
 def drain(kubectl: Kubectl, node: str, seconds: int) -> None:
-    """Empty a node of brokers; other pods may stay."""
+    """Drain a node of brokers; other pods may stay."""
     selector = "--pod-selector=app.kubernetes.io/component=broker"
     kubectl("drain", node, selector, "--delete-emptydir-data", f"--timeout={seconds}s")
 
@@ -189,7 +189,7 @@ def test_a_paused_cluster_is_left_as_it_is(kubectl: Kubectl, healthy: None, boot
 
 @contextmanager
 def spare(kubectl: Kubectl) -> Iterator[str]:
-    """A second KafkaCluster in the same ZooKeeper, which at first asks for ports that are taken."""
+    """A second KafkaCluster in the same ZooKeeper, which first requests ports that are in use."""
     name = "spare"
     connect = kubectl.get("kafkacluster", "main")["spec"]["zookeeper"]["connect"]
     kubectl.apply(

@@ -1,4 +1,4 @@
-"""The main path: what a newcomer sees after `make up`."""
+"""The quick start: what a newcomer sees after `make up`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LOG_DIR = "/var/lib/odradek/data"
 
 
 def kcat(*arguments: str, stdin: str | None = None) -> str:
-    """Standard output of kcat, an outside client."""
+    """Return the stdout of kcat, a client outside of the cluster."""
     return subprocess.run(
         # By default it gives brokers five seconds to answer.
         ["kcat", "-m60", *arguments],

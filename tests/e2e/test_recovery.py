@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
 
 
 def kill_container(kubectl: Kubectl, pod: str) -> None:
-    """SIGKILL the first process of the pod's container, from the host that runs it."""
+    """Send SIGKILL to the first process of the pod's container, from its host."""
     uid = kubectl.get("pod", pod)["metadata"]["uid"]
     victims = [pid for pid in _processes() if uid in _text(pid, "cgroup").replace("_", "-")]
     victims = [pid for pid in victims if _text(pid, "cmdline").split("\0")[0] != "/pause"]
@@ -100,7 +100,7 @@ def _acknowledged(kubectl: Kubectl, pod: str) -> int:
 
 
 def _end_offsets(bootstrap: str) -> int:
-    """Records in the topic: the sum of its end offsets, for nothing has been removed yet."""
+    """Return the number of records in the topic: the sum of its end offsets, before retention."""
     queries = [argument for number in range(6) for argument in ("-t", f"cluster-logs:{number}:-1")]
     answer = subprocess.run(
         ["kcat", "-m60", "-b", bootstrap, "-Q", *queries],
@@ -113,7 +113,7 @@ def _end_offsets(bootstrap: str) -> int:
 
 
 def _counted(kubectl: Kubectl) -> int:
-    """Sum of the counts in the job's Parquet output: the last column of what it shows."""
+    """Return the sum of the counts in the job's Parquet result, its last column."""
     shown = kubectl(
         "exec", "log-counts-driver", "--", "python3", "-m", "odradek_spark", "show", "/data/counts"
     )

@@ -1,4 +1,4 @@
-"""The chart's life on a cluster that holds data: tested, upgraded, uninstalled, installed again."""
+"""The chart on a cluster with data: test, upgrade, uninstall, and install it again."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ RECORDS = [b"%04d" % number for number in range(300)]
 
 
 def release(kubectl: Kubectl, command: str, *words: str) -> str:
-    """Run helm on the quickstart's release."""
+    """Run helm for the release of the quick start."""
     where = (f"--kubeconfig={kubectl.kubeconfig}", f"--namespace={kubectl.namespace}")
     return helm.run(command, deploy.RELEASE, *words, *where, timeout_s=330)
 
 
 def previous(directory: Path) -> Path:
-    """This chart as an older release of it might have been: a version, a column, a rule less."""
+    """Return the chart as an older release: lower version, no printer columns, one file less."""
     chart = directory / "odradek"
     shutil.copytree(helm.CHART, chart)
     text = (chart / "Chart.yaml").read_text()
@@ -45,7 +45,7 @@ def previous(directory: Path) -> Path:
 
 
 def uids(kubectl: Kubectl) -> dict[str, str]:
-    """The pods of brokers, ZooKeeper and the operator, which a change of the chart leaves alone."""
+    """Return the uids of pods that a chart upgrade must not restart."""
     found = kubectl.get("pods", "", "-l", "app.kubernetes.io/component!=collector")["items"]
     names = ("main-broker-", "zookeeper-", "odradek-operator-")
     return {

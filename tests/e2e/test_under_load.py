@@ -1,4 +1,4 @@
-"""Replicas move and brokers restart while a client writes: nothing is lost, no error is seen."""
+"""Replicas move and brokers restart while a client produces: no loss, no error."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PARTITIONS = 4
 
 @contextmanager
 def load(bootstrap: str, name: str) -> Iterator[list[bytes]]:
-    """Write with acks=all and default retries until the end; the list grows with what was acked."""
+    """Produce with acks=all and default retries; yield the list of acknowledged values."""
     acknowledged: list[bytes] = []
     errors: list[object] = []
     stop = threading.Event()
@@ -66,7 +66,7 @@ def wait_for(kubectl: Kubectl, kind: str, name: str, reason: str) -> None:
 
 
 def leaders(bootstrap: str, name: str, count: int) -> dict[int, list[int]]:
-    """Replicas of each partition, as a client is told once all have `count` of them."""
+    """Return the replicas per partition, once the metadata has `count` for each."""
     client = confluent_kafka.admin.AdminClient({"bootstrap.servers": bootstrap, **QUIET})
 
     def told() -> dict[int, list[int]]:

@@ -221,17 +221,16 @@ def arrows_up(imports: Iterable[Import], contracts: Iterable[Layers]) -> list[st
 
 
 def without_layer(files: Iterable[Source], contracts: Iterable[Layers]) -> list[str]:
-    """Return the folders and modules right below the layered packages that no layer names."""
+    """Return the folders and modules right below the layered ones that no layer names."""
     contracts = list(contracts)
     layered = {container for one in contracts for container in one.containers if one.exhaustive}
     found = []
     for source in files:
-        package, _, rest = source.module.partition(".")
-        if package not in layered or not rest or "." in rest:
+        container = source.module.rpartition(".")[0]
+        if container not in layered:
             continue
-        if not any(
-            one.level_of(source.module) or source.module in one.ignored for one in contracts
-        ):
+        beside = [one for one in contracts if container in one.containers]
+        if not any(one.level_of(source.module) or source.module in one.ignored for one in beside):
             found.append(f"{source.module} stands in no layer")
     return found
 
@@ -240,9 +239,6 @@ def not_exhaustive(contracts: Iterable[Layers], packages: Iterable[str]) -> list
     """Return the packages that no exhaustive layer contract covers."""
     covered = {container for one in contracts for container in one.containers if one.exhaustive}
     return [f"{one} has no exhaustive layer contract" for one in packages if one not in covered]
-
-
-LAYERED = ("odradek", "odradek_operator")
 
 
 def faults(files: Iterable[Source], contracts: Iterable[Layers]) -> list[str]:
@@ -254,7 +250,7 @@ def faults(files: Iterable[Source], contracts: Iterable[Layers]) -> list[str]:
     found = [f"circle of modules: {' <-> '.join(one)}" for one in of_modules]
     found += [f"circle of folders: {' <-> '.join(one)}" for one in of_folders]
     found += arrows_up(imports, contracts)
-    found += not_exhaustive(contracts, LAYERED)
+    found += not_exhaustive(contracts, PACKAGES)
     found += without_layer(files, contracts)
     return found
 

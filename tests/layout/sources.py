@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -47,9 +47,10 @@ def _below(folder: Path, prefix: str) -> Iterator[Source]:
         yield Source(path, ".".join((prefix, *kept)))
 
 
-def package(name: str) -> list[Source]:
+@cache
+def package(name: str) -> tuple[Source, ...]:
     """Return the modules of one of the three packages."""
-    return list(_below(PACKAGES[name], name))
+    return tuple(_below(PACKAGES[name], name))
 
 
 def packages() -> list[Source]:
@@ -57,11 +58,13 @@ def packages() -> list[Source]:
     return [one for name in PACKAGES for one in package(name)]
 
 
-def tests() -> list[Source]:
+@cache
+def tests() -> tuple[Source, ...]:
     """Return the files of the tests."""
-    return list(_below(ROOT / "tests", "tests"))
+    return tuple(_below(ROOT / "tests", "tests"))
 
 
-def chart_files() -> list[Source]:
+@cache
+def chart_files() -> tuple[Source, ...]:
     """Return what the chart's jobs run."""
-    return list(_below(ROOT / "charts", "charts"))
+    return tuple(_below(ROOT / "charts", "charts"))

@@ -55,8 +55,10 @@ def test_calls_beside_a_request_are_left_out() -> None:
         ("MainThread/connection 1", None, "odradek.handlers.fetch:fetch"),
         ("MainThread/sweep", None, "odradek.net.listener:sweep"),
         ("disk_0", None, "odradek.log.log:verify"),
+        ("MainThread/connection 1", None, "odradek.net.connection:answer"),
+        ("disk_0", None, "odradek.log.manager:housekeep"),
     ]
-    assert walks.of_request(request) == [request[0], request[2]]
+    assert walks.of_request(request) == [request[0], request[2], request[3]]
 
 
 def test_the_document_has_a_place_for_the_walks() -> None:

@@ -29,6 +29,7 @@ import sys
 import tempfile
 import textwrap
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,7 +49,7 @@ WIDTH = 118
 TOPIC = "walk"
 WARM_UP = 20
 TIMES = 5
-SIGNAL_SECONDS = 0.1
+REST_SECONDS = 0.3
 OPERATOR_SECONDS = 240
 PATHS = (
     "/brokers/ids",
@@ -173,8 +174,8 @@ class TracedBroker(Broker):
         here = ["env", f"PYTHONPATH={path}", f"{RESULT}={self._answer}", sys.executable]
         return [*here, "-m", "tests.layout.walk_trace", "broker"]
 
-    def exchange(self, frame: bytes) -> list[Call]:
-        """Return the calls that one request makes, once others like it have gone before.
+    def walk_of(self, frame: bytes) -> Walk:
+        """Return the walk that one request makes, once others like it have gone before.
 
         What happens beside it now and then is not called each time, and is left out.
         """
@@ -190,13 +191,15 @@ class TracedBroker(Broker):
                 ask()
             found = [self._traced(ask) for _ in range(TIMES)]
         always = set.intersection(*({call[1:] for call in one} for one in found))
-        return [one for one in found[0] if one[1:] in always]
+        kept = [[call for call in of_request(one) if call[1:] in always] for one in found]
+        return Counter(walk(one, "odradek") for one in kept).most_common(1)[0][0]
 
     def _traced(self, ask: Callable[[], None]) -> list[Call]:
+        time.sleep(REST_SECONDS)  # the answer before was read, but may not be all that was done
         self.signal(signal.SIGUSR1)
-        time.sleep(SIGNAL_SECONDS)
+        time.sleep(REST_SECONDS)
         ask()
-        time.sleep(SIGNAL_SECONDS)
+        time.sleep(REST_SECONDS)
         self.signal(signal.SIGUSR2)
         wait_until(self._answer.exists, "the calls are written")
         text = self._answer.read_text()
@@ -205,11 +208,13 @@ class TracedBroker(Broker):
 
 
 def of_request(calls: Sequence[Call]) -> list[Call]:
-    """Return the calls of the task that handled the request, and of the threads it had help of."""
+    """Return the calls of the task that handled the request, and of threads in the meantime."""
     mine = {place for place, _, callee in calls if callee.startswith("odradek.handlers.")}
     assert mine, "no handler was called"
-    main = {place.partition("/")[0] for place in mine}
-    return [one for one in calls if one[0] in mine or one[0].partition("/")[0] not in main]
+    loop = {place.partition("/")[0] for place in mine}
+    numbers = [number for number, one in enumerate(calls) if one[0] in mine]
+    meantime = calls[numbers[0] : numbers[-1] + 1]
+    return [one for one in meantime if one[0] in mine or one[0].partition("/")[0] not in loop]
 
 
 def broker_walks(folder: Path, keeper: zookeeper.Server, root: Path) -> Iterator[tuple[str, Walk]]:
@@ -219,8 +224,8 @@ def broker_walks(folder: Path, keeper: zookeeper.Server, root: Path) -> Iterator
     try:
         broker.start()
         create_topic(broker.address, TOPIC)
-        yield "a produced batch", walk(of_request(broker.exchange(produce())), "odradek")
-        yield "a fetch", walk(of_request(broker.exchange(fetch())), "odradek")
+        yield "a produced batch", broker.walk_of(produce())
+        yield "a fetch", broker.walk_of(fetch())
     finally:
         broker.kill()
 

@@ -11,8 +11,7 @@ import pytest
 from odradek import config as configuration
 from odradek.config import TopicConfig
 from odradek.log.manager import LogManager
-from odradek.log.partition.log import Log
-from odradek.log.partition.reading import Surroundings
+from odradek.log.partition.log import Log, LogEnvironment
 from tests.support.logs import FakeClock, batch, new_log
 
 COMPACTED = TopicConfig(cleanup_policy=("compact",), segment_bytes=300)
@@ -66,7 +65,7 @@ def make(tmp_path: Path, clock: FakeClock, failures: list[str]) -> Iterator[Make
             cluster,
             lambda name: topic or TopicConfig(),
             on_dir_failure=lambda path, error: failures.append(path),
-            surroundings=Surroundings(now_ms=clock.now_ms, monotonic=clock.monotonic),
+            environment=LogEnvironment(now_ms=clock.now_ms, monotonic=clock.monotonic),
         )
         made.append(manager)
         if load:

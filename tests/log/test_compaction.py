@@ -88,7 +88,7 @@ def test_the_newest_record_of_each_key_stays_at_its_offset(
             break
         end = reached
         assert read_all(log) == survivors(written, end)
-    assert end == log.active.base_offset
+    assert end == log.segments.active.base_offset
     for clean in (True, False):
         (partition.close if clean else partition.crash)(log)
         log = partition.open(clean=clean)

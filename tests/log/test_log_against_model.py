@@ -123,8 +123,8 @@ class LogMachine(RuleBasedStateMachine):
         self.log.apply_retention()
         self.log.delete_due()
         assert self.log.log_start_offset >= self.start
-        if self.log.size > 2000 + 600:
-            raise AssertionError(f"{self.log.size} bytes after retention")
+        if self.log.segments.size > 2000 + 600:
+            raise AssertionError(f"{self.log.segments.size} bytes after retention")
         self._start_at(self.log.log_start_offset)
 
     @precondition(lambda self: self.end > self.start)
@@ -174,7 +174,7 @@ class LogMachine(RuleBasedStateMachine):
     @rule(garbage=st.binary(min_size=1, max_size=200))
     def crash_with_a_torn_tail(self, garbage: bytes) -> None:
         self.partition.crash(self.log)
-        with open(self.log.active.log.path, "ab") as file:
+        with open(self.log.segments.active.log.path, "ab") as file:
             file.write(garbage)
         self.log = self.partition.open(clean=False)
         self._learn_epoch()
@@ -204,7 +204,7 @@ class LogMachine(RuleBasedStateMachine):
     def read_below_a_bound(self, share: float, bound_share: float, max_bytes: int) -> None:
         offset = self.start + int((self.end - self.start) * share)
         bound = self.start + int((self.end - self.start) * bound_share)
-        piece = self.log.read(offset, max_bytes, bound)
+        piece = self.log.reader.read(offset, max_bytes, bound)
         visible = [one for one in self.model if one[-1][0] >= offset and one[-1][0] < bound]
         if piece.region is None:
             assert offset >= bound or not visible
@@ -218,7 +218,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(later=st.integers(-20, 120))
     def look_up_by_time(self, later: int) -> None:
-        found = self.log.offset_for_timestamp(START_MS + later)
+        found = self.log.reader.offset_for_timestamp(START_MS + later)
         expected = [
             one
             for each in self.model

@@ -109,7 +109,7 @@ def test_followers_take_what_the_leader_took(log: Log, tmp_path: Path) -> None:
     for number in range(4):
         send(log, number)
     other = Partition(tmp_path / "other-0").open(clean=True)
-    with log.read(0, 1 << 20).region as region:  # type: ignore[union-attr]
+    with log.reader.read(0, 1 << 20).region as region:  # type: ignore[union-attr]
         other.append_as_follower(region.read())
     assert send(other, 2).duplicate
     assert refused(other, 9) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER

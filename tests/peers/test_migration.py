@@ -21,7 +21,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.support import kafka_peer
 from tests.support.broker import STEADY, Cluster, wait_until
 from tests.support.clients import QUIET
-from tests.support.group_members import COOPERATIVE, JAVA_CLIENT, RANGE, Members, Wish
+from tests.support.group_members import COOPERATIVE, JAVA_CLIENT, RANGE, Members, MemberSpec
 from tests.support.kafka_broker import OldKafkaBroker
 from tests.support.kafka_peer import Tools
 from tests.support.traffic import Traffic
@@ -87,7 +87,7 @@ class Groups:
         self._bootstrap = cluster.bootstrap
         # Not static: Kafka that speaks as 2.1 refuses such members.
         wishes = [
-            Wish(f"{strategy}-{commit}", strategy, None, commit, SESSION_MS)
+            MemberSpec(f"{strategy}-{commit}", strategy, None, commit, SESSION_MS)
             for strategy in (RANGE, COOPERATIVE)
             for commit in ("sync", "auto")
         ]

@@ -18,7 +18,7 @@ from kazoo.exceptions import NoNodeError
 
 from odradek.values import TopicPartition
 from odradek.zk import consumers
-from odradek_spark import membership
+from odradek_spark import group_znodes, membership
 from tests.support import kafka_peer
 from tests.support.broker import Cluster, wait_until
 from tests.support.clients import create_topic, produce_all
@@ -91,7 +91,7 @@ class OurMember:
     """A member by the Spark driver's code that takes its share whenever the group changes."""
 
     def __init__(self, cluster: Cluster, group: str, name: str) -> None:
-        self._client = membership.connect(cluster.zookeeper.connect, SESSION_MS, 60)
+        self._client = group_znodes.connect(cluster.zookeeper.connect, SESSION_MS, 60)
         self.member = membership.GroupMembership(self._client, group, name, {group: 1}, "static")
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._follow)
@@ -141,7 +141,7 @@ def owners(client: KazooClient, group: str) -> dict[int, str]:
 
 def committed(client: KazooClient, group: str) -> dict[int, int]:
     partitions = [TopicPartition(group, number) for number in range(PARTITIONS)]
-    found = membership.read_offsets(client, group, partitions)
+    found = group_znodes.read_offsets(client, group, partitions)
     return {partition.partition: offset for partition, offset in found.items()}
 
 

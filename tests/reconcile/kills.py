@@ -68,7 +68,7 @@ class FusedZooKeeper:
         self._fuse = fuse
 
     @property
-    def watched(self) -> FusedZooKeeper:
+    def cached(self) -> FusedZooKeeper:
         """Every read is a call: nothing is remembered from a life before."""
         return self
 

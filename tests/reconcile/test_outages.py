@@ -16,9 +16,10 @@ from tests.reconcile.test_reassignment_flow import config, move, reassignment, w
 from tests.support import zookeeper
 from tests.support.apiserver import ApiServer
 from tests.support.kubectl import eventually
+from tests.support.sampling import how_many
 
 # Four times what a Lease lasts.
-OUTAGE_SECONDS = 60
+OUTAGE_SECONDS = how_many(15, full=60)
 # Its longest pause between two tries is 15 s; machines may be busy.
 CONVERGED_SECONDS = 60
 # A Topic that is ready is not looked at before.

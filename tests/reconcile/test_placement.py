@@ -72,7 +72,7 @@ def test_removed_brokers_end_up_empty_and_others_keep_what_they_have(
     gone = data.draw(st.integers(0, len(seen.brokers) - 1))
     stay = set(seen.brokers) - {gone}
     if max(map(len, seen.replicas.values())) > len(stay):
-        with pytest.raises(PlanError, match="brokers stay"):
+        with pytest.raises(PlanError, match="brokers remain"):
             placement.plan_removed(seen, [gone])
         return
     planned = placement.plan_removed(seen, [gone])
@@ -115,17 +115,17 @@ TWO = Seen({P0: (0, 1), P1: (1, 2)}, {0: None, 1: None, 2: None}, {P0: 1, P1: 1}
 
 def test_explicit_moves_leave_out_what_is_done_and_refuse_what_cannot_be() -> None:
     assert placement.plan_explicit(TWO, {P0: (0, 1), P1: (2, 1)}) == {P1: (2, 1)}
-    with pytest.raises(PlanError, match="no partition t-7"):
+    with pytest.raises(PlanError, match="partition t-7 does not exist"):
         placement.plan_explicit(TWO, {TopicPartition("t", 7): (0,)})
-    with pytest.raises(PlanError, match=r"not registered: brokers \[9\]"):
+    with pytest.raises(PlanError, match=r"brokers \[9\] are not registered"):
         placement.plan_explicit(TWO, {P0: (9,)})
-    with pytest.raises(PlanError, match="one broker twice"):
+    with pytest.raises(PlanError, match="a broker twice"):
         placement.plan_explicit(TWO, {P0: (1, 1)})
 
 
 def test_preferred_leaders_are_those_that_another_leads() -> None:
     assert placement.plan_preferred(TWO, {"t"}) == {P0: (0, 1)}
-    with pytest.raises(PlanError, match="no topic u"):
+    with pytest.raises(PlanError, match="unknown topics: u"):
         placement.plan_preferred(TWO, {"t", "u"})
 
 

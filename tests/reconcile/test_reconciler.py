@@ -400,6 +400,8 @@ def test_sessions_of_clusters_that_moved_or_went_are_ended(monkeypatch: pytest.M
             self._connect = connect
             metrics.SESSION_AGE.labels(connect=connect).set(0)
 
+        away_since = None
+
         def require(self) -> None:
             pass
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from odradek_operator.loop.resource_states import ResourceStates
-from odradek_operator.shared import status
+from odradek_operator.shared import status, status_update
 from odradek_operator.shared.status import Condition
 from odradek_operator.shared.store import ResourceStore
 from tests.reconcile.test_reassignment import NOW
@@ -21,7 +21,7 @@ PAUSED = Condition("Paused", True, "Paused")
 
 def told(body: dict[str, Any], *conditions: Condition, **fields: Any) -> dict[str, Any]:
     """A resource with this status."""
-    return {**body, "status": status.build(body, conditions, fields, NOW)}
+    return {**body, "status": status_update.build(body, conditions, fields, NOW)}
 
 
 def series(

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from odradek.values import BrokerId, ControllerEpoch, LeaderEpoch
 from odradek.zk import znodes
 from odradek.zk.znodes import PartitionState, TopicAssignment
-from odradek_operator.shared import spec, status
+from odradek_operator.shared import spec, status, status_update
 from odradek_operator.shared.spec import FINALIZER
 from odradek_operator.shared.views import ClusterState, Owner, TopicView
 from odradek_operator.topic import drift
@@ -113,7 +113,7 @@ def test_topic_found_after_a_noted_creation_is_its_own_even_if_adoption_is_never
 def test_first_leaders_are_awaited_for_a_while_before_that_is_told(
     seconds: int, elected: bool, told: list[str]
 ) -> None:
-    begun = status.build(body(), status.progressing(status.CREATING, "made"), {}, NOW)
+    begun = status_update.build(body(), status.progressing(status.CREATING, "made"), {}, NOW)
     resource = {**body(), "status": {**begun, "incarnation": CREATING}}
     view = existing(1)
     if elected:

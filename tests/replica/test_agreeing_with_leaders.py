@@ -61,7 +61,7 @@ def write(log: Log, epoch: int, records: int) -> None:
 
 
 def copy(source: Log, to: Log, begin: int, end: int) -> None:
-    region = source.read(begin, 1 << 20, end).region
+    region = source.reader.read(begin, 1 << 20, end).region
     assert region is not None
     with region:
         to.append_as_follower(region.read())

@@ -51,7 +51,7 @@ async def is_kept(broker: Replicas, told: UpdateMetadataPartitionState) -> bool:
 async def tell(broker: Replicas, told: UpdateMetadataPartitionState) -> None:
     request = update(told)
     broker.metadata.update(request)
-    broker.manager.give_up_what_moved(request)
+    broker.manager.drop_moved_replicas(request)
 
 
 async def test_what_others_have_instead_is_deleted_from_the_disk(

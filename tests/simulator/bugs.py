@@ -44,7 +44,7 @@ _take_role = ReplicaManager._take_role
 
 async def _take_any_role(self: ReplicaManager, key: Any, state: Any) -> ErrorCode:
     """Accept LeaderAndIsr with any leader epoch."""
-    partition = self.hosted.partitions.get(key)
+    partition = self._hosted.partitions.get(key)
     if partition is not None:
         partition.leader_epoch = -1
     return await _take_role(self, key, state)
@@ -100,7 +100,7 @@ BUGS: dict[str, list[tuple[object, str, Any]]] = {
     "forgets to fsync": [
         (Appender, "_flush_where_owed", _flush_nothing),
         (SourceFetcher, "_flush_where_owed", _flush_nothing),
-        (SimulatedLog, "owes_flush", False),
+        (SimulatedLog, "flush_required", False),
     ],
     "never doubts its leadership": [
         (ReplicaManager, "leadership_confirmed", _always_certain),

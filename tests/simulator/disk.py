@@ -135,14 +135,19 @@ class SimulatedLog:
             self.producers.update(one.header())
 
     @property
-    def owes_flush(self) -> bool:
+    def reader(self) -> SimulatedLog:
+        """The log reads itself."""
+        return self
+
+    @property
+    def flush_required(self) -> bool:
         """Whether flush.messages wants an fsync."""
         return self.log_end_offset - self.recovery_point >= self.config.flush_messages
 
     @property
     def committable_end(self) -> int:
         """Return the offset up to which the log is flushed as flush.messages requires."""
-        return self.recovery_point if self.owes_flush else self.log_end_offset
+        return self.recovery_point if self.flush_required else self.log_end_offset
 
     @property
     def latest_epoch(self) -> int:
@@ -157,7 +162,7 @@ class SimulatedLog:
         """Return the answer to OffsetForLeaderEpoch."""
         return self.epochs.end_offset(epoch, self.log_end_offset)
 
-    def looks_into(self, data: bytes, origin: Origin) -> bool:
+    def needs_record_inspection(self, data: bytes, origin: Origin) -> bool:
         """Nothing is compressed here."""
         return False
 
@@ -275,7 +280,7 @@ class Disk:
 
     def _open(self, key: tuple[str, int], stored: Stored) -> SimulatedLog:
         log = self._logs[key] = SimulatedLog(*key, self._config, stored)
-        if log.owes_flush:  # as the real manager does when it loads
+        if log.flush_required:  # as the real manager does when it loads
             log.flush()
         self.watch(log)
         return log

@@ -12,7 +12,7 @@ ENVIRONMENT = config.parse_environment(POD, uid=10001, gid=10001)
 
 
 def job_file(**changes: Any) -> str:
-    """Return a good job file; `a__b` in `changes` reaches into it, None takes a field away."""
+    """Return a valid job file; `a__b` in `changes` is field b of a, None removes a field."""
     document: dict[str, Any] = {
         "group": "g",
         "bootstrap": "b1:9092,b2:9092",
@@ -106,7 +106,10 @@ def test_trigger_is_a_time_or_available_now(text: str, milliseconds: int | None)
         ({"job__sink": {"parquet": {"path": "/elsewhere"}}}, "must be below /data"),
         ({"job__sink": {"parquet": {"path": "/data/../etc"}}}, "must be below /data"),
         ({"job__sink": {"parquet": {"path": "/data"}}}, "must be below /data"),
-        ({"job__sink": {"parquet": {"path": "/data/checkpoints/x"}}}, "among the checkpoints"),
+        (
+            {"job__sink": {"parquet": {"path": "/data/checkpoints/x"}}},
+            "in the folder of the checkpoints",
+        ),
         ({"job__sink": {"jdbc": {"url": "http://x", "table": "t"}}}, "does not begin with jdbc:"),
         ({"job__sink": {"topic": {"name": "a b"}}}, "job.sink.topic.name"),
         ({"job__driver": {"memory": "512Mi"}}, "job.driver.memory 512Mi is below"),

@@ -1,4 +1,4 @@
-"""Spark's connector against a real broker: what it writes and finds, in every codec (P1-P3, S1)."""
+"""Spark's Kafka connector against a real broker: it writes and reads every codec (P1-P3, S1)."""
 
 from __future__ import annotations
 

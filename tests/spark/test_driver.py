@@ -1,4 +1,4 @@
-"""The driver as a process: this project's broker and ZooKeeper before it, Parquet behind it."""
+"""The driver as a process, with a real broker, a real ZooKeeper and a Parquet sink."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 
 from odradek.values import TopicPartition
 from odradek.zk import consumers
-from odradek_spark import membership
+from odradek_spark import group_znodes, membership
 from odradek_spark.kafka_offsets import KafkaOffsets
 from tests.support import broker
 from tests.support.broker import wait_until
@@ -140,7 +140,7 @@ def test_member_keeps_its_offsets_at_the_coordinator(cluster: broker.Cluster, du
     create_topic(cluster.bootstrap, group, partitions=2)
     here, there = (TopicPartition(group, number) for number in (0, 1))
     path = consumers.offset_path(group, group, 1)
-    client = membership.connect(cluster.zookeeper.connect, 20_000, 60)
+    client = group_znodes.connect(cluster.zookeeper.connect, 20_000, 60)
     kafka = KafkaOffsets(cluster.bootstrap, group)
     member = membership.GroupMembership(
         client, group, "pod", {group: 1}, "static", kafka, dual_commit=dual
@@ -200,7 +200,7 @@ def test_share_goes_to_another_member_and_comes_back_with_its_offsets(
     one.produce(range(60))
     one.start()
     one.await_committed(60)
-    client = membership.connect(one.cluster.zookeeper.connect, 20_000, 60)
+    client = group_znodes.connect(one.cluster.zookeeper.connect, 20_000, 60)
     other = membership.GroupMembership(client, one.group, "a-first", {one.group: 1}, "static")
     try:
         other.join()
@@ -237,9 +237,11 @@ def test_job_with_an_end_that_is_stopped_before_it_is_not_taken_for_done(
     one = driver("stopped-1")
     one.topics = ["not-there-yet"]
     one.start(trigger="availableNow")
-    wait_until(lambda: "waiting: topic" in one.log.read_text(), "the driver waits", PATIENCE_S)
+    wait_until(
+        lambda: "waiting for topics: topic" in one.log.read_text(), "the driver waits", PATIENCE_S
+    )
     assert one.terminate() == 143
-    assert one.last_line() == "odradek-spark: a signal came before everything was read"
+    assert one.last_line() == "odradek-spark: stopped by a signal before all records were read"
 
 
 def test_job_without_sense_ends_with_one_line_and_code_2(driver: Callable[[str], Driver]) -> None:

@@ -79,7 +79,7 @@ def test_only_partitions_with_records_left_are_asked_for_their_oldest() -> None:
 
 @pytest.fixture
 def served() -> Iterator[tuple[list[endpoint.Status], str]]:
-    """Yield a list whose last status is served, and the server's address."""
+    """Yield a list of statuses, of which the last one is served, and the server's address."""
     statuses = [endpoint.Status()]
 
     def healthy() -> bool:
@@ -215,8 +215,8 @@ def test_partition_without_a_leader_is_read_as_one_without_an_end(
 ) -> None:
     brokers = DriverClient("127.0.0.1:1", "test")
     monkeypatch.setattr(brokers, "_admin", PartlyLed({0: 8}))
-    assert brokers.ends([T0, T1]) == {T0: 8, T1: None}
-    assert brokers.starts([T0]) == {T0: 8}
+    assert brokers.end_offsets([T0, T1]) == {T0: 8, T1: None}
+    assert brokers.start_offsets([T0]) == {T0: 8}
     brokers.close()
 
 
@@ -240,7 +240,7 @@ def test_pattern_leaves_internal_topics_out(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 class Record(NamedTuple):
-    """A record of topic `t` as the client hands it out."""
+    """A record of topic `t` as the client returns it."""
 
     number: int
     kind: int
@@ -260,7 +260,7 @@ class Record(NamedTuple):
 
 
 class Records:
-    """A consumer that finds these records, once."""
+    """A consumer that returns these records once."""
 
     def __init__(self, *records: Record) -> None:
         self._records = list(records)
@@ -292,5 +292,5 @@ def test_record_without_a_time_stamp_tells_no_age(monkeypatch: pytest.MonkeyPatc
 
 def test_no_partition_is_no_question() -> None:
     brokers = DriverClient("127.0.0.1:1", "test")
-    assert brokers.ends([]) == {}
+    assert brokers.end_offsets([]) == {}
     brokers.close()

@@ -1,4 +1,4 @@
-"""Membership against a real ZooKeeper."""
+"""Group membership of the driver with a real ZooKeeper."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from kazoo.exceptions import NoNodeError
 from odradek.values import BrokerId, TopicPartition
 from odradek.zk import consumers, znodes
 from odradek.zk.znodes import TopicAssignment
-from odradek_spark import membership
+from odradek_spark import group_znodes, membership
 from odradek_spark.kafka_offsets import KafkaOffsets
 from tests.support import zookeeper
 from tests.support.broker import wait_until
 
 GROUP = "g"
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
-# Longer than a busy machine keeps a member from being heard.
+# Longer than the pauses of a busy machine.
 SESSION_MS = 20_000
 
 
@@ -34,7 +34,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[zookeeper.Serve
 
 
 class Side:
-    """One driver's client and member, in a chroot of the test's own."""
+    """One driver's ZooKeeper client and membership, in the test's own chroot."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Side:
         pattern: str | None = None,
         kafka: KafkaOffsets | None = None,
     ) -> None:
-        self.client = membership.connect(zookeeper_connect, SESSION_MS, 60)
+        self.client = group_znodes.connect(zookeeper_connect, SESSION_MS, 60)
         subscription = {pattern: 1} if pattern else {"t": 1}
         kind = "white_list" if pattern else "static"
         self.member = membership.GroupMembership(
@@ -52,12 +52,12 @@ class Side:
         self.stop = threading.Event()
 
     def join(self, patience_s: float = 120) -> frozenset[TopicPartition]:
-        """Register and take the share."""
+        """Register and acquire the assignment."""
         self.member.join()
         return self.take(patience_s)
 
     def take(self, patience_s: float = 120) -> frozenset[TopicPartition]:
-        """Take the share as things are."""
+        """Acquire the current assignment."""
         return self.member.acquire_assignment(patience_s, self.stop)
 
     def end(self) -> None:
@@ -68,7 +68,7 @@ class Side:
 
 
 def set_topic(client: KazooClient, topic: str, partitions: int) -> None:
-    """Let the topic have so many partitions, as the controller's znode says it."""
+    """Write the topic's znode with this many partitions, as the controller does."""
     replicas = {number: (BrokerId(1),) for number in range(partitions)}
     data = znodes.encode_topic(TopicAssignment(replicas))
     path = znodes.topic_path(topic)
@@ -124,10 +124,10 @@ def test_member_is_registered_and_owns_its_partitions_as_old_consumers_do(
     assert (registration.subscription, registration.pattern) == ({"t": 1}, "static")
     assert stat.ephemeralOwner == one.client.client_id[0]
     assert owners(one.client) == {"0": f"{name}-0", "1": f"{name}-0"}
-    assert one.member.members() == 1
+    assert one.member.member_count() == 1
     one.member.leave()
     assert owners(one.client) == {}
-    assert one.member.members() == 0
+    assert one.member.member_count() == 0
 
 
 def test_member_that_could_not_register_does_so_when_it_takes_its_share(
@@ -135,10 +135,10 @@ def test_member_that_could_not_register_does_so_when_it_takes_its_share(
 ) -> None:
     one = side()
     with monkeypatch.context() as patched:
-        patched.setattr(membership, "_CALL_LIMIT_S", 0)
+        patched.setattr(group_znodes, "_CALL_TIMEOUT_S", 0)
         one.member.join()
     assert one.take() == {T0, T1}
-    assert one.member.members() == 1
+    assert one.member.member_count() == 1
 
 
 def test_members_share_by_range_and_a_newcomer_waits_for_what_is_given_up(
@@ -261,9 +261,9 @@ def test_partitions_of_a_dead_member_are_taken_when_its_session_ends(
     connect = f"{hosts[0]}:{hosts[1]}{two.client.chroot}"
     program = f"""
 import threading, time
-from odradek_spark import membership
+from odradek_spark import group_znodes, membership
 from odradek_spark.kafka_offsets import KafkaOffsets
-client = membership.connect({connect!r}, {SESSION_MS}, 60)
+client = group_znodes.connect({connect!r}, {SESSION_MS}, 60)
 member = membership.GroupMembership(client, {GROUP!r}, "pod", {{"t": 1}}, "static")
 member.join()
 member.acquire_assignment(120, threading.Event())
@@ -278,7 +278,7 @@ time.sleep(600)
     assert owners(two.client) == {"0": f"{name}-0", "1": f"{name}-0"}
     with ThreadPoolExecutor() as pool:
         waiting = pool.submit(two.join)
-        wait_until(lambda: two.member.members() == 2, "the other one has joined")
+        wait_until(lambda: two.member.member_count() == 2, "the other one has joined")
         server.expire_session((int(session), bytes.fromhex(password)))
         assert waiting.result(120) == {T0, T1}
     assert owners(two.client) == dict.fromkeys("01", f"{two.member.consumer_id}-0")
@@ -351,7 +351,7 @@ def test_member_of_a_group_that_somebody_deleted_registers_again(
     path = consumers.consumer_id_path(GROUP, one.member.consumer_id)
     deleted = consumers.group_path(GROUP) if trace == "group" else path
     one.client.delete(deleted, recursive=True)
-    with pytest.raises(membership.TRANSIENT):
+    with pytest.raises(group_znodes.TRANSIENT):
         one.member.target_assignment()
     assert one.member.is_assignment_current()
     assert one.client.exists(path)
@@ -361,7 +361,7 @@ def test_member_of_a_group_that_somebody_deleted_registers_again(
 
 
 class Coordinator(KafkaOffsets):
-    """A coordinator that remembers what was committed, and what it holds of it."""
+    """A coordinator that records commits, and has the offsets in `stored`."""
 
     def __init__(self) -> None:
         self.stored: dict[TopicPartition, int] = {}
@@ -424,7 +424,7 @@ def test_commit_ends_in_time_though_the_connection_goes_after_the_look_at_it(
             set_topic(one.client, "t", 2)
             one.join()
             with monkeypatch.context() as patched:
-                patched.setattr(membership, "_CALL_LIMIT_S", 0.5)
+                patched.setattr(group_znodes, "_CALL_TIMEOUT_S", 0.5)
                 patched.setattr(one.member, "_restore", lose_the_connection)
                 with pytest.raises(membership.CommitError):
                     one.member.commit({T0: 1}, deadline_s=0.5)

@@ -41,13 +41,13 @@ def test_progress_is_the_newest_batch_and_the_one_before_while_it_is_not_done(
     assert offsets.progress(tmp_path) is None
     folder = checkpoint(tmp_path, [{"0": 5}, {"0": 9, "1": 2}], finished=1)
     known = offsets.progress(folder)
-    assert known == offsets.CheckpointProgress(1, {T0: 9, T1: 2}, pending=True, done={T0: 5})
+    assert known == offsets.CheckpointProgress(1, {T0: 9, T1: 2}, pending=True, starts={T0: 5})
     (folder / "commits" / "1").touch()
     assert offsets.progress(folder) == offsets.CheckpointProgress(1, {T0: 9, T1: 2})
 
 
 @pytest.mark.parametrize(
-    ("share", "committed", "pending", "expected"),
+    ("assigned", "committed", "pending", "expected"),
     [
         ({T0, T1}, {T0: 9, T1: 2}, False, True),
         ({T0, T1}, {}, False, True),
@@ -62,18 +62,23 @@ def test_progress_is_the_newest_batch_and_the_one_before_while_it_is_not_done(
     ],
 )
 def test_query_goes_on_where_the_group_left_it_alone(
-    share: set[TopicPartition], committed: dict[TopicPartition, int], pending: bool, expected: bool
+    assigned: set[TopicPartition],
+    committed: dict[TopicPartition, int],
+    pending: bool,
+    expected: bool,
 ) -> None:
     known = offsets.CheckpointProgress(
         1, {T0: 9, T1: 2}, pending, {T0: 5, T1: 0} if pending else {}
     )
-    assert offsets.can_resume(known, share, committed, stateful=False) is expected
+    assert offsets.can_resume(known, assigned, committed, stateful=False) is expected
 
 
 def test_first_batch_is_repeated_only_from_where_it_began(tmp_path: Path) -> None:
     folder = checkpoint(tmp_path, [{"0": 9, "1": 2}], finished=0, start={"0": 4, "1": 0})
     known = offsets.progress(folder)
-    assert known == offsets.CheckpointProgress(0, {T0: 9, T1: 2}, pending=True, done={T0: 4, T1: 0})
+    assert known == offsets.CheckpointProgress(
+        0, {T0: 9, T1: 2}, pending=True, starts={T0: 4, T1: 0}
+    )
     assert offsets.can_resume(known, {T0, T1}, {T0: 4, T1: 0}, stateful=False)
     # Somebody set the group's offset back, or onward.
     for moved in (0, 6):
@@ -81,7 +86,7 @@ def test_first_batch_is_repeated_only_from_where_it_began(tmp_path: Path) -> Non
 
 
 def test_batch_that_is_committed_whole_is_repeated_for_the_state_only() -> None:
-    known = offsets.CheckpointProgress(1, {T0: 9, T1: 2}, pending=True, done={T0: 5, T1: 2})
+    known = offsets.CheckpointProgress(1, {T0: 9, T1: 2}, pending=True, starts={T0: 5, T1: 2})
     assert not offsets.can_resume(known, {T0, T1}, {T0: 9, T1: 2}, stateful=False)
     assert offsets.can_resume(known, {T0, T1}, {T0: 9, T1: 2}, stateful=True)
 
@@ -89,7 +94,7 @@ def test_batch_that_is_committed_whole_is_repeated_for_the_state_only() -> None:
 def test_reading_goes_on_at_the_group_s_offsets_before_the_checkpoint_s() -> None:
     known = offsets.CheckpointProgress(1, {T0: 9, T1: 2})
     assert offsets.resume_offsets(known, {T0, T1, T2}, {T0: 20}) == {T0: 20, T1: 2}
-    pending = offsets.CheckpointProgress(1, {T0: 9, T1: 2}, pending=True, done={T0: 5})
+    pending = offsets.CheckpointProgress(1, {T0: 9, T1: 2}, pending=True, starts={T0: 5})
     assert offsets.resume_offsets(pending, {T0, T1}, {}) == {T0: 5}
     assert offsets.resume_offsets(None, {T0}, {T1: 3}) == {}
 

@@ -1,4 +1,4 @@
-"""The folder's life without Spark: batches are folders with a file in them."""
+"""The Parquet store without Spark: batches are folders with one file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def write(batch: Batch, text: str) -> None:
 
 
 def visible(path: Path) -> dict[str, str]:
-    """Return what a reader of Parquet folders sees, which skips names that begin with `_`."""
+    """Return the files that Parquet readers see; they skip names that begin with `_`."""
     return {
         str(file.relative_to(path)): file.read_text()
         for file in sorted(path.rglob("*.parquet"))

@@ -1,4 +1,4 @@
-"""What a query does before Spark runs it, with a member and runs that only remember."""
+"""Decisions of a query before Spark runs it, with fakes that record calls."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 class FakeMembership:
-    """A member whose group is as `offsets` says."""
+    """A membership with the given offsets, which records commits."""
 
     topics = ("t",)
 
@@ -36,19 +36,19 @@ class FakeMembership:
 
 
 class Runs(Query):
-    """A query whose batches never end; a signal comes while the first one is waited for."""
+    """A query whose batches never end; a signal arrives during the first one."""
 
     def __init__(self, folder: Path, member: FakeMembership) -> None:
         self.stop = threading.Event()
-        self.places: list[dict[TopicPartition, int]] = []
+        self.runs: list[dict[TopicPartition, int]] = []
         anything = cast(Any, None)
         super().__init__(local_job(), folder, anything, cast(Any, member), anything, self.stop)
 
-    def _run(self, places: Mapping[TopicPartition, int], **_: object) -> None:
-        self.places.append(dict(places))
+    def _run(self, starts: Mapping[TopicPartition, int], **_: object) -> None:
+        self.runs.append(dict(starts))
 
     def await_end(self, seconds: int) -> bool:
-        """Not yet."""
+        """Return False, and stop."""
         self.stop.set()
         return False
 
@@ -61,10 +61,10 @@ def test_batch_that_is_repeated_for_its_state_stays_open_when_a_signal_comes(
     member = FakeMembership({T0: 7})
     query = Runs(folder, member)
     query.start({T0})
-    assert query.places == [{T0: 9}]
+    assert query.runs == [{T0: 9}]
     assert member.commits == []
     assert offsets.progress(folder) == offsets.CheckpointProgress(
-        1, {T0: 9}, pending=True, done={T0: 5}
+        1, {T0: 9}, pending=True, starts={T0: 5}
     )
 
 
@@ -73,7 +73,7 @@ def test_reset_is_heeded_while_the_first_batch_is_open(tmp_path: Path, reset_to:
     folder = checkpoint(tmp_path, [{"0": 9}], finished=0, start={"0": 4})
     query = Runs(folder, FakeMembership({T0: reset_to}))
     query.start({T0})
-    assert query.places == [{T0: reset_to}]
+    assert query.runs == [{T0: reset_to}]
     assert offsets.progress(folder) == offsets.CheckpointProgress(0, {T0: reset_to})
 
 
@@ -83,4 +83,4 @@ def test_query_that_goes_on_lets_the_member_know_the_offsets(tmp_path: Path) -> 
     query = Runs(folder, member)
     query.start({T0, T1})
     assert member.commits == [{T0: 5, T1: 2}]
-    assert query.places == [{T0: 5, T1: 2}]
+    assert query.runs == [{T0: 5, T1: 2}]

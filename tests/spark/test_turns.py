@@ -1,4 +1,4 @@
-"""What a driver does beside its query, with a member that is as the test says."""
+"""The driver's work beside its query, with a fake membership."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ from tests.support.spark_job import ENVIRONMENT, job_text, local_job
 
 
 class FakeMembership:
-    """A member whose group is as the test says."""
+    """A membership with fixed answers."""
 
     def __init__(self, others_own: bool, is_assignment_current: bool) -> None:
         self.others_own = others_own
         self.changed = threading.Event()
-        self._keeps_share = is_assignment_current
+        self._is_assignment_current = is_assignment_current
 
     def is_assignment_current(self) -> bool:
-        return self._keeps_share
+        return self._is_assignment_current
 
 
 class Ended:
-    """A query that has read its share, which it tells once."""
+    """A query that has read its partitions, and reports that once."""
 
     def __init__(self) -> None:
-        self.told = 0
+        self.asked = 0
 
     def await_end(self, _: int) -> bool:
-        self.told += 1
-        assert self.told == 1
+        self.asked += 1
+        assert self.asked == 1
         return True
 
 
 def ends_with_everything_read(member: FakeMembership, query: Ended | None) -> bool:
     driver = Driver(local_job(trigger="availableNow"), ENVIRONMENT)
-    return driver._await_change(cast(Any, query), cast(Any, member))
+    return driver._await_rebalance(cast(Any, query), cast(Any, member))
 
 
 with_and_without_a_share = pytest.mark.parametrize("query", [Ended, lambda: None])
@@ -71,7 +71,7 @@ def test_job_with_an_end_is_done_where_others_live_or_nothing_is_left(
     assert ends_with_everything_read(
         FakeMembership(others_own=True, is_assignment_current=True), query()
     )
-    # The last look finds that a share came meanwhile.
+    # The last check finds a new assignment.
     assert not ends_with_everything_read(
         FakeMembership(others_own=True, is_assignment_current=False), query()
     )

@@ -1,13 +1,12 @@
-"""Between an operator and the API server, to tell it what a real one cannot be made to tell.
+"""A proxy before the API server that answers lists with false content, to test the operator.
 
     with ApiProxy(server, folder) as proxy:
         Operator(server, ..., through=proxy.kubeconfig)
         proxy.lie({"topics": ApiProxy.EMPTY})
 
-While it lies, lists of the project's resources are answered with what the lie says, and watches of
-them bring nothing. At either change the open watches end as those of a version that is too old do
-(410), so that whoever watches lists anew. All other calls, those for one resource too, pass as they
-are.
+While it lies, it answers lists of the project's resources with the given items, and watches of them
+deliver no events. When a lie begins or ends, open watches end with 410 (resource version too old),
+so that clients list again. It forwards all other calls unchanged, also those for one resource.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ _TOO_OLD = {
 
 
 class ApiProxy:
-    """A server on a port of its own, and `kubeconfig` that leads to it; a context manager."""
+    """A context manager with a server on its own port; `kubeconfig` points to it."""
 
     EMPTY: list[dict[str, Any]] = []
 
@@ -63,7 +62,7 @@ class ApiProxy:
         self._lock = threading.Lock()
         self._lies: dict[str, list[dict[str, Any]]] = {}
         self._watches: dict[str, set[socket.socket]] = {kind: set() for kind in KINDS}
-        # Lists that were lies, by kind, since the lie began.
+        # The number of false lists per kind, since the lie began.
         self.lied: Counter[str] = Counter()
         self._changed = threading.Condition(self._lock)
         methods = {f"do_{one}": _Handler.answer for one in _METHODS}
@@ -75,7 +74,7 @@ class ApiProxy:
         self.kubeconfig.write_text(yaml.safe_dump(document))
 
     def lie(self, lists: Mapping[str, list[dict[str, Any]]]) -> None:
-        """Answer lists of these kinds so from now on, and the others truly; {}: tell the truth."""
+        """Answer lists of these kinds with these items, and forward all others."""
         with self._lock:
             affected = self._lies.keys() | lists.keys()
             self._lies = dict(lists)
@@ -86,7 +85,7 @@ class ApiProxy:
                     _hang_up(one)
 
     def lie_about(self, kind: str) -> list[dict[str, Any]] | None:
-        """What a list of a kind is answered with; None: the truth."""
+        """Return the false items of a kind's list; None if lists are forwarded."""
         with self._lock:
             return self._lies.get(kind)
 
@@ -95,7 +94,7 @@ class ApiProxy:
             self.lied[kind] += 1
 
     def await_truth(self, kind: str) -> None:
-        """Wait until the present lie about a kind is over."""
+        """Wait until the current lie about a kind ends."""
         with self._changed:
             mine = self._lies.get(kind)
             self._changed.wait_for(lambda: self._lies.get(kind) is not mine)
@@ -106,12 +105,12 @@ class ApiProxy:
 
     @contextlib.contextmanager
     def watching(self, kind: str, connection: http.client.HTTPSConnection) -> Iterator[None]:
-        """While inside, `lie` ends the connection."""
+        """Let `lie` close the connection meanwhile."""
         mine = connection.sock
         with self._lock:
             self._watches[kind].add(mine)
             if kind in self._lies:
-                # The lie began since it was asked for.
+                # The lie began after the request.
                 _hang_up(mine)
         try:
             yield
@@ -135,7 +134,7 @@ class ApiProxy:
 
 
 def _hang_up(connection: socket.socket) -> None:
-    """Let whoever reads find the end; that of TLS would need the reader's help."""
+    """Shut the socket down so that its reader sees the end; closing TLS would need the reader."""
     with contextlib.suppress(OSError):
         socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
@@ -160,7 +159,7 @@ class _Handler(BaseHTTPRequestHandler):
             else:
                 self._forward(body, watch)
         except OSError:
-            # Either side went away, and the other learns it so.
+            # One side closed its connection: close the other.
             self.close_connection = True
 
     def _ask(self, connection: http.client.HTTPSConnection, body: bytes) -> Any:
@@ -173,10 +172,10 @@ class _Handler(BaseHTTPRequestHandler):
         return connection.getresponse()
 
     def _list(self, kind: str, items: list[dict[str, Any]]) -> None:
-        """Answer with these items, and else as the API server does."""
+        """Answer with these items in the API server's own list."""
         with contextlib.closing(self.owner.connect()) as connection:
             found = json.loads(self._ask(connection, b"").read())
-        # A page of a longer list would have to be gone on with.
+        # Without the token of a next page.
         version = {"resourceVersion": found["metadata"]["resourceVersion"]}
         told = {**found, "metadata": version, "items": items}
         self._send(200, "application/json", json.dumps(told).encode())
@@ -226,4 +225,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def log_message(self, format: str, *args: object) -> None:
-        """The calls of an operator are many."""
+        """Log nothing: an operator makes many calls."""

@@ -47,7 +47,7 @@ _TOKEN = "apiserver-of-a-test"
 
 
 def require_programs(*names: str) -> Path:
-    """The directory with these programs; skips, or fails under CI, without them."""
+    """Return the directory with these programs. Without them skip, or fail under CI."""
     binaries = settings.paths().bin
     missing = [name for name in names if not (binaries / name).exists()]
     if missing:

@@ -33,13 +33,13 @@ from tests.support.ports import free_port
 START_SECONDS = 120
 POLL_SECONDS = 0.05
 STEADY = {"zookeeper.session.timeout.ms": "30000"}
-"""For tests in which no session shall end, on a busy machine either."""
+"""For tests in which no session may expire, even on a busy machine."""
 
 
 def wait_until(condition: Callable[[], bool], what: str, seconds: float = 120) -> None:
-    """Return once the condition holds; a hang becomes a failure that names `what`.
+    """Wait until the condition holds; after `seconds` fail with a message that has `what`.
 
-    A client that could not find out, as its connection or session is just ending, asks again.
+    Retries if a client could not answer because its connection or session is just ending.
     """
     until = time.monotonic() + seconds
     last: Exception | None = None
@@ -56,10 +56,10 @@ def wait_until(condition: Callable[[], bool], what: str, seconds: float = 120) -
 
 
 class Broker:
-    """One broker process. `settings` are Kafka's keys, on top of those every test broker has.
+    """One broker process. `settings` are Kafka's keys, beside those that every test broker has.
 
-    Brokers of one directory and id have one log directory, whatever their kind; with `port` one
-    takes over another's address too.
+    Brokers with the same directory and id share a log directory, whatever their kind; with `port`
+    a broker takes over another's address too.
     """
 
     kind = "broker"
@@ -89,7 +89,7 @@ class Broker:
             "log.dirs": str(self.log_dir),
             "zookeeper.connect": connect,
             "zookeeper.session.timeout.ms": "4000",
-            # By default that of the session: a busy machine may take longer to start a process.
+            # The default is the session timeout; a busy machine may take longer to start a process.
             "zookeeper.connection.timeout.ms": "60000",
             "group.initial.rebalance.delay.ms": "0",
             **settings,
@@ -105,7 +105,7 @@ class Broker:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                # Python between fork and exec may hang, beside clients' threads.
+                # With clients' threads, Python may hang between fork and exec.
                 preexec_fn=self._limit if self.spawn_limits else None,
             )
 
@@ -134,56 +134,56 @@ class Broker:
         wait_until(is_up, f"{self.kind} {self.broker_id} is up", START_SECONDS)
 
     def log_text(self) -> str:
-        """What the process wrote so far, over all its starts."""
+        """Return the output of the process so far, of all its starts."""
         return self.log_path.read_text() if self.log_path.exists() else ""
 
     @property
     def pid(self) -> int:
-        """Process id of what runs now."""
+        """Process id of the running process."""
         assert self._process is not None
         return self._process.pid
 
     @property
     def running(self) -> bool:
-        """Whether the process lives."""
+        """Whether the process is running."""
         return self._process is not None and self._process.poll() is None
 
     def wait(self, seconds: float = 120) -> int:
-        """Wait for the process to end by itself; its exit status."""
+        """Wait until the process ends by itself, and return its exit status."""
         assert self._process is not None
         return self._process.wait(seconds)
 
     def terminate(self) -> int:
-        """SIGTERM, and the exit status."""
+        """Send SIGTERM, and return the exit status."""
         self.signal(signal.SIGTERM)
         return self.wait()
 
     def kill(self) -> None:
-        """SIGKILL, and wait for the end."""
+        """Send SIGKILL, and wait until the process ended."""
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
             self._process.wait()
 
     def signal(self, number: int) -> None:
-        """Send a signal, SIGSTOP and SIGCONT for instance."""
+        """Send a signal such as SIGSTOP or SIGCONT."""
         assert self._process is not None
         os.kill(self._process.pid, number)
 
     def connect(self) -> socket.socket:
-        """A bare connection, for what no client would send."""
+        """Return a TCP connection, for requests that no client sends."""
         return socket.create_connection(("127.0.0.1", self.port), 60)
 
     def partition_folders(self, topic: str) -> list[Path]:
-        """The folders of a topic's partitions in use, not those that wait to be removed."""
+        """Return the folders of a topic's partitions, without those that await deletion."""
         return sorted(self.log_dir.glob(f"{topic}-[0-9]*[0-9]")) + sorted(
             self.log_dir.glob(f"{topic}-[0-9]")
         )
 
 
 def await_partitions(cluster: "Cluster", topic: str, count: int) -> None:
-    """Wait until every broker tells clients so many partitions of a topic with leaders; 0: gone.
+    """Wait until every broker's metadata has `count` partitions of a topic with leaders.
 
-    The broker that answers a request for a change may be the first to know of it.
+    0: the topic is deleted. The broker that answers a change may be the first to know of it.
     """
     for broker in cluster.brokers.values():
         client = AdminClient({"bootstrap.servers": broker.address, "log_level": 0})
@@ -208,7 +208,7 @@ def start_together(brokers: Iterable[Broker]) -> None:
 class Cluster:
     """ZooKeeper and brokers 1 to N; a context manager that starts and ends them.
 
-    `kinds` names the brokers that are another kind of `Broker`, by id.
+    `kinds` has the subclass per id of brokers that are not plain `Broker`s.
     """
 
     def __init__(
@@ -229,7 +229,7 @@ class Cluster:
 
     @property
     def bootstrap(self) -> str:
-        """Every broker's address, for clients."""
+        """The addresses of all brokers, for clients."""
         return ",".join(broker.address for broker in self.brokers.values())
 
     def crash(self, broker_id: int) -> None:
@@ -238,9 +238,9 @@ class Cluster:
         self.zookeeper.end_session_of(znodes.broker_path(BrokerId(broker_id)))
 
     def wait_for_members(self) -> None:
-        """Wait until every broker that runs was told of all that run, and of one controller.
+        """Wait until the metadata of all running brokers has all of them and one controller.
 
-        One that was stopped for long goes on naming the controller of before.
+        A broker that was paused for long may still name the former controller.
         """
         running = {one.broker_id for one in self.brokers.values() if one.running}
         clients = {

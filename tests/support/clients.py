@@ -1,4 +1,4 @@
-"""Real clients, used the same way in many tests.
+"""Common steps with real Kafka clients: create topics, produce, consume.
 
 kafka-python is imported here without the warnings that its import raises under Python 3.11.
 """
@@ -48,9 +48,9 @@ def create_topic(
 
 
 def make_topic(client: AdminClient, wanted: NewTopic) -> None:
-    """Have the controller make a topic, whoever that is by then.
+    """Create a topic, and retry if the controller changes meanwhile.
 
-    librdkafka passes on what a broker says that is controller no more; other clients ask the next.
+    librdkafka reports NOT_CONTROLLER to the application; other clients retry by themselves.
     """
     until = time.monotonic() + 120
     while True:
@@ -68,17 +68,17 @@ def make_topic(client: AdminClient, wanted: NewTopic) -> None:
 def await_controller(client: AdminClient) -> None:
     """Wait until the client knows a controller.
 
-    librdkafka hardly asks again when a broker that has just started told it that there is none.
+    If a starting broker reports that there is none, librdkafka refreshes its metadata late.
     """
     wait_until(lambda: client.list_topics(timeout=30).controller_id >= 0, "there is a controller")
 
 
 def await_leaders(bootstrap: str, topic: str, partitions: int = 1) -> None:
-    """Wait until each partition's leader answers for it.
+    """Wait until the leader of each partition serves it.
 
-    Whoever made a topic was told that it has leaders, which may not know of that themselves yet.
-    They refuse until then, as Kafka's do: a client that asks once, or sends without an answer, or
-    several batches at a time, has another outcome than the test is about.
+    After the creation of a topic, its leaders may not know their role yet and reject requests, as
+    Kafka's do. That would disturb a client that tries once, produces with acks=0, or has several
+    batches in flight.
     """
     client = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
     asked = {
@@ -96,8 +96,9 @@ def await_leaders(bootstrap: str, topic: str, partitions: int = 1) -> None:
 def committed(
     consumer: confluent_kafka.Consumer, places: Sequence[confluent_kafka.TopicPartition]
 ) -> list[confluent_kafka.TopicPartition]:
-    """What a group has committed there, once its coordinator has loaded that: librdkafka does not
-    ask for long.
+    """Return a group's committed offsets, and retry while the coordinator loads them.
+
+    librdkafka does not retry for long.
     """
     found: list[confluent_kafka.TopicPartition] = []
 
@@ -112,9 +113,9 @@ def committed(
 def produce_all(
     bootstrap: str, topic: str, values: Sequence[bytes], partitions: int = 1, **settings: object
 ) -> list[int]:
-    """Send with acks=all, spread over the partitions; the offsets in the order of the values.
+    """Produce with acks=all, spread over the partitions; return the offsets of the values in order.
 
-    What is sent again, as a leader moves or an answer is late, is there once and in order.
+    The producer is idempotent, so a retry causes no duplicates.
     """
     offsets: dict[int, int] = {}
     failures: list[object] = []
@@ -149,7 +150,7 @@ def produce_all(
 
 
 def consume_all(bootstrap: str, topic: str, partitions: int, count: int) -> list[bytes]:
-    """Every value from the beginnings on, until `count` came and nothing follows them."""
+    """Return all values from the start of the logs, once there are `count` and no more follow."""
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": bootstrap,

@@ -1,4 +1,4 @@
-"""Requests of a controller, as the handlers of a broker get them."""
+"""Requests from the controller, as a broker's handlers receive them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from odradek.protocol.messages.control import (
 def update(
     *states: UpdateMetadataPartitionState, brokers: tuple[int, ...] = (1, 2), epoch: int = 1
 ) -> UpdateMetadataRequest:
-    """What a controller (broker 1) tells; broker N listens on port 9000 + N, 2 also on INTERNAL."""
+    """Return an UpdateMetadata of broker 1. Broker N has port 9000 + N; 2 has INTERNAL too."""
     return UpdateMetadataRequest(
         controller_id=1,
         controller_epoch=epoch,
@@ -39,7 +39,7 @@ def update(
 def state(
     topic: str = "orders", index: int = 0, leader: int = 1, replicas: tuple[int, ...] = (1, 2)
 ) -> UpdateMetadataPartitionState:
-    """One partition as UpdateMetadata tells it."""
+    """Return one partition's state in UpdateMetadata."""
     return UpdateMetadataPartitionState(
         topic_name=topic,
         partition_index=index,

@@ -1,11 +1,11 @@
-"""File regions that remember how often they were closed."""
+"""File regions that count how often they were closed."""
 
 from dataclasses import dataclass
 
 
 @dataclass(slots=True)
 class CountedRegion:
-    """A `FileRegion` over a file that the test keeps open."""
+    """A `FileRegion` of a file that the test keeps open."""
 
     fd: int
     position: int

@@ -1,11 +1,12 @@
-"""Members of groups in a process of their own, to be killed: prints "GROUP VALUE" of each record at
-once. SIGTERM makes all of them leave.
+"""Runs group members in a process of their own, which tests can kill.
+
+Prints "GROUP VALUE" of each record at once. On SIGTERM all members leave their groups.
 
     python -m tests.support.group_members LIBRARY '{"bootstrap": "", "topic": "", "members": []}'
 
-LIBRARY is confluent, kafka-python, aiokafka or java; a member is one of `Wish`. With `commit` sync
-the offsets of each batch are committed before the next one is asked for, with async meanwhile; with
-auto they would be after ten minutes.
+LIBRARY is confluent, kafka-python, aiokafka or java; each member is a `MemberSpec`. With `commit`
+sync a member commits the offsets of each batch before it polls again, with async meanwhile; with
+auto it would commit after ten minutes.
 """
 
 from __future__ import annotations
@@ -37,10 +38,8 @@ RANGE, COOPERATIVE = "range", "cooperative-sticky"
 
 
 @dataclass(frozen=True)
-class Wish:
-    """One member: its group, assignment strategy, instance id if it is static, way to commit, and
-    how long it may be unheard.
-    """
+class MemberSpec:
+    """One member. `instance` is the id of a static member, `commit` sync, async or auto."""
 
     group: str
     strategy: str
@@ -50,18 +49,18 @@ class Wish:
 
     @property
     def by_hand(self) -> bool:
-        """Whether this program commits."""
+        """Whether this program commits offsets by itself."""
         return self.commit != "auto"
 
 
 class Members:
-    """Such a process, started; `output` takes what it delivers."""
+    """Such a process, which writes the records to `output`."""
 
     def __init__(
-        self, output: Path, library: str, bootstrap: str, topic: str, wishes: list[Wish]
+        self, output: Path, library: str, bootstrap: str, topic: str, specs: list[MemberSpec]
     ) -> None:
         self._output = output
-        members = [asdict(one) for one in wishes]
+        members = [asdict(one) for one in specs]
         document = {"bootstrap": bootstrap, "topic": topic, "members": members}
         command = [sys.executable, "-m", __name__, library, json.dumps(document)]
         environment = {**os.environ, "TMPDIR": str(output.parent)}
@@ -69,7 +68,7 @@ class Members:
             self.process = subprocess.Popen(command, stdout=said, stderr=errors, env=environment)
 
     def values(self) -> dict[str, Counter[str]]:
-        """What was delivered to each group's member."""
+        """Return the delivered values per group."""
         found: dict[str, Counter[str]] = {}
         for line in self._output.read_text().splitlines(keepends=True):
             if line.endswith("\n"):
@@ -78,25 +77,25 @@ class Members:
         return found
 
     def leave(self) -> None:
-        """Have every member leave its group."""
+        """Make every member leave its group."""
         self.process.terminate()
         self.process.wait(120)
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Send SIGKILL."""
         self.process.kill()
         self.process.wait()
 
 
-def tell(wish: Wish, value: bytes) -> None:
-    """Deliver one record."""
-    # One write for a line: members are threads.
-    sys.stdout.write(f"{wish.group} {value.decode()}\n")
+def tell(spec: MemberSpec, value: bytes) -> None:
+    """Print one record."""
+    # One write per line, because members are threads.
+    sys.stdout.write(f"{spec.group} {value.decode()}\n")
     sys.stdout.flush()
 
 
-def confluent(bootstrap: str, topic: str, wish: Wish, stop: threading.Event) -> None:
-    """librdkafka."""
+def confluent(bootstrap: str, topic: str, spec: MemberSpec, stop: threading.Event) -> None:
+    """Run a member with librdkafka."""
     import confluent_kafka
 
     refused = threading.Event()
@@ -108,17 +107,17 @@ def confluent(bootstrap: str, topic: str, wish: Wish, stop: threading.Event) -> 
     config = {
         "on_commit": committed,
         "bootstrap.servers": bootstrap,
-        "group.id": wish.group,
+        "group.id": spec.group,
         "auto.offset.reset": "earliest",
-        "enable.auto.commit": not wish.by_hand,
+        "enable.auto.commit": not spec.by_hand,
         "auto.commit.interval.ms": AUTO_COMMIT_MS,
-        "session.timeout.ms": wish.session_ms,
+        "session.timeout.ms": spec.session_ms,
         "heartbeat.interval.ms": HEARTBEAT_MS,
-        "partition.assignment.strategy": wish.strategy,
+        "partition.assignment.strategy": spec.strategy,
         "log_level": 0,
     }
-    if wish.instance is not None:
-        config["group.instance.id"] = wish.instance
+    if spec.instance is not None:
+        config["group.instance.id"] = spec.instance
     consumer = confluent_kafka.Consumer(config)
     consumer.subscribe([topic])
     due = False
@@ -126,12 +125,12 @@ def confluent(bootstrap: str, topic: str, wish: Wish, stop: threading.Event) -> 
         messages = consumer.consume(100, 0.1)
         for message in messages:
             if message.error() is None:
-                tell(wish, message.value() or b"")
-        due |= wish.by_hand and (bool(messages) or refused.is_set())
+                tell(spec, message.value() or b"")
+        due |= spec.by_hand and (bool(messages) or refused.is_set())
         refused.clear()
         if due:
             try:
-                if wish.commit == "async":
+                if spec.commit == "async":
                     consumer.commit(asynchronous=True)
                 else:
                     consumer.commit(asynchronous=False)
@@ -141,22 +140,22 @@ def confluent(bootstrap: str, topic: str, wish: Wish, stop: threading.Event) -> 
     consumer.close()
 
 
-def in_python(bootstrap: str, wish: Wish) -> dict[str, Any]:
-    """What kafka-python and aiokafka call by the same names."""
+def in_python(bootstrap: str, spec: MemberSpec) -> dict[str, Any]:
+    """Return the settings that kafka-python and aiokafka have in common."""
     return {
         "bootstrap_servers": bootstrap,
-        "group_id": wish.group,
+        "group_id": spec.group,
         "auto_offset_reset": "earliest",
-        "enable_auto_commit": not wish.by_hand,
+        "enable_auto_commit": not spec.by_hand,
         "auto_commit_interval_ms": AUTO_COMMIT_MS,
-        "session_timeout_ms": wish.session_ms,
+        "session_timeout_ms": spec.session_ms,
         "heartbeat_interval_ms": HEARTBEAT_MS,
-        "group_instance_id": wish.instance,
+        "group_instance_id": spec.instance,
     }
 
 
-def kafka_python(bootstrap: str, topic: str, wish: Wish, stop: threading.Event) -> None:
-    """kafka-python."""
+def kafka_python(bootstrap: str, topic: str, spec: MemberSpec, stop: threading.Event) -> None:
+    """Run a member with kafka-python."""
     from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
     from kafka.coordinator.assignors.range import RangePartitionAssignor
 
@@ -165,8 +164,8 @@ def kafka_python(bootstrap: str, topic: str, wish: Wish, stop: threading.Event) 
     assignors = {RANGE: RangePartitionAssignor, COOPERATIVE: CooperativeStickyAssignor}
     consumer = kafka.KafkaConsumer(
         topic,
-        partition_assignment_strategy=[assignors[wish.strategy]],
-        **in_python(bootstrap, wish),
+        partition_assignment_strategy=[assignors[spec.strategy]],
+        **in_python(bootstrap, spec),
     )
     # A topic that it first hears of while it is a member makes it join again, and kafka-python 3.0
     # forgets the outcome of that, and all heartbeats with it, if a poll ends meanwhile.
@@ -183,12 +182,12 @@ def kafka_python(bootstrap: str, topic: str, wish: Wish, stop: threading.Event) 
         records = consumer.poll(timeout_ms=100)
         for batch in records.values():
             for record in batch:
-                tell(wish, record.value)
-        due |= wish.by_hand and (bool(records) or refused.is_set())
+                tell(spec, record.value)
+        due |= spec.by_hand and (bool(records) or refused.is_set())
         refused.clear()
         if due:
             try:
-                if wish.commit == "async":
+                if spec.commit == "async":
                     consumer.commit_async(callback=committed)
                 else:
                     consumer.commit()
@@ -198,19 +197,19 @@ def kafka_python(bootstrap: str, topic: str, wish: Wish, stop: threading.Event) 
     consumer.close()
 
 
-async def aio(bootstrap: str, topic: str, wish: Wish, stop: asyncio.Event) -> None:
-    """aiokafka, which knows no cooperative strategy and one way to commit."""
+async def aio(bootstrap: str, topic: str, spec: MemberSpec, stop: asyncio.Event) -> None:
+    """Run a member with aiokafka, which has no cooperative strategy and one way to commit."""
     import aiokafka
 
-    consumer = aiokafka.AIOKafkaConsumer(topic, **in_python(bootstrap, wish))
+    consumer = aiokafka.AIOKafkaConsumer(topic, **in_python(bootstrap, spec))
     await consumer.start()
     due = False
     while not stop.is_set():
         records = await consumer.getmany(timeout_ms=100)
         for batch in records.values():
             for record in batch:
-                tell(wish, record.value)
-        due |= wish.by_hand and bool(records)
+                tell(spec, record.value)
+        due |= spec.by_hand and bool(records)
         if due:
             try:
                 await consumer.commit()
@@ -220,26 +219,26 @@ async def aio(bootstrap: str, topic: str, wish: Wish, stop: asyncio.Event) -> No
     await consumer.stop()
 
 
-def java(bootstrap: str, topic: str, wishes: list[Wish]) -> None:
-    """Kafka's own client; the process becomes its."""
+def java(bootstrap: str, topic: str, specs: list[MemberSpec]) -> None:
+    """Replace this process by one with Kafka's Java client."""
     assignors = {RANGE: "RangeAssignor", COOPERATIVE: "CooperativeStickyAssignor"}
     members = []
-    for wish in wishes:
+    for spec in specs:
         config = {
             "bootstrap.servers": bootstrap,
-            "group.id": wish.group,
+            "group.id": spec.group,
             "auto.offset.reset": "earliest",
-            "enable.auto.commit": str(not wish.by_hand).lower(),
+            "enable.auto.commit": str(not spec.by_hand).lower(),
             "auto.commit.interval.ms": AUTO_COMMIT_MS,
-            "session.timeout.ms": wish.session_ms,
+            "session.timeout.ms": spec.session_ms,
             "heartbeat.interval.ms": HEARTBEAT_MS,
             "partition.assignment.strategy": "org.apache.kafka.clients.consumer."
-            + assignors[wish.strategy],
+            + assignors[spec.strategy],
         }
-        if wish.instance is not None:
-            config["group.instance.id"] = wish.instance
+        if spec.instance is not None:
+            config["group.instance.id"] = spec.instance
         given = " ".join(f"{key}={value}" for key, value in config.items())
-        members.append(f"{wish.commit} {given}")
+        members.append(f"{spec.commit} {given}")
     classpath = kafka_peer.classpath(kafka_peer.clients(JAVA_CLIENT))
     classes = jvm.compiled(Path(__file__).with_name("GroupMembers.java"), classpath)
     own = ("-Xmx256m", kafka_peer.scratch(Path(tempfile.gettempdir())))
@@ -249,46 +248,44 @@ def java(bootstrap: str, topic: str, wishes: list[Wish]) -> None:
 
 
 def run_threads(
-    member: Callable[[str, str, Wish, threading.Event], None],
+    member: Callable[[str, str, MemberSpec, threading.Event], None],
     bootstrap: str,
     topic: str,
-    wishes: list[Wish],
+    specs: list[MemberSpec],
 ) -> None:
-    """One thread for each member, until SIGTERM."""
+    """Run one thread per member until SIGTERM."""
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    threads = [
-        threading.Thread(target=member, args=(bootstrap, topic, one, stop)) for one in wishes
-    ]
+    threads = [threading.Thread(target=member, args=(bootstrap, topic, one, stop)) for one in specs]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
 
 
-async def run_tasks(bootstrap: str, topic: str, wishes: list[Wish]) -> None:
-    """One task for each member, until SIGTERM."""
+async def run_tasks(bootstrap: str, topic: str, specs: list[MemberSpec]) -> None:
+    """Run one task per member until SIGTERM."""
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     async with asyncio.TaskGroup() as members:
-        for one in wishes:
+        for one in specs:
             members.create_task(aio(bootstrap, topic, one, stop))
 
 
 def main() -> None:
-    """Run until killed or told to leave."""
+    """Run the members until SIGTERM or SIGKILL."""
     library, document = sys.argv[1], json.loads(sys.argv[2])
     bootstrap, topic = document["bootstrap"], document["topic"]
-    wishes = [Wish(**one) for one in document["members"]]
+    specs = [MemberSpec(**one) for one in document["members"]]
     warnings.simplefilter("ignore")
     if library == "confluent":
-        run_threads(confluent, bootstrap, topic, wishes)
+        run_threads(confluent, bootstrap, topic, specs)
     elif library == "kafka-python":
-        run_threads(kafka_python, bootstrap, topic, wishes)
+        run_threads(kafka_python, bootstrap, topic, specs)
     elif library == "java":
-        java(bootstrap, topic, wishes)
+        java(bootstrap, topic, specs)
     else:
-        asyncio.run(run_tasks(bootstrap, topic, wishes))
+        asyncio.run(run_tasks(bootstrap, topic, specs))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Helm as functions: render the chart, or run a command against a cluster."""
+"""Runs helm: renders the chart, or runs a command against a cluster."""
 
 import json
 import shutil
@@ -11,7 +11,7 @@ import yaml
 from tests.cluster import settings
 
 CHART = settings.REPO / "charts" / "odradek"
-# What `helm template` takes for the cluster. A helm that `go install` built knows no version.
+# The cluster's version for `helm template`; a helm built by `go install` has no default.
 KUBE_VERSION = "1.34.4"
 MONITORING = ("ServiceMonitor", "PodMonitor", "PrometheusRule")
 
@@ -19,11 +19,11 @@ Manifest = dict[str, Any]
 
 
 class HelmError(AssertionError):
-    """Helm refused; the text is what it wrote to stderr."""
+    """Helm failed; the message is its stderr."""
 
 
 def binary() -> Path:
-    """The helm that `make setup` built, or the one on PATH."""
+    """Return the helm that `make setup` built, or the one on PATH."""
     built = settings.paths().bin / "helm"
     found = built if built.exists() else shutil.which("helm")
     if found is None:
@@ -32,7 +32,7 @@ def binary() -> Path:
 
 
 def run(*arguments: str, stdin: str | None = None, timeout_s: float = 60) -> str:
-    """Standard output of `helm ARGUMENTS`. Raises HelmError."""
+    """Return the stdout of `helm ARGUMENTS`. Raises HelmError."""
     ended = subprocess.run(
         [str(binary()), *arguments],
         input=stdin,
@@ -54,7 +54,7 @@ def template(
     monitoring: bool = False,
     chart: Path = CHART,
 ) -> list[Manifest]:
-    """Every object of the release `odradek` with these values, hooks included, CRDs not."""
+    """Return all objects of the release `odradek`, with hooks and without CRDs."""
     arguments = ["template", "odradek", str(chart), "--namespace", namespace]
     arguments += ["--kube-version", KUBE_VERSION]
     for file in files:

@@ -1,4 +1,4 @@
-"""What GitOps tools make of a resource: Argo CD by its own engine and our Lua, Flux by kstatus.
+"""Asks GitOps tools for the health of a resource: Argo CD (engine and our Lua), Flux (kstatus).
 
 Both are programs built from the tools' own Go modules (`tests/cluster/tools`).
 """
@@ -15,7 +15,7 @@ from tests.support.apiserver import require_programs
 
 
 class Verdicts(NamedTuple):
-    """The words of both for one resource, and Argo CD's message."""
+    """The health of one resource by both tools, and Argo CD's message."""
 
     argo: str
     kstatus: str
@@ -23,7 +23,7 @@ class Verdicts(NamedTuple):
 
 
 def judge(resources: Iterable[dict[str, Any]]) -> list[Verdicts]:
-    """Ask both about each resource, each in one run of its program."""
+    """Return the verdicts on the resources; runs each tool's program once."""
     objects = list(resources)
     config = yaml.safe_load((REPO / "examples/argocd/argocd-cm.yaml").read_text())["data"]
     argo = _run("argohealth", {"config": config, "objects": objects})

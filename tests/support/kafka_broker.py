@@ -1,4 +1,4 @@
-"""Apache Kafka 2.8.2's own broker as a child process, for tests beside this project's."""
+"""Runs Apache Kafka 2.8.2's broker as a child process, beside this project's brokers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PROGRAM = "kafka.Kafka"
 
 
 class KafkaBroker(Broker):
-    """One process of Apache Kafka. The settings are those of its neighbours, on top of `SMALL`."""
+    """One Apache Kafka broker, with the settings of its neighbours beside `SMALL`."""
 
     kind = "kafka"
     says_when_up = " started (kafka.server.KafkaServer)\n"
@@ -50,7 +50,7 @@ class KafkaBroker(Broker):
 
 
 class OldKafkaBroker(KafkaBroker):
-    """Speaks to other brokers, and writes, as Kafka 2.1: beside brokers of this project."""
+    """Uses Kafka 2.1's inter-broker protocol and message format, as this project's brokers do."""
 
     def __init__(
         self,

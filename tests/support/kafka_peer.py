@@ -1,4 +1,4 @@
-"""Apache Kafka beside the broker: its jars, and its command-line tools as child processes.
+"""Apache Kafka's jars, and its command-line tools as child processes.
 
 Kafka 2.8.2 is the peer. 0.10.2 is here for its consumers that balance through ZooKeeper.
 """
@@ -26,13 +26,13 @@ PATIENT_PRODUCER = ("kafka.tools.ConsoleProducer", "--request-timeout-ms", "6000
 
 
 def scratch(folder: Path) -> str:
-    """What makes a JVM put there what it unpacks: the codecs' libraries, which it leaves behind."""
+    """Return the JVM option for the folder of unpacked codec libraries, which JVMs never delete."""
     return f"-Djava.io.tmpdir={folder}"
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """A release of Kafka: its pom among the tests, and jars that show it was fetched wholly."""
+    """A release of Kafka: its pom in the tests, and jars that prove a complete download."""
 
     version: str
     pom: str
@@ -52,13 +52,13 @@ OLD = Release(
 
 
 def clients(version: str) -> Release:
-    """The Java clients of a release without the rest of it."""
+    """Return the Java clients of a release only."""
     needed = (f"kafka-clients-{version}", "zstd-jni", "slf4j-nop")
     return Release(f"clients-{version}", "pom-clients.xml", needed)
 
 
 def classpath(release: Release = CURRENT) -> str:
-    """Class path of a release, fetched with Maven once and kept in the cache."""
+    """Return the class path of a release, downloaded with Maven once and cached."""
     cache = CACHE / f"kafka-{release.version}"
     cache.mkdir(parents=True, exist_ok=True)
     lib = cache / "lib"
@@ -87,7 +87,7 @@ def _fetch(release: Release, lib: Path) -> None:
 
 
 class Tools:
-    """Runs Kafka's tools. `directory` takes the files they read: properties, JSON, log4j."""
+    """Runs Kafka's tools. `directory` has the files that they read: properties, JSON, log4j."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class Tools:
         )
 
     def file(self, name: str, text: str) -> Path:
-        """Write a file for a tool to read; its path."""
+        """Write a file for a tool, and return its path."""
         path = self.directory / name
         path.write_text(text)
         return path
@@ -141,7 +141,7 @@ class Tools:
         stdin: str = "",
         statuses: Sequence[int] = (0,),
     ) -> str:
-        """What a tool printed. An exit status not among `statuses` fails, with all it said."""
+        """Return the output of a tool. Fail if its exit status is not among `statuses`."""
         done = subprocess.run(
             self.command(tool, *arguments),
             input=stdin,

@@ -1,4 +1,4 @@
-"""kubectl as a function, and waiting for what a cluster reaches in its own time."""
+"""Runs kubectl, and waits for conditions of a cluster."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ CLIENT_FAILURES = (
 
 
 class KubectlError(AssertionError):
-    """kubectl refused; the text is what it wrote to stderr."""
+    """kubectl failed; the message is its stderr."""
 
 
 @dataclass(frozen=True)
 class Kubectl:
-    """kubectl bound to one cluster and namespace."""
+    """kubectl for one cluster and namespace."""
 
     binary: Path
     kubeconfig: Path
     namespace: str = "logs"
 
     def __call__(self, *arguments: str, stdin: str | None = None, timeout_s: float = 180) -> str:
-        """Standard output of `kubectl ARGUMENTS`. Raises KubectlError."""
+        """Return the stdout of `kubectl ARGUMENTS`. Raises KubectlError."""
         ended = subprocess.run(
             [
                 str(self.binary),
@@ -54,7 +54,7 @@ class Kubectl:
         return ended.stdout
 
     def get(self, kind: str, name: str = "", *options: str) -> dict[str, Any]:
-        """One object, or the list of a kind."""
+        """Return one object, or the list of a kind."""
         found = self("get", kind, *([name] if name else []), "-o", "json", *options)
         loaded: dict[str, Any] = json.loads(found)
         return loaded
@@ -64,7 +64,7 @@ class Kubectl:
         self("apply", "-f", "-", stdin=yaml.safe_dump_all(manifests))
 
     def condition(self, kind: str, name: str, type_: str = "Ready") -> dict[str, Any]:
-        """The condition of that type, {} while there is none for the present generation."""
+        """Return the condition of that type, {} if there is none for the current generation."""
         found = self.get(kind, name)
         status = found.get("status", {})
         if status.get("observedGeneration") != found["metadata"]["generation"]:
@@ -78,8 +78,9 @@ class Kubectl:
 def eventually(
     probe: Callable[[], Found], what: str, timeout_s: float = 120, pause_s: float = 1
 ) -> Found:
-    """The first truthy answer of `probe`; a falsy one, an AssertionError or a failure of a client
-    means: ask again.
+    """Return the first truthy result of `probe`.
+
+    Retries after a falsy result, an AssertionError or a client's error.
     """
     deadline = time.monotonic() + timeout_s
     last: object = None

@@ -1,6 +1,4 @@
-"""Logs for tests: batches with little effort, and partitions in a temporary folder with a
-settable clock.
-"""
+"""Logs for tests: record batches, and partitions in a temporary folder with a settable clock."""
 
 from __future__ import annotations
 
@@ -12,8 +10,7 @@ from typing import Any
 from odradek.config import TopicConfig
 from odradek.log.manager import LogManager, NewLog
 from odradek.log.partition import recovery
-from odradek.log.partition.log import Log
-from odradek.log.partition.reading import ReadableLog, Surroundings
+from odradek.log.partition.log import Log, LogEnvironment
 from odradek.log.records import batch as batches
 from odradek.log.records import records
 from odradek.values import TopicPartition
@@ -23,7 +20,7 @@ START_MS = 1_700_000_000_000
 
 @dataclass
 class FakeClock:
-    """Wall and monotonic time that only move when told."""
+    """Wall and monotonic time that only `advance` moves."""
 
     wall_ms: int = START_MS
     seconds: float = 0.0
@@ -51,8 +48,8 @@ class Partition:
     log_start: int = 0
     report: recovery.Report | None = None
 
-    def surroundings(self) -> Surroundings:
-        return Surroundings(
+    def environment(self) -> LogEnvironment:
+        return LogEnvironment(
             now_ms=self.clock.now_ms,
             monotonic=self.clock.monotonic,
             chance=random.Random(0),
@@ -60,7 +57,7 @@ class Partition:
             on_truncate=self._remember,
         )
 
-    def _remember(self, log: ReadableLog) -> None:
+    def _remember(self, log: Log) -> None:
         self.recovery_point = log.recovery_point
 
     def open(self, *, clean: bool) -> Log:
@@ -69,7 +66,7 @@ class Partition:
             "topic",
             0,
             self.config,
-            self.surroundings(),
+            self.environment(),
             recovery.Checkpointed(clean, self.recovery_point, self.log_start),
         )
         return log
@@ -80,25 +77,25 @@ class Partition:
         self.log_start = log.log_start_offset
 
     def crash(self, log: Log) -> None:
-        """End without finishing anything; what was checkpointed before stays."""
+        """Abandon the log without a clean shutdown; checkpoints stay."""
         log.abandon()
 
 
 def batch(
     *values: bytes, timestamp: int = START_MS, key: bytes | None = b"k", **options: Any
 ) -> bytes:
-    """One batch of these values."""
+    """Return one batch of these values."""
     return records.make(
         [(key, value) for value in values], timestamp, records.BatchOptions(**options)
     )
 
 
 def read_all(log: Log, offset: int | None = None, max_bytes: int = 1 << 20) -> list[records.Record]:
-    """Every record from `offset` (default: the log start) to the end, read slice by slice."""
+    """Return all records from `offset` (default: the log start) to the end, read in slices."""
     found: list[records.Record] = []
     offset = log.log_start_offset if offset is None else offset
     while True:
-        piece = log.read(offset, max_bytes)
+        piece = log.reader.read(offset, max_bytes)
         if piece.region is None:
             return found
         with piece.region as region:
@@ -106,12 +103,12 @@ def read_all(log: Log, offset: int | None = None, max_bytes: int = 1 << 20) -> l
         headers = [header for _, header in batches.scan(data)]
         assert headers, "a read that returns bytes returns at least one whole batch"
         found += [record for record in whole_records(data) if record.offset >= offset]
-        # As consumers do: behind the batch, whose last records compaction may have taken.
+        # Continue after the batch, as consumers do: compaction may have removed its last records.
         offset = headers[-1].last_offset + 1
 
 
 def whole_records(data: bytes) -> list[records.Record]:
-    """Records of the whole batches in `data`; a cut-off last batch is left out as clients do."""
+    """Return the records of complete batches; a truncated last batch is ignored, as in clients."""
     found: list[records.Record] = []
     for position, header in batches.scan(data):
         batches.check_crc(data, position, header)

@@ -1,6 +1,6 @@
-"""The API server and ZooKeeper as values in memory, for passes that must run without either.
+"""The API server and ZooKeeper in memory, to reconcile without either.
 
-They answer as the operator's own `Kube` and `ZooKeeper` do, and note what was written.
+They behave as the operator's own `Kube` and `ZooKeeper` do, and record what was written.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ class MemoryKube:
         self.told.append(event)
 
     def names(self, kind: str) -> list[str]:
-        """Names of all objects of a kind."""
+        """Return the names of all objects of a kind."""
         return [key[2] for key in self._objects if key[0] == kind]
 
 
 class MemoryZooKeeper:
-    """Znodes by path; `committed` and `deleted` tell what was written."""
+    """Znodes by path; `committed` and `deleted` record the writes."""
 
     def __init__(self, nodes: Mapping[str, bytes] | None = None) -> None:
         self._nodes = dict(nodes or {})
@@ -78,7 +78,7 @@ class MemoryZooKeeper:
         return self
 
     def put(self, path: str, data: bytes) -> None:
-        """Hold a znode as somebody else wrote it."""
+        """Set a znode as another client would."""
         self._nodes[path] = data
 
     def read(self, paths: Iterable[str]) -> dict[str, Znode | None]:
@@ -101,12 +101,12 @@ class MemoryZooKeeper:
         self.deleted.append(path)
 
     def created(self) -> list[str]:
-        """Paths that were created."""
+        """Return the paths that were created."""
         return [one.path for one in self.committed if isinstance(one, Create)]
 
 
 class MemoryPool:
-    """ZooKeepers by connect string; another does not answer. `kept` is what was last kept."""
+    """ZooKeepers by connect string; others do not answer. `kept` is the last value kept."""
 
     def __init__(self, zookeepers: Mapping[str, MemoryZooKeeper] | None = None) -> None:
         self._zookeepers = zookeepers or {}

@@ -1,10 +1,10 @@
-"""How much memory a process takes."""
+"""Measures the memory of a process."""
 
 import resource
 from pathlib import Path
 
 
 def resident_bytes(pid: int) -> int:
-    """Bytes of a process that are in memory at present."""
+    """Return the resident memory of a process in bytes."""
     fields = Path(f"/proc/{pid}/statm").read_text().split()
     return int(fields[1]) * resource.getpagesize()

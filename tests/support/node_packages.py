@@ -1,4 +1,4 @@
-"""Packages that Node programs need, fetched with npm once at their locked versions and kept."""
+"""Downloads the packages of Node programs with npm at their locked versions, once."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ LIMIT_SECONDS = 300
 
 
 def node_path(program: Path) -> str:
-    """NODE_PATH for programs of a folder with package.json and its lock; skips without Node.
+    """Return NODE_PATH for the programs in a folder with package.json and its lock.
 
-    Under CI a missing Node fails.
+    Without Node skip, or fail under CI.
     """
     missing = [name for name in ("node", "npm") if shutil.which(name) is None]
     if missing:
@@ -39,7 +39,7 @@ def node_path(program: Path) -> str:
 
 
 def _install(program: Path, cache: Path) -> None:
-    """npm compares what it fetched with the checksums of the lock."""
+    """Install the packages; npm checks them against the checksums in the lock."""
     for name in ("package.json", "package-lock.json"):
         shutil.copy(program / name, cache)
     subprocess.run(

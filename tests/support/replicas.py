@@ -26,7 +26,7 @@ KEY = TopicPartition(TOPIC, 0)
 
 @dataclass
 class FakeSession:
-    """Znodes with versions; `failures` are raised, one a write, before anything is written."""
+    """Znodes with versions; each write first raises one of `failures`, if there are any."""
 
     deadline: float = float("inf")
     generation: int = 0
@@ -64,7 +64,7 @@ def _stat(version: int) -> Stat:
 
 @dataclass
 class Clock:
-    """Milliseconds that move when told."""
+    """Milliseconds that only the test moves."""
 
     now: int = 1_000_000
 
@@ -73,7 +73,7 @@ class Clock:
 
 
 class Replicas:
-    """Broker 1 with a replica manager; `async with` ends its logs."""
+    """Broker 1 with a replica manager; `async with` closes its logs."""
 
     def __init__(self, directory: Path, **settings: str) -> None:
         self.config, _ = configuration.from_values(
@@ -106,13 +106,13 @@ class Replicas:
     def fetcher_from(
         self, source: int, client: object = None, clock_ms: Callable[[], int] | None = None
     ) -> SourceFetcher:
-        """A fetcher of the test partition from another broker, which `client` answers for."""
+        """Return a fetcher of the test partition from another broker; `client` answers for it."""
         clock_ms = clock_ms or self.clock
         fetcher = SourceFetcher(
             source,
             self.config,
             lambda _: client,  # type: ignore[arg-type,return-value]
-            self.manager.hosted,
+            self.manager._hosted,
             ReplicationQuota(1, lambda: 1, lambda topic: (), clock_ms),
             self.logs.disk.run,
             clock_ms,
@@ -148,7 +148,7 @@ class Replicas:
         controller_epoch: int = 1,
         topic: str = TOPIC,
     ) -> object:
-        """Send one LeaderAndIsr for the partition; the outcome."""
+        """Send one LeaderAndIsr for the partition, and return its result."""
         return await self.manager.become_leader_or_follower(
             LeaderAndIsrRequest(
                 controller_id=1,

@@ -1,4 +1,4 @@
-"""The checkpoint of a query over topic `t`, as Spark leaves it."""
+"""Writes the checkpoint of a query over topic `t`, as Spark does."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def checkpoint(
     finished: int,
     start: Mapping[str, int] | None = None,
 ) -> Path:
-    """Fill the folder as of `len(ends)` planned batches, the first `finished` of them done."""
+    """Write `len(ends)` planned batches, of which the first `finished` are finished."""
     for kind in ("offsets", "commits", "sources/0"):
         (folder / kind).mkdir(parents=True)
         (folder / kind / ".0.crc").touch()

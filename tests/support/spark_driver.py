@@ -1,4 +1,4 @@
-"""The Spark driver as a child process, with a topic, a result and a metrics port of its own."""
+"""Runs the Spark driver as a child process with its own topic, result and metrics port."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from tests.support import broker, kafka_peer
 from tests.support.broker import wait_until
 from tests.support.clients import QUIET, create_topic
 from tests.support.ports import free_port
-from tests.support.spark_jars import connector_jars
+from tests.support.spark_jars import connector_jars, java_options
 
 # A machine that is short of time takes minutes to start a JVM with Spark.
 PATIENCE_S = 400
 
 
 class Driver:
-    """One group's driver, its folder /data and the topic it reads, both named after the group."""
+    """One group's driver, with its data folder and a topic, both named like the group."""
 
     def __init__(self, cluster: broker.Cluster, folder: Path, group: str) -> None:
         self.cluster = cluster
@@ -47,7 +47,7 @@ class Driver:
         create_topic(cluster.bootstrap, group, partitions=2)
 
     def start(self, program: str | None = None, **job: Any) -> None:
-        """Start the process with a job that counts nothing and keeps each record's place."""
+        """Start the process with a job that stores each record and its offset."""
         document = {
             "group": self.group,
             "bootstrap": self.cluster.bootstrap,
@@ -69,10 +69,10 @@ class Driver:
             **os.environ,
             "PYSPARK_SUBMIT_ARGS": f"--jars {jars} pyspark-shell",
             "PYSPARK_PYTHON": sys.executable,
-            # A driver that is killed leaves everything behind.
+            # A killed driver deletes nothing.
             "TMPDIR": str(self._scratch),
             "SPARK_LOCAL_DIRS": str(self._scratch),
-            "SPARK_SUBMIT_OPTS": kafka_peer.scratch(self._scratch),
+            "SPARK_SUBMIT_OPTS": " ".join([kafka_peer.scratch(self._scratch), *java_options()]),
             "ODRADEK_JOB": str(self._job),
             "ODRADEK_SPARK_MASTER": "local[2]",
             "ODRADEK_DATA": str(self.data),
@@ -90,18 +90,18 @@ class Driver:
             )
 
     def wait(self) -> int:
-        """Wait for the end; the exit status."""
+        """Wait for the end, and return the exit status."""
         assert self._process is not None
         return self._process.wait(PATIENCE_S)
 
     def terminate(self) -> int:
-        """SIGTERM, and the exit status."""
+        """Send SIGTERM, and return the exit status."""
         assert self._process is not None
         self._process.terminate()
         return self.wait()
 
     def kill(self) -> None:
-        """SIGKILL the driver and its JVM."""
+        """Send SIGKILL to the driver and its JVM."""
         if self._process is not None and self._process.poll() is None:
             # The JVM is in the group, too.
             os.killpg(self._process.pid, signal.SIGKILL)
@@ -132,7 +132,7 @@ class Driver:
         assert failures == []
 
     def get(self, path: str) -> str:
-        """What the driver's endpoint answers, nothing where it does not."""
+        """Return the response of the driver's endpoint, empty if it does not respond."""
         with contextlib.suppress(OSError):
             address = f"http://127.0.0.1:{self.port}{path}"
             with urllib.request.urlopen(address, timeout=30) as answer:
@@ -156,17 +156,17 @@ class Driver:
         wait_until(reached, f"{count} records are committed", PATIENCE_S)
 
     def registered(self) -> list[str]:
-        """Return every ephemeral name that the group's members have."""
+        """Return the names of all ephemeral znodes of the group's members."""
         with self.cluster.zookeeper.client() as client:
             members = client.get_children(consumers.consumer_ids_path(self.group))
             owners = client.get_children(consumers.owners_path(self.group, self.group))
             return [*members, *owners]
 
     def rows(self) -> list[int]:
-        """Return the numbers in the result, each as often as it is there."""
+        """Return the numbers in the result, with duplicates."""
         names, rows = show.read(self.out)
         return sorted(row[names.index("n")] for row in rows)
 
     def last_line(self) -> str:
-        """The end of what the driver said."""
+        """Return the last line of the driver's output."""
         return self.log.read_text().splitlines()[-1]

@@ -1,4 +1,4 @@
-"""A job as its file has it, and as the driver has it then."""
+"""A job file, and the job that the driver parses from it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ENVIRONMENT = config.parse_environment({"ODRADEK_SPARK_MASTER": "local[2]"}, uid
 
 
 def job_text(**job: Any) -> str:
-    """Return the file of a job that reads topic `t`."""
+    """Return the text of a job file that reads topic `t`."""
     document = {
         "group": "g",
         "bootstrap": "b:1",

@@ -1,4 +1,4 @@
-"""Traffic that should not notice what is done to a cluster meanwhile."""
+"""A producer and a consumer that run while a test changes the cluster."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.broker import Cluster, wait_until
 
 
 class Traffic:
-    """A producer with acks=all and a consumer of one topic, until it is ended."""
+    """A producer with acks=all and a consumer of one topic, which run until `end`."""
 
     def __init__(self, cluster: Cluster, topic: str) -> None:
         self.topic = topic
@@ -77,7 +77,7 @@ class Traffic:
         consumer.close()
 
     def end(self) -> None:
-        """Stop producing, read the rest, and compare."""
+        """Stop the producer, and check that every record is read exactly once."""
         self._enough_written.set()
         self._producer.join(150)
         assert not self._producer.is_alive()

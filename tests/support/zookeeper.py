@@ -1,10 +1,10 @@
-"""A real ZooKeeper server for tests, and ways to hurt it.
+"""A real ZooKeeper server for tests, with faults.
 
     with zookeeper.Server(tmp_path) as server:
         session = Session(server.connect, timeout_ms=4000)
 
-`kill`, `restart`, `pause` and `resume` make the faults; `expire_session` ends another client's
-session on the server, by the known trick of connecting with its id and closing.
+`kill`, `restart`, `pause` and `resume` inject faults. `expire_session` ends another client's
+session on the server: it connects with the session's id and closes it.
 """
 
 import contextlib
@@ -25,8 +25,8 @@ from tests.support import jvm
 from tests.support.ports import free_port
 
 START_SECONDS = 120
-# What a client's session may last: longer than a busy machine keeps it from being heard. Servers
-# with ticks of half a second grant no more.
+# A client's session timeout: longer than the pauses of a busy machine. It is the maximum with ticks
+# of half a second.
 SESSION_SECONDS = 30
 CALL_SECONDS = 5
 ARCHIVE_SECONDS = 20
@@ -49,7 +49,7 @@ class Server:
         self._config = zookeeper.write_config(
             directory / "zookeeper", self.port, tick_time_ms=tick_time_ms
         )
-        # A process that is killed loses nothing that it wrote, and no test waits for the disk.
+        # A killed process loses nothing that it wrote, so tests need not wait for the disk.
         with self._config.open("a") as config:
             config.write("forceSync=no\n")
         self._java, *self._arguments = zookeeper.command(self._config)
@@ -84,7 +84,7 @@ class Server:
             return False
 
     def kill(self) -> None:
-        """SIGKILL the process and wait for its end."""
+        """Send SIGKILL to the process and wait for its end."""
         if self._process is not None:
             if not self._archive.exists:
                 # The first one on a machine: at SIGTERM it leaves its classes for those after it.
@@ -102,12 +102,12 @@ class Server:
         self.start()
 
     def pause(self) -> None:
-        """SIGSTOP the process: connections stay open and nothing answers."""
+        """Send SIGSTOP to the process: connections stay open, but nothing responds."""
         assert self._process is not None
         os.kill(self._process.pid, signal.SIGSTOP)
 
     def resume(self) -> None:
-        """SIGCONT the process."""
+        """Send SIGCONT to the process."""
         assert self._process is not None
         os.kill(self._process.pid, signal.SIGCONT)
 
@@ -135,10 +135,10 @@ class Server:
             client.close()
 
     def expire_session(self, client_id: tuple[int, bytes]) -> None:
-        """End the session (id, password) on the server, while its owner knows nothing of it.
+        """Expire the session (id, password) on the server without its owner's knowledge.
 
-        The owner takes a session back that it was robbed of. So the request to close it goes out
-        with the one to take it over, again until the server says that there is no such session.
+        The owner would take its session back. So this sends the requests to take it over and to
+        close it together, until the server reports that there is no such session.
         """
         session_id, password = client_id
         takeover = struct.pack(
@@ -158,7 +158,7 @@ class Server:
             self.expire_session((stat.ephemeralOwner, _password(stat.ephemeralOwner)))
 
     def _session_after(self, *requests: bytes) -> int | None:
-        """The session that the server gives to a connection with these requests, None if unsaid."""
+        """Send the requests, and return the session in the response; None without a response."""
         with contextlib.suppress(OSError), self._connected() as connection:
             connection.sendall(b"".join(struct.pack(">i", len(one)) + one for one in requests))
             answer = connection.makefile("rb").read(ANSWER.size)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from odradek.values import BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
-from odradek.zk import consumers, znodes
+from odradek.zk import consumers, producer_ids, znodes
 from odradek.zk.payload import ZnodeError
 
 BROKER = (
@@ -150,11 +150,11 @@ def test_reassignment_and_preferred_election():
 def test_notices_and_producer_ids():
     assert znodes.encode_log_dir_event(1) == b'{"version":1,"broker":1,"event":1}'
     assert znodes.decode_log_dir_event("/l", b'{"version":1,"broker":1,"event":1}') == 1
-    block = znodes.ProducerIdBlock(BrokerId(1), 0, 999)
+    block = producer_ids.ProducerIdBlock(BrokerId(1), 0, 999)
     data = b'{"version":1,"broker":1,"block_start":"0","block_end":"999"}'
-    assert znodes.encode_producer_id_block(block) == data
-    assert znodes.decode_producer_id_block("/latest_producer_id_block", data) == block
-    assert znodes.decode_producer_id_block("/latest_producer_id_block", b"") is None
+    assert producer_ids.encode_producer_id_block(block) == data
+    assert producer_ids.decode_producer_id_block("/latest_producer_id_block", data) == block
+    assert producer_ids.decode_producer_id_block("/latest_producer_id_block", b"") is None
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ DECODERS = [
     znodes.decode_reassignment,
     znodes.decode_partitions,
     znodes.decode_log_dir_event,
-    znodes.decode_producer_id_block,
+    producer_ids.decode_producer_id_block,
     consumers.decode_consumer,
     consumers.decode_owner,
     consumers.decode_offset,

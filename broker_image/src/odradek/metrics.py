@@ -292,7 +292,7 @@ class BrokerMetrics(Collector):
         )
         for key, partition in list(self._replicas.partitions.items())[:MOST_PARTITIONS]:
             values = [key.topic, str(key.partition)]
-            size.add_metric(values, partition.log.size)
+            size.add_metric(values, partition.log.segments.size)
             start.add_metric(values, partition.log.log_start_offset)
             end.add_metric(values, partition.log.log_end_offset)
             mark.add_metric(values, partition.high_watermark)

@@ -35,7 +35,6 @@ from odradek.group.coordinator import GroupCoordinator
 from odradek.group.partitioning import PartitionCount
 from odradek.handlers.context import Broker
 from odradek.handlers.dispatch import Dispatcher
-from odradek.handlers.producers import ProducerIds
 from odradek.log.directory import LogDirError
 from odradek.log.manager import LogManager
 from odradek.log.partition import checkpoints
@@ -50,6 +49,7 @@ from odradek.replica.metadata import MetadataCache
 from odradek.replica.topic_configs import TopicConfigs
 from odradek.values import BrokerId
 from odradek.zk import registration, znodes
+from odradek.zk.producer_ids import ProducerIdManager
 from odradek.zk.session import Session
 
 CONTROLLED_SHUTDOWN_VERSION = 1
@@ -234,7 +234,7 @@ class Server:
             controller=self._controller,
             groups=self._groups,
             registration=self._registration,
-            producer_ids=ProducerIds(self._session, config.broker_id),
+            producer_ids=ProducerIdManager(self._session, config.broker_id),
             metrics=self._metrics,
             random=Random(),  # noqa: S311 spreads replicas, hides nothing
         )

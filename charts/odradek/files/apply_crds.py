@@ -1,14 +1,14 @@
 """Applies the chart's CRDs to the cluster, before a release is installed or upgraded.
 
-Helm makes what is missing of a chart's folder crds/ when it installs, and never changes what is
-there. So a release that is upgraded, or installed where an older one has been, would run a new
-operator against old schemas. This script runs as a Job before both, in the operator's image, with
-Python's standard library only: each file NAME.yaml of the given folder goes to the API server as a
-server-side apply of the CustomResourceDefinition NAME, and the script ends when the API server has
-established every one. It never deletes: deleting a CRD deletes every resource of its kind.
+Helm creates missing CRDs of a chart's folder crds/ at installation, and never updates them. So a
+new operator would run with old schemas after an upgrade, or after an installation over an older
+release. This script runs as a Job before both, in the operator's image, with Python's standard
+library only. It applies each file NAME.yaml of the given folder as the CustomResourceDefinition
+NAME (server-side apply), and waits until the API server has established all of them. It never
+deletes a CRD, because that deletes every resource of its kind.
 """
 
-# ruff: noqa: T201 - what a script prints is its result
+# ruff: noqa: T201 - the script prints its result
 
 import http.client
 import json
@@ -25,13 +25,13 @@ SERVICE_ACCOUNT = pathlib.Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
 class ApiError(Exception):
-    """The API server refused a request; the text is its status and message."""
+    """The API server rejected a request; the message has its status and text."""
 
 
 class CrdClient:
-    """The API server as a pod's service account sees it.
+    """A client of the API server with a pod's service account.
 
-    The token is read for each request, because the kubelet renews the file.
+    Reads the token for each request, because the kubelet renews the file.
     """
 
     def __init__(self, host: str, port: int, service_account: pathlib.Path) -> None:
@@ -41,7 +41,7 @@ class CrdClient:
         self.tls = ssl.create_default_context(cafile=str(service_account / "ca.crt"))
 
     def call(self, method: str, path: str, body: bytes | None = None) -> dict[str, Any]:
-        """Send one request and return the answer's JSON object; raise ApiError on a refusal."""
+        """Send one request and return the response's JSON object; raise ApiError if rejected."""
         connection = http.client.HTTPSConnection(self.host, self.port, timeout=30, context=self.tls)
         headers = {
             "Authorization": f"Bearer {(self.service_account / 'token').read_text().strip()}",
@@ -61,7 +61,7 @@ class CrdClient:
 
 
 def is_established(crd: dict[str, Any]) -> bool:
-    """Tell whether the API server serves the CRD."""
+    """Return whether the API server serves the CRD."""
     conditions = crd.get("status", {}).get("conditions", [])
     return any(c["type"] == "Established" and c["status"] == "True" for c in conditions)
 
@@ -69,7 +69,7 @@ def is_established(crd: dict[str, Any]) -> bool:
 def apply(api: CrdClient, folder: pathlib.Path) -> list[str]:
     """Apply every NAME.yaml of the folder and return the names.
 
-    force takes over the fields that Helm's first installation owns.
+    `force` takes over the fields that Helm owns since the first installation.
     """
     names = sorted(path.stem for path in folder.glob("*.yaml"))
     if not names:
@@ -89,7 +89,7 @@ def crd_path(name: str) -> str:
 
 
 def wait_until_established(api: CrdClient, names: list[str]) -> None:
-    """Poll until every CRD is served; raise ApiError after ESTABLISH_TIMEOUT_S."""
+    """Poll until every CRD is established; raise ApiError after ESTABLISH_TIMEOUT_S."""
     deadline = time.monotonic() + ESTABLISH_TIMEOUT_S
     for name in names:
         while not is_established(api.call("GET", crd_path(name))):
@@ -99,7 +99,7 @@ def wait_until_established(api: CrdClient, names: list[str]) -> None:
 
 
 def main(folder: str, service_account: str = str(SERVICE_ACCOUNT)) -> int:
-    """Apply the CRDs of a folder and wait; return the exit status."""
+    """Apply the CRDs of a folder, wait for them, and return the exit status."""
     api = CrdClient(
         os.environ["KUBERNETES_SERVICE_HOST"],
         int(os.environ["KUBERNETES_SERVICE_PORT"]),

@@ -1,10 +1,10 @@
-"""Asks each given endpoint of a release whether it serves; `helm test` runs it in a pod.
+"""Checks that the endpoints of a release serve requests; `helm test` runs it in a pod.
 
-An http:// address must answer 200. A zookeeper:// address must name a mode (standalone, leader,
-follower) in its answer to "srvr", which it does only while it serves requests.
+An http:// address must respond with 200. A zookeeper:// address must name its mode (standalone,
+leader, follower) in its response to "srvr", which it does only while it serves requests.
 """
 
-# ruff: noqa: T201 - what a script prints is its result
+# ruff: noqa: T201 - the script prints its result
 
 import socket
 import sys
@@ -15,7 +15,7 @@ TIMEOUT_S = 10
 
 
 def zookeeper_mode(host: str, port: int) -> str:
-    """Return the server's mode; raise OSError when it is unreachable or serves no requests."""
+    """Return the server's mode; raise OSError if it is unreachable or serves no requests."""
     with socket.create_connection((host, port), timeout=TIMEOUT_S) as connection:
         connection.sendall(b"srvr")
         answer = b""
@@ -28,17 +28,17 @@ def zookeeper_mode(host: str, port: int) -> str:
 
 
 def check(address: str) -> str:
-    """Return what the endpoint says of itself; raise OSError when it does not serve."""
+    """Return the endpoint's status or mode; raise OSError if it does not serve."""
     url = urllib.parse.urlsplit(address)
     if url.scheme == "zookeeper":
         return zookeeper_mode(url.hostname or "", url.port or 2181)
-    # The addresses are the chart's own.
+    # The addresses come from the chart.
     with urllib.request.urlopen(address, timeout=TIMEOUT_S) as response:  # noqa: S310
         return f"{response.status}"
 
 
 def main(addresses: list[str]) -> int:
-    """Check every address, print a line each, and return how many of them do not serve."""
+    """Check every address, print one line per address, and return the number that failed."""
     failed = 0
     for address in addresses:
         try:

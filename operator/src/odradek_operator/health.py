@@ -30,7 +30,7 @@ class _Server(ThreadingHTTPServer):
 
 
 class Pages:
-    """An HTTP server of fixed paths on one port; port 0 takes a free one, told by `port`."""
+    """An HTTP server of fixed paths on one port; port 0 picks a free one, see `port`."""
 
     def __init__(self, port: int, pages: dict[str, Callable[[], Page]]) -> None:
         class _PageHandler(BaseHTTPRequestHandler):

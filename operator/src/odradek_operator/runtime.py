@@ -1,6 +1,7 @@
 """Composition root of the operator: environment to settings, and everything that runs, in order.
 
-Start: HTTP pages, Lease, then loops. Stop: loops after their passes, ZooKeeper, Lease, pages.
+Start: HTTP pages, Lease, then work queues. Stop: queues after their batches, ZooKeeper, Lease,
+pages.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class SettingsError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class OperatorSettings:
-    """What the operator's Deployment decides."""
+    """The settings that the operator's Deployment passes."""
 
     broker_image: str
     platform: Platform
@@ -67,7 +68,7 @@ def read_settings(environment: Mapping[str, str]) -> OperatorSettings:
             pull_secrets=tuple(filter(None, secrets.split(","))),
         ),
         namespace=namespace,
-        # Outside a pod nothing tells one process from the next on the same host.
+        # Outside a pod the host name alone does not identify a process.
         identity=f"{namespace}/{pod}" if pod else f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}",
         health_port=int(environment.get("ODRADEK_HEALTH_PORT") or HEALTH_PORT),
         metrics_port=int(environment.get("ODRADEK_METRICS_PORT") or METRICS_PORT),
@@ -113,14 +114,14 @@ class Runtime:
         return acquired
 
     def depart(self, body: Body) -> None:
-        """Take notice of a resource that is gone, and say where its data stay."""
+        """Drop a deleted resource, and post an Event if its data is retained."""
         self.queues.drop(body)
         kept = topic_plan.leaves_data(body) if body["kind"] == "Topic" else None
         if kept is not None:
             self._api.post_event(body, topic_plan.retained(kept))
 
     def stop(self) -> None:
-        """End everything; passes under way are finished."""
+        """Stop everything; current batches are finished."""
         self._resync.stop()
         self.queues.stop()
         self._zookeepers.close()
@@ -131,8 +132,8 @@ class Runtime:
     def _healthz(self) -> health.Page:
         stuck = self.queues.stuck
         if stuck:
-            return health.say(False, f"loops do not go on: {', '.join(stuck)}")
-        # An ensemble that is away is no reason to start this process anew, but one to know.
+            return health.say(False, f"stuck work queues: {', '.join(stuck)}")
+        # An unreachable ensemble is worth reporting, but no reason to restart this process.
         return health.say(True, "\n".join([self._doing(), *self._sessions()]))
 
     def _doing(self) -> str:
@@ -145,4 +146,6 @@ class Runtime:
         ]
 
     def _readyz(self) -> health.Page:
-        return health.say(self._lease.held, "holds the Lease" if self._lease.held else "waits")
+        return health.say(
+            self._lease.held, "holds the Lease" if self._lease.held else "waiting for the Lease"
+        )

@@ -91,7 +91,7 @@ class Shard:
         stored: dict[str, GroupValue] = {}
         position, end = log.log_start_offset, log.log_end_offset
         while position < end:
-            piece = await asyncio.to_thread(log.read, position, read_bytes)
+            piece = await asyncio.to_thread(log.reader.read, position, read_bytes)
             if piece.region is None:
                 break
             with piece.region as region:

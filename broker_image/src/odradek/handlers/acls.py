@@ -1,6 +1,6 @@
-"""DescribeAcls, CreateAcls and DeleteAcls (KIP-140): refused, as by a Kafka without an authorizer.
+"""DescribeAcls, CreateAcls, DeleteAcls (KIP-140): refused, as by Kafka without an authorizer.
 
-Clients that list ACLs beside other things go on after SECURITY_DISABLED, but not without an answer.
+Clients that list ACLs among other things accept SECURITY_DISABLED, but not a missing answer.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _MESSAGE = "No Authorizer is configured on the broker"
 async def describe_acls(
     broker: Broker, request: DescribeAclsRequest, context: RequestContext
 ) -> DescribeAclsResponse:
-    """The refusal, and no resources."""
+    """Return the refusal, without resources."""
     return DescribeAclsResponse(error_code=_CODE, error_message=_MESSAGE, resources=[])
 
 
 async def create_acls(
     broker: Broker, request: CreateAclsRequest, context: RequestContext
 ) -> CreateAclsResponse:
-    """The refusal for each ACL."""
+    """Return one refusal per ACL."""
     refusal = AclCreationResult(error_code=_CODE, error_message=_MESSAGE)
     return CreateAclsResponse(results=[refusal] * len(request.creations))
 
@@ -40,6 +40,6 @@ async def create_acls(
 async def delete_acls(
     broker: Broker, request: DeleteAclsRequest, context: RequestContext
 ) -> DeleteAclsResponse:
-    """The refusal for each filter."""
+    """Return one refusal per filter."""
     refusal = DeleteAclsFilterResult(error_code=_CODE, error_message=_MESSAGE, matching_acls=[])
     return DeleteAclsResponse(filter_results=[refusal] * len(request.filters))

@@ -1,9 +1,9 @@
-"""Fetch: the answer holds pieces of segment files, which the connection sends from the page cache.
+"""Fetch: the answer has regions of segment files, which the connection sends from the page cache.
 
-Fetch sessions (KIP-227) are not kept: a client that asks for one is answered with session id 0 and
-stays sessionless, which the protocol allows; one that goes on with a session gets error 70 and
-begins anew. Versions before 4 cannot carry magic-2 batches: for them the pieces are read and
-converted, in threads.
+There are no fetch sessions (KIP-227): a client that asks for one gets session id 0 and stays
+sessionless, which the protocol allows; one that continues a session gets error 70 and starts over.
+Versions before 4 cannot carry magic-2 batches: for them the regions are read and converted in
+threads.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ UNLIMITED_BYTES = 0x7FFFFFFF
 
 
 async def fetch(broker: Broker, request: FetchRequest, context: RequestContext) -> FetchResponse:
-    """Read from the partitions in the order of the request."""
+    """Read from the partitions, in the order of the request."""
     if request.session_epoch > 0:
         return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, responses=[])
     specs = [
@@ -101,9 +101,9 @@ async def _for_old_client(
     version: int,
     left: int,
 ) -> Records:
-    """What a result holds, in a format that the version knows; the region itself if it is.
+    """Return a result's records in a format that the version knows, the region itself if it does.
 
-    `left` is what the answer may still grow by, in bytes.
+    `left` is the number of bytes that the answer may still grow by.
     """
     region, partition = result.region, broker.replicas.partitions.get(result.key)
     if region is None or partition is None:
@@ -118,7 +118,7 @@ async def _for_old_client(
         upto = None if replica_id >= 0 else result.high_watermark
         converted = await broker.replicas.in_thread(
             conversion.read_as_message_set,
-            log,
+            log.reader,
             region,
             spec.offset,
             upto,
@@ -163,10 +163,10 @@ def _partition_response(
         partition=result.key.partition,
         error_code=result.error,
         high_watermark=result.high_watermark,
-        # Without transactions nothing below the high watermark is undecided.
+        # There are no transactions, so everything below the high watermark is stable.
         last_stable_offset=result.high_watermark,
         log_start_offset=result.log_start_offset,
-        # Null says that nobody asked, empty that nothing was aborted.
+        # Null: the request did not ask; empty: nothing was aborted.
         aborted_transactions=[] if isolation_level == READ_COMMITTED else None,
         record_set=found,
     )

@@ -1,13 +1,12 @@
-"""Metadata: which brokers there are, and who leads what.
+"""Metadata: the brokers, topics, partitions and leaders of the cluster.
 
-Every broker answers from what the controller last told it. Encoded answers are kept until that
-changes, so the usual question costs a lookup. A topic that does not exist is created where the
-broker and the client both allow it; the client is then told to ask again (error 5).
+Every broker answers from its metadata cache. Encoded answers are cached until it changes, so the
+usual request costs one lookup. A topic that does not exist is created if broker and client both
+allow it; the client then retries (error 5).
 """
 
 from __future__ import annotations
 
-from odradek.group.partitioning import OFFSETS_TOPIC
 from odradek.handlers import operations, topics
 from odradek.handlers.context import Broker, RequestContext
 from odradek.protocol import codec
@@ -20,19 +19,18 @@ from odradek.protocol.messages.metadata import (
     MetadataResponseTopic,
 )
 from odradek.replica.metadata import MetadataCache, PartitionInfo
-from odradek.values import NO_LEADER
+from odradek.values import INTERNAL_TOPICS, NO_LEADER
 
-INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, "__transaction_state"})
 FIRST_WITH_LISTENER_ERRORS = 6
 
 
 async def metadata(broker: Broker, request: MetadataRequest, context: RequestContext) -> bytes:
-    """The encoded answer for the listener that was asked."""
+    """Return the encoded answer for the listener of the request."""
     names = _names(request, context.version)
     of_cluster = request.include_cluster_authorized_operations
     of_topics = request.include_topic_authorized_operations
     question = (context.version, context.listener, names, of_cluster, of_topics)
-    kept = broker.metadata.answer(question)
+    kept = broker.metadata.cached_answer(question)
     if kept is not None:
         return kept
     cache = broker.metadata
@@ -63,12 +61,12 @@ async def metadata(broker: Broker, request: MetadataRequest, context: RequestCon
             topic.topic_authorized_operations = operations.ON_TOPIC
     encoded = codec.encode(answer, context.version)
     if not missing:
-        cache.keep_answer(question, encoded)
+        cache.cache_answer(question, encoded)
     return encoded
 
 
 def _names(request: MetadataRequest, version: int) -> tuple[str, ...] | None:
-    """The topics asked for, None for all: null says so, and before version 1 the empty list."""
+    """Return the requested topics, None for all: null, or before version 1 an empty list."""
     if request.topics is None or (version == 0 and not request.topics):
         return None
     return tuple(dict.fromkeys(topic.name for topic in request.topics))

@@ -1,6 +1,6 @@
-"""Which operations a client may do, where it asks (KIP-430): all there are, for there are no ACLs.
+"""Authorized operations (KIP-430): all of them, because there are no ACLs.
 
-A set of operations is an int32 with the bit of each operation's number, Kafka's AclOperation.
+A set of operations is an int32 with one bit per number of Kafka's AclOperation.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from enum import IntEnum
 
 
 class AclOperation(IntEnum):
-    """What can be allowed, by Kafka's numbers."""
+    """The operations, with Kafka's numbers."""
 
     READ = 3
     WRITE = 4

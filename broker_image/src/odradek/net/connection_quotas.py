@@ -1,11 +1,11 @@
-"""What all connections of a broker may hold together: places, and memory for requests.
+"""Quotas shared by all connections of a broker: their number, and memory for requests.
 
-Places are counted over all listeners, in all and by address, as `max.connections` and
-`max.connections.per.ip` say. Memory is counted for requests that do not fit into a connection's
-first buffer: before the rest of such a request is read, its whole size is set aside, and given back
-when it is answered. As in Kafka (`queued.max.request.bytes`) a request may begin as long as
-anything is left, so the bound can be exceeded by one; and since what has begun never waits again,
-nobody waits for somebody who waits.
+Connections are counted over all listeners, in total and per address (`max.connections`,
+`max.connections.per.ip`). Memory is counted for requests that do not fit into the first buffer of a
+connection: the whole size is reserved before the rest of the request is read, and released when it
+is answered. As in Kafka (`queued.max.request.bytes`) a request may start while any memory is left,
+so one request can exceed the limit. A request that has started never waits again, so there is no
+deadlock.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ UNLIMITED: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """Bounds on what peers can make a broker hold, and on what the kernel holds for each of them.
+    """Limits of connections and of the memory that they take in the broker and in the kernel.
 
-    A socket's buffer of 0 or less is left to the kernel.
+    The kernel chooses a socket buffer of size 0 or less.
     """
 
     max_frame_bytes: int
@@ -37,7 +37,7 @@ class ConnectionLimits:
 
 
 class ConnectionQuotas:
-    """The places and the memory of one broker; its listeners share it. One event loop only."""
+    """The quotas of one broker, shared by its listeners. Used from one event loop only."""
 
     def __init__(self, limits: ConnectionLimits) -> None:
         self.limits = limits
@@ -47,13 +47,13 @@ class ConnectionQuotas:
         self._left = asyncio.Event()
 
     async def wait_for_place(self) -> None:
-        """Return once there are fewer connections than allowed."""
+        """Wait until there are fewer connections than allowed."""
         while self._total >= self.limits.max_connections:
             self._left.clear()
             await self._left.wait()
 
     def enter(self, host: str) -> bool:
-        """Count a connection, unless its address has as many as it may have."""
+        """Count a connection; return False if its address has its maximum."""
         limits = self.limits
         most = limits.max_connections_of_ip.get(host, limits.max_connections_per_ip)
         if self._per_ip[host] >= most:
@@ -63,7 +63,7 @@ class ConnectionQuotas:
         return True
 
     def leave(self, host: str) -> None:
-        """Uncount a connection that had entered."""
+        """Stop counting a connection."""
         self._total -= 1
         self._per_ip[host] -= 1
         if not self._per_ip[host]:
@@ -72,8 +72,9 @@ class ConnectionQuotas:
 
 
 class RequestMemory:
-    """Bytes of large requests that are being read or in work, at most about `limit`; no bound at 0
-    or less.
+    """Bytes of large requests that are being read or processed, at most about `limit`.
+
+    There is no limit if it is 0 or less.
     """
 
     def __init__(self, limit: int = UNLIMITED) -> None:
@@ -83,23 +84,23 @@ class RequestMemory:
 
     @property
     def limited(self) -> bool:
-        """Tell whether there is a bound at all."""
+        """Return whether there is a limit."""
         return self._limit > 0
 
     def take(self, size: int) -> bool:
-        """Set memory aside; False when none is left."""
+        """Reserve memory; return False if none is left."""
         if self.limited and self._taken >= self._limit:
             return False
         self._taken += size
         return True
 
     def give_back(self, size: int) -> None:
-        """Return what was taken, and let those who wait try again."""
+        """Release memory, and let waiting connections retry."""
         self._taken -= size
         ready, self._waiting = self._waiting, deque()
         for retry in ready:
             retry()
 
     def when_free(self, retry: Callable[[], None]) -> None:
-        """Call `retry` once, when something was given back."""
+        """Call `retry` once, when memory is released."""
         self._waiting.append(retry)

@@ -17,20 +17,20 @@ T = TypeVar("T")
 
 
 class InlineFuture(asyncio.Future[T]):
-    """Awaited by one task. `settle` is for callbacks of the event loop: never inside a task."""
+    """A future that one task awaits. Only callbacks of the event loop may call `settle`."""
 
     _waiter: tuple[Callable[[Any], object], Context] | None = None
 
     def add_done_callback(
         self, fn: Callable[[Any], object], /, *, context: Context | None = None
     ) -> None:
-        """Called by the task that awaits this; keeps at hand what wakes it."""
+        """Remember the callback that resumes the awaiting task."""
         super().add_done_callback(fn, context=context)
         if context is not None:
             self._waiter = fn, context
 
     def settle(self, result: T) -> None:
-        """Give the waiter its result and run it until it waits for something else."""
+        """Set the result and run the waiter until it awaits something else."""
         if self._waiter is None:
             self.set_result(result)
             return

@@ -1,14 +1,13 @@
-"""Fetch: pieces of segment files for consumers and followers, and the wait for more.
+"""Fetch: regions of segment files for consumers and followers, and the wait for more.
 
-A consumer reads below the high watermark, a follower up to the log end, and a follower's fetch
-position is also its report of what it holds. One pass plans a region per partition without touching
-the payload. When the pass finds less than `min_bytes`, and nothing to complain about, the fetch
-waits until one of its partitions moves, then plans again; a partition whose reader stands at the
-end costs one comparison.
+A consumer reads below the high watermark, a follower up to the log end. The fetch position of a
+follower also reports what it has. One pass plans a region per partition without reading records. If
+the pass finds less than `min_bytes` and no error, the fetch waits until one of its partitions
+advances, then plans again. A partition whose reader is at the end costs one comparison.
 
-What the log wants looked at before it is served (see `log.segment.integrity`) is looked at in a
-thread once the answer is settled, which also brings it from the disk into memory. Readers at the
-end, and whoever follows closely, never come there.
+Ranges that the log has to verify before they are served (see `odradek.log.segment.integrity`) are
+verified in a thread once the answer is final, which also reads them from the disk into memory.
+Readers at or near the log end need no verification.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ from odradek.replica.quota import ReplicationQuota
 from odradek.values import TopicPartition
 
 if TYPE_CHECKING:
-    from odradek.log.partition.reading import LogSlice, ReadableLog
+    from odradek.log.partition.reading import LogReader, LogSlice
     from odradek.protocol.regions import FileRegion
     from odradek.replica.isr_writer import IsrWriter
 
 CONSUMER = -1
-# Reads any replica, leader or not, below its high watermark: a tool that compares replicas.
+# Reads any replica, leader or not, below its high watermark: for tools that compare replicas.
 DEBUGGING_CONSUMER = -2
 
 logger = logging.getLogger(__name__)
@@ -39,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class FetchSpec:
-    """What a reader wants of one partition. `start_offset` is a follower's own log start."""
+    """The fetch of one partition. `start_offset` is the log start of a follower."""
 
     key: TopicPartition
     offset: int
@@ -51,14 +50,14 @@ class FetchSpec:
 
 @dataclass(slots=True)
 class FetchResult:
-    """The answer for one partition; whoever takes it owns `region`."""
+    """The result for one partition; its receiver owns `region`."""
 
     key: TopicPartition
     error: ErrorCode
     high_watermark: int = -1
     log_start_offset: int = -1
     region: FileRegion | None = None
-    # KIP-595: where the reader's log departs from ours, as (epoch, end offset)
+    # KIP-595: where the reader's log diverges from ours, as (epoch, end offset)
     diverging: tuple[int, int] | None = None
 
 
@@ -74,10 +73,10 @@ class FetchLimits:
 
 @dataclass(slots=True)
 class _Found:
-    """What one pass planned; `settled` where waiting could not make the answer better."""
+    """The plan of one pass; `settled` if waiting cannot improve the answer."""
 
     results: list[FetchResult]
-    unverified: list[tuple[FetchResult, ReadableLog, LogSlice]]
+    unverified: list[tuple[FetchResult, LogReader, LogSlice]]
     size: int = 0
     settled: bool = False
 
@@ -88,8 +87,8 @@ _InThread = Callable[[Callable[[], None]], Awaitable[None]]
 class FetchReader:
     """Serves fetches from the hosted partitions.
 
-    `in_thread` runs what reads from the disk; `quota` limits followers; `damaged` counts answers
-    that say CORRUPT_MESSAGE.
+    `in_thread` runs what reads from the disk, `quota` throttles followers, and `damaged` counts
+    results with CORRUPT_MESSAGE.
     """
 
     def __init__(
@@ -112,7 +111,7 @@ class FetchReader:
     async def fetch(
         self, specs: Sequence[FetchSpec], replica_id: int, limits: FetchLimits
     ) -> list[FetchResult]:
-        """One result a spec, in the order of the specs."""
+        """Return one result per spec, in their order."""
         deadline_ms = self._clock_ms() + limits.max_wait_ms
         follower = replica_id >= 0
         refused = self._record_follower(specs, replica_id) if follower else {}
@@ -134,9 +133,9 @@ class FetchReader:
     def _record_follower(
         self, specs: Sequence[FetchSpec], replica_id: int
     ) -> dict[TopicPartition, ErrorCode]:
-        """Take in how far the follower is.
+        """Record the positions of a follower.
 
-        Partitions that it may not fetch come back with the reason.
+        Return the partitions that it may not fetch, each with the error.
         """
         refused: dict[TopicPartition, ErrorCode] = {}
         for spec in specs:
@@ -147,7 +146,7 @@ class FetchReader:
                 refused[spec.key] = ErrorCode.REPLICA_NOT_AVAILABLE
             elif (
                 partition.log.log_start_offset <= spec.offset <= partition.log.log_end_offset
-                # What it will cut off is nothing that it holds of ours.
+                # A diverging follower is about to truncate: its position does not count.
                 and _divergence(partition, spec) is None
             ):
                 started = partition.followers[replica_id].start_offset
@@ -161,7 +160,7 @@ class FetchReader:
         return refused
 
     async def _verified(self, found: _Found) -> list[FetchResult]:
-        """The results, once nothing in them is damaged."""
+        """Verify what the plan requires, and return the results."""
         if found.unverified:
             try:
                 await self._in_thread(lambda: _verify(found.unverified))
@@ -219,7 +218,7 @@ class FetchReader:
             and partition.is_leader
             and not self._end_offset_confirmed(partition)
         ):
-            # The reader may come from our successor; "out of range" sends it back to the start.
+            # A newer leader may have served the reader; "out of range" would reset it.
             result.error = ErrorCode.NOT_LEADER_OR_FOLLOWER
         elif spec.offset < start or spec.offset > log.log_end_offset:
             result.error = ErrorCode.OFFSET_OUT_OF_RANGE
@@ -227,38 +226,39 @@ class FetchReader:
             pass
         elif spec.offset < end and (room > 0 or whole_batch):
             try:
-                piece = log.plan(spec.offset, max(room, 0), end, min_one=whole_batch)
+                piece = log.reader.plan(spec.offset, max(room, 0), end, min_one=whole_batch)
             except KafkaError as refusal:
                 result.error = refusal.code
             else:
                 result.region = piece.region
                 if not piece.whole and not limits.strict:
-                    # The reader takes what is cut off for a batch that it can never read (KIP-74).
+                    # A reader takes an incomplete batch for one too large for it (KIP-74).
                     release([result])
                     found.settled = True
                 elif piece.unverified:
-                    found.unverified.append((result, log, piece))
+                    found.unverified.append((result, log.reader, piece))
         return result
 
     def _is_held_back(self, partition: Partition, replica_id: int) -> bool:
-        """Whether a follower's copying is throttled just now (KIP-73)."""
+        """Return whether a follower is throttled now (KIP-73)."""
         return replica_id not in partition.isr.committed and self._quota.holds_back(partition.key)
 
 
-def _verify(unverified: Sequence[tuple[FetchResult, ReadableLog, LogSlice]]) -> None:
-    """Look at what was planned; what cannot be served is taken out of the results."""
-    for result, log, piece in unverified:
+def _verify(unverified: Sequence[tuple[FetchResult, LogReader, LogSlice]]) -> None:
+    """Verify planned ranges; remove from the results what cannot be served."""
+    for result, reader, piece in unverified:
         try:
-            log.verify(piece)
+            reader.verify(piece)
         except KafkaError as refusal:
             result.error, result.region = refusal.code, None
         except FileRetiredError:
-            result.region = None  # cut or compacted meanwhile: the reader asks again
+            result.region = None  # truncated or compacted meanwhile: the reader retries
 
 
 def _divergence(partition: Partition, spec: FetchSpec) -> tuple[int, int] | None:
-    """Where the reader must cut its log before it may go on, (-1, -1) when its epoch is not known
-    here; None when its log agrees with ours, or it does not say (KIP-595).
+    """Return where the reader must truncate its log, as (epoch, end offset) (KIP-595).
+
+    (-1, -1) if its epoch is unknown here; None if its log agrees with ours or it names no epoch.
     """
     if spec.last_fetched_epoch == NO_EPOCH:
         return None
@@ -269,7 +269,7 @@ def _divergence(partition: Partition, spec: FetchSpec) -> tuple[int, int] | None
 
 
 def release(results: Sequence[FetchResult]) -> None:
-    """Let go of planned regions that will not be sent."""
+    """Close planned regions that will not be sent."""
     for result in results:
         if result.region is not None:
             result.region.close()

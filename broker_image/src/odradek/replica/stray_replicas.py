@@ -1,11 +1,12 @@
-"""Replicas that moved to other brokers while this one was away.
+"""Deletes stray replicas: those that moved to other brokers while this broker was down.
 
-A controller has StopReplica delete what leaves a broker, but forgets a broker that is down when the
-move ends. What that one still has on its disk when it returns would stay for ever (Kafka with
-ZooKeeper leaves it so, as "stray"). Each UpdateMetadata says who has which replica, so this broker
-finds out by itself. It deletes nothing that may be of use: somebody must be leading the partition,
-in an epoch that no record here is newer than, and this broker must not be in sync. (Kafka's
-controller tells of the new replicas while ZooKeeper may still have one elected that leaves.)
+The controller sends StopReplica to delete a replica that leaves a broker, but not to a broker that
+is down when the move ends. After its restart that broker would keep the replica for ever; Kafka
+with ZooKeeper does, and calls it stray. Each UpdateMetadata names the replicas of its partitions,
+so this broker finds its stray replicas by itself. It deletes only what is surely of no use: the
+partition must have a leader, no record here may be of a newer leader epoch, and this broker must
+not be in sync. (Kafka's controller announces new replicas while ZooKeeper may still elect one of
+the old ones.)
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class StrayReplicas:
-    """`delete(partitions)` is awaited in `run` with those that are found."""
+    """Finds stray replicas in `look_for`; `run` passes them to `delete(partitions)`."""
 
     def __init__(
         self,
@@ -41,7 +42,7 @@ class StrayReplicas:
         self._wake = asyncio.Event()
 
     def look_for(self, request: UpdateMetadataRequest) -> None:
-        """Note the leftovers among the partitions that the controller describes."""
+        """Note the stray replicas among the partitions that the controller describes."""
         for topic, state in described(request):
             key = TopicPartition(topic, state.partition_index)
             if self._broker_id not in state.replicas and self.owner(key) is not None:
@@ -49,7 +50,7 @@ class StrayReplicas:
                 self._wake.set()
 
     def owner(self, key: TopicPartition) -> PartitionInfo | None:
-        """Who has the partition that is left over here; None where it is not."""
+        """Return who has the partition whose replica here is stray; None where it is not stray."""
         info = self._hosted.metadata.partition(*key)
         log = self._logs.get(*key)
         if info is None or log is None or log.failure is not None:
@@ -61,7 +62,7 @@ class StrayReplicas:
         return info if newest <= info.leader_epoch else None
 
     async def run(self) -> None:
-        """Delete what is found, until cancelled."""
+        """Delete the stray replicas that were found, until cancelled."""
         while True:
             await self._wake.wait()
             self._wake.clear()

@@ -25,7 +25,7 @@ from odradek.config import TopicConfig
 from odradek.log.partition import producers
 from odradek.log.records.batch import CorruptBatchError
 from odradek.log.segment import batch_file
-from odradek.log.segment.batch_file import Order
+from odradek.log.segment.batch_file import BatchSequence
 from odradek.log.segment.files import fsync_path
 from odradek.log.segment.segment import (
     INDEX_SUFFIX,
@@ -127,7 +127,7 @@ def _find_damage(log: Path) -> Cut | None:
     """What is to be done to a segment, None when it is sound."""
     size, base = log.stat().st_size, int(log.stem)
     following = _next_base(log)
-    order, sound = Order(base), 0
+    order, sound = BatchSequence(base), 0
     with log.open("rb") as file, log_dump.progress(log, size) as advance:
         try:
             for data, header in batch_file.whole_batches(file.fileno(), size):

@@ -514,36 +514,3 @@ def decode_log_dir_event(path: str, data: bytes | None) -> BrokerId:
     if fields.integer("event") != LOG_DIR_FAILED_EVENT:
         raise ZnodeError(path, f"event {fields.integer('event')} is unknown")
     return BrokerId(fields.integer("broker"))
-
-
-@dataclass(frozen=True, slots=True)
-class ProducerIdBlock:
-    """Producer ids `first` to `last`, both included, that one broker may hand out."""
-
-    broker_id: BrokerId
-    first: int
-    last: int
-
-
-def encode_producer_id_block(block: ProducerIdBlock) -> bytes:
-    """Return the block taken last; the bounds are strings in Kafka."""
-    return dump(
-        {
-            "version": 1,
-            "broker": block.broker_id,
-            "block_start": str(block.first),
-            "block_end": str(block.last),
-        }
-    )
-
-
-def decode_producer_id_block(path: str, data: bytes | None) -> ProducerIdBlock | None:
-    """Read the block taken last, or None before the first."""
-    if not data:
-        return None
-    fields = Fields.parse(path, data)
-    fields.require_version(1)
-    first, last = fields.integer("block_start"), fields.integer("block_end")
-    if not 0 <= first <= last:
-        raise ZnodeError(path, f"block {first} to {last} is not a range of producer ids")
-    return ProducerIdBlock(BrokerId(fields.integer("broker")), first, last)

@@ -1,1 +1,1 @@
-"""The driver program of a consumer group's Spark job, run by the operator as one pod."""
+"""The driver of a consumer group's Spark job, which the operator runs as one pod."""

@@ -1,12 +1,11 @@
-"""Command line of the Spark image.
+"""Command line of the Spark image: run the job, or show its result.
 
-python3 -m odradek_spark             run the job of the file named by ODRADEK_JOB
+python3 -m odradek_spark             run the job in the file that ODRADEK_JOB names
 python3 -m odradek_spark show PATH   print a Parquet result as a table
 
-Exit codes of a job: 0 everything is read (availableNow), or a job without end followed a signal;
-143 (128 + SIGTERM) a signal came before everything was read; 1 the job failed; 2 the job cannot run
-as it is written. The last line on stderr tells the reason; the kubelet finds it in
-/dev/termination-log as well.
+Exit codes of a job: 0 all records are read (availableNow), or an endless job was stopped by a
+signal; 143 (128 + SIGTERM) an availableNow job was stopped by a signal; 1 the job failed; 2 the job
+is invalid. The last line on stderr says why; the kubelet reads it from /dev/termination-log.
 """
 
 import contextlib
@@ -23,7 +22,7 @@ _DEFAULT_JOB = "/etc/odradek/job.json"
 _STOPPED = 128 + signal.SIGTERM
 
 
-def _leave(reason: str, code: int) -> None:
+def _exit(reason: str, code: int) -> None:
     line = f"odradek-spark: {reason}"
     print(line, file=sys.stderr, flush=True)
     with contextlib.suppress(OSError):
@@ -41,7 +40,7 @@ def main(context: click.Context) -> None:
 
 
 def _run() -> None:
-    # Only here: `show` must not pay for loading Spark.
+    # Imported here, so that `show` does not load Spark.
     from odradek_spark import config, driver, parquet_store, sources
     from odradek_spark.errors import JobError
 
@@ -57,15 +56,15 @@ def _run() -> None:
         job = driver.load(os.environ.get("ODRADEK_JOB", _DEFAULT_JOB), environment)
         done = driver.Driver(job, environment).run()
     except config.JobConfigError as error:
-        _leave(str(error), 2)
+        _exit(str(error), 2)
     except (JobError, parquet_store.StoreError) as error:
-        _leave(str(error), 1)
+        _exit(str(error), 1)
     except Exception as error:
         logging.exception("the job failed")
-        _leave(f"{type(error).__name__}: {sources.first_line(error)}", 1)
+        _exit(f"{type(error).__name__}: {sources.first_line(error)}", 1)
     else:
         if not done:
-            _leave("a signal came before everything was read", _STOPPED)
+            _exit("stopped by a signal before all records were read", _STOPPED)
 
 
 @main.command()
@@ -77,7 +76,7 @@ def show(path: Path) -> None:
     try:
         names, rows = table.read(path)
     except (table.NothingToShowError, OSError) as error:
-        _leave(str(error), 1)
+        _exit(str(error), 1)
         return
     print(table.render(names, rows))
 

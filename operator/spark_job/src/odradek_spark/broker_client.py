@@ -1,8 +1,8 @@
-"""What the driver asks the brokers beside Spark: partitions, ends of logs, time stamps.
+"""The driver's own Kafka client, beside Spark's: partitions, offsets and record timestamps.
 
-Spark's own connections live in the JVM and tell nothing while no batch runs, so the lag of an idle
-or stuck query is measured from here. librdkafka reconnects by itself; a call that fails while a
-broker restarts raises `confluent_kafka.KafkaException`, and the caller keeps what it knew.
+Spark's consumers live in the JVM and report nothing while no micro-batch runs. This client measures
+the lag of an idle or stuck query too. librdkafka reconnects by itself; a call that fails while a
+broker restarts raises `confluent_kafka.KafkaException`.
 """
 
 import re
@@ -11,19 +11,18 @@ from collections.abc import Iterable, Mapping
 
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.admin._listoffsets import OffsetSpec
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from odradek.values import TopicPartition
 from odradek.zk import consumers
 
 _REQUEST_TIMEOUT_S = 10.0
-_STAMPS_TIMEOUT_S = 3.0
-_CONSUME_AT_ONCE = 100
+_TIMESTAMPS_TIMEOUT_S = 3.0
+_MESSAGES_PER_CALL = 100
 
 
 class DriverClient:
-    """Two clients of the cluster at `bootstrap`. Not for use by several threads at once."""
+    """An admin client and a consumer of the cluster at `bootstrap`. Not thread-safe."""
 
     def __init__(self, bootstrap: str, client_id: str) -> None:
         common: dict[str, str | int | float | bool] = {
@@ -36,22 +35,23 @@ class DriverClient:
         self._consumer = Consumer(
             common
             | {
-                "group.id": client_id,  # demanded by the library; nothing is ever committed with it
+                "group.id": client_id,  # required by the library; this client never commits
                 "enable.auto.commit": False,
                 "auto.offset.reset": "earliest",
                 "allow.auto.create.topics": False,
-                # One record a partition is wanted; a broker sends the first batch whole anyway.
+                # One record per partition is enough; a broker sends the first batch whole anyway.
                 "max.partition.fetch.bytes": 1024,
                 "queued.min.messages": 1,
                 "queued.max.messages.kbytes": 1024,
             }
         )
-        self._stamps: dict[TopicPartition, tuple[int, int | None]] = {}
+        # Offset -> timestamp of the record there, per partition.
+        self._timestamps: dict[TopicPartition, tuple[int, int | None]] = {}
 
     def partitions(self, topics: tuple[str, ...], pattern: str | None) -> list[TopicPartition]:
-        """Return the partitions of those topics that exist, sorted. Raises KafkaException.
+        """Return the sorted partitions of the existing topics. Raises KafkaException.
 
-        All topics are asked for, because asking for one that is missing may create it.
+        Requests the metadata of all topics: requesting a missing one by name may create it.
         """
         found = self._admin.list_topics(timeout=_REQUEST_TIMEOUT_S).topics
         if pattern is not None:
@@ -63,35 +63,38 @@ class DriverClient:
             for number in topic.partitions
         )
 
-    def ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
-        """Return the end of each partition's log; None where no leader tells it."""
+    def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
+        """Return the end offset per partition; None if no leader answers."""
         return self._offsets(partitions, OffsetSpec.latest())  # type: ignore[no-untyped-call]
 
-    def starts(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
-        """Return the first offset of each partition's log; None where no leader tells it."""
+    def start_offsets(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, int | None]:
+        """Return the log start offset per partition; None if no leader answers."""
         return self._offsets(partitions, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
 
-    def begins(
+    def initial_offsets(
         self, partitions: Iterable[TopicPartition], start: str | int
     ) -> dict[TopicPartition, int | None]:
-        """Return where a group without offsets begins: earliest, latest, or a time stamp in ms.
+        """Return where a group without offsets begins: earliest, latest, or a timestamp in ms.
 
-        A partition without a record that late begins at its end. None where no leader tells.
+        A partition without a record at or after the timestamp begins at its end offset. None if no
+        leader answers.
         """
         if start == "latest":
-            return self.ends(partitions)
+            return self.end_offsets(partitions)
         if isinstance(start, str):
-            return self.starts(partitions)
+            return self.start_offsets(partitions)
         after = self._offsets(partitions, OffsetSpec.for_timestamp(start))
-        none_so_late = [partition for partition, offset in after.items() if offset == -1]
-        return {**after, **self.ends(none_so_late)}
+        without_record = [partition for partition, offset in after.items() if offset == -1]
+        return {**after, **self.end_offsets(without_record)}
 
     def _offsets(
-        self, partitions: Iterable[TopicPartition], place: OffsetSpec
+        self, partitions: Iterable[TopicPartition], spec: OffsetSpec
     ) -> dict[TopicPartition, int | None]:
-        asked = {ClientPartition(p.topic, p.partition): place for p in partitions}
+        asked = {ClientPartition(p.topic, p.partition): spec for p in partitions}
         if not asked:
-            return {}  # the library refuses an empty question
+            return {}  # the library rejects an empty request
         found: dict[TopicPartition, int | None] = {}
         futures = self._admin.list_offsets(asked, request_timeout=_REQUEST_TIMEOUT_S)
         for partition, future in futures.items():
@@ -103,33 +106,41 @@ class DriverClient:
         return found
 
     def timestamps(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Return the time stamp (ms) of the first record at or after each position.
+        """Return the timestamp (ms) of the first record at or after each position.
 
-        Answers are kept until a position changes. A record that cannot be read within the bounded
-        wait is left out, and one without a time stamp (of a format before 0.10, or -1).
+        Caches each answer until its position changes. Leaves out records that cannot be read in
+        time, and records without a timestamp (of a format before 0.10, or -1).
         """
-        self._stamps = {p: s for p, s in self._stamps.items() if positions.get(p) == s[0]}
-        missing = {p: o for p, o in positions.items() if p not in self._stamps}
+        self._timestamps = {
+            partition: (position, timestamp)
+            for partition, (position, timestamp) in self._timestamps.items()
+            if positions.get(partition) == position
+        }
+        missing = {p: o for p, o in positions.items() if p not in self._timestamps}
         if missing:
-            self._read_stamps(missing)
-        return {part: stamp for part, (_, stamp) in self._stamps.items() if stamp is not None}
+            self._read_timestamps(missing)
+        return {
+            partition: timestamp
+            for partition, (_, timestamp) in self._timestamps.items()
+            if timestamp is not None
+        }
 
-    def _read_stamps(self, positions: Mapping[TopicPartition, int]) -> None:
+    def _read_timestamps(self, positions: Mapping[TopicPartition, int]) -> None:
         waiting = dict(positions)
         self._consumer.assign(
             [ClientPartition(p.topic, p.partition, offset) for p, offset in waiting.items()]
         )
-        deadline = time.monotonic() + _STAMPS_TIMEOUT_S
+        deadline = time.monotonic() + _TIMESTAMPS_TIMEOUT_S
         while waiting and time.monotonic() < deadline:
-            for message in self._consumer.consume(_CONSUME_AT_ONCE, timeout=0.2):
+            for message in self._consumer.consume(_MESSAGES_PER_CALL, timeout=0.2):
                 if message.error() is not None:
                     continue
                 key = TopicPartition(str(message.topic()), int(message.partition() or 0))
                 position = waiting.pop(key, None)
                 if position is not None:
-                    kind, stamp = message.timestamp()
-                    is_known = kind != TIMESTAMP_NOT_AVAILABLE and stamp >= 0
-                    self._stamps[key] = (position, stamp if is_known else None)
+                    kind, timestamp = message.timestamp()
+                    is_known = kind != TIMESTAMP_NOT_AVAILABLE and timestamp >= 0
+                    self._timestamps[key] = (position, timestamp if is_known else None)
                     self._consumer.incremental_unassign([ClientPartition(key.topic, key.partition)])
         self._consumer.unassign()
 

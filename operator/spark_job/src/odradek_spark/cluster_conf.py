@@ -1,10 +1,10 @@
-"""Turns a job into Spark's settings: pure, no JVM, no cluster.
+"""Translates a job into Spark properties and the pod template of executors; pure.
 
-The driver pod is Spark's driver in client mode. Spark's own Kubernetes backend launches executor
-pods from the same image, with the job's volume claim at the same place, because the checkpoint's
-state files and the sink's files are written by executors and read by the driver. Executor pods
-belong to the driver pod (spark.kubernetes.driver.pod.name makes Spark set the owner), so they go
-when it goes.
+The driver pod is Spark's driver in client mode. Spark's Kubernetes backend launches executor pods
+from the same image, with the job's volume claim at the same path, because executors write the
+checkpoint's state files and the sink's files and the driver reads them. The driver pod owns the
+executor pods (spark.kubernetes.driver.pod.name makes Spark set the owner), so Kubernetes deletes
+them with it.
 """
 
 import json
@@ -14,7 +14,7 @@ from odradek_spark.config import MEMORY_BESIDE_HEAP, MIB, Environment, Job, JobC
 
 EXECUTOR_CONTAINER = "executor"
 
-# Settings that hold the job together; sparkConf may not touch them.
+# Properties that the job depends on; sparkConf may not set them.
 _RESERVED = (
     "spark.master",
     "spark.submit.",
@@ -31,9 +31,9 @@ _RESERVED = (
 
 
 def spark_conf(job: Job, environment: Environment, pod_template: str | None) -> dict[str, str]:
-    """Return every Spark property of the job; `pod_template` is the file of `executor_pod`.
+    """Return all Spark properties of the job; `pod_template` is the file of `executor_pod`.
 
-    Raises JobConfigError where sparkConf sets what the job depends on.
+    Raises JobConfigError if sparkConf sets a property that the job depends on.
     """
     reserved = [key for key in job.spark_conf if key.startswith(_RESERVED)]
     if reserved:
@@ -57,13 +57,13 @@ def _common(job: Job) -> dict[str, str]:
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.memory": f"{job.driver.heap_mib}m",
         "spark.executor.memory": f"{job.executors.heap_mib}m",
-        # Times in topics have zones; a job must not mean another minute on another node.
+        # Timestamps in topics have zones; a job must not depend on the node's time zone.
         "spark.sql.session.timeZone": "UTC",
-        # A checkpoint keeps the first value for ever, and Spark's 200 would mean 200 state files a
+        # A checkpoint keeps the first value forever, and Spark's 200 would mean 200 state files per
         # batch.
         "spark.sql.shuffle.partitions": str(max(2, cores)),
         "spark.sql.streaming.stopTimeout": "60s",
-        # A record that Spark cannot read again is a loss; it fails the query and is not skipped
+        # A record that Spark cannot read again is lost; fail the query instead of skipping it
         # (row 31).
         "spark.sql.files.ignoreMissingFiles": "false",
     }
@@ -75,19 +75,19 @@ def _kubernetes(job: Job, environment: Environment) -> dict[str, str]:
         "spark.master": environment.master or "k8s://https://kubernetes.default.svc",
         "spark.submit.deployMode": "client",
         "spark.driver.host": environment.pod_ip,
-        "spark.driver.bindAddress": "0.0.0.0",  # noqa: S104 - a pod has one address, and its own network
+        "spark.driver.bindAddress": "0.0.0.0",  # noqa: S104 - a pod has one address and a network of its own
         "spark.kubernetes.namespace": environment.pod_namespace,
         "spark.kubernetes.driver.pod.name": environment.pod_name,
         "spark.kubernetes.container.image": str(job.image),
         "spark.kubernetes.container.image.pullPolicy": "IfNotPresent",
         "spark.kubernetes.executor.deleteOnTermination": "true",
-        # Spark would look for claims of its own to use again and to delete at its end. It has none,
-        # and its account has no right to any.
+        # Spark would look for claims of its own, to reuse and delete them. It has none, and its
+        # service account may not list any.
         "spark.kubernetes.driver.ownPersistentVolumeClaim": "false",
         "spark.executor.instances": str(job.executor_instances),
         "spark.executor.cores": str(job.executors.cores),
         "spark.executor.memoryOverhead": f"{MEMORY_BESIDE_HEAP // MIB}m",
-        # A lost executor is ordinary: Spark replaces it. Only a storm of losses ends the driver.
+        # Spark replaces a lost executor. Only many losses within ten minutes end the driver.
         "spark.executor.maxNumFailures": str(20 * job.executor_instances),
         "spark.executor.failuresValidityInterval": "10m",
         "spark.task.maxFailures": "8",
@@ -105,7 +105,7 @@ def _kubernetes(job: Job, environment: Environment) -> dict[str, str]:
 
 
 def executor_labels(job: Job) -> dict[str, str]:
-    """Return the labels of executor pods; a group's name that is no label value is left out."""
+    """Return the labels of executor pods, without the group if its name is no label value."""
     labels = {
         "app.kubernetes.io/name": "odradek",
         "app.kubernetes.io/component": "spark-executor",
@@ -117,11 +117,10 @@ def executor_labels(job: Job) -> dict[str, str]:
 
 
 def executor_pod(job: Job, environment: Environment) -> Mapping[str, object]:
-    """Return the pod template of executors: what Spark's properties cannot say.
+    """Return the pod template of executors, for what Spark has no properties for.
 
-    The executor runs as the driver's own user, and the claim is writable to the driver's group, so
-    that either can replace what the other wrote. The pod meets the restricted Pod Security
-    Standard.
+    The executor runs as the driver's user, and the driver's group may write to the claim, so that
+    each can replace files of the other. The pod meets the restricted Pod Security Standard.
     """
     spec: dict[str, object] = {
         "securityContext": {
@@ -151,5 +150,5 @@ def executor_pod(job: Job, environment: Environment) -> Mapping[str, object]:
 
 
 def executor_pod_text(job: Job, environment: Environment) -> str:
-    """Return the pod template as Spark reads it (JSON is YAML)."""
+    """Return the pod template as text for Spark (JSON is YAML)."""
     return json.dumps(executor_pod(job, environment), indent=2)

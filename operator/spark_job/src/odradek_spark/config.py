@@ -1,10 +1,9 @@
-"""Reads the job that the operator hands to the driver into frozen values, refusing nonsense.
+"""Parses and validates the job file and the environment of a driver.
 
-The operator writes one JSON file (its path is in ODRADEK_JOB) and a few environment variables; both
-are the seam told in ARCHITECTURE.md. `load` reads them once, before a JVM or a connection exists,
-so that a mistake in a ConsumerGroup costs one line on stderr and exit code 2, and nothing was
-touched. What admission already checks is checked again here: a job file is also written by hand in
-tests and on laptops.
+The operator writes one JSON file (its path is in ODRADEK_JOB) and a few environment variables.
+ARCHITECTURE.md specifies both. They are read once, before a JVM or a connection exists, so that a
+mistake in a ConsumerGroup costs one line on stderr and exit code 2 and changes nothing. Admission
+checks the same, but tests and users on laptops write job files by hand.
 """
 
 import json
@@ -17,12 +16,12 @@ from typing import Any
 
 MIB = 1024 * 1024
 
-# Spark needs 1.5 times its reserved 300 MiB as heap (UnifiedMemoryManager), and Python, the JVM's
-# own memory and Arrow live beside the heap, inside the same pod limit.
+# Spark needs 1.5 times its reserved 300 MiB as heap (UnifiedMemoryManager). Python, the JVM's own
+# memory and Arrow need memory beside the heap, within the same pod limit.
 MEMORY_BESIDE_HEAP = 384 * MIB
 SMALLEST_HEAP = 460 * MIB
 
-# Bounds of waiting, in seconds. A commit outlives a ZooKeeper that is away for a minute (row 8).
+# Time limits in seconds. A commit survives a ZooKeeper outage of a minute (row 8).
 COMMIT_DEADLINE_S = 180.0
 REFRESH_INTERVAL_S = 5.0
 STOP_GRACE_S = 15.0
@@ -40,7 +39,7 @@ _NAMED_STARTS = ("earliest", "latest", "group")
 
 
 class JobConfigError(ValueError):
-    """The job cannot run as it is written; the message is one line for the user."""
+    """The job is invalid; the message is one line for the user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +57,7 @@ class ConsoleSink:
 
 @dataclass(frozen=True, slots=True)
 class TopicSink:
-    """Rows go as JSON to topic `name`, keyed by column `key` where it is given."""
+    """Rows go as JSON to topic `name`, keyed by column `key` if it is given."""
 
     name: str
     key: str | None = None
@@ -78,7 +77,7 @@ Sink = ParquetSink | ConsoleSink | TopicSink | JdbcSink
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
-    """Records more than `delay` behind the latest `column` seen are late."""
+    """Records with a `column` more than `delay` behind the maximum seen are late."""
 
     column: str
     delay: str
@@ -86,7 +85,7 @@ class Watermark:
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What one pod gets; `memory_bytes` is the pod's limit, the heap is a part of it."""
+    """The resources of one pod; `memory_bytes` is its limit and includes the heap."""
 
     cores: int = 1
     memory_bytes: int = 1024 * MIB
@@ -99,7 +98,7 @@ class Resources:
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """What becomes of the records between topic and sink."""
+    """How records are parsed and transformed between topic and sink."""
 
     format: str = "json"
     schema: str | None = None
@@ -112,7 +111,7 @@ class Pipeline:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One consumer group's job, all of it. `trigger_ms` None means availableNow."""
+    """One consumer group's job. `trigger_ms` None means availableNow."""
 
     group: str
     bootstrap: str
@@ -138,10 +137,10 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """Where the driver runs.
+    """The pod or process in which the driver runs.
 
-    `data` is the folder that driver and executors share; `master` overrides the Kubernetes master
-    (local[N] on a laptop); `session_timeout_ms` is what is asked of ZooKeeper.
+    `data` is the folder that driver and executors share. `master` overrides the Kubernetes master
+    (local[N] on a laptop). `session_timeout_ms` is the requested ZooKeeper session timeout.
     """
 
     pod_name: str
@@ -156,12 +155,12 @@ class Environment:
 
     @property
     def on_kubernetes(self) -> bool:
-        """Tell whether executors are pods."""
+        """Whether executors are pods."""
         return self.master is None or self.master.startswith("k8s://")
 
 
 def parse_environment(variables: Mapping[str, str], uid: int, gid: int) -> Environment:
-    """Read the pod's identity; only a master other than Kubernetes lets it be missing."""
+    """Return the environment; the pod's identity is optional only without Kubernetes."""
     master = variables.get("ODRADEK_SPARK_MASTER") or None
     names = ("POD_NAME", "POD_NAMESPACE", "POD_IP", "POD_UID")
     missing = [name for name in names if not variables.get(name)]
@@ -184,7 +183,7 @@ def parse_environment(variables: Mapping[str, str], uid: int, gid: int) -> Envir
 
 
 def parse_job(text: str, environment: Environment) -> Job:
-    """Read the job file. Raises JobConfigError with one line that names the field."""
+    """Return the job. Raises JobConfigError with one line that names the field."""
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -239,24 +238,25 @@ def parse_trigger(text: str) -> int | None:
         return None
     match = _TRIGGER.fullmatch(text)
     if match is None:
-        raise JobConfigError(f"job.trigger {text!r} is neither availableNow nor a time such as 10s")
+        raise JobConfigError(
+            f"job.trigger {text!r} is neither availableNow nor a duration such as 10s"
+        )
     return int(match[1]) * _TRIGGER_UNIT_MS[match[2]]
 
 
 def parse_timestamp_ms(text: str) -> int:
-    """Return an RFC 3339 time stamp in milliseconds since the epoch; it must name its zone."""
+    """Return an RFC 3339 timestamp in milliseconds since the epoch; it must have a time zone."""
     try:
         moment = datetime.fromisoformat(text.upper())
     except ValueError as error:
         raise JobConfigError(f"job.startingOffsets: {error}") from error
     if moment.tzinfo is None:
-        raise JobConfigError(f"job.startingOffsets: {text} names no time zone")
+        raise JobConfigError(f"job.startingOffsets: {text} has no time zone")
     return int(moment.timestamp() * 1000)
 
 
 def _check_pattern(pattern: str) -> None:
-    # Old consumers of the group match with java.util.regex; Python's dialect differs at the edges
-    # only.
+    # Old consumers of the group use java.util.regex, which hardly differs from Python's dialect.
     try:
         re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:
@@ -322,7 +322,7 @@ def _parse_parquet(section: "_Section", environment: Environment) -> ParquetSink
             f"job.sink.parquet.path {path} must be below {data}, which driver and executors share"
         )
     if data / "checkpoints" in (path, *path.parents):
-        raise JobConfigError(f"job.sink.parquet.path {path} lies among the checkpoints")
+        raise JobConfigError(f"job.sink.parquet.path {path} is in the folder of the checkpoints")
     return ParquetSink(str(path), section.strings("partitionBy"))
 
 
@@ -337,10 +337,7 @@ def _parse_resources(section: "_Section") -> Resources:
 
 
 class _Section:
-    """One JSON object, read field by field.
-
-    A missing, null or ill-typed field is a JobConfigError.
-    """
+    """One JSON object, read field by field; an invalid field raises JobConfigError."""
 
     __slots__ = ("_values", "path")
 

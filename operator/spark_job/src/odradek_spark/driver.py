@@ -1,15 +1,15 @@
-"""Builds and owns everything of one job, in this order, and takes it down in reverse.
+"""Runs one job: starts what it needs, runs a query per assignment, and stops everything in reverse.
 
-1. HTTP endpoint, so that the operator sees a driver that starts
-2. brokers: the group's topics exist; Spark; ZooKeeper: the member is registered
-3. a thread that measures lag
-4. in turns: the member owns its share, and a query reads it: source -> views -> foreachBatch(sink,
-   then commit)
+1. Start the HTTP endpoint, so that the operator sees a starting driver.
+2. Wait for the group's topics, start Spark, register the member in ZooKeeper.
+3. Start a thread that measures the lag.
+4. Acquire the assignment and run a query over it: source -> views -> foreachBatch(sink, then
+   commit). Repeat after every rebalance.
 
-The main thread waits for one of: the query ended, a signal, or the group changed. Where the share
-is another one then, the query ends, its partitions are given up, and the next turn begins. A query
-that fails ends the process with the reason in one line; starting it again is the operator's part,
-which counts restarts and can move the pod to another node.
+The main thread waits for the end of the query, a signal, or a change of the group. If the
+assignment changed, it ends the query, releases the partitions, and begins again. If a query fails,
+the process exits with the reason in one line. The operator restarts it: it counts restarts and can
+move the pod to another node.
 """
 
 import logging
@@ -36,6 +36,7 @@ from odradek_spark import (
     cluster_conf,
     config,
     endpoint,
+    group_znodes,
     lag,
     membership,
     sources,
@@ -63,16 +64,16 @@ class Driver:
         self._status = endpoint.Status()
         self._status_lock = threading.Lock()
         self._stop = threading.Event()
-        # What is owned, in the order in which it was opened.
+        # Close functions, in the order in which their resources were opened.
         self._closers: list[Callable[[], object]] = []
         self.endpoint = endpoint.MetricsEndpoint(
             job.group, job.metrics_port, lambda: self._status, self._healthy
         )
 
     def run(self) -> bool:
-        """Run until the query ends or a signal comes. Raises JobError or JobConfigError.
+        """Run until the query ends or a signal arrives. Raises JobError or JobConfigError.
 
-        False where a signal came before an availableNow job had read everything.
+        Return False if a signal arrived before an availableNow job had read all records.
         """
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
@@ -86,37 +87,36 @@ class Driver:
                 try:
                     close()
                 except Exception as error:
-                    log.warning("while stopping: %s", sources.first_line(error))
+                    log.warning("failed to stop cleanly: %s", sources.first_line(error))
         return self._job.trigger_ms is not None or self._status.state == endpoint.COMPLETED
 
     def _run(self) -> None:
         self.endpoint.start()
         self._closers.append(self.endpoint.stop)
-        brokers = DriverClient(self._job.bootstrap, f"odradek-lag-{self._job.group}")
-        self._closers.append(brokers.close)
-        self._await_topics(brokers)
+        client = DriverClient(self._job.bootstrap, f"odradek-lag-{self._job.group}")
+        self._closers.append(client.close)
+        self._await_topics(client)
         if self._stop.is_set():
             return
         spark = self._start_spark()
         member = self._join()
         watcher = threading.Thread(
-            target=self._watch, args=(spark, brokers, member), name="lag", daemon=True
+            target=self._watch, args=(spark, client, member), name="lag", daemon=True
         )
         watcher.start()
         self._closers.append(lambda: watcher.join(timeout=2 * config.REFRESH_INTERVAL_S))
         self._closers.append(self._stop.set)
-        self._take_turns(spark, member)
+        self._run_queries(spark, member)
 
-    def _await_topics(self, brokers: DriverClient) -> None:
-        """Return once all of the job's topics exist.
+    def _await_topics(self, client: DriverClient) -> None:
+        """Wait until all of the job's topics exist. Raises JobError after a time limit.
 
-        A job may be applied together with its topics, so a missing topic is waited for. A pattern
-        may match nothing yet.
+        A job may be applied together with its topics. A pattern may match no topic yet.
         """
         deadline = time.monotonic() + _TOPICS_PATIENCE_S
         while True:
             try:
-                found = brokers.partitions(self._job.topics, self._job.topic_pattern)
+                found = client.partitions(self._job.topics, self._job.topic_pattern)
                 missing = sorted(set(self._job.topics) - {partition.topic for partition in found})
                 reason = f"topic {', '.join(missing)} does not exist"
             except KafkaException as error:
@@ -126,7 +126,7 @@ class Driver:
                 return
             if time.monotonic() >= deadline:
                 raise JobError(reason)
-            log.info("waiting: %s", reason)
+            log.info("waiting for topics: %s; retrying", reason)
             self._stop.wait(_START_PAUSE_S)
 
     def _join(self) -> membership.GroupMembership:
@@ -153,13 +153,13 @@ class Driver:
 
     @property
     def _owner_patience_s(self) -> float:
-        # A dead driver's nodes live until its session ends; ZooKeeper counts sessions in ticks,
+        # A dead driver's znodes exist until its session ends; ZooKeeper counts sessions in ticks,
         # hence the slack.
         return 2 * self._environment.session_timeout_ms / 1000 + 5
 
     def _connect_zookeeper(self) -> KazooClient:
         try:
-            client = membership.connect(
+            client = group_znodes.connect(
                 self._job.zookeeper, self._environment.session_timeout_ms, _TOPICS_PATIENCE_S
             )
         except KazooTimeoutError as error:
@@ -169,7 +169,8 @@ class Driver:
         return client
 
     def _start_spark(self) -> SparkSession:
-        # Spark makes folders where it stands (artifacts, spark-warehouse); images are read-only.
+        # Spark creates folders in its working directory (artifacts, spark-warehouse), and the
+        # image is read-only.
         folder = tempfile.mkdtemp(prefix="odradek-")
         os.chdir(folder)
         self._closers.append(lambda: shutil.rmtree(folder, ignore_errors=True))
@@ -187,7 +188,7 @@ class Driver:
         self._closers.append(spark.stop)
         return spark
 
-    def _take_turns(self, spark: SparkSession, member: membership.GroupMembership) -> None:
+    def _run_queries(self, spark: SparkSession, member: membership.GroupMembership) -> None:
         query = Query(
             self._job,
             self._checkpoint,
@@ -199,31 +200,31 @@ class Driver:
         self._closers.append(query.finish)
         while not self._stop.is_set():
             try:
-                share = member.acquire_assignment(self._owner_patience_s, self._stop)
+                assigned = member.acquire_assignment(self._owner_patience_s, self._stop)
                 if self._stop.is_set():
                     break
-                log.info("group %s: %d partitions to read", self._job.group, len(share))
-                if share:
-                    query.start(share)
+                log.info("group %s: assigned %d partitions", self._job.group, len(assigned))
+                if assigned:
+                    query.start(assigned)
                 self._update(state=endpoint.RUNNING)
-                if self._await_change(query if share else None, member):
+                if self._await_rebalance(query if assigned else None, member):
                     self._update(state=endpoint.COMPLETED)
-                    log.info("group %s: everything is read", self._job.group)
+                    log.info("group %s: all records are read", self._job.group)
                     return
             except membership.OwnershipLostError as error:
                 log.warning("%s", error)
-            except membership.TRANSIENT as error:
-                log.warning("group %s: once more: %r", self._job.group, error)
+            except group_znodes.TRANSIENT as error:
+                log.warning("group %s: transient error, retrying: %r", self._job.group, error)
             except (membership.OwnedElsewhereError, membership.CommitError) as error:
                 raise JobError(str(error)) from error
             query.finish()
         self._update(state=endpoint.STOPPING)
 
-    def _await_change(self, query: Query | None, member: membership.GroupMembership) -> bool:
-        """Wait until everything is read (True), the share is another one, or a signal came.
+    def _await_rebalance(self, query: Query | None, member: membership.GroupMembership) -> bool:
+        """Wait for a new assignment or a signal (False), or until all records are read (True).
 
-        With the share everything is read where nobody else owns anything, or where others own the
-        rest for longer than a dead driver could.
+        Once this member has read its own partitions, all records are read if nobody else owns any
+        partition, or if others own the rest for longer than a dead driver could.
         """
         patience_ends = time.monotonic() + self._owner_patience_s
         is_read = query is None
@@ -236,29 +237,31 @@ class Driver:
                 return member.is_assignment_current()
             else:
                 member.changed.wait(_WAIT_SLICE_S)
-            if member.changed.is_set() and not self._keeps_share(member):
+            if member.changed.is_set() and not self._keeps_assignment(member):
                 return False
         return False
 
-    def _keeps_share(self, member: membership.GroupMembership) -> bool:
+    def _keeps_assignment(self, member: membership.GroupMembership) -> bool:
         try:
             return member.is_assignment_current()
-        except (*membership.TRANSIENT, ZnodeError) as error:
-            # As long as ZooKeeper does not tell another share, this one stays.
-            log.warning("group %s: the share is not known: %r", self._job.group, error)
+        except (*group_znodes.TRANSIENT, ZnodeError) as error:
+            # The present assignment holds until ZooKeeper shows another one.
+            log.warning(
+                "group %s: failed to read the assignment: %r; retrying", self._job.group, error
+            )
             member.changed.set()
             return True
 
     def _watch(
-        self, spark: SparkSession, brokers: DriverClient, member: membership.GroupMembership
+        self, spark: SparkSession, client: DriverClient, member: membership.GroupMembership
     ) -> None:
-        """Measure lag until the end; what does not answer leaves the last reading and its time."""
+        """Measure the lag until the end. If a measurement fails, keep the last one and its time."""
         renewal_due = time.monotonic() + _RENEWAL_INTERVAL_S
         while not self._stop.is_set():
             try:
-                self._update(measured=self._measure(brokers, member), executors=_executors(spark))
+                self._update(measured=self._measure(client, member), executors=_executors(spark))
             except (KafkaException, KazooException, KazooTimeoutError) as error:
-                log.warning("group %s: lag is not known: %s", self._job.group, error)
+                log.warning("group %s: failed to measure lag: %s; retrying", self._job.group, error)
             if time.monotonic() >= renewal_due and self._renews_offsets(member):
                 renewal_due = time.monotonic() + _RENEWAL_INTERVAL_S
             self._stop.wait(config.REFRESH_INTERVAL_S)
@@ -267,20 +270,18 @@ class Driver:
         try:
             member.renew_offsets()
         except (KafkaException, KazooException, KazooTimeoutError) as error:
-            log.warning("group %s: its offsets are not renewed: %s", self._job.group, error)
+            log.warning("group %s: failed to renew offsets: %s; retrying", self._job.group, error)
             return False
         return True
 
-    def _measure(
-        self, brokers: DriverClient, member: membership.GroupMembership
-    ) -> lag.Measurement:
-        partitions = brokers.partitions(self._job.topics, self._job.topic_pattern)
+    def _measure(self, client: DriverClient, member: membership.GroupMembership) -> lag.Measurement:
+        partitions = client.partitions(self._job.topics, self._job.topic_pattern)
         committed = member.committed(partitions)
-        ends = brokers.ends(partitions)
-        starts = brokers.starts(lag.uncommitted(committed, ends))
-        stamps = brokers.timestamps(lag.behind(committed, ends))
+        ends = client.end_offsets(partitions)
+        starts = client.start_offsets(lag.uncommitted(committed, ends))
+        timestamps = client.timestamps(lag.behind(committed, ends))
         now_ms = wall_ms()
-        return lag.measure(committed, ends, starts, stamps, member.members(), now_ms)
+        return lag.measure(committed, ends, starts, timestamps, member.member_count(), now_ms)
 
     def _update(self, **changes: object) -> None:
         with self._status_lock:
@@ -290,13 +291,13 @@ class Driver:
         return self._status.state not in (endpoint.FAILED, endpoint.COMPLETED)
 
     def _on_signal(self, number: int, _: FrameType | None) -> None:
-        log.info("signal %d: stopping", number)
+        log.info("received signal %d; stopping", number)
         self._stop.set()
 
 
 def _executors(spark: SparkSession) -> int:
-    # The driver's own block manager is in the map, too; with local[N] it is the only one, and
-    # works.
+    # The map has the driver's own block manager too. With local[N] it is the only one, and it runs
+    # tasks.
     scala_context = spark.sparkContext._jsc.sc()
     known = int(scala_context.getExecutorMemoryStatus().size())
     return known if scala_context.isLocal() else known - 1
@@ -312,5 +313,5 @@ def load(path: str, environment: config.Environment) -> config.Job:
 
 
 def environment() -> config.Environment:
-    """Return where this process runs. Raises JobConfigError."""
+    """Return the environment of this process. Raises JobConfigError."""
     return config.parse_environment(os.environ, os.getuid(), os.getgid())

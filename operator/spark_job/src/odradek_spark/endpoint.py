@@ -1,9 +1,8 @@
 """The driver's HTTP server: /metrics for Prometheus, /status for the operator, and /healthz.
 
-All three are views of one `Status` value that is replaced as a whole, so a scrape never sees half a
-reading. The series are made from it at every scrape: a partition that exists has its series,
-whether or not anything moves, and one that is gone leaves none behind. The names are those of
-kafka_exporter, which lag dashboards know.
+All three show one `Status` value that is replaced as a whole, so a scrape never sees half a
+measurement. Each scrape builds the series from it: every existing partition has its series, and a
+deleted one has none. The names are those of kafka_exporter, which lag dashboards know.
 """
 
 import json
@@ -29,13 +28,13 @@ STARTING, RUNNING, STOPPING, COMPLETED, FAILED = (
     "Failed",
 )
 
-# What was read is the state of things while at most two readings in a row have failed since.
-_READING_LASTS_MS = int(3 * REFRESH_INTERVAL_S * 1000)
+# A measurement is current while at most two measurements in a row failed after it.
+_MEASUREMENT_CURRENT_MS = int(3 * REFRESH_INTERVAL_S * 1000)
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """The driver at one moment. `batch_id` None: no batch done; `measured` None: no reading."""
+    """The driver's state. `batch_id` None: no batch yet; `measured` None: no measurement yet."""
 
     state: str = STARTING
     batch_id: int | None = None
@@ -45,14 +44,14 @@ class Status:
 
 
 def status_document(status: Status, now_ms: int) -> dict[str, object]:
-    """Return what /status answers; numbers that are not known, or no more, are null.
+    """Return the body of /status; numbers that are unknown or outdated are null.
 
-    /metrics keeps an old reading: there its time stamp tells its age.
+    /metrics keeps an old measurement and shows its age.
     """
     measured = status.measured
-    # Members stay: that the driver itself is one does not depend on the brokers.
+    # The member count stays: it does not come from the brokers.
     fresh = None
-    if measured is not None and now_ms - measured.at_ms <= _READING_LASTS_MS:
+    if measured is not None and now_ms - measured.at_ms <= _MEASUREMENT_CURRENT_MS:
         fresh = measured
     age_s = None if fresh is None else fresh.max_seconds
     return {
@@ -69,9 +68,17 @@ def families(group: str, status: Status) -> Iterator[Metric]:
     """Yield every metric family of the driver."""
     yield from _lag_families(group, status.measured or Measurement())
     for name, text, value in (
-        ("odradek_job_last_batch_id", "Last batch whose offsets are committed.", status.batch_id),
-        ("odradek_job_batch_duration_seconds", "Time the last batch took.", status.batch_seconds),
-        ("odradek_job_executors", "Executors that the driver knows.", status.executors),
+        (
+            "odradek_job_last_batch_id",
+            "Last micro-batch whose offsets are committed.",
+            status.batch_id,
+        ),
+        (
+            "odradek_job_batch_duration_seconds",
+            "Duration of the last micro-batch.",
+            status.batch_seconds,
+        ),
+        ("odradek_job_executors", "Executors registered with the driver.", status.executors),
     ):
         gauge = GaugeMetricFamily(name, text, labels=["consumergroup"])
         if value is not None:
@@ -82,23 +89,27 @@ def families(group: str, status: Status) -> Iterator[Metric]:
 def _lag_families(group: str, measured: Measurement) -> Iterator[Metric]:
     labels = ["consumergroup", "topic", "partition"]
     lag = GaugeMetricFamily(
-        "kafka_consumergroup_lag", "Records after the committed offset.", labels=labels
+        "kafka_consumergroup_lag",
+        "Records behind: end offset minus committed offset.",
+        labels=labels,
     )
     current = GaugeMetricFamily(
         "kafka_consumergroup_current_offset", "Committed offset of the group.", labels=labels
     )
     seconds = GaugeMetricFamily(
         "odradek_consumergroup_lag_seconds",
-        "Age of the oldest record that is not committed.",
+        "Age of the oldest uncommitted record.",
         labels=labels,
     )
     without = GaugeMetricFamily(
         "odradek_consumergroup_no_commit",
-        "1 where the group has no committed offset.",
+        "1 if the group has no committed offset in the partition, else 0.",
         labels=labels,
     )
     end = GaugeMetricFamily(
-        "kafka_topic_partition_current_offset", "End of the log.", labels=["topic", "partition"]
+        "kafka_topic_partition_current_offset",
+        "End offset of the partition.",
+        labels=["topic", "partition"],
     )
     for part in measured.partitions:
         place = [part.partition.topic, str(part.partition.partition)]
@@ -114,17 +125,17 @@ def _lag_families(group: str, measured: Measurement) -> Iterator[Metric]:
                 gauge.add_metric([group, *place], value)
     total = GaugeMetricFamily(
         "kafka_consumergroup_lag_sum",
-        "Records behind, over the topic's partitions.",
+        "Records behind, over all partitions of the topic.",
         labels=["consumergroup", "topic"],
     )
     for topic, value in measured.by_topic().items():
         total.add_metric([group, topic], value)
     members = GaugeMetricFamily(
-        "kafka_consumergroup_members", "Registered members.", labels=["consumergroup"]
+        "kafka_consumergroup_members", "Registered members of the group.", labels=["consumergroup"]
     )
     read_at = GaugeMetricFamily(
         "odradek_consumergroup_lag_read_timestamp_seconds",
-        "When the lag was read; an old value means that brokers or ZooKeeper do not answer.",
+        "Time of the last measurement; an old one means that brokers or ZooKeeper do not answer.",
         labels=["consumergroup"],
     )
     if measured.at_ms:
@@ -144,7 +155,7 @@ class _DriverCollector(Collector):
 
 @dataclass(slots=True)
 class MetricsEndpoint:
-    """The HTTP server on `port` of all addresses (0: a free one, which `port` then tells)."""
+    """The HTTP server on `port` of all addresses (0: any free port, which `port` then names)."""
 
     group: str
     port: int
@@ -154,10 +165,10 @@ class MetricsEndpoint:
     _server: ThreadingHTTPServer | None = field(default=None, init=False)
 
     def start(self) -> None:
-        """Serve from a thread of its own. Raises OSError where the port is taken."""
+        """Serve from a thread of its own. Raises OSError if the port is in use."""
         registry = CollectorRegistry()
         registry.register(_DriverCollector(self.group, self.status))
-        self._server = ThreadingHTTPServer(("", self.port), _handler(self, registry))
+        self._server = ThreadingHTTPServer(("", self.port), _request_handler(self, registry))
         self._server.daemon_threads = True
         self.port = self._server.server_address[1]
         threading.Thread(target=self._server.serve_forever, name="endpoint", daemon=True).start()
@@ -169,11 +180,11 @@ class MetricsEndpoint:
             self._server.server_close()
 
 
-def _handler(
+def _request_handler(
     endpoint: MetricsEndpoint, registry: CollectorRegistry
 ) -> type[BaseHTTPRequestHandler]:
     class MetricsRequestHandler(BaseHTTPRequestHandler):
-        timeout = 10  # seconds that a silent client may hold a thread
+        timeout = 10  # seconds that an idle client may block a thread
 
         def do_GET(self) -> None:
             if self.path == "/metrics":
@@ -196,6 +207,6 @@ def _handler(
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Say nothing: a scrape every few seconds is no event."""
+            """Log nothing: scrapes come every few seconds."""
 
     return MetricsRequestHandler

@@ -1,4 +1,4 @@
-"""What ends a job."""
+"""The error that ends a job."""
 
 
 class JobError(RuntimeError):

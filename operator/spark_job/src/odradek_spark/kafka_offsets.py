@@ -1,7 +1,7 @@
-"""A group's offsets at its coordinator, for members that balance through ZooKeeper.
+"""Commits and fetches a group's offsets at its coordinator, for members that are in ZooKeeper.
 
-That is what old consumers call offsets.storage=kafka: the coordinator sees commits of a group
-without members. It cannot check who commits; the member does that before, in ZooKeeper.
+Old consumers call this offsets.storage=kafka: the coordinator sees commits of a group without
+members. It cannot check who commits; the member checks that in ZooKeeper first.
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,7 +25,7 @@ class KafkaOffsets:
                 "group.id": group,
                 "enable.auto.commit": False,
                 "reconnect.backoff.max.ms": 2000,
-                "log_level": 2,  # what fails is told by the member, once a try
+                "log_level": 2,  # the member logs each failed try
             }
         )
 
@@ -40,7 +40,7 @@ class KafkaOffsets:
         }
 
     def commit(self, ends: Mapping[TopicPartition, int]) -> None:
-        """Set offsets; all of them are confirmed when this returns."""
+        """Commit offsets and wait until all of them are acknowledged."""
         offsets = [ClientPartition(p.topic, p.partition, offset) for p, offset in ends.items()]
         if not offsets:
             return

@@ -1,16 +1,16 @@
-"""How far the group is behind, as values: pure, no connection.
+"""Computes the group's lag from offsets and timestamps; pure.
 
-The committed offsets are read first and the ends of the logs after them. The other order would
-count records that were committed in between and give a lag below zero, which lag exporters are
-known for. What stays below zero is a topic that was made anew; it counts as 0. A partition without
-a commit has no lag, since "everything" and "nothing" would both be a guess: a gauge of its own
-tells that. Only where it holds no record is its lag 0 whatever the commit will be.
+Read the committed offsets first and the end offsets after them. The other order would count records
+that were committed in between, and give a negative lag as many exporters do. A lag that is still
+negative belongs to a topic that was recreated; it counts as 0. A partition without a commit has no
+lag, because "everything" and "nothing" would both be a guess: a gauge of its own shows that. Only
+an empty partition has lag 0 without a commit.
 
-A sum with an unknown part is unknown: a total that leaves out the partition without a leader, or
-the one that nobody reads yet, would look like health just when there is none.
+A sum with an unknown part is unknown. A total without the partition that has no leader, or that
+nobody reads yet, would look healthy just when it is not.
 
-Lag in seconds is the age of the oldest record that is not committed: its own time stamp, read at
-the committed offset, against now.
+Lag in seconds is the age of the oldest uncommitted record: now minus the timestamp of the record at
+the committed offset.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,10 +21,10 @@ from odradek.values import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class PartitionLag:
-    """One partition; None is what is not known.
+    """The lag of one partition; None means unknown.
 
     `end` needs a leader, `committed` a commit of the group. `lag` needs both, unless the partition
-    is empty, and `seconds` moreover the oldest unread record.
+    is empty. `seconds` needs the oldest uncommitted record too.
     """
 
     partition: TopicPartition
@@ -36,7 +36,7 @@ class PartitionLag:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """The group at one moment. `at_ms` is the wall clock when the ends were read."""
+    """The group's lag at one moment. `at_ms` is the wall clock when the end offsets were read."""
 
     partitions: tuple[PartitionLag, ...] = ()
     members: int = 0
@@ -44,18 +44,18 @@ class Measurement:
 
     @property
     def total(self) -> int | None:
-        """Records behind, over all partitions; None where one of them is not known."""
+        """Records behind, over all partitions; None if one of them is unknown."""
         return _whole_sum(self.partitions)
 
     @property
     def max_seconds(self) -> float | None:
-        """Age of the oldest record that is not committed, 0 where all is; None: not known."""
+        """Age of the oldest uncommitted record, 0 if there is none; None if unknown."""
         ages = [part.seconds for part in self.partitions]
         known = [age for age in ages if age is not None]
         return max(known, default=0.0) if len(known) == len(ages) else None
 
     def by_topic(self) -> dict[str, int]:
-        """Return the lag summed for each topic of which every partition's lag is known."""
+        """Return the lag per topic, for topics whose partitions' lags are all known."""
         parts: dict[str, list[PartitionLag]] = {}
         for part in self.partitions:
             parts.setdefault(part.partition.topic, []).append(part)
@@ -75,7 +75,7 @@ def _whole_sum(parts: Iterable[PartitionLag]) -> int | None:
 def behind(
     committed: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int | None]
 ) -> dict[TopicPartition, int]:
-    """Return the committed offset of every partition that has records after it."""
+    """Return the committed offset per partition that has records after it."""
     return {
         partition: committed[partition]
         for partition, end in ends.items()
@@ -86,7 +86,7 @@ def behind(
 def uncommitted(
     committed: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int | None]
 ) -> list[TopicPartition]:
-    """Return the partitions without a commit that may hold records: their starts tell."""
+    """Return the partitions without a commit that may hold records; their start offsets decide."""
     return [partition for partition, end in ends.items() if end and partition not in committed]
 
 
@@ -98,10 +98,10 @@ def measure(
     members: int,
     now_ms: int,
 ) -> Measurement:
-    """Put one reading together.
+    """Return one measurement.
 
-    `ends` has every partition; None: no leader tells. `starts` has those of `uncommitted`,
-    `oldest_ms` the time stamps of the records at `behind`.
+    `ends` has every partition; None: no leader answered. `starts` has those of `uncommitted`,
+    `oldest_ms` the timestamps of the records at `behind`.
     """
     partitions = []
     for partition, end in sorted(ends.items()):
@@ -110,14 +110,14 @@ def measure(
             lag = None
         elif offset is None:
             start = starts.get(partition)
-            # An end read before the start may be the lower one: retention went past it.
+            # The end offset was read first, so retention may have moved the start beyond it.
             empty = end == 0 or (start is not None and start >= end)
             lag = 0 if empty else None
         else:
             lag = max(0, end - offset)
         seconds = 0.0 if lag == 0 else None
-        stamp = oldest_ms.get(partition)
-        if lag and stamp is not None:
-            seconds = max(0.0, (now_ms - stamp) / 1000)
+        timestamp = oldest_ms.get(partition)
+        if lag and timestamp is not None:
+            seconds = max(0.0, (now_ms - timestamp) / 1000)
         partitions.append(PartitionLag(partition, end, offset, lag, seconds))
     return Measurement(tuple(partitions), members, now_ms)

@@ -1,21 +1,19 @@
-"""A folder of Parquet that only ever shows whole batches.
+"""Stores micro-batches in a folder of Parquet in which readers see whole batches only.
 
-    PATH/batch_id=N/...             append: the rows of batch N, for ever
-    PATH/_snapshots/batch_id=N/...  complete: the whole result as of batch N; the newest few are
-    kept PATH/current                    complete: symbolic link to the newest snapshot
-    PATH/_staging/batch_id=N/...    being written; readers of Parquet folders skip names with `_`
-    PATH/_odradek.json              output mode, and for each checkpoint the number of its first
-    batch
+    PATH/batch_id=N/...             append: the rows of batch N, forever
+    PATH/_snapshots/batch_id=N/...  complete: the whole result as of batch N; the newest 3 are kept
+    PATH/current                    complete: symbolic link to the newest snapshot
+    PATH/_staging/batch_id=N/...    being written; Parquet readers skip names that begin with `_`
+    PATH/_odradek.json              output mode, and the number of the first batch per checkpoint
 
-Spark writes a batch into `_staging`; it is flushed to disk and then renamed to its place, which is
-one step for every reader. A batch that is run again finds its place taken by the same rows and is
-dropped: it is complete, because nothing incomplete ever gets there. `current` is replaced by
-renaming a new link over it. Someone who reads a snapshot while it is replaced keeps its files for a
-few more batches.
+Spark writes a batch into `_staging`. The store flushes it to disk and renames it to its place,
+which is atomic for every reader. A rerun batch finds the same rows in its place and is dropped: the
+place holds complete batches only. A new link is renamed over `current`. Whoever reads a snapshot
+while it is replaced still has its files for two more batches.
 
 Spark counts batches from 0 in every new checkpoint. The store therefore remembers each checkpoint's
-id and where its numbers begin, so a job that starts anew goes on after the batches that are there.
-Python and Spark must see PATH as the same folder, which is what the shared volume is for.
+id and its first number, so a job with a new checkpoint continues after the existing batches. Python
+and Spark must see PATH as the same folder, on the shared volume.
 """
 
 import json
@@ -29,12 +27,12 @@ _PREFIX = "batch_id="
 
 
 class StoreError(RuntimeError):
-    """The folder cannot take this job's output."""
+    """The store cannot write this job's output to the folder."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Where one batch is written first and where it ends up."""
+    """One batch: the folder that Spark writes to, and its final folder."""
 
     number: int
     staging: Path
@@ -52,7 +50,7 @@ class ParquetStore:
         self._first = self._register(query_id)
 
     def begin(self, batch_id: int) -> Batch:
-        """Return where Spark's batch `batch_id` goes, with nothing of an earlier try in staging."""
+        """Return the folders of Spark's batch `batch_id`, with an empty staging folder."""
         number = self._first + batch_id
         name = f"{_PREFIX}{number}"
         staging = self._path / "_staging" / name
@@ -61,7 +59,7 @@ class ParquetStore:
         return Batch(number, staging, self._batches / name)
 
     def finish(self, batch: Batch) -> None:
-        """Make a batch that is wholly in staging visible, durably and in one step."""
+        """Make a batch that is complete in staging visible: durable and atomic."""
         if batch.final.exists():
             shutil.rmtree(batch.staging)
         else:
@@ -83,7 +81,7 @@ class ParquetStore:
             shutil.rmtree(self._batches / f"{_PREFIX}{old}")
 
     def _register(self, query_id: str) -> int:
-        """Return the number of the query's first batch, remembering it when the query is new."""
+        """Return the number of the query's first batch, and store it if the query is new."""
         self._path.mkdir(parents=True, exist_ok=True)
         register = self._path / "_odradek.json"
         state = {"outputMode": self._mode, "firstBatches": {}}
@@ -95,12 +93,12 @@ class ParquetStore:
                 raise StoreError(f"{register} is unreadable: {error!r}") from error
             if before != self._mode:
                 raise StoreError(
-                    f"{self._path} holds the output of mode {before}, this job's is {self._mode}"
+                    f"{self._path} has output of mode {before}, but this job's mode is {self._mode}"
                 )
             if query_id in firsts:
                 return int(firsts[query_id])
         elif any(self._path.iterdir()):
-            raise StoreError(f"{self._path} holds files that no job of this kind wrote")
+            raise StoreError(f"{self._path} has files that no job of this kind wrote")
         numbers = _numbers(self._batches)
         first = numbers[-1] + 1 if numbers else 0
         state["firstBatches"][query_id] = first  # type: ignore[index]

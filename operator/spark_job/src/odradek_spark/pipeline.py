@@ -1,6 +1,6 @@
-"""The user's part of a job: SQL over views, or a Python function, from DataFrame to DataFrame.
+"""Applies the user's transformation: SQL over views, or a Python function, on a DataFrame.
 
-Nothing here reads or writes: the same functions run on a static DataFrame in tests and on the
+Nothing here reads or writes: the same functions transform a static DataFrame in tests and the
 stream in a driver.
 """
 
@@ -15,9 +15,9 @@ from odradek_spark import config, sources
 
 
 def transform(records: DataFrame, job: config.Job, topics: tuple[str, ...]) -> DataFrame:
-    """Return what goes to the sink. `topics` get views of their own.
+    """Return the DataFrame for the sink. Each of `topics` gets a view.
 
-    Raises JobConfigError where the watermark, the SQL or the function does not fit the records.
+    Raises JobConfigError if the watermark, the SQL or the function does not fit the records.
     """
     pipeline = job.pipeline
     if pipeline.watermark is not None:
@@ -41,7 +41,7 @@ def transform(records: DataFrame, job: config.Job, topics: tuple[str, ...]) -> D
 
 
 def with_watermark(records: DataFrame, watermark: config.Watermark) -> DataFrame:
-    """Declare how late a record may be; raises JobConfigError where the column is no time stamp."""
+    """Set the watermark; raises JobConfigError if the column is no timestamp."""
     column = watermark.column
     if column not in records.columns:
         raise config.JobConfigError(f"job.watermark.column {column} is not among the columns")
@@ -66,10 +66,9 @@ def load_function(reference: str) -> Callable[[DataFrame], DataFrame]:
 def output_mode(result: DataFrame, requested: str | None, sink: config.Sink) -> str:
     """Return append, update or complete.
 
-    Without a request it is append wherever Spark accepts that, and otherwise complete: an
-    aggregation without a watermark is never final, so each batch states the whole result again.
-    Spark itself is asked, by the check that would refuse the query at its start. Raises
-    JobConfigError.
+    Without a request it is append if Spark accepts that, and complete otherwise: an aggregation
+    without a watermark is never final, so each batch writes the whole result. The answer comes from
+    Spark's own check at the start of a query. Raises JobConfigError.
     """
     if requested == "update" and isinstance(sink, config.ParquetSink | config.JdbcSink):
         raise config.JobConfigError(

@@ -1,12 +1,12 @@
-"""The job's query, over one share of the group's partitions after the other.
+"""Runs the job's streaming query over one assignment after the other.
 
-Between two runs of the query the group's share may have changed hands. `start` therefore compares
-what the checkpoint knows with the group's offsets. Where both agree, Spark goes on by itself, and
-repeats a batch that it did not finish, unless all of it is committed. Otherwise the next batch
-begins at the group's offsets. A batch that was planned before and not finished is passed over then,
-as its records belong to whoever owns them now; only a query with state runs it first, because its
-state may be as of that batch. So records are read twice where a member died between sink and commit
-and others took over, as with every consumer of a group, and never left out.
+Between two runs other members may have read the partitions. `start` therefore compares the
+checkpoint with the group's offsets. If both agree, Spark resumes by itself and reruns a pending
+batch, unless all of it is committed. Otherwise the next batch begins at the group's offsets. It
+skips a pending batch then, because its records belong to their new owners. Only a query with state
+finishes the batch first, because its state may include that batch. So records are read twice if a
+member died between sink and commit and others took over, as with every consumer of a group, and no
+record is lost.
 """
 
 import logging
@@ -34,11 +34,11 @@ BatchDone = Callable[[int, float], None]
 
 
 class PausedError(RuntimeError):
-    """A batch was not begun because the query is about to end."""
+    """A batch was not started because the query is about to end."""
 
 
 class Query:
-    """`batch_done` is told each batch's number and the seconds it took, once it is committed."""
+    """Calls `batch_done` with the number and seconds of each batch, once it is committed."""
 
     def __init__(
         self,
@@ -59,37 +59,40 @@ class Query:
         self._failure: Exception | None = None
         self._running: StreamingQuery | None = None
 
-    def start(self, share: Collection[TopicPartition]) -> None:
-        """Read `share`, which the member owns, and nothing else.
+    def start(self, assigned: Collection[TopicPartition]) -> None:
+        """Read the partitions `assigned`, which the member owns, and no others.
 
         Raises JobError, JobConfigError, OwnershipLostError, CommitError.
         """
         self._pausing.clear()
         self._failure = None
         known = offsets.progress(self._checkpoint)
-        committed = self._member.committed(share)
+        committed = self._member.committed(assigned)
         stateful = offsets.has_state(self._checkpoint)
-        if known is not None and offsets.can_resume(known, share, committed, stateful):
-            # The member has to know the offsets, to notice that others moved them.
-            places = offsets.resume_offsets(known, share, committed)
-            self._member.commit(places, config.COMMIT_DEADLINE_S)
+        if known is not None and offsets.can_resume(known, assigned, committed, stateful):
+            # The member must know the offsets, to detect that others changed them.
+            starts = offsets.resume_offsets(known, assigned, committed)
+            self._member.commit(starts, config.COMMIT_DEADLINE_S)
             self._run(known.ends)
             return
         if known is not None and known.pending and stateful:
-            self._repeat(known, share, committed)
+            self._finish_pending(known, assigned, committed)
             if self._stop.is_set():
-                return  # the batch is under way, and `finish` ends it
+                return  # the batch is still running, and `finish` ends it
             known = offsets.progress(self._checkpoint)
-            committed = self._member.committed(share)
-        places = offsets.resume_offsets(known, share, committed)
-        places |= self._beginnings(set(share) - places.keys())
-        # Whoever takes a partition over, this driver after a crash included, finds it begun.
-        self._member.commit(places, config.COMMIT_DEADLINE_S)
-        offsets.rewrite_start(self._checkpoint, known, places)
-        self._run(places)
+            committed = self._member.committed(assigned)
+        starts = offsets.resume_offsets(known, assigned, committed)
+        starts |= self._initial_offsets(set(assigned) - starts.keys())
+        # The next owner, or this driver after a crash, finds an offset for every partition.
+        self._member.commit(starts, config.COMMIT_DEADLINE_S)
+        offsets.rewrite_start(self._checkpoint, known, starts)
+        self._run(starts)
 
     def await_end(self, seconds: int) -> bool:
-        """Wait a little; True once everything is read. Raises JobError or OwnershipLostError."""
+        """Wait for `seconds`, and return whether all records are read.
+
+        Raises JobError or OwnershipLostError.
+        """
         assert self._running is not None
         try:
             return bool(self._running.awaitTermination(seconds))
@@ -100,9 +103,9 @@ class Query:
             raise JobError(f"the query failed: {reason}") from error
 
     def finish(self) -> None:
-        """End the query: a batch under way may finish, and no other begins.
+        """End the query. A running batch may finish within STOP_GRACE_S; no other batch starts.
 
-        One that takes longer is stopped, and is run again or passed over by the next `start`.
+        The next `start` reruns or skips a batch that takes longer.
         """
         query, self._running = self._running, None
         if query is None:
@@ -113,28 +116,28 @@ class Query:
             time.sleep(0.1)
         query.stop()
 
-    def _repeat(
+    def _finish_pending(
         self,
         known: offsets.CheckpointProgress,
-        share: Collection[TopicPartition],
+        assigned: Collection[TopicPartition],
         committed: Mapping[TopicPartition, int],
     ) -> None:
-        """Finish a planned batch, committing what nobody else has read since."""
+        """Run the pending batch, and commit the partitions that nobody else has read since."""
         untouched = {
             partition
-            for partition in share
-            if committed.get(partition) in (None, known.done.get(partition))
+            for partition in assigned
+            if committed.get(partition) in (None, known.starts.get(partition))
         }
-        log.info("group %s: batch %d is finished first", self._job.group, known.batch_id)
+        log.info("group %s: finishing pending batch %d first", self._job.group, known.batch_id)
         self._run(known.ends, once=True, committing=untouched)
         while not self._stop.is_set() and not self.await_end(1):
             pass
 
-    def _beginnings(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return where to begin partitions of which the group has no offset yet.
+    def _initial_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the initial offsets of partitions without a committed offset.
 
-        In a topic that the group reads already a partition without offset is a new one, of which no
-        record may be left out.
+        If the group has offsets in other partitions of the topic, the partition is new: read all
+        its records.
         """
         if not partitions:
             return {}
@@ -142,32 +145,34 @@ class Query:
         start: str | int = self._job.pipeline.starting_offsets
         if start not in ("earliest", "latest", "group"):
             start = config.parse_timestamp_ms(str(start))
-        brokers = DriverClient(self._job.bootstrap, f"odradek-start-{self._job.group}")
+        client = DriverClient(self._job.bootstrap, f"odradek-start-{self._job.group}")
         deadline = time.monotonic() + _LEADER_PATIENCE_S
         try:
             while True:
-                found = brokers.begins(new, "earliest")
-                found |= brokers.begins(set(partitions) - new, start)
-                places = {part: offset for part, offset in found.items() if offset is not None}
-                missing = sorted(set(partitions) - places.keys())
+                found = client.initial_offsets(new, "earliest")
+                found |= client.initial_offsets(set(partitions) - new, start)
+                starts = {part: offset for part, offset in found.items() if offset is not None}
+                missing = sorted(set(partitions) - starts.keys())
                 if not missing:
-                    return places
+                    return starts
                 if time.monotonic() >= deadline or self._stop.is_set():
-                    raise JobError(f"no leader tells where partition {missing[0]} begins")
+                    raise JobError(
+                        f"failed to find the initial offset of partition {missing[0]}: no leader"
+                    )
                 self._stop.wait(_RETRY_PAUSE_S)
         except KafkaException as error:
-            raise JobError(f"the brokers do not tell where to begin: {error.args[0]}") from error
+            raise JobError(f"failed to find the initial offsets: {error.args[0]}") from error
         finally:
-            brokers.close()
+            client.close()
 
     def _run(
         self,
-        places: Mapping[TopicPartition, int],
+        starts: Mapping[TopicPartition, int],
         *,
         once: bool = False,
         committing: Collection[TopicPartition] | None = None,
     ) -> None:
-        result = self._build(places)
+        result = self._build(starts)
         mode = pipeline.output_mode(result, self._job.pipeline.output_mode, self._job.sink)
         sinks.check(result, self._job.sink)
         write: sinks.WriteBatch | None = None
@@ -177,9 +182,9 @@ class Query:
             began = time.monotonic()
             try:
                 if self._pausing.is_set():
-                    raise PausedError(f"batch {batch_id} is left to the next run")
+                    raise PausedError(f"batch {batch_id} was not started: the query is ending")
                 if write is None:
-                    # Spark has written the query's id by now, before the first batch.
+                    # Spark wrote the query's id before the first batch.
                     identity = offsets.query_id(self._checkpoint)
                     context = sinks.SinkContext(mode, identity, self._job.bootstrap)
                     write = sinks.open_sink(self._job.sink, context)
@@ -189,7 +194,7 @@ class Query:
                     ends = {part: end for part, end in ends.items() if part in committing}
                 self._member.commit(ends, config.COMMIT_DEADLINE_S)
             except Exception as error:
-                # Spark wraps what happens here in pages of stack; the reason itself is kept aside.
+                # Spark wraps this error in pages of stack traces, so keep the reason itself.
                 self._failure = self._failure or error
                 raise
             self._batch_done(batch_id, time.monotonic() - began)
@@ -207,16 +212,16 @@ class Query:
         else:
             writer = writer.trigger(processingTime=f"{self._job.trigger_ms} milliseconds")
         log.info(
-            "group %s: the query reads %d partitions in output mode %s",
+            "group %s: starting the query over %d partitions in output mode %s",
             self._job.group,
-            len(places),
+            len(starts),
             mode,
         )
         self._running = writer.start()
 
-    def _build(self, places: Mapping[TopicPartition, int]) -> DataFrame:
+    def _build(self, starts: Mapping[TopicPartition, int]) -> DataFrame:
         topics = self._member.topics
         schema = sources.schema_of(self._spark, self._job, topics, self._checkpoint)
-        raw = sources.read_stream(self._spark, sources.source_options(self._job.bootstrap, places))
+        raw = sources.read_stream(self._spark, sources.source_options(self._job.bootstrap, starts))
         records = sources.parse_records(raw, self._job.pipeline.format, schema)
         return pipeline.transform(records, self._job, topics)

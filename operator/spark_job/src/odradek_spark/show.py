@@ -1,8 +1,7 @@
-"""Prints a Parquet result of a job as a table: `python3 -m odradek_spark show PATH`.
+"""Reads a job's Parquet result as a table for `python3 -m odradek_spark show PATH`.
 
-PATH is what sink.parquet.path says. A result of output mode complete is read through its link,
-resolved once, so the table is one batch's; a result of output mode append is all its batches
-together.
+PATH is the job's sink.parquet.path. A result of output mode complete is one batch: its link is
+resolved once. A result of output mode append is all its batches together.
 """
 
 import os
@@ -16,7 +15,7 @@ import pyarrow.parquet
 
 
 class NothingToShowError(RuntimeError):
-    """There is no finished batch at this path."""
+    """The path has no finished batch."""
 
 
 def read(path: Path) -> tuple[list[str], list[tuple[Any, ...]]]:
@@ -25,7 +24,7 @@ def read(path: Path) -> tuple[list[str], list[tuple[Any, ...]]]:
     folder = link.resolve() if link.is_symlink() else path
     files = sorted(_finished(folder))
     if not files:
-        raise NothingToShowError(f"{path} holds no finished batch")
+        raise NothingToShowError(f"{path} has no finished batch")
     partitioning = pyarrow.dataset.partitioning(flavor="hive")
     dataset = pyarrow.dataset.dataset(
         files, format="parquet", partitioning=partitioning, partition_base_dir=str(folder)
@@ -38,15 +37,16 @@ def read(path: Path) -> tuple[list[str], list[tuple[Any, ...]]]:
 
 
 def _finished(folder: Path) -> Iterator[str]:
-    """Yield the files below a folder but for what Spark keeps for itself, and may remove meanwhile:
-    names that begin with an underscore or a dot.
+    """Yield the Parquet files below a folder.
+
+    Skips names that begin with an underscore or a dot: Spark uses them, and may delete them.
     """
 
-    def pass_over_gone(error: OSError) -> None:
+    def ignore_missing(error: OSError) -> None:
         if not isinstance(error, FileNotFoundError):
             raise error
 
-    for place, folders, names in os.walk(folder, onerror=pass_over_gone):
+    for place, folders, names in os.walk(folder, onerror=ignore_missing):
         folders[:] = filter(_is_result, folders)
         for name in filter(_is_result, names):
             if name.endswith(".parquet"):
@@ -58,7 +58,7 @@ def _is_result(name: str) -> bool:
 
 
 def render(names: list[str], rows: list[tuple[Any, ...]]) -> str:
-    """Return the table as text, numbers to the right."""
+    """Return the table as text, with numbers aligned to the right."""
     cells = [[_text(value) for value in row] for row in rows]
     widths = [
         max(len(name), *(len(row[i]) for row in cells)) if cells else len(name)
@@ -81,7 +81,7 @@ def render(names: list[str], rows: list[tuple[Any, ...]]) -> str:
 
 
 def _order(value: Any) -> tuple[bool, str, Any]:
-    # None sorts last; values of one column are of one type, and nested ones sort by their text.
+    # None sorts last. Values of one column have one type; nested values sort by their text.
     plain = isinstance(value, int | float | str | datetime)
     return (value is None, "" if plain else str(value), value if plain else 0)
 

@@ -1,17 +1,17 @@
-"""Where batches go. Every sink takes the same batch twice without showing it twice.
+"""Writes micro-batches to their sink; a rerun batch does not appear twice.
 
-Spark runs a batch again when the driver died before `commits/N` was in the checkpoint, with the
-same number and over the same offsets. `open_sink` returns a function (rows, batch id) that ends
-only when the sink has the batch, and that makes such a repetition harmless:
+Spark reruns a batch if the driver died before `commits/N` was in the checkpoint, with the same
+number and over the same offsets. `open_sink` returns a function (rows, batch id) that returns only
+when the sink has the batch, and that makes a rerun harmless:
 
-- parquet: `parquet_store` puts a batch in its place by one rename; the second copy is dropped,
-- jdbc: every row carries its batch in column `odradek_batch`, whose rows are deleted first; the
-  whole result of mode complete is exchanged in one transaction,
-- topic: at least once, as a log cannot take records back; the header `odradek-batch` of a repeated
-  record equals that of the first one, so a reader can tell,
+- parquet: `parquet_store` moves a batch to its place with one rename and drops the second copy,
+- jdbc: column `odradek_batch` of every row names its batch, whose rows are deleted first; mode
+  complete replaces the whole result in one transaction,
+- topic: at least once, because a log is append-only; the header `odradek-batch` of a duplicate
+  equals that of the first record, so a reader can detect it,
 - console: the log shows the batch again.
 
-Every sink computes the whole batch, the repeated one too: the query's state moves on with it.
+Every sink computes the whole batch, also in a rerun, because the query's state depends on it.
 """
 
 import logging
@@ -38,7 +38,7 @@ WriteBatch = Callable[[DataFrame, int], None]
 
 @dataclass(frozen=True, slots=True)
 class SinkContext:
-    """What a sink must know of its query. `bootstrap` is the group's own cluster."""
+    """What a sink needs to know about its query. `bootstrap` is the group's own cluster."""
 
     mode: str
     query_id: str
@@ -46,11 +46,11 @@ class SinkContext:
 
 
 def check(result: DataFrame, sink: config.Sink) -> None:
-    """Refuse columns that the sink cannot take, before the query starts. Raises JobConfigError."""
+    """Raise JobConfigError if the sink cannot take the result's columns; call before the start."""
     columns = result.columns
     repeated = sorted({name for name in columns if columns.count(name) > 1})
     if repeated:
-        raise config.JobConfigError(f"the query gives column {', '.join(repeated)} more than once")
+        raise config.JobConfigError(f"the query has column {', '.join(repeated)} more than once")
     wanted: tuple[str, ...] = ()
     match sink:
         case config.ParquetSink(partition_by=names):
@@ -63,11 +63,11 @@ def check(result: DataFrame, sink: config.Sink) -> None:
             wanted = () if key is None else (key,)
     missing = [name for name in wanted if name not in columns]
     if missing:
-        raise config.JobConfigError(f"job.sink: the query gives no column {', '.join(missing)}")
+        raise config.JobConfigError(f"job.sink: the query has no column {', '.join(missing)}")
 
 
 def open_sink(sink: config.Sink, context: SinkContext) -> WriteBatch:
-    """Return the function that writes one batch. Raises parquet_store.StoreError."""
+    """Return the function that writes a batch. Raises parquet_store.StoreError."""
     match sink:
         case config.ParquetSink():
             return _parquet(sink, context)
@@ -94,8 +94,7 @@ def _parquet(sink: config.ParquetSink, context: SinkContext) -> WriteBatch:
 
 
 def _console(rows: DataFrame, batch_id: int) -> None:
-    # Persisted, because looking at some rows of a batch would leave the state of other partitions
-    # behind.
+    # Persisted, because reading only some rows would not update the state of all partitions.
     kept = rows.select(F.to_json(F.struct("*")).alias("row")).persist()
     try:
         count = kept.count()
@@ -111,8 +110,8 @@ def _topic(sink: config.TopicSink, context: SinkContext) -> WriteBatch:
         "kafka.bootstrap.servers": context.bootstrap,
         "topic": sink.name,
         "kafka.acks": "all",
-        # Spark opens a producer an executor and may repeat a task, so idempotence would not make
-        # this exactly once; one request in flight keeps the order without it.
+        # Spark has a producer per executor and may rerun a task, so idempotence would not make this
+        # exactly once; one request in flight preserves the order without it.
         "kafka.enable.idempotence": "false",
         "kafka.max.in.flight.requests.per.connection": "1",
         "kafka.delivery.timeout.ms": "120000",
@@ -135,7 +134,7 @@ def _topic(sink: config.TopicSink, context: SinkContext) -> WriteBatch:
 
 
 def credentials(folder: Path = CREDENTIALS) -> dict[str, str]:
-    """Return user and password from the mounted Secret; empty where none is mounted."""
+    """Return user and password from the mounted Secret; empty if none is mounted."""
     found = {}
     for option, name in (("user", "username"), ("password", "password")):
         path = folder / name
@@ -152,16 +151,15 @@ def _jdbc(sink: config.JdbcSink, context: SinkContext) -> WriteBatch:
     def append(rows: DataFrame, table: str, mode: str) -> None:
         writer = rows.write
         if BATCH_COLUMN in rows.columns:
-            # Spark's own choice for text may be a type that cannot be compared (Derby's CLOB).
+            # Spark's default type for text may not be comparable (Derby's CLOB).
             writer = writer.option("createTableColumnTypes", f"{BATCH_COLUMN} VARCHAR(64)")
         writer.jdbc(sink.url, table, mode=mode, properties=properties)
 
-    # The table's name is the job's own declaration, as is the query: whoever writes one may write
-    # the other.
+    # The table's name needs no escaping: whoever writes the job also writes its SQL.
     def write_append(rows: DataFrame, batch_id: int) -> None:
         tag = f"{context.query_id}:{batch_id}"
         tagged = rows.withColumn(BATCH_COLUMN, F.lit(tag))
-        # Creates the table where it is missing, so that the deletion finds it.
+        # Creates the table if it is missing, so that the deletion finds it.
         append(rows.sparkSession.createDataFrame([], tagged.schema), sink.table, "append")
         jvm: Any = rows.sparkSession._jvm
         dialect = jvm.org.apache.spark.sql.jdbc.JdbcDialects.get(sink.url)

@@ -1,15 +1,15 @@
-"""From topics to DataFrames: Spark's Kafka source, and one view for each topic.
+"""Turns topics into DataFrames: Spark's Kafka source, the schema, and one view per topic.
 
-All topics of a group are one source, so a batch moves every topic forward and the checkpoint holds
-one line of offsets. The records are parsed into columns once; views then name them:
+All topics of a group are one source, so each batch advances every topic and the checkpoint holds
+one line of offsets. The records are parsed into columns once. Views name them:
 
-- `records` holds all topics of the group,
-- each topic known at the start has a view of its own name (in backticks where the name is no
-  identifier), and another one with `_` for every other character where that name is free.
+- `records` has all topics of the group,
+- each topic that exists at the start has a view of its own name (in backticks if the name is no
+  identifier), and another one with `_` for all other characters if that name is free.
 
 Beside the columns of the schema every record has `_topic`, `_partition`, `_offset`, `_timestamp`
-and `_key`, and with json and csv `_corrupt`: the text of a record that does not fit the schema,
-whose other columns are null. Nothing is dropped before the query sees it.
+and `_key`. With json and csv it has `_corrupt` too: the text of a record that does not match the
+schema; its other columns are null. No record is dropped before the query sees it.
 """
 
 import json
@@ -30,9 +30,9 @@ METADATA_COLUMNS = ("_topic", "_partition", "_offset", "_timestamp", "_key")
 
 _NOT_IDENTIFIER = re.compile(r"\W", re.ASCII)
 
-# A broker that restarts is away for tens of seconds, and must not end a query that could go on. The
-# driver asks for offsets 30 times, an executor polls for 120 s, and then the task is tried again.
-_PATIENCE = {
+# A broker restart takes tens of seconds and must not fail the query. The driver requests offsets up
+# to 30 times, an executor polls for 120 s, and then Spark retries the task.
+_RETRIES = {
     "fetchOffset.numRetries": "30",
     "fetchOffset.retryIntervalMs": "2000",
     "kafkaConsumer.pollTimeoutMs": "120000",
@@ -42,17 +42,17 @@ _PATIENCE = {
 }
 
 
-def source_options(bootstrap: str, places: Mapping[TopicPartition, int]) -> dict[str, str]:
-    """Return the options of the Kafka source that reads the partitions of `places`, no others.
+def source_options(bootstrap: str, starts: Mapping[TopicPartition, int]) -> dict[str, str]:
+    """Return the options of the Kafka source that reads the partitions of `starts`, no others.
 
-    Spark begins at `places` only while its checkpoint is new; `offsets.rewrite_start` is for later.
+    Spark begins at `starts` only with a new checkpoint; later `offsets.rewrite_start` decides.
     """
     return {
         "kafka.bootstrap.servers": bootstrap,
         "failOnDataLoss": "true",
-        "assign": offsets.assignment(places),
-        "startingOffsets": offsets.starting_offsets(places),
-        **_PATIENCE,
+        "assign": offsets.assign_option(starts),
+        "startingOffsets": offsets.starting_offsets(starts),
+        **_RETRIES,
     }
 
 
@@ -64,30 +64,30 @@ def read_stream(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
 def schema_of(
     spark: SparkSession, job: config.Job, topics: Iterable[str], checkpoint: Path
 ) -> StructType | None:
-    """Return the schema of the records' values; None where the format has none (text).
+    """Return the schema of the records' values; None if the format has none (text).
 
-    A schema that was inferred is kept in the checkpoint, because a restart that infers another one
-    could not read the state that the query left there. Raises JobConfigError.
+    An inferred schema is stored in the checkpoint, because with another one a restarted query could
+    not read its state. Raises JobConfigError.
     """
     if job.pipeline.format == "text":
         return None
     if job.pipeline.schema is not None:
         schema = parse_ddl(job.pipeline.schema)
     else:
-        kept = checkpoint / "inferred_schema.ddl.json"
-        if kept.exists():
-            return StructType.fromJson(json.loads(kept.read_text(encoding="utf-8")))
+        stored = checkpoint / "inferred_schema.ddl.json"
+        if stored.exists():
+            return StructType.fromJson(json.loads(stored.read_text(encoding="utf-8")))
         schema = infer_schema(spark, job.bootstrap, topics)
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        kept.write_text(schema.json(), encoding="utf-8")
+        stored.parent.mkdir(parents=True, exist_ok=True)
+        stored.write_text(schema.json(), encoding="utf-8")
     clash = sorted({*METADATA_COLUMNS, CORRUPT_COLUMN} & set(schema.fieldNames()))
     if clash:
-        raise config.JobConfigError(f"job.schema: {', '.join(clash)} are names of Kafka's metadata")
+        raise config.JobConfigError(f"job.schema: {', '.join(clash)} are names of metadata columns")
     return schema
 
 
 def parse_ddl(text: str) -> StructType:
-    """Return the struct of a DDL string; raises JobConfigError with Spark's first line."""
+    """Return the struct of a DDL string. Raises JobConfigError."""
     try:
         schema = StructType.fromDDL(text)
     except Exception as error:
@@ -98,7 +98,7 @@ def parse_ddl(text: str) -> StructType:
 
 
 def infer_schema(spark: SparkSession, bootstrap: str, topics: Iterable[str]) -> StructType:
-    """Return the schema of the JSON in the topics; raises JobConfigError where they are empty."""
+    """Return the schema of the JSON in the topics; raises JobConfigError if they are empty."""
     records = (
         spark.read.format("kafka")
         .option("kafka.bootstrap.servers", bootstrap)
@@ -111,10 +111,9 @@ def infer_schema(spark: SparkSession, bootstrap: str, topics: Iterable[str]) -> 
     rows = [(row[0],) for row in records.collect()]
     if not rows:
         raise config.JobConfigError(
-            "job.schema is not given and the topics hold no record to infer it from"
+            "job.schema is missing, and the topics have no record to infer it from"
         )
-    # Spark's reader of JSON text is reached through the JVM: Python's needs a Python worker an
-    # executor.
+    # The JVM's reader of JSON text, because Python's needs a Python worker per executor.
     text = spark.createDataFrame(rows, "value string")
     encoder = spark._jvm.org.apache.spark.sql.Encoders.STRING()  # type: ignore[union-attr]
     dataset = getattr(text._jdf, "as")(encoder)
@@ -123,7 +122,7 @@ def infer_schema(spark: SparkSession, bootstrap: str, topics: Iterable[str]) -> 
 
 
 def parse_records(raw: DataFrame, format_: str, schema: StructType | None) -> DataFrame:
-    """Return Kafka's raw records with the columns of `schema` and the metadata columns."""
+    """Return the raw records with the columns of `schema` and the metadata columns."""
     text = F.col("value").cast("string")
     metadata: list[Column] = [
         F.col("topic").alias("_topic"),
@@ -150,13 +149,13 @@ def _ddl(schema: StructType) -> str:
 
 
 def view_names(topics: Iterable[str]) -> dict[str, str]:
-    """Return view name -> topic: each topic's own name, and an identifier where that is free.
+    """Return view name -> topic: each topic's own name, and an identifier if that is free.
 
     >>> view_names(["cluster-logs"])
     {'cluster-logs': 'cluster-logs', 'cluster_logs': 'cluster-logs'}
     """
     known = sorted(set(topics))
-    # Spark's view names ignore case; the first of two topics that differ only there keeps the name.
+    # Spark's view names ignore case; of two topics that differ only in case the first one counts.
     taken = {name.casefold() for name in known} | {RECORDS_VIEW}
     names = {topic: topic for topic in known if topic.casefold() != RECORDS_VIEW}
     aliases: dict[str, list[str]] = {}
@@ -169,13 +168,13 @@ def view_names(topics: Iterable[str]) -> dict[str, str]:
 
 
 def register_views(records: DataFrame, topics: Iterable[str]) -> None:
-    """Name the records for SQL."""
+    """Register the views of the records for SQL."""
     records.createOrReplaceTempView(RECORDS_VIEW)
     for name, topic in view_names(topics).items():
-        quoted = f"`{name}`"  # a topic's name holds no backtick
+        quoted = f"`{name}`"  # topic names contain no backtick
         records.where(F.col("_topic") == topic).createOrReplaceTempView(quoted)
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of what an error says; Spark appends whole plans."""
+    """Return the first line of an error's message; Spark appends whole plans."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -100,7 +100,7 @@ def racks_file(racks: Mapping[str, str]) -> str:
 
 
 def read_racks(text: str) -> dict[str, str]:
-    """Read what `racks_file` wrote; lines that somebody else put there are left out."""
+    """Read what `racks_file` wrote; other lines are skipped."""
     return dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
 
 
@@ -135,7 +135,7 @@ def desired_objects(
             "metadata": metadata(meta, workload_name(meta.name), labels(meta)),
             "spec": {
                 "maxUnavailable": 1 if evictable else 0,
-                # One that is not ready serves nobody, so it never holds up the drain of a node.
+                # A pod that is not ready never blocks the drain of a node.
                 "unhealthyPodEvictionPolicy": "AlwaysAllow",
                 "selector": {"matchLabels": selector(meta)},
             },
@@ -175,8 +175,8 @@ def _stateful_set(
     claims = live_set["spec"]["volumeClaimTemplates"] if live_set else [_claim_template(meta, spec)]
     kept = "Delete" if spec.storage.delete_claims else "Retain"
     pod = _pod_spec(meta, spec, image, pull_policy, pull_secrets)
-    # What is wanted no more is still in the live template, where others may add things, too. So the
-    # template is compared by what was last wanted.
+    # The live template may hold removed fields and additions of others, so templates are compared
+    # by the hash of what was last applied.
     about = {**metadata(meta, name, labels(meta)), "annotations": {TEMPLATE_HASH: digest(pod)}}
     return {
         "apiVersion": "apps/v1",
@@ -194,7 +194,7 @@ def _stateful_set(
                 "metadata": {
                     "labels": labels(meta),
                     "annotations": {
-                        # Without what running brokers take by themselves (`broker_settings`).
+                        # Without the settings that running brokers take (`settings`).
                         CONFIG_HASH: digest(server_properties(_static(spec))),
                         **scrape_annotations(spec.metrics_port),
                     },
@@ -249,7 +249,7 @@ def _pod_spec(
 
 
 def _affinity(meta: ResourceMeta, spec: ClusterSpec) -> Object:
-    """Return what the user wants, and that no two brokers share a node in any case."""
+    """Return the affinity of the spec, and that no two brokers share a node."""
     apart = {
         "labelSelector": {"matchLabels": selector(meta)},
         "topologyKey": "kubernetes.io/hostname",

@@ -1,4 +1,4 @@
-"""One pass over a KafkaCluster: its objects, its rolling restart, its status."""
+"""One KafkaCluster: its owned objects, its rolling restart, its status."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from odradek.zk.payload import ZnodeError
 from odradek_operator.cluster import objects as cluster_objects
 from odradek_operator.cluster import rollout, settings
 from odradek_operator.cluster.rollout import ClusterView
-from odradek_operator.shared import apply, kube, observe, spec, status
+from odradek_operator.shared import apply, kube, observe, spec, status, status_update
 from odradek_operator.shared.apply import ReconcileContext
 from odradek_operator.shared.kube import KubeError
 from odradek_operator.shared.spec import Body, ClusterSpec, ResourceMeta
@@ -21,7 +21,7 @@ from odradek_operator.shared.zookeeper import UnreachableError
 
 STEADY_SECONDS: Final = 20.0
 BUSY_SECONDS: Final = 2.0
-# What a cluster that is refused goes on to show; autoscalers read the first two.
+# Fields that stay in the status of a refused cluster; autoscalers read the first two.
 _SHOWN: Final = ("replicas", "selector", "brokers", "controllerId", settings.REMEMBERED)
 
 log = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Znodes:
-    """What ZooKeeper said; empty when it did not answer."""
+    """What ZooKeeper holds; empty if it did not answer."""
 
     addresses: Mapping[int, str]
     controller_id: int | None
@@ -42,7 +42,9 @@ def reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> fl
         return _reconcile(context, body, conflict)
     except ZnodeError as error:
         unreadable = status.stalled("ZnodeUnreadable", str(error))
-        apply.write_status(context, body, unreadable, apply.remembered(body, _SHOWN))
+        status_update.write_status(
+            context, body, unreadable, status_update.remembered(body, _SHOWN)
+        )
         return STEADY_SECONDS
 
 
@@ -54,25 +56,27 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
     try:
         wanted = spec.parse_cluster(body)
     except spec.InvalidSpec as error:
-        return apply.refuse(context, body, error, _SHOWN)
+        return status_update.refuse(context, body, error, _SHOWN)
     if conflict is not None:
-        text = f"KafkaCluster {conflict} is older and keeps its state in the same znodes"
+        text = f"KafkaCluster {conflict} is older and uses the same znodes"
         conflicted = status.stalled("ResourceConflict", text)
-        apply.write_status(context, body, conflicted, apply.remembered(body, _SHOWN))
+        status_update.write_status(
+            context, body, conflicted, status_update.remembered(body, _SHOWN)
+        )
         return STEADY_SECONDS
     live_set = _live_set(context, meta)
     current = live_set["spec"]["replicas"] if live_set else None
-    # Whether brokers are empty is asked anew before they go.
+    # Read again, without the cache, whether brokers are empty before they are removed.
     fewer = current is not None and wanted.replicas < current
     znodes = _read_znodes(context, wanted, fresh=fewer)
     allowed = rollout.safe_replicas(wanted.replicas, current, znodes.partitions)
     if allowed == wanted.replicas:
-        # While brokers that are to go hold replicas, that is what users must learn first.
+        # As long as a scale-down is blocked, users must see that first.
         own = max(wanted.replicas, current or 0)
         try:
             spec.check_fits(wanted, sum(one >= own for one in znodes.addresses))
         except spec.InvalidSpec as error:
-            return apply.refuse(context, body, error, _SHOWN)
+            return status_update.refuse(context, body, error, _SHOWN)
     events: list[Event] = []
     told: tuple[Condition, ...] = ()
     if not wanted.paused:
@@ -89,7 +93,9 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
             if error.code not in apply.REFUSALS:
                 raise
             refused = status.stalled("ApplyRefused", str(error))
-            apply.write_status(context, body, refused, apply.remembered(body, _SHOWN), events)
+            status_update.write_status(
+                context, body, refused, status_update.remembered(body, _SHOWN), events
+            )
             return STEADY_SECONDS
         live_set = _live_set(context, meta)
         told = _grow_claims(context, meta, wanted, allowed)
@@ -99,7 +105,7 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
     if wanted.paused:
         told = (Condition("Paused", True, "Paused", "spec.paused is true"),)
     conditions = (*rollout.judge(wanted, view, allowed), *told)
-    apply.write_status(
+    status_update.write_status(
         context,
         body,
         conditions,
@@ -111,7 +117,7 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
 
 
 def _read_znodes(context: ReconcileContext, wanted: ClusterSpec, *, fresh: bool) -> _Znodes:
-    """Return what ZooKeeper says now, or what it said last and has not changed since."""
+    """Read the znodes, through the cache unless `fresh`."""
     try:
         zookeeper = context.zookeepers.get(wanted.zookeeper)
         reader = zookeeper if fresh else zookeeper.cached
@@ -147,7 +153,7 @@ def _apply_objects(
     allowed: int,
     evictable: bool,
 ) -> bool:
-    """Make the children so; False if the cluster changed meanwhile and nothing was written."""
+    """Apply the owned objects; False if the cluster changed meanwhile and nothing was written."""
     racks = _racks(context, meta, wanted)
     objects = cluster_objects.desired_objects(
         meta,
@@ -186,7 +192,7 @@ def _racks(context: ReconcileContext, meta: ResourceMeta, wanted: ClusterSpec) -
         before = context.kube.get("v1", "ConfigMap", meta.namespace, name)
         if before is None or error.code != 403:
             raise
-        log.warning("racks stay as they are: %s", error)
+        log.warning("failed to read nodes: %s; keeping the racks", error)
         return cluster_objects.read_racks(before.get("data", {}).get("racks", ""))
     found = {
         node["metadata"]["name"]: node["metadata"].get("labels", {}).get(wanted.rack_key)
@@ -225,7 +231,7 @@ def _view(
 
 
 def _observed(live_set: Mapping[str, Any]) -> bool:
-    """Whether the StatefulSet's status tells of its present template."""
+    """Return whether the StatefulSet's status is about its current template."""
     seen = live_set.get("status", {}).get("observedGeneration", 0)
     return bool(seen >= live_set["metadata"]["generation"])
 
@@ -239,7 +245,7 @@ def _roll(
 ) -> list[Event]:
     if rollout.next_to_roll(view) is None:
         return []
-    # Asked anew, since a replica may have left the in-sync set this moment.
+    # Read again without the cache, since a replica may just have left the in-sync set.
     znodes = _read_znodes(context, wanted, fresh=True)
     now = replace(view, controller_id=znodes.controller_id, partitions=znodes.partitions)
     broker = rollout.next_to_roll(now)
@@ -251,5 +257,5 @@ def _roll(
     if not apply.still_wanted(context, body):
         return []
     context.kube.delete(pod)
-    text = f"broker {broker.broker_id} ({broker.pod}) is restarted with the new template"
+    text = f"broker {broker.broker_id} ({broker.pod}) is restarted with the new pod template"
     return [Event("BrokerRolled", text)]

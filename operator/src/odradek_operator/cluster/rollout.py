@@ -1,9 +1,9 @@
-"""Health of a KafkaCluster, and the order in which its brokers are replaced.
+"""Health of a KafkaCluster, and the order in which its brokers are restarted.
 
-Pure: `view_brokers` joins what Kubernetes and ZooKeeper say, `judge` turns it into conditions,
+Pure: `view_brokers` joins pods and registrations, `judge` turns them into conditions,
 `safe_replicas` refuses a scale-down that would lose data, and `next_to_roll` names the one pod to
-delete next so that it comes back with the current template. The controller goes last, since each of
-its restarts costs an election.
+delete next, so that it comes back with the current template. The controller goes last, since each
+of its restarts costs an election.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ class BrokerPod:
 
     @property
     def healthy(self) -> bool:
-        """Whether it serves."""
+        """Return whether it serves."""
         return self.ready and self.registered and not self.terminating
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """Everything seen of a cluster. `partitions` None: ZooKeeper did not answer."""
+    """The observed state of a cluster. `partitions` is None if ZooKeeper did not answer."""
 
     brokers: tuple[BrokerPod, ...]
     controller_id: int | None
@@ -104,7 +104,7 @@ def safe_replicas(wanted: int, current: int | None, partitions: Partitions | Non
 
 
 def may_lose_one(partitions: Partitions | None) -> bool:
-    """Whether a broker may be evicted: every partition has all its replicas, as far as is known."""
+    """Return whether a broker may be evicted: all replicas are known to be in sync."""
     return partitions is not None and partitions.all_in_sync
 
 
@@ -115,7 +115,9 @@ def judge(spec: ClusterSpec, view: ClusterView, allowed: int) -> tuple[Condition
 
 def _verdict(spec: ClusterSpec, view: ClusterView, allowed: int) -> tuple[Condition, ...]:
     if view.partitions is None:
-        return status.progressing("ZooKeeperUnreachable", f"no answer from {spec.zookeeper}")
+        return status.progressing(
+            "ZooKeeperUnreachable", f"ZooKeeper {spec.zookeeper} does not answer"
+        )
     count = f"{view.registered} of {allowed} brokers registered"
     if view.partitions.unreadable:
         return status.stalled("ZnodeUnreadable", _unreadable(count, view.partitions.unreadable))
@@ -142,19 +144,19 @@ def _verdict(spec: ClusterSpec, view: ClusterView, allowed: int) -> tuple[Condit
 
 def _unreadable(count: str, problems: Sequence[str]) -> str:
     shown = "; ".join(problems[:3]) + ("; ..." if len(problems) > 3 else "")
-    held = "no broker is restarted or removed, since nobody knows what it holds"
+    held = "no broker is restarted or removed while its replicas are unknown"
     return f"{count}; {len(problems)} topics cannot be read, and {held}: {shown}"
 
 
 def _how_it_rolls(partitions: Partitions) -> str:
-    text = "brokers take a new template in turn"
+    text = "brokers are restarted one at a time with the new pod template"
     if partitions.under_replicated:
         text += "; the next one waits until all replicas of all partitions are in sync"
     return text
 
 
 def _why_blocked(spec: ClusterSpec, partitions: Partitions, going: list[int]) -> str:
-    """Say what has to be done before brokers can go, in the order in which it has to be done."""
+    """Return what to do before the brokers can be removed, in this order."""
     steps = []
     replicas, topic = partitions.widest
     if replicas > spec.replicas:
@@ -169,7 +171,7 @@ def _why_blocked(spec: ClusterSpec, partitions: Partitions, going: list[int]) ->
 def _warnings(spec: ClusterSpec) -> tuple[Condition, ...]:
     found = []
     if spec.unknown_keys:
-        found.append(("UnknownKeys", f"no broker knows {', '.join(spec.unknown_keys)}"))
+        found.append(("UnknownKeys", f"unknown broker settings: {', '.join(spec.unknown_keys)}"))
     if spec.lacks_coordinators:
         text = f"""
             groups cannot keep offsets in Kafka: unless __consumer_offsets exists already, that

@@ -1,9 +1,9 @@
 """Settings that running brokers take without a restart, by `/config/brokers/<default>`.
 
-A broker also has them in its file, which is all it knows before its first contact with ZooKeeper.
-So one that is taken out of the spec must not just go from the znode, or brokers would fall back to
-the file that they started with: it gets its default. Names that the spec once had are remembered in
-the status for this; what others set in the znode stays.
+A broker also has them in its properties file, which it uses until its first contact with ZooKeeper.
+If a setting leaves the spec, removing it from the znode would make brokers fall back to that file,
+so it is set to its default. The status remembers the names that the spec once had; entries of
+others in the znode stay.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from odradek.config import TopicConfig
 from odradek.dynamic_config import CLUSTER_DEFAULT, DYNAMIC_KEYS
 from odradek.zk import admin, znodes
 from odradek.zk.operations import TransactionFailedError
-from odradek_operator.shared import apply
+from odradek_operator.shared import apply, status_update
 from odradek_operator.shared.apply import ReconcileContext
 from odradek_operator.shared.spec import Body, ClusterSpec
 from odradek_operator.shared.status import Event
@@ -40,7 +40,7 @@ def names(body: Body, wanted: ClusterSpec) -> list[str]:
 
 
 def entries(wanted: ClusterSpec, chosen: Collection[str]) -> dict[str, str]:
-    """Return what the chosen settings shall be: as the spec says, or their defaults.
+    """Return the values of the chosen settings: as in the spec, or their defaults.
 
     Brokers have no default of their own for some (log.flush.interval.ms); topics then have one.
     """
@@ -70,9 +70,9 @@ def _text(value: object) -> str:
 def reconcile(
     context: ReconcileContext, body: Body, wanted: ClusterSpec
 ) -> tuple[Body, tuple[Event, ...]] | None:
-    """Make the settings so, and return the resource as it is then; None: look again.
+    """Apply the settings and return the resource as it is then; None: requeue.
 
-    While ZooKeeper is away, or no broker has ever started, nothing is done.
+    While ZooKeeper is unreachable, or before the first broker has started, nothing is done.
     """
     chosen = names(body, wanted)
     try:
@@ -87,17 +87,17 @@ def reconcile(
             return body, ()
         if not apply.still_wanted(context, body):
             return None
-        # Remembered before they are there: none is ever left behind.
-        body = apply.write_status(context, body, (), {REMEMBERED: chosen})
+        # The status names them before the znode has them, so that none is left behind.
+        body = status_update.write_status(context, body, (), {REMEMBERED: chosen})
         zookeeper.commit(admin.change_config("brokers", CLUSTER_DEFAULT, target, version))
     except UnreachableError as error:
         log.info("%s", error)
         return body, ()
     except TransactionFailedError as error:
-        log.info("%s: planned anew, since %s", body["metadata"]["name"], error)
+        log.info("%s: failed to commit: %s; retrying", body["metadata"]["name"], error)
         return None
     changed = [name for name in chosen if have.get(name) != target.get(name)]
-    return body, (Event("BrokersConfigured", f"without a restart: {', '.join(changed)}"),)
+    return body, (Event("BrokersConfigured", f"applied without a restart: {', '.join(changed)}"),)
 
 
 def _read(reader: ZnodeReader) -> tuple[dict[str, str], int | None] | None:

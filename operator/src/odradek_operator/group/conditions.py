@@ -1,7 +1,7 @@
-"""A ConsumerGroup's health: observed through ZooKeeper, or run as a Spark job. Pure.
+"""Conditions and verdict of a ConsumerGroup, observed or run as a Spark job. Pure.
 
-`judge_verdict` follows the words of Burrow's evaluation: STOP where nobody reads though somebody
-should, WARN where a limit of the user's is passed.
+The verdicts are Burrow's: STOP if nobody consumes although somebody should, WARN if a limit of the
+spec is exceeded.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def judge_observed(view: ObservedGroup) -> tuple[Condition, ...]:
         case "Stable":
             text = f"{view.members} members"
         case _:
-            text = f"no members; offsets of {len(view.committed)} partitions are kept"
+            text = f"no members; committed offsets for {len(view.committed)} partitions"
     return status.ready("Observed", text)
 
 
@@ -79,7 +79,7 @@ def judge_job(
     }
     if phase == "Running" and told.get("state", phase) != phase:
         # The container serves, but the query does not run yet, or no more.
-        return status.progressing(told["state"], f"the driver says {told['state']}"), fields
+        return status.progressing(told["state"], f"the driver reports {told['state']}"), fields
     return _job_conditions(decision), fields
 
 

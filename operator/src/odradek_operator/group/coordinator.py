@@ -1,4 +1,4 @@
-"""What the operator asks brokers about groups: where logs end, members, and what is committed."""
+"""What the operator asks brokers about groups: log ends, members and committed offsets."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""When the Spark driver of a ConsumerGroup is started, stopped and started again.
+"""When the Spark driver of a ConsumerGroup is started, stopped and restarted.
 
-Pure: what is wanted, the driver pod as it is, and what the status remembers give the next action.
-There is one pod name a group, so two drivers cannot be: a pod that is going keeps its name until
+Pure: the spec, the driver pod as it is, and what the status remembers give the next action. There
+is one pod name per group, so there are never two drivers: a terminating pod keeps its name until
 the node's kubelet, or the removal of the node, has confirmed that its containers are dead.
 
-Restarts are counted apart (Apache Spark's operator does so too): `application` where the job itself
-failed, `infrastructure` where something took the pod away. Both count consecutive restarts only: a
-driver that ran for HEALTHY_AFTER sets them back. The wait before a restart doubles with each.
+Restarts are counted separately, as in Apache Spark's operator: `application` if the job itself
+failed, `infrastructure` if something removed the pod. Both count consecutive restarts: a driver
+that ran for HEALTHY_AFTER resets them. The back-off before a restart doubles each time.
 """
 
 from __future__ import annotations
@@ -109,29 +109,27 @@ def decide(
     """Return what to do with the driver pod, which is as it was just now; None: there is none."""
     if pod is not None and "deletionTimestamp" in pod["metadata"]:
         left = _memory_of_ending(job, pod, wanted_hash, memory)
-        return DriverDecision(Action.NONE, left, "the old driver is ending", 2.0)
+        return DriverDecision(Action.NONE, left, "the old driver pod is terminating", 2.0)
     if job.suspend:
         if pod is None:
             return DriverDecision(
                 Action.NONE, RestartState("Suspended"), "spec.job.suspend is true", 60.0
             )
-        return DriverDecision(
-            Action.DELETE, RestartState("Suspending"), "the driver is stopped", 2.0
-        )
+        return DriverDecision(Action.DELETE, RestartState("Suspending"), "stopping the driver", 2.0)
     if pod is None:
         return _decide_absent(memory, wanted_hash, now)
     if pod["metadata"].get("annotations", {}).get(SPEC_HASH) != wanted_hash:
         return DriverDecision(Action.DELETE, RestartState("Restarting"), "the job changed", 2.0)
     if _has_completed(job, pod, wanted_hash):
         done = RestartState("Completed", completed_hash=wanted_hash)
-        return DriverDecision(Action.NONE, done, "everything is read", 60.0)
+        return DriverDecision(Action.NONE, done, "all available records have been read", 60.0)
     match pod.get("status", {}).get("phase", "Pending"):
         case "Succeeded" | "Failed":
             return _decide_ended(pod, memory, now)
         case "Running":
             return _decide_running(pod, memory, now)
         case _:
-            text = pending_reason(pod) or "the driver pod is being started"
+            text = pending_reason(pod) or "the driver pod is starting"
             return DriverDecision(Action.NONE, _phase(memory, "Pending"), text, 3.0)
 
 
@@ -162,12 +160,12 @@ def _decide_absent(memory: RestartState, wanted_hash: str, now: datetime) -> Dri
         lost = RestartState("Restarting", memory.application, memory.infrastructure + 1, now)
         return DriverDecision(Action.NONE, lost, "the driver pod is gone", 0.0)
     if memory.phase == "Completed" and memory.completed_hash == wanted_hash:
-        return DriverDecision(Action.NONE, memory, "everything is read", 60.0)
+        return DriverDecision(Action.NONE, memory, "all available records have been read", 60.0)
     left = _seconds_left(memory, now)
     if left > 0:
-        text = "the driver starts again after a wait"
+        text = "the driver restarts after a back-off"
         return DriverDecision(Action.NONE, _phase(memory, "Restarting"), text, left)
-    return DriverDecision(Action.CREATE, _phase(memory, "Pending"), "the driver is started", 2.0)
+    return DriverDecision(Action.CREATE, _phase(memory, "Pending"), "starting the driver", 2.0)
 
 
 def _decide_ended(pod: Mapping[str, Any], memory: RestartState, now: datetime) -> DriverDecision:
@@ -198,7 +196,7 @@ def _decide_running(pod: Mapping[str, Any], memory: RestartState, now: datetime)
     ready = any(one.get("ready") for one in pod["status"].get("containerStatuses", ()))
     counted = _reset_if_healthy(pod, memory, now)
     phase = "Running" if ready else "Starting"
-    text = "" if ready else "the driver starts"
+    text = "" if ready else "the driver is starting"
     return DriverDecision(Action.NONE, _phase(counted, phase), text, 10.0 if ready else 2.0)
 
 

@@ -1,10 +1,10 @@
-"""Lag of a group that is only observed, and what its recent history means. Pure.
+"""Lag of an observed group, and what its recent history means. Pure.
 
-A few samples of each group are kept in memory: which offsets were committed and where the logs
-ended. Commits are read before ends, so a lag is never negative because of the order of questions; a
-commit beyond the end, of a topic that was made anew, counts as none. The verdicts are Burrow's:
-STOP where nobody reads what is there, STALL where members commit nothing new, REWIND where commits
-went back, WARN where the lag only grows or passes a limit of the user's.
+A few samples per group are kept in memory: committed offsets and log ends. Commits are read before
+ends, so that a lag is never negative because of the order; a commit beyond the end, of a topic that
+was recreated, counts as zero lag. The verdicts are Burrow's: STOP if nobody consumes what is there,
+STALL if members commit nothing new, REWIND if commits went back, WARN if the lag only grows or
+exceeds a limit of the spec.
 """
 
 from __future__ import annotations

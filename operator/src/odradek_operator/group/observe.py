@@ -1,7 +1,7 @@
-"""One pass over a ConsumerGroup without a job: its members and lag, and a reset of its offsets.
+"""One ConsumerGroup without a job: its members and lag, and a reset of its offsets.
 
-What the group's znodes say and what its coordinator says are one group here where `offsetStore` is
-Both: members of either count, and of two offsets of a partition the larger.
+With `offsetStore: Both`, znodes and coordinator are merged: members of either count, and of two
+offsets of a partition the larger is used.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from odradek_operator.group.lag import Sample
 from odradek_operator.group.reset import Reset
 from odradek_operator.group.reset_step import ResetStep
 from odradek_operator.group.znodes import ObservedGroup, read_group
-from odradek_operator.shared import apply, metrics, observe, spec, status
+from odradek_operator.shared import metrics, observe, spec, status, status_update
 from odradek_operator.shared.apply import ReconcileContext
 from odradek_operator.shared.broker_client import BrokerError, OperatorClient
 from odradek_operator.shared.spec import Body, GroupSpec
@@ -86,14 +86,14 @@ def reconcile(
                 told = (*(outcome.problem or done), _paused(cluster.paused))
                 if outcome.last is not None:
                     fields["lastReset"] = outcome.last
-                apply.write_status(context, body, told, fields, outcome.events)
+                status_update.write_status(context, body, told, fields, outcome.events)
                 return OBSERVE_SECONDS if outcome.problem else 0.0
     except UnreachableError as error:
         return _waits(context, body, wanted, "ZooKeeperUnreachable", str(error), WAIT_SECONDS)
     except BrokerError as error:
         return _waits(context, body, wanted, "BrokersUnreachable", str(error), WAIT_SECONDS)
     conditions = (*group_conditions.judge_observed(seen.view), _paused(cluster.paused))
-    apply.write_status(context, body, conditions, fields)
+    status_update.write_status(context, body, conditions, fields)
     return OBSERVE_SECONDS
 
 
@@ -107,7 +107,7 @@ def _waits(
 ) -> float:
     metrics.GROUP_LAGS.put(body["metadata"]["uid"], _series(context, body, wanted, ()))
     kept = {"lastReset": body.get("status", {}).get("lastReset")}
-    apply.write_status(context, body, status.progressing(reason, text), kept)
+    status_update.write_status(context, body, status.progressing(reason, text), kept)
     return requeue_after
 
 

@@ -1,4 +1,4 @@
-"""One pass over a ConsumerGroup: observed, or kept running as a Spark driver."""
+"""One ConsumerGroup: observed, or run as a Spark driver."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from odradek_operator.group.observe import OBSERVE_SECONDS, WAIT_SECONDS, GroupC
 from odradek_operator.group.report import fetch_report
 from odradek_operator.group.reset import Reset
 from odradek_operator.group.reset_step import Outcome, ResetStep
-from odradek_operator.shared import apply, metrics, spec, status
+from odradek_operator.shared import apply, metrics, spec, status, status_update
 from odradek_operator.shared.apply import ReconcileContext, namespace_terminating
 from odradek_operator.shared.broker_client import BrokerError, OperatorClient
 from odradek_operator.shared.kube import KubeError
@@ -51,7 +51,7 @@ def reconcile(
     except spec.InvalidSpec as error:
         if not meta.deleting:
             metrics.GROUP_LAGS.drop(meta.uid)
-            return apply.refuse(context, body, error, ("job", "lastReset"))
+            return status_update.refuse(context, body, error, ("job", "lastReset"))
         if meta.has_finalizer:
             text = f"offsets of group {group_name(body)} were not deleted: {error.message}"
             context.kube.post_event(body, Event("GroupAbandoned", text, warning=True))
@@ -69,8 +69,8 @@ def reconcile(
         if wanted.job is not None:
             driver = driver_objects.driver_name(meta.name)
             fields["job"] = drivers.status_fields(stopped, driver, None)
-        taken = status.stalled("ResourceConflict", f"{rival} is older and has this group")
-        body = apply.write_status(context, body, taken, fields)
+        taken = status.stalled("ResourceConflict", f"{rival} is older and owns this group")
+        body = status_update.write_status(context, body, taken, fields)
         if not cluster.paused and _remove_driver(context, meta):
             return WAIT_SECONDS
         return OBSERVE_SECONDS
@@ -117,7 +117,7 @@ def _reset(run: _Run, body: Body, request: Reset) -> float:
         return run.reconcile(body, hold=status.progressing("Resetting", text))
     remembered = {**_remembered(body), "lastReset": outcome.last}
     if request.dry_run:
-        apply.write_status(run.context, body, (), remembered)
+        status_update.write_status(run.context, body, (), remembered)
         return 0.0
     if outcome.last is None:
         remembered = _remembered(body)
@@ -125,9 +125,11 @@ def _reset(run: _Run, body: Body, request: Reset) -> float:
     remembered["job"] = drivers.status_fields(
         drivers.RestartState("Suspended"), run.driver_name, None
     )
-    text = f"offsets are moved by reset {request.request_id}"
+    text = f"resetting offsets for request {request.request_id}"
     told = outcome.problem or status.progressing("Resetting", text)
-    apply.write_status(run.context, body, (*told, _paused(False)), remembered, outcome.events)
+    status_update.write_status(
+        run.context, body, (*told, _paused(False)), remembered, outcome.events
+    )
     return WAIT_SECONDS if outcome.problem else 0.0
 
 
@@ -194,20 +196,22 @@ def _run(run: _Run, body: Body, task: JobSpec, told: tuple[Condition, ...]) -> f
     marked = made["metadata"]["annotations"][drivers.SPEC_HASH]
     foreign = pod is not None and not _owns(meta, pod)
     if foreign:
-        taken = status.stalled("ResourceConflict", f"a pod {driver} exists that is not this job's")
-        apply.write_status(context, body, taken, _remembered(body))
+        taken = status.stalled(
+            "ResourceConflict", f"pod {driver} exists and does not belong to this job"
+        )
+        status_update.write_status(context, body, taken, _remembered(body))
         return OBSERVE_SECONDS
     if addresses is None and (pod is None or _hash_of(pod) != marked) and not task.suspend:
-        waiting = status.progressing("WaitingForBrokers", "no broker is known")
+        waiting = status.progressing("WaitingForBrokers", "no broker is registered")
         if cluster.owner is not Owner.PRESENT:
             text = f"KafkaCluster {wanted.cluster} is {cluster.owner.value}"
             waiting = status.progressing(cluster.owner.reason, text)
-        apply.write_status(context, body, waiting, _remembered(body))
+        status_update.write_status(context, body, waiting, _remembered(body))
         return WAIT_SECONDS
     decision = drivers.decide(task, pod, marked, memory, context.now())
     if cluster.paused and decision.action is not Action.NONE:
-        left = status.stalled("Paused", f"the KafkaCluster is paused; waits: {decision.message}")
-        apply.write_status(context, body, (*left, _paused(True)), _remembered(body))
+        left = status.stalled("Paused", f"the KafkaCluster is paused; pending: {decision.message}")
+        status_update.write_status(context, body, (*left, _paused(True)), _remembered(body))
         return OBSERVE_SECONDS
     try:
         grown = () if cluster.paused else _grow_volume(context, body, meta, task)
@@ -216,14 +220,14 @@ def _run(run: _Run, body: Body, task: JobSpec, told: tuple[Condition, ...]) -> f
         if error.code not in apply.REFUSALS:
             raise
         refused = status.stalled("DriverRefused", str(error))
-        apply.write_status(context, body, refused, _remembered(body))
+        status_update.write_status(context, body, refused, _remembered(body))
         return OBSERVE_SECONDS
     report = fetch_report(pod) if pod is not None else None
     conditions, fields = group_conditions.judge_job(wanted, decision, report, driver)
     conditions = told or conditions
     fields["lastReset"] = body.get("status", {}).get("lastReset")
     told = (*conditions, _paused(cluster.paused), *grown)
-    apply.write_status(context, body, told, fields, events)
+    status_update.write_status(context, body, told, fields, events)
     settled = conditions[0].status or conditions[2].status
     return decision.requeue_after if settled else min(decision.requeue_after, WAIT_SECONDS)
 
@@ -255,7 +259,7 @@ def _act(
         # That the pod goes on purpose is remembered before it goes, or a crash in between would
         # count its end as a failure; `write_status` of the caller comes too late for that.
         remembered = {**body.get("status", {}).get("job", {}), **_memory_fields(decision, meta)}
-        apply.write_status(context, body, (), {"job": remembered})
+        status_update.write_status(context, body, (), {"job": remembered})
         context.kube.delete(pod)
         failed = decision.memory.application + decision.memory.infrastructure > 0
         return [Event("DriverStopped", decision.message, warning=failed)]
@@ -328,20 +332,20 @@ def _delete(
     abandoned = cluster.owner is not Owner.PRESENT or too_late or rival is not None
     if abandoned or wanted.deletion_policy != "Delete":
         if wanted.deletion_policy == "Delete":
-            why = f": {rival} has this group too" if rival is not None else ""
+            why = f": {rival} has the same group" if rival is not None else ""
             text = f"offsets of group {wanted.group} were not deleted{why}"
             context.kube.post_event(body, Event("GroupAbandoned", text, warning=True))
         apply.set_finalizer(context, body, False)
         return OBSERVE_SECONDS
     if cluster.paused:
-        waiting = status.stalled("Paused", "deletion waits, since the KafkaCluster is paused")
-        apply.write_status(context, body, (*waiting, _paused(True)), _remembered(body))
+        waiting = status.stalled("Paused", "the KafkaCluster is paused; deletion is pending")
+        status_update.write_status(context, body, (*waiting, _paused(True)), _remembered(body))
         return OBSERVE_SECONDS
     if _remove_driver(context, meta):
         return WAIT_SECONDS
     if zookeeper is None:
         waiting = status.progressing("ZooKeeperUnreachable", "ZooKeeper does not answer")
-        apply.write_status(context, body, waiting, {})
+        status_update.write_status(context, body, waiting, {})
         return WAIT_SECONDS
     try:
         with OperatorClient(around.endpoints) as brokers:
@@ -352,12 +356,12 @@ def _delete(
                 coordinator.delete(brokers, wanted.group)
     except (GroupBusyError, BrokerError) as error:
         waiting = status.progressing("Deleting", str(error))
-        apply.write_status(context, body, waiting, {})
+        status_update.write_status(context, body, waiting, {})
         return WAIT_SECONDS
     if wanted.offset_store != "Kafka":
         zookeeper.delete_tree(consumers.group_path(wanted.group))
     context.kube.post_event(
-        body, Event("GroupDeleted", f"offsets of group {wanted.group} are deleted")
+        body, Event("GroupDeleted", f"deleted the offsets of group {wanted.group}")
     )
     apply.set_finalizer(context, body, False)
     return OBSERVE_SECONDS

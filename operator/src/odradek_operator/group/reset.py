@@ -1,7 +1,7 @@
-"""Offsets of a group moved once for each request: what to, and how far it is. Pure.
+"""Offsets of a group reset once per request: which offsets, and the progress. Pure.
 
-The offsets to be are written into the status before any is committed, so a reset that is killed in
-between goes on with the same ones: a Shift is never shifted twice.
+The target offsets are written to the status before any is committed, so an interrupted reset
+resumes with the same ones: a Shift is never applied twice.
 """
 
 from __future__ import annotations
@@ -78,9 +78,7 @@ def _parse_moment(text: str) -> int:
             f"reset.value {text!r} is neither a time in RFC 3339 nor milliseconds since 1970",
         ) from None
     if not 0 <= moment <= LARGEST_INT64:
-        raise InvalidSpec(
-            "InvalidReset", f"reset.value {text!r} is not within the times that records can have"
-        )
+        raise InvalidSpec("InvalidReset", f"reset.value {text!r} is out of range")
     return moment
 
 
@@ -119,7 +117,7 @@ def compute(
 
 
 def done(request: Reset, body: Body) -> bool:
-    """Whether this request was carried out, or shown if that is all it asks for."""
+    """Return whether this request was carried out, or shown if that is all it asks for."""
     last = body.get("status", {}).get("lastReset", {})
     phase = DRY_RUN if request.dry_run else DONE
     return bool(last.get("requestId") == request.request_id and last.get("phase") == phase)

@@ -1,7 +1,7 @@
-"""One step of a group's reset: work the offsets out, write them down, commit them.
+"""One step of an offset reset: compute the offsets, write them down, commit them.
 
-A step says what came of it and leaves the status to its caller, since a group with a job and one
-without tell different things besides.
+A step returns its outcome and leaves the status to the caller, since groups with and without a job
+report different things besides.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class ResetStep:
         """Do the next thing. Raises BrokerError, UnreachableError."""
         request, members = self.request, self.view.members
         if paused and not request.dry_run:
-            return waits("Paused", "the reset waits, since the KafkaCluster is paused")
+            return waits("Paused", "the KafkaCluster is paused; the reset is pending")
         if members and not request.dry_run:
             return _waits_for(f"{members} members")
         targets = reset.begun(request, body)
@@ -83,7 +83,7 @@ class ResetStep:
     def begin(self) -> Outcome:
         """Work out the offsets to be, changing nothing. Raises BrokerError."""
         if len(self.leaders) > reset.LARGEST:
-            text = f"at most {reset.LARGEST} at once, name topics"
+            text = f"at most {reset.LARGEST} per reset: set spec.topics"
             return _refused("ResetTooLarge", f"{len(self.leaders)} partitions; {text}")
         begins = coordinator.find_offsets(self.brokers, self.leaders, reset.EARLIEST)
         ends = coordinator.find_offsets(self.brokers, self.leaders, reset.LATEST)
@@ -94,7 +94,7 @@ class ResetStep:
         committed = self.view.committed
         targets = reset.compute(self.request, committed, begins, ends, found)
         if not targets:
-            text = "the reset has no partitions: name topics, or see that the group has offsets"
+            text = "the reset has no partitions: set spec.topics, or commit offsets first"
             return _refused("ResetWithoutPartitions", text)
         phase = reset.DRY_RUN if self.request.dry_run else reset.APPLYING
         now = self.context.now()
@@ -108,7 +108,7 @@ class ResetStep:
 
 
 def _waits_for(whom: str) -> Outcome:
-    text = f"the reset waits until {whom} have left, as Kafka's own does"
+    text = f"waiting for {whom} to leave the group, as Kafka's own reset requires"
     return waits("ResetWaiting", text)
 
 

@@ -57,7 +57,8 @@ class Lease:
         self._name = name
         self._identity = identity
         self._clock = clock
-        self._renewed_at: float | None = None
+        # Until when this process may act, by its own clock.
+        self.held_until = float("-inf")
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         # The last state that was seen of another holder's Lease, and when it was first seen.
@@ -65,14 +66,8 @@ class Lease:
 
     @property
     def held(self) -> bool:
-        """Whether this process may act now."""
-        renewed = self._renewed_at
-        return renewed is not None and self._clock() - renewed < DEADLINE_SECONDS
-
-    def check(self) -> None:
-        """Raise NotHolderError unless this process may act now."""
-        if not self.held:
-            raise NotHolderError("this process does not hold the Lease")
+        """Return whether this process may act now."""
+        return self._clock() < self.held_until
 
     def acquire(self) -> bool:
         """Wait for the Lease, then keep it by a thread; False if `release` came first."""
@@ -101,14 +96,14 @@ class Lease:
         self._thread.join()
         if not self.held:
             return
-        self._renewed_at = None
+        self.held_until = float("-inf")
         try:
             found = self._read()
             if found and found["spec"].get("holderIdentity") == self._identity:
                 found["spec"]["holderIdentity"] = ""
                 self._kube.replace(found)
         except KubeError as error:
-            log.info("the Lease runs out by itself: %s", error)
+            log.info("failed to release the Lease: %s; it expires by itself", error)
 
     def _renew(self) -> None:
         acting = self.held
@@ -116,7 +111,9 @@ class Lease:
             self._attempt()
             if acting != self.held:
                 acting = self.held
-                log.warning("the Lease is %s", "held again" if acting else "lost: nothing is done")
+                log.warning(
+                    "the Lease is %s", "held again" if acting else "lost; writes are suspended"
+                )
 
     def _attempt(self) -> bool:
         """Take or renew the Lease if it is free, run out or ours; False if not."""
@@ -130,16 +127,16 @@ class Lease:
                 found["spec"] = self._spec(found["spec"], held_before)
                 self._kube.replace(found)
             else:
-                self._renewed_at = None
+                self.held_until = float("-inf")
                 return False
         except KubeError as error:
             if not _is_ending(error):
-                log.info("no Lease for now: %s", error)
+                log.info("failed to acquire the Lease: %s; retrying", error)
                 return False
-            # Nothing is created any more in a namespace that is being deleted, so nobody can hold
-            # its Lease; without anybody who acts, finalizers would keep the namespace for ever.
+            # Nothing can be created in a terminating namespace, so nobody can hold
+            # its Lease; without an acting operator, finalizers would keep the namespace forever.
         # From the moment of the question on: the write may have taken effect any time after it.
-        self._renewed_at = asked_at
+        self.held_until = asked_at + DEADLINE_SECONDS
         return True
 
     def _may_take(self, spec: dict[str, Any], now: float) -> bool:
@@ -149,7 +146,7 @@ class Lease:
         state = (holder, spec.get("renewTime"))
         if self._seen is None or self._seen[0] != state:
             self._seen = (state, now)
-            log.info("waiting for the Lease of %s", holder)
+            log.info("waiting for the Lease held by %s", holder)
         return now - self._seen[1] > LEASE_SECONDS
 
     def _read(self) -> dict[str, Any] | None:
@@ -193,7 +190,7 @@ class Leases:
 
     @property
     def held(self) -> bool:
-        """Whether this process is the one of its release that may act."""
+        """Return whether this process is the one of its release that may act."""
         return self._home.held
 
     def acquire(self) -> bool:
@@ -202,23 +199,23 @@ class Leases:
 
     def act_in(self, namespace: str) -> bool:
         """Say that this thread works for a namespace now; False if another operator does."""
-        self._acting.lease = lease = self._of(namespace)
-        return self.held and lease.held
+        lease = self._by_namespace.get(namespace) or self._want(namespace)
+        self._acting.lease = lease
+        return time.monotonic() < min(self._home.held_until, lease.held_until)
 
     def acts_in(self, namespace: str) -> bool:
-        """Whether this process acts in a namespace now; it asks for no Lease."""
+        """Return whether this process acts in a namespace now; it asks for no Lease."""
         with self._lock:
             lease = self._by_namespace.get(namespace)
         return self.held and lease is not None and lease.held
 
     def check(self) -> None:
         """Raise NotHolderError unless this thread may write now."""
-        self._home.check()
-        lease: Lease | None = getattr(self._acting, "lease", None)
-        if lease is not None:
-            lease.check()
+        lease: Lease = getattr(self._acting, "lease", self._home)
+        if time.monotonic() >= min(self._home.held_until, lease.held_until):
+            raise NotHolderError("this process does not hold the Lease")
 
-    def _of(self, namespace: str) -> Lease:
+    def _want(self, namespace: str) -> Lease:
         with self._lock:
             found = self._by_namespace.get(namespace)
             if found is None:

@@ -1,7 +1,7 @@
-"""One pass of a cluster's loop: what all its resources share is read once, then each is done.
+"""One batch of one cluster: read what its resources share, then reconcile each of them.
 
-The result of a pass is, for each resource, in how many seconds to look again, or the error it ended
-with. An error of one resource is told in its log line and metric and hinders no other.
+The result is, per resource, the seconds until the next look, or the error. An error is logged,
+counted, and affects no other resource.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from odradek_operator.shared.spec import API_VERSION, Body
 from odradek_operator.shared.store import ResourceKey, ResourceStore
 from odradek_operator.shared.views import ClusterState, Owner
 from odradek_operator.shared.zookeeper import UnreachableError, ZooKeeper
-from odradek_operator.topic import reconcile as topic_reconcile
+from odradek_operator.topic import batch as topic_batch
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ WRITERS = 8
 
 @dataclass(frozen=True, slots=True)
 class _ClusterContext:
-    """What all resources of one cluster see in one pass.
+    """What all resources of a cluster share in one batch.
 
     `connect` is the connect string of its ZooKeeper, `registered` are its brokers.
     """
@@ -58,10 +58,10 @@ class _ClusterContext:
 
 @dataclass(slots=True)
 class Reconciler:
-    """Reconciles batches while `may_act`.
+    """Reconciles batches in the namespaces in which it `may_act`.
 
-    Remembers per cluster since when its set of brokers has not changed, and of each group what was
-    seen last: an operator that starts anew begins these anew.
+    Remembers per cluster since when its set of brokers is unchanged, and per group the last
+    samples; a restarted operator starts over.
     """
 
     context: ReconcileContext
@@ -178,7 +178,7 @@ class Reconciler:
     ) -> dict[ResourceKey, Result]:
         if not batch:
             return {}
-        works = topic_reconcile.prepare(
+        works = topic_batch.prepare(
             self.context,
             cluster.zookeeper,
             cluster.state,
@@ -224,7 +224,7 @@ class Reconciler:
         }
 
     def _forget_groups(self) -> None:
-        """Forget what was seen of groups whose resources are gone."""
+        """Forget the samples of groups whose resources are gone."""
         existing = {body["metadata"]["uid"] for body in self.store.select("ConsumerGroup")}
         metrics.GROUP_LAGS.keep(existing)
         # Queues of other clusters do the same at the same time.
@@ -284,7 +284,7 @@ def _timed(key: ResourceKey, work: Callable[[], float]) -> Result:
         metrics.ERRORS.labels(kind=key.kind).inc()
         return error
     except Exception as error:
-        # A programmer's error in one resource's case must not stop the others of its cluster.
+        # A bug that one resource triggers must not stop the others of its cluster.
         log.exception("failed to reconcile %s %s/%s", key.kind, key.namespace, key.name)
         metrics.ERRORS.labels(kind=key.kind).inc()
         return error

@@ -1,7 +1,7 @@
-"""Whether each resource is as wanted, for /metrics.
+"""Readiness per resource, for /metrics.
 
-Told from the statuses as they are known when somebody scrapes: those outlive this process, and what
-is gone has no series. Only the operator that acts in a namespace tells of it.
+The values come from the known statuses at scrape time: statuses outlive this process, and deleted
+resources have no series. Only the operator that acts in a namespace exports it.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ class ResourceStates(Collector):
         """Return the series as they are now."""
         ready = GaugeMetricFamily(
             "odradek_resource_ready",
-            "1 where a resource is as wanted, 0 where not; none while it is not meant to be.",
+            "1 if the resource is ready, 0 if not; absent while it is paused or reassigning.",
             labels=["kind", "namespace", "name"],
         )
         place = ["namespace", "cluster"]
         wanted = GaugeMetricFamily(
-            "odradek_cluster_brokers_wanted", "Brokers that a cluster is to have.", labels=place
+            "odradek_cluster_brokers_wanted", "Desired brokers per cluster.", labels=place
         )
         registered = GaugeMetricFamily(
             "odradek_cluster_brokers_registered",
-            "Brokers of a cluster that are registered; none while ZooKeeper does not answer.",
+            "Registered brokers per cluster; absent while ZooKeeper does not answer.",
             labels=place,
         )
         bodies = [body for kind in KIND_ORDER for body in self._store.select(kind)]
@@ -60,7 +60,7 @@ def _namespace(body: Body) -> str:
 
 
 def _is_at_rest(body: Body) -> bool:
-    """Whether a resource is paused, or waits for data that move or for somebody's approval.
+    """Return whether a resource is paused, or waits for data that move or for somebody's approval.
 
     Moves take as long as they take. Whether they end well is told at their end.
     """

@@ -1,13 +1,11 @@
-"""Resources that went without a word: deleted while nobody watched.
+"""Detects deletions missed during a watch gap.
 
-After a gap in a watch kopf lists what is there, and of what is not there any more nobody hears. A
-resource that is looked at again would be found gone before anything is written for it; but one that
-is as wanted is not written for, its topics would go on being enforced if it is a cluster, and the
-lag of a group would be told for ever.
+After a gap kopf lists what exists, but reports nothing about what no longer does. A deleted
+resource is noticed before the next write for it. Without a write, however, the topics of a deleted
+cluster would still be enforced, and the lag of a deleted group would be exported forever.
 
-So now and then what is known is counted against what the API server has. A list may be wrong or old
-as well: nothing is let go that the API server, asked for it by name, still has. In namespaces where
-nothing is left, nothing is kept for it either.
+So once a minute the store is compared with the API server. A list may be stale, too: confirm with a
+GET before dropping. For namespaces without resources nothing is kept either.
 """
 
 from __future__ import annotations
@@ -31,8 +29,8 @@ log = logging.getLogger(__name__)
 
 
 class Resync:
-    """Compares the store with the API server once a minute, and passes on what is `gone`, and the
-    namespaces that there is reason to `keep` something for.
+    """Compares the store with the API server once a minute; calls `gone` per deleted resource, and
+    `keep` with the namespaces that still have resources.
     """
 
     def __init__(
@@ -65,7 +63,7 @@ class Resync:
                 self.check()
                 self._keep(self._store.namespaces())
             except (KubeError, NotHolderError) as error:
-                log.info("not known whether resources are gone: %s", error)
+                log.info("failed to check for deleted resources: %s; retrying", error)
 
     def check(self) -> None:
         """Pass on every known resource that the API server does not have any more."""
@@ -85,5 +83,5 @@ class Resync:
                 continue
             fresh = kube.custom(self._api, kind, namespace, name)
             if fresh is None or fresh["metadata"]["uid"] != uid:
-                log.info("%s %s/%s was deleted while nobody watched", kind, namespace, name)
+                log.info("%s %s/%s was deleted during a watch gap", kind, namespace, name)
                 self._gone(body)

@@ -1,10 +1,10 @@
-"""The loops: one thread a cluster, fed by watches, paced by due times.
+"""Work queues: one thread per cluster, fed by watches, paced by due times.
 
-kopf's handlers only call `submit`; the store keeps the newest body of every resource, and the loop
-of the resource's cluster is woken. A loop takes what is due, reads ZooKeeper once for all of it,
-and reconciles resource by resource: first the cluster, then topics, groups and reassignments. What
-that returns is when to look again; an error is tried again after a wait that doubles. So nothing
-depends on an event being seen, and a cluster whose ZooKeeper is away delays no other.
+kopf's handlers only call `submit`: the store keeps the newest body of every resource, and the queue
+of the resource's cluster is woken. A queue takes what is due, as one batch, and reconciles it in
+order of kind: clusters, topics, groups, reassignments. Each reconciliation returns after how many
+seconds to requeue; a failed one is retried with exponential back-off. So nothing depends on seeing
+every event, and a cluster whose ZooKeeper is unreachable delays no other.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from odradek_operator.shared.store import KIND_ORDER, ResourceKey, ResourceStore
 
 BATCH: Final = 100
 FIRST_RETRY_SECONDS: Final = 1.0
-# A cluster that comes back after an outage is looked after within this time.
+# A cluster that comes back after an outage is reconciled within this time.
 LONGEST_RETRY_SECONDS: Final = 15.0
-# Looks that are far off come together, so that one pass does them all.
+# Distant due times are aligned, so that one batch takes them all.
 GRID_SECONDS: Final = 5.0
-# A pass may wait for ZooKeeper and the API server several times; longer than this it is stuck.
+# A batch may wait for ZooKeeper and the API server several times; longer than this it is stuck.
 STUCK_SECONDS: Final = 300.0
 
 log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ Reconcile = Callable[
 
 
 class ClusterQueue:
-    """The thread of one cluster: `namespace` and the name in clusterRef."""
+    """The work queue of one cluster, with its thread; `cluster` is the name in clusterRef."""
 
     def __init__(
         self, namespace: str, cluster: str, store: ResourceStore, reconcile: Reconcile
@@ -53,7 +53,7 @@ class ClusterQueue:
         self._failures: dict[ResourceKey, int] = {}
         self._stopping = False
         self._pass_began: float | None = None
-        # Asked for by each scrape: behind a pass that hangs the queue is what tells of it.
+        # Computed per scrape: behind a batch that hangs, the queue length shows it.
         metrics.QUEUED.labels(namespace=namespace, cluster=cluster).set_function(self._waiting)
         self._thread = threading.Thread(
             target=self._run, name=f"queue-{namespace}-{cluster}", daemon=True
@@ -62,13 +62,13 @@ class ClusterQueue:
 
     @property
     def stuck(self) -> bool:
-        """Whether the thread has died, or has been in one pass for too long."""
+        """Return whether the thread has died, or has been in one pass for too long."""
         began = self._pass_began
         late = began is not None and time.monotonic() - began > STUCK_SECONDS
         return late or not (self._thread.is_alive() or self._stopping)
 
     def add(self, key: ResourceKey) -> None:
-        """Make a resource due now. One that failed keeps its wait: its spec may still be bad."""
+        """Make a resource due now. Its failures stay counted: the spec may still be bad."""
         with self._wake:
             self._due[key] = time.monotonic()
             self._wake.notify()
@@ -79,7 +79,7 @@ class ClusterQueue:
             return float(sum(moment <= now for moment in self._due.values()))
 
     def stop(self) -> None:
-        """End the thread after its pass."""
+        """Stop the thread after its current batch."""
         with self._wake:
             self._stopping = True
             self._wake.notify()
@@ -94,10 +94,12 @@ class ClusterQueue:
             try:
                 self._pass(batch)
             except Exception:
-                # Without this a programmer's error would end the loop and nobody would notice.
-                log.exception("pass over %s/%s failed", self._namespace, self._cluster)
+                # Without this a bug would end the thread unnoticed.
+                log.exception(
+                    "failed to reconcile a batch of %s/%s; retrying", self._namespace, self._cluster
+                )
                 for key in batch:
-                    self._requeue(key, RuntimeError("the pass failed"))
+                    self._requeue(key, RuntimeError("failed to reconcile the batch"))
             finally:
                 self._pass_began = None
 
@@ -137,12 +139,12 @@ class ClusterQueue:
         if wait > GRID_SECONDS:
             moment -= moment % GRID_SECONDS
         with self._wake:
-            # An event that came during the pass is due already and stays so.
+            # If an event came meanwhile, the resource is due already and stays so.
             self._due[key] = min(self._due.get(key, moment), moment)
 
 
 class WorkQueues:
-    """All loops of this process."""
+    """All work queues of this process, one per cluster."""
 
     def __init__(self, store: ResourceStore, reconcile: Reconcile) -> None:
         self._store = store
@@ -152,33 +154,33 @@ class WorkQueues:
         self._stopped = False
 
     def submit(self, body: Body) -> None:
-        """Take notice of a resource that is new or changed."""
+        """Queue a resource that is new or changed."""
         if self._store.put(body):
             self._add(key_of(body), spec.cluster_of(body))
             if body["kind"] == "KafkaCluster":
                 self._wake_dependents(body)
             for owner in body["metadata"].get("ownerReferences", ()):
-                # A Topic waits for the Reassignment that it made.
+                # A Topic waits for the Reassignment that it created.
                 self.wake(ResourceKey(owner["kind"], body["metadata"]["namespace"], owner["name"]))
 
     def drop(self, body: Body) -> None:
-        """Take notice of a resource that is gone."""
+        """Drop a deleted resource and queue what may have waited for its end."""
         self._store.drop(body)
         if body["kind"] != "Reassignment":
-            # A younger resource of the same topic or group may have waited for this one's end.
+            # A younger resource of the same topic or group may have waited for this deletion.
             self._wake_dependents(body)
         if body["kind"] == "KafkaCluster":
-            # One more pass, with nothing in it, gives up what the cluster used.
+            # One more, empty batch closes the cluster's session.
             self._add(key_of(body), spec.cluster_of(body))
 
     def wake(self, key: ResourceKey) -> None:
-        """Look at a resource now, because something of its own changed."""
+        """Queue a resource, because one of its owned objects changed."""
         body = self._store.get(key)
         if body is not None:
             self._add(key, spec.cluster_of(body))
 
     def _wake_dependents(self, body: Body) -> None:
-        """Look at what waits: all that is not ready in the same cluster."""
+        """Queue everything in the same cluster that is not ready."""
         namespace, cluster = body["metadata"]["namespace"], spec.cluster_of(body)
         for kind in KIND_ORDER[1:]:
             for other in self._store.select(kind, namespace):
@@ -197,14 +199,14 @@ class WorkQueues:
 
     @property
     def stuck(self) -> tuple[str, ...]:
-        """Names of the clusters whose loops do not go on."""
+        """Names of the clusters whose queues are stuck."""
         with self._lock:
             return tuple(
                 f"{place[0]}/{place[1]}" for place, one in self._queues.items() if one.stuck
             )
 
     def stop(self) -> None:
-        """End all loops after their passes."""
+        """Stop all queues after their current batches."""
         with self._lock:
             self._stopped = True
             queues = list(self._queues.values())

@@ -1,12 +1,11 @@
-"""The next step of a Reassignment that runs: a pure function of its plan and of what is there.
+"""The next step of a running Reassignment: a pure function of its plan and of what was observed.
 
-    plan, view, what was decided before -> Decision: partitions to move or to stop, or how it ended
+    plan, view, previous decisions -> ReassignmentDecision: what to submit or to stop, or the end
 
-A plan holds for each partition the replicas it had and those it shall have. Going forward, the goal
-is the latter; once rolled back (by `cancel`, or since a destination is dead or leaders are lost)
-the goal is what was. One batch at a time is given to the controller through its znode, which is
-created only where there is none: one that is there and is not of this plan belongs to somebody
-else, who is waited for.
+A plan holds the old and the new replicas per partition. Going forward, the goal is the new ones;
+once rolling back (by `cancel`, or since a destination is dead or leaders are lost) the goal is the
+old ones. One batch at a time is submitted through the controller's znode, which is created only if
+it does not exist: a znode that is not of this plan belongs to another client and is waited for.
 """
 
 from __future__ import annotations
@@ -189,7 +188,7 @@ def look(
 
 
 def is_stale(plan: ReassignmentPlan, view: ReassignmentView) -> bool:
-    """Whether a plan that has not begun was made for other replicas than there are."""
+    """Return whether a plan that has not begun was made for other replicas than there are."""
     return any(
         partition not in view.partitions or view.partitions[partition].replicas != before
         for partition, before in plan.originals.items()
@@ -314,7 +313,7 @@ def _go(
             continue
         if partition in lost:
             states[partition] = MoveState.FAILED
-            failures = (*failures, f"{partition} has no leader and stays where it is")
+            failures = (*failures, f"{partition} has no leader and is not moved")
         if partition in offline:
             continue
         needed = set(goal[partition]) - view.partitions[partition].in_sync - view.brokers
@@ -365,7 +364,7 @@ def _classify(
             states[partition] = MoveState.WAITING
         else:
             states[partition] = MoveState.FAILED
-            failures.append(f"{partition} was moved by somebody else to {list(seen.replicas)}")
+            failures.append(f"{partition} was moved by another client to {list(seen.replicas)}")
     return states, tuple(failures)
 
 
@@ -374,7 +373,7 @@ def _foreign(plan: ReassignmentPlan, view: ReassignmentView, goal: Layout) -> st
     for partition, replicas in (view.requested or {}).items():
         known = (plan.targets.get(partition), plan.originals.get(partition))
         if replicas not in known:
-            return f"{znodes.REASSIGN_PARTITIONS_PATH} asks for {partition} on {list(replicas)}"
+            return f"{znodes.REASSIGN_PARTITIONS_PATH} requests {partition} on {list(replicas)}"
     for partition in plan.targets:
         seen = view.partitions.get(partition)
         if seen is None or not (seen.adding or seen.removing):
@@ -411,7 +410,7 @@ def decide_preferred(
         foreign = set(requested) - set(plan.targets)
         if foreign:
             path = znodes.PREFERRED_ELECTION_PATH
-            return replace(result, foreign=f"{path} asks for {min(foreign)}")
+            return replace(result, foreign=f"{path} requests {min(foreign)}")
         return result
     if waiting and not cancel:
         return replace(result, submit={one: plan.targets[one] for one in waiting[:at_once]})

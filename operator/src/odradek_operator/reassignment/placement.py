@@ -1,11 +1,11 @@
-"""Which replicas go where: the modes of a Reassignment as pure functions of what is there.
+"""Which replicas go where: the modes of a Reassignment as pure functions.
 
-Each mode returns the partitions that change, with the replicas they shall have, preferred leader
-first. Data moves as little as the mode allows: a replica that may stay stays. Where brokers have
-racks, no partition ends on fewer racks than it was on, and a new replica goes to a rack that has
-none as long as there is one. Among equals the broker with the fewest replicas of the topic, then
-the fewest at all, is taken. The preferred leaders of moved partitions go where fewest are; those of
-partitions that only get more or fewer replicas stay.
+Each mode returns the partitions that change, with their new replicas, preferred leader first. Data
+moves as little as the mode allows: a replica that may stay stays. If brokers have racks, no
+partition ends on fewer racks than it was on, and a new replica goes to an unused rack while there
+is one. Otherwise the broker with the fewest replicas of the topic, then the fewest overall, is
+chosen. Preferred leaders of moved partitions are balanced; those of partitions that only gain or
+lose replicas stay.
 """
 
 from __future__ import annotations
@@ -53,7 +53,9 @@ class _Draft:
         self._before = seen.replicas
         self._moved: list[TopicPartition] = []
         self.load = Counter(one for replicas in seen.replicas.values() for one in replicas)
-        self._leads = Counter(replicas[0] for replicas in seen.replicas.values() if replicas)
+        self._leader_counts = Counter(
+            replicas[0] for replicas in seen.replicas.values() if replicas
+        )
         self._of_topic = Counter(
             (partition.topic, one)
             for partition, replicas in seen.replicas.items()
@@ -88,22 +90,24 @@ class _Draft:
         for one in replicas:
             self.load[one] += 1
             self._of_topic[partition.topic, one] += 1
-        self._leads[before[0]] -= 1
+        self._leader_counts[before[0]] -= 1
         # A stable sort: where two are needed alike, the one that stood first stays first.
-        first = replicas[0] if keep_order else min(replicas, key=lambda one: self._leads[one])
+        first = (
+            replicas[0] if keep_order else min(replicas, key=lambda one: self._leader_counts[one])
+        )
         ordered = (first, *(one for one in replicas if one != first))
-        self._leads[first] += 1
+        self._leader_counts[first] += 1
         self.replicas[partition] = ordered
         if not keep_order:
             self._moved.append(partition)
 
     def _hand_over(self, partition: TopicPartition) -> bool:
         replicas = self.replicas[partition]
-        first = min(replicas, key=lambda one: self._leads[one])
-        if self._leads[replicas[0]] - self._leads[first] <= 1:
+        first = min(replicas, key=lambda one: self._leader_counts[one])
+        if self._leader_counts[replicas[0]] - self._leader_counts[first] <= 1:
             return False
-        self._leads[replicas[0]] -= 1
-        self._leads[first] += 1
+        self._leader_counts[replicas[0]] -= 1
+        self._leader_counts[first] += 1
         self.replicas[partition] = (first, *(one for one in replicas if one != first))
         return True
 
@@ -123,9 +127,9 @@ def plan_explicit(seen: Seen, wanted: Layout) -> dict[TopicPartition, Replicas]:
     """Return the moves as written, without those that are done already."""
     for partition, replicas in wanted.items():
         if partition not in seen.replicas:
-            raise PlanError("UnknownPartition", f"there is no partition {partition}")
+            raise PlanError("UnknownPartition", f"partition {partition} does not exist")
         if len(set(replicas)) != len(replicas):
-            raise PlanError("InvalidMove", f"{partition} names one broker twice")
+            raise PlanError("InvalidMove", f"{partition} lists a broker twice")
         known = {*seen.brokers, *seen.replicas[partition]}
         _require(set(replicas) - known)
     return {
@@ -137,7 +141,7 @@ def plan_explicit(seen: Seen, wanted: Layout) -> dict[TopicPartition, Replicas]:
 
 def _require(unknown: Collection[int]) -> None:
     if unknown:
-        raise PlanError("BrokerUnavailable", f"not registered: brokers {sorted(unknown)}")
+        raise PlanError("BrokerUnavailable", f"brokers {sorted(unknown)} are not registered")
 
 
 def plan_added(seen: Seen, added: Collection[int]) -> dict[TopicPartition, Replicas]:
@@ -189,7 +193,7 @@ def plan_removed(seen: Seen, removed: Collection[int]) -> dict[TopicPartition, R
         if len(replicas) > len(staying):
             raise PlanError(
                 "NotEnoughBrokers",
-                f"{partition} has {len(replicas)} replicas, and {len(staying)} brokers stay",
+                f"{partition} has {len(replicas)} replicas, but only {len(staying)} brokers remain",
             )
         kept = tuple(one for one in replicas if one not in removed)
         moved = list(replicas)
@@ -251,4 +255,4 @@ def plan_preferred(seen: Seen, topics: Collection[str]) -> dict[TopicPartition, 
 def _require_topics(seen: Seen, topics: Collection[str]) -> None:
     unknown = set(topics) - {partition.topic for partition in seen.replicas}
     if unknown:
-        raise PlanError("UnknownTopic", f"there is no topic {', '.join(sorted(unknown))}")
+        raise PlanError("UnknownTopic", f"unknown topics: {', '.join(sorted(unknown))}")

@@ -1,7 +1,7 @@
-"""One pass over a Reassignment: plan, wait for approval, run batch by batch, clean up.
+"""One Reassignment: plan, wait for approval, run batch by batch, clean up.
 
-Each pass does at most one thing that cannot be taken back, after the status says that it may have
-been done. So an operator that is killed anywhere goes on from the status and the znodes.
+Each reconciliation does at most one thing that cannot be undone, after the status says that it may
+have been done. So after a crash at any point the operator resumes from the status and the znodes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from odradek_operator.reassignment.decide import (
 from odradek_operator.reassignment.placement import Layout, PlanError
 from odradek_operator.reassignment.status import Flags, ReassignmentState
 from odradek_operator.reassignment.znodes import broker_configs, read_request
-from odradek_operator.shared import apply, kube, observe, spec
+from odradek_operator.shared import apply, kube, observe, spec, status_update
 from odradek_operator.shared.apply import ReconcileContext, namespace_terminating
 from odradek_operator.shared.kube import KubeError
 from odradek_operator.shared.spec import TERMINATING_TIMEOUT, Body, ReassignmentSpec, ResourceMeta
@@ -88,7 +88,7 @@ class _Pass:
             return STEADY_SECONDS
         owner = self.around.cluster.owner
         if self.meta.deleting and (owner is not Owner.PRESENT or self._too_late()):
-            text = "it was let go without an end; its throttle may be left"
+            text = "abandoned before completion; throttles may remain set"
             self.context.kube.post_event(self.body, Event("Abandoned", text, warning=True))
             apply.set_finalizer(self.context, self.body, False)
             return STEADY_SECONDS
@@ -122,7 +122,7 @@ class _Pass:
         before = self.body.get("status", {})
         kept = {name: value for name, value in before.items() if name not in _BUILT}
         conditions = reassignment_status.conditions(phase, reason, message, self.flags)
-        self.body = apply.write_status(
+        self.body = status_update.write_status(
             self.context,
             self.body,
             conditions,
@@ -151,7 +151,7 @@ class _Pass:
         if not plan.targets:
             self.flags = replace(self.flags, planned=True)
             nothing = {"partitions": {"total": 0, "done": 0, "failed": 0}, "percent": 100}
-            return self._end("Completed", "everything is where it shall be", **nothing)
+            return self._end("Completed", "all replicas are in place", **nothing)
         if self.wanted.mode != "PreferredLeader":
             plan = replace(plan, sizes=requests.sizes(self.around.endpoints, plan))
         made = reassignment_status.plan_object(self.meta, plan)
@@ -204,15 +204,17 @@ class _Pass:
         if self.wanted.mode != "PreferredLeader" and is_stale(plan, view):
             if _being_moved(topics):
                 self.flags = replace(self.flags, blocked="its partitions are being moved")
-                return self._wait("Blocked", "waiting for the move of its partitions to end")
+                return self._wait(
+                    "Blocked", "waiting for another reassignment of its partitions to complete"
+                )
             return self._plan(zookeeper)
         if self.wanted.manual and self.wanted.approved != plan.hash:
             self._tell("AwaitingApproval", "AwaitingApproval", self._call_for_approval(plan))
             return STEADY_SECONDS
         other = self.around.other_running()
         if other is not None:
-            self.flags = replace(self.flags, blocked=f"Reassignment {other} runs")
-            return self._wait("Blocked", f"waiting for Reassignment {other} to end")
+            self.flags = replace(self.flags, blocked=f"Reassignment {other} is running")
+            return self._wait("Blocked", f"waiting for Reassignment {other} to complete")
         if not self.meta.has_finalizer:
             apply.set_finalizer(self.context, self.body, True)
             return 0.0
@@ -222,7 +224,7 @@ class _Pass:
         self.flags = replace(self.flags, approved=True, throttled=rate is not None)
         started = reassignment_status.stamp(self.context.now())
         rates = self._rates(zookeeper, plan) if rate is not None else None
-        text = "the first batch is next"
+        text = "about to submit the first batch"
         self._tell("Running", "Running", text, startedAt=started, ratesBefore=rates)
         return 0.0
 
@@ -255,7 +257,7 @@ class _Pass:
             self.flags,
             blocked=decision.foreign,
             rolling_back=decision.rolling_back,
-            missing=f"not registered: brokers {sorted(decision.missing)}"
+            missing=f"brokers {sorted(decision.missing)} are not registered"
             if decision.missing
             else None,
             offline=_without_leader(decision) if decision.offline else None,
@@ -360,7 +362,7 @@ class _Pass:
         try:
             zookeeper.commit(wanted)
         except operations.TransactionFailedError as error:
-            log.info("%s: planned anew, since %s", self.meta.name, error)
+            log.info("%s: failed to commit: %s; retrying", self.meta.name, error)
             return False
         return True
 
@@ -376,7 +378,7 @@ class _Pass:
             data = znodes.encode_preferred_election(batch)
         else:
             data = znodes.encode_reassignment(batch)
-        log.info("%s: submits %s", self.meta.name, ", ".join(map(str, batch)))
+        log.info("%s: submitting %s", self.meta.name, ", ".join(map(str, batch)))
         return self._commit(zookeeper, [*checks, operations.Create(self._request_path, data)])
 
     # --- the end ----------------------------------------------------------------------------
@@ -398,7 +400,7 @@ class _Pass:
         if self.memory.throttled and not self._unthrottle_everything(zookeeper):
             return apply.SOON_SECONDS
         self.flags = replace(self.flags, throttled=False)
-        text = f"the plan's ConfigMap {self.memory.plan_name} is gone; what was begun goes on"
+        text = f"the plan's ConfigMap {self.memory.plan_name} is gone; moves in progress continue"
         return self._end("Failed", text)
 
     def _unthrottle_everything(self, zookeeper: ZooKeeper) -> bool:
@@ -466,11 +468,14 @@ def _headline(decision: ReassignmentDecision) -> tuple[str, str]:
     """Return reason and message of Ready while it runs: what holds it up, if anything does."""
     text = reassignment_status.summary(decision)
     if decision.foreign is not None:
-        return "Blocked", f"waiting for somebody else: {decision.foreign}; {text}"
+        return "Blocked", f"waiting for another reassignment: {decision.foreign}; {text}"
     if decision.rolling_back is not None:
-        return "RollingBack", f"{decision.rolling_back}: everything goes back; {text}"
+        return "RollingBack", f"rolling back, {decision.rolling_back}; {text}"
     if decision.missing:
-        return "DestinationMissing", f"not registered: brokers {sorted(decision.missing)}; {text}"
+        return (
+            "DestinationMissing",
+            f"brokers {sorted(decision.missing)} are not registered; {text}",
+        )
     if decision.offline:
         return "PartitionsOffline", f"{_without_leader(decision)}; {text}"
     return "Running", text

@@ -1,4 +1,4 @@
-"""What a Reassignment asks of the brokers themselves: bytes of replicas, and to stop moves."""
+"""What a Reassignment asks of the brokers: replica sizes, and to cancel moves."""
 
 from __future__ import annotations
 
@@ -99,10 +99,10 @@ def stop(
     )
     try:
         if controller is None:
-            raise BrokerError("there is no controller")
+            raise BrokerError("no controller is elected")
         with OperatorClient(endpoints) as brokers:
             answer = brokers.call(controller, request, 0)
         if answer.error_code:
             raise BrokerError(f"{name_of(answer.error_code)} {answer.error_message}")
     except BrokerError as error:
-        log.warning("moves are not stopped: %s", error)
+        log.warning("failed to cancel reassignments: %s; retrying", error)

@@ -1,8 +1,8 @@
-"""What the status of a Reassignment remembers, and how it tells where things stand. Pure.
+"""What the status of a Reassignment remembers and reports. Pure.
 
 All that must outlive the operator is here or in the plan's ConfigMap: the phase, that a throttle
-was set and what it replaced, since when a destination or a leader is missed, and that and why
-everything goes back.
+was set and what it replaced, since when a destination or a leader is missing, and the reason of a
+rollback.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The throttle of a Reassignment (KIP-73): what topics and brokers say of it. Pure.
+"""The throttle of a Reassignment (KIP-73) in the configuration of topics and brokers. Pure.
 
-Topics name the replicas that are throttled as `partition:broker`, brokers carry the rates. Only
-this plan's entries are touched: other partitions' stay, and so does a `*`.
+Topics list throttled replicas as `partition:broker`, brokers carry the rates. Only this plan's
+entries change: those of other partitions stay, and so does a `*`.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""Plans carried out: what the `reconcile_*` modules write with.
+"""What several kinds reconcile with: the context, fresh reads before writes, owned objects.
 
-Each of those takes one resource through one pass: observe, plan, write, tell. It may stop after any
-write; the next pass begins from what is then there. A write for a resource is preceded by a fresh
-read of it, since a watch may lag or have missed a deletion.
+A reconciliation observes, plans, writes and reports. It may stop after any write; the next one
+starts from what exists then. Every write for a resource is preceded by a fresh read of it, since a
+watch may lag or may have missed a deletion.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -16,14 +16,13 @@ from itertools import takewhile
 from random import Random
 from typing import Any, Final
 
-from odradek_operator.shared import kube, spec, status
+from odradek_operator.shared import kube
 from odradek_operator.shared.kube import Kube, KubeError
 from odradek_operator.shared.spec import FINALIZER, Body
-from odradek_operator.shared.status import Condition, Event
 from odradek_operator.shared.zookeeper import Pool
 
 SOON_SECONDS: Final = 0.2
-# The API server understood and said no: users must learn why, and asking again at once is no use.
+# The API server rejected the request: report why to the user, and do not retry at once.
 REFUSALS: Final = frozenset({400, 403, 422})
 
 log = logging.getLogger(__name__)
@@ -32,7 +31,7 @@ _UTC_NOW: Final = partial(datetime.now, UTC)
 
 @dataclass(frozen=True, slots=True)
 class Platform:
-    """What the operator's installation decides for all pods.
+    """Settings of the operator's installation for all pods.
 
     Drivers and executors get the pull secrets by their account, which the chart makes.
     """
@@ -45,7 +44,7 @@ class Platform:
 
 @dataclass(frozen=True, slots=True)
 class ReconcileContext:
-    """What reconciling needs from outside. `remember` keeps a body that was written, `forget` drops
+    """What reconciling needs. `remember` stores a body that was written, `forget` drops
     one that is gone.
     """
 
@@ -60,7 +59,7 @@ class ReconcileContext:
 
 
 def still_wanted(context: ReconcileContext, body: Body) -> bool:
-    """Whether the resource is still as it was read; if not, its new form is remembered."""
+    """Return whether the resource is still as it was read; if not, its new form is remembered."""
     meta = body["metadata"]
     fresh = kube.custom(context.kube, body["kind"], meta["namespace"], meta["name"])
     if fresh is None or fresh["metadata"]["uid"] != meta["uid"]:
@@ -75,7 +74,7 @@ def still_wanted(context: ReconcileContext, body: Body) -> bool:
 
 
 def is_same(one: Body, other: Body) -> bool:
-    """Whether two bodies of a resource want the same."""
+    """Return whether two bodies of a resource want the same."""
     return all(
         one["metadata"].get(name) == other["metadata"].get(name)
         for name in ("generation", "deletionTimestamp")
@@ -106,31 +105,8 @@ def _first_existing(context: ReconcileContext, rivals: Iterable[Body]) -> str | 
 
 
 def age(body: Body) -> tuple[str, str]:
-    """Return what orders resources from the oldest to the youngest."""
+    """Return the sort key that orders resources from the oldest to the youngest."""
     return body["metadata"]["creationTimestamp"], body["metadata"]["uid"]
-
-
-def write_status(
-    context: ReconcileContext,
-    body: Body,
-    conditions: Sequence[Condition],
-    fields: Mapping[str, Any],
-    events: Sequence[Event] = (),
-) -> Body:
-    """Write the status if it says something new, post Events, return the resource as it is now."""
-    wanted, changed, transitions = status.update(body, conditions, fields, context.now())
-    if changed:
-        try:
-            body = context.kube.apply_status(body, wanted)
-        except KubeError as error:
-            if error.code not in (404, 409):
-                raise
-            context.forget(body)
-            return body
-        context.remember(body)
-    for event in (*events, *transitions):
-        context.kube.post_event(body, event)
-    return body
 
 
 def set_finalizer(context: ReconcileContext, body: Body, present: bool) -> None:
@@ -151,7 +127,7 @@ def set_finalizer(context: ReconcileContext, body: Body, present: bool) -> None:
 
 
 def apply_object(context: ReconcileContext, wanted: Mapping[str, Any]) -> bool:
-    """Make a child so if it is not; True if something was written."""
+    """Apply an owned object if it differs; True if something was written."""
     meta = wanted["metadata"]
     live = context.kube.get(wanted["apiVersion"], wanted["kind"], meta["namespace"], meta["name"])
     if live is not None and not kube.differs(wanted, live):
@@ -161,7 +137,7 @@ def apply_object(context: ReconcileContext, wanted: Mapping[str, Any]) -> bool:
 
 
 def grow_claim(context: ReconcileContext, namespace: str, name: str, size: str) -> str | None:
-    """Ask for a larger claim; return why that is refused, as it is where the class cannot grow."""
+    """Request a larger volume; return the refusal, for instance of a class that cannot expand."""
     live = context.kube.get("v1", "PersistentVolumeClaim", namespace, name)
     if live is None or kube.same_quantity(live["spec"]["resources"]["requests"]["storage"], size):
         return None
@@ -181,25 +157,8 @@ def grow_claim(context: ReconcileContext, namespace: str, name: str, size: str) 
     return None
 
 
-def refuse(
-    context: ReconcileContext, body: Body, error: spec.InvalidSpec, kept: Sequence[str] = ()
-) -> float:
-    """Say in the status that the spec cannot be carried out, and why.
-
-    `kept` names what the status remembers, and must once the spec is mended.
-    """
-    told = status.stalled(error.reason, error.message)
-    write_status(context, body, told, remembered(body, kept))
-    return 300.0
-
-
-def remembered(body: Body, names: Sequence[str]) -> dict[str, Any]:
-    """Return the part of the status that goes on to be told."""
-    return {name: body.get("status", {}).get(name) for name in names}
-
-
 def namespace_terminating(context: ReconcileContext, namespace: str) -> bool:
-    """Whether the namespace itself is being deleted; False where that cannot be read."""
+    """Return whether the namespace itself is being deleted; False where that cannot be read."""
     try:
         found: dict[str, Any] | None = context.kube.get("v1", "Namespace", "", namespace)
     except KubeError as error:

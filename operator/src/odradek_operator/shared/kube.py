@@ -183,7 +183,7 @@ class Kube:
         try:
             self._write("POST", _path("v1", "Event", meta["namespace"]), posted, "application/json")
         except KubeError as error:
-            log.info("no Event %s for %s: %s", event.reason, meta["name"], error)
+            log.info("failed to post Event %s for %s: %s", event.reason, meta["name"], error)
 
     def replace(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
         """Replace an object of this resourceVersion; not guarded, since the Lease is written so."""
@@ -252,7 +252,7 @@ def custom(kube: Kube, kind: str, namespace: str, name: str) -> dict[str, Any] |
 
 
 def differs(wanted: Any, live: Any, *, quantities: bool = False) -> bool:
-    """Whether a live object lacks something wanted; what it has besides does not count.
+    """Return whether a live object lacks something wanted; what it has besides does not count.
 
     Lists are compared by place. `quantities` says that these are amounts of resources, which the
     API server writes in its own way: 1000m comes back as 1, 1024Mi as 1Gi.
@@ -279,7 +279,7 @@ _HOLD_QUANTITIES: Final = frozenset({"requests", "limits"})
 
 
 def same_quantity(one: Any, other: Any) -> bool:
-    """Whether two amounts of a resource are the same, however they are written."""
+    """Return whether two amounts of a resource are the same, however they are written."""
     utils: Any = kubernetes.utils
     try:
         return bool(utils.parse_quantity(one) == utils.parse_quantity(other))

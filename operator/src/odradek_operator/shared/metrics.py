@@ -16,37 +16,37 @@ REGISTRY: Final = CollectorRegistry()
 
 RECONCILE_SECONDS: Final = Histogram(
     "odradek_operator_reconcile_seconds",
-    "Time of one reconciliation of one resource.",
+    "Seconds per reconciliation.",
     ["kind"],
     registry=REGISTRY,
     buckets=(0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0),
 )
 ERRORS: Final = Counter(
     "odradek_operator_reconcile_errors",
-    "Reconciliations that ended in an error and are tried again.",
+    "Reconciliations that failed and are retried.",
     ["kind"],
     registry=REGISTRY,
 )
 LAST_SUCCESS: Final = Gauge(
     "odradek_operator_last_success_timestamp_seconds",
-    "When a resource of this kind was last reconciled without an error.",
+    "Unix time of the last successful reconciliation per kind.",
     ["kind"],
     registry=REGISTRY,
 )
 WRITES: Final = Counter(
     "odradek_operator_writes",
-    "Write calls.",
+    "Write requests to ZooKeeper and to the API server.",
     ["target"],
     registry=REGISTRY,
 )
 READS: Final = Counter(
     "odradek_operator_zookeeper_reads",
-    "Znodes asked for.",
+    "Znodes read from ZooKeeper.",
     registry=REGISTRY,
 )
 QUEUED: Final = Gauge(
     "odradek_operator_queued_resources",
-    "Resources that are due and wait for their turn.",
+    "Resources due for reconciliation.",
     ["namespace", "cluster"],
     registry=REGISTRY,
 )
@@ -58,7 +58,7 @@ SESSION_AGE: Final = Gauge(
 )
 LEADER: Final = Gauge(
     "odradek_operator_leader",
-    "1 while this process holds the Lease and acts.",
+    "1 while this process holds the Lease.",
     registry=REGISTRY,
 )
 
@@ -113,12 +113,12 @@ class GroupLags(Collector):
         )
         seconds = GaugeMetricFamily(
             "odradek_consumergroup_lag_seconds",
-            "Since when the next record to be read has been there.",
+            "Seconds since the next record to be read was appended.",
             labels=labels,
         )
         read_at = GaugeMetricFamily(
             "odradek_consumergroup_lag_read_timestamp_seconds",
-            "When the lag was read; an old value means that brokers or ZooKeeper do not answer.",
+            "Unix time of the last read; an old one means that brokers or ZooKeeper do not answer.",
             labels=of_group,
         )
         for one in list(self._known.values()):

@@ -1,4 +1,4 @@
-"""Znodes read into the values that the planners work on."""
+"""Reads znodes into the values that the planners work on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from odradek.zk import znodes
 from odradek.zk.payload import ZnodeError
 from odradek.zk.znodes import BrokerRegistration, PartitionState, TopicAssignment
 from odradek_operator.shared.views import Partitions, TopicView
-from odradek_operator.shared.zookeeper import Znode, ZnodeReader
+from odradek_operator.shared.zookeeper import ZnodeReader
 
 
 def brokers(zookeeper: ZnodeReader) -> dict[BrokerId, BrokerRegistration]:
@@ -45,7 +45,7 @@ def _bracket(host: str) -> str:
 
 
 def controller(zookeeper: ZnodeReader) -> int | None:
-    """Return the id of the controller, or None while nobody is."""
+    """Return the id of the controller; None while there is none."""
     found = zookeeper.read([znodes.CONTROLLER_PATH])[znodes.CONTROLLER_PATH]
     if found is None:
         return None
@@ -99,7 +99,7 @@ def partitions(zookeeper: ZnodeReader) -> Partitions:
     return Partitions(under, offline, frozenset(holders), widest, tuple(unreadable))
 
 
-# A cluster's znodes are looked at again and again, and many of them say the same.
+# The same znodes are decoded again and again, and many have the same content.
 _DECODED = 16384
 
 
@@ -116,7 +116,7 @@ def _decode_topic(name: str, data: bytes) -> TopicAssignment:
 def _states(
     zookeeper: ZnodeReader, assigned: Mapping[str, TopicAssignment]
 ) -> dict[str, dict[int, PartitionState]]:
-    """Return the readable states; one that is missing or makes no sense has no leader."""
+    """Return the readable states; a missing or malformed one means no leader."""
     paths = {
         znodes.state_path(name, partition): (name, partition)
         for name, topic in assigned.items()
@@ -145,14 +145,28 @@ def topics(zookeeper: ZnodeReader, names: Iterable[str]) -> dict[str, TopicView]
     paths = [znodes.topic_path(name) for name in wanted if name in there]
     paths += [znodes.topic_config_path(name) for name in wanted if name in configured]
     found = zookeeper.read(paths)
-    views = {name: _topic(name, found, name in deleting) for name in wanted}
+    views: dict[str, TopicView] = {}
+    for name in wanted:
+        topic = found.get(znodes.topic_path(name))
+        config = found.get(path := znodes.topic_config_path(name))
+        try:
+            views[name] = TopicView(
+                assignment=_decode_topic(name, topic.data) if topic else None,
+                version=topic.version if topic else -1,
+                incarnation=topic.created if topic else None,
+                config=znodes.decode_config(path, config.data) if config else None,
+                config_version=config.version if config else -1,
+                deletion_requested=name in deleting,
+            )
+        except ZnodeError as error:
+            views[name] = TopicView(unreadable=str(error))
     for name in set(wanted) - there:
         if "." in name or "_" in name:
             views[name] = replace(views[name], others=there)
     assigned = {name: one.assignment for name, one in views.items() if one.assignment is not None}
     states = _states(zookeeper, assigned)
     return {
-        name: _with_states(view, states[name]) if name in states else view
+        name: replace(view, states=states[name]) if name in states else view
         for name, view in views.items()
     }
 
@@ -167,27 +181,3 @@ def _listed(zookeeper: ZnodeReader) -> tuple[list[str], set[str]]:
     """Return all topics, and those that are being deleted."""
     found = zookeeper.children([znodes.TOPICS_PATH, znodes.DELETE_TOPICS_PATH])
     return sorted(found[znodes.TOPICS_PATH] or ()), set(found[znodes.DELETE_TOPICS_PATH] or ())
-
-
-def _topic(name: str, found: Mapping[str, Znode | None], deleting: bool) -> TopicView:
-    topic = found.get(znodes.topic_path(name))
-    config = found.get(znodes.topic_config_path(name))
-    try:
-        return TopicView(
-            assignment=_decode_topic(name, topic.data) if topic else None,
-            version=topic.version if topic else -1,
-            incarnation=topic.created if topic else None,
-            config=(
-                znodes.decode_config(znodes.topic_config_path(name), config.data)
-                if config
-                else None
-            ),
-            config_version=config.version if config else -1,
-            deletion_requested=deleting,
-        )
-    except ZnodeError as error:
-        return TopicView(unreadable=str(error))
-
-
-def _with_states(view: TopicView, states: Mapping[int, PartitionState]) -> TopicView:
-    return replace(view, states=states)

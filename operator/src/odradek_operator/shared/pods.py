@@ -7,7 +7,7 @@ from typing import Any
 
 
 def is_ready(pod: Mapping[str, Any]) -> bool:
-    """Whether a pod's Ready condition is true."""
+    """Return whether a pod's Ready condition is true."""
     conditions = pod.get("status", {}).get("conditions", ())
     return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
 

@@ -83,7 +83,7 @@ class ResourceMeta:
 
     @property
     def deleting(self) -> bool:
-        """Whether the API server waits only for finalizers."""
+        """Return whether the API server waits only for finalizers."""
         return self.deleted is not None
 
 
@@ -137,7 +137,7 @@ class ClusterSpec:
 
     @property
     def lacks_coordinators(self) -> bool:
-        """Whether brokers of these settings cannot create `__consumer_offsets`.
+        """Return whether brokers of these settings cannot create `__consumer_offsets`.
 
         Its replication factor has a default, which is no mistake of the user's: a group may keep
         its offsets in ZooKeeper.
@@ -222,7 +222,7 @@ def connect_string(connect: str, chroot: str) -> str:
 
 def parse_time(text: str) -> datetime:
     """Read a time as the API server writes it (RFC 3339, UTC)."""
-    return datetime.fromisoformat(text.replace("Z", "+00:00"))
+    return datetime.fromisoformat(text)
 
 
 def parse_meta(body: Body) -> ResourceMeta:
@@ -235,8 +235,8 @@ def parse_meta(body: Body) -> ResourceMeta:
         name=meta["name"],
         uid=meta["uid"],
         generation=meta.get("generation", 0),
-        created=parse_time(meta["creationTimestamp"]),
-        deleted=parse_time(deleted) if deleted else None,
+        created=datetime.fromisoformat(meta["creationTimestamp"]),
+        deleted=datetime.fromisoformat(deleted) if deleted else None,
         has_finalizer=FINALIZER in meta.get("finalizers", ()),
     )
 
@@ -301,7 +301,7 @@ def _check_broker_config(config: Mapping[str, str], zookeeper: str) -> None:
         raise InvalidSpec("InvalidConfig", f"the operator sets {', '.join(owned)} itself")
     for name, text in config.items():
         if "\n" in name or "\n" in text:
-            raise InvalidSpec("InvalidConfig", f"{name.splitlines()[0]} holds a line break")
+            raise InvalidSpec("InvalidConfig", f"{name.splitlines()[0]} contains a line break")
     try:
         broker_config.from_values(
             {
@@ -370,7 +370,7 @@ def _parse_assignment(raw: Mapping[str, list[int]]) -> dict[int, tuple[int, ...]
     for partition, replicas in raw.items():
         if len(set(replicas)) != len(replicas):
             raise InvalidSpec(
-                "InvalidReplicaAssignment", f"partition {partition} names one broker twice"
+                "InvalidReplicaAssignment", f"partition {partition} lists a broker twice"
             )
     return {int(partition): tuple(replicas) for partition, replicas in raw.items()}
 

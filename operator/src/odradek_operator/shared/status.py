@@ -7,14 +7,10 @@ means something, so that a reconciliation which found nothing new writes nothing
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
-from odradek_operator.shared.spec import Body
-
-MESSAGE_LIMIT = 1024
 # Reason of a resource that is made right now.
 CREATING = "Creating"
 
@@ -31,7 +27,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened, for `kubectl describe`."""
+    """A Kubernetes Event, shown by `kubectl describe`."""
 
     reason: str
     message: str
@@ -39,7 +35,7 @@ class Event:
 
 
 def ready(reason: str, message: str = "") -> tuple[Condition, Condition, Condition]:
-    """Conditions of a resource that is as wanted."""
+    """Return the conditions of a resource that matches its spec."""
     return (
         Condition("Ready", True, reason, message),
         Condition("Reconciling", False, reason),
@@ -48,7 +44,7 @@ def ready(reason: str, message: str = "") -> tuple[Condition, Condition, Conditi
 
 
 def progressing(reason: str, message: str) -> tuple[Condition, Condition, Condition]:
-    """Conditions of a resource that will get there without anybody's help."""
+    """Return the conditions of a resource that will become ready without help."""
     return (
         Condition("Ready", False, reason, message),
         Condition("Reconciling", True, reason, message),
@@ -57,107 +53,11 @@ def progressing(reason: str, message: str) -> tuple[Condition, Condition, Condit
 
 
 def stalled(reason: str, message: str) -> tuple[Condition, Condition, Condition]:
-    """Conditions of a resource that stays as it is until somebody changes something."""
+    """Return the conditions of a resource that needs a change by the user."""
     return (
         Condition("Ready", False, reason, message),
         Condition("Reconciling", False, reason),
         Condition("Stalled", True, reason, message),
-    )
-
-
-def merge_conditions(
-    previous: Iterable[Mapping[str, Any]],
-    wanted: Iterable[Condition],
-    generation: int,
-    now: datetime,
-) -> list[dict[str, Any]]:
-    """Return conditions in the API's form, keeping transition times of those that did not turn."""
-    before = {one["type"]: one for one in previous}
-    stamp = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    merged = []
-    for condition in wanted:
-        status = "Unknown" if condition.status is None else str(condition.status)
-        old = before.get(condition.type)
-        same = old is not None and old.get("status") == status
-        merged.append(
-            {
-                "type": condition.type,
-                "status": status,
-                "reason": condition.reason,
-                "message": condition.message[:MESSAGE_LIMIT],
-                "observedGeneration": generation,
-                "lastTransitionTime": old["lastTransitionTime"] if old and same else stamp,
-            }
-        )
-    return merged
-
-
-def build(
-    body: Body, conditions: Iterable[Condition], fields: Mapping[str, Any], now: datetime
-) -> dict[str, Any]:
-    """Return the whole status of a resource."""
-    generation = body["metadata"].get("generation", 0)
-    previous = body.get("status", {}).get("conditions", ())
-    return {
-        "observedGeneration": generation,
-        "conditions": merge_conditions(previous, conditions, generation, now),
-        **{name: value for name, value in fields.items() if value is not None},
-    }
-
-
-def update(
-    body: Body, conditions: Sequence[Condition], fields: Mapping[str, Any], now: datetime
-) -> tuple[dict[str, Any], bool, tuple[Event, ...]]:
-    """Return the status to be, whether it must be written, and the Events of its transitions.
-
-    Without conditions those that the resource has are kept.
-    """
-    if conditions:
-        wanted = build(body, conditions, fields, now)
-        events = transitions(body, wanted)
-    else:
-        kept = {name: value for name, value in fields.items() if value is not None}
-        wanted, events = {**body.get("status", {}), **kept}, ()
-    return wanted, needs_write(body.get("status", {}), wanted), events
-
-
-def needs_write(current: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Whether the two differ in more than the order of their conditions."""
-    return _comparable(current) != _comparable(wanted)
-
-
-def _comparable(status: Mapping[str, Any]) -> dict[str, Any]:
-    conditions = {one["type"]: one for one in status.get("conditions", ())}
-    return {**status, "conditions": conditions}
-
-
-def transitions(body: Body, wanted: Mapping[str, Any]) -> tuple[Event, ...]:
-    """Return the Event that tells a turn of Ready: once for each new status and reason.
-
-    The steps on the way to the first Ready are told by the conditions alone, and so is the first
-    Ready of what was created just before: the Event of its creation has been posted.
-    """
-    old = condition_of(body.get("status", {}), "Ready")
-    new = condition_of(wanted, "Ready")
-    if new is None or (old and (old["status"], old["reason"]) == (new["status"], new["reason"])):
-        return ()
-    if old and old["reason"] == CREATING and new["status"] == "True":
-        return ()
-    blocked = condition_of(wanted, "Stalled")
-    waits = new["status"] == "False" and (blocked is None or blocked["status"] == "False")
-    if waits and not _has_turned(body):
-        return ()
-    warning = blocked is not None and blocked["status"] == "True"
-    message = new["message"] or f"Ready is {new['status']}"
-    return (Event(new["reason"], message, warning=warning),)
-
-
-def _has_turned(body: Body) -> bool:
-    """Whether the resource was ready, or blocked, until now."""
-    status = body.get("status", {})
-    return any(
-        (found := condition_of(status, name)) is not None and found["status"] == "True"
-        for name in ("Ready", "Stalled")
     )
 
 

@@ -30,16 +30,23 @@ class ResourceStore:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._bodies: dict[ResourceKey, Body] = {}
+        self._revisions: dict[ResourceKey, int] = {}
 
     def put(self, body: Body) -> bool:
-        """Keep a body; False if it tells nothing new: late events, and echoes of own writes."""
-        key = key_of(body)
+        """Keep a body; False if it is not newer than the known one: late events, own writes."""
+        meta = body["metadata"]
+        key = ResourceKey(body["kind"], meta["namespace"], meta["name"])
+        text = meta.get("resourceVersion", "")
+        revision = int(text) if text.isdigit() else 0
+        # managedFields are most of a body, and unused here.
+        kept = {name: value for name, value in meta.items() if name != "managedFields"}
         with self._lock:
             known = self._bodies.get(key)
-            same = known is not None and known["metadata"]["uid"] == body["metadata"]["uid"]
-            if known is not None and same and _revision(body) <= _revision(known):
+            same = known is not None and known["metadata"]["uid"] == meta["uid"]
+            if same and revision <= self._revisions[key]:
                 return False
-            self._bodies[key] = _without_managers(body)
+            self._bodies[key] = {**body, "metadata": kept}
+            self._revisions[key] = revision
             return True
 
     def drop(self, body: Body) -> None:
@@ -48,7 +55,7 @@ class ResourceStore:
         with self._lock:
             known = self._bodies.get(key)
             if known is not None and known["metadata"]["uid"] == body["metadata"]["uid"]:
-                del self._bodies[key]
+                del self._bodies[key], self._revisions[key]
 
     def get(self, key: ResourceKey) -> Body | None:
         """Return a body, or None."""
@@ -68,14 +75,3 @@ class ResourceStore:
         """Return the namespaces in which there are resources."""
         with self._lock:
             return {key.namespace for key in self._bodies}
-
-
-def _without_managers(body: Body) -> Body:
-    """Leave out who wrote which field: most of a body, and nobody here asks."""
-    meta = {name: value for name, value in body["metadata"].items() if name != "managedFields"}
-    return {**body, "metadata": meta}
-
-
-def _revision(body: Body) -> int:
-    text = body["metadata"].get("resourceVersion", "")
-    return int(text) if text.isdigit() else 0

@@ -28,7 +28,7 @@ class Partitions:
 
     @property
     def all_in_sync(self) -> bool:
-        """Whether every partition is known to have all its replicas."""
+        """Return whether every partition is known to have all its replicas."""
         return not (self.under_replicated or self.offline or self.unreadable)
 
 

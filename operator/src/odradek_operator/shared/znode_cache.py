@@ -1,9 +1,9 @@
-"""Znodes that are read once and remembered until ZooKeeper says that they changed.
+"""Znodes that are read once and cached until ZooKeeper reports a change.
 
-Each read leaves a one-shot watch, and its notice forgets what was read. Watches live as long as the
-connection, so with it everything is forgotten. What is remembered may be as old as a notice takes,
-like anything that was read: writes are conditional on the versions seen. What does not exist is not
-remembered, since reading it leaves no watch.
+Each read leaves a one-shot watch, whose event evicts the entry. Watches live as long as the
+connection, so the whole cache is cleared with it. A cached value may be as old as a watch event
+takes, like any read: writes are conditional on the versions seen. A missing znode is not cached,
+since reading it leaves no watch.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 
 Value = TypeVar("Value")
 
-# Asks ZooKeeper for paths and leaves a watch on each; None for what does not exist.
+# Reads paths from ZooKeeper and leaves a watch on each; None for what does not exist.
 Ask = Callable[[Iterable[str], Callable[[Any], None]], dict[str, Value | None]]
 
 
@@ -31,7 +31,7 @@ class ZnodeCache(Generic[Value]):
         self._waiting: dict[str, object] = {}
 
     def get(self, paths: Iterable[str]) -> dict[str, Value | None]:
-        """Return what each path holds, asking only for what is not known."""
+        """Return what each path holds, reading only what is not cached."""
         mine = object()
         with self._lock:
             found: dict[str, Value | None] = {path: self._known.get(path) for path in paths}
@@ -56,14 +56,14 @@ class ZnodeCache(Generic[Value]):
         self.forget([event.path])
 
     def forget(self, paths: Iterable[str]) -> None:
-        """Ask for these paths anew."""
+        """Evict these paths."""
         with self._lock:
             for path in paths:
                 self._known.pop(path, None)
                 self._waiting.pop(path, None)
 
     def clear(self) -> None:
-        """Ask for everything anew."""
+        """Evict everything."""
         with self._lock:
             self._known.clear()
             self._waiting.clear()
@@ -75,14 +75,9 @@ class CachedZnodes(Generic[Value]):
     def __init__(self, read: Ask[Value], children: Ask[list[str]]) -> None:
         self._data = ZnodeCache(read)
         self._children = ZnodeCache(children)
-
-    def read(self, paths: Iterable[str]) -> dict[str, Value | None]:
-        """Return what each path holds; None for a znode that does not exist."""
-        return self._data.get(paths)
-
-    def children(self, paths: Iterable[str]) -> dict[str, list[str] | None]:
-        """Return the children of each path; None for a znode that does not exist."""
-        return self._children.get(paths)
+        # As a ZnodeReader: None for a znode that does not exist.
+        self.read = self._data.get
+        self.children = self._children.get
 
     def forget(self, paths: Sequence[str]) -> None:
         """Read znodes again that were just written, before the watch events have come."""

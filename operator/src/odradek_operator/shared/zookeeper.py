@@ -1,9 +1,9 @@
-"""ZooKeeper as the operator uses it: one session a connect string, batched reads, transactions.
+"""ZooKeeper as the operator uses it: one session per connect string, batched reads, transactions.
 
-kazoo's client has its own threads and blocks its callers, so everything here runs in the loops'
-threads and never on kopf's event loop. Reads are sent together and awaited together, so a thousand
-znodes cost a few round trips; those through `cached` cost none while nothing changes. Whatever
-goes wrong with the session is `UnreachableError`.
+kazoo's client has its own threads and blocks its callers, so everything here runs in the threads of
+the work queues and never on kopf's event loop. Reads are sent together and awaited together, so a
+thousand znodes cost a few round trips; reads through `cached` cost none while nothing changes. All
+session problems are raised as `UnreachableError`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ GIVEN_UP_SECONDS: Final = 60.0
 _BATCH: Final = 500
 
 log = logging.getLogger(__name__)
-# Whoever needs an ensemble that is away says so; kazoo would log each of its attempts.
+# Callers log that an ensemble is unreachable; kazoo would log each of its attempts.
 logging.getLogger("kazoo").setLevel(logging.ERROR)
 
 
@@ -72,7 +72,7 @@ class ZooKeeper:
         self.connect = connect
         self._guard = guard
         self._connected_at: float | None = None
-        self._away_since: float | None = time.monotonic()
+        self.away_since: float | None = time.monotonic()
         self._client: Any = KazooClient(
             hosts=connect,
             timeout=SESSION_SECONDS,
@@ -87,16 +87,16 @@ class ZooKeeper:
         self.cached.clear()
         if state == KazooState.CONNECTED:
             self._connected_at = self._connected_at or time.monotonic()
-            self._away_since = None
+            self.away_since = None
             return
-        self._away_since = self._away_since or time.monotonic()
+        self.away_since = self.away_since or time.monotonic()
         if state == KazooState.LOST:
             self._connected_at = None
 
     @property
     def away_seconds(self) -> float:
         """For how long there has been no connection; 0 while there is one."""
-        since = self._away_since
+        since = self.away_since
         return time.monotonic() - since if since is not None else 0.0
 
     @property
@@ -184,7 +184,7 @@ def _batches(paths: Iterable[str]) -> Iterator[list[str]]:
 
 
 class Pool:
-    """One ZooKeeper a connect string, shared by all loops."""
+    """One ZooKeeper session per connect string, shared by all work queues."""
 
     def __init__(self, guard: Callable[[], None]) -> None:
         self._guard = guard
@@ -195,9 +195,11 @@ class Pool:
         """Return a connected ZooKeeper, raising UnreachableError where it does not answer."""
         with self._lock:
             found = self._open.get(connect)
+            if found is not None and found.away_since is None:
+                return found
             if found is not None and found.away_seconds > GIVEN_UP_SECONDS:
-                log.warning("%s: no connection for a long time, trying anew", connect)
-                # It may take a while, and what it has still to say is of no use.
+                log.warning("%s: no connection for too long; opening a new session", connect)
+                # Closing may take a while.
                 threading.Thread(target=found.close, name="given-up", daemon=True).start()
                 found = None
             if found is None:

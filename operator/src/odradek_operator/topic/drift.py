@@ -1,4 +1,4 @@
-"""Where a topic differs from its resource. Only what the spec names, or has reset, can differ."""
+"""How a topic differs from its spec. Only what the spec names, or once named, can differ."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _factors(actual: TopicAssignment) -> set[int]:
 
 
 def factor_differs(spec: TopicSpec, actual: TopicAssignment) -> bool:
-    """Whether a partition has another number of replicas than the spec names."""
+    """Return whether a partition has another number of replicas than the spec names."""
     return spec.replication_factor is not None and _factors(actual) != {spec.replication_factor}
 
 
@@ -90,7 +90,7 @@ def moved_partitions(spec: TopicSpec, actual: TopicAssignment) -> list[int]:
 
 
 def of_shape(spec: TopicSpec, view: TopicView, actual: TopicAssignment) -> Drift:
-    """Return the differences in partitions and replicas, what adoption must agree on."""
+    """Return the differences in partitions and replicas, which adoption compares."""
     return tuple(one for one in find(spec, view, actual) if one["field"] in SHAPE)
 
 

@@ -1,13 +1,14 @@
-"""What to do about a Topic: a pure function from what is wanted and what is there.
+"""What to do about a Topic: a pure function of its spec and of what was observed.
 
-    wanted (TopicSpec) + seen (TopicView, ClusterState) -> Plan: steps, conditions, events
+    spec (TopicSpec) + observed (TopicView, ClusterState) -> TopicPlan: steps, conditions, events
 
 A topic belongs to a resource once the resource's status holds the topic's incarnation, the
-ZooKeeper transaction that created `/brokers/topics/T`. A topic that exists with another incarnation
-is somebody else's, and `adoption` decides. Before a topic is created, incarnation 0 is noted in the
-status, so that after a crash in between the new topic is known for this resource's own.
+ZooKeeper transaction that created `/brokers/topics/T`. An existing topic with another incarnation
+belongs to somebody else, and `adoption` decides. Before a topic is created, incarnation 0 is
+written to the status, so that after a crash in between the new topic is recognised.
 
-Steps are idempotent and conditional on the versions seen; whoever loses a race plans again.
+Steps are idempotent and conditional on the versions seen; if one loses a race, the Topic is planned
+again.
 """
 
 from __future__ import annotations
@@ -51,9 +52,9 @@ from odradek_operator.topic.state import (
 # it: brokers that start together register within seconds of each other.
 SETTLE_SECONDS: Final = 15.0
 SOON_SECONDS: Final = 2.0
-# By then a controller has leaders for a new topic, unless it is busy.
+# By then the controller has elected leaders for a new topic, unless it is busy.
 CREATED_SECONDS: Final = 0.5
-# A controller that is busier than this is worth telling of.
+# After this, missing leaders are reported.
 FIRST_LEADERS_TIMEOUT: Final = timedelta(seconds=5)
 _NO_LEADERS: Final = "WaitingForLeaders"
 
@@ -68,14 +69,14 @@ def plan(
     random: Random,
     moves: Sequence[OwnMove] = (),
 ) -> TopicPlan:
-    """Return what a Topic that is not being deleted needs now.
+    """Plan a Topic that is not being deleted.
 
     `known_incarnation` is status.incarnation; `conflict` names an older resource of the same topic;
     `moves` are the Reassignments that this resource made.
     """
     shown = _fields(spec, view, known_incarnation)
     if conflict is not None:
-        return _blocked("ResourceConflict", f"Topic {conflict} is older and has this topic", shown)
+        return _blocked("ResourceConflict", f"Topic {conflict} is older and owns this topic", shown)
     early = _before_looking(spec, cluster)
     if early is not None:
         return replace(early, fields=shown)
@@ -86,7 +87,7 @@ def plan(
     if spec.managed and not spec.paused:
         finalizer = _finalizer_step(meta, spec)
         if finalizer:
-            # The finalizer stands before the topic exists, so that no deletion is missed.
+            # The finalizer is set before the topic exists, so that no deletion is missed.
             return TopicPlan((finalizer,), (), shown, requeue_after=0.0)
     if view.deletion_requested:
         return _waiting("TopicDeleting", "the topic is being deleted", shown)
@@ -98,7 +99,7 @@ def plan(
     if not is_own(spec, view, view.assignment, known_incarnation):
         return _plan_adoption(spec, view, view.assignment, cluster, shown)
     existing = _plan_existing(meta, spec, view, view.assignment, cluster, owned, moves)
-    # Nothing is done to a topic before it is noted as this resource's.
+    # A topic is not changed before the status claims it.
     return replace(existing, steps=(), events=(), requeue_after=0.0) if existing.steps else existing
 
 
@@ -132,7 +133,7 @@ def _plan_absent(
     factor = written or cluster.default_replication_factor
     partitions = spec.partitions or cluster.default_partitions
     if factor is None or partitions is None:
-        text = f"the spec of KafkaCluster {spec.cluster} is invalid, so its defaults are not known"
+        text = f"the spec of KafkaCluster {spec.cluster} is invalid, so its defaults are unknown"
         return _waiting("ClusterInvalid", text, shown, requeue_after=10.0)
     refusal = _refuse_layout(spec, cluster, factor)
     if refusal:
@@ -158,7 +159,7 @@ def _plan_absent(
     creating = _waiting(status.CREATING, "the topic is being created", noted)
     config_version = None if view.config is None else view.config_version
     step = CreateTopic(spec.topic, TopicAssignment(replicas), spec.config, config_version)
-    text = f"created with {len(replicas)} partitions of {len(replicas[0])} replicas"
+    text = f"created with {len(replicas)} partitions and replication factor {len(replicas[0])}"
     event = Event("TopicCreated", text)
     status_first = known != CREATING
     return replace(
@@ -175,7 +176,7 @@ def _refuse_layout(spec: TopicSpec, cluster: ClusterState, factor: int) -> tuple
         known = set(range(cluster.expected)) | set(cluster.brokers)
         named = {one for replicas in spec.assignment.values() for one in replicas}
         unknown = sorted(named - known)
-        return ("InvalidReplicaAssignment", f"there are no brokers {unknown}") if unknown else None
+        return ("InvalidReplicaAssignment", f"brokers {unknown} do not exist") if unknown else None
     available = max(cluster.expected, len(cluster.brokers))
     if factor > available:
         return (
@@ -201,7 +202,7 @@ def _lay_out(
 def is_own(
     spec: TopicSpec, view: TopicView, actual: TopicAssignment, known_incarnation: int | None
 ) -> bool:
-    """Whether the topic that exists is the one this resource created or adopted."""
+    """Return whether the topic that exists is the one this resource created or adopted."""
     if known_incarnation == CREATING:
         return not drift.of_shape(spec, view, actual)
     return view.incarnation == known_incarnation
@@ -216,14 +217,16 @@ def _plan_adoption(
 ) -> TopicPlan:
     adopted = {**shown, "incarnation": view.incarnation}
     if spec.paused or cluster.paused:
-        return _paused(Condition("Synced", None, "Paused", "not adopted"), shown, ())
+        return _paused(
+            Condition("Synced", None, "Paused", "the existing topic is not adopted"), shown, ()
+        )
     if spec.adoption == "Never":
-        return _blocked("TopicExists", "the topic exists already, and adoption is Never", shown)
+        return _blocked("TopicExists", "the topic already exists and spec.adoption is Never", shown)
     differences = drift.of_shape(spec, view, actual)
     if spec.adoption == "IfMatching" and differences:
         text = drift.describe(differences)
         return _blocked("AdoptionRefused", f"the existing topic does not match: {text}", shown)
-    event = Event("TopicAdopted", f"took over the existing topic {spec.topic}")
+    event = Event("TopicAdopted", f"adopted the existing topic {spec.topic}")
     return TopicPlan((), (), adopted, (event,), requeue_after=0.0)
 
 
@@ -255,14 +258,14 @@ def _plan_existing(
         steps.append(grown)
     if steps:
         text = ", ".join(one["field"] for one in differences if one["field"] not in _MOVED)
-        waiting = _waiting("Updating", f"changing {text}", shown)
-        event = Event("TopicUpdated", f"changed {text}")
+        waiting = _waiting("Updating", f"updating {text}", shown)
+        event = Event("TopicUpdated", f"updated {text}")
         return replace(waiting, steps=tuple(steps), events=(event,), requeue_after=0.2)
     moved = _plan_moves(meta, spec, actual, cluster, shown, moves)
     if moved is not None:
         return moved
     if _wants_more(spec, actual):
-        text = "partitions are added once the move of the topic has ended"
+        text = "partitions are added once the topic's reassignment has completed"
         return _waiting("Updating", text, shown, requeue_after=10.0)
     if differences:
         blocked = _blocked("PartitionsOutgrown", drift.describe(differences), shown)
@@ -274,7 +277,7 @@ def _plan_existing(
     return TopicPlan((), (*leaders, *told), shown)
 
 
-# Moving replicas is a Reassignment's work.
+# Fields that a Reassignment changes.
 _MOVED: Final = frozenset({"replicationFactor", "replicaAssignment"})
 
 
@@ -286,7 +289,7 @@ def _plan_moves(
     shown: Mapping[str, Any],
     moves: Sequence[OwnMove],
 ) -> TopicPlan | None:
-    """Return what brings the replicas to where the spec has them; None: they are there."""
+    """Plan the move of the replicas to where the spec wants them; None if they are there."""
     under_way = reassign.running(moves)
     if under_way is not None:
         text = f"Reassignment {under_way.name}: {under_way.outcome}"
@@ -349,9 +352,9 @@ def _leader_conditions(
 
 
 def was_just_created(body: Body, now: datetime) -> bool:
-    """Return whether the status says since a moment ago that the topic is being created.
+    """Return whether the status has said Creating for a short time only.
 
-    Where a thousand topics are created at once, reporting each step of each would cost more than
+    When a thousand topics are created at once, reporting each step of each would cost more than
     their creation.
     """
     ready = status.condition_of(body.get("status", {}), "Ready")
@@ -378,7 +381,7 @@ def _not_paused() -> Condition:
 
 
 def _paused(synced: Condition, shown: Mapping[str, Any], differences: drift.Drift) -> TopicPlan:
-    health = status.stalled("Paused", "spec.paused is true, and something is left to do")
+    health = status.stalled("Paused", "spec.paused is true; changes are pending")
     if synced.status:
         health = status.ready("Paused", "spec.paused is true")
     paused = Condition("Paused", True, "Paused")
@@ -419,7 +422,7 @@ def plan_deletion(
     namespace_terminating: bool,
     now: datetime,
 ) -> TopicPlan:
-    """Return what a Topic that is being deleted needs now.
+    """Plan a Topic that is being deleted.
 
     The finalizer goes when the topic is gone, when there is nobody left to delete it, when it is
     not this resource's topic, or when a terminating namespace has waited long enough. Whatever it
@@ -439,28 +442,26 @@ def plan_deletion(
     if namespace_terminating and now - meta.deleted > TERMINATING_TIMEOUT:
         return TopicPlan(release, events=(_abandoned(spec, "its namespace is being deleted"),))
     if spec.paused or cluster.paused:
-        return _paused(Condition("Synced", False, "Paused", "deletion waits"), shown, ())
+        return _paused(Condition("Synced", False, "Paused", "deletion is pending"), shown, ())
     if not cluster.reachable:
         return _waiting(
             "ZooKeeperUnreachable", "ZooKeeper does not answer", shown, requeue_after=5.0
         )
     if view.assignment is None and not view.deletion_requested:
         owned = known_incarnation is not None
-        event = Event("TopicDeleted", f"topic {spec.topic} and its data are deleted")
+        event = Event("TopicDeleted", f"deleted topic {spec.topic} and its data")
         return TopicPlan(release, events=(event,) if owned else ())
     if view.assignment is not None and not is_own(spec, view, view.assignment, known_incarnation):
-        return TopicPlan(
-            release, events=(_abandoned(spec, "it is not the topic of this resource"),)
-        )
-    waiting = _waiting("Deleting", "the brokers delete the topic", shown, requeue_after=1.0)
+        return TopicPlan(release, events=(_abandoned(spec, "it does not belong to this resource"),))
+    waiting = _waiting("Deleting", "the brokers are deleting the topic", shown, requeue_after=1.0)
     if view.deletion_requested:
         return waiting
     return replace(waiting, steps=(RequestDeletion(spec.topic, view.version),), requeue_after=0.5)
 
 
 def retained(topic: str) -> Event:
-    """The Event that tells that the data outlives the resource."""
-    return Event("TopicRetained", f"topic {topic} and its data stay in the cluster")
+    """Return the Event that says that the data outlives the resource."""
+    return Event("TopicRetained", f"topic {topic} and its data are retained in the cluster")
 
 
 def leaves_data(body: Body) -> str | None:

@@ -1,7 +1,7 @@
-"""A Topic's replicas changed: through a Reassignment of its own, one after the other. Pure.
+"""The Reassignments that a Topic creates to change its replicas, one after the other. Pure.
 
-The Reassignment is named after what is to change, so that the same need makes the same one, and one
-that ended without success is not begun again until the spec or the replicas are others.
+A Reassignment is named after the change, so that the same change gets the same name. One that
+failed is not repeated until the spec or the replicas change.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is known of a topic and its cluster, and what can be done about a topic: values only."""
+"""What a Topic's plan consists of: steps, status and timing. Values only."""
 
 from __future__ import annotations
 

@@ -102,14 +102,14 @@ def _read(path: str, columns: int) -> list[list[str]] | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Meta:
+class LogDirMeta:
     """Who owns a log directory."""
 
     broker_id: int
     cluster_id: str
 
 
-def read_meta(path: str) -> Meta | None:
+def read_meta(path: str) -> LogDirMeta | None:
     """Read meta.properties; None when the file is missing. Raises CorruptCheckpointError."""
     try:
         with open(path, encoding="utf-8") as file:
@@ -121,12 +121,12 @@ def read_meta(path: str) -> Meta | None:
     try:
         if values.get("version", "0") != "0":
             raise CorruptCheckpointError(f"{path}: version {values['version']}")
-        return Meta(int(values["broker.id"]), values["cluster.id"])
+        return LogDirMeta(int(values["broker.id"]), values["cluster.id"])
     except (KeyError, ValueError) as error:
         raise CorruptCheckpointError(f"{path}: broker.id or cluster.id missing") from error
 
 
-def write_meta(path: str, meta: Meta) -> None:
+def write_meta(path: str, meta: LogDirMeta) -> None:
     """Replace meta.properties, durably."""
     text = f"#\n#\nbroker.id={meta.broker_id}\nversion=0\ncluster.id={meta.cluster_id}\n"
     write_atomically(path, text.encode())

@@ -36,7 +36,7 @@ BYTES_PER_KEY = 160
 class Dirty:
     """What a cleaning of a log would do: dirty offsets [start, end), bytes before and inside.
 
-    It holds as long as the log was cut `cuts` times.
+    It holds until the log is truncated once more than `truncations` times.
     """
 
     start: int
@@ -44,7 +44,7 @@ class Dirty:
     clean_bytes: int
     dirty_bytes: int
     overdue: bool
-    cuts: int
+    truncations: int
 
     @property
     def ratio(self) -> float:
@@ -80,8 +80,8 @@ class Throttle:
 
 def dirty_range(log: Log, first_dirty: int, now_ms: int) -> Dirty:
     """The part of a log that may be cleaned now. Raises OSError and CorruptBatchError."""
-    cuts = log.cuts
-    config, segments = log.config, log.segments
+    truncations = log.segments.truncations
+    config, segments = log.config, tuple(log.segments)
     start = max(first_dirty, segments[0].base_offset)
     if start > log.log_end_offset:  # the log was cut below its clean part
         start = segments[0].base_offset
@@ -100,7 +100,7 @@ def dirty_range(log: Log, first_dirty: int, now_ms: int) -> Dirty:
         dirty += segment.size
         end = upper
     overdue = dirty > 0 and now_ms - oldest > config.max_compaction_lag_ms
-    return Dirty(start, end, clean, dirty, overdue, cuts)
+    return Dirty(start, end, clean, dirty, overdue, truncations)
 
 
 def is_due(log: Log, dirty: Dirty) -> bool:
@@ -126,7 +126,7 @@ def clean(
     segments = [each for each in log.segments[:-1] if each.base_offset < end]
     horizon_ms = _delete_horizon_ms(segments, dirty.start, log.config.delete_retention_ms)
     for group in _groups(segments, log.config.segment_bytes):
-        _clean_group(log, group, newest, end, dirty.cuts, horizon_ms, throttle, buffer_bytes)
+        _clean_group(log, group, newest, end, dirty.truncations, horizon_ms, throttle, buffer_bytes)
     return end
 
 
@@ -187,14 +187,14 @@ def _clean_group(
     group: list[Segment],
     newest: dict[bytes, int],
     end: int,
-    cuts: int,
+    truncations: int,
     horizon_ms: int,
     throttle: Throttle,
     buffer_bytes: int,
 ) -> None:
     copy = Segment(log.directory, group[0].base_offset, log.segment_settings(), CLEANED_SUFFIX)
     try:
-        log.begin_copy(copy)
+        log.segments.begin_copy(copy)
         for segment in group:
             modified_ms = segment.log.modified_ns() // 1_000_000
             for data, header in _batches(segment, buffer_bytes):
@@ -210,10 +210,10 @@ def _clean_group(
         copy.flush()
         modified_ns = group[-1].log.modified_ns()
         copy.log.set_modified_ns(modified_ns)
-        if not log.replace_segments(group, copy, CLEANED_SUFFIX, SWAP_SUFFIX, cuts):
+        if not log.replace_segments(group, copy, (CLEANED_SUFFIX, SWAP_SUFFIX), truncations):
             raise FileRetiredError(group[0].log.path)
     except BaseException:
-        log.discard_copy(copy)
+        log.segments.discard_copy(copy)
         raise
 
 

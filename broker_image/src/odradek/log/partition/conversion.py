@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from odradek.config import TopicConfig
-from odradek.log.partition.reading import ReadableLog
+from odradek.log.partition.reading import LogReader
 from odradek.log.records import batch, compression, contents, legacy, records
 from odradek.log.records.batch import CorruptBatchError, Header
 from odradek.log.records.records import BatchOptions, Record
@@ -176,7 +176,7 @@ def needs_conversion(region: FileRegion, magic: int) -> bool:
 
 
 def read_as_message_set(
-    log: ReadableLog, region: FileRegion, offset: int, upto: int | None, magic: int, room: int
+    reader: LogReader, region: FileRegion, offset: int, upto: int | None, magic: int, room: int
 ) -> bytes:
     """What a reader that begins at `offset` and knows `magic` gets of a log, about `room` bytes.
 
@@ -188,7 +188,7 @@ def read_as_message_set(
         piece = to_message_set(region, offset, magic, room)
         while not piece.data and piece.next_offset > offset:
             offset = piece.next_offset
-            following = log.read(offset, region.length, upto).region
+            following = reader.read(offset, region.length, upto).region
             if following is None:
                 break
             try:

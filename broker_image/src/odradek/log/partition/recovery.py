@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 
 from odradek.config import TopicConfig
 from odradek.log.partition import replay
-from odradek.log.partition.log import Log
-from odradek.log.partition.reading import Surroundings
+from odradek.log.partition.log import Log, LogEnvironment
 from odradek.log.records.batch import CorruptBatchError, Header
 from odradek.log.segment.files import remove_if_there
 from odradek.log.segment.segment import (
@@ -58,12 +57,12 @@ def open_log(
     topic: str,
     partition: int,
     config: TopicConfig,
-    surroundings: Surroundings,
+    environment: LogEnvironment,
     known: Checkpointed,
 ) -> tuple[Log, Report]:
     """Open the log in `directory`, making the folder if needed. Raises OSError only."""
     os.makedirs(directory, exist_ok=True)
-    log = Log(directory, topic, partition, config, surroundings)
+    log = Log(directory, topic, partition, config, environment)
     report = Report()
     sizes = _tidy(log, report)
     epochs_known = _load_epochs(log)
@@ -171,12 +170,10 @@ def _finish(log: Log, segments: list[Segment], end: int, known: Checkpointed) ->
             for path in segment.paths():
                 remove_if_there(path)
         fresh = Segment(log.directory, start, log.segment_settings())
-        log.create_files(fresh)
+        fresh.create(log.preallocated_bytes)
         segments, end = [fresh], start
-    log.install(segments, end)
-    log.log_start_offset = start
-    log.recovery_point = end if known.clean else min(max(known.recovery_point, start), end)
-    log.high_watermark = start
+    recovery_point = end if known.clean else min(max(known.recovery_point, start), end)
+    log.install(segments, start, end, recovery_point)
     # An epoch that begins at the log end has led without writing yet: it stays known.
     log.epochs.truncate_from_end(end + 1)
     log.epochs.truncate_from_start(start)

@@ -16,7 +16,7 @@ class SegmentFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RetentionLimits:
     """retention.ms and retention.bytes, -1 for no limit."""
 
     retention_ms: int
@@ -40,7 +40,7 @@ def deletable(
     high_watermark: int,
     log_start_offset: int,
     now_ms: int,
-    limits: Limits,
+    limits: RetentionLimits,
 ) -> int:
     """How many of the oldest segments may go.
 

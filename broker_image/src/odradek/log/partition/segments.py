@@ -1,329 +1,291 @@
-"""The segments of a partition as they come and go: rolling, truncation, retention, deletion.
+"""The segments of a partition in offset order, and the offsets that change along with them.
 
-Everything here runs under `_append_lock`, which serialises all that changes a log and may be held
-across disk calls. Readers are kept right by order: what they may see is lowered or replaced first,
-under the state lock, and only then do files change.
+Two locks guard them. `append_lock` serialises everything that changes a log; it may be held across
+disk calls. `state_lock` guards the fields that readers need; it is never held across a disk call,
+so planning a read never waits for a slow write, roll or fsync. Order keeps readers right: first
+what they can see is lowered or replaced, under the state lock, and only then the files change.
 """
 
-import contextlib
 import threading
-from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from typing import overload
 
-from odradek.config import TopicConfig
-from odradek.log.partition import replay, retention
-from odradek.log.partition.epochs import EpochCache
-from odradek.log.partition.producers import ProducerStates, list_snapshots, snapshot_path
-from odradek.log.partition.reading import ReadableLog, Surroundings
-from odradek.log.records.batch import CorruptBatchError
+from odradek.log.partition.failure import LogFailure
+from odradek.log.records.batch import Header
 from odradek.log.segment import files
-from odradek.log.segment.segment import DELETED_SUFFIX, Segment, SegmentSettings
+from odradek.log.segment.segment import DELETED_SUFFIX, Segment
 from odradek.log.segment.tail import Tail
-from odradek.protocol.errors import ErrorCode, KafkaError
 
 
-class SegmentedLog(ReadableLog):
-    """A log that begins and drops segments. `odradek.log.partition.log.Log` adds appending."""
+class SegmentList(Sequence[Segment]):
+    """The segments of one log, oldest first; the last one, `active`, is written to.
 
-    def __init__(
-        self,
-        directory: str,
-        topic: str,
-        partition: int,
-        config: TopicConfig,
-        surroundings: Surroundings,
-    ) -> None:
-        super().__init__(directory, topic, partition, surroundings)
-        self.config = config
-        self.epochs = EpochCache(directory)
-        self.producers = ProducerStates(surroundings.producer_expiry_ms)
-        self._high_watermark = 0
-        self._append_lock = threading.RLock()
+    As a sequence it shows the segments of this moment; copy it to look at several. Unless a method
+    says otherwise, its caller holds `append_lock` and turns OSError into KafkaError.
+
+    Invariants, asserted at the end of each method that changes these fields:
+
+    - There is a segment, and `bases` holds the base offsets of `entries`, which rise.
+    - first base offset <= log start offset <= log end offset.
+    - The log end offset falls only in a truncation, and `truncations` counts those.
+
+    The recovery point is in none of them: retention and DeleteRecords move the log start offset
+    past it, and a roll whose append then fails leaves an empty segment above the log end offset,
+    up to which a flush may move the recovery point.
+    """
+
+    def __init__(self, directory: str, failure: LogFailure) -> None:
+        self.log_start_offset = 0
+        self.log_end_offset = 0
+        self.recovery_point = 0
+        self.truncations = 0
+        self.entries: list[Segment] = []
+        self.bases: list[int] = []
+        self.append_lock = threading.RLock()
+        self.state_lock = threading.Lock()
+        self._directory = directory
+        self._failure = failure
         self._deleted: list[tuple[float, Segment]] = []
 
+    def install(
+        self, segments: Sequence[Segment], start: int, end: int, recovery_point: int
+    ) -> None:
+        """Take over the segments and offsets that recovery found."""
+        with self.state_lock:
+            self.entries = list(segments)
+            self.bases = [segment.base_offset for segment in segments]
+            self.log_start_offset, self.log_end_offset = start, end
+            self.recovery_point = recovery_point
+            self._check()
+
+    def _check(self) -> None:
+        bases = self.bases
+        assert len(self.entries) == len(bases) > 0
+        assert self.entries[-1].base_offset == bases[-1]
+        assert len(bases) == 1 or bases[-2] < bases[-1]
+        assert bases[0] <= self.log_start_offset <= self.log_end_offset
+
+    # -- looking --------------------------------------------------------------------------------
+
+    @overload
+    def __getitem__(self, number: int) -> Segment: ...
+
+    @overload
+    def __getitem__(self, number: slice) -> list[Segment]: ...
+
+    def __getitem__(self, number: int | slice) -> Segment | list[Segment]:
+        with self.state_lock:
+            return self.entries[number]
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __iter__(self) -> Iterator[Segment]:
+        with self.state_lock:
+            return iter(tuple(self.entries))
+
     @property
-    def high_watermark(self) -> int:
-        """What the replica manager says is committed; retention and compaction stop there."""
-        return self._high_watermark
+    def active(self) -> Segment:
+        """The segment that is written to."""
+        return self.entries[-1]
 
-    @high_watermark.setter
-    def high_watermark(self, offset: int) -> None:
-        self._high_watermark = max(self.log_start_offset, min(offset, self.log_end_offset))
+    @property
+    def size(self) -> int:
+        """Bytes of all log files."""
+        return sum(segment.size for segment in self)
 
-    def install(self, segments: Sequence[Segment], log_end_offset: int) -> None:
-        """Take over segments, oldest first. For `recovery` and `cleaner`, which make them."""
-        with self._state_lock:
-            self._segments = list(segments)
-            self._bases = [segment.base_offset for segment in segments]
-            self.log_end_offset = log_end_offset
+    # -- appending ------------------------------------------------------------------------------
 
-    # -- rolling --------------------------------------------------------------------------------
+    def publish(self, batches: Sequence[tuple[int, Header]], size: int, end: int) -> None:
+        """Show readers the batches that were written to the active segment, and the new log end."""
+        with self.state_lock:
+            assert end > self.log_end_offset
+            self.entries[-1].publish(batches, size)
+            self.log_end_offset = end
 
-    def roll(self, base_offset: int | None = None) -> None:
-        """Begin a new segment at `base_offset`, by default the log end."""
-        with self._append_lock, self._storage():
-            base = max(self.log_end_offset, base_offset or 0)
-            previous = self.active
-            previous.become_inactive()
-            self.producers.write_snapshot(self.directory)
-            if previous.base_offset == base:  # empty: the new one takes its name
-                with self._state_lock:
-                    self._segments.pop()
-                    self._bases.pop()
-                previous.retire()
-            fresh = self._new_segment(base)
-            with self._state_lock:
-                self._segments.append(fresh)
-                self._bases.append(base)
-
-    def _new_segment(self, base_offset: int) -> Segment:
-        segment = Segment(self.directory, base_offset, self.segment_settings())
-        self.create_files(segment)
-        return segment
-
-    def create_files(self, segment: Segment) -> None:
-        """Make the files of a segment that is to be written."""
-        segment.create(self.config.segment_bytes if self.config.preallocate else 0)
-
-    def segment_settings(self) -> SegmentSettings:
-        """Settings of a segment made now."""
-        config = self.config
-        jitter = min(config.segment_jitter_ms, config.segment_ms)
-        return SegmentSettings(
-            config.index_interval_bytes,
-            config.segment_index_bytes,
-            self._surroundings.now_ms(),
-            self._surroundings.chance.randrange(jitter) if jitter > 0 else 0,
-        )
-
-    def _rebuild_indexes(self, segment: Segment) -> None:
-        with self._append_lock, self._storage():
-            segment.rebuild_indexes()
-
-    # -- truncation, deletion -------------------------------------------------------------------
-
-    def truncate_to(self, offset: int) -> bool:
-        """Drop everything from `offset` on; False when the log already ended there or before.
-
-        An epoch that has led without writing goes in any case: what others wrote may come there.
+    def roll_to(self, fresh: Segment, preallocated_bytes: int) -> None:
+        """Make `fresh` the active segment. The one before is finished; an empty one of the same
+        name is replaced.
         """
-        with self._append_lock, self._storage():
-            if offset >= self.log_end_offset:
-                self.epochs.truncate_from_end(self.log_end_offset)
-                return False
-            if offset <= self.log_start_offset or offset < self._bases[0]:
-                self.truncate_fully_and_start_at(offset)
-                return True
-            kept = max(bisect_left(self._bases, offset), 1)
-            segment = self._segments[kept - 1]
-            try:
-                position, end = segment.cut_for(offset)
-            except CorruptBatchError as error:
-                raise self._damaged(segment, error) from error
-            if end <= self.log_start_offset:  # nothing that can be read is left
-                self.truncate_fully_and_start_at(self.log_start_offset)
-                return True
-            # Whoever reads stops short of the cut before the bytes go.
-            with self._state_lock:
-                dropped = self._segments[kept:]
-                del self._segments[kept:], self._bases[kept:]
-                segment.size, segment.tail = position, Tail()
-                self.log_end_offset = end
-                self._cuts += 1
-            self._lower_marks(end)
-            for doomed in reversed(dropped):
-                self._delete_now(doomed)
-            segment.truncate_files(end, self._surroundings.now_ms())
-            self.epochs.truncate_from_end(end)
-            self._reload_producers()
-            self._keep_end(segment, end)
-            return True
+        previous = self.entries[-1]
+        replaced = previous.base_offset == fresh.base_offset
+        if replaced:
+            previous.retire()
+        fresh.create(preallocated_bytes)
+        with self.state_lock:
+            if replaced:
+                self.entries[-1] = fresh
+            else:
+                self.entries.append(fresh)
+                self.bases.append(fresh.base_offset)
+            self._check()
 
-    def _keep_end(self, last: Segment, end: int) -> None:
-        """See to it that the files tell the log end, also where compaction took what was before it:
-        else a restart would give offsets anew that had other records.
+    # -- truncation -----------------------------------------------------------------------------
+
+    def holding(self, offset: int) -> Segment:
+        """Return the segment in which a truncation to `offset` ends."""
+        return self.entries[max(bisect_left(self.bases, offset), 1) - 1]
+
+    def hide_from(self, segment: Segment, position: int, end: int) -> list[Segment]:
+        """Let the log end with `end`, at `position` of `segment`; return the segments behind it.
+
+        Readers stop there from now on. The files are still as they were.
         """
-        with contextlib.suppress(CorruptBatchError):
-            if last.next_offset() < end:
-                self.roll()
+        with self.state_lock:
+            kept = self.entries.index(segment) + 1
+            dropped = self.entries[kept:]
+            del self.entries[kept:], self.bases[kept:]
+            segment.size, segment.tail = position, Tail()
+            self.log_end_offset = end
+            self.truncations += 1
+            self._check()
+        return dropped
 
-    def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Drop everything; the next batch gets `offset`."""
-        with self._append_lock, self._storage():
-            # There is always a segment: checkpoints and readers look at the first one. Its files
-            # come last, for they may have the names of files that go.
-            fresh = Segment(self.directory, offset, self.segment_settings())
-            with self._state_lock:
-                dropped, self._segments, self._bases = self._segments, [fresh], [offset]
-                self.log_end_offset = self.log_start_offset = offset
-                self._cuts += 1
-                # Nothing lies below, so nothing is left to flush.
-                self.recovery_point = max(self.recovery_point, offset)
-            self._lower_marks(offset)
-            for segment in reversed(dropped):
-                self._delete_now(segment)
-            self.epochs.clear()
-            self._drop_snapshots(lambda at: True)
-            self.producers.clear(offset)
-            self.create_files(fresh)
-            self.install([fresh], offset)
+    def hide_all(self, fresh: Segment) -> list[Segment]:
+        """Let the log be empty, and begin with `fresh`; return all segments that were there.
 
-    def _lower_marks(self, end: int) -> None:
-        """Bring marks down to `end`; a lower recovery point is on disk before bytes are
-        rewritten.
+        The files are still as they were, and `fresh` has none yet: they may have the same names.
         """
-        self._high_watermark = min(self._high_watermark, end)
+        offset = fresh.base_offset
+        with self.state_lock:
+            dropped, self.entries, self.bases = self.entries, [fresh], [offset]
+            self.log_start_offset = self.log_end_offset = offset
+            self.truncations += 1
+            # No record is left, so there is nothing to flush.
+            self.recovery_point = max(self.recovery_point, offset)
+            self._check()
+        return dropped
+
+    def lower_recovery_point(self, end: int) -> bool:
+        """Let the recovery point be at most `end`; return whether it was above."""
         lowered = self.recovery_point > end
         self.recovery_point = min(self.recovery_point, end)
-        if lowered or "compact" in self.config.cleanup_policy:
-            self._surroundings.on_truncate(self)
+        return lowered
 
-    def _delete_now(self, segment: Segment) -> None:
-        segment.retire()
-        for path in segment.paths():
-            files.remove_if_there(path)
+    # -- deletion -------------------------------------------------------------------------------
 
-    def _reload_producers(self) -> None:
-        replay.rebuild(
-            self.producers,
-            self.directory,
-            self._segments,
-            self.log_start_offset,
-            self.log_end_offset,
-            self._surroundings.now_ms(),
-        )
+    def raise_log_start(self, offset: int) -> bool:
+        """Hide the records below `offset`; return whether there were any."""
+        if offset <= self.log_start_offset:
+            return False
+        with self.state_lock:
+            self.log_start_offset = offset
+            self._check()
+        return True
 
-    def _drop_snapshots(self, doomed: Callable[[int], bool]) -> None:
-        for at in list_snapshots(self.directory):
-            if doomed(at):
-                files.remove_if_there(snapshot_path(self.directory, at))
+    def drop_oldest(self, count: int) -> list[Segment]:
+        """Take the `count` oldest segments out, and raise the log start offset to the next one."""
+        with self.state_lock:
+            dropped = self.entries[:count]
+            del self.entries[:count], self.bases[:count]
+            self.log_start_offset = max(self.log_start_offset, self.bases[0])
+            self._check()
+        return dropped
 
-    def advance_log_start(self, offset: int) -> None:
-        """Hide records below `offset` (DeleteRecords, or the leader's start); files go with
-        retention.
-
-        Raises KafkaError OFFSET_OUT_OF_RANGE above the high watermark.
-        """
-        with self._append_lock, self._storage():
-            if offset > self._high_watermark:
-                raise KafkaError(
-                    ErrorCode.OFFSET_OUT_OF_RANGE,
-                    f"{offset} is above the high watermark {self._high_watermark}",
-                )
-            self._raise_log_start(offset)
-
-    def _raise_log_start(self, offset: int) -> None:
-        if offset > self.log_start_offset:
-            with self._state_lock:
-                self.log_start_offset = offset
-            self.epochs.truncate_from_start(offset)
-
-    def apply_retention(self) -> int:
-        """Delete old segments by log start offset, time and size; return how many. Files go
-        later.
-        """
-        # Looking at old segments may read from the disk, which appends need not wait for.
-        with self._storage():
-            segments = self.segments
-            facts = [self._facts(segment) for segment in segments]
-        with self._append_lock, self._storage():
-            if tuple(self._segments[: len(segments)]) != segments:
-                return 0  # truncated or compacted meanwhile: the next round sees it
-            if len(self._segments) == len(segments):
-                facts[-1] = self._facts(self.active)
-            by_age = "delete" in self.config.cleanup_policy
-            doomed = retention.deletable(
-                facts,
-                self.log_end_offset
-                if len(self._segments) == len(segments)
-                else self._bases[len(segments)],
-                self._high_watermark,
-                self.log_start_offset,
-                self._surroundings.now_ms(),
-                retention.Limits(
-                    self.config.retention_ms if by_age else -1,
-                    self.config.retention_bytes if by_age else -1,
-                ),
-            )
-            if doomed == 0:
-                return 0
-            if doomed == len(self._segments):
-                self.roll()
-            return self._retire_oldest(doomed)
-
-    def _facts(self, segment: Segment) -> retention.SegmentFacts:
-        return retention.SegmentFacts(
-            segment.base_offset, segment.size, segment.newest_or_modified_ms()
-        )
-
-    def _retire_oldest(self, count: int) -> int:
-        with self._state_lock:
-            gone = self._segments[:count]
-            del self._segments[:count], self._bases[:count]
-        if gone:
-            self._raise_log_start(self._bases[0])
-            self.schedule_delete(gone)
-            self._drop_snapshots(lambda at: at < self._bases[0])
-        return len(gone)
-
-    def schedule_delete(self, segments: Sequence[Segment]) -> None:
-        """Rename segments to `.deleted`; `delete_due` removes them after file.delete.delay.ms."""
-        due = self._surroundings.monotonic() + self.config.file_delete_delay_ms / 1000
+    def schedule_delete(self, segments: Sequence[Segment], due: float) -> None:
+        """Rename segments to `.deleted`; `delete_due` removes them from `due` (monotonic s) on."""
         for segment in segments:
-            segment.retire()  # first, for who opened a renamed file would make an empty one
+            segment.retire()  # before the rename: opening the old name would make an empty file
             segment.rename_suffix("", DELETED_SUFFIX)
             self._deleted.append((due, segment))
 
-    def delete_due(self) -> None:
-        """Remove files whose delay is over."""
-        now = self._surroundings.monotonic()
-        with self._append_lock, self._storage():
+    def delete_due(self, now: float) -> None:
+        """Remove the files whose delay is over. Takes the lock. Raises KafkaError."""
+        with self.append_lock, self._failure.guard():
             due = [segment for at, segment in self._deleted if at <= now]
             self._deleted = [entry for entry in self._deleted if entry[0] > now]
-            for segment in due:
-                self._delete_now(segment)
+            delete_files(due)
+
+    # -- compaction -----------------------------------------------------------------------------
 
     def begin_copy(self, copy: Segment) -> None:
-        """Make the files of a segment that compaction fills. Raises KafkaError and OSError."""
-        with self._append_lock:
-            self._refuse_if_gone()
+        """Make the files of a segment that compaction fills. Takes the lock.
+
+        Raises KafkaError and OSError.
+        """
+        with self.append_lock:
+            self._failure.raise_if_unusable()
             copy.create()
 
     def discard_copy(self, copy: Segment) -> None:
-        """Remove what compaction does not finish, unless the disk failed when it was part of the
-        log already. Of a deleted log nothing is removed: a new one may have the name.
+        """Remove a copy that compaction did not finish. Takes the lock. Raises OSError.
+
+        A copy that is part of the log already stays: the disk failed after that. Nothing is removed
+        from a deleted log, because a new log may have its name.
         """
-        with self._append_lock:
-            if copy in self._segments:
+        with self.append_lock:
+            if copy in self.entries:
                 return
-            if self.closed:
+            if self._failure.closed:
                 copy.retire()
             else:
-                self._delete_now(copy)
+                delete_files([copy])
 
-    def replace_segments(
-        self, old: Sequence[Segment], copy: Segment, suffix: str, complete_suffix: str, cuts: int
+    def replace(
+        self,
+        old: Sequence[Segment],
+        copy: Segment,
+        suffixes: tuple[str, str],
+        truncations: int,
+        delete_at: float,
     ) -> bool:
-        """Put a compacted, durable `copy` in the place of neighbouring closed segments.
+        """Replace neighbouring closed segments by a compacted, durable `copy`; return whether it
+        was possible. Takes the lock. Raises KafkaError.
 
-        The copy is renamed from `suffix` to `complete_suffix`, which recovery takes as finished,
-        and then to its own name. False when one of the old segments is gone, or the log was cut
-        since it had been cut `cuts` times: one of them may grow again. Nothing changed then.
+        The copy is renamed from the first of `suffixes` to the second, which recovery takes as
+        finished, and then to its own name. Nothing changes when an old segment is gone, or when
+        there were more than `truncations`: then an old segment may grow again.
         """
-        with self._append_lock, self._storage():
-            if self._cuts != cuts:
+        with self.append_lock, self._failure.guard():
+            if self.truncations != truncations:
                 return False
-            first = next(
-                (number for number, each in enumerate(self._segments) if each is old[0]), -1
-            )
-            if first < 0 or self._segments[first : first + len(old)] != list(old):
+            entries = self.entries
+            first = next((number for number, each in enumerate(entries) if each is old[0]), -1)
+            if first < 0 or entries[first : first + len(old)] != list(old):
                 return False
-            copy.rename_suffix(suffix, complete_suffix)
-            files.fsync_path(self.directory)
-            with self._state_lock:
-                self._segments[first : first + len(old)] = [copy]
-                self._bases[first : first + len(old)] = [copy.base_offset]
-            self.schedule_delete(old)
-            copy.rename_suffix(complete_suffix, "")
-            files.fsync_path(self.directory)
+            copy.rename_suffix(*suffixes)
+            files.fsync_path(self._directory)
+            with self.state_lock:
+                entries[first : first + len(old)] = [copy]
+                self.bases[first : first + len(old)] = [copy.base_offset]
+                self._check()
+            self.schedule_delete(old, delete_at)
+            copy.rename_suffix(suffixes[1], "")
+            files.fsync_path(self._directory)
             return True
+
+    def rebuild_indexes(self, segment: Segment) -> None:
+        """Build the indexes of a segment from its log file. Takes the lock. Raises KafkaError."""
+        with self.append_lock, self._failure.guard():
+            segment.rebuild_indexes()
+
+    # -- flushing -------------------------------------------------------------------------------
+
+    def unflushed(self, *, only_rolled: bool) -> tuple[list[Segment], int, int]:
+        """Return the segments with records at or above the recovery point, the offset they reach,
+        and the number of truncations. Needs no lock.
+        """
+        with self.state_lock:
+            first = max(bisect_right(self.bases, self.recovery_point) - 1, 0)
+            if only_rolled:
+                return self.entries[first:-1], self.bases[-1], self.truncations
+            return self.entries[first:], self.log_end_offset, self.truncations
+
+    def note_flushed(self, end: int, truncations: int) -> bool:
+        """Raise the recovery point to `end`; return False, and change nothing, when the log was
+        truncated since `unflushed`. Needs no lock.
+        """
+        with self.state_lock:
+            if self.truncations != truncations:
+                return False
+            self.recovery_point = max(self.recovery_point, end)
+            return True
+
+
+def delete_files(segments: Sequence[Segment]) -> None:
+    """Remove the files of segments that left the log. Raises OSError."""
+    for segment in segments:
+        segment.retire()
+        for path in segment.paths():
+            files.remove_if_there(path)

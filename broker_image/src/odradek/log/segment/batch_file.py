@@ -2,7 +2,7 @@
 disk, at recovery, at compaction.
 
 A batch's checksum does not cover its base offset and its leader epoch, because a broker writes
-them. `Order` holds those against the batches around: both only rise in a log.
+them. `BatchSequence` holds those against the batches around: both only rise in a log.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ class OutOfOrderError(CorruptBatchError):
     """A batch that cannot follow the one before; either may be the damaged one."""
 
 
-class Order:
+class BatchSequence:
     """What the batches seen so far let expect of the next one."""
 
     __slots__ = ("leader_epoch", "next_offset")

@@ -1,8 +1,8 @@
-"""Whether bytes on the disk are still the batches that were appended, asked before they are served.
+"""Verification of bytes on the disk before they are served: they must be what was appended.
 
-Checksums tell that of a batch's content. Its base offset and leader epoch are outside the checksum;
-they are held against the batch before and the one behind. A reader that finds nothing at the offset
-it asked for (in a compacted log) learns from the checked batches before the gap that it is none.
+A batch's checksum covers its content, not its base offset and leader epoch. Those are compared with
+the batch before and the batch after. In a compacted log a reader may find no batch at the offset it
+asked for; the verified batches before the gap prove that none is missing.
 """
 
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from typing import NamedTuple
 from odradek.log.records import batch
 from odradek.log.records.batch import CorruptBatchError, Header
 from odradek.log.segment import batch_file
-from odradek.log.segment.batch_file import CutOffError, Order, OutOfOrderError
+from odradek.log.segment.batch_file import BatchSequence, CutOffError, OutOfOrderError
 from odradek.log.segment.files import read_exactly
 from odradek.log.segment.segment import Segment
 
@@ -19,12 +19,12 @@ class WrongIndexError(Exception):
     """The index led past a batch that it should have led to; the log itself is sound there."""
 
 
-class Stretch(NamedTuple):
+class UnverifiedRange(NamedTuple):
     """Bytes of a segment that answer a read from `offset`: from `position` to `end`.
 
-    Where the segment ends before `offset` is reached, both are its size. `size` is what is
-    published of the segment, `before` and `after` are its neighbours, `next_base` the base offset
-    of what follows it.
+    Where the segment ends before `offset` is reached, both are its size. `size` is the published
+    size of the segment, `before` and `after` are its neighbours, `next_base` is the base offset of
+    what follows it.
     """
 
     segment: Segment
@@ -37,30 +37,31 @@ class Stretch(NamedTuple):
     after: Segment | None
 
 
-def damage(stretch: Stretch) -> tuple[int, CorruptBatchError | None]:
-    """How far the whole batches of a stretch are sound, and what is wrong there.
+def damage(unverified: UnverifiedRange) -> tuple[int, CorruptBatchError | None]:
+    """Return up to which position the whole batches of the range are sound, and what is wrong
+    there.
 
     Raises WrongIndexError, OSError, and FileRetiredError.
     """
-    segment, position, end = stretch.segment, stretch.position, stretch.end
+    segment, position, end = unverified.segment, unverified.position, unverified.end
     fd = segment.log.acquire()
     try:
         try:
-            order = _order_at(fd, stretch)
+            sequence = _sequence_at(fd, unverified)
         except CorruptBatchError as error:
             return position, error
         before = position
         try:
             for data, header in batch_file.whole_batches(fd, end, position):
-                order.take(position, header)
+                sequence.take(position, header)
                 before, position = position, position + len(data)
-            _check_following(fd, stretch, position, order)
+            _check_following(fd, unverified, position, sequence)
         except CutOffError as error:
-            if end >= stretch.size:
+            if end >= unverified.size:
                 return position, error
-            if position == stretch.position:
-                return end, None  # not even one batch: no reader takes it for one
-            return _cut_off(fd, stretch, before, position, order)
+            if position == unverified.position:
+                return end, None  # less than one batch: no reader takes it for one
+            return _cut_off(fd, unverified, before, position, sequence)
         except OutOfOrderError as error:
             return before, error
         except CorruptBatchError as error:
@@ -71,32 +72,35 @@ def damage(stretch: Stretch) -> tuple[int, CorruptBatchError | None]:
 
 
 def _cut_off(
-    fd: int, stretch: Stretch, before: int, position: int, order: Order
+    fd: int, unverified: UnverifiedRange, before: int, position: int, sequence: BatchSequence
 ) -> tuple[int, CorruptBatchError | None]:
-    """The end of a stretch that ends inside a batch."""
+    """As `damage`, for a range that ends inside a batch."""
     try:
-        _check_following(fd, stretch, position, order)
+        _check_following(fd, unverified, position, sequence)
     except OutOfOrderError as error:
         return before, error
-    return stretch.end, None
+    return unverified.end, None
 
 
-def _check_following(fd: int, stretch: Stretch, position: int, order: Order) -> None:
-    """Hold the last batch, which ends at `position`, against the one behind it."""
-    if position >= stretch.size and order.next_offset > stretch.next_base:
+def _check_following(
+    fd: int, unverified: UnverifiedRange, position: int, sequence: BatchSequence
+) -> None:
+    """Compare the last batch, which ends at `position`, with the batch after it."""
+    size, next_base, after = unverified.size, unverified.next_base, unverified.after
+    if position >= size and sequence.next_offset > next_base:
         raise OutOfOrderError(
-            position, f"the segment reaches {order.next_offset}, the next is {stretch.next_base}"
+            position, f"the segment reaches {sequence.next_offset}, the next is {next_base}"
         )
     try:
-        if position < stretch.size:
+        if position < size:
             following = _header(fd, position)
-        elif stretch.after is not None and stretch.after.size:
-            following = batch.parse(stretch.after.read(0, batch.HEADER_SIZE))
+        elif after is not None and after.size:
+            following = batch.parse(after.read(0, batch.HEADER_SIZE))
         else:
             return
     except CorruptBatchError:
-        return  # whoever reads on learns of it
-    order.take(position, following)
+        return  # reported to whoever reads on
+    sequence.take(position, following)
 
 
 def _header(fd: int, position: int) -> Header:
@@ -106,34 +110,35 @@ def _header(fd: int, position: int) -> Header:
         raise CorruptBatchError(position, error.reason) from None
 
 
-def _order_at(fd: int, stretch: Stretch) -> Order:
-    """What the batches before a stretch let expect of its first.
+def _sequence_at(fd: int, unverified: UnverifiedRange) -> BatchSequence:
+    """Return what the batches before the range demand of its first batch.
 
-    Raises CorruptBatchError when nothing begins at the offset asked for, and that may be due to
-    damage before.
+    Raises CorruptBatchError when no batch begins at the offset asked for, and damage before may be
+    the reason.
     """
-    at_end = stretch.position >= stretch.size
-    if at_end or _header(fd, stretch.position).base_offset > stretch.offset:
-        return _order_behind_gap(fd, stretch)
-    segment = stretch.segment
-    order = Order(segment.base_offset)
-    if stretch.position == 0:
-        order.leader_epoch = _last_epoch(stretch.before)
-        return order
+    at_end = unverified.position >= unverified.size
+    if at_end or _header(fd, unverified.position).base_offset > unverified.offset:
+        return _sequence_behind_gap(fd, unverified)
+    segment = unverified.segment
+    sequence = BatchSequence(segment.base_offset)
+    if unverified.position == 0:
+        sequence.leader_epoch = _last_epoch(unverified.before)
+        return sequence
+    start = segment.index.before(unverified.offset)
     try:
-        for at, header in segment.scan(segment.index.before(stretch.offset), stretch.position):
+        for at, header in segment.scan(start, unverified.position):
             try:
-                order.take(at, header)
+                sequence.take(at, header)
             except OutOfOrderError:
-                order = Order(segment.base_offset)
-                order.take(at, header)
+                sequence = BatchSequence(segment.base_offset)
+                sequence.take(at, header)
     except CorruptBatchError:
-        return Order(segment.base_offset)  # damaged, but not asked for
-    return order
+        return BatchSequence(segment.base_offset)  # damaged, but not asked for
+    return sequence
 
 
 def _last_epoch(segment: Segment | None) -> int:
-    """Leader epoch of a segment's last batch, -1 where it is not known."""
+    """Return the leader epoch of a segment's last batch, -1 when it is not known."""
     epoch = batch.NO_EPOCH
     if segment is not None:
         try:
@@ -144,24 +149,24 @@ def _last_epoch(segment: Segment | None) -> int:
     return epoch
 
 
-def _order_behind_gap(fd: int, stretch: Stretch) -> Order:
-    """As `_order_at`, where the batches before end below the offset asked for, and must be sound
-    for that to be believed.
+def _sequence_behind_gap(fd: int, unverified: UnverifiedRange) -> BatchSequence:
+    """As `_sequence_at`, where the batches before end below the offset asked for. They must be
+    sound, or else a batch may be missing.
     """
-    segment = stretch.segment
+    segment = unverified.segment
     wrong: CorruptBatchError | None = None
-    for start in (segment.index.before(stretch.offset), 0):
-        order, at, reached = Order(segment.base_offset), start, False
+    for start in (segment.index.before(unverified.offset), 0):
+        sequence, at, reached = BatchSequence(segment.base_offset), start, False
         try:
-            for data, header in batch_file.whole_batches(fd, stretch.position, max(start, 0)):
-                order.take(at, header)
+            for data, header in batch_file.whole_batches(fd, unverified.position, max(start, 0)):
+                sequence.take(at, header)
                 at += len(data)
-                reached = reached or header.last_offset >= stretch.offset
+                reached = reached or header.last_offset >= unverified.offset
         except CorruptBatchError as error:
             wrong = error
             continue
-        if reached or wrong is not None or at != stretch.position:
+        if reached or wrong is not None or at != unverified.position:
             raise WrongIndexError(segment.index.file.path)
-        return order
+        return sequence
     assert wrong is not None
     raise wrong

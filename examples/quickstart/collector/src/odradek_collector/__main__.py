@@ -1,11 +1,11 @@
-"""The collector: finds files, follows them, sends their lines, remembers what was acknowledged.
+"""Runs the collector: finds log files, follows them, sends their lines, stores positions.
 
-One thread reads and sends; another serves /metrics, /acknowledged and /healthz. At the start a file
-is read from its beginning, unless the state file knows better; what is written later follows.
+One thread reads and sends; another serves /metrics, /acknowledged and /healthz. The collector reads
+a file from the position in the state file, or else from its beginning, and then follows it.
 
-Environment: BOOTSTRAP, TOPIC and LOG_GLOBS (separated by commas) are needed; STATE_FILE, NODE_NAME,
-METRICS_PORT, IDEMPOTENCE and ROUND_S are not. Exit codes: 0 after SIGTERM, 1 cannot go on, 2 bad
-environment.
+Environment: BOOTSTRAP, TOPIC and LOG_GLOBS (separated by commas) are required; STATE_FILE,
+NODE_NAME, METRICS_PORT, IDEMPOTENCE and ROUND_S are optional. Exit codes: 0 after SIGTERM, 1 fatal
+error, 2 invalid environment.
 """
 
 import glob
@@ -37,13 +37,13 @@ _GONE_AFTER_S = 60.0
 _STALE_S = 60.0
 
 
-class SettingsError(ValueError):
-    """The environment does not make sense; the message is one line."""
+class CollectorSettingsError(ValueError):
+    """The environment is invalid; the message is one line."""
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """The environment, read once."""
+class CollectorSettings:
+    """The settings from the environment."""
 
     bootstrap: str
     topic: str
@@ -53,24 +53,24 @@ class Settings:
     metrics_port: int
     idempotence: bool
     round_s: int
-    """Seconds between rounds in which all that was added is sent; 0: send at once."""
+    """Seconds between rounds that send all new lines; 0: send at once."""
 
 
-def settings_from(variables: Mapping[str, str]) -> Settings:
-    """Read the environment. Raises SettingsError."""
+def settings_from(variables: Mapping[str, str]) -> CollectorSettings:
+    """Return the settings from environment variables. Raises CollectorSettingsError."""
     missing = [name for name in ("BOOTSTRAP", "TOPIC", "LOG_GLOBS") if not variables.get(name)]
     if missing:
-        raise SettingsError(f"environment variables are missing: {', '.join(missing)}")
+        raise CollectorSettingsError(f"environment variables are missing: {', '.join(missing)}")
     port = variables.get("METRICS_PORT", "9407")
     if not (port.isascii() and port.isdigit() and int(port) < 65536):
-        raise SettingsError(f"METRICS_PORT {port!r} is not a port")
+        raise CollectorSettingsError(f"METRICS_PORT {port!r} is not a port")
     idempotence = variables.get("IDEMPOTENCE", "false").lower()
     if idempotence not in ("true", "false"):
-        raise SettingsError(f"IDEMPOTENCE must be true or false, not {idempotence!r}")
+        raise CollectorSettingsError(f"IDEMPOTENCE must be true or false, not {idempotence!r}")
     round_s = variables.get("ROUND_S", "0")
     if not (round_s.isascii() and round_s.isdigit()):
-        raise SettingsError(f"ROUND_S {round_s!r} is not a number of seconds")
-    return Settings(
+        raise CollectorSettingsError(f"ROUND_S {round_s!r} is not a number of seconds")
+    return CollectorSettings(
         bootstrap=variables["BOOTSTRAP"],
         topic=variables["TOPIC"],
         globs=tuple(part.strip() for part in variables["LOG_GLOBS"].split(",") if part.strip()),
@@ -83,9 +83,9 @@ def settings_from(variables: Mapping[str, str]) -> Settings:
 
 
 class Source:
-    """One followed name: its open file, what of it is under way, and the line before."""
+    """One followed path: its open file, its unacknowledged lines, and the time of the last line."""
 
-    def __init__(self, follower: tail.Follower, origin: lines.Origin, offset: int) -> None:
+    def __init__(self, follower: tail.Follower, origin: lines.LogOrigin, offset: int) -> None:
         self._follower = follower
         self._origin = origin
         self._ledger = delivery.Ledger(offset)
@@ -93,8 +93,8 @@ class Source:
         self._parts: list[str] = []
         self._changed_at: float | None = None
 
-    def ship(self, sender: delivery.Sender) -> int:
-        """Send what was added; returns the number of lines. Changes file after a rotation."""
+    def ship(self, sender: delivery.EventSender) -> int:
+        """Send new lines and return their number. Switches to the next file after a rotation."""
         sent = 0
         for line in self._follower.read():
             sent += self._send(line, sender)
@@ -105,7 +105,7 @@ class Source:
         return sent
 
     def gone(self) -> bool:
-        """Tell whether the file lost its name a while ago and nothing took its place."""
+        """Return whether the file was removed a while ago and not replaced."""
         since = self._changed_at
         return since is not None and time.monotonic() - since > _GONE_AFTER_S
 
@@ -114,10 +114,10 @@ class Source:
         self._follower.close()
 
     def position(self) -> tail.Position:
-        """Return what to remember of the file."""
+        """Return the position up to which all lines are acknowledged."""
         return self._follower.position(self._ledger.delivered)
 
-    def _send(self, line: tail.Line, sender: delivery.Sender) -> int:
+    def _send(self, line: tail.Line, sender: delivery.EventSender) -> int:
         stamp, text = None, line.text
         if self._origin.runtime_prefix:
             stamp, continues, text = lines.split_runtime_prefix(text)
@@ -134,18 +134,18 @@ class Source:
         return 1
 
     def _follow_change(self, now: float) -> None:
-        # Only with nothing under way: the remembered position must stay one in one file.
+        # Only without unacknowledged lines: a position belongs to one file.
         if self._follower.was_truncated():
             following = tail.open_at(self._follower.path, None)
         elif self._follower.was_replaced():
-            # Who renames a file tells its writer afterwards, so the old one may still get lines.
+            # The writer learns of a rename later, so the old file may still get lines.
             if self._changed_at is None:
                 self._changed_at = now
             if now - self._changed_at < _RENAME_GRACE_S:
                 return
             following = tail.open_successor(self._follower)
             if following is not None and self._follower.has_more():
-                # It was written after the last look, and may have been before the next file.
+                # It was written after the last read, maybe before the next file.
                 following.close()
                 return
         else:
@@ -163,20 +163,25 @@ class Source:
 class Collector:
     """All sources, and the loop over them."""
 
-    def __init__(self, settings: Settings, state: delivery.State, sender: delivery.Sender) -> None:
+    def __init__(
+        self,
+        settings: CollectorSettings,
+        state: delivery.CollectorState,
+        sender: delivery.EventSender,
+    ) -> None:
         self._settings = settings
         self._state = state
         self._sender = sender
         self._sources: dict[str, Source] = {}
         self.stop = threading.Event()
-        self.last_turn = time.monotonic()
+        self.last_pass = time.monotonic()
         self._finished_round = -1
 
     def run(self) -> None:
         """Collect until `stop` is set. Raises delivery.DeliveryError."""
         next_discovery = next_save = 0.0
         while not self.stop.is_set():
-            self.last_turn = now = time.monotonic()
+            self.last_pass = now = time.monotonic()
             if now >= next_discovery:
                 self._discover()
                 next_discovery = now + _DISCOVER_S
@@ -189,10 +194,10 @@ class Collector:
         self.save()
 
     def _ship(self) -> int:
-        """Send what was added, if a round is open; the number of lines.
+        """Send new lines if a round is open, and return their number.
 
         Rounds begin at multiples of `round_s` of the wall clock, so that all collectors of a
-        cluster pause together, and end when nothing is left to send.
+        cluster pause together. A round ends when there is nothing left to send.
         """
         current = int(time.time()) // self._settings.round_s if self._settings.round_s else None
         if current == self._finished_round:
@@ -203,7 +208,7 @@ class Collector:
         return sent
 
     def save(self) -> None:
-        """Remember what is acknowledged, and forget files that are gone."""
+        """Store the acknowledged positions, and drop those of removed files."""
         for name in [name for name, source in self._sources.items() if source.gone()]:
             self._sources.pop(name).close()
             self._state.files.pop(name, None)
@@ -220,7 +225,7 @@ class Collector:
             position = self._state.files.get(name)
             follower = tail.open_at(path, position)
             if follower is None:
-                log.warning("cannot read %s", name)
+                log.warning("failed to read %s; retrying", name)
                 continue
             origin = lines.origin_of(name, self._settings.node)
             self._sources[name] = Source(follower, origin, follower.offset)
@@ -229,16 +234,16 @@ class Collector:
             )
 
 
-def metrics_text(state: delivery.State, dropped: int) -> str:
+def metrics_text(state: delivery.CollectorState, dropped: int) -> str:
     """Return the metrics in Prometheus' text format."""
     text = [
         "# HELP collector_lines_acknowledged_total Lines that the brokers acknowledged.",
         "# TYPE collector_lines_acknowledged_total counter",
         f"collector_lines_acknowledged_total {state.acknowledged}",
-        "# HELP collector_lines_dropped_total Lines that no broker would take.",
+        "# HELP collector_lines_dropped_total Lines that the brokers rejected as invalid.",
         "# TYPE collector_lines_dropped_total counter",
         f"collector_lines_dropped_total {dropped}",
-        "# HELP collector_acknowledged_offset Last acknowledged offset of a partition.",
+        "# HELP collector_acknowledged_offset Last acknowledged offset per partition.",
         "# TYPE collector_acknowledged_offset gauge",
     ]
     for partition, offset in sorted(state.offsets.copy().items()):
@@ -263,7 +268,7 @@ def serve(port: int, answers: Mapping[str, Callable[[], tuple[int, str]]]) -> Th
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Say nothing: a scrape is no event."""
+            """Log nothing: scrapes are frequent."""
 
     server = ThreadingHTTPServer(("", port), CollectorRequestHandler)
     server.daemon_threads = True
@@ -272,25 +277,25 @@ def serve(port: int, answers: Mapping[str, Callable[[], tuple[int, str]]]) -> Th
 
 
 def main() -> int:
-    """Run the collector; returns the exit code."""
+    """Run the collector and return the exit code."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     try:
         settings = settings_from(os.environ)
         state = delivery.load_state(settings.state_file)
-    except (SettingsError, ValueError, OSError) as error:
+    except (CollectorSettingsError, ValueError, OSError) as error:
         print(f"odradek-collector: {error}", file=sys.stderr)
         return 2
     producer = Producer(
         delivery.producer_settings(settings.bootstrap, idempotence=settings.idempotence)
     )
-    sender = delivery.Sender(producer, settings.topic, state)
+    sender = delivery.EventSender(producer, settings.topic, state)
     collector = Collector(settings, state, sender)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: collector.stop.set())
 
     def healthz() -> tuple[int, str]:
-        alive = time.monotonic() - collector.last_turn < _STALE_S
-        return (200, "ok\n") if alive else (503, "no turn for a minute\n")
+        alive = time.monotonic() - collector.last_pass < _STALE_S
+        return (200, "ok\n") if alive else (503, "the main loop is stuck\n")
 
     server = serve(
         settings.metrics_port,

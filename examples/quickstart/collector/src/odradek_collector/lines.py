@@ -1,18 +1,18 @@
-"""From a line of a log file to a record: pure.
+"""Parses lines of log files into records: component, node, time and severity; pure.
 
-A file's name tells the component and the node. A line's beginning tells when it was written and how
-severe it is, in the formats that Kubernetes' own components write:
+The file's name has the component and the node. The beginning of the line has the time and the
+severity, in the formats of Kubernetes' own components:
 
-    klog         I1121 09:13:01.123456    1234 file.go:12] text       kubelet, apiserver, scheduler,
-    ... logfmt       time="2026-11-21T09:13:01.123456789Z" level=info msg="text"          containerd
-    zap          {"level":"info","ts":"2026-11-21T09:13:01.123456Z","msg":"text"}     etcd bracketed
-    [INFO] plugin/reload: text                                           coredns
+    klog       I1121 09:13:01.123456    1234 file.go:12] text    kubelet, apiserver, scheduler, ...
+    logfmt     time="2026-11-21T09:13:01.123456789Z" level=info msg="text"    containerd
+    zap        {"level":"info","ts":"2026-11-21T09:13:01.123456Z","msg":"text"}    etcd
+    bracketed  [INFO] plugin/reload: text    coredns
 
-Files of the kubelet's /var/log/pods have the container runtime's own beginning in front of all
-that: a time stamp, the stream, and F, or P for a part of a longer line.
+In the kubelet's /var/log/pods the container runtime puts a prefix before each line: a timestamp,
+the stream, and F, or P for a part of a longer line.
 
-A line without a time, as in a stack trace, belongs to the line before it and has its time; the
-first line of a file may only have the time of reading.
+A line without a time, as in a stack trace, gets the time of the line before it, or the time of
+reading if it is the first one.
 """
 
 import json
@@ -49,8 +49,8 @@ _SEVERITIES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
-    """Whose file it is. `runtime_prefix` tells whether a container runtime wrote it."""
+class LogOrigin:
+    """The origin of a log file. `runtime_prefix`: a container runtime wrote it."""
 
     component: str
     node: str
@@ -58,16 +58,16 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
-    """One log line as it is sent. `at` has a zone."""
+class LogEvent:
+    """One log line as it is sent. `at` has a time zone."""
 
     at: datetime
-    origin: Origin
+    origin: LogOrigin
     severity: str
     line: str
 
     def key(self) -> bytes:
-        """Return the record's key: lines of one component stay in order."""
+        """Return the record's key, which keeps the lines of one component in order."""
         return self.origin.component.encode()
 
     def value(self) -> bytes:
@@ -85,37 +85,36 @@ class Event:
         return json.dumps(fields, ensure_ascii=False).encode("utf-8", "replace")
 
 
-def origin_of(path: str, default_node: str) -> Origin:
-    """Return whose file `path` is.
+def origin_of(path: str, default_node: str) -> LogOrigin:
+    """Return the origin of the file at `path`.
 
     >>> origin_of("/logs/kubelet-node1.log", "")
-    Origin(component='kubelet', node='node1', runtime_prefix=False)
+    LogOrigin(component='kubelet', node='node1', runtime_prefix=False)
     """
     pod_file = _POD_FILE.search(path)
     if pod_file is not None:
         container, pod = pod_file["container"], pod_file["pod"]
-        # A static pod is named after its container and its node.
+        # The name of a static pod is its container and its node.
         static = pod.startswith(f"{container}-") and not default_node
         node = pod.removeprefix(f"{container}-") if static else default_node
-        return Origin(container, node, runtime_prefix=True)
+        return LogOrigin(container, node, runtime_prefix=True)
     stem = path.rpartition("/")[2].split(".", 1)[0]
     component, dash, node = stem.rpartition("-")
-    # kube-apiserver.log names a component with a dash and no node; nodes end in a number or are
-    # known.
+    # kube-apiserver.log has a dash and no node. Nodes end in a number, or have a known name.
     if dash and component and (node[-1:].isdigit() or node in ("control", "plane")):
-        return Origin(component, node)
-    return Origin(stem, default_node)
+        return LogOrigin(component, node)
+    return LogOrigin(stem, default_node)
 
 
 def split_runtime_prefix(line: str) -> tuple[datetime | None, bool, str]:
-    """Return the runtime's time stamp, whether more of the line follows, and the text."""
+    """Return the runtime's timestamp, whether the line continues, and the text."""
     match = _RUNTIME.fullmatch(line)
     if match is None:
         return None, False, line
     return parse_rfc3339(match[1]), match[2] == "P", match[3]
 
 
-def parse(line: str, origin: Origin, now: datetime, fallback: datetime | None) -> Event:
+def parse(line: str, origin: LogOrigin, now: datetime, fallback: datetime | None) -> LogEvent:
     """Return the event of a line without a runtime's prefix.
 
     `fallback` is the time of the line before, or the runtime's; `now` is the time of reading.
@@ -124,7 +123,7 @@ def parse(line: str, origin: Origin, now: datetime, fallback: datetime | None) -
     if not severity:
         bracketed = _BRACKETED.match(line)
         severity = _SEVERITIES.get(bracketed[1].lower(), UNKNOWN) if bracketed else UNKNOWN
-    return Event(at or fallback or now, origin, severity, line)
+    return LogEvent(at or fallback or now, origin, severity, line)
 
 
 def _from_klog(line: str, now: datetime) -> tuple[datetime | None, str] | None:
@@ -138,7 +137,7 @@ def _from_klog(line: str, now: datetime) -> tuple[datetime | None, str] | None:
             at = datetime(year, month, day, hour, minute, second, micros, tzinfo=now.tzinfo)
         except ValueError:  # the 29th of February, or a line that only looks like klog
             continue
-        # klog writes no year: what would be tomorrow or later was written last year.
+        # klog writes no year: a date after tomorrow is from last year.
         if at <= now + timedelta(days=1):
             return at, _SEVERITIES[letter.lower()]
     return None, _SEVERITIES[letter.lower()]
@@ -161,7 +160,7 @@ def _from_zap(line: str) -> tuple[datetime | None, str] | None:
 
 
 def _from_epoch(number: float) -> datetime | None:
-    # zap's default is seconds; klog's JSON format has milliseconds.
+    # zap writes seconds by default, klog's JSON format milliseconds.
     seconds = number / 1000 if number > 1e11 else number
     try:
         return datetime.fromtimestamp(seconds, UTC)
@@ -177,7 +176,7 @@ def _from_logfmt(line: str) -> tuple[datetime | None, str] | None:
 
 
 def parse_rfc3339(text: str) -> datetime | None:
-    """Return a time with a zone, cut to microseconds; None where it is none."""
+    """Return a time with a time zone, truncated to microseconds; None if it is invalid."""
     try:
         at = datetime.fromisoformat(_NANOSECONDS.sub(r"\1", text))
     except ValueError:

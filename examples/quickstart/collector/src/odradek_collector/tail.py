@@ -1,13 +1,12 @@
 """Reads growing log files line by line, through rotation and truncation.
 
-A `Follower` holds one file open. It gives whole lines only, each with the offset after it. Renaming
-the file and starting another under its name (rotation) leaves the follower with the old one until
-that is read to its end; then it opens the new one. A file that got shorter (copytruncate) is read
-from its start.
+A `Follower` has one open file and yields whole lines only, each with the offset after it. After a
+rotation (the file is renamed and a new one has its name) it reads the old file to its end before
+the new one. A file that got shorter (copytruncate) is read from its start.
 
-A `Position` remembers a file by device, inode and the hash of its first bytes, because a name says
-nothing after a rotation and an inode is used again after a deletion. A collector that comes back
-looks for its position in the named file first, and then in its rotated siblings beside it.
+A `Position` identifies a file by device, inode and the hash of its first bytes, because a rotation
+changes names and a deletion frees inodes for reuse. A restarted collector looks for its position in
+the named file first, and then in the rotated files beside it.
 """
 
 import hashlib
@@ -24,7 +23,7 @@ LONGEST_LINE_BYTES = 256 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Everything before `offset` of one file is delivered. `head` hashes its first `head_bytes`."""
+    """Everything before `offset` is delivered. `head` is the hash of the first `head_bytes`."""
 
     device: int
     inode: int
@@ -55,7 +54,7 @@ class Follower:
         file.seek(offset)
 
     def read(self) -> Iterator[Line]:
-        """Yield the lines of at most READ_BYTES more; nothing where nothing was added."""
+        """Yield the new lines in at most READ_BYTES."""
         data = self._file.read(READ_BYTES)
         if not data:
             return
@@ -64,7 +63,7 @@ class Follower:
         self.offset += len(data)
         for raw in ended:
             position += len(raw) + 1
-            # What was cut off a line that is too long ends here and is not a line of its own.
+            # This is the rest of a line that was too long, and no line of its own.
             skipped, self._skipping = self._skipping, False
             if not skipped:
                 yield Line(_text(raw), position)
@@ -76,15 +75,15 @@ class Follower:
             self._rest = b""
 
     def has_more(self) -> bool:
-        """Tell whether something was added since the last read."""
+        """Return whether the file has grown since the last read."""
         return os.fstat(self._file.fileno()).st_size > self.offset
 
     def was_truncated(self) -> bool:
-        """Tell whether the file is shorter now than what was read of it."""
+        """Return whether the file is shorter than the part that was read."""
         return os.fstat(self._file.fileno()).st_size < self.offset
 
     def was_replaced(self) -> bool:
-        """Tell whether another file, or none, has the name now."""
+        """Return whether the path now has another file, or none."""
         try:
             status = self.path.stat()
         except FileNotFoundError:
@@ -92,11 +91,11 @@ class Follower:
         return (status.st_dev, status.st_ino) != (self.device, self.inode)
 
     def modified_ns(self) -> int:
-        """Return when the file was written last."""
+        """Return the file's modification time."""
         return os.fstat(self._file.fileno()).st_mtime_ns
 
     def position(self, offset: int) -> Position:
-        """Return what to remember when everything before `offset` is delivered."""
+        """Return the position at `offset`."""
         length = min(HEAD_BYTES, offset)
         return Position(self.device, self.inode, offset, _head(self._file, length), length)
 
@@ -106,9 +105,9 @@ class Follower:
 
 
 def open_at(path: Path, position: Position | None) -> Follower | None:
-    """Open a file where `position` left it, or from its start; None where there is none.
+    """Open a file at `position`, or else at its start; return None if it does not exist.
 
-    With a position, a rotated sibling in the same folder is opened instead if it is that file.
+    With a position, open a rotated file in the same folder instead if the position belongs to it.
     """
     if position is not None:
         for candidate in (path, *rotated_siblings(path)):
@@ -123,9 +122,9 @@ def open_at(path: Path, position: Position | None) -> Follower | None:
 
 
 def open_successor(finished: Follower) -> Follower | None:
-    """Open what was written after a file that is read to its end and lost its name.
+    """Open the next file after one that was renamed and is read to its end.
 
-    That is the next rotated sibling where there was more than one rotation, else the named file.
+    That is the next rotated file if there was more than one rotation, or else the named file.
     """
     path = finished.path
     found = []

@@ -1,0 +1,273 @@
+"""Reads and writes one group's znodes for one member, over one ZooKeeper session (rows Z6 to Z8).
+
+Every call has a time limit, because kazoo queues calls without limit while it is disconnected.
+Watches call `on_change` in kazoo's own thread.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from confluent_kafka import KafkaException
+from kazoo.client import KazooClient
+from kazoo.exceptions import (
+    ConnectionClosedError,
+    ConnectionLoss,
+    NodeExistsError,
+    NoNodeError,
+    OperationTimeoutError,
+    RolledBackError,
+    SessionExpiredError,
+)
+from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.retry import KazooRetry
+
+from odradek.values import TopicPartition
+from odradek.zk import consumers, znodes
+from odradek.zk.znodes import ZnodeError
+from odradek_spark.group_assignment import THREAD
+
+log = logging.getLogger(__name__)
+
+_CALL_TIMEOUT_S = 10.0
+
+TRANSIENT = (
+    ConnectionLoss,
+    ConnectionClosedError,
+    OperationTimeoutError,
+    SessionExpiredError,
+    KazooTimeoutError,
+    KafkaException,
+)
+"""Errors that end once ZooKeeper, or the brokers, answer again."""
+
+
+def connect(zookeeper: str, session_timeout_ms: int, start_timeout_s: float) -> KazooClient:
+    """Return a started client of `host:port,.../chroot`, which reconnects by itself.
+
+    Raises KazooTimeoutError if no server answers in time.
+    """
+    client = KazooClient(
+        hosts=zookeeper,
+        timeout=session_timeout_ms / 1000,
+        connection_retry=KazooRetry(max_tries=-1, max_delay=2.0),
+        command_retry=KazooRetry(max_tries=5, max_delay=1.0),
+    )
+    client.start(timeout=start_timeout_s)
+    return client
+
+
+class GroupZnodes:
+    """The znodes of `group` as the member `consumer_id` uses them. Raises `TRANSIENT` errors."""
+
+    def __init__(
+        self,
+        client: KazooClient,
+        group: str,
+        consumer_id: str,
+        on_change: Callable[[], None],
+    ) -> None:
+        self._client = client
+        self._group = group
+        self._consumer_id = consumer_id
+        self._on_change = on_change
+        # The offset znodes that existed at the last look.
+        self._offset_nodes: set[TopicPartition] = set()
+
+    @property
+    def connected(self) -> bool:
+        """Whether the client has a connection now."""
+        return bool(self._client.connected)
+
+    def require_connection(self) -> None:
+        """Raise ConnectionLoss if the client has no connection now."""
+        if not self.connected:
+            raise ConnectionLoss("not connected")
+
+    # --- registration -----------------------------------------------------------------------------
+
+    @property
+    def registration_path(self) -> str:
+        """The znode that registers this member."""
+        return consumers.consumer_id_path(self._group, self._consumer_id)
+
+    def register(self, registration: consumers.ConsumerRegistration) -> bool:
+        """Register the member. Return False if another session has its id."""
+        self._ensure(consumers.consumer_ids_path(self._group))
+        return self._create_ephemeral(
+            self.registration_path, consumers.encode_consumer(registration)
+        )
+
+    def require_registration(self) -> None:
+        """Raise NoNodeError unless this session holds the member's registration."""
+        stat = self._stat(self.registration_path)
+        if stat is None or stat.ephemeralOwner != self._session_id():
+            raise NoNodeError(self.registration_path)
+
+    def member_count(self) -> int:
+        """Return the number of registered members."""
+        path = consumers.consumer_ids_path(self._group)
+        try:
+            return len(self._client.get_children_async(path).get(timeout=_CALL_TIMEOUT_S))
+        except NoNodeError:
+            return 0
+
+    # --- subscriptions and topics -----------------------------------------------------------------
+
+    def subscriptions(self) -> dict[str, dict[str, int]]:
+        """Return topic -> threads per member, and watch for changes. Raises ZnodeError."""
+        try:
+            ids_path = consumers.consumer_ids_path(self._group)
+            members = self._watch(self._client.get_children_async, ids_path)
+        except NoNodeError:
+            return {}  # the group was deleted
+        registrations = {}
+        for member in members:
+            path = consumers.consumer_id_path(self._group, member)
+            try:
+                data, _ = self._watch(self._client.get_async, path)
+            except NoNodeError:
+                continue
+            registrations[member] = consumers.decode_consumer(path, data)
+        existing: list[str] = []
+        if any(each.pattern != "static" for each in registrations.values()):
+            existing = self._watch(self._client.get_children_async, znodes.TOPICS_PATH)
+        return {
+            member: consumers.topics_read(
+                consumers.consumer_id_path(self._group, member), registration, existing
+            )
+            for member, registration in registrations.items()
+        }
+
+    def partitions(self, topic: str) -> tuple[int, ...]:
+        """Return a topic's partitions, and watch for changes. Raises ZnodeError."""
+        path = znodes.topic_path(topic)
+        try:
+            data, _ = self._watch(self._client.get_async, path)
+        except NoNodeError:
+            # The topic may be created later.
+            self._watch(self._client.exists_async, path)
+            return ()
+        return tuple(znodes.decode_topic(path, data).partitions)
+
+    # --- partition ownership ----------------------------------------------------------------------
+
+    def owner_path(self, partition: TopicPartition) -> str:
+        """Return the znode that names the partition's owner."""
+        return consumers.owner_path(self._group, partition.topic, partition.partition)
+
+    def claim(self, partition: TopicPartition) -> bool:
+        """Make this member the partition's owner. Return False if another member owns it."""
+        path = self.owner_path(partition)
+        self._ensure(path.rpartition("/")[0])
+        return self._create_ephemeral(path, consumers.encode_owner(self._consumer_id, THREAD))
+
+    def owner(self, partition: TopicPartition) -> str:
+        """Return the id of the partition's owner, for messages."""
+        path = self.owner_path(partition)
+        try:
+            data, _ = self._client.get_async(path).get(timeout=_CALL_TIMEOUT_S)
+            return consumers.decode_owner(path, data)[0]
+        except (NoNodeError, ZnodeError):
+            return "an unknown member"
+
+    def delete_own(self, path: str) -> None:
+        """Delete a znode if this session created it."""
+        try:
+            _, stat = self._client.get_async(path).get(timeout=_CALL_TIMEOUT_S)
+            if stat.ephemeralOwner == self._session_id():
+                self._client.delete_async(path).get(timeout=_CALL_TIMEOUT_S)
+        except NoNodeError:
+            pass
+
+    # --- offsets ----------------------------------------------------------------------------------
+
+    def write_offsets(self, ends: Mapping[TopicPartition, int]) -> None:
+        """Set offsets in one transaction that also checks the member's registration.
+
+        Raises NoNodeError if the registration or an offset znode is gone, and NodeExistsError if an
+        offset znode is new; call `forget_offset_nodes` then and try again.
+        """
+        transaction = self._client.transaction()
+        transaction.check(self.registration_path, 0)
+        for partition, offset in ends.items():
+            path = consumers.offset_path(self._group, partition.topic, partition.partition)
+            data = consumers.encode_offset(offset)
+            if partition in self._offset_nodes or self._stat(path) is not None:
+                transaction.set_data(path, data)
+            else:
+                self._ensure(path.rpartition("/")[0])
+                transaction.create(path, data)
+        for result in transaction.commit_async().get(timeout=_CALL_TIMEOUT_S):
+            # The operation that failed carries its own error, all others RolledBackError.
+            if isinstance(result, Exception) and not isinstance(result, RolledBackError):
+                raise result
+        self._offset_nodes.update(ends)
+
+    def forget_offset_nodes(self) -> None:
+        """Look again which offset znodes exist before the next write."""
+        self._offset_nodes.clear()
+
+    def read_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the offsets in ZooKeeper; partitions without one are left out."""
+        return read_offsets(self._client, self._group, partitions)
+
+    # --- calls ------------------------------------------------------------------------------------
+
+    def _watch(self, call: Callable[..., Any], path: str) -> Any:
+        """Read one znode and watch it."""
+        return call(path, watch=lambda _: self._on_change()).get(timeout=_CALL_TIMEOUT_S)
+
+    def _stat(self, path: str) -> Any:
+        """Return a znode's stat, None if it does not exist. Leaves no watch."""
+        return self._client.exists_async(path).get(timeout=_CALL_TIMEOUT_S)
+
+    def _ensure(self, path: str) -> None:
+        self._client.ensure_path_async(path).get(timeout=_CALL_TIMEOUT_S)
+
+    def _create_ephemeral(self, path: str, data: bytes) -> bool:
+        """Create an ephemeral znode of this session. Return False if another member has it.
+
+        A znode with this member's data but an older session is one that ZooKeeper has not deleted
+        yet. Replace it: it would vanish while the member lives (KAFKA-7165).
+        """
+        for _ in range(3):
+            try:
+                self._client.create_async(path, data, ephemeral=True).get(timeout=_CALL_TIMEOUT_S)
+                return True
+            except NodeExistsError:
+                pass
+            try:
+                found, stat = self._client.get_async(path).get(timeout=_CALL_TIMEOUT_S)
+            except NoNodeError:
+                continue
+            if found != data:
+                return False
+            if stat.ephemeralOwner == self._session_id():
+                return True
+            try:
+                self._client.delete_async(path, version=stat.version).get(timeout=_CALL_TIMEOUT_S)
+            except NoNodeError:
+                continue
+        return False
+
+    def _session_id(self) -> int | None:
+        identity = self._client.client_id
+        return int(identity[0]) if identity else None
+
+
+def read_offsets(
+    client: KazooClient, group: str, partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """Return a group's committed offsets from /consumers/GROUP/offsets."""
+    found = {}
+    for partition in partitions:
+        path = consumers.offset_path(group, partition.topic, partition.partition)
+        try:
+            data, _ = client.get_async(path).get(timeout=_CALL_TIMEOUT_S)
+            found[partition] = consumers.decode_offset(path, data)
+        except NoNodeError:
+            continue
+        except ZnodeError as error:
+            log.warning("group %s: ignoring an unreadable offset: %s", group, error)
+    return found
