@@ -43,7 +43,7 @@ from odradek.controller.events import (
 )
 from odradek.controller.outbox import Outbox
 from odradek.controller.replica_assignment import ReplicaAssignment
-from odradek.controller.step import split, split_load, step
+from odradek.controller.step import broker_events, load_events, step
 from odradek.controller.store import ControllerStore
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.values import BrokerId, TopicPartition
@@ -129,7 +129,7 @@ class ActiveController:
             deletions=await zk.read_deletions(self._queue.watch(ZnodeChange.DELETIONS)),
         )
         written = {one: zxid for one, (_, zxid) in states.items()}
-        return split_load(loaded, written, self.lease.previous_election_zxid)
+        return load_events(loaded, written, self.lease.previous_election_zxid)
 
     async def read(self, change: ZnodeChange) -> None:
         """Read znodes that changed, and watch them again."""
@@ -137,7 +137,7 @@ class ActiveController:
         match change:
             case ZnodeChange.BROKERS:
                 brokers = await zk.read_brokers(watch)
-                for event in split(self.context, brokers):
+                for event in broker_events(self.context, brokers):
                     await self.advance(event)
             case ZnodeChange.TOPICS:
                 await self._read_topics()

@@ -416,11 +416,11 @@ class Draft:
         )
         # A broker that is new to this controller first receives metadata: where the others are. The
         # others first receive LeaderAndIsr, so that none tells clients that it leads too early.
-        fresh = self.brokers.keys() - self.base.brokers.keys()
+        added = self.brokers.keys() - self.base.brokers.keys()
         actions: list[Action] = [
-            *self._metadata_messages(fresh),
+            *self._metadata_messages(added),
             *self._role_messages(),
-            *self._metadata_messages(self.brokers.keys() - fresh),
+            *self._metadata_messages(self.brokers.keys() - added),
         ]
         actions += [
             StopReplicas(broker_id, tuple(partitions), delete)
@@ -437,17 +437,17 @@ class Draft:
 
     def _metadata_messages(self, to_whom: AbstractSet[BrokerId]) -> Iterator[UpdateMetadata]:
         """Yield one message per group of these brokers that receive the same partitions."""
-        living = tuple(self.brokers[broker_id] for broker_id in sorted(self.brokers))
+        live = tuple(self.brokers[broker_id] for broker_id in sorted(self.brokers))
         alike: dict[tuple[TopicPartition, ...], list[BrokerId]] = {}
         for broker_id, described in sorted(self._metadata.items()):
             if broker_id in to_whom:
                 alike.setdefault(tuple(described), []).append(broker_id)
         for partitions, to in alike.items():
             described = self._metadata[to[0]]
-            yield UpdateMetadata(tuple(to), living, tuple(described[one] for one in partitions))
+            yield UpdateMetadata(tuple(to), live, tuple(described[one] for one in partitions))
 
     def _role_messages(self) -> Iterator[LeaderAndIsr]:
         for broker_id, roles in sorted(self._roles.items()):
             leaders = sorted({role.leadership.state.leader for role in roles.values()})
-            living = tuple(self.brokers[leader] for leader in leaders if leader in self.brokers)
-            yield LeaderAndIsr(broker_id, tuple(roles.values()), living)
+            live = tuple(self.brokers[leader] for leader in leaders if leader in self.brokers)
+            yield LeaderAndIsr(broker_id, tuple(roles.values()), live)
