@@ -326,7 +326,9 @@ class Server:
             try:
                 return await self._registration.start()
             except registration.DuplicateBrokerError as error:
-                if not await registration.goes_after_all(self._session, self._config.broker_id):
+                if not await registration.registration_disappears(
+                    self._session, self._config.broker_id
+                ):
                     raise StartError(str(error)) from error
 
     async def _serve_until_stopped(self) -> None:
