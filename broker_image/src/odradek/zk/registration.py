@@ -44,8 +44,8 @@ class ForeignClusterError(Exception):
 async def create_persistent_paths(session: Session) -> None:
     """Create the znodes of every cluster where they are missing.
 
-    They have null data, not empty data: to Kafka an empty block of producer ids is a damaged one, and
-    it would not start in this cluster.
+    They have null data, not empty data: for Kafka an empty block of producer ids is damaged, and it
+    would not start in this cluster.
     """
     for path in znodes.PERSISTENT_PATHS:
         while True:
@@ -80,8 +80,8 @@ async def ensure_cluster_id(session: Session, expected: str | None = None) -> st
 async def registration_disappears(session: Session, broker_id: int) -> bool:
     """Return whether the znode that blocked the registration disappears after all.
 
-    A server that was stopped, or waited for its disk, expired no session meanwhile, and a watch does
-    not fire after its connection was lost. Only the answer of a server that answers at once counts.
+    A server that was stopped or waited for its disk expired no session meanwhile, and a watch does
+    not fire if its connection was lost. So only an answer that comes at once counts.
     """
     linger = session.negotiated_timeout_ms / 1000 * (LINGER_FACTOR - 1)
     path, clock = znodes.broker_path(BrokerId(broker_id)), asyncio.get_running_loop().time
@@ -99,8 +99,8 @@ async def registration_disappears(session: Session, broker_id: int) -> bool:
 class Registration:
     """Keeps one broker registered. `epoch` is the broker epoch, the czxid of its znode (KIP-380).
 
-    `registration` returns the payload at the time of writing. `start` registers once; `run` registers
-    again after lost sessions, until cancelled. Both raise DuplicateBrokerError.
+    `registration` returns the payload at the time of writing. `start` registers once, `run` again
+    after each lost session, until cancelled. Both raise DuplicateBrokerError.
     """
 
     def __init__(self, session: Session, registration: Callable[[], BrokerRegistration]) -> None:

@@ -63,8 +63,8 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 # Heartbeats per session timeout; `deadline` is never older than this fraction of it. As many as
-# Java's clients send, and no more than kazoo: a request delays the next ping of kazoo, which needs an
-# unanswered ping to notice that a server or the network has failed.
+# Java's clients send, and no more than kazoo: a request delays the next ping of kazoo, and kazoo
+# needs an unanswered ping to notice that a server or the network has failed.
 HEARTBEATS_PER_TIMEOUT = 3
 FIRST_RECONNECT_SECONDS = 0.05
 LONGEST_RECONNECT_SECONDS = 0.5

@@ -394,12 +394,12 @@ class ConfigChange:
 
     @property
     def entity_type(self) -> str:
-        """The first part of the path."""
+        """Return the first part of the path."""
         return self.entity_path.partition("/")[0]
 
     @property
     def entity_name(self) -> str:
-        """What follows the first part."""
+        """Return the rest of the path."""
         return self.entity_path.partition("/")[2]
 
 
