@@ -24,7 +24,7 @@ class ListedOffsets(ToolClient):
         self.nodes = {1: ("unused", 1)}
         self.leaders = {FULL: 1, EMPTY: 1, MOVING: 1, DARK: -1}
 
-    async def ask(self, node: int, request: Request, version: int) -> messages.ListOffsetsResponse:
+    async def call(self, node: int, request: Request, version: int) -> messages.ListOffsetsResponse:
         assert isinstance(request, messages.ListOffsetsRequest)
         answers = {
             FULL.partition: (ErrorCode.NONE, 7),
