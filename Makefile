@@ -1,9 +1,27 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt lint type unit e2e test bench chaos simulate up down cluster images kubeconfig lock
+.PHONY: help setup fmt lint type unit quick e2e test bench clocks chaos simulate up down cluster images kubeconfig lock
 
 PY := .venv/bin/python
 PACKAGES := broker_image/src operator/src operator/spark_job/src
 SOURCES := $(PACKAGES) tests examples charts
+# What needs no other process: the pure cores and the codecs.
+CORES := tests/assignment tests/config tests/controller/test_core.py tests/controller/test_outbox.py \
+  tests/controller/test_transcripts.py tests/group/test_group.py tests/group/test_members.py \
+  tests/group/test_offsets.py tests/group/test_shard.py tests/protocol/test_codec.py \
+  tests/protocol/test_headers.py tests/zk/test_znodes.py tests/log/test_batches.py \
+  tests/log/test_compaction.py tests/log/test_log_behaviour.py tests/replica tests/net/test_frame.py \
+  tests/reconcile/test_cluster_planning.py tests/reconcile/test_group_planning.py \
+  tests/reconcile/test_job_planning.py tests/reconcile/test_topic_planning.py \
+  tests/reconcile/test_moves.py tests/reconcile/test_status.py tests/spark/test_config.py \
+  tests/spark/test_offsets.py tests/spark/test_turns.py
+# Most tests wait most of the time, so there may be more workers than processors.
+WORKERS ?= 3
+# A file's tests share processes; the longest files begin first (tests/conftest.py).
+UNIT := .venv/bin/pytest -m "not e2e and not bench" -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
+# The tests start some hundred Python processes: their modules are compiled once, beside the checkout.
+unit quick chaos simulate: export PYTHONPYCACHEPREFIX := $(HOME)/.cache/odradek/pycache
+unit quick chaos simulate: export PYTHONDONTWRITEBYTECODE :=
 
 help: ## show this list
 	@sed -n 's/^\([a-z0-9]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -27,7 +45,10 @@ type: .venv/.ready ## mypy, strict, on the three packages
 
 unit: .venv/.ready ## every test that needs no Kubernetes node
 	@$(PY) -m tests.cluster tools
-	@.venv/bin/pytest -m "not e2e and not bench" -n 2 --dist loadfile --durations 15 $(ARGS)
+	@$(UNIT) --durations 15 $(ARGS)
+
+quick: lint type ## lint, types and the tests of the pure cores, within a minute
+	@.venv/bin/pytest -q -n 2 $(CORES) $(ARGS)
 
 e2e: .venv/.ready ## the whole path on the built-in Kubernetes; leaves it up
 	@.venv/bin/pytest -m e2e tests/e2e $(ARGS)
@@ -42,10 +63,12 @@ bench: .venv/.ready ## measurements, beside Apache Kafka where there is a peer
 	@.venv/bin/pytest -q -s tests/bench/bench_log.py
 	@for each in codec requests produce_fetch groups replication controller operator; do $(PY) -m tests.bench.bench_$$each || exit 1; done
 
-chaos: .venv/.ready ## the operator killed at each of its calls; 170 faults under load, and a checker (some hours)
-	@ODRADEK_KILLS=all .venv/bin/pytest -v -n 3 -k killed_at_any_call tests/reconcile
-	@ODRADEK_FULL_COUNTS=1 .venv/bin/pytest -n 2 --dist loadfile --timeout 7200 tests/log
-	@ODRADEK_FULL_COUNTS=1 .venv/bin/pytest tests/peers/test_swap.py tests/peers/test_mixed_cluster.py
+clocks: ## how long whole installations take: a fresh clone with an empty HOME
+	@bash tests/bench/clocks.sh
+
+chaos: .venv/.ready ## every test without samples; 170 faults under load, and a checker (some hours)
+	@$(PY) -m tests.cluster tools
+	@ODRADEK_FULL_COUNTS=1 $(UNIT) --dist worksteal
 	@$(PY) -m tests.chaos $(ARGS)
 
 simulate: .venv/.ready ## ten thousand seeded schedules of faults for controller and replication, in virtual time

@@ -15,7 +15,7 @@ FIVE = dict.fromkeys(range(5), None)
 SIX_IN_THREE_RACKS = {0: "r1", 1: "r3", 2: "r3", 3: "r2", 4: "r2", 5: "r1"}
 
 
-def test_layout_is_that_of_the_comment_in_kafkas_admin_utils():
+def test_assignment_equals_the_table_in_kafkas_admin_utils():
     """The table printed above AdminUtils.assignReplicasToBrokers: 10 partitions, 5 brokers."""
     laid = assignment.assign_replicas(FIVE, 10, 3, Start.fixed(0))
     assert laid == {
@@ -38,7 +38,7 @@ def test_racks_alternate_as_in_kafkas_rack_aware_test():
     assert assignment.alternate_racks(uneven) == [0, 3, 1, 2]
 
 
-def test_rack_aware_layout_is_that_of_kafkas_rack_aware_test():
+def test_rack_aware_assignment_equals_kafkas_rack_aware_test():
     laid = assignment.assign_replicas(SIX_IN_THREE_RACKS, 7, 3, Start(0, 0))
     assert laid == {
         0: (0, 3, 1),
@@ -90,7 +90,7 @@ def test_impossible_numbers_are_refused_with_the_numbers(partitions, factor, cod
     assert caught.value.code == code
 
 
-def test_partial_racks_are_refused_or_forgotten():
+def test_partial_racks_are_refused_or_ignored():
     partial = {0: "a", 1: None}
     with pytest.raises(KafkaError, match=r"1 of 2 have none: \[1\]"):
         assignment.assign_replicas(partial, 1, 1, Start(0, 0))
@@ -98,7 +98,7 @@ def test_partial_racks_are_refused_or_forgotten():
     assert assignment.forget_partial_racks({0: "a", 1: "b"}) == {0: "a", 1: "b"}
 
 
-def test_added_partitions_continue_the_layout_from_partition_0():
+def test_added_partitions_continue_the_assignment_from_partition_0():
     whole = assignment.assign_replicas(FIVE, 10, 3, Start.fixed(2))
     first = {partition: whole[partition] for partition in range(4)}
     added = assignment.add_partitions(first, FIVE, 10)
@@ -163,7 +163,7 @@ def test_every_partition_has_one_owner_and_shares_differ_by_one(partitions, thre
     assert sizes == sorted(sizes, reverse=True)
 
 
-def test_topics_are_shared_among_those_who_read_them():
+def test_topics_are_assigned_to_the_consumers_that_read_them():
     subscriptions = {"c2": {"t": 1}, "c1": {"t": 2, "u": 1}}
     owned = assignment.assign_group(subscriptions, {"t": range(4), "u": [0], "other": [0]})
     assert owned == {

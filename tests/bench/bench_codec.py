@@ -12,8 +12,8 @@ import struct
 import time
 from collections.abc import Callable, Sequence
 
-from odradek.net.admission import Admission, Limits
-from odradek.net.connection import Peer
+from odradek.net.connection import ClientInfo
+from odradek.net.connection_quotas import ConnectionLimits, ConnectionQuotas
 from odradek.net.listener import Listener
 from odradek.protocol import codec, headers, interpreter
 from odradek.protocol.api import APIS, ApiKey
@@ -162,11 +162,11 @@ def bench_messages() -> None:
 
 
 async def bench_listener(requests: int = 2000) -> None:
-    async def dispatch(frame: memoryview, peer: Peer) -> Sequence[Part]:
+    async def dispatch(frame: memoryview, peer: ClientInfo) -> Sequence[Part]:
         return answer_produce(frame)
 
-    limits = Limits(2 * BATCH_BYTES, 10, 10, 60_000)
-    listener = Listener("127.0.0.1", 0, Admission(limits), dispatch)
+    limits = ConnectionLimits(2 * BATCH_BYTES, 10, 10, 60_000)
+    listener = Listener("127.0.0.1", 0, ConnectionQuotas(limits), dispatch)
     await listener.start()
     loop = asyncio.get_running_loop()
     with socket.create_connection(("127.0.0.1", listener.port)) as sock:

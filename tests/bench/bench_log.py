@@ -19,10 +19,10 @@ from crc32c import crc32c
 
 from odradek import config as configuration
 from odradek.config import TopicConfig
-from odradek.log import compression, records
-from odradek.log.log import Log
 from odradek.log.manager import LogManager
-from odradek.log.records import BatchOptions
+from odradek.log.partition.log import Log, LogEnvironment
+from odradek.log.records import compression, records
+from odradek.log.records.records import BatchOptions
 from tests.support.logs import Partition
 
 pytestmark = pytest.mark.bench
@@ -46,7 +46,7 @@ def test_append_beside_crc_and_pwrite(tmp_path: Path) -> None:
     data = bytearray(batch_of(BATCH_BYTES))  # as a request frame is: it can be patched in place
     fd = os.open(tmp_path / "plain", os.O_RDWR | os.O_CREAT)
     log = Partition(tmp_path / "topic-0").open(clean=True)
-    log._surroundings = type(log._surroundings)()
+    log._environment = LogEnvironment()
 
     def plain() -> None:
         view = memoryview(data)
@@ -77,7 +77,7 @@ def test_append_beside_crc_and_pwrite(tmp_path: Path) -> None:
 def planning_us(log: Log, offsets: list[int], upto: int | None) -> float:
     def plan() -> None:
         for offset in offsets:
-            piece = log.plan(offset, 1 << 20, upto)
+            piece = log.reader.plan(offset, 1 << 20, upto)
             assert piece.region is not None
             piece.region.close()
 

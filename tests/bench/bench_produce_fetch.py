@@ -1,38 +1,45 @@
-"""Produce (acks=1) and consume by confluent-kafka, this broker and Apache Kafka 2.8.2 by turns.
+"""Produce (acks=1) and consume by confluent-kafka, two systems by turns.
 
     python -m tests.bench.bench_produce_fetch [rounds]
+    python -m tests.bench.bench_produce_fetch --against REV [rounds]
 
-Each round measures both systems one after the other, so that the machine drifts for both. What
-counts is the ratio. Kafka's jars are those of the tests, fetched with Maven on first use.
+Each round measures both systems one after the other, and the next one the other way round, so that
+the machine drifts for both. What counts is the ratio. Without a revision the other system is Apache
+Kafka 2.8.2, whose jars are those of the tests, fetched with Maven on first use. With one it is this
+broker as it was then: first that revision against itself, which says how much of a difference is
+noise, then this checkout against it.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
+import signal
 import socket
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import confluent_kafka
 
-from tests.support import kafka_peer, zookeeper
-from tests.support.broker import Cluster, wait_until
+from tests.bench.side_by_side import Figures
+from tests.support import kafka_peer, revision, zookeeper
+from tests.support.broker import Broker, Cluster, wait_until
 from tests.support.clients import QUIET, create_topic
 from tests.support.ports import free_port
 
 PARTITIONS = 6
 RECORD_BYTES = 1000
 RECORDS = 200_000
+WARM_UP_SHARE = 4
 MEGA = 1_000_000
 
 
-def produce(bootstrap: str, topic: str, acks: int | str = 1) -> float:
+def produce(bootstrap: str, topic: str, acks: int | str = 1, *, records: int = RECORDS) -> float:
     """Megabytes a second."""
     producer = confluent_kafka.Producer(
         {
@@ -46,7 +53,7 @@ def produce(bootstrap: str, topic: str, acks: int | str = 1) -> float:
     )
     value = os.urandom(RECORD_BYTES)
     began = time.perf_counter()
-    for number in range(RECORDS):
+    for number in range(records):
         while True:
             try:
                 producer.produce(topic, value, partition=number % PARTITIONS)
@@ -54,10 +61,10 @@ def produce(bootstrap: str, topic: str, acks: int | str = 1) -> float:
             except BufferError:
                 producer.poll(0.01)
     assert producer.flush(120) == 0
-    return RECORDS * RECORD_BYTES / (time.perf_counter() - began) / MEGA
+    return records * RECORD_BYTES / (time.perf_counter() - began) / MEGA
 
 
-def consume(bootstrap: str, topic: str) -> float:
+def consume(bootstrap: str, topic: str, *, records: int = RECORDS) -> float:
     """Megabytes a second, from the beginnings to the ends."""
     consumer = confluent_kafka.Consumer(
         {
@@ -68,13 +75,13 @@ def consume(bootstrap: str, topic: str) -> float:
         }
     )
     consumer.assign([confluent_kafka.TopicPartition(topic, n, 0) for n in range(PARTITIONS)])
-    left = RECORDS
+    left = records
     began = time.perf_counter()
     while left:
         left -= len(consumer.consume(min(left, 10_000), timeout=1))
     seconds = time.perf_counter() - began
     consumer.close()
-    return RECORDS * RECORD_BYTES / seconds / MEGA
+    return records * RECORD_BYTES / seconds / MEGA
 
 
 @contextlib.contextmanager
@@ -119,27 +126,95 @@ def _answers(address: str) -> bool:
     return True
 
 
-def main(rounds: int) -> None:
-    """Print each round's figures and the medians' ratios."""
+def compare(systems: Mapping[str, str], rounds: int, records: int) -> None:
+    """Measure two systems, given by their addresses, by turns, and print the ratios."""
+    figures = Figures()
+    for bootstrap in systems.values():
+        create_topic(bootstrap, "warm-up", PARTITIONS)
+        for measure in (produce, consume):
+            measure(bootstrap, "warm-up", records=max(1, records // WARM_UP_SHARE))
+    for number in range(rounds):
+        topic = f"bench-{number}"
+        for name in list(systems)[:: 1 if number % 2 == 0 else -1]:
+            create_topic(systems[name], topic, PARTITIONS)
+            for what, measure in (("produce", produce), ("consume", consume)):
+                speed = measure(systems[name], topic, records=records)
+                figures.note(name, what, speed, "MB/s")
+    figures.print_ratios()
+
+
+def against_kafka(rounds: int, records: int) -> None:
+    """Compare this checkout with Apache Kafka."""
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as running:
         cluster = Cluster(Path(folder))
         systems = {
             "odradek": running.enter_context(cluster).bootstrap,
             "kafka 2.8.2": running.enter_context(apache_kafka(Path(folder) / "kafka")),
         }
-        found: dict[tuple[str, str], list[float]] = {}
-        for number in range(rounds):
-            for name, bootstrap in systems.items():
-                topic = f"bench-{number}"
-                create_topic(bootstrap, topic, PARTITIONS)
-                for what, measure in (("produce", produce), ("consume", consume)):
-                    speed = measure(bootstrap, topic)
-                    found.setdefault((name, what), []).append(speed)
-                    print(f"round {number + 1}: {name:12} {what} {speed:7.1f} MB/s", flush=True)
-        for what in ("produce", "consume"):
-            ours, theirs = (statistics.median(found[name, what]) for name in systems)
-            print(f"{what}: odradek / kafka = {ours / theirs:.2f}")
+        compare(systems, rounds, records)
+
+
+def broker_of(root: Path) -> type[Broker]:
+    """Return the kind of broker that runs the packages below a folder."""
+
+    class BrokerOfRevision(Broker):
+        def _command(self) -> list[str]:
+            path = revision.environment(root)["PYTHONPATH"]
+            return ["env", f"PYTHONPATH={path}", *super()._command()]
+
+    return BrokerOfRevision
+
+
+@contextlib.contextmanager
+def one_broker(root: Path) -> Iterator[str]:
+    """A broker of the packages below a folder, with its ZooKeeper; yields its address."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Cluster(Path(folder), kinds={1: broker_of(root)}) as cluster,
+    ):
+        yield cluster.bootstrap
+
+
+def against_revision(wanted: str, rounds: int, records: int) -> None:
+    """Compare a revision with itself, then this checkout with it."""
+    with revision.sources(wanted) as root:
+        for first, name in ((root, f"{wanted} again"), (revision.ROOT, "here")):
+            print(f"--- {name} / {wanted}", flush=True)
+            with one_broker(first) as one, one_broker(root) as other:
+                compare({name: one, wanted: other}, rounds, records)
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("at least 1")
+    return number
+
+
+def main() -> int:
+    """Print each round's figures and the medians' ratios."""
+    parser = argparse.ArgumentParser(description="Produce and consume, two systems by turns.")
+    parser.add_argument("rounds", type=_positive, nargs="?", default=3)
+    parser.add_argument("--against", metavar="REV", help="compare with a revision, not with Kafka")
+    parser.add_argument(
+        "--records", type=_positive, default=RECORDS, help="records a round (default: %(default)s)"
+    )
+    options = parser.parse_args()
+    # Whatever ends the process, brokers and folders go first.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        if options.against is None:
+            against_kafka(options.rounds, options.records)
+        else:
+            against_revision(options.against, options.rounds, options.records)
+    except revision.UnknownRevisionError as error:
+        print(f"bench_produce_fetch: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("bench_produce_fetch: interrupted", file=sys.stderr)
+        return 130
+    return 0
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 3)
+    sys.exit(main())

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from odradek.log import records
+from odradek.log.records import records
 from odradek.protocol import codec, headers
 from odradek.protocol.api import APIS
 from odradek.protocol.messages.api_versions import ApiVersionsRequest

@@ -78,15 +78,25 @@ class Figures:
         self._found: dict[str, dict[str, list[float]]] = {}
 
     def note(self, name: str, what: str, value: float, unit: str) -> None:
-        """Keep and print one figure of one system."""
+        """Keep and print one figure of one system; the first system noted is the one above."""
         self._found.setdefault(f"{what}, {unit}", {}).setdefault(name, []).append(value)
         print(f"{name:12} {what:60} {value:10.2f} {unit}", flush=True)
 
     def print_ratios(self) -> None:
-        """Print the medians of both, and ours divided by theirs."""
+        """Print the medians of both, the ratio of the first to the second, and its spread.
+
+        The spread is that of the rounds' own ratios, from the lowest to the highest.
+        """
         for what, by_name in self._found.items():
-            ours, theirs = (statistics.median(values) for values in by_name.values())
-            print(f"{what}: odradek {ours:.2f}, kafka {theirs:.2f}, ratio {ours / theirs:.2f}")
+            (one, first), (other, second) = by_name.items()
+            above, below = statistics.median(first), statistics.median(second)
+            ratios = [mine / theirs for mine, theirs in zip(first, second, strict=False)]
+            print(
+                f"{what}: {one} {above:.2f}, {other} {below:.2f}, ratio {above / below:.3f} "
+                f"(rounds {min(ratios):.3f} to {max(ratios):.3f}, "
+                f"median {statistics.median(ratios):.3f})",
+                flush=True,
+            )
 
 
 def metadata(broker: Broker) -> MetadataResponse:

@@ -25,7 +25,7 @@ from types import FrameType
 from typing import Any
 
 import odradek.__main__
-from odradek.log import batch
+from odradek.log.records import batch
 
 RESULT = "ODRADEK_STOPWATCH"
 FEWEST = 100

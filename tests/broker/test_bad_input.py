@@ -7,9 +7,9 @@ import struct
 
 import pytest
 
-from odradek.log import batch as batches
-from odradek.log import compression, legacy, records
-from odradek.log.records import Record
+from odradek.log.records import batch as batches
+from odradek.log.records import compression, legacy, records
+from odradek.log.records.records import Record
 from odradek.protocol import codec, headers
 from odradek.protocol.api import APIS, ApiKey
 from odradek.protocol.errors import ErrorCode

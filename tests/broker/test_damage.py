@@ -8,7 +8,7 @@ import asyncio
 import random
 from pathlib import Path
 
-from odradek.log import batch as batches
+from odradek.log.records import batch as batches
 from odradek.net.client import PeerClient
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -99,7 +99,7 @@ def test_flipped_bits_are_told_to_readers_and_copied_by_nobody(tmp_path: Path) -
 
         follower.start()
         wait_until(
-            lambda: "is answered with CORRUPT_MESSAGE" in follower.log_text(),
+            lambda: "CORRUPT_MESSAGE; retrying" in follower.log_text(),
             "the follower is told",
         )
         copies = {

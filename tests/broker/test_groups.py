@@ -23,11 +23,12 @@ from odradek.protocol.messages.groups import FindCoordinatorRequest
 from odradek.zk import consumers
 from tests.support.broker import STEADY, Cluster, wait_until
 from tests.support.clients import QUIET, create_topic, kafka, produce_all
+from tests.support.sampling import how_many
 
 # kafka-python reads its message definitions by a function that Python 3.11 deprecates.
 pytestmark = pytest.mark.filterwarnings("ignore:read_text is deprecated:DeprecationWarning")
 
-COORDINATOR_KILLS = 20
+COORDINATOR_KILLS = how_many(4, full=20)
 RECORDS = [f"value-{number}".encode() for number in range(400)]
 
 
@@ -342,6 +343,7 @@ def test_version_0_keeps_offsets_in_zookeeper(cluster: Cluster, topic: str) -> N
 @pytest.mark.timeout(1800)
 def test_offsets_survive_the_death_of_their_coordinator(tmp_path: Path) -> None:
     settings = {
+        **STEADY,
         "offsets.topic.replication.factor": "3",
         "offsets.topic.num.partitions": "3",
         "min.insync.replicas": "2",
@@ -357,12 +359,12 @@ def test_offsets_survive_the_death_of_their_coordinator(tmp_path: Path) -> None:
             wait_until(lambda: shares(one) == [1], "assigned")
             commit = confluent_kafka.TopicPartition("t", 0, number)
             wait_until(lambda commit=commit: committed_now(one, commit), "committed")
-            victim = running.brokers[coordinator_of(running, "durable")]
-            victim.kill()
+            victim = coordinator_of(running, "durable")
+            running.crash(victim)
             again = member(running.bootstrap, "durable")
             assert committed_by(again) == number
             again.close()
-            victim.spawn()
+            running.brokers[victim].spawn()
         one.close()
 
 

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from odradek.log import batch as batches
-from odradek.log import compression, contents, legacy
-from odradek.log.records import BatchOptions, Record, encode
+from odradek.log.records import batch as batches
+from odradek.log.records import compression, contents, legacy
+from odradek.log.records.records import BatchOptions, Record, encode
 from odradek.protocol import codec, headers
 from odradek.protocol.api import APIS
 from odradek.protocol.errors import ErrorCode

@@ -104,9 +104,9 @@ def test_moves_end_though_the_controller_and_a_broker_of_the_target_are_killed(
     wait_until(lambda: controller(zookeeper) is not None, "a controller")
     first = controller(zookeeper)
     assert first is not None
-    cluster.brokers[first].kill()
+    cluster.crash(first)
     wait_until(lambda: controller(zookeeper) not in (None, first), "another is controller")
-    cluster.brokers[4].kill()
+    cluster.crash(4)
     assert zookeeper.exists(znodes.REASSIGN_PARTITIONS_PATH)
     zookeeper.delete(znodes.broker_config_path("4"))
     start_together(cluster.brokers[number] for number in {first, 4})
@@ -135,7 +135,7 @@ def test_broker_that_was_down_when_its_replicas_moved_away_deletes_them_when_it_
         make_topic(admin, shape)
     values = fill(cluster, "t")
     await_leaders(cluster.bootstrap, "stays", PARTITIONS)
-    cluster.brokers[1].kill()
+    cluster.crash(1)
     wanted = {TopicPartition("t", number): TARGET for number in range(PARTITIONS)}
     zookeeper.create(znodes.REASSIGN_PARTITIONS_PATH, znodes.encode_reassignment(wanted))
     wait_until(lambda: not zookeeper.exists(znodes.REASSIGN_PARTITIONS_PATH), "the move is over")

@@ -122,7 +122,7 @@ def test_killed_leader_loses_no_acknowledged_record_and_comes_back_in_sync(three
         for _ in range(2):
             writer.wait_for_more(200)
             before = led(client)
-            three.brokers[before.leader].kill()
+            three.crash(before.leader)
             wait_until(
                 lambda before=before: state(client).leader not in (before.leader, -1),
                 "a new leader",
@@ -164,9 +164,9 @@ def test_too_few_replicas_refuse_acks_all(three: Cluster) -> None:
     produce_all(three.bootstrap, TOPIC, [b"x"])
     with three.zookeeper.client() as client:
         leader = led(client).leader
-        for broker_id, broker in three.brokers.items():
+        for broker_id in three.brokers:
             if broker_id != leader:
-                broker.kill()
+                three.crash(broker_id)
         wait_until(lambda: state(client).isr == (leader,), "only the leader is in sync")
     producer = confluent_kafka.Producer(
         {
@@ -204,7 +204,7 @@ def test_returning_broker_with_an_empty_disk_copies_everything(three: Cluster) -
         follower = next(
             broker for one, broker in three.brokers.items() if one != state(client).leader
         )
-        follower.kill()
+        three.crash(follower.broker_id)
         shutil.rmtree(follower.log_dir)
         wait_until(lambda: follower.broker_id not in state(client).isr, "out of the set")
         follower.start()

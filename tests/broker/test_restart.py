@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import confluent_kafka
@@ -16,7 +17,7 @@ from tests.support.clients import consume_all, create_topic, produce_all
 
 @pytest.fixture
 def own_cluster(tmp_path: Path) -> Iterator[Cluster]:
-    with Cluster(tmp_path) as running:
+    with Cluster(tmp_path, settings=STEADY) as running:
         yield running
 
 
@@ -24,7 +25,8 @@ def test_every_acknowledged_record_survives_sigterm_and_sigkill(own_cluster: Clu
     broker = own_cluster.brokers[1]
     create_topic(own_cluster.bootstrap, "kept", partitions=2)
     sent: list[bytes] = []
-    for round_number, end in enumerate((broker.terminate, broker.kill, broker.kill)):
+    crash = partial(own_cluster.crash, broker.broker_id)
+    for round_number, end in enumerate((broker.terminate, crash, crash)):
         values = [b"%d-%d" % (round_number, number) for number in range(300)]
         produce_all(own_cluster.bootstrap, "kept", values, partitions=2)
         sent += values
@@ -96,7 +98,8 @@ def test_lost_session_is_followed_by_a_new_registration(own_cluster: Cluster) ->
         wait_until(lambda: client.exists("/brokers/ids/1") is not None, "registered")
         before = client.exists("/brokers/ids/1").czxid
         broker.signal(signal.SIGSTOP)
-        wait_until(lambda: client.exists("/brokers/ids/1") is None, "the session is over")
+        own_cluster.zookeeper.end_session_of("/brokers/ids/1")
+        assert client.exists("/brokers/ids/1") is None
         broker.signal(signal.SIGCONT)
 
         def registered_again() -> bool:
@@ -129,11 +132,11 @@ def test_log_directory_of_another_broker_refuses_to_start(own_cluster: Cluster) 
     assert "belongs to broker.id 1" in stranger.log_text().splitlines()[-1]
 
 
-def test_log_directory_in_use_refuses_to_start(own_cluster: Cluster, tmp_path: Path) -> None:
-    broker = own_cluster.brokers[1]
+def test_log_directory_in_use_refuses_to_start(cluster: Cluster, tmp_path: Path) -> None:
+    broker = cluster.brokers[1]
     folder = tmp_path / "second"
     folder.mkdir()
-    second = Broker(folder, 1, own_cluster.zookeeper.connect, {"log.dirs": str(broker.log_dir)})
+    second = Broker(folder, 1, cluster.zookeeper.connect, {"log.dirs": str(broker.log_dir)})
     second.spawn()
     assert second.wait() == 1
     assert "is in use by another process" in second.log_text().splitlines()[-1]
@@ -178,11 +181,11 @@ def test_absent_zookeeper_is_one_line_and_status_1(tmp_path: Path) -> None:
     )
 
 
-def test_port_in_use_is_one_line_and_status_1(own_cluster: Cluster, tmp_path: Path) -> None:
+def test_port_in_use_is_one_line_and_status_1(cluster: Cluster, tmp_path: Path) -> None:
     folder = tmp_path / "second"
     folder.mkdir()
-    taken = own_cluster.brokers[1].address
-    second = Broker(folder, 2, own_cluster.zookeeper.connect, {"listeners": f"PLAINTEXT://{taken}"})
+    taken = cluster.brokers[1].address
+    second = Broker(folder, 2, cluster.zookeeper.connect, {"listeners": f"PLAINTEXT://{taken}"})
     second.spawn()
     assert second.wait() == 1
     assert "cannot listen on PLAINTEXT" in second.log_text().splitlines()[-1]
@@ -196,11 +199,11 @@ def test_port_in_use_is_one_line_and_status_1(own_cluster: Cluster, tmp_path: Pa
     ],
 )
 def test_name_that_no_host_can_have_is_one_line_and_status_1(
-    own_cluster: Cluster, tmp_path: Path, setting: dict[str, str]
+    cluster: Cluster, tmp_path: Path, setting: dict[str, str]
 ) -> None:
     folder = tmp_path / "second"
     folder.mkdir()
-    second = Broker(folder, 2, own_cluster.zookeeper.connect, setting)
+    second = Broker(folder, 2, cluster.zookeeper.connect, setting)
     second.spawn()
     assert second.wait() == 1
     said = second.log_text()
@@ -208,9 +211,9 @@ def test_name_that_no_host_can_have_is_one_line_and_status_1(
     assert said.splitlines()[-1].startswith("odradek: ")
 
 
-def test_unwritable_topic_is_an_error_and_not_a_hang(own_cluster: Cluster) -> None:
+def test_unwritable_topic_is_an_error_and_not_a_hang(cluster: Cluster) -> None:
     producer = confluent_kafka.Producer(
-        {"bootstrap.servers": own_cluster.bootstrap, "message.timeout.ms": 60_000}
+        {"bootstrap.servers": cluster.bootstrap, "message.timeout.ms": 60_000}
     )
     errors: list[confluent_kafka.KafkaError] = []
     producer.produce("no/such", b"x", on_delivery=lambda error, message: errors.append(error))

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from odradek.log import records
+from odradek.log.records import records
 from tests.chaos import checker
 from tests.chaos.history import (
     UNKNOWN,

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
-from odradek_operator import reassignment_status, status
-from odradek_operator.reassignment import FINISHED
-from odradek_operator.reassignment_status import Flags
+from odradek_operator.reassignment import status as reassignment_status
+from odradek_operator.reassignment.status import Flags
+from odradek_operator.shared import status, status_update
+from odradek_operator.shared.views import FINISHED_PHASES
 from tests.cluster.settings import REPO
 from tests.reconcile import statuses
 from tests.support import judges
@@ -34,7 +35,7 @@ def resource(
         "spec": spec or {},
         "status": {
             "observedGeneration": observed,
-            "conditions": status.merge_conditions([], conditions, observed, NOW),
+            "conditions": status_update.merge_conditions([], conditions, observed, NOW),
         },
     }
 
@@ -46,7 +47,12 @@ def verdicts(one: dict[str, Any]) -> Verdicts:
 
 ROLLING = (
     status.Condition("Ready", True, "BrokersRolling", "3 of 3 brokers registered"),
-    status.Condition("Reconciling", True, "BrokersRolling", "brokers take a new template in turn"),
+    status.Condition(
+        "Reconciling",
+        True,
+        "BrokersRolling",
+        "brokers are restarted one at a time with the new pod template",
+    ),
     status.Condition("Stalled", False, "BrokersRolling"),
 )
 PAUSED = status.Condition("Paused", True, "Paused")
@@ -138,7 +144,7 @@ def test_resource_without_any_status_is_progressing() -> None:
     ids=["plain", "troubled"],
 )
 def test_both_judges_follow_a_reassignment_through_its_phases(flags: Flags) -> None:
-    assert set(FINISHED) < set(statuses.PHASES)
+    assert set(FINISHED_PHASES) < set(statuses.PHASES)
     shown = [
         {
             **resource(reassignment_status.conditions(phase, phase, "why", flags)),
@@ -162,7 +168,7 @@ def test_a_status_that_misleads_a_judge_is_told() -> None:
 
 
 def test_the_truth_is_of_reasons_that_the_operator_gives() -> None:
-    sources = [*REPO.glob("operator/src/*/*.py"), *REPO.glob("operator/spark_job/src/*/*.py")]
+    sources = [*REPO.glob("operator/src/**/*.py"), *REPO.glob("operator/spark_job/src/*/*.py")]
     given = "".join(file.read_text() for file in sources)
     assert [reason for reason in sorted(statuses.reasons()) if f'"{reason}"' not in given] == []
 

@@ -42,7 +42,7 @@ class Image:
         return REPO / self.folder
 
 
-WHEEL = ("pyproject.toml", "README.md", "broker_image/src", "operator/src")
+WHEEL = ("pyproject.toml", "README.md", "LICENSE", "broker_image/src", "operator/src")
 SPARK_SOURCES = "operator/spark_job/src"
 IMAGES = (
     Image(

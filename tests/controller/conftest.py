@@ -1,4 +1,4 @@
-"""A real ZooKeeper and brokers that only write down what the controller tells them."""
+"""A real ZooKeeper, and brokers that record the controller's requests."""
 
 import asyncio
 import contextlib
@@ -12,22 +12,22 @@ from odradek.protocol.messages import control
 from odradek.values import BrokerId
 from odradek.zk.registration import Registration, create_persistent_paths
 from odradek.zk.session import Session
-from odradek.zk.znodes import BrokerRegistration, Endpoint
+from odradek.zk.znodes import BrokerEndpoint, BrokerRegistration
 from tests.support import zookeeper
 
 _numbers = itertools.count()
 
 
 class Cluster:
-    """Controllers on one chroot; `told[port]` are the requests that the broker on a port got.
+    """Controllers on one chroot; `received[port]` are the requests to the broker on that port.
 
-    A broker on a port in `down` refuses connections; `errors` are answered to every partition of
-    StopReplica by port, and storage errors to the `broken` partitions of LeaderAndIsr.
+    A broker on a port in `down` refuses connections. By port, `errors` are the answers to
+    StopReplica, and `broken` partitions of LeaderAndIsr are answered with storage errors.
     """
 
     def __init__(self, server, chroot):
         self.server, self.chroot = server, chroot
-        self.told = {}
+        self.received = {}
         self.down = set()
         self.errors = {}
         self.broken = {}
@@ -43,20 +43,20 @@ class Cluster:
         return session
 
     async def broker(self, broker_id, session=None, **settings):
-        """Register a broker and put its controller into the race."""
+        """Register a broker, and start its controller."""
         session = session or await self.session()
         port = 9000 + broker_id
         values = {
             "broker.id": str(broker_id),
             "zookeeper.connect": "unused",
-            # Five seconds after taking office it would move what a slow test is just looking at.
+            # Five seconds after its election it would move leaders that a slow test looks at.
             "auto.leader.rebalance.enable": "false",
         }
         values |= {key.replace("_", "."): value for key, value in settings.items()}
         registration = Registration(
             session,
             lambda: BrokerRegistration(
-                BrokerId(broker_id), (Endpoint("PLAINTEXT", "localhost", port),)
+                BrokerId(broker_id), (BrokerEndpoint("PLAINTEXT", "localhost", port),)
             ),
         )
         await registration.start()
@@ -70,13 +70,13 @@ class Cluster:
         return controller
 
     def _connect(self, host, port):
-        return RecordingPeer(self, port)
+        return RecordingConnection(self, port)
 
     def requests(self, broker_id, kind):
-        return [one for one in self.told.get(9000 + broker_id, ()) if isinstance(one, kind)]
+        return [one for one in self.received.get(9000 + broker_id, ()) if isinstance(one, kind)]
 
     def roles(self, broker_id):
-        """Return the last leader, leader epoch and ISR that a broker was told, by partition."""
+        """Return leader, leader epoch and ISR by partition that a broker received last."""
         return {
             (topic.topic_name, one.partition_index): (one.leader, one.leader_epoch, one.isr)
             for request in self.requests(broker_id, control.LeaderAndIsrRequest)
@@ -85,7 +85,7 @@ class Cluster:
         }
 
     def metadata(self, broker_id):
-        """Return the last leader that a broker was told of every partition."""
+        """Return the leader by partition that a broker received last."""
         return {
             (topic.topic_name, one.partition_index): one.leader
             for request in self.requests(broker_id, control.UpdateMetadataRequest)
@@ -94,7 +94,7 @@ class Cluster:
         }
 
 
-class RecordingPeer:
+class RecordingConnection:
     def __init__(self, cluster, port):
         self.cluster, self.port = cluster, port
 
@@ -102,7 +102,7 @@ class RecordingPeer:
         await asyncio.sleep(0)
         if self.port in self.cluster.down:
             raise ConnectionError("down")
-        self.cluster.told.setdefault(self.port, []).append(request)
+        self.cluster.received.setdefault(self.port, []).append(request)
         match request:
             case control.LeaderAndIsrRequest():
                 broken = self.cluster.broken.get(self.port, ())

@@ -1,4 +1,4 @@
-"""Rules of the controller's core: tables, choices, and random histories that must stay safe."""
+"""Rules of the controller's core: tables, elections, and random histories that must stay safe."""
 
 import itertools
 
@@ -13,12 +13,12 @@ from hypothesis.stateful import (
     rule,
 )
 
-from odradek.controller import election, events, office, placement, reassignment, states
-from odradek.controller.context import Context, Replica, Settings
+from odradek.controller import candidacy, election, events, reassignment, replica_assignment, states
+from odradek.controller.candidacy import CandidateEvent, CandidateState
+from odradek.controller.context import ControllerContext, ControllerSettings, Replica
 from odradek.controller.election import Available, Cause, Choice
 from odradek.controller.events import Leadership
-from odradek.controller.office import Duty, Signal
-from odradek.controller.states import IllegalTransitionError, PartitionPhase, ReplicaPhase
+from odradek.controller.states import IllegalControllerTransitionError, PartitionPhase, ReplicaPhase
 from odradek.controller.step import split, split_load, step
 from odradek.values import NO_LEADER, TopicPartition
 from odradek.zk.znodes import PartitionState, TopicAssignment
@@ -38,7 +38,7 @@ def alive(*ids, leaving=()):
 # --- tables ---
 
 
-def test_every_phase_can_be_entered_and_legal_moves_pass():
+def test_every_phase_can_be_entered_and_only_legal_transitions_pass():
     assert set(states.PARTITION_SOURCES) == set(PartitionPhase)
     assert set(states.REPLICA_SOURCES) == set(ReplicaPhase)
     for target, sources in states.PARTITION_SOURCES.items():
@@ -46,7 +46,7 @@ def test_every_phase_can_be_entered_and_legal_moves_pass():
             if source in sources:
                 states.enter_partition("t-0", source, target)
             else:
-                with pytest.raises(IllegalTransitionError, match=source.value):
+                with pytest.raises(IllegalControllerTransitionError, match=source.value):
                     states.enter_partition("t-0", source, target)
 
 
@@ -59,29 +59,41 @@ def test_every_phase_can_be_entered_and_legal_moves_pass():
         (ReplicaPhase.DELETION_SUCCESSFUL, ReplicaPhase.OFFLINE),
     ],
 )
-def test_illegal_replica_moves_raise(source, target):
-    with pytest.raises(IllegalTransitionError, match="replica r"):
+def test_illegal_replica_transitions_raise(source, target):
+    with pytest.raises(IllegalControllerTransitionError, match="replica r"):
         states.enter_replica("r", source, target)
 
 
-def test_lost_session_ends_every_duty_and_only_registration_begins_one():
-    for duty in Duty:
-        assert office.move(duty, Signal.EXPIRED).duty is Duty.OUT
-    begins = [
-        signal
-        for (duty, signal), to in office.TABLE.items()
-        if duty is Duty.OUT and to.duty is not duty
+def test_expired_session_ends_every_candidacy_and_only_registration_starts_one():
+    unregistered = CandidateState.UNREGISTERED
+    for state in CandidateState:
+        expired = candidacy.transition(state, CandidateEvent.SESSION_EXPIRED)
+        assert expired.state is unregistered
+    starts = [
+        event
+        for (state, event), to in candidacy.TABLE.items()
+        if state is unregistered and to.state is not state
     ]
-    assert begins == [Signal.REGISTERED]
+    assert starts == [CandidateEvent.REGISTERED]
     with pytest.raises(AssertionError, match="won while idle"):
-        office.move(Duty.IDLE, Signal.WON)
+        candidacy.transition(CandidateState.IDLE, CandidateEvent.WON)
 
 
-# --- taking office ---
+def test_docstring_of_candidacy_prints_its_table():
+    lines = ["event".ljust(17) + "".join(state.name.ljust(14) for state in CandidateState)]
+    for event in CandidateEvent:
+        cells = [candidacy.TABLE.get((state, event)) for state in CandidateState]
+        names = ["." if cell is None else cell.state.name for cell in cells]
+        lines.append(event.name.ljust(17) + "".join(name.ljust(14) for name in names))
+    diagram = "\n".join(f"    {line}".rstrip() for line in lines)
+    assert diagram in candidacy.__doc__, diagram
+
+
+# --- start of a controller ---
 
 
 def loaded(registered, isr):
-    """What a new controller reads of one partition, written as transaction 50."""
+    """Return what a new controller reads of one partition, written as transaction 50."""
     partition = TopicPartition("t", 0)
     return events.ContextLoaded(
         brokers=brokers(registered.split()),
@@ -90,24 +102,24 @@ def loaded(registered, isr):
     ), {partition: 50}
 
 
-def test_broker_that_returned_unseen_is_gone_first():
+def test_broker_that_restarted_unseen_is_gone_first():
     read, written = loaded("1@60 2@10 3@70", (1, 2))
     first, then = split_load(read, written, 5)
     assert first.brokers.keys() == {2, 3}
     assert then == events.BrokersChanged(read.brokers)
 
 
-def test_brokers_that_are_in_no_set_or_joined_it_since_are_there_from_the_start():
+def test_brokers_that_were_not_in_sync_or_became_so_later_are_online_from_the_start():
     read, written = loaded("1@10 2@20 3@70", (1, 2))
     assert split_load(read, written, 5) == [read]
 
 
-def test_broker_that_the_former_controller_found_was_seen():
+def test_broker_that_the_previous_controller_read_did_not_restart_unseen():
     read, written = loaded("1@60 2@10 3@70", (1, 2))
     assert split_load(read, written, 65) == [read]
 
 
-def test_whole_cluster_that_returned_is_taken_as_it_is():
+def test_whole_cluster_that_restarted_is_taken_as_it_is():
     read, written = loaded("1@60 2@61 3@62", (1, 2, 3))
     assert split_load(read, written, 5) == [read]
 
@@ -117,10 +129,10 @@ def test_whole_cluster_that_returned_is_taken_as_it_is():
     [("1@60 2@10 3@10", (1,), 1), ("1@60 2@10 3@10", (1, 2), 2), ("2@10 3@10", (1,), 2)],
     ids=["it returned", "it returned and another stayed", "it is gone"],
 )
-def test_taking_office_elects_uncleanly_only_where_nobody_is_left_in_sync(registered, isr, leader):
+def test_new_controller_elects_uncleanly_only_if_no_replica_is_in_sync(registered, isr, leader):
     read, written = loaded(registered, isr)
     replayer = Replayer()
-    replayer.context = Context(1, 2, Settings(unclean_leader_election=True))
+    replayer.context = ControllerContext(1, 2, ControllerSettings(unclean_leader_election=True))
     for event in split_load(read, written, 5):
         replayer.advance(event)
     (found,) = replayer.context.leaderships.values()
@@ -147,7 +159,7 @@ def test_taking_office_elects_uncleanly_only_where_nobody_is_left_in_sync(regist
         (state(1, 1, 2), alive(2, leaving=[2]), False, Choice(2, (2,))),
     ],
 )
-def test_leader_of_what_is_available(before, available, unclean, choice):
+def test_leader_is_chosen_from_available_replicas(before, available, unclean, choice):
     assert election.choose_available(BROKERS, before, available, unclean) == choice
 
 
@@ -160,7 +172,7 @@ def test_leader_of_what_is_available(before, available, unclean, choice):
         (state(2, 2, 1), alive(2), None),
     ],
 )
-def test_preferred_leader_only_from_the_isr(before, available, choice):
+def test_preferred_leader_must_be_in_sync(before, available, choice):
     assert election.choose_preferred(BROKERS, before, available) == choice
 
 
@@ -173,11 +185,11 @@ def test_preferred_leader_only_from_the_isr(before, available, choice):
         (state(2, 2), alive(1, 2, leaving=[1]), None),
     ],
 )
-def test_shutdown_moves_only_to_the_isr(before, available, choice):
+def test_controlled_shutdown_moves_leadership_only_to_in_sync_replicas(before, available, choice):
     assert election.choose_for_shutdown(BROKERS, before, available) == choice
 
 
-def test_reassigned_leader_comes_from_targets_in_sync():
+def test_leader_after_reassignment_is_an_in_sync_target():
     before = state(1, 1, 3)
     chosen = election.choose(Cause.REASSIGNMENT, (2, 3), before, alive(1, 2, 3), False)
     assert chosen == Choice(3, (3,))
@@ -191,7 +203,7 @@ def test_reassigned_leader_comes_from_targets_in_sync():
     st.sets(st.sampled_from(BROKERS), min_size=1),
     st.sampled_from([each for each in Cause if each is not Cause.UNCLEAN]),
 )
-def test_clean_choices_never_leave_or_empty_the_isr(replicas, living, isr, cause):
+def test_clean_elections_never_leave_or_empty_the_isr(replicas, living, isr, cause):
     before = state(min(isr), *isr)
     choice = election.choose(cause, replicas, before, alive(*living), unclean=False)
     if choice is not None:
@@ -205,9 +217,10 @@ def test_clean_choices_never_leave_or_empty_the_isr(replicas, living, isr, cause
 
 
 class Histories(RuleBasedStateMachine):
-    """Brokers come and go, leaders change in-sync sets unseen, topics come, grow, move and go.
+    """Brokers start and stop, leaders change in-sync replicas; topics are created, grown, moved,
+    deleted.
 
-    `znodes` is ZooKeeper: (state, version) by partition; `topics` are its topics. Writes on an old
+    `znodes` is ZooKeeper: (state, version) by partition; `topics` are its topics. Writes at an old
     version conflict.
     """
 
@@ -221,11 +234,11 @@ class Histories(RuleBasedStateMachine):
         self.stops = set()
         self.roles = {}  # (broker, partition) -> leader epoch and replicas it was told
         self.metadata = {}  # (broker, partition) -> leader, leader epoch, offline replicas
-        self.context = Context(1, 1, Settings())
+        self.context = ControllerContext(1, 1, ControllerSettings())
         self.give(events.ContextLoaded(self.registered(), {}, {}))
 
     @initialize(replicas=st.permutations(BROKERS), factor=st.integers(1, 3))
-    def first_topic_comes(self, replicas, factor):
+    def create_first_topic(self, replicas, factor):
         self.create([tuple(replicas[:factor])])
 
     def registered(self):
@@ -257,11 +270,13 @@ class Histories(RuleBasedStateMachine):
                         del self.znodes[one]
                     del self.topics[action.topic]
                     queue.append(events.TopicRemoved(action.topic))
-                elif isinstance(action, events.WritePlacements):
-                    for one, found in action.placements.items():
-                        changed = placement.placed(self.topics[one.topic], {one.partition: found})
+                elif isinstance(action, events.WriteAssignments):
+                    for one, found in action.assignments.items():
+                        changed = replica_assignment.with_changes(
+                            self.topics[one.topic], {one.partition: found}
+                        )
                         self.topics[one.topic] = changed
-                    queue.append(events.PlacementsWritten(action.placements))
+                    queue.append(events.AssignmentsWritten(action.assignments))
 
     def stop(self, action):
         for one in action.partitions:
@@ -270,14 +285,14 @@ class Histories(RuleBasedStateMachine):
                 state = self.znodes[one].state
                 assert action.to not in (*state.isr, state.leader), "records would be lost"
 
-    def placement(self, one):
-        return placement.of(self.topics[one.topic], one.partition)
+    def assignment(self, one):
+        return replica_assignment.of(self.topics[one.topic], one.partition)
 
-    def holders(self, one):
+    def kept_replicas(self, one):
         return tuple(
             broker
-            for broker in self.placement(one).replicas
-            if not self.context.is_going(Replica(one, broker))
+            for broker in self.assignment(one).replicas
+            if not self.context.is_deleting(Replica(one, broker))
         )
 
     def write(self, action):
@@ -296,7 +311,7 @@ class Histories(RuleBasedStateMachine):
         return events.StatesWritten(written, conflicts)
 
     def brokers_changed(self, broker):
-        """A broker that is gone or new has forgotten what it was told."""
+        """Step the core; a broker that is gone or new has forgotten what it received."""
         self.stops = {stop for stop in self.stops if stop[0] != broker}
         for told in (self.roles, self.metadata):
             for key in [key for key in told if key[0] == broker]:
@@ -305,12 +320,12 @@ class Histories(RuleBasedStateMachine):
             self.give(event)
 
     @rule(broker=st.sampled_from(BROKERS))
-    def broker_goes(self, broker):
+    def stop_broker(self, broker):
         self.live.pop(broker, None)
         self.brokers_changed(broker)
 
     @rule(broker=st.sampled_from(BROKERS))
-    def broker_comes_or_restarts(self, broker):
+    def start_or_restart_broker(self, broker):
         self.live[broker] = next(self.epochs)
         self.brokers_changed(broker)
 
@@ -318,7 +333,7 @@ class Histories(RuleBasedStateMachine):
         replicas=st.lists(st.permutations(BROKERS), min_size=1, max_size=2),
         factor=st.integers(1, 3),
     )
-    def topic_comes(self, replicas, factor):
+    def create_topic(self, replicas, factor):
         self.create([tuple(one[:factor]) for one in replicas])
 
     def create(self, replicas):
@@ -329,35 +344,35 @@ class Histories(RuleBasedStateMachine):
 
     @precondition(lambda self: self.topics)
     @rule(data=st.data())
-    def topic_grows(self, data):
+    def grow_topic(self, data):
         name = data.draw(st.sampled_from(sorted(self.topics)))
         found = self.topics[name]
-        added = placement.Placement(placement.of(found, 0).target)
-        grown = placement.placed(found, {len(found.partitions): added})
+        added = replica_assignment.ReplicaAssignment(replica_assignment.of(found, 0).target)
+        grown = replica_assignment.with_changes(found, {len(found.partitions): added})
         if name not in self.context.deletions:
             self.topics[name] = grown
         self.give(events.PartitionsChanged(name, grown))
 
     @precondition(lambda self: self.znodes)
     @rule(data=st.data(), back=st.booleans(), by_znode=st.booleans())
-    def partition_is_to_move(self, data, back, by_znode):
-        self.ask_for_move(data, data.draw(st.sampled_from(sorted(self.znodes))), back, by_znode)
+    def reassign_partition(self, data, back, by_znode):
+        self.reassign(data, data.draw(st.sampled_from(sorted(self.znodes))), back, by_znode)
 
-    def ask_for_move(self, data, one, back, by_znode):
+    def reassign(self, data, one, back, by_znode):
         ids = data.draw(st.permutations(BROKERS))[: data.draw(st.integers(1, 3))]
         target = None if back and not by_znode else tuple(ids)
         event = events.ReassignmentRequested({one: target}, by_znode)
         refused = reassignment.refusals(self.context, event)
-        before = self.placement(one)
+        before = self.assignment(one)
         if by_znode or not refused:
             self.give(event)
         if refused:
-            assert self.placement(one) == before
+            assert self.assignment(one) == before
         elif target is not None:
-            assert self.placement(one).target == target
+            assert self.assignment(one).target == target
 
     @rule()
-    def followers_catch_up(self):
+    def catch_up_followers(self):
         for one, found in list(self.znodes.items()):
             if one.topic in self.context.deletions or found.state.leader not in self.live:
                 continue
@@ -365,31 +380,33 @@ class Histories(RuleBasedStateMachine):
                 self.write_isr(one, found, BROKERS)
 
     @rule()
-    def brokers_answer_stops(self):
+    def answer_stops(self):
         stops, self.stops = self.stops, set()
         for broker, one in sorted(stops):
             self.give(events.ReplicasStopped(broker, frozenset({one})))
 
-    @precondition(lambda self: self.context.moving())
+    @precondition(lambda self: self.context.being_reassigned())
     @rule()
-    def move_changes_controllers(self):
-        self.controller_changes()
+    def change_controller_during_reassignment(self):
+        self.change_controller()
 
-    @precondition(lambda self: self.context.moving())
+    @precondition(lambda self: self.context.being_reassigned())
     @rule(data=st.data(), back=st.booleans())
-    def move_is_replaced(self, data, back):
-        self.ask_for_move(data, data.draw(st.sampled_from(self.context.moving())), back, False)
+    def replace_reassignment(self, data, back):
+        self.reassign(
+            data, data.draw(st.sampled_from(self.context.being_reassigned())), back, False
+        )
 
     @rule()
-    def everybody_is_well_for_a_while(self):
+    def heal_cluster(self):
         """Then every move ends."""
         for broker in BROKERS:
             self.live[broker] = next(self.epochs)
             self.brokers_changed(broker)
         for _ in range(8):
-            self.followers_catch_up()
-            self.brokers_answer_stops()
-        assert not self.context.moving()
+            self.catch_up_followers()
+            self.answer_stops()
+        assert not self.context.being_reassigned()
         for name, found in self.topics.items():
             assert not found.adding
             assert not found.removing
@@ -398,13 +415,13 @@ class Histories(RuleBasedStateMachine):
 
     @precondition(lambda self: self.topics)
     @rule(data=st.data())
-    def topic_is_to_go(self, data):
+    def delete_topic(self, data):
         name = data.draw(st.sampled_from(sorted(self.topics)))
         self.give(events.DeletionsRequested(frozenset({name}) | self.context.deletions))
 
     @precondition(lambda self: self.stops)
     @rule(data=st.data(), fails=st.booleans())
-    def broker_answers_stop(self, data, fails):
+    def answer_stop(self, data, fails):
         broker, partition = data.draw(st.sampled_from(sorted(self.stops)))
         self.stops.discard((broker, partition))
         done, failed = frozenset({partition}), frozenset()
@@ -414,7 +431,7 @@ class Histories(RuleBasedStateMachine):
 
     @precondition(lambda self: self.znodes)
     @rule(data=st.data(), members=st.sets(st.sampled_from(BROKERS)), told=st.booleans())
-    def leader_changes_isr(self, data, members, told):
+    def change_isr(self, data, members, told):
         one = data.draw(st.sampled_from(sorted(self.znodes)))
         if one.topic not in self.context.deletions:
             self.write_isr(one, self.znodes[one], members, told)
@@ -432,40 +449,40 @@ class Histories(RuleBasedStateMachine):
             self.give(events.IsrChanged({one: self.znodes[one]}))
 
     @rule(broker=st.sampled_from(BROKERS))
-    def broker_wants_to_leave(self, broker):
+    def request_shutdown(self, broker):
         self.give(events.ShutdownRequested(broker))
 
     @rule()
-    def balance(self):
+    def rebalance(self):
         self.give(events.RebalanceDue())
 
     @precondition(lambda self: self.znodes)
     @rule(data=st.data())
-    def disk_fails(self, data):
+    def fail_disk(self, data):
         one = data.draw(st.sampled_from(sorted(self.znodes)))
-        broker = data.draw(st.sampled_from(self.placement(one).replicas))
+        broker = data.draw(st.sampled_from(self.assignment(one).replicas))
         if broker in self.live:
             self.give(events.ReplicasFailed(broker, frozenset({one})))
 
     @rule()
-    def controller_changes(self):
+    def change_controller(self):
         """The next controller reads what there is; answers to the old one are lost."""
         deletions = self.context.deletions
-        self.context = Context(1, 1, Settings())
+        self.context = ControllerContext(1, 1, ControllerSettings())
         self.stops = set()
         topics, states = dict(self.topics), dict(self.znodes)
         self.give(events.ContextLoaded(self.registered(), topics, states, {}, deletions))
 
     @invariant()
-    def states_are_sound(self):
+    def states_are_consistent(self):
         for one, found in self.znodes.items():
-            isr, replicas = found.state.isr, self.placement(one).replicas
+            isr, replicas = found.state.isr, self.assignment(one).replicas
             assert isr
             assert set(isr) <= set(replicas)
             assert found.state.leader in (*isr, NO_LEADER)
 
     @invariant()
-    def whoever_can_lead_does(self):
+    def partitions_with_a_live_in_sync_replica_have_a_leader(self):
         for one, found in self.context.leaderships.items():
             if one.topic in self.context.deletions:
                 continue
@@ -482,24 +499,24 @@ class Histories(RuleBasedStateMachine):
             assert (phase is PartitionPhase.ONLINE) == bool(alive_isr)
 
     @invariant()
-    def every_living_broker_was_told(self):
+    def live_brokers_have_current_states(self):
         for one, found in self.context.leaderships.items():
             if one.topic in self.context.deletions:
                 continue
             leader, epoch = found.state.leader, found.state.leader_epoch
             offline = tuple(
                 broker
-                for broker in self.holders(one)
+                for broker in self.kept_replicas(one)
                 if broker not in self.live or Replica(one, broker) in self.context.failed
             )
             for broker in self.live:
                 assert self.metadata[broker, one] == (leader, epoch, offline)
-            for broker in self.holders(one):
+            for broker in self.kept_replicas(one):
                 # A follower that shuts down was told to stop instead.
                 if broker in self.live and broker not in self.context.shutting_down:
                     told, replicas = self.roles[broker, one]
                     assert told == epoch
-                    assert set(replicas) == set(self.holders(one))
+                    assert set(replicas) == set(self.kept_replicas(one))
 
     @invariant()
     def every_started_deletion_waits_for_an_answer(self):
@@ -508,7 +525,7 @@ class Histories(RuleBasedStateMachine):
                 assert (replica.broker_id, replica.partition) in self.stops
 
     @invariant()
-    def partitions_with_a_living_replica_have_a_state(self):
+    def partitions_with_a_live_replica_have_a_state(self):
         for name, found in self.topics.items():
             for number, replicas in found.partitions.items():
                 if name not in self.context.deletions and set(replicas) & set(self.live):

@@ -1,4 +1,4 @@
-"""Controllers racing, taking office and directing recorded brokers, on a real ZooKeeper."""
+"""Controllers that are elected and send requests to recording brokers, on a real ZooKeeper."""
 
 import asyncio
 
@@ -49,7 +49,7 @@ async def test_one_of_three_brokers_becomes_controller_with_epoch_1(cluster):
     assert stat.owner == winner.session.session_id
 
 
-async def test_office_passes_on_when_the_controller_leaves_and_when_it_is_removed_by_hand(cluster):
+async def test_another_broker_is_elected_when_the_controller_stops_or_its_znode_is_deleted(cluster):
     one = await cluster.broker(1)
     await until(lambda: one.active)
     two = await cluster.broker(2)
@@ -60,11 +60,11 @@ async def test_office_passes_on_when_the_controller_leaves_and_when_it_is_remove
     await until(lambda: two.active and two.epoch == 3)
 
 
-async def test_new_topic_gets_states_leaders_and_everybody_is_told(cluster):
+async def test_new_topic_gets_states_and_leaders_that_all_brokers_receive(cluster):
     controller = await cluster.broker(1)
     await cluster.broker(2)
     await until(
-        lambda: controller.active and len(cluster.metadata(2)) == 0 and 9002 in cluster.told
+        lambda: controller.active and len(cluster.metadata(2)) == 0 and 9002 in cluster.received
     )
     await admin.apply_create_topic(controller.session, "t", replicas(p0=(1, 2), p1=(2, 1)), {})
     await until(lambda: len(cluster.roles(1)) == len(cluster.roles(2)) == 2)
@@ -81,10 +81,11 @@ async def test_new_topic_gets_states_leaders_and_everybody_is_told(cluster):
     assert (found, version) == (PartitionState(1, 0, (1, 2), 1), 0)
     (topic,) = cluster.requests(1, control.LeaderAndIsrRequest)[0].topic_states
     assert topic.partition_states[0].is_new
-    # Where the others are comes first. Whom clients are told of as a leader knows that it is one.
-    kinds = [type(one) for one in cluster.told[9001]]
+    # Metadata without topics comes first: the other brokers. A leader knows that it leads before
+    # clients do.
+    kinds = [type(one) for one in cluster.received[9001]]
     assert kinds[0] is control.UpdateMetadataRequest
-    about_topics = [type(one) for one in cluster.told[9001] if one.topic_states]
+    about_topics = [type(one) for one in cluster.received[9001] if one.topic_states]
     assert about_topics == [control.LeaderAndIsrRequest, control.UpdateMetadataRequest]
 
 
@@ -111,7 +112,7 @@ async def test_failed_broker_loses_its_leaderships_and_returns_as_follower(clust
     controller = await cluster.broker(1)
     await until(lambda: controller.active)
     leader = await cluster.broker(2)
-    await until(lambda: 9002 in cluster.told)
+    await until(lambda: 9002 in cluster.received)
     await admin.apply_create_topic(controller.session, "t", replicas(p0=(2, 1)), {})
     await until(lambda: ("t", 0) in cluster.roles(1))
     await leader.stop()
@@ -121,12 +122,12 @@ async def test_failed_broker_loses_its_leaderships_and_returns_as_follower(clust
     await until(lambda: cluster.roles(2)["t", 0] == (1, 1, [1]))
 
 
-async def test_leaders_own_isr_write_is_met_and_not_overwritten(cluster):
-    """The controller decides on an old version, conflicts, and decides again."""
+async def test_isr_written_by_the_leader_is_not_overwritten(cluster):
+    """The controller decides on an old version, the write conflicts, and it decides again."""
     controller = await cluster.broker(1)
     await until(lambda: controller.active)
     others = [await cluster.broker(number) for number in (2, 3)]
-    await until(lambda: 9003 in cluster.told)
+    await until(lambda: 9003 in cluster.received)
     await admin.apply_create_topic(controller.session, "t", replicas(p0=(2, 3, 1)), {})
     await until(lambda: ("t", 0) in cluster.roles(1))
     await controller.session.set(
@@ -145,11 +146,11 @@ async def test_leaders_own_isr_write_is_met_and_not_overwritten(cluster):
     assert await state(controller.session, "t", 0) == (PartitionState(1, 1, (1,), 1), 2)
 
 
-async def test_isr_notice_reaches_every_broker_and_is_removed(cluster):
+async def test_isr_change_notification_reaches_every_broker_and_is_removed(cluster):
     controller = await cluster.broker(1)
     await until(lambda: controller.active)
     await cluster.broker(2)
-    await until(lambda: 9002 in cluster.told)
+    await until(lambda: 9002 in cluster.received)
     await admin.apply_create_topic(controller.session, "t", replicas(p0=(1, 2)), {})
     await until(lambda: ("t", 0) in cluster.roles(2))
     session = controller.session
@@ -205,7 +206,7 @@ async def test_topic_is_deleted_from_brokers_and_znodes(cluster, form):
     ],
     ids=["many partitions", "something below a partition", "a partition more"],
 )
-async def test_topic_is_deleted_whatever_stands_below_it(cluster, partitions, changed):
+async def test_topic_is_deleted_with_all_znodes_below_it(cluster, partitions, changed):
     controller = await cluster.broker(1)
     await until(lambda: controller.active)
     session = controller.session
@@ -224,7 +225,7 @@ async def test_topic_is_deleted_whatever_stands_below_it(cluster, partitions, ch
 
 
 @pytest.mark.parametrize("partitions", [1, 60])
-async def test_topic_made_anew_stays_when_the_answer_to_the_removal_is_lost(
+async def test_recreated_topic_stays_when_the_answer_to_the_removal_is_lost(
     cluster, monkeypatch, partitions
 ):
     controller = await cluster.broker(1)
@@ -245,7 +246,7 @@ async def test_topic_made_anew_stays_when_the_answer_to_the_removal_is_lost(
     monkeypatch.setattr(session, "multi", removed_and_made_anew)
     await admin.apply_request_deletion(session, "t")
 
-    def leaders_told():
+    def leaders_sent():
         return [
             one.leader
             for request in cluster.requests(1, control.UpdateMetadataRequest)
@@ -254,17 +255,17 @@ async def test_topic_made_anew_stays_when_the_answer_to_the_removal_is_lost(
             if one.partition_index == 0
         ]
 
-    await until(lambda: -2 in leaders_told() and leaders_told()[-1] == 1)
+    await until(lambda: -2 in leaders_sent() and leaders_sent()[-1] == 1)
     data, _ = await session.get("/config/topics/t")
     assert znodes.decode_config("/config/topics/t", data) == {"a": "new"}
     assert await has(session, "/brokers/topics/t")
 
 
-async def test_deletion_waits_for_a_dead_broker_and_goes_on_when_it_returns(cluster):
+async def test_deletion_waits_for_a_dead_broker_and_continues_when_it_returns(cluster):
     controller = await cluster.broker(1)
     await until(lambda: controller.active)
     other = await cluster.broker(2)
-    await until(lambda: 9002 in cluster.told)
+    await until(lambda: 9002 in cluster.received)
     session = controller.session
     await admin.apply_create_topic(session, "t", replicas(p0=(1, 2)), {})
     await until(lambda: ("t", 0) in cluster.roles(2))
@@ -283,7 +284,7 @@ async def test_deletion_waits_for_a_dead_broker_and_goes_on_when_it_returns(clus
     assert cluster.requests(2, control.StopReplicaRequest)
 
 
-async def test_deletion_is_refused_where_it_is_not_enabled(cluster):
+async def test_deletion_request_is_removed_if_deletion_is_disabled(cluster):
     controller = await cluster.broker(1, delete_topic_enable="false")
     await until(lambda: controller.active)
     session = controller.session
@@ -303,7 +304,7 @@ async def test_next_controller_finishes_a_deletion_and_offline_elections(cluster
     one = await cluster.broker(1)
     await until(lambda: one.active)
     two = await cluster.broker(2)
-    await until(lambda: 9002 in cluster.told)
+    await until(lambda: 9002 in cluster.received)
     await admin.apply_create_topic(one.session, "t", replicas(p0=(1, 2)), {})
     await admin.apply_create_topic(one.session, "d", replicas(p0=(2,)), {})
     await until(lambda: {("t", 0), ("d", 0)} <= cluster.roles(2).keys())
@@ -323,10 +324,10 @@ async def test_next_controller_finishes_a_deletion_and_offline_elections(cluster
     await until_async(gone)
 
 
-async def test_overtaken_controller_cannot_write_and_resigns(cluster):
+async def test_fenced_controller_cannot_write_and_resigns(cluster):
     one = await cluster.broker(1)
     await until(lambda: one.active)
-    # Another controller took office unseen: the epoch moved on while /controller still names us.
+    # Another controller was elected unseen: the epoch changed while /controller still names us.
     await one.session.set("/controller_epoch", b"7")
     await admin.apply_create_topic(one.session, "t", replicas(p0=(1,)), {})
     await until(lambda: one.active and one.epoch == 8)
@@ -335,7 +336,7 @@ async def test_overtaken_controller_cannot_write_and_resigns(cluster):
     assert found.controller_epoch == 8
 
 
-async def test_session_loss_is_survived_by_a_new_term(cluster, server):
+async def test_controller_is_elected_again_after_its_session_expired(cluster, server):
     one = await cluster.broker(1)
     await until(lambda: one.active)
     await admin.apply_create_topic(one.session, "t", replicas(p0=(1,)), {})
@@ -346,11 +347,11 @@ async def test_session_loss_is_survived_by_a_new_term(cluster, server):
     await until(lambda: cluster.roles(1).get(("u", 0)) == (1, 0, [1]))
 
 
-async def test_controlled_shutdown_moves_leaders_and_names_what_stays(cluster):
+async def test_controlled_shutdown_moves_leaders_and_returns_those_that_stay(cluster):
     controller = await cluster.broker(1)
     await until(lambda: controller.active)
     await cluster.broker(2)
-    await until(lambda: 9002 in cluster.told)
+    await until(lambda: 9002 in cluster.received)
     session = controller.session
     await admin.apply_create_topic(session, "t", replicas(p0=(2, 1), p1=(1, 2), p2=(2,)), {})
     await until(lambda: len(cluster.roles(2)) == 3)
@@ -363,7 +364,7 @@ async def test_controlled_shutdown_moves_leaders_and_names_what_stays(cluster):
     assert caught.value.code == ErrorCode.BROKER_NOT_AVAILABLE
 
 
-async def test_shutdown_is_refused_by_who_is_not_controller(cluster):
+async def test_controlled_shutdown_is_refused_by_a_broker_that_is_not_controller(cluster):
     one = await cluster.broker(1)
     await until(lambda: one.active)
     two = await cluster.broker(2)
@@ -372,11 +373,11 @@ async def test_shutdown_is_refused_by_who_is_not_controller(cluster):
     assert caught.value.code == ErrorCode.NOT_CONTROLLER
 
 
-async def test_preferred_election_moves_leaders_back_and_removes_its_node(cluster):
+async def test_preferred_election_moves_leaders_back_and_removes_its_znode(cluster):
     controller = await cluster.broker(1)
     await until(lambda: controller.active)
     await cluster.broker(2)
-    await until(lambda: 9002 in cluster.told)
+    await until(lambda: 9002 in cluster.received)
     session = controller.session
     await admin.apply_create_topic(session, "t", replicas(p0=(2, 1)), {})
     await until(lambda: ("t", 0) in cluster.roles(2))
@@ -398,7 +399,7 @@ async def test_preferred_election_moves_leaders_back_and_removes_its_node(cluste
     await until_async(removed)
 
 
-async def test_garbage_znodes_do_not_stop_the_controller(cluster):
+async def test_undecodable_znodes_do_not_stop_the_controller(cluster):
     session = await cluster.session()
     await session.create("/brokers/topics/garbage", b"{")
     await session.create("/brokers/ids/77", b"no json", ephemeral=True)
@@ -409,7 +410,7 @@ async def test_garbage_znodes_do_not_stop_the_controller(cluster):
     await until(lambda: ("t", 0) in cluster.roles(1))
 
 
-async def test_unreachable_broker_gets_everything_in_order_when_it_answers(cluster):
+async def test_unreachable_broker_gets_all_requests_in_order_when_it_returns(cluster):
     controller = await cluster.broker(1)
     await until(lambda: controller.active)
     cluster.down.add(9002)
@@ -429,7 +430,7 @@ async def test_restart_of_zookeeper_changes_no_leader_and_loses_no_watch(tmp_pat
             one = await cluster.broker(1)
             await until(lambda: one.active)
             two = await cluster.broker(2)
-            await until(lambda: 9002 in cluster.told)
+            await until(lambda: 9002 in cluster.received)
             await admin.apply_create_topic(one.session, "t", replicas(p0=(1, 2)), {})
             await until(lambda: ("t", 0) in cluster.roles(2))
             await asyncio.to_thread(server.restart)
@@ -437,16 +438,16 @@ async def test_restart_of_zookeeper_changes_no_leader_and_loses_no_watch(tmp_pat
             await until(lambda: cluster.roles(1).get(("u", 0)) == (2, 0, [2, 1]))
             assert (one.active, one.epoch, two.active) == (True, 1, False)
             assert await state(two.session, "t", 0) == (PartitionState(1, 0, (1, 2), 1), 0)
-            # The loser's watch on /controller is back too.
+            # The other candidate's watch on /controller is set again too.
             await one.stop()
             await until(lambda: two.active and two.epoch == 2)
 
 
-async def test_log_dir_failure_moves_the_leaders_of_the_broken_disk(cluster):
+async def test_log_dir_failure_moves_the_leaders_of_the_failed_disk(cluster):
     controller = await cluster.broker(1)
     await until(lambda: controller.active)
     await cluster.broker(2)
-    await until(lambda: 9002 in cluster.told)
+    await until(lambda: 9002 in cluster.received)
     session = controller.session
     await admin.apply_create_topic(session, "t", replicas(p0=(2, 1), p1=(2, 1)), {})
     await until(lambda: len(cluster.roles(2)) == 2)
@@ -461,7 +462,7 @@ async def test_unclean_election_by_topic_configuration_takes_effect_at_once(clus
     controller = await cluster.broker(1)
     await until(lambda: controller.active)
     other = await cluster.broker(2)
-    await until(lambda: 9002 in cluster.told)
+    await until(lambda: 9002 in cluster.received)
     session = controller.session
     await admin.apply_create_topic(session, "t", replicas(p0=(2, 1)), {})
     await until(lambda: ("t", 0) in cluster.roles(2))

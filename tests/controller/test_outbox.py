@@ -1,4 +1,4 @@
-"""The outbox: order, repetition, overflow, and what answers mean."""
+"""The outbox: order, retries, overflow, and the events that answers cause."""
 
 import asyncio
 from types import SimpleNamespace
@@ -24,8 +24,8 @@ from tests.controller.transcript import brokers
 ONE = TopicPartition("t", 0)
 
 
-class Scripted:
-    """A peer that answers each call with the next of `answers`; an exception is raised."""
+class ScriptedConnection:
+    """Answers each call with the next of `answers`; an exception is raised."""
 
     def __init__(self):
         self.calls = []
@@ -49,64 +49,66 @@ class Scripted:
 
 
 @pytest.fixture
-async def rig():
-    rig = SimpleNamespace(peer=Scripted(), told=[], deposed=[])
-    rig.outbox = Outbox(
+async def recorded():
+    recorded = SimpleNamespace(connection=ScriptedConnection(), events=[], fenced=[])
+    recorded.outbox = Outbox(
         Sender(1, 5, "PLAINTEXT", 1000),
-        lambda host, port: rig.peer,
-        rig.told.append,
-        lambda: rig.deposed.append(True),
+        lambda host, port: recorded.connection,
+        recorded.events.append,
+        lambda: recorded.fenced.append(True),
     )
-    rig.outbox.keep(brokers(["2"]))
-    yield rig
-    await rig.outbox.close()
+    recorded.outbox.update_brokers(brokers(["2"]))
+    yield recorded
+    await recorded.outbox.close()
 
 
 def update():
     return UpdateMetadata((2,), (), ())
 
 
-async def test_requests_go_out_in_order_and_are_repeated_until_acknowledged(rig):
-    rig.peer.answers = [ConnectionError("down"), TimeoutError("slow")]
-    rig.outbox.send(update())
-    rig.outbox.send(StopReplicas(2, (ONE,), delete=False))
-    rig.peer.answers += [
+async def test_requests_are_sent_in_order_and_retried_until_acknowledged(recorded):
+    recorded.connection.answers = [ConnectionError("down"), TimeoutError("slow")]
+    recorded.outbox.send(update())
+    recorded.outbox.send(StopReplicas(2, (ONE,), delete=False))
+    recorded.connection.answers += [
         control.UpdateMetadataResponse(),
         control.StopReplicaResponse(partition_errors=[]),
     ]
-    await until(lambda: len(rig.peer.calls) == 4)
-    assert rig.peer.calls == [("UpdateMetadataRequest", 5, 5)] * 3 + [("StopReplicaRequest", 1, 5)]
+    await until(lambda: len(recorded.connection.calls) == 4)
+    assert recorded.connection.calls == [("UpdateMetadataRequest", 5, 5)] * 3 + [
+        ("StopReplicaRequest", 1, 5)
+    ]
 
 
-async def test_requests_name_the_registration_that_they_are_meant_for(rig):
-    rig.outbox.keep(brokers(["2@57"]))
+async def test_requests_name_the_broker_epoch_that_they_are_meant_for(recorded):
+    recorded.outbox.update_brokers(brokers(["2@57"]))
     refused = {"error_code": ErrorCode.STALE_BROKER_EPOCH, "partition_errors": []}
-    rig.peer.answers = [
+    recorded.connection.answers = [
         control.UpdateMetadataResponse(error_code=ErrorCode.STALE_BROKER_EPOCH),
         control.LeaderAndIsrResponse(**refused),
         control.StopReplicaResponse(**refused),
     ]
-    rig.outbox.send(update())
-    rig.outbox.send(LeaderAndIsr(2, (), ()))
-    rig.outbox.send(StopReplicas(2, (ONE,), delete=True))
-    rig.outbox.send(update())
-    await until(lambda: len(rig.peer.calls) == 4)
-    assert rig.peer.registrations == [57] * 4
-    assert not rig.told, "a broker that came back is told everything anyway"
-    assert not rig.deposed
+    recorded.outbox.send(update())
+    recorded.outbox.send(LeaderAndIsr(2, (), ()))
+    recorded.outbox.send(StopReplicas(2, (ONE,), delete=True))
+    recorded.outbox.send(update())
+    await until(lambda: len(recorded.connection.calls) == 4)
+    assert recorded.connection.registrations == [57] * 4
+    assert not recorded.events, "a restarted broker receives its full state anyway"
+    assert not recorded.fenced
 
 
-async def test_newer_controller_known_to_a_broker_deposes(rig):
-    rig.peer.answers = [control.UpdateMetadataResponse(error_code=11)]
-    rig.outbox.send(update())
-    await until(lambda: rig.deposed)
+async def test_stale_controller_epoch_fences_the_controller(recorded):
+    recorded.connection.answers = [control.UpdateMetadataResponse(error_code=11)]
+    recorded.outbox.send(update())
+    await until(lambda: recorded.fenced)
 
 
-async def test_answers_become_events(rig):
+async def test_answers_become_events(recorded):
     def error(kind, number, code):
         return kind(topic_name="t", partition_index=number, error_code=code)
 
-    rig.peer.answers = [
+    recorded.connection.answers = [
         control.LeaderAndIsrResponse(
             partition_errors=[
                 error(control.LeaderAndIsrPartitionError, 0, 56),
@@ -122,35 +124,35 @@ async def test_answers_become_events(rig):
         ),
     ]
     three = tuple(TopicPartition("t", number) for number in range(3))
-    rig.outbox.send(LeaderAndIsr(2, (), ()))
-    rig.outbox.send(StopReplicas(2, three, delete=True))
-    await until(lambda: len(rig.told) == 2)
-    assert rig.told == [
+    recorded.outbox.send(LeaderAndIsr(2, (), ()))
+    recorded.outbox.send(StopReplicas(2, three, delete=True))
+    await until(lambda: len(recorded.events) == 2)
+    assert recorded.events == [
         ReplicasFailed(2, frozenset({ONE})),
         ReplicasStopped(2, frozenset({three[0], three[2]}), frozenset({three[1]})),
     ]
 
 
-async def test_overflow_asks_to_tell_everything_again(rig, monkeypatch):
+async def test_overflow_requires_sending_the_full_state_again(recorded, monkeypatch):
     monkeypatch.setattr(module, "LONGEST_QUEUE", 3)
-    rig.peer.gate.clear()
+    recorded.connection.gate.clear()
     for _ in range(6):
-        rig.outbox.send(update())
-    assert rig.told == [ResendRequired(2)]
-    assert rig.outbox.queued() < 4
+        recorded.outbox.send(update())
+    assert recorded.events == [ResendRequired(2)]
+    assert recorded.outbox.queued() < 4
 
 
-async def test_gone_or_restarted_broker_gets_nothing_of_what_was_meant_before(rig):
-    rig.peer.gate.clear()
-    rig.outbox.send(update())
-    old, rig.peer = rig.peer, Scripted()
-    rig.outbox.keep(brokers(["2@99"]))
+async def test_gone_or_restarted_broker_gets_no_earlier_requests(recorded):
+    recorded.connection.gate.clear()
+    recorded.outbox.send(update())
+    old, recorded.connection = recorded.connection, ScriptedConnection()
+    recorded.outbox.update_brokers(brokers(["2@99"]))
     old.gate.set()
-    rig.outbox.send(StopReplicas(2, (ONE,), delete=False))
-    rig.peer.answers = [control.StopReplicaResponse(partition_errors=[])]
-    await until(lambda: rig.peer.calls)
-    assert [name for name, _, _ in rig.peer.calls] == ["StopReplicaRequest"]
-    rig.outbox.keep({})
-    await until(lambda: rig.peer.closed)
-    rig.outbox.send(update())
-    assert rig.outbox.queued() == 0
+    recorded.outbox.send(StopReplicas(2, (ONE,), delete=False))
+    recorded.connection.answers = [control.StopReplicaResponse(partition_errors=[])]
+    await until(lambda: recorded.connection.calls)
+    assert [name for name, _, _ in recorded.connection.calls] == ["StopReplicaRequest"]
+    recorded.outbox.update_brokers({})
+    await until(lambda: recorded.connection.closed)
+    recorded.outbox.send(update())
+    assert recorded.outbox.queued() == 0

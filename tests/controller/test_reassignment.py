@@ -1,10 +1,10 @@
-"""Moves of partitions from request to end, on a real ZooKeeper and recorded brokers."""
+"""Partition reassignments from request to end, on a real ZooKeeper and recording brokers."""
 
 import asyncio
 
 import pytest
 
-from odradek.controller.placement import Placement
+from odradek.controller.replica_assignment import ReplicaAssignment
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages import control
 from odradek.values import BrokerId, TopicPartition
@@ -22,7 +22,7 @@ async def topic(session):
 
 
 async def join(session, leader, *isr):
-    """Do what a leader does when followers have caught up: write the state, without a notice."""
+    """Write the state as a leader does when followers caught up, without a notification."""
     path = znodes.state_path("t", 0)
     data, stat = await session.get(path)
     now = znodes.decode_state(path, data)
@@ -45,11 +45,11 @@ async def requested(session):
 
 
 async def start(cluster, *ids, replicas=(1, 2)):
-    """Return the controllers of brokers, the first in office, and a topic with one partition."""
+    """Create a topic with one partition; return the brokers' controllers, the first one active."""
     controllers = [await cluster.broker(ids[0])]
     await until(lambda: controllers[0].active)
     controllers += [await cluster.broker(number) for number in ids[1:]]
-    await until(lambda: all(9000 + number in cluster.told for number in ids))
+    await until(lambda: all(9000 + number in cluster.received for number in ids))
     assignment = TopicAssignment({0: tuple(map(BrokerId, replicas))})
     await admin.apply_create_topic(controllers[0].session, "t", assignment, {})
     await until(lambda: all(("t", 0) in cluster.roles(one) for one in replicas))
@@ -63,13 +63,13 @@ def stopped(cluster, broker_id):
     )
 
 
-async def test_request_in_zookeeper_moves_a_partition_and_disappears(cluster):
+async def test_request_in_zookeeper_reassigns_a_partition_and_is_removed(cluster):
     one, *_ = await start(cluster, 1, 2, 3)
     session = await cluster.session()
     await request(session, {0: (3,), 5: (1,)})
     await until(lambda: cluster.roles(3).get(("t", 0)) == (1, 1, [1, 2]))
     assert await topic(session) == TopicAssignment({0: (3, 1, 2)}, {0: (3,)}, {0: (1, 2)})
-    assert await requested(session) == {PARTITION: (3,)}, "what cannot be done is dropped"
+    assert await requested(session) == {PARTITION: (3,)}, "rejected entries are removed"
     await join(session, 1, 1, 2, 3)
     await until(lambda: cluster.roles(3)["t", 0] == (3, 2, [3]))
     await until(lambda: stopped(cluster, 1) and stopped(cluster, 2))
@@ -80,7 +80,7 @@ async def test_request_in_zookeeper_moves_a_partition_and_disappears(cluster):
     assert cluster.metadata(2) == {("t", 0): 3}
 
 
-async def test_move_goes_on_under_the_next_controller(cluster):
+async def test_reassignment_continues_under_the_next_controller(cluster):
     one, two, three = await start(cluster, 1, 2, 3)
     session = await cluster.session()
     await one.reassign({PARTITION: (BrokerId(2), BrokerId(3))})
@@ -91,20 +91,22 @@ async def test_move_goes_on_under_the_next_controller(cluster):
     await join(session, 2, 2, 3)
     while (await topic(session)).adding:
         await asyncio.sleep(0.01)
-    # The replica of the broker that is gone is nobody's to wait for.
+    # The reassignment does not wait for the deletion on a broker that is gone.
     assert await topic(session) == TopicAssignment({0: (2, 3)})
 
 
-async def test_request_is_answered_listed_and_taken_back(cluster):
+async def test_reassignment_is_answered_listed_and_cancelled(cluster):
     one, two, _ = await start(cluster, 1, 2, 3)
     unknown = TopicPartition("u", 0)
     answers = await one.reassign({PARTITION: (BrokerId(3),), unknown: (BrokerId(1),)})
     assert answers[PARTITION] is None
     assert answers[unknown].code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert await one.list_moving(None) == {PARTITION: Placement((3, 1, 2), (3,), (1, 2))}
-    assert await one.list_moving([unknown]) == {}
+    assert await one.list_reassignments(None) == {
+        PARTITION: ReplicaAssignment((3, 1, 2), (3,), (1, 2))
+    }
+    assert await one.list_reassignments([unknown]) == {}
     assert await one.reassign({PARTITION: None}) == {PARTITION: None}
-    assert await one.list_moving(None) == {}, "to a caller the move is over"
+    assert await one.list_reassignments(None) == {}, "a cancelled reassignment is not listed"
     await until(lambda: stopped(cluster, 3))
     while (await topic(one.session)).adding:
         await asyncio.sleep(0.01)
@@ -129,7 +131,7 @@ async def test_request_to_a_broker_overrides_the_one_in_zookeeper(cluster):
     assert await topic(session) == TopicAssignment({0: (2,)})
 
 
-async def test_partitions_are_not_added_to_a_topic_that_moves(cluster):
+async def test_partitions_are_not_added_to_a_topic_that_is_reassigned(cluster):
     one, *_ = await start(cluster, 1, 2, 3)
     await one.reassign({PARTITION: (BrokerId(3),)})
     with pytest.raises(KafkaError) as refusal:
@@ -137,7 +139,7 @@ async def test_partitions_are_not_added_to_a_topic_that_moves(cluster):
     assert refusal.value.code is ErrorCode.REASSIGNMENT_IN_PROGRESS
 
 
-async def test_garbage_in_the_request_leaves_the_controller_at_work(cluster):
+async def test_undecodable_request_does_not_stop_the_controller(cluster):
     one, *_ = await start(cluster, 1, 2)
     session = await cluster.session()
     await session.create(znodes.REASSIGN_PARTITIONS_PATH, b"{")

@@ -1,23 +1,23 @@
 """Replays a text file of events against the controller's pure core.
 
-A line `> EVENT` is given to the core; what follows it, indented, are the actions it must give.
-Writes succeed at once, and the actions that follow from their success come after `= written`; a
-line `! conflict t-0 leader=3 epoch=4 isr=3,1 version=9` before an event makes its write of that
-partition meet this state instead. Lines with `#` are for the reader.
+A line `> EVENT` steps the core; the indented lines below it are the expected actions. Writes
+succeed at once, and the actions that follow from the result come after `= written`. A line
+`! conflict t-0 leader=3 epoch=4 isr=3,1 version=9` before an event makes its write of that
+partition fail with this present state. Lines with `#` are comments.
 """
 
 import json
 
-from odradek.controller import events, office, placement, reassignment
-from odradek.controller.context import Context, Settings
+from odradek.controller import candidacy, events, reassignment, replica_assignment
+from odradek.controller.context import ControllerContext, ControllerSettings
 from odradek.controller.events import Leadership, LiveBroker
 from odradek.controller.step import split, step
 from odradek.values import BrokerId, TopicPartition
-from odradek.zk.znodes import BrokerRegistration, Endpoint, PartitionState, TopicAssignment
+from odradek.zk.znodes import BrokerEndpoint, BrokerRegistration, PartitionState, TopicAssignment
 
 
 def replay(text):
-    """Return the transcript as the code gives it now."""
+    """Return the transcript with the actions of the present code."""
     replayer = Replayer()
     lines = []
     for line in text.splitlines():
@@ -32,41 +32,41 @@ def replay(text):
 
 
 class Replayer:
-    """One context, and the duties of the brokers in the race."""
+    """One context, and the candidate states of the brokers."""
 
     def __init__(self):
-        self.context = Context(BrokerId(1), 1)
+        self.context = ControllerContext(BrokerId(1), 1)
         self.conflicts = {}
-        self.duties = {}
+        self.candidates = {}
         self.refused = {}
 
     def event(self, words):
         kind, words = words[0], words[1:]
         options = dict(word.split("=", 1) for word in words if "=" in word)
-        if kind == "race":
-            return self.race(*words)
+        if kind == "candidate":
+            return self.candidate(*words)
         if kind == "brokers":
             found = split(self.context, brokers(words))
             return [line for one in found for line in self.advance(one)]
         return self.advance(getattr(self, f"on_{kind.replace('-', '_')}")(words, options))
 
-    # --- the race ---
+    # --- the election of the controller ---
 
-    def race(self, broker, signal):
-        before = self.duties.get(broker, office.Duty.OUT)
-        move = office.move(before, office.Signal(signal))
-        self.duties[broker] = move.duty
-        orders = " ".join(order.value for order in move.orders)
-        return [f"broker {broker}: {before.value} -> {move.duty.value} {orders}".rstrip()]
+    def candidate(self, broker, event):
+        before = self.candidates.get(broker, candidacy.CandidateState.UNREGISTERED)
+        transition = candidacy.transition(before, candidacy.CandidateEvent(event))
+        self.candidates[broker] = transition.state
+        actions = " ".join(action.value for action in transition.actions)
+        return [f"broker {broker}: {before.value} -> {transition.state.value} {actions}".rstrip()]
 
     # --- events ---
 
     def on_load(self, words, options):
-        settings = Settings(
+        settings = ControllerSettings(
             options.get("unclean") == "true",
             options.get("delete", "true") == "true",
         )
-        self.context = Context(BrokerId(1), int(options.get("epoch", "1")), settings)
+        self.context = ControllerContext(BrokerId(1), int(options.get("epoch", "1")), settings)
         topics = {
             name: assignment(found)
             for name, found in json.loads(options.get("topics", "{}")).items()
@@ -74,9 +74,13 @@ class Replayer:
         for entry in filter(None, options.get("moving", "").split(";")):
             name, adding, removing = entry.split("/")
             one = partition(name)
-            found = placement.of(topics[one.topic], one.partition)
-            moving = placement.Placement(found.replicas, numbers(adding), numbers(removing))
-            topics[one.topic] = placement.placed(topics[one.topic], {one.partition: moving})
+            found = replica_assignment.of(topics[one.topic], one.partition)
+            moving = replica_assignment.ReplicaAssignment(
+                found.replicas, numbers(adding), numbers(removing)
+            )
+            topics[one.topic] = replica_assignment.with_changes(
+                topics[one.topic], {one.partition: moving}
+            )
         states = {}
         for entry in options.get("states", "").split(";"):
             if entry:
@@ -117,11 +121,11 @@ class Replayer:
         return events.PreferredRequested(tuple(map(partition, words)))
 
     def on_reassign(self, words, options):
-        """Read `reassign t-0=1,2`: what /admin/reassign_partitions asks for."""
+        """Read `reassign t-0=1,2`: the entries of /admin/reassign_partitions."""
         return events.ReassignmentRequested(targets(options), by_znode=True)
 
     def on_alter(self, words, options):
-        """Read `alter t-0=1,2 t-1=back`: what a request asks for, and what is refused of it."""
+        """Read `alter t-0=1,2 t-1=back`: the targets of a request; `back` cancels."""
         asked = events.ReassignmentRequested(targets(options), by_znode=False)
         self.refused = reassignment.refusals(self.context, asked)
         accepted = {one: to for one, to in asked.wanted.items() if one not in self.refused}
@@ -163,8 +167,8 @@ class Replayer:
                 lines += render(action)
                 if isinstance(action, events.WriteStates):
                     queue.append(self.write(action))
-                elif isinstance(action, events.WritePlacements):
-                    queue.append(events.PlacementsWritten(action.placements))
+                elif isinstance(action, events.WriteAssignments):
+                    queue.append(events.AssignmentsWritten(action.assignments))
             if queue:
                 conflicts = isinstance(queue[0], events.StatesWritten) and queue[0].conflicts
                 lines.append("= written, with conflicts" if conflicts else "= written")
@@ -213,7 +217,7 @@ def brokers(words):
     for word in words:
         name, _, epoch = word.partition("@")
         registration = BrokerRegistration(
-            BrokerId(int(name)), (Endpoint("PLAINTEXT", f"host{name}", 9092),)
+            BrokerId(int(name)), (BrokerEndpoint("PLAINTEXT", f"host{name}", 9092),)
         )
         found[int(name)] = LiveBroker(registration, int(epoch or name))
     return found
@@ -255,24 +259,24 @@ def render(action):
                     for one, new in updates.items()
                 ),
             ]
-        case events.WritePlacements(placements):
+        case events.WriteAssignments(assignments):
             return [
-                f"place {one} on {ids(found.replicas)}"
+                f"assign {one} to {ids(found.replicas)}"
                 + (f" adding {ids(found.adding)}" if found.adding else "")
                 + (f" removing {ids(found.removing)}" if found.removing else "")
-                for one, found in placements.items()
+                for one, found in assignments.items()
             ]
-        case events.DropReassignments(done):
+        case events.RemoveReassignments(done):
             names = " ".join(
                 str(one) if target is None else f"{one}={ids(target)}"
                 for one, target in done.items()
             )
-            return [f"drop reassignment {names or 'of nothing'}"]
+            return [f"remove reassignment {names or 'of nothing'}"]
         case events.WatchStates(partitions):
             return [f"watch {' '.join(map(str, partitions))}"]
         case events.RemoveTopic(topic):
             return [f"remove topic {topic}"]
-        case events.DropDeletions(topics):
-            return [f"drop deletion of {' '.join(topics)}"]
+        case events.RemoveDeletions(topics):
+            return [f"remove deletion request of {' '.join(topics)}"]
         case events.FinishPreferredElection():
             return ["finish preferred election"]

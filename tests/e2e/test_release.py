@@ -65,7 +65,7 @@ def wanted_columns() -> list[str]:
     return [one["name"] for one in source["spec"]["versions"][0]["additionalPrinterColumns"]]
 
 
-def test_the_charts_own_test_passes(kubectl: Kubectl, healthy: None) -> None:
+def test_the_charts_own_test_reconciler(kubectl: Kubectl, healthy: None) -> None:
     assert "Phase:          Succeeded" in release(kubectl, "test")
 
 

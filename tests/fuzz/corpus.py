@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from odradek.handlers.dispatch import SERVED
-from odradek.log import records
+from odradek.log.records import records
 from odradek.protocol import codec, headers, schema
 from odradek.protocol.api import APIS, ApiKey
 from odradek.protocol.primitives import Kind

@@ -11,8 +11,8 @@ from random import Random
 
 from crc32c import crc32c
 
-from odradek.log import legacy, records
-from odradek.log.records import BatchOptions, Record
+from odradek.log.records import legacy, records
+from odradek.log.records.records import BatchOptions, Record
 from odradek.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from odradek.protocol.messages.produce import (
     PartitionProduceData,

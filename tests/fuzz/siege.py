@@ -21,7 +21,7 @@ GOOD_TOPIC = "untouched"
 GROWTH_LIMIT_BYTES = 128 * 1024 * 1024
 # A forged batch that was taken is rightly called damaged by whoever has to look inside.
 COMPLAINT = re.compile(
-    rf"Traceback|^\S+ \S+ (ERROR|CRITICAL) (?!odradek.log.reading: {corpus.TOPIC}-0: )",
+    rf"Traceback|^\S+ \S+ (ERROR|CRITICAL) (?!odradek.log.partition.failure: {corpus.TOPIC}-0: )",
     re.MULTILINE,
 )
 

@@ -12,14 +12,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from odradek.log.records import DEFAULT_LIMIT
+from odradek.log.records.records import DEFAULT_LIMIT
 from odradek.protocol import headers
 from odradek.protocol.api import ApiKey
 from tests.fuzz import attack, corpus, forge
 from tests.fuzz.siege import Siege
+from tests.support.sampling import how_many
 
 MEBIBYTE = 1024 * 1024
-FRAMES = 200_000
+FRAMES = how_many(40_000, full=200_000)
 SEED = 7
 
 

@@ -1,4 +1,4 @@
-"""What the coordinator has in memory is what the log says, in whatever order writes are settled."""
+"""The coordinator's memory equals the log, in whatever order writes complete."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ import pytest
 
 from odradek import config as configuration
 from odradek.group.coordinator import GroupCoordinator
-from odradek.group.members import JoinWish
-from odradek.group.offsets import Committed
+from odradek.group.members import JoinSpec
+from odradek.group.offsets import CommittedOffset
 from odradek.group.partitioning import OFFSETS_TOPIC
-from odradek.log.batch import Origin
+from odradek.log.records.batch import Origin
 from odradek.protocol.errors import ErrorCode
 from odradek.replica.appends import AppendOutcome
 from odradek.values import TopicPartition
 
-WHERE = ("t", 0)
+PARTITION = TopicPartition("t", 0)
 KEY = TopicPartition(OFFSETS_TOPIC, 0)
 NOBODY = ("", None, -1)
 
 
 @dataclass
 class SlowReplicas:
-    """Leads an empty `__consumer_offsets-0`; an append is settled when the test says so."""
+    """Leads an empty `__consumer_offsets-0`; the test completes each append."""
 
     appends: list[asyncio.Future[ErrorCode]] = field(default_factory=list)
     partition: SimpleNamespace = field(
         default_factory=lambda: SimpleNamespace(
             key=KEY,
             offline=False,
-            leads=True,
+            is_leader=True,
             leader_epoch=0,
-            reign=0,
+            leadership_generation=0,
             log=SimpleNamespace(log_start_offset=0, log_end_offset=0),
         )
     )
@@ -57,14 +57,14 @@ class SlowReplicas:
         return [AppendOutcome(KEY, await self.appends[position], base_offset=position)]
 
 
-class OnePartition:
-    """`__consumer_offsets` has one."""
+class OnePartitionCount:
+    """`__consumer_offsets` has one partition."""
 
     def __call__(self) -> int:
         return 1
 
     async def learn(self) -> None:
-        """Nothing more to know."""
+        """Do nothing: the number is known."""
 
 
 @dataclass
@@ -80,7 +80,7 @@ class Clock:
 def new_coordinator(
     replicas: SlowReplicas, clock: Clock | None = None, certain: list[bool] | None = None
 ) -> GroupCoordinator:
-    """A coordinator whose one shard is about to be read."""
+    """Return a coordinator whose one shard is about to be loaded."""
     values = {
         "broker.id": "1",
         "zookeeper.connect": "unused",
@@ -91,7 +91,7 @@ def new_coordinator(
     coordinator = GroupCoordinator(
         config,
         replicas,  # type: ignore[arg-type]
-        OnePartition(),  # type: ignore[arg-type]
+        OnePartitionCount(),  # type: ignore[arg-type]
         lambda _: certain is None or certain[0],
         now_ms=clock or Clock(),
     )
@@ -99,37 +99,37 @@ def new_coordinator(
     return coordinator
 
 
-async def some_turns() -> None:
-    """Let what was begun come to its next wait. A time would be over at once after a pause."""
+async def run_ready_callbacks() -> None:
+    """Run all tasks to their next wait. A fixed time would be over at once after a pause."""
     for _ in range(20):
         await asyncio.sleep(0)
 
 
 def committing(
     coordinator: GroupCoordinator, offset: int, at_ms: int = 0, group: str = "g"
-) -> asyncio.Task[dict[tuple[str, int], ErrorCode]]:
-    commit = {WHERE: Committed(offset, "", at_ms)}
+) -> asyncio.Task[dict[TopicPartition, ErrorCode]]:
+    commit = {PARTITION: CommittedOffset(offset, "", at_ms)}
     return asyncio.create_task(coordinator.commits.commit(group, NOBODY, commit))
 
 
 async def loaded(replicas: SlowReplicas, clock: Clock | None = None) -> GroupCoordinator:
-    """A coordinator whose one shard is read, with a commit of group g at 7 in it."""
+    """Return a coordinator whose one shard is loaded, and where group g committed offset 7."""
     coordinator = new_coordinator(replicas, clock)
     await asyncio.sleep(0)
     commit = committing(coordinator, 7, at_ms=(clock or Clock())())
     await asyncio.sleep(0)
     replicas.appends[-1].set_result(ErrorCode.NONE)
-    assert await commit == {WHERE: ErrorCode.NONE}
+    assert await commit == {PARTITION: ErrorCode.NONE}
     return coordinator
 
 
 async def offset_of_g(coordinator: GroupCoordinator) -> int | None:
     error, found = await coordinator.commits.committed("g")
     assert error is ErrorCode.NONE
-    return found[WHERE].offset if WHERE in found else None
+    return found[PARTITION].offset if PARTITION in found else None
 
 
-async def test_commit_that_is_settled_late_does_not_undo_a_later_one() -> None:
+async def test_commit_that_completes_late_does_not_undo_a_later_one() -> None:
     replicas = SlowReplicas()
     coordinator = new_coordinator(replicas)
     await asyncio.sleep(0)
@@ -137,7 +137,7 @@ async def test_commit_that_is_settled_late_does_not_undo_a_later_one() -> None:
     await asyncio.sleep(0)
     for settled in (1, 0):
         replicas.appends[settled].set_result(ErrorCode.NONE)
-        assert await commits[settled] == {WHERE: ErrorCode.NONE}
+        assert await commits[settled] == {PARTITION: ErrorCode.NONE}
     assert await offset_of_g(coordinator) == 9
     coordinator.close()
 
@@ -154,8 +154,8 @@ async def test_deletion_and_commit_count_in_the_order_of_the_log(
 
     def delete() -> asyncio.Task[object]:
         if deletion == "group":
-            return asyncio.create_task(commits.delete_group("g"))  # type: ignore[arg-type]
-        return asyncio.create_task(commits.delete_offsets("g", [WHERE]))  # type: ignore[arg-type]
+            return asyncio.create_task(commits.delete_group("g"))
+        return asyncio.create_task(commits.delete_offsets("g", [PARTITION]))
 
     if deleted_last:
         tasks = [committing(coordinator, 9), delete()]
@@ -179,10 +179,10 @@ async def test_new_epoch_of_the_same_leader_keeps_its_groups() -> None:
     coordinator.close()
 
 
-async def test_leadership_that_was_lost_between_is_read_anew() -> None:
+async def test_groups_are_loaded_again_after_a_lost_leadership() -> None:
     replicas = SlowReplicas()
     coordinator = await loaded(replicas)
-    replicas.partition.reign += 1
+    replicas.partition.leadership_generation += 1
     error, _ = await coordinator.commits.committed("g")
     assert error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     await asyncio.sleep(0)
@@ -190,16 +190,16 @@ async def test_leadership_that_was_lost_between_is_read_anew() -> None:
     coordinator.close()
 
 
-async def test_commit_of_a_leadership_that_ended_meanwhile_stays_out_of_the_next_one() -> None:
+async def test_commit_of_a_lost_leadership_does_not_count_in_the_next_one() -> None:
     replicas = SlowReplicas()
     coordinator = await loaded(replicas)
     late = committing(coordinator, 9)
     await asyncio.sleep(0)
-    replicas.partition.reign += 1
+    replicas.partition.leadership_generation += 1
     coordinator.refresh()
     await asyncio.sleep(0)
     replicas.appends[-1].set_result(ErrorCode.NONE)
-    assert await late == {WHERE: ErrorCode.NONE}
+    assert await late == {PARTITION: ErrorCode.NONE}
     assert await offset_of_g(coordinator) is None
     coordinator.close()
 
@@ -212,7 +212,7 @@ async def test_commit_of_a_leadership_that_ended_meanwhile_stays_out_of_the_next
         (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_COORDINATOR),
     ],
 )
-async def test_offsets_are_told_in_doubt_only_if_replicas_still_follow(
+async def test_unconfirmed_leader_returns_offsets_only_if_replicas_still_follow(
     outcome: ErrorCode, answer: ErrorCode
 ) -> None:
     replicas = SlowReplicas()
@@ -230,7 +230,7 @@ async def test_offsets_are_told_in_doubt_only_if_replicas_still_follow(
     replicas.appends[-1].set_result(outcome)
     error, found = await asked
     assert error is answer
-    assert (WHERE in found) is (answer is ErrorCode.NONE)
+    assert (PARTITION in found) is (answer is ErrorCode.NONE)
     coordinator.close()
 
 
@@ -243,7 +243,7 @@ async def expire(coordinator: GroupCoordinator, replicas: SlowReplicas) -> None:
         await asyncio.sleep(0)
 
 
-async def test_offsets_of_a_consumer_without_a_group_last_from_the_commit_on() -> None:
+async def test_offsets_of_a_consumer_without_a_group_expire_after_the_commit() -> None:
     replicas, clock = SlowReplicas(), Clock()
     coordinator = await loaded(replicas, clock)
     clock.now_ms += 59_000
@@ -262,20 +262,20 @@ async def test_offsets_of_a_consumer_without_a_group_last_from_the_commit_on() -
 
 
 def subscription(*topics: str) -> bytes:
-    """What a consumer tells of itself when it joins."""
+    """Return the metadata of a consumer's JoinGroup."""
     names = b"".join(struct.pack(">h", len(topic)) + topic.encode() for topic in topics)
     return struct.pack(">hi", 0, len(topics)) + names + struct.pack(">i", -1)
 
 
 @pytest.mark.parametrize(("reads", "kept"), [("t", True), ("another", False)])
-async def test_offsets_of_a_living_group_last_as_long_as_it_reads_the_topic(
+async def test_offsets_of_an_active_group_stay_while_it_reads_the_topic(
     reads: str, kept: bool
 ) -> None:
     replicas, clock = SlowReplicas(), Clock()
     coordinator = await loaded(replicas, clock)
     protocols = (("range", subscription(reads)),)
-    wish = JoinWish("", None, "c", "/h", 10_000, 10_000, "consumer", protocols, False)
-    joined = await coordinator.join("g", wish)
+    spec = JoinSpec("", None, "c", "/h", 10_000, 10_000, "consumer", protocols, False)
+    joined = await coordinator.join("g", spec)
     syncing = asyncio.create_task(
         coordinator.sync("g", joined.member_id, None, joined.generation, (None, None), {})
     )
@@ -290,25 +290,25 @@ async def test_offsets_of_a_living_group_last_as_long_as_it_reads_the_topic(
     coordinator.close()
 
 
-@pytest.mark.parametrize("deleted", [{WHERE}, {("other", 0)}])
-async def test_offsets_of_a_deleted_topic_are_not_those_of_the_next_one_of_its_name(
-    deleted: set[tuple[str, int]],
+@pytest.mark.parametrize("deleted", [{PARTITION}, {TopicPartition("other", 0)}])
+async def test_offsets_of_a_deleted_topic_are_deleted(
+    deleted: set[TopicPartition],
 ) -> None:
     replicas = SlowReplicas()
     coordinator = await loaded(replicas)
     before = len(replicas.appends)
     coordinator.forget_partitions(deleted)
-    await some_turns()
+    await run_ready_callbacks()
     for tombstones in replicas.appends[before:]:
         tombstones.set_result(ErrorCode.NONE)
-    await some_turns()
-    assert await offset_of_g(coordinator) == (None if WHERE in deleted else 7)
+    await run_ready_callbacks()
+    assert await offset_of_g(coordinator) == (None if PARTITION in deleted else 7)
     listed = {group.group_id for group in coordinator.groups()[1]}
-    assert listed == (set() if WHERE in deleted else {"g"})
+    assert listed == (set() if PARTITION in deleted else {"g"})
     coordinator.close()
 
 
-async def test_what_is_committed_once_a_topic_is_deleted_is_of_the_next_one() -> None:
+async def test_commits_after_a_topic_deletion_belong_to_the_new_topic() -> None:
     replicas = SlowReplicas()
     coordinator = await loaded(replicas)
     other = committing(coordinator, 3, group="h")
@@ -316,16 +316,16 @@ async def test_what_is_committed_once_a_topic_is_deleted_is_of_the_next_one() ->
     replicas.appends[-1].set_result(ErrorCode.NONE)
     await other
     before = len(replicas.appends)
-    coordinator.forget_partitions({WHERE})
-    await some_turns()
+    coordinator.forget_partitions({PARTITION})
+    await run_ready_callbacks()
     commits = [committing(coordinator, 1, group=group) for group in "gh"]
-    await some_turns()
+    await run_ready_callbacks()
     while settled := [one for one in replicas.appends[before:] if not one.done()]:
         for one in settled:
             one.set_result(ErrorCode.NONE)
-        await some_turns()
-    assert await asyncio.gather(*commits) == [{WHERE: ErrorCode.NONE}] * 2
+        await run_ready_callbacks()
+    assert await asyncio.gather(*commits) == [{PARTITION: ErrorCode.NONE}] * 2
     for group in "gh":
         _, found = await coordinator.commits.committed(group)
-        assert found[WHERE].offset == 1
+        assert found[PARTITION].offset == 1
     coordinator.close()

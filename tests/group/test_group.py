@@ -1,17 +1,23 @@
-"""The group state machine on virtual time: who is in, which generation, who is told what."""
+"""The group state machine on virtual time: members, generations, and answers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from odradek.group.group import Group
-from odradek.group.members import Joined, JoinWish, Protocols, Synced
-from odradek.group.states import ALLOWED_PREVIOUS, GroupState, IllegalTransitionError, check
+from odradek.group.members import JoinResult, JoinSpec, Protocols, SyncResult
+from odradek.group.states import (
+    ALLOWED_PREVIOUS,
+    GroupState,
+    IllegalGroupTransitionError,
+    check_transition,
+)
 from odradek.protocol.errors import ErrorCode
 
 RANGE = (("range", b"topics"),)
@@ -19,14 +25,14 @@ RANGE = (("range", b"topics"),)
 
 @dataclass
 class World:
-    """A group, a clock, and everything that was answered, by the name of who asked."""
+    """A group, a clock, and all answers by the name of the member."""
 
     delay_ms: int = 0
     store_fails: ErrorCode = ErrorCode.NONE
     holds_stores: bool = False
     now: int = 0
-    joined: dict[str, Joined] = field(default_factory=dict)
-    synced: dict[str, Synced] = field(default_factory=dict)
+    joined: dict[str, JoinResult] = field(default_factory=dict)
+    synced: dict[str, SyncResult] = field(default_factory=dict)
     stored: list[dict[str, bytes]] = field(default_factory=list)
     held: list[Callable[[ErrorCode, int], None]] = field(default_factory=list)
 
@@ -44,7 +50,7 @@ class World:
             done(self.store_fails, self.now)
 
     def join(self, name: str, member_id: str = "", **changes: object) -> None:
-        wish = {
+        spec = {
             "member_id": member_id,
             "instance_id": None,
             "client_id": name,
@@ -58,7 +64,7 @@ class World:
         }
         self.joined.pop(name, None)
         self.group.join(
-            JoinWish(**wish),  # type: ignore[arg-type]
+            JoinSpec(**spec),  # type: ignore[arg-type]
             self.now,
             lambda answer: self.joined.__setitem__(name, answer),
         )
@@ -76,10 +82,10 @@ class World:
         )
 
     def advance(self, by_ms: int) -> None:
-        """Let time pass the way the coordinator does: `expire` at each deadline."""
+        """Advance the clock, and call `expire` at each deadline as the coordinator does."""
         end = self.now + by_ms
         for _ in range(1000):
-            deadline = self.group.next_look_ms
+            deadline = self.group.next_deadline_ms
             if deadline is None or deadline > end:
                 self.now = end
                 return
@@ -88,7 +94,7 @@ class World:
         raise AssertionError("the group never comes to rest")
 
     def stable(self, *names: str) -> None:
-        """Bring these members into a stable group."""
+        """Let these members form a stable group."""
         for name in names:
             self.join(name)
         self.rejoin_all()
@@ -118,7 +124,7 @@ def test_lone_member_leads_and_gets_its_own_assignment() -> None:
     assert world.joined["a"].leader == world.id_of("a")
     assert [each[0] for each in world.joined["a"].members] == [world.id_of("a")]
     world.sync("a", {world.id_of("a"): b"all"})
-    assert world.synced["a"] == Synced(ErrorCode.NONE, "consumer", "range", b"all")
+    assert world.synced["a"] == SyncResult(ErrorCode.NONE, "consumer", "range", b"all")
     assert world.stored == [{world.id_of("a"): b"all"}]
 
 
@@ -134,7 +140,7 @@ def test_only_the_leader_sees_the_members() -> None:
     assert follower.generation == leader.generation == 1
 
 
-def test_initial_delay_grows_while_members_come_in_up_to_the_rebalance_timeout() -> None:
+def test_new_members_extend_the_initial_delay_up_to_the_rebalance_timeout() -> None:
     world = World(delay_ms=3000)
     world.join("a", rebalance_timeout_ms=7000)
     world.advance(2000)
@@ -148,7 +154,7 @@ def test_initial_delay_grows_while_members_come_in_up_to_the_rebalance_timeout()
     assert {*world.joined} == {"a", "b", "c"}
 
 
-def test_newcomer_makes_the_others_join_again() -> None:
+def test_new_member_makes_the_others_rejoin() -> None:
     world = World()
     world.stable("a")
     world.join("b")
@@ -158,7 +164,7 @@ def test_newcomer_makes_the_others_join_again() -> None:
     assert world.joined["a"].generation == world.joined["b"].generation == 2
 
 
-def test_member_that_does_not_rejoin_in_time_is_out() -> None:
+def test_member_that_does_not_rejoin_in_time_is_removed() -> None:
     world = World()
     world.stable("a")
     gone = world.id_of("a")
@@ -170,7 +176,7 @@ def test_member_that_does_not_rejoin_in_time_is_out() -> None:
     assert world.group.heartbeat(gone, None, 1, world.now) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_silent_member_loses_its_session_and_the_rest_rebalance() -> None:
+def test_expired_session_causes_a_rebalance() -> None:
     world = World()
     world.stable("a", "b")
     for _ in range(4):
@@ -180,7 +186,7 @@ def test_silent_member_loses_its_session_and_the_rest_rebalance() -> None:
     assert len(world.group.members) == 1
 
 
-def test_waiting_for_the_leaders_assignment_keeps_a_session_alive() -> None:
+def test_session_does_not_expire_while_waiting_for_the_assignment() -> None:
     world = World(delay_ms=10)
     world.join("a", session_timeout_ms=60_000)
     world.join("b", session_timeout_ms=6000)
@@ -196,7 +202,7 @@ def test_waiting_for_the_leaders_assignment_keeps_a_session_alive() -> None:
     assert len(world.group.members) == 1
 
 
-def test_sync_of_an_interrupted_rebalance_is_told_to_join_again() -> None:
+def test_sync_of_an_interrupted_rebalance_must_rejoin() -> None:
     world = World(delay_ms=10)
     world.join("a", session_timeout_ms=60_000)
     world.join("b", session_timeout_ms=6000)
@@ -219,7 +225,7 @@ def test_assignment_counts_only_once_it_is_durable() -> None:
     assert world.synced["a"].assignment == b"x"
 
 
-def test_assignment_that_cannot_be_stored_is_an_error_to_every_member() -> None:
+def test_failed_store_of_an_assignment_is_an_error_for_every_member() -> None:
     world = World(delay_ms=10, store_fails=ErrorCode.NOT_COORDINATOR)
     world.join("a")
     world.join("b")
@@ -248,7 +254,7 @@ def test_last_member_leaving_empties_the_group_durably() -> None:
     assert world.stored[-1] == {}
 
 
-def test_unknown_member_first_gets_an_id_when_its_client_can_take_one() -> None:
+def test_new_member_first_gets_an_id_if_its_client_supports_it() -> None:
     world = World()
     world.join("a", requires_known_id=True)
     answer = world.joined["a"]
@@ -262,7 +268,7 @@ def test_unknown_member_first_gets_an_id_when_its_client_can_take_one() -> None:
     assert world.joined["b"].error is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_restarted_static_member_keeps_its_share_without_a_rebalance() -> None:
+def test_restarted_static_member_keeps_its_assignment_without_a_rebalance() -> None:
     world = World()
     world.join("a", instance_id="i")
     old = world.id_of("a")
@@ -274,13 +280,13 @@ def test_restarted_static_member_keeps_its_share_without_a_rebalance() -> None:
     assert answer.leader == old
     assert world.group.state is GroupState.STABLE
     assert world.group.heartbeat(old, "i", 1, 0) is ErrorCode.FENCED_INSTANCE_ID
-    given: list[Synced] = []
+    given: list[SyncResult] = []
     world.group.sync(answer.member_id, "i", 1, (None, None), {}, 0, given.append)
     assert given[0].assignment == b"share"
 
 
 def _stable_static_pair(protocols: Protocols) -> World:
-    """A stable group: "a", which leads, and "b", each with its own name as its share."""
+    """Return a stable group of leader "a" and "b", each with its own name as its assignment."""
     world = World(delay_ms=10)
     world.join("a", instance_id="a", protocols=protocols)
     world.join("b", instance_id="b", protocols=protocols)
@@ -305,7 +311,7 @@ def _stable_static_pair(protocols: Protocols) -> World:
         (("sticky", b"owns both"), ("new", b""), ("range", b"")),
     ],
 )
-def test_restarted_static_member_may_bring_other_metadata_while_the_strategy_stays(
+def test_restarted_static_member_may_change_its_metadata_if_the_strategy_stays(
     name: str, restarted: Protocols
 ) -> None:
     world = _stable_static_pair((("sticky", b"owns both"), ("range", b"")))
@@ -321,14 +327,14 @@ def test_restarted_static_member_may_bring_other_metadata_while_the_strategy_sta
     assert member.protocols == restarted
 
 
-def test_restarted_static_member_that_changes_the_strategy_begins_a_rebalance() -> None:
+def test_restarted_static_member_that_changes_the_strategy_starts_a_rebalance() -> None:
     world = _stable_static_pair((("sticky", b""), ("range", b"")))
     world.join("b", instance_id="b", protocols=(("range", b""),))
     assert "b" not in world.joined
     assert world.group.state is GroupState.PREPARING_REBALANCE
 
 
-def test_static_member_may_be_removed_by_its_instance() -> None:
+def test_static_member_may_be_removed_by_its_instance_id() -> None:
     world = World()
     world.join("a", instance_id="i")
     assert world.group.leave("", "i", 0) is ErrorCode.NONE
@@ -347,7 +353,7 @@ def test_static_member_may_be_removed_by_its_instance() -> None:
         ({"member_id": "nobody", "instance_id": "i"}, ErrorCode.UNKNOWN_MEMBER_ID),
     ],
 )
-def test_join_that_cannot_be_is_refused(changes: dict[str, object], error: ErrorCode) -> None:
+def test_invalid_join_is_refused(changes: dict[str, Any], error: ErrorCode) -> None:
     world = World()
     world.stable("a")
     world.join("b", **changes)
@@ -355,7 +361,7 @@ def test_join_that_cannot_be_is_refused(changes: dict[str, object], error: Error
     assert world.group.state is GroupState.STABLE
 
 
-def test_group_takes_no_more_than_its_largest_size() -> None:
+def test_group_accepts_no_more_members_than_its_maximum_size() -> None:
     world = World()
     world.stable(*"abcd")
     world.join("e")
@@ -365,7 +371,7 @@ def test_group_takes_no_more_than_its_largest_size() -> None:
     assert world.joined["b"].error is ErrorCode.NONE
 
 
-def test_rebalance_takes_the_first_that_come_and_turns_the_last_away() -> None:
+def test_rebalance_accepts_the_first_members_and_rejects_the_last() -> None:
     world = World()
     world.stable("a")
     for name in "bcde":
@@ -374,12 +380,12 @@ def test_rebalance_takes_the_first_that_come_and_turns_the_last_away() -> None:
     assert world.joined["f"].error is ErrorCode.GROUP_MAX_SIZE_REACHED
     assert world.group.generation == 1
     world.join("a", world.id_of("a"))
-    assert world.joined["a"] == Joined(ErrorCode.GROUP_MAX_SIZE_REACHED, "")
+    assert world.joined["a"] == JoinResult(ErrorCode.GROUP_MAX_SIZE_REACHED, "")
     assert {world.joined[name].generation for name in "bcde"} == {2}
     assert len(world.group.members) == 4
 
 
-def test_ids_that_were_only_given_out_take_no_room() -> None:
+def test_pending_member_ids_do_not_count_as_members() -> None:
     world = World(delay_ms=10)
     for name in "abcdef":
         world.join(name, requires_known_id=True)
@@ -395,7 +401,7 @@ def test_ids_that_were_only_given_out_take_no_room() -> None:
     assert {world.joined[name].generation for name in ("a again", *"bcd")} == {1}
 
 
-def test_strategy_is_one_that_all_know_by_most_votes() -> None:
+def test_strategy_has_most_votes_of_those_that_all_members_support() -> None:
     world = World(delay_ms=10)
     world.join("a", protocols=(("sticky", b""), ("range", b"")))
     world.join("b", protocols=(("range", b""), ("sticky", b"")))
@@ -408,12 +414,12 @@ def test_wrong_generation_is_refused() -> None:
     world = World()
     world.stable("a")
     assert world.group.heartbeat(world.id_of("a"), None, 7, 0) is ErrorCode.ILLEGAL_GENERATION
-    given: list[Synced] = []
+    given: list[SyncResult] = []
     world.group.sync(world.id_of("a"), None, 0, (None, None), {}, 0, given.append)
     assert given[0].error is ErrorCode.ILLEGAL_GENERATION
 
 
-def test_retired_group_sends_everybody_away() -> None:
+def test_retired_group_answers_every_waiting_member() -> None:
     world = World(delay_ms=10)
     world.join("a")
     world.group.retire(ErrorCode.NOT_COORDINATOR)
@@ -424,12 +430,12 @@ def test_retired_group_sends_everybody_away() -> None:
 
 @pytest.mark.parametrize("following", GroupState)
 @pytest.mark.parametrize("previous", GroupState)
-def test_only_listed_transitions_pass(previous: GroupState, following: GroupState) -> None:
+def test_only_listed_transitions_are_legal(previous: GroupState, following: GroupState) -> None:
     if previous in ALLOWED_PREVIOUS[following]:
-        check(previous, following)
+        check_transition(previous, following)
     else:
-        with pytest.raises(IllegalTransitionError):
-            check(previous, following)
+        with pytest.raises(IllegalGroupTransitionError):
+            check_transition(previous, following)
 
 
 STEP = st.tuples(
@@ -440,7 +446,7 @@ STEP = st.tuples(
 
 
 @given(st.lists(STEP, max_size=60))
-def test_whatever_comes_the_group_settles_and_generations_only_rise(
+def test_group_always_becomes_stable_and_generations_only_rise(
     steps: list[tuple[str, str, int]],
 ) -> None:
     world = World(delay_ms=500)
@@ -464,9 +470,9 @@ def test_whatever_comes_the_group_settles_and_generations_only_rise(
         assert world.group.generation >= before
         assert (world.group.leader is None) == (not world.group.members)
         members = world.group.members.values()
-        assert all(each.outlives(world.now) for each in members)
-        assert world.group.members.all_join == all(each.join_reply for each in members)
-        assert world.group.members.all_know("sticky") == all(
+        assert all(each.is_alive(world.now) for each in members)
+        assert world.group.members.all_joined == all(each.join_reply for each in members)
+        assert world.group.members.all_support("sticky") == all(
             "sticky" in dict(each.protocols) for each in members
         )
     # Left alone, sessions end one by one and nobody stays.

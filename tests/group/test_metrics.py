@@ -1,4 +1,4 @@
-"""Series of groups, and how many there may be."""
+"""The metric series of groups, and their limit."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from prometheus_client import CollectorRegistry
 
 from odradek import metrics
 from odradek.group.coordinator import GroupCoordinator
-from odradek.group.offsets import Committed
+from odradek.group.offsets import CommittedOffset
 from odradek.protocol.errors import ErrorCode
+from odradek.values import TopicPartition
 from tests.group.test_commit_order import NOBODY, SlowReplicas, loaded
 
 
@@ -32,10 +33,10 @@ def samples(registry: CollectorRegistry, name: str) -> list[tuple[str, float]]:
 
 
 async def two_groups() -> GroupCoordinator:
-    """Group g has committed partition 0 of t, group h partitions 0 and 1."""
+    """Return a coordinator: group g has committed partition 0 of t, group h partitions 0 and 1."""
     replicas = SlowReplicas()
     coordinator = await loaded(replicas)
-    commits = {("t", partition): Committed(3, "", 0) for partition in (0, 1)}
+    commits = {TopicPartition("t", partition): CommittedOffset(3, "", 0) for partition in (0, 1)}
     task = asyncio.create_task(coordinator.commits.commit("h", NOBODY, commits))
     await asyncio.sleep(0)
     replicas.appends[-1].set_result(ErrorCode.NONE)

@@ -1,4 +1,4 @@
-"""A broker that was just told to lead a partition of `__consumer_offsets`."""
+"""A broker that has just become leader of a partition of `__consumer_offsets`."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from types import SimpleNamespace
 
 from odradek import config as configuration
 from odradek.group.coordinator import GroupCoordinator
-from odradek.group.members import JoinWish
+from odradek.group.members import JoinSpec
 from odradek.group.partitioning import OFFSETS_TOPIC
 from odradek.handlers.groups import leave_group
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages import groups as messages
 from odradek.values import TopicPartition
-from tests.group.test_commit_order import some_turns
+from tests.group.test_commit_order import run_ready_callbacks
 
 KEY = TopicPartition(OFFSETS_TOPIC, 0)
 LED = SimpleNamespace(
     key=KEY,
     offline=False,
-    leads=True,
-    reign=0,
+    is_leader=True,
+    leadership_generation=0,
     log=SimpleNamespace(log_start_offset=0, log_end_offset=0),
 )
-NEWCOMER = JoinWish(
+NEWCOMER = JoinSpec(
     member_id="",
     instance_id=None,
     client_id="c",
@@ -36,8 +36,8 @@ NEWCOMER = JoinWish(
 )
 
 
-class UnreadCount:
-    """`__consumer_offsets` has one partition, which is known once somebody looks."""
+class UnreadPartitionCount:
+    """`__consumer_offsets` has one partition, which is known once it is read."""
 
     count: int | None = None
 
@@ -53,26 +53,24 @@ def new_coordinator() -> GroupCoordinator:
     config, _ = configuration.from_values({"broker.id": "1", "zookeeper.connect": "unused"})
     return GroupCoordinator(
         config,
-        SimpleNamespace(partitions={KEY: LED}),  # type: ignore[arg-type]
-        UnreadCount(),  # type: ignore[arg-type]
+        SimpleNamespace(partitions={KEY: LED}),
+        UnreadPartitionCount(),  # type: ignore[arg-type]
         lambda _: True,
     )
 
 
-async def test_clients_are_sent_to_look_again_until_the_role_is_known_and_then_served() -> None:
-    """Clients give up on "not available" where Kafka's brokers say "not the coordinator"."""
+async def test_joins_fail_with_not_coordinator_until_the_leadership_is_known() -> None:
+    """With COORDINATOR_NOT_AVAILABLE instead, as Kafka never answers here, clients give up."""
     coordinator = new_coordinator()
     early = await coordinator.join("g", NEWCOMER)
     assert early.error is ErrorCode.NOT_COORDINATOR
     coordinator.notice_roles()
-    await some_turns()
+    await run_ready_callbacks()
     assert (await coordinator.join("g", NEWCOMER)).error is ErrorCode.MEMBER_ID_REQUIRED
     coordinator.close()
 
 
-async def test_members_that_leave_a_group_nobody_knows_are_each_told_that_they_are_unknown() -> (
-    None
-):
+async def test_members_that_leave_an_unknown_group_get_unknown_member_id() -> None:
     coordinator = new_coordinator()
     await coordinator.partition_count.learn()
     async with asyncio.timeout(30):

@@ -1,4 +1,4 @@
-"""The number of `__consumer_offsets` partitions, as a real ZooKeeper tells it."""
+"""The number of `__consumer_offsets` partitions, read from a real ZooKeeper."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def test_count_follows_the_znode_over_changes_deletion_and_sessions(
     await until(count, lambda: count() is None)
 
 
-async def test_what_is_known_is_asked_again_only_where_its_watch_is_gone(
+async def test_count_is_read_again_only_after_its_watch_is_lost(
     server: zookeeper.Server, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []

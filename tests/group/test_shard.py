@@ -1,4 +1,4 @@
-"""What is read back from a partition of `__consumer_offsets`."""
+"""Loading a partition of `__consumer_offsets`."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from types import SimpleNamespace
 import pytest
 
 from odradek.group import offsets as schemas
-from odradek.group.offsets import Committed
+from odradek.group.offsets import CommittedOffset
 from odradek.group.shard import Shard
-from odradek.log import records
+from odradek.log.records import records
+from odradek.values import TopicPartition
 
 
 def shard() -> Shard:
-    return Shard(SimpleNamespace(reign=0, key=SimpleNamespace(partition=0)))  # type: ignore[arg-type]
+    return Shard(SimpleNamespace(leadership_generation=0, key=SimpleNamespace(partition=0)))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -26,14 +27,14 @@ def shard() -> Shard:
         (schemas.group_key("g"), b"\x00\x03\x00\x02"),
     ],
 )
-def test_record_that_is_not_understood_costs_no_other_one(bad: tuple[bytes, bytes]) -> None:
+def test_bad_record_does_not_affect_the_others(bad: tuple[bytes, bytes]) -> None:
     good = [
-        schemas.encode_offset("g", "t", partition, Committed(partition, "", 1))
+        schemas.encode_offset("g", "t", partition, CommittedOffset(partition, "", 1))
         for partition in (1, 2)
     ]
     read = shard()
-    assert read._take(records.make([good[0], bad, good[1]], 1), {}, 0) == 3
-    assert {where: commit.offset for where, commit in read.offsets["g"].items()} == {
+    assert read._take_batches(records.make([good[0], bad, good[1]], 1), {}, 0) == 3
+    assert {partition: commit.offset for partition, commit in read.offsets["g"].items()} == {
         ("t", 1): 1,
         ("t", 2): 2,
     }
@@ -44,8 +45,8 @@ COMMIT, ABORT = b"\0\0\0\1", b"\0\0\0\0"
 
 
 def commit(offset: int, *, transactional: bool = False) -> bytes:
-    """A batch that commits an offset of the same partition."""
-    key, value = schemas.encode_offset("g", "t", 0, Committed(offset, "", 1))
+    """Return a batch that commits an offset, always of the same partition."""
+    key, value = schemas.encode_offset("g", "t", 0, CommittedOffset(offset, "", 1))
     options = records.BatchOptions(
         producer_id=PRODUCER if transactional else -1, transactional=transactional
     )
@@ -68,10 +69,10 @@ def marker(kind: bytes) -> bytes:
     ],
     ids=["committed", "aborted", "left open", "overtaken", "decided once"],
 )
-def test_commits_of_kafkas_transactions_count_once_they_are_decided(
+def test_commits_of_kafkas_transactions_count_once_they_are_committed(
     written: list[bytes], offset: int
 ) -> None:
     read = shard()
     for number, data in enumerate(written):
-        read._take(data, {}, number)
-    assert read.offsets["g"]["t", 0].offset == offset
+        read._take_batches(data, {}, number)
+    assert read.offsets["g"][TopicPartition("t", 0)].offset == offset

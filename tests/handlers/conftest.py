@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import pytest
 
 from odradek.handlers.context import Broker
-from odradek.handlers.producers import ProducerIds
 from odradek.metrics import BrokerMetrics
+from odradek.zk.producer_ids import ProducerIdManager
 from tests.support.replicas import Replicas
 
 
@@ -45,7 +45,7 @@ def broker(replicas: Replicas) -> Broker:
         session=replicas.session,  # type: ignore[arg-type]
         controller=SimpleNamespace(active=False),  # type: ignore[arg-type]
         registration=Registered(),
-        producer_ids=ProducerIds(replicas.session, 1),  # type: ignore[arg-type]
+        producer_ids=ProducerIdManager(replicas.session, 1),  # type: ignore[arg-type]
         groups=SimpleNamespace(forget_partitions=lambda deleted: None),  # type: ignore[arg-type]
         metrics=BrokerMetrics(),
         random=Random(1),

@@ -8,7 +8,7 @@ import pytest
 from kazoo.exceptions import BadVersionError, NodeExistsError
 
 from odradek.handlers import alter_configs, configs
-from odradek.handlers.context import Broker, Call
+from odradek.handlers.context import Broker, RequestContext
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.configs import (
     AlterableConfig,
@@ -25,7 +25,7 @@ from odradek.zk import znodes
 from odradek.zk.operations import Create, Operation, SetData, TransactionFailedError
 from tests.support.replicas import TOPIC, FakeSession, Replicas
 
-CALL = Call(1, "c", "PLAINTEXT", "h", 1)
+CONTEXT = RequestContext(1, "c", "PLAINTEXT", "h", 1)
 SET, DELETE, APPEND, SUBTRACT = range(4)
 TOPICS, BROKERS = configs.TOPIC, configs.BROKER
 
@@ -81,7 +81,7 @@ async def change(
         resource_type=kind, resource_name=name, configs=listed
     )
     request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=validate_only)
-    [answer] = (await alter_configs.incremental_alter_configs(broker, request, CALL)).responses
+    [answer] = (await alter_configs.incremental_alter_configs(broker, request, CONTEXT)).responses
     return answer.error_code, answer.error_message
 
 
@@ -186,7 +186,7 @@ async def test_of_a_resource_named_twice_the_last_counts(
         for name in ["retention.ms", "flush.ms", "segment.ms"] * 10
     ]
     request = IncrementalAlterConfigsRequest(resources=resources, validate_only=False)
-    answer = await alter_configs.incremental_alter_configs(broker, request, CALL)
+    answer = await alter_configs.incremental_alter_configs(broker, request, CONTEXT)
     assert [one.error_code for one in answer.responses] == [ErrorCode.NONE]
     assert entries(session) == {"segment.ms": "7000"}
     assert notices(session) == [f"topics/{TOPIC}"]
@@ -259,7 +259,7 @@ async def test_the_older_request_replaces_everything(broker: Broker, session: Fa
         ]
         resource = AlterConfigsResource(resource_type=TOPICS, resource_name=TOPIC, configs=listed)
         request = AlterConfigsRequest(resources=[resource], validate_only=False)
-        [answer] = (await alter_configs.alter_configs(broker, request, CALL)).responses
+        [answer] = (await alter_configs.alter_configs(broker, request, CONTEXT)).responses
         return answer.error_code
 
     assert await alter(segment_ms="7") == ErrorCode.NONE
@@ -287,7 +287,7 @@ async def test_settings_of_brokers_are_looked_up_from_the_nearest_to_the_farthes
         resource_type=TOPICS, resource_name=TOPIC, configuration_keys=["segment.bytes"]
     )
     request = DescribeConfigsRequest(resources=[resource], include_synonyms=True)
-    [result] = (await configs.describe_configs(broker, request, CALL)).results
+    [result] = (await configs.describe_configs(broker, request, CONTEXT)).results
     [found] = result.configs
     assert (found.value, found.config_source) == ("3000", configs.DYNAMIC_BROKER)
     assert [(one.source, one.value) for one in found.synonyms] == [

@@ -9,14 +9,16 @@ import pytest
 
 from odradek.group.partitioning import OFFSETS_TOPIC
 from odradek.handlers import control
-from odradek.handlers.context import Broker, Call
+from odradek.handlers.context import Broker, RequestContext
 from odradek.protocol.messages.control import (
     LeaderAndIsrPartitionState,
     LeaderAndIsrRequest,
     LeaderAndIsrTopicState,
 )
 
-CALL = Call(version=2, client_id="1", listener="PLAINTEXT", host="127.0.0.1", connection_id=1)
+CONTEXT = RequestContext(
+    version=2, client_id="1", listener="PLAINTEXT", host="127.0.0.1", connection_id=1
+)
 
 
 @pytest.mark.parametrize(("topic", "times"), [(OFFSETS_TOPIC, 1), ("orders", 0)])
@@ -26,7 +28,7 @@ async def test_it_is_told_of_those_for_the_topic_of_offsets_once_they_are_taken(
     led: list[bool] = []
 
     def notice_roles() -> None:
-        led.extend(one.leads for one in broker.replicas.partitions.values())
+        led.extend(one.is_leader for one in broker.replicas.partitions.values())
 
     groups = SimpleNamespace(notice_roles=notice_roles)
     broker = replace(broker, groups=groups)  # type: ignore[arg-type]
@@ -47,5 +49,5 @@ async def test_it_is_told_of_those_for_the_topic_of_offsets_once_they_are_taken(
         topic_states=[told],
         live_leaders=[],
     )
-    await control.leader_and_isr(broker, asked, CALL)
+    await control.leader_and_isr(broker, asked, CONTEXT)
     assert led == [True] * times

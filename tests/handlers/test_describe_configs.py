@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from odradek.handlers import configs
-from odradek.handlers.context import Broker, Call
+from odradek.handlers.context import Broker, RequestContext
 from odradek.protocol import codec
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.configs import (
@@ -20,7 +20,7 @@ from odradek.replica.metadata import PartitionInfo
 from odradek.zk import znodes
 from tests.support.replicas import TOPIC, Replicas
 
-CALL = Call(4, "c", "PLAINTEXT", "h", 1)
+CONTEXT = RequestContext(4, "c", "PLAINTEXT", "h", 1)
 LONGEST_STRING = 2**15 - 1
 
 
@@ -29,9 +29,9 @@ async def describe(
 ) -> list[DescribeConfigsResult]:
     """The results as a client reads them."""
     request = DescribeConfigsRequest(resources=resources)
-    answer = await configs.describe_configs(broker, request, CALL)
-    body = answer if isinstance(answer, bytes) else codec.encode(answer, CALL.version)
-    return codec.decode(DescribeConfigsResponse, CALL.version, body)[0].results
+    answer = await configs.describe_configs(broker, request, CONTEXT)
+    body = answer if isinstance(answer, bytes) else codec.encode(answer, CONTEXT.version)
+    return codec.decode(DescribeConfigsResponse, CONTEXT.version, body)[0].results
 
 
 async def described(

@@ -8,14 +8,14 @@ from types import SimpleNamespace
 
 from odradek.controller.election import Cause
 from odradek.handlers import elections
-from odradek.handlers.context import Broker, Call
+from odradek.handlers.context import Broker, RequestContext
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.admin import ElectLeadersRequest, TopicPartitions
 from odradek.replica.metadata import PartitionInfo
 from odradek.values import BrokerId, TopicPartition
 from tests.support.replicas import TOPIC
 
-CALL = Call(2, "c", "PLAINTEXT", "h", 1)
+CONTEXT = RequestContext(2, "c", "PLAINTEXT", "h", 1)
 ELECTED = BrokerId(2)
 Outcomes = Mapping[TopicPartition, BrokerId | KafkaError]
 
@@ -38,7 +38,7 @@ def with_controller(broker: Broker, outcome: Outcomes | KafkaError) -> Broker:
 async def elect(broker: Broker, partitions: list[int] | None) -> dict[int, int]:
     named = partitions and [TopicPartitions(topic=TOPIC, partition_id=partitions)]
     request = ElectLeadersRequest(election_type=0, topic_partitions=named, timeout_ms=10)
-    answer = await elections.elect_leaders(broker, request, CALL)
+    answer = await elections.elect_leaders(broker, request, CONTEXT)
     assert answer.error_code == ErrorCode.NONE
     return {
         one.partition_id: one.error_code

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from odradek.handlers import fetch
-from odradek.handlers.context import Broker, Call
-from odradek.log import batch as batches
-from odradek.log.batch import Origin
-from odradek.log.files import Region
+from odradek.handlers.context import Broker, RequestContext
+from odradek.log.records import batch as batches
+from odradek.log.records.batch import Origin
+from odradek.log.segment.files import Region
 from odradek.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from odradek.protocol.regions import Records
 from tests.support import logs
@@ -26,7 +26,7 @@ async def records_in_answer(broker: Broker, replicas: Replicas, version: int) ->
         min_bytes=1,
         topics=[FetchTopic(topic=KEY.topic, partitions=[asked])],
     )
-    answer = await fetch.fetch(broker, request, Call(version, "c", "PLAINTEXT", "h", 1))
+    answer = await fetch.fetch(broker, request, RequestContext(version, "c", "PLAINTEXT", "h", 1))
     return answer.responses[0].partition_responses[0].record_set
 
 

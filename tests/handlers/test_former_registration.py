@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from odradek.handlers import control
-from odradek.handlers.context import Broker, Call
+from odradek.handlers.context import Broker, RequestContext
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.control import (
     LeaderAndIsrPartitionState,
@@ -16,7 +16,9 @@ from odradek.protocol.messages.control import (
 )
 from tests.support.replicas import KEY, Replicas
 
-CALL = Call(version=2, client_id="1", listener="PLAINTEXT", host="127.0.0.1", connection_id=1)
+CONTEXT = RequestContext(
+    version=2, client_id="1", listener="PLAINTEXT", host="127.0.0.1", connection_id=1
+)
 PRESENT = 100  # what the broker of these tests is registered under
 
 
@@ -52,12 +54,12 @@ def stop(broker_epoch: int) -> StopReplicaRequest:
 async def test_an_empty_replica_does_not_lead_what_its_former_life_was_to_lead(
     broker: Broker,
 ) -> None:
-    refused = await control.leader_and_isr(broker, lead(PRESENT - 1), CALL)
+    refused = await control.leader_and_isr(broker, lead(PRESENT - 1), CONTEXT)
     assert refused.error_code == ErrorCode.STALE_BROKER_EPOCH
     assert KEY not in broker.replicas.partitions
-    obeyed = await control.leader_and_isr(broker, lead(PRESENT), CALL)
+    obeyed = await control.leader_and_isr(broker, lead(PRESENT), CONTEXT)
     assert obeyed.error_code == ErrorCode.NONE
-    assert broker.replicas.partitions[KEY].leads
+    assert broker.replicas.partitions[KEY].is_leader
 
 
 @pytest.mark.parametrize("names_it", [True, False], ids=["named", "not named"])
@@ -66,7 +68,7 @@ async def test_what_came_before_the_registration_was_known_counts_if_it_names_it
 ) -> None:
     monkeypatch.setattr(broker.registration, "in_time", False)
     asked = lead(PRESENT if names_it else control.NO_BROKER_EPOCH)
-    answer = await control.leader_and_isr(broker, asked, CALL)
+    answer = await control.leader_and_isr(broker, asked, CONTEXT)
     assert (answer.error_code == ErrorCode.NONE) == names_it
 
 
@@ -74,7 +76,7 @@ async def test_what_came_before_the_registration_was_known_counts_if_it_names_it
 async def test_a_log_is_deleted_only_by_who_knows_of_this_life(
     broker: Broker, replicas: Replicas, registration: int, is_kept: bool
 ) -> None:
-    await control.leader_and_isr(broker, lead(PRESENT), CALL)
-    answer = await control.stop_replica(broker, stop(registration), CALL)
+    await control.leader_and_isr(broker, lead(PRESENT), CONTEXT)
+    answer = await control.stop_replica(broker, stop(registration), CONTEXT)
     assert (answer.error_code == ErrorCode.STALE_BROKER_EPOCH) == is_kept
     assert (replicas.logs.get(*KEY) is not None) == is_kept

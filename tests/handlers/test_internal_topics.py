@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from odradek.handlers import produce
-from odradek.handlers.context import Broker, Call
-from odradek.log.batch import Origin
+from odradek.handlers.context import Broker, RequestContext
+from odradek.log.records.batch import Origin
 from odradek.net.frame import ProtocolViolation
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.produce import (
@@ -33,7 +33,9 @@ async def send(
         for topic in topics
     ]
     request = ProduceRequest(acks=acks, timeout_ms=0, topic_data=wanted)
-    answer = await produce.produce(broker, request, Call(version, client_id, "PLAINTEXT", "h", 1))
+    answer = await produce.produce(
+        broker, request, RequestContext(version, client_id, "PLAINTEXT", "h", 1)
+    )
     assert answer is not None
     return [ErrorCode(topic.partition_responses[0].error_code) for topic in answer.responses]
 

@@ -8,7 +8,7 @@ import dataclasses
 import pytest
 
 from odradek.handlers import control, metadata
-from odradek.handlers.context import Broker, Call
+from odradek.handlers.context import Broker, RequestContext
 from odradek.protocol import codec
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.metadata import (
@@ -26,7 +26,7 @@ async def ask(
         topics=[MetadataRequestTopic(name=name) for name in names] if names else None,
         allow_auto_topic_creation=create,
     )
-    data = await metadata.metadata(broker, request, Call(version, "c", listener, "h", 1))
+    data = await metadata.metadata(broker, request, RequestContext(version, "c", listener, "h", 1))
     return codec.decode(MetadataResponse, version, data)[0]
 
 
@@ -34,7 +34,7 @@ async def tell(broker: Broker, request: object) -> object:
     return await control.update_metadata(
         broker,
         request,  # type: ignore[arg-type]
-        Call(4, "c", "PLAINTEXT", "h", 1),
+        RequestContext(4, "c", "PLAINTEXT", "h", 1),
     )
 
 
@@ -146,7 +146,7 @@ async def test_who_asks_what_is_allowed_hears_of_every_operation(broker: Broker)
             include_cluster_authorized_operations=asks,
             include_topic_authorized_operations=asks,
         )
-        data = await metadata.metadata(broker, request, Call(9, "c", "PLAINTEXT", "h", 1))
+        data = await metadata.metadata(broker, request, RequestContext(9, "c", "PLAINTEXT", "h", 1))
         answer = codec.decode(MetadataResponse, 9, data)[0]
         topic = answer.topics[0].topic_authorized_operations
         found.append((answer.cluster_authorized_operations, topic))

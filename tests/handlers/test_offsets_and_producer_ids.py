@@ -8,9 +8,9 @@ import threading
 import pytest
 
 from odradek.handlers import offsets, producers
-from odradek.handlers.context import Broker, Call
-from odradek.log import contents
-from odradek.log.batch import Origin
+from odradek.handlers.context import Broker, RequestContext
+from odradek.log.records import contents
+from odradek.log.records.batch import Origin
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.offsets import (
     DeleteRecordsPartition,
@@ -25,9 +25,9 @@ from odradek.protocol.messages.offsets import (
     OffsetForLeaderTopic,
 )
 from odradek.protocol.messages.producers import InitProducerIdRequest, InitProducerIdResponse
-from odradek.replica.reads import FetchLimits, FetchWish
+from odradek.replica.reads import FetchLimits, FetchSpec
 from odradek.values import BrokerId
-from odradek.zk import znodes
+from odradek.zk import producer_ids, znodes
 from tests.support import logs
 from tests.support.control import state, update
 from tests.support.replicas import KEY, Replicas
@@ -35,8 +35,8 @@ from tests.support.replicas import KEY, Replicas
 BLOCK = znodes.PRODUCER_ID_BLOCK_PATH
 
 
-def call(version: int) -> Call:
-    return Call(version, "c", "PLAINTEXT", "h", 1)
+def call(version: int) -> RequestContext:
+    return RequestContext(version, "c", "PLAINTEXT", "h", 1)
 
 
 async def list_one(
@@ -181,7 +181,7 @@ async def follow(replicas: Replicas, follower: int, start: int) -> None:
     """One fetch of a follower that holds everything from `start` on."""
     end = replicas.manager.partitions[KEY].log.log_end_offset
     await replicas.manager.fetch(
-        [FetchWish(KEY, end, 1 << 20, leader_epoch=0, start_offset=start)],
+        [FetchSpec(KEY, end, 1 << 20, leader_epoch=0, start_offset=start)],
         follower,
         FetchLimits(max_wait_ms=0, min_bytes=1, max_bytes=1 << 20),
     )
@@ -269,20 +269,20 @@ async def init(broker: Broker) -> InitProducerIdResponse:
 async def test_ids_rise_and_a_new_block_follows_what_others_took(
     broker: Broker, replicas: Replicas
 ) -> None:
-    taken = znodes.ProducerIdBlock(BrokerId(7), 0, 999)
-    replicas.session.znodes[BLOCK] = znodes.encode_producer_id_block(taken), 4
+    taken = producer_ids.ProducerIdBlock(BrokerId(7), 0, 999)
+    replicas.session.znodes[BLOCK] = producer_ids.encode_producer_id_block(taken), 4
     answers = await asyncio.gather(*(init(broker) for _ in range(1001)))
     ids = [one.producer_id for one in answers]
     assert ids == list(range(1000, 2001))
-    last = znodes.decode_producer_id_block(BLOCK, replicas.session.znodes[BLOCK][0])
-    assert last == znodes.ProducerIdBlock(BrokerId(1), 2000, 2999)
+    last = producer_ids.decode_producer_id_block(BLOCK, replicas.session.znodes[BLOCK][0])
+    assert last == producer_ids.ProducerIdBlock(BrokerId(1), 2000, 2999)
 
 
 async def test_block_that_another_broker_took_meanwhile_is_not_handed_out(
     broker: Broker, replicas: Replicas
 ) -> None:
     replicas.session.znodes[BLOCK] = b"", 0
-    other = producers.ProducerIds(replicas.session, 2)  # type: ignore[arg-type]
+    other = producer_ids.ProducerIdManager(replicas.session, 2)  # type: ignore[arg-type]
     mine, theirs = await asyncio.gather(init(broker), other.take())
     assert mine.producer_id // 1000 != theirs // 1000
 

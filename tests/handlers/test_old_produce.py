@@ -7,9 +7,10 @@ import threading
 import pytest
 
 from odradek.handlers import produce
-from odradek.handlers.context import Broker, Call
-from odradek.log import compression, conversion, legacy
-from odradek.log.records import Record
+from odradek.handlers.context import Broker, RequestContext
+from odradek.log.partition import conversion
+from odradek.log.records import compression, legacy
+from odradek.log.records.records import Record
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.produce import (
     PartitionProduceData,
@@ -43,7 +44,7 @@ async def send(broker: Broker) -> ErrorCode:
         timeout_ms=0,
         topic_data=[TopicProduceData(name=KEY.topic, partition_data=[part])],
     )
-    answer = await produce.produce(broker, request, Call(2, "c", "PLAINTEXT", "h", 1))
+    answer = await produce.produce(broker, request, RequestContext(2, "c", "PLAINTEXT", "h", 1))
     assert answer is not None
     return ErrorCode(answer.responses[0].partition_responses[0].error_code)
 

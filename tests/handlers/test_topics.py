@@ -11,7 +11,7 @@ import pytest
 from kazoo.exceptions import ConnectionLoss, KazooException, MarshallingError
 
 from odradek.handlers import topics
-from odradek.handlers.context import Broker, Call
+from odradek.handlers.context import Broker, RequestContext
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.topics import (
     CreatableTopic,
@@ -26,7 +26,7 @@ from odradek.zk import operations, znodes
 from odradek.zk.session import Stat
 from tests.support.replicas import FakeSession
 
-CALL = Call(5, "c", "PLAINTEXT", "h", 1)
+CONTEXT = RequestContext(5, "c", "PLAINTEXT", "h", 1)
 THERE = "there"
 # Of this topic the controller knows, and nobody has been told yet.
 NEW = "new"
@@ -93,19 +93,19 @@ async def create(
     broker: Broker, wanted: Iterable[CreatableTopic], validate_only: bool = False
 ) -> list[int]:
     request = CreateTopicsRequest(topics=list(wanted), timeout_ms=0, validate_only=validate_only)
-    answer = await topics.create_topics(broker, request, CALL)
+    answer = await topics.create_topics(broker, request, CONTEXT)
     return [one.error_code for one in answer.topics]
 
 
 async def grow(broker: Broker, *wanted: CreatePartitionsTopic) -> list[int]:
     request = CreatePartitionsRequest(topics=list(wanted), timeout_ms=0, validate_only=False)
-    answer = await topics.create_partitions(broker, request, CALL)
+    answer = await topics.create_partitions(broker, request, CONTEXT)
     return [one.error_code for one in answer.results]
 
 
 async def delete(broker: Broker, *names: str) -> list[int]:
     request = DeleteTopicsRequest(topic_names=list(names), timeout_ms=0)
-    answer = await topics.delete_topics(broker, request, CALL)
+    answer = await topics.delete_topics(broker, request, CONTEXT)
     return [one.error_code for one in answer.responses]
 
 

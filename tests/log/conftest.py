@@ -10,9 +10,8 @@ import pytest
 
 from odradek import config as configuration
 from odradek.config import TopicConfig
-from odradek.log.log import Log
 from odradek.log.manager import LogManager
-from odradek.log.reading import Surroundings
+from odradek.log.partition.log import Log, LogEnvironment
 from tests.support.logs import FakeClock, batch, new_log
 
 COMPACTED = TopicConfig(cleanup_policy=("compact",), segment_bytes=300)
@@ -66,7 +65,7 @@ def make(tmp_path: Path, clock: FakeClock, failures: list[str]) -> Iterator[Make
             cluster,
             lambda name: topic or TopicConfig(),
             on_dir_failure=lambda path, error: failures.append(path),
-            surroundings=Surroundings(now_ms=clock.now_ms, monotonic=clock.monotonic),
+            environment=LogEnvironment(now_ms=clock.now_ms, monotonic=clock.monotonic),
         )
         made.append(manager)
         if load:

@@ -10,10 +10,10 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek.log import batch as codec
-from odradek.log import compression, records
-from odradek.log.batch import CorruptBatchError, Origin
-from odradek.log.records import BatchOptions, Record
+from odradek.log.records import batch as codec
+from odradek.log.records import compression, records
+from odradek.log.records.batch import CorruptBatchError, Origin
+from odradek.log.records.records import BatchOptions, Record
 from odradek.protocol.errors import ErrorCode, KafkaError
 from tests.support.logs import START_MS, batch
 
@@ -30,6 +30,20 @@ def refusal(data: bytes, origin: Origin = Origin.CLIENT, limit: int = LIMIT) -> 
     with pytest.raises(KafkaError) as caught:
         codec.validate(data, origin, limit)
     return caught.value.code
+
+
+def test_a_batch_claims_no_more_records_than_it_has_room_for() -> None:
+    small = records.make([(None, None)] * 5, START_MS)
+    assert codec.validate(small, Origin.CLIENT, LIMIT).record_count == 5
+    claimed = resealed(small, record_count=6, last_offset_delta=5)
+    assert refusal(claimed) is ErrorCode.INVALID_RECORD
+
+
+def test_clients_write_no_transactional_batches() -> None:
+    data = records.make([(None, b"v")], START_MS, BatchOptions(producer_id=1, transactional=True))
+    told = resealed(data, producer_epoch=0, base_sequence=0)
+    assert refusal(told) is ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    codec.validate(told, Origin.REPLICATION, LIMIT)
 
 
 def test_a_sound_batch_is_taken() -> None:

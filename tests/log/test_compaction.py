@@ -13,11 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from odradek.config import TopicConfig
-from odradek.log import batch, cleaner, records
-from odradek.log.files import StoppedError
-from odradek.log.log import Log
-from odradek.log.records import BatchOptions, Record
-from tests.support.logs import START_MS, Partition, how_many, read_all
+from odradek.log.partition import cleaner
+from odradek.log.partition.log import Log
+from odradek.log.records import batch, records
+from odradek.log.records.records import BatchOptions, Record
+from odradek.log.segment.files import StoppedError
+from tests.support.logs import START_MS, Partition, read_all
+from tests.support.sampling import how_many
 
 pytestmark = pytest.mark.usefixtures("without_fsync")
 CONFIG = TopicConfig(
@@ -86,7 +88,7 @@ def test_the_newest_record_of_each_key_stays_at_its_offset(
             break
         end = reached
         assert read_all(log) == survivors(written, end)
-    assert end == log.active.base_offset
+    assert end == log.segments.active.base_offset
     for clean in (True, False):
         (partition.close if clean else partition.crash)(log)
         log = partition.open(clean=clean)
@@ -162,7 +164,7 @@ def test_min_compaction_lag_spares_young_segments(partition: Partition, log: Log
 
 
 def test_control_batches_stay(log: Log) -> None:
-    from odradek.log.batch import Origin
+    from odradek.log.records.batch import Origin
 
     marker = records.encode(
         [Record(0, START_MS, b"\0\0\0\1", b"\0\0\0\0\0\5")],

@@ -13,10 +13,11 @@ import pytest
 
 from odradek import config as configuration
 from odradek.config import TopicConfig
-from odradek.log import batch_file, checkpoints, cleaner, files
-from odradek.log.files import read_exactly
-from odradek.log.log import Log
 from odradek.log.manager import LogManager
+from odradek.log.partition import checkpoints, cleaner
+from odradek.log.partition.log import Log
+from odradek.log.segment import batch_file, files
+from odradek.log.segment.files import read_exactly
 from tests.log.conftest import COMPACTED, Make, dirty_log
 from tests.support.logs import batch, new_log, read_all
 
@@ -150,7 +151,7 @@ def test_what_retention_kept_from_being_compacted_does_not_count_as_clean(
     assert manager.compact()
     assert first_dirty(log) == 0
     assert manager.compact()
-    assert first_dirty(log) == log.active.base_offset
+    assert first_dirty(log) == log.segments.active.base_offset
     assert all(segment.size == 0 for segment in log.segments[:-2])
 
 
@@ -224,7 +225,7 @@ def test_compaction_takes_nothing_that_was_written_to_a_segment_after_a_cut(
 
     meddle_in(monkeypatch, 1, cut_and_write)
     manager.compact()
-    assert log.active is closed
+    assert log.segments.active is closed
     assert read_all(log)[-1].value == b"new"
 
 

@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odradek.config import TopicConfig
-from odradek.log import batch as batches
-from odradek.log import compression, contents, conversion, legacy, lz4_header, records
-from odradek.log.files import Region, SharedFile
-from odradek.log.records import BatchOptions, Record
+from odradek.log.partition import conversion
+from odradek.log.records import batch as batches
+from odradek.log.records import compression, contents, legacy, lz4_header, records
+from odradek.log.records.records import BatchOptions, Record
+from odradek.log.segment.files import Region, SharedFile
 from odradek.protocol.errors import ErrorCode, KafkaError
 from tests.support.logs import START_MS
 

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from odradek.config import TopicConfig
-from odradek.log import checkpoints, files
 from odradek.log.directory import LogDirError
 from odradek.log.manager import NewLog
+from odradek.log.partition import checkpoints
+from odradek.log.segment import files
 from odradek.protocol.errors import ErrorCode, KafkaError
 from tests.log.conftest import COMPACTED, Make, dirty_log
 from tests.support.logs import FakeClock, batch, new_log, read_all
@@ -46,7 +47,7 @@ def test_a_failed_write_leaves_no_torn_bytes_and_fails_its_directory_only(
     manager = make()
     bad, good = (new_log(manager, "t", number, TopicConfig()) for number in range(2))
     bad.append_as_leader(batch(b"kept"), 0)
-    size = os.stat(bad.active.log.path).st_size
+    size = os.stat(bad.segments.active.log.path).st_size
 
     def half(fd: int, buffers: list[bytes], position: int) -> int:
         os.pwrite(fd, b"torn", position)
@@ -57,9 +58,9 @@ def test_a_failed_write_leaves_no_torn_bytes_and_fails_its_directory_only(
         with pytest.raises(KafkaError) as caught:
             bad.append_as_leader(batch(b"lost"), 0)
     assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
-    assert os.stat(bad.active.log.path).st_size == size
+    assert os.stat(bad.segments.active.log.path).st_size == size
     assert failures == [os.path.dirname(bad.directory)]
-    for work in (lambda: bad.append_as_leader(batch(b"x"), 0), lambda: bad.read(0, 100)):
+    for work in (lambda: bad.append_as_leader(batch(b"x"), 0), lambda: bad.reader.read(0, 100)):
         with pytest.raises(KafkaError) as caught:
             work()
         assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR

@@ -11,15 +11,16 @@ from pathlib import Path
 import pytest
 
 from odradek.config import TopicConfig
-from odradek.log import batch as batches
-from odradek.log import cleaner
-from odradek.log.log import Log
+from odradek.log.partition import cleaner
+from odradek.log.partition.log import Log
+from odradek.log.records import batch as batches
 from odradek.protocol.errors import ErrorCode, KafkaError
-from tests.support.logs import START_MS, Partition, batch, how_many, whole_records
+from tests.support.logs import START_MS, Partition, batch, whole_records
+from tests.support.sampling import how_many
 
 pytestmark = pytest.mark.usefixtures("without_fsync")
 CONFIG = TopicConfig(segment_bytes=900, index_interval_bytes=200, segment_index_bytes=800)
-FLIPS = how_many(120, full=4000)
+FLIPS = how_many(60, full=4000)
 
 Entry = tuple[int, int, bytes | None, bytes | None, int]
 
@@ -58,7 +59,7 @@ def entries(data: bytes) -> Iterator[Entry]:
 def read(log: Log, offset: int) -> list[Entry] | None:
     """What a consumer that stands at `offset` gets, None where it is told of damage."""
     try:
-        piece = log.read(offset, 700)
+        piece = log.reader.read(offset, 700)
     except KafkaError as error:
         if error.code is not ErrorCode.CORRUPT_MESSAGE:
             raise
@@ -71,7 +72,7 @@ def read(log: Log, offset: int) -> list[Entry] | None:
 def lookup(log: Log, timestamp: int) -> int | None:
     """Offset by time, None where the lookup is told of damage."""
     try:
-        found = log.offset_for_timestamp(timestamp)
+        found = log.reader.offset_for_timestamp(timestamp)
     except KafkaError as error:
         if error.code is not ErrorCode.CORRUPT_MESSAGE:
             raise
@@ -197,10 +198,10 @@ def test_damage_is_told_with_file_and_position_once(
     flip(path, (second + 100) * 8)
     for _ in range(3):
         with pytest.raises(KafkaError, match=f"{path.name} is damaged.*at byte {second}"):
-            log.read(header.base_offset, 1)
+            log.reader.read(header.base_offset, 1)
     told = [message for message in caplog.messages if path.name in message]
     assert [message.count(path.name) for message in told] == [1]
-    sound = log.read(0, 1 << 20)
+    sound = log.reader.read(0, 1 << 20)
     assert sound.length == second, "what lies before the damage is served"
     assert sound.region is not None
     sound.region.close()
@@ -214,7 +215,7 @@ def test_lookups_by_time_pass_over_no_damage(partition: Partition) -> None:
     position, header = list(batches.scan(path.read_bytes()))[1]
     flip(path, (position + 35 + 4) * 8 + 7)  # the largest timestamp of the batch
     with pytest.raises(KafkaError) as caught:
-        log.offset_for_timestamp(header.max_timestamp)
+        log.reader.offset_for_timestamp(header.max_timestamp)
     assert caught.value.code is ErrorCode.CORRUPT_MESSAGE
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 LOOKUPS_BESIDE_A_WRITER = """
 import sys, threading
-from odradek.log.index import OffsetIndex
+from odradek.log.segment.index import OffsetIndex
 
 ENTRIES = 20_000  # of eight bytes: many pages
 index = OffsetIndex(sys.argv[1], 0, 1 << 20)

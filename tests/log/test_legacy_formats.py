@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odradek import message_format
-from odradek.log import batch, compression, contents, legacy, lz4_header
-from odradek.log.batch import CorruptBatchError
-from odradek.log.records import Record
+from odradek.log.records import batch, compression, contents, legacy, lz4_header
+from odradek.log.records.batch import CorruptBatchError
+from odradek.log.records.records import Record
 from tests.support.logs import START_MS
 
 with warnings.catch_warnings():

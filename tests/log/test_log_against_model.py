@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from odradek.config import TopicConfig
-from odradek.log import cleaner, records
-from odradek.log.log import Log
-from tests.support.logs import START_MS, Partition, batch, how_many, read_all, whole_records
+from odradek.log.partition import cleaner
+from odradek.log.partition.log import Log
+from odradek.log.records import records
+from tests.support.logs import START_MS, Partition, batch, read_all, whole_records
+from tests.support.sampling import how_many
 
 pytestmark = pytest.mark.usefixtures("without_fsync")
 KEYS = st.sampled_from([b"a", b"b", b"c", b"d"])
@@ -75,7 +77,7 @@ class LogMachine(RuleBasedStateMachine):
     @rule(batches=st.lists(VALUES, min_size=1, max_size=4), torn=st.integers(0, 70))
     def follow(self, batches: list[list[bytes]], torn: int) -> None:
         """Several batches as a leader sends them, the last one possibly cut off."""
-        from odradek.log import batch as codec
+        from odradek.log.records import batch as codec
 
         epoch = max(self.log.latest_epoch, self.deleted_epoch)
         data, expected, offset = b"", [], self.end
@@ -121,8 +123,8 @@ class LogMachine(RuleBasedStateMachine):
         self.log.apply_retention()
         self.log.delete_due()
         assert self.log.log_start_offset >= self.start
-        if self.log.size > 2000 + 600:
-            raise AssertionError(f"{self.log.size} bytes after retention")
+        if self.log.segments.size > 2000 + 600:
+            raise AssertionError(f"{self.log.segments.size} bytes after retention")
         self._start_at(self.log.log_start_offset)
 
     @precondition(lambda self: self.end > self.start)
@@ -172,7 +174,7 @@ class LogMachine(RuleBasedStateMachine):
     @rule(garbage=st.binary(min_size=1, max_size=200))
     def crash_with_a_torn_tail(self, garbage: bytes) -> None:
         self.partition.crash(self.log)
-        with open(self.log.active.log.path, "ab") as file:
+        with open(self.log.segments.active.log.path, "ab") as file:
             file.write(garbage)
         self.log = self.partition.open(clean=False)
         self._learn_epoch()
@@ -202,7 +204,7 @@ class LogMachine(RuleBasedStateMachine):
     def read_below_a_bound(self, share: float, bound_share: float, max_bytes: int) -> None:
         offset = self.start + int((self.end - self.start) * share)
         bound = self.start + int((self.end - self.start) * bound_share)
-        piece = self.log.read(offset, max_bytes, bound)
+        piece = self.log.reader.read(offset, max_bytes, bound)
         visible = [one for one in self.model if one[-1][0] >= offset and one[-1][0] < bound]
         if piece.region is None:
             assert offset >= bound or not visible
@@ -216,7 +218,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(later=st.integers(-20, 120))
     def look_up_by_time(self, later: int) -> None:
-        found = self.log.offset_for_timestamp(START_MS + later)
+        found = self.log.reader.offset_for_timestamp(START_MS + later)
         expected = [
             one
             for each in self.model

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from odradek.config import TopicConfig
-from odradek.log import batch as codec
-from odradek.log import compression, records
-from odradek.log.batch import Header
-from odradek.log.files import FileRetiredError
-from odradek.log.log import Log, UnexpectedOffsetError
-from odradek.log.segment import Segment
+from odradek.log.partition.log import Log, UnexpectedOffsetError
+from odradek.log.records import batch as codec
+from odradek.log.records import compression, records
+from odradek.log.records.batch import Header
+from odradek.log.segment.files import FileRetiredError
+from odradek.log.segment.segment import Segment
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.regions import FileRegion
 from tests.support.logs import START_MS, Partition, batch, read_all, whole_records
@@ -40,7 +40,7 @@ def test_log_append_time_dates_records_with_the_brokers_clock(tmp_path: Path) ->
     assert [one.timestamp for one in read_all(log)] == [START_MS, START_MS]
     partition.clock.advance(10)
     log.append_as_leader(batch(b"c", timestamp=5), 0)
-    found = log.offset_for_timestamp(START_MS + 1)
+    found = log.reader.offset_for_timestamp(START_MS + 1)
     assert found is not None
     assert (found.offset, found.timestamp) == (2, START_MS + 10)
 
@@ -56,7 +56,7 @@ def test_compression_type_of_the_topic_is_what_is_stored(tmp_path: Path, wanted:
     _, log = opened(tmp_path, compression_type=wanted)
     for number in range(5):
         log.append_as_leader(batch(b"x" * 100, codec=number), 0)
-    region = log.read(0, 1 << 20).region
+    region = log.reader.read(0, 1 << 20).region
     assert region is not None
     with region:
         stored = {header.codec for _, header in codec.scan(region.read())}
@@ -92,7 +92,7 @@ def test_the_index_of_the_open_segment_is_preallocated_and_trimmed_at_the_end(
     partition, log = opened(tmp_path, segment_index_bytes=8192, index_interval_bytes=1)
     for _ in range(300):
         log.append_as_leader(batch(b"a"), 0)
-    path = log.active.index.file.path
+    path = log.segments.active.index.file.path
     log.flush()
     assert os.stat(path).st_size == 8192
     partition.close(log)
@@ -103,7 +103,7 @@ def test_a_preallocated_segment_has_its_full_length_until_it_is_finished(tmp_pat
     config = TopicConfig(preallocate=True, segment_bytes=4000)
     partition = Partition(tmp_path / "topic-0", config)
     log = partition.open(clean=True)
-    path = Path(log.active.log.path)
+    path = Path(log.segments.active.log.path)
     assert path.stat().st_size == 4000
     for number in range(5):
         log.append_as_leader(batch(b"value %d" % number), 0)
@@ -112,12 +112,12 @@ def test_a_preallocated_segment_has_its_full_length_until_it_is_finished(tmp_pat
     partition.crash(log)
     log = partition.open(clean=False)
     assert read_all(log) == whole
-    assert path.stat().st_size == log.size
+    assert path.stat().st_size == log.segments.size
     log.roll()
-    second = Path(log.active.log.path)
+    second = Path(log.segments.active.log.path)
     assert second.stat().st_size == 4000
     log.append_as_leader(batch(b"last"), 0)
-    size = log.active.size
+    size = log.segments.active.size
     partition.close(log)
     assert second.stat().st_size == size
     assert len(read_all(partition.open(clean=True))) == 6
@@ -129,7 +129,7 @@ def test_a_follower_whose_start_lies_inside_a_batch_takes_it_whole(tmp_path: Pat
     leader.append_as_leader(batch(b"d"), 0)
     _, follower = opened(tmp_path, "other-0")
     follower.truncate_fully_and_start_at(2)
-    region = leader.read(2, 1 << 20).region
+    region = leader.reader.read(2, 1 << 20).region
     assert region is not None
     with region:
         follower.append_as_follower(region.read())
@@ -160,25 +160,25 @@ def test_a_follower_takes_nothing_from_a_damaged_answer(tmp_path: Path) -> None:
 def test_the_first_batch_goes_out_whole_only_when_asked(tmp_path: Path) -> None:
     _, log = opened(tmp_path)
     size = log.append_as_leader(batch(b"x" * 500), 0).size
-    assert log.read(0, 10).length == size
-    assert log.read(0, 10, min_one=False).length == 10
-    assert log.read(0, 0, min_one=False).region is None
+    assert log.reader.read(0, 10).length == size
+    assert log.reader.read(0, 10, min_one=False).length == 10
+    assert log.reader.read(0, 0, min_one=False).region is None
 
 
 @pytest.mark.parametrize("offset", [-1, 3, 100])
 def test_offsets_outside_the_log_are_out_of_range(tmp_path: Path, offset: int) -> None:
     _, log = opened(tmp_path)
     log.append_as_leader(batch(b"a", b"b"), 0)
-    assert log.read(2, 100).region is None
+    assert log.reader.read(2, 100).region is None
     with pytest.raises(KafkaError) as caught:
-        log.read(offset, 100)
+        log.reader.read(offset, 100)
     assert caught.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
 
 
 def test_a_region_is_what_the_protocol_takes_for_one(tmp_path: Path) -> None:
     _, log = opened(tmp_path)
     log.append_as_leader(batch(b"a"), 0)
-    region = log.read(0, 100).region
+    region = log.reader.read(0, 100).region
     assert isinstance(region, FileRegion)
     region.close()
     region.close()
@@ -188,7 +188,7 @@ def test_a_region_outlives_retention(tmp_path: Path) -> None:
     _, log = opened(tmp_path, segment_bytes=200, retention_bytes=0, file_delete_delay_ms=0)
     for number in range(6):
         log.append_as_leader(batch(b"%d" % number * 50), 0)
-    region = log.read(0, 1 << 20).region
+    region = log.reader.read(0, 1 << 20).region
     assert region is not None
     log.high_watermark = log.log_end_offset
     assert log.apply_retention() > 2
@@ -300,7 +300,7 @@ def test_readers_never_see_torn_or_unordered_batches_while_the_log_moves(tmp_pat
         offset = 0
         while not done.is_set():
             try:
-                piece = log.read(offset, 3000, log.high_watermark)
+                piece = log.reader.read(offset, 3000, log.high_watermark)
                 if piece.region is None:
                     offset = log.log_start_offset
                     continue
@@ -346,7 +346,7 @@ def test_magic_2_batches_made_here_decode_with_gaps(tmp_path: Path) -> None:
     for asked, first in ((0, 0), (1, 10), (10, 10), (24, 25), (26, 40), (41, 41)):
         assert read_all(log, asked)[0].offset == first
     log.release_idle()
-    assert log.read(26, 1 << 20, 40).region is None
+    assert log.reader.read(26, 1 << 20, 40).region is None
 
 
 def test_lookup_by_time_beside_the_first_append_does_not_hide_it(
@@ -367,7 +367,7 @@ def test_lookup_by_time_beside_the_first_append_does_not_hide_it(
 
     monkeypatch.setattr(Segment, "scan", held_up)
     newer = batch(b"new", timestamp=START_MS + 1000)
-    reader = threading.Thread(target=log.offset_for_timestamp, args=(START_MS + 1000,))
+    reader = threading.Thread(target=log.reader.offset_for_timestamp, args=(START_MS + 1000,))
     writer = threading.Thread(target=log.append_as_leader, args=(newer, 0))
     reader.start()
     assert scanned.wait(60)
@@ -376,7 +376,7 @@ def test_lookup_by_time_beside_the_first_append_does_not_hide_it(
     go_on.set()
     reader.join()
     writer.join()
-    found = log.offset_for_timestamp(START_MS + 1000)
+    found = log.reader.offset_for_timestamp(START_MS + 1000)
     assert found is not None
     assert found.offset == 1
 

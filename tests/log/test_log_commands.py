@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from odradek.config import TopicConfig
-from odradek.log.dump import commands
+from odradek.tools.log_dump import commands
 from tests.support.logs import START_MS, Partition, batch
 
 

@@ -15,12 +15,14 @@ from typing import Any
 import pytest
 
 from odradek.config import TopicConfig
-from odradek.log import checkpoints, producers
 from odradek.log.directory import Directory, LogDirError
-from odradek.log.epochs import FILE_NAME as EPOCHS
 from odradek.log.manager import LogManager, NewLog
-from odradek.log.segment import Segment
+from odradek.log.partition import checkpoints, producers
+from odradek.log.partition.epochs import FILE_NAME as EPOCHS
+from odradek.log.segment.segment import Segment
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.values import TopicPartition
+from odradek.zk.admin import LONGEST_TOPIC_NAME
 from tests.log.conftest import COMPACTED, Make, dirty_log
 from tests.support.logs import FakeClock, batch, new_log, read_all
 
@@ -112,7 +114,7 @@ async def test_a_deleted_partition_is_gone_at_once_and_its_files_later(
     manager = make(dirs=("a",))
     log = new_log(manager, "t", 0, TopicConfig())
     log.append_as_leader(batch(b"old"), 0)
-    region = log.read(0, 100).region
+    region = log.reader.read(0, 100).region
     assert not await manager.delete([("t", 0)])
     assert manager.get("t", 0) is None
     again = new_log(manager, "t", 0, TopicConfig())
@@ -127,6 +129,25 @@ async def test_a_deleted_partition_is_gone_at_once_and_its_files_later(
     clock.advance(60_001)
     manager.housekeep()
     assert not doomed[0].exists()
+
+
+async def test_a_topic_with_the_longest_name_can_be_deleted(
+    make: Make, tmp_path: Path, clock: FakeClock
+) -> None:
+    manager = make(dirs=("a",))
+    name = "t" * LONGEST_TOPIC_NAME
+    new_log(manager, name, 12345, TopicConfig())
+    assert not await manager.delete([TopicPartition(name, 12345)])
+    (deleted,) = (tmp_path / "a").glob("*-delete")
+    assert deleted.name.startswith("ttt")
+    assert "-12345." in deleted.name
+    assert not [one for one in manager._directories if one.failure]
+    manager.close()
+    again = make(dirs=("a",))
+    assert not again.logs(), "what was deleted is not taken for a partition"
+    clock.advance(60_001)
+    again.housekeep()
+    assert not deleted.exists()
 
 
 async def test_partitions_made_and_deleted_together_wait_for_the_disk_once(
@@ -254,7 +275,7 @@ def test_no_work_on_a_deleted_log_touches_a_new_one_of_its_name(
         log.flush,
         lambda: log.assign_epoch(7),
         lambda: log.append_as_leader(batch(b"late"), 0),
-        lambda: log.read(0, 100),
+        lambda: log.reader.read(0, 100),
     ):
         with pytest.raises(KafkaError):
             work()
@@ -332,7 +353,7 @@ def test_deleted_records_stay_deleted_after_restart(make: Make) -> None:
     log = make().get("t", 0)  # type: ignore[assignment]
     assert log.log_start_offset == 2
     with pytest.raises(KafkaError) as caught:
-        log.read(1, 100)
+        log.reader.read(1, 100)
     assert caught.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
     assert [one.value for one in read_all(log)] == [b"c"]
 
@@ -406,10 +427,10 @@ def test_flush_messages_says_when_an_fsync_is_owed(make: Make) -> None:
     log = new_log(make(), "t", 0, TopicConfig(flush_messages=3))
     for expected in (False, False, True):
         log.append_as_leader(batch(b"1"), 0)
-        assert log.owes_flush is expected
+        assert log.flush_required is expected
     assert log.committable_end == 0
     log.flush()
-    assert (log.recovery_point, log.committable_end, log.owes_flush) == (3, 3, False)
+    assert (log.recovery_point, log.committable_end, log.flush_required) == (3, 3, False)
 
 
 def test_what_a_crash_left_unflushed_is_flushed_at_the_start(make: Make) -> None:
@@ -429,7 +450,7 @@ def test_rolled_segments_are_flushed_in_the_background(make: Make) -> None:
         log.append_as_leader(batch(b"x" * 50), 0)
     assert log.recovery_point == 0
     manager.housekeep()
-    assert log.recovery_point == log.active.base_offset > 0
+    assert log.recovery_point == log.segments.active.base_offset > 0
 
 
 def test_a_changed_topic_config_counts_at_once(make: Make) -> None:

@@ -16,10 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from odradek.config import TopicConfig
-from odradek.log import batch as batches
-from odradek.log import cleaner, compression, contents, legacy, records
-from odradek.log.log import Log
-from odradek.log.records import BatchOptions, Record
+from odradek.log.partition import cleaner
+from odradek.log.partition.log import Log
+from odradek.log.records import batch as batches
+from odradek.log.records import compression, contents, legacy, records
+from odradek.log.records.records import BatchOptions, Record
 from odradek.protocol.errors import ErrorCode, KafkaError
 from tests.support.logs import START_MS, Partition
 
@@ -38,7 +39,7 @@ def read_all(log: Log, offset: int | None = None) -> list[Record]:
     found: list[Record] = []
     offset = log.log_start_offset if offset is None else offset
     while True:
-        piece = log.read(offset, 1 << 20)
+        piece = log.reader.read(offset, 1 << 20)
         if piece.region is None:
             return found
         with piece.region as region:
@@ -119,7 +120,7 @@ def test_every_offset_and_time_is_found_before_and_after_a_restart(
             assert read_all(log, offset) == written[offset:]
         for one in written:
             if one.timestamp >= 0:
-                at = log.offset_for_timestamp(one.timestamp)
+                at = log.reader.offset_for_timestamp(one.timestamp)
                 assert at is not None
                 assert (at.offset, at.timestamp) == (one.offset, one.timestamp)
     log.abandon()
@@ -180,7 +181,7 @@ def test_a_torn_message_is_cut_off(partition: Partition) -> None:
     shape = Shape(log)
     for codec in (compression.NONE, compression.GZIP):
         shape.add(1, codec, [(b"k", b"v" * 30)] * 3)
-    path = log.active.log.path
+    path = log.segments.active.log.path
     log.abandon()
     whole = Path(path).read_bytes()
     for cut in range(1, len(whole) - 1, 7):

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from odradek.config import TopicConfig
-from odradek.log import producers
-from odradek.log.batch import Origin
-from odradek.log.log import AppendInfo, Log
+from odradek.log.partition import producers
+from odradek.log.partition.log import AppendInfo, Log
+from odradek.log.records.batch import Origin
 from odradek.protocol.errors import ErrorCode, KafkaError
 from tests.support.logs import START_MS, Partition, batch, read_all
 
@@ -109,7 +109,7 @@ def test_followers_take_what_the_leader_took(log: Log, tmp_path: Path) -> None:
     for number in range(4):
         send(log, number)
     other = Partition(tmp_path / "other-0").open(clean=True)
-    with log.read(0, 1 << 20).region as region:  # type: ignore[union-attr]
+    with log.reader.read(0, 1 << 20).region as region:  # type: ignore[union-attr]
         other.append_as_follower(region.read())
     assert send(other, 2).duplicate
     assert refused(other, 9) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
@@ -177,7 +177,7 @@ def test_snapshot_bytes_are_kafkas() -> None:
     version 1).
     """
     states = producers.ProducerStates(1000)
-    from odradek.log import batch as codec
+    from odradek.log.records import batch as codec
 
     data = batch(b"a", b"b", producer_id=7, producer_epoch=2, base_sequence=10)
     states.update(codec.parse(data))

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from odradek.config import TopicConfig
-from odradek.log.batch import CorruptBatchError
-from odradek.log.log import Log
+from odradek.log.partition.log import Log
+from odradek.log.records.batch import CorruptBatchError
 from odradek.protocol.errors import ErrorCode, KafkaError
-from tests.support.logs import START_MS, Partition, batch, how_many, read_all, whole_records
+from tests.support.logs import START_MS, Partition, batch, read_all, whole_records
+from tests.support.sampling import how_many
 
 pytestmark = pytest.mark.usefixtures("without_fsync")
 CONFIG = TopicConfig(segment_bytes=1500, index_interval_bytes=200, segment_index_bytes=800)
@@ -37,7 +38,7 @@ def fill(log: Log, batches: int = 60) -> None:
 
 def first_at(log: Log, offset: int) -> int:
     """Offset of the first record a reader at `offset` gets to see."""
-    with log.read(offset, 1).region as region:  # type: ignore[union-attr]
+    with log.reader.read(offset, 1).region as region:  # type: ignore[union-attr]
         found = whole_records(region.read())
     return next(record.offset for record in found if record.offset >= offset)
 
@@ -49,7 +50,7 @@ def everything(log: Log) -> tuple[object, ...]:
         log.log_end_offset,
         read_all(log),
         [first_at(log, offset) for offset in range(log.log_end_offset)],
-        [log.offset_for_timestamp(START_MS + later) for later in range(-1, 130)],
+        [log.reader.offset_for_timestamp(START_MS + later) for later in range(-1, 130)],
         log.epochs.entries,
         {pid: log.producers.get(pid).last_sequence for pid in range(3) if log.producers.get(pid)},  # type: ignore[union-attr]
     )
@@ -66,7 +67,7 @@ def test_torn_tail_is_cut_to_last_valid_batch(partition: Partition) -> None:
     sizes = [log.append_as_leader(batch(value), 0).size for value in (b"1", b"22", b"333")]
     whole = read_all(log)
     partition.crash(log)
-    path = Path(log.active.log.path)
+    path = Path(log.segments.active.log.path)
     data = path.read_bytes()
     assert len(data) == sum(sizes)
     for cut in range(1, sizes[2] + sizes[1] + 1):
@@ -87,7 +88,7 @@ def test_random_tails_are_dropped(partition: Partition, clean: bool) -> None:
     known = everything(log)
     partition.close(log)
     for _ in range(how_many(100, full=1000)):
-        with open(log.active.log.path, "ab") as file:
+        with open(log.segments.active.log.path, "ab") as file:
             file.write(chance.randbytes(chance.randint(1, 1024)))
         log = partition.open(clean=clean)
         assert everything(log) == known
@@ -100,7 +101,7 @@ def test_a_lost_page_in_the_tail_ends_the_log_there(partition: Partition) -> Non
     fill(log, 10)
     known = read_all(log)
     partition.crash(log)
-    path = Path(log.active.log.path)
+    path = Path(log.segments.active.log.path)
     path.write_bytes(path.read_bytes() + bytes(4096))
     assert read_all(partition.open(clean=False)) == known
 
@@ -108,7 +109,7 @@ def test_a_lost_page_in_the_tail_ends_the_log_there(partition: Partition) -> Non
 def test_damage_in_an_unflushed_segment_drops_everything_behind_it(partition: Partition) -> None:
     log = partition.open(clean=True)
     fill(log)
-    segments = log.segments
+    segments = tuple(log.segments)
     assert len(segments) > 3
     partition.crash(log)
     path = Path(segments[1].log.path)
@@ -211,7 +212,7 @@ def test_a_flipped_bit_in_a_header_is_reported_and_not_skipped(partition: Partit
     path.write_bytes(data)
     log = partition.open(clean=True)
     with pytest.raises(KafkaError) as caught:
-        log.read(0, 100)
+        log.reader.read(0, 100)
     assert caught.value.code is ErrorCode.CORRUPT_MESSAGE
 
 
@@ -241,7 +242,7 @@ def test_damage_anywhere_never_fails_a_start_nor_serves_wrong_bytes(
         log = partition.open(clean=clean)
         for offset in range(log.log_start_offset, log.log_end_offset, 7):
             try:
-                region = log.read(offset, 300).region
+                region = log.reader.read(offset, 300).region
             except KafkaError as error:
                 if error.code is ErrorCode.CORRUPT_MESSAGE:
                     continue

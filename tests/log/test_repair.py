@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from odradek.config import TopicConfig
-from odradek.log.repair import repair
+from odradek.tools.log_repair import repair
 from tests.log.test_flipped_bits import flip
 from tests.support.logs import Partition, batch, read_all
 

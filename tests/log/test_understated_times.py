@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from odradek.config import TopicConfig
-from odradek.log import batch as codec
-from odradek.log import compression, records
-from odradek.log.batch import Origin
-from odradek.log.log import Log
-from odradek.log.records import BatchOptions, Record
+from odradek.log.partition.log import Log
+from odradek.log.records import batch as codec
+from odradek.log.records import compression, records
+from odradek.log.records.batch import Origin
+from odradek.log.records.records import BatchOptions, Record
 from odradek.protocol.errors import ErrorCode, KafkaError
 from tests.support.logs import START_MS, Partition, read_all
 
@@ -38,7 +38,7 @@ def opened(tmp_path: Path, **config: object) -> tuple[Partition, Log]:
 
 
 def stored_header(log: Log) -> codec.Header:
-    region = log.read(0, 1 << 20).region
+    region = log.reader.read(0, 1 << 20).region
     assert region is not None
     with region:
         data = region.read()
@@ -61,7 +61,7 @@ def test_they_are_dated_by_their_records(tmp_path: Path, codec_number: int, clai
     header = stored_header(log)
     assert (header.max_timestamp, header.codec) == (START_MS + 30, codec_number)
     assert [one.timestamp for one in read_all(log)] == TIMES
-    found = log.offset_for_timestamp(START_MS + 1)
+    found = log.reader.offset_for_timestamp(START_MS + 1)
     assert found is not None
     assert (found.offset, found.timestamp) == (1, START_MS + 30)
 
@@ -89,7 +89,7 @@ def test_a_sound_batch_is_written_as_it_came(tmp_path: Path) -> None:
 def test_the_brokers_clock_needs_no_look_at_records(tmp_path: Path) -> None:
     _, log = opened(tmp_path, message_timestamp_type="LogAppendTime")
     data = understated(options=BatchOptions(codec=compression.GZIP))
-    assert not log.looks_into(data, Origin.CLIENT)
+    assert not log.needs_record_inspection(data, Origin.CLIENT)
     assert log.prepare(data, Origin.CLIENT).data is data
 
 
@@ -110,8 +110,8 @@ def test_they_are_looked_into_in_a_thread_where_that_can_take_long(
     tmp_path: Path, data: bytes, looks: bool
 ) -> None:
     _, log = opened(tmp_path)
-    assert log.looks_into(data, Origin.CLIENT) is looks
-    assert not log.looks_into(data, Origin.COORDINATOR)
+    assert log.needs_record_inspection(data, Origin.CLIENT) is looks
+    assert not log.needs_record_inspection(data, Origin.COORDINATOR)
 
 
 def test_their_true_time_is_what_may_be_too_far_from_now(tmp_path: Path) -> None:

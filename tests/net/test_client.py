@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 import pytest
 
-from odradek.net.admission import Admission, Limits
 from odradek.net.client import PeerClient
-from odradek.net.connection import Peer
+from odradek.net.connection import ClientInfo
+from odradek.net.connection_quotas import ConnectionLimits, ConnectionQuotas
 from odradek.net.listener import Listener
 from odradek.protocol import codec, headers
 from odradek.protocol.api import APIS
@@ -33,7 +33,7 @@ from odradek.protocol.messages.produce import (
 from odradek.protocol.regions import Part
 from tests.support.file_regions import CountedRegion
 
-LIMITS = Limits(
+LIMITS = ConnectionLimits(
     max_frame_bytes=1_000_000, max_connections=100, max_connections_per_ip=100, max_idle_ms=60_000
 )
 Handler = Callable[[headers.RequestHeader, object], Awaitable[object]]
@@ -43,14 +43,14 @@ Handler = Callable[[headers.RequestHeader, object], Awaitable[object]]
 async def peer(handle: Handler) -> AsyncIterator[PeerClient]:
     """A listener that answers each decoded request by `handle`, and a client of it."""
 
-    async def dispatch(frame: memoryview, _peer: Peer) -> Sequence[Part]:
+    async def dispatch(frame: memoryview, _peer: ClientInfo) -> Sequence[Part]:
         header, position = headers.decode_request_header(frame)
         entry = APIS[header.api_key]
         request, _ = codec.decode(entry.request, header.api_version, frame, position)
         response = await handle(header, request)
         return headers.encode_response(entry, header.api_version, header.correlation_id, response)
 
-    listener = Listener("127.0.0.1", 0, Admission(LIMITS), dispatch)
+    listener = Listener("127.0.0.1", 0, ConnectionQuotas(LIMITS), dispatch)
     await listener.start()
     client = PeerClient("127.0.0.1", listener.port, "tester")
     try:
@@ -232,10 +232,10 @@ async def test_answer_that_is_not_the_protocol_is_a_connection_error(
 
 
 async def test_peer_that_is_not_there_is_a_connection_error() -> None:
-    async def silent(_frame: memoryview, _peer: Peer) -> None:
+    async def silent(_frame: memoryview, _peer: ClientInfo) -> None:
         return None
 
-    listener = Listener("127.0.0.1", 0, Admission(LIMITS), silent)
+    listener = Listener("127.0.0.1", 0, ConnectionQuotas(LIMITS), silent)
     await listener.start()
     await listener.close()
     for host in ("127.0.0.1", "no-such-host.invalid"):

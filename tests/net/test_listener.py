@@ -12,8 +12,8 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
-from odradek.net.admission import Admission, Limits
-from odradek.net.connection import FRAMES_A_TURN, Dispatch, Peer
+from odradek.net.connection import FRAMES_A_TURN, ClientInfo, Dispatch
+from odradek.net.connection_quotas import ConnectionLimits, ConnectionQuotas
 from odradek.net.frame import READ_AHEAD_BYTES, ProtocolViolation
 from odradek.net.listener import Listener
 from odradek.net.sending import SLICE_BYTES
@@ -21,14 +21,16 @@ from odradek.protocol.codec import MalformedError
 from odradek.protocol.regions import Part
 from tests.support.file_regions import CountedRegion
 
-LIMITS = Limits(
+LIMITS = ConnectionLimits(
     max_frame_bytes=1_000_000, max_connections=100, max_connections_per_ip=100, max_idle_ms=60_000
 )
 
 
 @contextlib.asynccontextmanager
-async def listening(dispatch: Dispatch, limits: Limits = LIMITS) -> AsyncIterator[Listener]:
-    listener = Listener("127.0.0.1", 0, Admission(limits), dispatch)
+async def listening(
+    dispatch: Dispatch, limits: ConnectionLimits = LIMITS
+) -> AsyncIterator[Listener]:
+    listener = Listener("127.0.0.1", 0, ConnectionQuotas(limits), dispatch)
     await listener.start()
     try:
         yield listener
@@ -64,7 +66,7 @@ async def emptied(listener: Listener, down_to: int = 0) -> None:
             await asyncio.sleep(0.002)
 
 
-async def echo(frame: memoryview, peer: Peer) -> Sequence[Part]:
+async def echo(frame: memoryview, peer: ClientInfo) -> Sequence[Part]:
     return [bytes(frame)]
 
 
@@ -87,7 +89,7 @@ async def test_frame_cut_at_every_byte_arrives_whole() -> None:
 async def test_pipelined_requests_are_answered_in_order_though_later_ones_are_quicker() -> None:
     in_work = 0
 
-    async def slower_first(frame: memoryview, peer: Peer) -> Sequence[Part]:
+    async def slower_first(frame: memoryview, peer: ClientInfo) -> Sequence[Part]:
         nonlocal in_work
         in_work += 1
         assert in_work == 1
@@ -112,7 +114,7 @@ async def test_pipelined_requests_leave_turns_to_others(answer_bytes: int, in_a_
         rounds += 1
         going = asyncio.get_running_loop().call_soon(go_round)
 
-    async def note_round(frame: memoryview, peer: Peer) -> Sequence[Part]:
+    async def note_round(frame: memoryview, peer: ClientInfo) -> Sequence[Part]:
         answered_in_round.append(rounds)
         return [bytes(answer_bytes)]
 
@@ -128,7 +130,7 @@ async def test_pipelined_requests_leave_turns_to_others(answer_bytes: int, in_a_
 
 
 async def test_request_without_answer_does_not_hold_up_the_next() -> None:
-    async def silent_on_a(frame: memoryview, peer: Peer) -> Sequence[Part] | None:
+    async def silent_on_a(frame: memoryview, peer: ClientInfo) -> Sequence[Part] | None:
         return None if frame == b"a" else [bytes(frame)]
 
     async with listening(silent_on_a) as listener, connected(listener) as (reader, writer):
@@ -168,7 +170,7 @@ async def test_hostile_size_closes_that_connection_only(size: int) -> None:
 async def test_failure_of_dispatch_is_logged_and_closes_that_connection_only(
     failure: Exception, level: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def refuse_bad(frame: memoryview, peer: Peer) -> Sequence[Part]:
+    async def refuse_bad(frame: memoryview, peer: ClientInfo) -> Sequence[Part]:
         if frame == b"bad":
             raise failure
         return [bytes(frame)]
@@ -193,7 +195,7 @@ async def test_peer_that_shuts_its_side_still_gets_its_answers() -> None:
 async def test_peer_that_never_reads_stops_being_read_and_holds_up_nobody() -> None:
     dispatched = 0
 
-    async def large_answers(frame: memoryview, peer: Peer) -> Sequence[Part]:
+    async def large_answers(frame: memoryview, peer: ClientInfo) -> Sequence[Part]:
         nonlocal dispatched
         dispatched += 1
         return [bytes(100_000)]
@@ -228,7 +230,7 @@ async def test_sendfile_moves_a_large_region_around_bytes(tmp_path) -> None:
     with path.open("rb") as file:
         region = CountedRegion(file.fileno(), 6, len(content))
 
-        async def fetch(frame: memoryview, peer: Peer) -> Sequence[Part]:
+        async def fetch(frame: memoryview, peer: ClientInfo) -> Sequence[Part]:
             return [b"header", region, b"between", b"and", b"trailer"]
 
         async with listening(fetch) as listener, connected(listener) as (reader, writer):
@@ -244,7 +246,7 @@ async def test_regions_are_closed_once_when_the_peer_dies_in_the_middle(tmp_path
     with path.open("rb") as file:
         regions = [CountedRegion(file.fileno(), 0, 8_000_000) for _ in range(3)]
 
-        async def fetch(frame: memoryview, peer: Peer) -> Sequence[Part]:
+        async def fetch(frame: memoryview, peer: ClientInfo) -> Sequence[Part]:
             return [b"header", *regions]
 
         async with listening(fetch) as listener:
@@ -264,7 +266,7 @@ async def test_regions_are_closed_once_when_the_listener_closes_under_a_slow_rea
     with path.open("rb") as file:
         regions = [CountedRegion(file.fileno(), 0, 8_000_000) for _ in range(2)]
 
-        async def fetch(frame: memoryview, peer: Peer) -> Sequence[Part]:
+        async def fetch(frame: memoryview, peer: ClientInfo) -> Sequence[Part]:
             return [b"header", *regions]
 
         async with listening(fetch) as listener, connected(listener) as (reader, writer):
@@ -281,7 +283,7 @@ async def test_file_shorter_than_its_region_closes_the_connection(tmp_path) -> N
     with path.open("rb") as file:
         region = CountedRegion(file.fileno(), 0, 100)
 
-        async def fetch(frame: memoryview, peer: Peer) -> Sequence[Part]:
+        async def fetch(frame: memoryview, peer: ClientInfo) -> Sequence[Part]:
             return [b"header", region]
 
         async with listening(fetch) as listener, connected(listener) as (reader, writer):
@@ -293,7 +295,7 @@ async def test_file_shorter_than_its_region_closes_the_connection(tmp_path) -> N
 async def test_request_in_work_is_answered_when_the_listener_closes() -> None:
     started = asyncio.Event()
 
-    async def slow(frame: memoryview, peer: Peer) -> Sequence[Part]:
+    async def slow(frame: memoryview, peer: ClientInfo) -> Sequence[Part]:
         started.set()
         await asyncio.sleep(0.05)
         return [b"done"]
@@ -317,7 +319,7 @@ async def test_request_in_work_is_answered_when_the_listener_closes() -> None:
 async def test_request_that_outlasts_the_grace_is_cancelled() -> None:
     started = asyncio.Event()
 
-    async def endless(frame: memoryview, peer: Peer) -> Sequence[Part]:
+    async def endless(frame: memoryview, peer: ClientInfo) -> Sequence[Part]:
         started.set()
         await asyncio.Event().wait()
         raise AssertionError
@@ -329,25 +331,37 @@ async def test_request_that_outlasts_the_grace_is_cancelled() -> None:
         assert await reader.read() == b""
 
 
-async def test_idle_connection_is_closed_and_a_waiting_one_is_not() -> None:
-    async def long_poll(frame: memoryview, peer: Peer) -> Sequence[Part]:
-        await asyncio.sleep(4.5)
+async def test_idle_connection_is_closed_and_a_waiting_one_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop = asyncio.get_running_loop()
+    real_time, ahead = loop.time, 0.0
+    monkeypatch.setattr(loop, "time", lambda: real_time() + ahead)
+    started, late = asyncio.Event(), asyncio.Event()
+
+    async def long_poll(frame: memoryview, peer: ClientInfo) -> Sequence[Part]:
+        started.set()
+        await late.wait()
         return [b"late"]
 
-    # Longer than a busy machine takes from the connection to the request.
-    limits = Limits(1000, 100, 100, max_idle_ms=1500)
     async with (
-        listening(long_poll, limits) as listener,
-        connected(listener) as (idle, _),
+        listening(long_poll) as listener,
         connected(listener) as (reader, writer),
     ):
         writer.write(framed(b"poll"))
-        assert await idle.read() == b""
+        await started.wait()
+        for _ in range(2):
+            async with connected(listener) as (idle, _):
+                while listener.connection_count < 2:
+                    await asyncio.sleep(0)
+                ahead += LIMITS.max_idle_ms / 1000
+                assert await idle.read() == b""
+        late.set()
         assert await read_frame(reader) == b"late"
 
 
 async def test_too_many_connections_from_one_address_are_refused() -> None:
-    limits = Limits(1000, 100, max_connections_per_ip=2, max_idle_ms=60_000)
+    limits = ConnectionLimits(1000, 100, max_connections_per_ip=2, max_idle_ms=60_000)
     async with listening(echo, limits) as listener, connected(listener):
         async with connected(listener) as (second, second_writer):
             second_writer.write(framed(b"second"))
@@ -361,7 +375,9 @@ async def test_too_many_connections_from_one_address_are_refused() -> None:
 
 
 async def test_connection_above_the_total_waits_for_a_place() -> None:
-    limits = Limits(1000, max_connections=1, max_connections_per_ip=100, max_idle_ms=60_000)
+    limits = ConnectionLimits(
+        1000, max_connections=1, max_connections_per_ip=100, max_idle_ms=60_000
+    )
     async with listening(echo, limits) as listener, connected(listener) as (reader, writer):
         writer.write(framed(b"first"))
         assert await read_frame(reader) == b"first"
@@ -416,7 +432,7 @@ async def test_large_request_holds_no_memory_once_it_is_answered() -> None:
     large, lies_in = 4_000_000, list[int]()
     frames: list[weakref.ref[memoryview]] = []
 
-    async def watch(frame: memoryview, peer: Peer) -> Sequence[Part]:
+    async def watch(frame: memoryview, peer: ClientInfo) -> Sequence[Part]:
         frames.append(weakref.ref(frame))
         lies_in.append(len(frame.obj))  # type: ignore[arg-type]
         return [b"done"]
@@ -434,7 +450,7 @@ async def test_large_request_holds_no_memory_once_it_is_answered() -> None:
 
 
 async def test_peer_is_told_apart_by_connection() -> None:
-    async def who(frame: memoryview, peer: Peer) -> Sequence[Part]:
+    async def who(frame: memoryview, peer: ClientInfo) -> Sequence[Part]:
         return [f"{peer.host}:{peer.port}:{peer.connection_id}".encode()]
 
     async with listening(who) as listener:
@@ -451,6 +467,6 @@ async def test_peer_is_told_apart_by_connection() -> None:
 
 async def test_address_in_use_is_an_error_of_start() -> None:
     async with listening(echo) as listener:
-        second = Listener("127.0.0.1", listener.port, Admission(LIMITS), echo)
+        second = Listener("127.0.0.1", listener.port, ConnectionQuotas(LIMITS), echo)
         with pytest.raises(OSError, match=r"[Aa]ddress already in use"):
             await second.start()

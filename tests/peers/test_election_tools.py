@@ -19,9 +19,8 @@ UNTOLD: tuple[int, list[int]] = (-1, [])
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Two brokers, to be killed: it is their sessions' end that is waited for."""
-    settings = {**SETTINGS, "zookeeper.session.timeout.ms": "8000"}
-    with Cluster(tmp_path_factory.mktemp("cluster"), brokers=2, settings=settings) as running:
+    """Two brokers, to be killed."""
+    with Cluster(tmp_path_factory.mktemp("cluster"), brokers=2, settings=SETTINGS) as running:
         yield running
 
 
@@ -43,7 +42,7 @@ def test_preferred_leaders_return_when_a_tool_asks(
     topics = ("by-znode", "by-request")
     for one in topics:
         admin.create_topics([NewTopic(one, 1, replica_assignment=[[2, 1]])])[one].result(120)
-    cluster.brokers[2].kill()
+    cluster.crash(2)
     wait_until(lambda: all(state(cluster, one)[0] == 1 for one in topics), "broker 1 leads")
     cluster.brokers[2].start()
     wait_until(lambda: all(state(cluster, one) == (1, [1, 2]) for one in topics), "2 is in sync")
@@ -72,12 +71,12 @@ def test_an_unclean_election_makes_a_replica_lead_that_missed_records(
 ) -> None:
     topic = "unclean"
     admin.create_topics([NewTopic(topic, 1, replica_assignment=[[2, 1]])])[topic].result(120)
-    cluster.brokers[1].kill()
+    cluster.crash(1)
     wait_until(lambda: state(cluster, topic) == (2, [2]), "broker 2 leads alone")
     producer = Producer({"bootstrap.servers": cluster.brokers[2].address, "log_level": 0})
     producer.produce(topic, b"lost")
     assert producer.flush(120) == 0
-    cluster.brokers[2].kill()
+    cluster.crash(2)
     cluster.brokers[1].start()
     wait_until(lambda: state(cluster, topic) == (-1, [2]), "nobody leads")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import kafka_peer
+from tests.support import jvm, kafka_peer
 from tests.support.broker import Cluster
 
 PROGRAM = Path(__file__).with_name("JavaClient.java")
@@ -32,11 +32,12 @@ def test_java_client_does_all_that_applications_do(
     cluster: Cluster, version: str, tmp_path: Path
 ) -> None:
     classpath = kafka_peer.classpath(kafka_peer.clients(version))
+    everything = f"{jvm.compiled(PROGRAM, classpath)}:{classpath}"
     prefix = f"java-{version.replace('.', '-')}"
     done = subprocess.run(
         [
-            *(*kafka_peer.JAVA, kafka_peer.scratch(tmp_path), "-Xmx256m", "-cp", classpath),
-            str(PROGRAM),
+            *(*kafka_peer.JAVA, kafka_peer.scratch(tmp_path), "-Xmx256m", "-cp", everything),
+            PROGRAM.stem,
             *(cluster.bootstrap, str(len(cluster.brokers)), prefix),
         ],
         capture_output=True,

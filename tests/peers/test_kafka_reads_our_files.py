@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from odradek.config import TopicConfig
-from odradek.log import records
-from odradek.log.records import BatchOptions, Record
+from odradek.log.records import records
+from odradek.log.records.records import BatchOptions, Record
 from tests.support import kafka_peer
 from tests.support.logs import START_MS, Partition
 

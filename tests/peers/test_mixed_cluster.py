@@ -35,7 +35,7 @@ from tests.chaos.run import PLACES, Verdict, note_stuck, observe, out_of_sync
 from tests.support.broker import Cluster, wait_until
 from tests.support.clients import QUIET
 from tests.support.kafka_broker import OldKafkaBroker
-from tests.support.logs import how_many
+from tests.support.sampling import how_many
 
 OFFSETS = "__consumer_offsets"
 KAFKA = 2

@@ -14,8 +14,8 @@ from pathlib import Path
 import confluent_kafka
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from odradek.log import batch as batches
-from odradek.log import checkpoints
+from odradek.log.partition import checkpoints
+from odradek.log.records import batch as batches
 from tests.support import zookeeper
 from tests.support.broker import Broker, wait_until
 from tests.support.clients import QUIET, committed, create_topic

@@ -25,7 +25,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from odradek.log import checkpoints
+from odradek.log.partition import checkpoints
 from odradek.net.client import PeerClient
 from odradek.protocol.messages.offsets import (
     ListOffsetsPartition,
@@ -39,7 +39,7 @@ from tests.support.broker import Broker, wait_until
 from tests.support.clients import QUIET, await_controller, committed
 from tests.support.kafka_broker import KafkaBroker
 from tests.support.kafka_peer import Tools
-from tests.support.logs import how_many
+from tests.support.sampling import how_many
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 BATCHES = 12

@@ -14,9 +14,9 @@ from odradek.protocol.codec import MalformedError
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from odradek.protocol.messages.fetch import (
-    EpochEndOffset,
     FetchablePartitionResponse,
     FetchableTopicResponse,
+    FetchEpochEndOffset,
     FetchRequest,
     FetchResponse,
 )
@@ -80,7 +80,7 @@ def test_compiled_and_interpreted_codec_agree_on_messages_and_on_damaged_bytes(
 @pytest.mark.parametrize("version", range(13))
 def test_message_cut_at_any_byte_is_malformed(version: int) -> None:
     answer = fetch_response(b"records", None)
-    answer.responses[0].partition_responses[0].diverging_epoch = EpochEndOffset(end_offset=2)
+    answer.responses[0].partition_responses[0].diverging_epoch = FetchEpochEndOffset(end_offset=2)
     encoded = codec.encode(answer, version)
     for cut in range(len(encoded)):
         for decode in (codec.decode, interpreter.decode):
@@ -209,7 +209,7 @@ def test_tagged_field_equal_to_its_default_is_not_written() -> None:
 @pytest.mark.parametrize("announced", [9, 14])
 def test_tagged_field_must_fill_its_announced_size(announced: int) -> None:
     answer = fetch_response(b"")
-    answer.responses[0].partition_responses[0].diverging_epoch = EpochEndOffset(
+    answer.responses[0].partition_responses[0].diverging_epoch = FetchEpochEndOffset(
         epoch=1, end_offset=2
     )
     encoded = codec.encode(answer, 12)

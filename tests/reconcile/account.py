@@ -15,13 +15,13 @@ _KINDS = ("ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBi
 _DURATION = "48h"
 
 
-def write_kubeconfig(server: ApiServer, admin: Path, home: str, watched: str, path: Path) -> Path:
+def write_kubeconfig(server: ApiServer, admin: Path, home: str, scope: str, path: Path) -> Path:
     """Install a release's account and write a kubeconfig for it to `path`.
 
     `admin` is a kubeconfig with all rights, whose way to the server the new one takes, `home` the
-    release's name and namespace, `watched` the one namespace it keeps ("": all).
+    release's name and namespace, `scope` the one namespace it reconciles ("": all).
     """
-    values = {"fullnameOverride": home, "watchNamespace": watched}
+    values = {"fullnameOverride": home, "watchNamespace": scope}
     account = f"{home}-operator"
     rights = [
         one
@@ -29,7 +29,7 @@ def write_kubeconfig(server: ApiServer, admin: Path, home: str, watched: str, pa
         if one["kind"] in _KINDS and account in one["metadata"]["name"]
     ]
     # kubectl takes objects of one namespace at a time.
-    for namespace in {home, watched} - {""}:
+    for namespace in {home, scope} - {""}:
         Kubectl(server.kubectl, server.kubeconfig, namespace).apply(
             *(one for one in rights if one["metadata"].get("namespace", home) == namespace)
         )

@@ -19,7 +19,7 @@ from kazoo.client import KazooClient
 
 from odradek.values import BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
 from odradek.zk import znodes
-from odradek_operator.zookeeper import UnreachableError
+from odradek_operator.shared.zookeeper import UnreachableError
 from tests.reconcile import account, statuses
 from tests.support import zookeeper
 from tests.support.apiserver import ApiServer
@@ -166,7 +166,7 @@ class Operator:
 
 def register(client: KazooClient, broker_id: int) -> None:
     """Register a broker as itself would; it lives as long as this client's session."""
-    endpoint = znodes.Endpoint("PLAINTEXT", "127.0.0.1", 9092 + broker_id)
+    endpoint = znodes.BrokerEndpoint("PLAINTEXT", "127.0.0.1", 9092 + broker_id)
     registration = znodes.BrokerRegistration(BrokerId(broker_id), (endpoint,))
     client.create(znodes.broker_path(broker_id), znodes.encode_broker(registration), ephemeral=True)
 

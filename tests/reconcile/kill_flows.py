@@ -15,7 +15,7 @@ from typing import Any
 from odradek.dynamic_config import CLUSTER_DEFAULT
 from odradek.values import BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
 from odradek.zk import consumers, znodes
-from odradek_operator import throttle
+from odradek_operator.reassignment import throttle
 from tests.reconcile import kills
 from tests.reconcile.conftest import Place
 from tests.reconcile.kills import API, Lives

@@ -17,12 +17,11 @@ from typing import Any
 import kubernetes
 
 from odradek.zk.operations import Operation
-from odradek_operator import spec, zookeeper
-from odradek_operator.apply import Context
-from odradek_operator.driver_objects import Platform
-from odradek_operator.engine import KIND_ORDER, Store, key_of
-from odradek_operator.kube import Kube
-from odradek_operator.passes import Passes
+from odradek_operator.loop.reconciler import Reconciler
+from odradek_operator.shared import spec, zookeeper
+from odradek_operator.shared.apply import Platform, ReconcileContext
+from odradek_operator.shared.kube import Kube
+from odradek_operator.shared.store import KIND_ORDER, ResourceStore, key_of
 
 API = spec.API_VERSION
 PASSES = 400
@@ -69,7 +68,7 @@ class FusedZooKeeper:
         self._fuse = fuse
 
     @property
-    def watched(self) -> FusedZooKeeper:
+    def cached(self) -> FusedZooKeeper:
         """Every read is a call: nothing is remembered from a life before."""
         return self
 
@@ -126,9 +125,9 @@ class Lives:
 
     def live(self, fuse: Fuse, react: Callable[[], bool]) -> bool:
         """Reconcile until `react`, the world outside, says that it is over; False if killed."""
-        store = Store()
+        store = ResourceStore()
         pool: Any = _Pool(FusedZooKeeper(self._session, fuse))
-        context = Context(
+        context = ReconcileContext(
             kube=self.kube,
             zookeepers=pool,
             broker_image="broker:1",
@@ -137,7 +136,7 @@ class Lives:
             forget=store.drop,
             now=lambda: datetime.now(UTC) + self.ahead,
         )
-        passes = Passes(context, store)
+        reconciler = Reconciler(context, store)
         try:
             for _ in range(PASSES):
                 self.kube.fuse = Fuse()
@@ -150,7 +149,7 @@ class Lives:
                     for kind in KIND_ORDER
                     for body in store.select(kind, self.namespace)
                 }
-                for result in passes.reconcile(self.namespace, "main", batch).values():
+                for result in reconciler.reconcile(self.namespace, "main", batch).values():
                     # Of a ZooKeeper that is slow to answer the next pass asks again.
                     if isinstance(result, Exception) and not isinstance(
                         result, zookeeper.UnreachableError
@@ -162,7 +161,7 @@ class Lives:
             self.kube.fuse = Fuse()
         raise AssertionError(f"not over after {PASSES} passes: {self.show()}")
 
-    def _watch(self, store: Store) -> None:
+    def _watch(self, store: ResourceStore) -> None:
         for kind in KIND_ORDER:
             found = self.listed(kind)
             names = {key_of(body) for body in found}

@@ -12,7 +12,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from odradek_operator.status import condition_of
+from odradek_operator.shared.status import condition_of
 from tests.support import judges
 
 

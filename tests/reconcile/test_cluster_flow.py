@@ -82,17 +82,17 @@ def test_steady_state_writes_nothing_and_a_deleted_child_comes_back(
     place.elect("steady")
     place.wait_for("topic", "steady", "Synced")
 
-    def passes() -> float:
+    def reconciled() -> float:
         return operator.metric("odradek_operator_reconcile_seconds_count")
 
     numbers = itertools.count()
 
     def writes_of_a_round() -> float:
         """Touch what is not the spec, which makes passes; how many writes they made."""
-        before, begun = operator.metric("odradek_operator_writes_total"), passes()
+        before, begun = operator.metric("odradek_operator_writes_total"), reconciled()
         for kind, name in (("kafkacluster", "main"), ("topic", "steady")):
             place.kubectl("annotate", kind, name, f"touched={next(numbers)}", "--overwrite")
-        eventually(lambda: passes() >= begun + 2, "a pass for each", pause_s=0.1)
+        eventually(lambda: reconciled() >= begun + 2, "a pass for each", pause_s=0.1)
         return operator.metric("odradek_operator_writes_total") - before
 
     # The cluster's status may still have to tell that the topic's partitions have leaders.

@@ -8,9 +8,11 @@ from hypothesis import strategies as st
 
 from odradek import config as broker_config
 from odradek.zk import znodes
-from odradek_operator import cluster, observe, spec
-from odradek_operator.cluster import BrokerPod, ClusterView, Partitions
-from tests.reconcile.test_passes import resource
+from odradek_operator.cluster import rollout
+from odradek_operator.cluster.rollout import BrokerPod, ClusterView
+from odradek_operator.shared import observe, spec
+from odradek_operator.shared.views import Partitions
+from tests.reconcile.test_reconciler import resource
 from tests.support.memory import MemoryZooKeeper
 
 NEW, OLD = "new", "old"
@@ -33,7 +35,7 @@ def view(
 def test_controller_is_replaced_last() -> None:
     order = []
     pods = {one: broker(one) for one in range(3)}
-    while (chosen := cluster.next_to_roll(view(*pods.values(), controller=2))) is not None:
+    while (chosen := rollout.next_to_roll(view(*pods.values(), controller=2))) is not None:
         order.append(chosen.broker_id)
         pods[chosen.broker_id] = broker(chosen.broker_id, NEW)
     assert order == [1, 0, 2]
@@ -44,7 +46,7 @@ def test_nothing_is_replaced_while_a_replica_is_out_of_sync_or_nothing_is_known(
     unreadable = replace(HEALTHY, unreadable=("/brokers/topics/x: no JSON",))
     known = (Partitions(1, 0, frozenset()), Partitions(0, 1, frozenset()), unreadable)
     for partitions in (*known, None):
-        assert cluster.next_to_roll(view(*pods, partitions=partitions)) is None
+        assert rollout.next_to_roll(view(*pods, partitions=partitions)) is None
 
 
 def test_a_rollout_that_waits_for_replicas_says_so() -> None:
@@ -54,18 +56,18 @@ def test_a_rollout_that_waits_for_replicas_says_so() -> None:
     for under in (0, 1):
         partitions = Partitions(under, 0, frozenset())
         pods = view(*map(broker, range(3)), partitions=partitions)
-        _, reconciling, *_ = cluster.judge(spec.parse_cluster(body), pods, 3)
+        _, reconciling, *_ = rollout.judge(spec.parse_cluster(body), pods, 3)
         assert (reconciling.type, reconciling.reason) == ("Reconciling", "BrokersRolling")
         told[under] = "in sync" in reconciling.message
     assert told == {0: False, 1: True}
 
 
 def test_rolling_stops_at_the_first_replaced_broker_that_is_not_healthy() -> None:
-    assert cluster.next_to_roll(view(broker(0), broker(1), broker(2, NEW, healthy=False))) is None
+    assert rollout.next_to_roll(view(broker(0), broker(1), broker(2, NEW, healthy=False))) is None
 
 
 def test_outdated_broker_that_is_down_anyway_goes_first() -> None:
-    chosen = cluster.next_to_roll(
+    chosen = rollout.next_to_roll(
         view(
             broker(0), broker(1, healthy=False), broker(2), partitions=Partitions(4, 0, frozenset())
         )
@@ -85,16 +87,16 @@ def test_kafka_brokers_in_the_same_znodes_are_shown_and_hold_nothing_up() -> Non
     ]
     meta, wanted = spec.parse_meta(body), spec.parse_cluster(body)
     addresses = {0: "h:9092", 1: "h:9093", 1001: "kafka:9092"}
-    mixed = view(*cluster.view_brokers(meta, pods, addresses, 2), controller=1001)
-    chosen = cluster.next_to_roll(mixed)
+    mixed = view(*rollout.view_brokers(meta, pods, addresses, 2), controller=1001)
+    chosen = rollout.next_to_roll(mixed)
     assert chosen is not None
     assert chosen.broker_id == 1
-    fields = cluster.status_fields(meta, wanted, mixed, 2)
+    fields = rollout.status_fields(meta, wanted, mixed, 2)
     assert fields["replicas"] == 2
     assert [one["id"] for one in fields["brokers"]] == [0, 1, 1001]
     # Nor do they stand in for those that are missing.
-    starting = view(*cluster.view_brokers(meta, pods, {1000: "a:1", 1001: "b:1"}, 2))
-    assert cluster.judge(wanted, starting, 2)[0].message.startswith("0 of 2 brokers registered")
+    starting = view(*rollout.view_brokers(meta, pods, {1000: "a:1", 1001: "b:1"}, 2))
+    assert rollout.judge(wanted, starting, 2)[0].message.startswith("0 of 2 brokers registered")
 
 
 def test_what_blocks_fewer_brokers_is_told_in_the_order_in_which_it_is_undone() -> None:
@@ -103,7 +105,7 @@ def test_what_blocks_fewer_brokers_is_told_in_the_order_in_which_it_is_undone() 
     body["spec"]["brokers"] = {"replicas": 2, "config": config}
     wanted = spec.parse_cluster(body)
     full = view(*map(broker, range(3)), partitions=replace(HEALTHY, widest=(3, "views")))
-    ready = cluster.judge(wanted, full, 3)[0]
+    ready = rollout.judge(wanted, full, 3)[0]
     assert (ready.status, ready.reason) == (False, "ScaleDownBlocked")
     assert ready.message == (
         "brokers [2] hold replicas; "
@@ -139,7 +141,7 @@ def test_users_learn_that_few_brokers_cannot_keep_the_offsets_of_groups() -> Non
     few = view(broker(0, NEW))
 
     def warning(wanted: spec.ClusterSpec) -> tuple[bool | None, str]:
-        *_, found = cluster.judge(wanted, few, 1)
+        *_, found = rollout.judge(wanted, few, 1)
         assert found.type == "ConfigWarning"
         return found.status, found.reason
 
@@ -148,7 +150,7 @@ def test_users_learn_that_few_brokers_cannot_keep_the_offsets_of_groups() -> Non
     assert warning(cluster_of(3)) == (False, "NothingFound")
     lowered = cluster_of(1, offsets_topic_replication_factor="1")
     assert warning(lowered) == (False, "NothingFound")
-    *_, both = cluster.judge(cluster_of(1, unheard_of="1"), few, 1)
+    *_, both = rollout.judge(cluster_of(1, unheard_of="1"), few, 1)
     assert both.reason == "UnknownKeys"
     assert "unheard.of" in both.message
     assert spec.OFFSETS_FACTOR in both.message
@@ -164,7 +166,7 @@ def test_a_healthy_broker_goes_only_when_all_are_healthy_and_in_sync(
     drawn: list[tuple[str, bool, bool]], under: int, offline: int, controller: int | None
 ) -> None:
     pods = [broker(one, *fields) for one, fields in enumerate(drawn)]
-    chosen = cluster.next_to_roll(
+    chosen = rollout.next_to_roll(
         view(*pods, controller=controller, partitions=Partitions(under, offline, frozenset()))
     )
     if chosen is None:
@@ -188,13 +190,13 @@ def test_a_topic_that_cannot_be_read_is_named_and_no_broker_goes() -> None:
     seen = observe.partitions(zookeeper)
     assert (seen.under_replicated, seen.holders) == (1, {0})
     body = resource("KafkaCluster", "c", zookeeper={"connect": "zk:2181"}, brokers={"replicas": 1})
-    ready, _, stalled, *_ = cluster.judge(
+    ready, _, stalled, *_ = rollout.judge(
         spec.parse_cluster(body), view(broker(0, NEW), partitions=seen), 1
     )
     assert (ready.reason, stalled.status) == ("ZnodeUnreadable", True)
     assert "/brokers/topics/torn" in ready.message
-    assert not cluster.may_lose_one(seen)
-    assert cluster.safe_replicas(1, 3, seen) == 3
+    assert not rollout.may_lose_one(seen)
+    assert rollout.safe_replicas(1, 3, seen) == 3
 
 
 def test_a_broker_stays_until_it_has_deleted_what_it_holds() -> None:
@@ -207,7 +209,7 @@ def test_a_broker_stays_until_it_has_deleted_what_it_holds() -> None:
     )
     seen = observe.partitions(zookeeper)
     assert (seen.under_replicated, seen.offline, seen.holders) == (1, 0, {0, 2})
-    assert cluster.safe_replicas(1, 3, seen) == 3
+    assert rollout.safe_replicas(1, 3, seen) == 3
     assert observe.topic_names(zookeeper) == ["stays"]
 
 
@@ -218,7 +220,7 @@ def test_brokers_that_hold_replicas_are_never_scaled_away(
     wanted: int, current: int | None, holders: frozenset[int] | None
 ) -> None:
     known = None if holders is None else Partitions(0, 0, holders)
-    allowed = cluster.safe_replicas(wanted, current, known)
+    allowed = rollout.safe_replicas(wanted, current, known)
     assert allowed >= wanted
     if current is not None and wanted < current:
         assert allowed <= current

@@ -5,11 +5,12 @@ from typing import Any
 import pytest
 
 from odradek.values import TopicPartition
-from odradek_operator import group_lag, group_reset
-from odradek_operator.group_lag import Sample
-from odradek_operator.group_reset import Reset
-from odradek_operator.metrics import GroupLag, GroupLags
-from odradek_operator.spec import InvalidSpec
+from odradek_operator.group import lag as group_lag
+from odradek_operator.group import reset
+from odradek_operator.group.lag import Sample
+from odradek_operator.group.reset import Reset
+from odradek_operator.shared.metrics import GroupLag, GroupLags
+from odradek_operator.shared.spec import InvalidSpec
 from tests.reconcile.test_reassignment import NOW
 
 P, Q = TopicPartition("a-topic", 0), TopicPartition("a-topic", 1)
@@ -107,9 +108,9 @@ def test_series_tell_namespaces_apart_and_when_all_of_a_lag_was_read() -> None:
 def test_reset_never_leaves_the_log(
     raw: dict[str, Any], found: dict[TopicPartition, int], wanted: dict[TopicPartition, int]
 ) -> None:
-    request = group_reset.parse({"requestId": "1", **raw})
+    request = reset.parse({"requestId": "1", **raw})
     begins, ends = {P: 10, Q: 0}, {P: 90, Q: 7}
-    assert group_reset.compute(request, {P: 50}, begins, ends, found) == wanted
+    assert reset.compute(request, {P: 50}, begins, ends, found) == wanted
 
 
 @pytest.mark.parametrize(
@@ -126,14 +127,14 @@ def test_reset_never_leaves_the_log(
 )
 def test_value_that_the_strategy_cannot_use_is_refused(strategy: str, value: str) -> None:
     with pytest.raises(InvalidSpec, match=value) as caught:
-        group_reset.parse({"requestId": "1", "strategy": strategy, "value": value})
+        reset.parse({"requestId": "1", "strategy": strategy, "value": value})
     assert caught.value.reason == "InvalidReset"
 
 
 def test_times_are_utc_unless_they_say_otherwise() -> None:
     def moment(value: str) -> int:
         raw = {"requestId": "1", "strategy": "Timestamp", "value": value}
-        return group_reset.parse(raw).question
+        return reset.parse(raw).question
 
     assert moment("1970-01-01T00:00:02Z") == moment("1970-01-01T00:00:02") == 2000
     assert moment("1970-01-01T01:00:02+01:00") == moment("2000") == 2000
@@ -142,16 +143,16 @@ def test_times_are_utc_unless_they_say_otherwise() -> None:
 def test_request_is_carried_out_once_and_goes_on_with_the_offsets_it_began_with() -> None:
     request = Reset("1", "Shift", False, number=-1)
     body: dict[str, Any] = {"status": {}}
-    assert not group_reset.done(request, body)
-    assert group_reset.begun(request, body) is None
-    for phase, begun in ((group_reset.APPLYING, {P: 4}), (group_reset.DONE, None)):
-        last = group_reset.fields(request, phase, {P: 5}, {P: 4}, NOW)
+    assert not reset.done(request, body)
+    assert reset.begun(request, body) is None
+    for phase, begun in ((reset.APPLYING, {P: 4}), (reset.DONE, None)):
+        last = reset.fields(request, phase, {P: 5}, {P: 4}, NOW)
         assert (last["before"], last["after"]) == ({"a-topic-0": "5"}, {"a-topic-0": "4"})
         body = {"status": {"lastReset": last}}
-        assert group_reset.begun(request, body) == begun
-    assert group_reset.done(request, body)
-    assert not group_reset.done(Reset("2", "Shift", False), body)
+        assert reset.begun(request, body) == begun
+    assert reset.done(request, body)
+    assert not reset.done(Reset("2", "Shift", False), body)
     # What was only shown is not done.
-    shown = group_reset.fields(request, group_reset.DRY_RUN, {}, {P: 4}, NOW)
-    assert not group_reset.done(request, {"status": {"lastReset": shown}})
-    assert group_reset.done(Reset("1", "Shift", True), {"status": {"lastReset": shown}})
+    shown = reset.fields(request, reset.DRY_RUN, {}, {P: 4}, NOW)
+    assert not reset.done(request, {"status": {"lastReset": shown}})
+    assert reset.done(Reset("1", "Shift", True), {"status": {"lastReset": shown}})

@@ -9,11 +9,13 @@ import pytest
 from odradek.values import BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
 from odradek.zk import znodes
 from odradek.zk.znodes import PartitionState, TopicAssignment
-from odradek_operator import groups, job, spec
-from odradek_operator.groups import GroupView
-from odradek_operator.job import Action, Decision, Memory
-from odradek_operator.reconcile_observed_group import find_leaders
-from odradek_operator.zookeeper import Znode
+from odradek_operator.group import conditions as group_conditions
+from odradek_operator.group import driver as drivers
+from odradek_operator.group.driver import Action, DriverDecision, RestartState
+from odradek_operator.group.observe import find_leaders
+from odradek_operator.group.znodes import ObservedGroup
+from odradek_operator.shared import spec
+from odradek_operator.shared.zookeeper import Znode
 
 
 def group(**slo: Any) -> spec.GroupSpec:
@@ -40,17 +42,17 @@ def group(**slo: Any) -> spec.GroupSpec:
 def test_verdict(
     slo: dict[str, int], lag: int | None, seconds: int | None, phase: str, verdict: str | None
 ) -> None:
-    assert groups.judge_verdict(group(**slo), lag, seconds, phase) == verdict
+    assert group_conditions.judge_verdict(group(**slo), lag, seconds, phase) == verdict
 
 
 def test_group_whose_driver_fails_is_stopped_though_nobody_tells_its_lag() -> None:
-    decision = Decision(Action.NONE, Memory("Restarting", 1), "why")
-    assert groups.judge_job(group(), decision, None, "g-driver")[1]["verdict"] == "STOP"
+    decision = DriverDecision(Action.NONE, RestartState("Restarting", 1), "why")
+    assert group_conditions.judge_job(group(), decision, None, "g-driver")[1]["verdict"] == "STOP"
 
 
 def judged(phase: str, report: dict[str, Any] | None, failures: int = 0) -> tuple[str, str]:
-    decision = Decision(Action.NONE, Memory(phase, failures), "why")
-    conditions, _ = groups.judge_job(group(), decision, report, "g-driver")
+    decision = DriverDecision(Action.NONE, RestartState(phase, failures), "why")
+    conditions, _ = group_conditions.judge_job(group(), decision, report, "g-driver")
     true = [one.type for one in conditions if one.status]
     return conditions[0].reason, ",".join(true)
 
@@ -62,13 +64,13 @@ def test_a_job_is_ready_only_when_its_query_runs() -> None:
 
 
 def test_a_job_that_fails_again_and_again_is_stalled() -> None:
-    assert judged("Restarting", None, job.BROKEN_AFTER) == ("JobFailing", "Stalled")
-    assert judged("Restarting", None, job.BROKEN_AFTER - 1) == ("Restarting", "Reconciling")
+    assert judged("Restarting", None, drivers.BROKEN_AFTER) == ("JobFailing", "Stalled")
+    assert judged("Restarting", None, drivers.BROKEN_AFTER - 1) == ("Restarting", "Reconciling")
 
 
 def test_group_without_znodes_is_absent_and_one_without_members_empty() -> None:
-    views = (GroupView(False, 0, {}), GroupView(True, 0, {}), GroupView(True, 2, {}))
-    states = [groups.state_of(view) for view in views]
+    views = (ObservedGroup(False, 0, {}), ObservedGroup(True, 0, {}), ObservedGroup(True, 2, {}))
+    states = [group_conditions.state_of(view) for view in views]
     assert states == ["Absent", "Empty", "Stable"]
 
 
@@ -118,7 +120,7 @@ class Topics:
 def test_pattern_of_a_group_leaves_internal_topics_out() -> None:
     wanted = replace(group(), topic_pattern=".*")
     zookeeper = Topics("__consumer_offsets", "t", "u")
-    leaders = find_leaders(cast(Any, zookeeper), wanted, GroupView(False, 0, {}))
+    leaders = find_leaders(cast(Any, zookeeper), wanted, ObservedGroup(False, 0, {}))
     assert leaders == {TopicPartition("t", 0): 1, TopicPartition("u", 0): 1}
 
 

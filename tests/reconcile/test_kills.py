@@ -5,25 +5,24 @@ A sample here; `make chaos` kills at every call of every flow, before and after 
 
 from __future__ import annotations
 
-import os
 from random import Random
 from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
 
-from odradek_operator import zookeeper
+from odradek_operator.shared import zookeeper
 from tests.reconcile import kills
 from tests.reconcile.conftest import once_reachable
 from tests.reconcile.kill_flows import FLOWS, World
 from tests.reconcile.kills import Fuse, Lives
 from tests.support import zookeeper as server
 from tests.support.apiserver import ApiServer
+from tests.support.sampling import FULL, how_many
 
-EVERY = os.environ.get("ODRADEK_KILLS") == "all"
 SAMPLE = 1
 # All kills of a flow take minutes: in so many tests one sees how far they are.
-SHARES = 20 if EVERY else 1
+SHARES = how_many(1, full=20)
 
 
 class Worlds:
@@ -64,7 +63,6 @@ def worlds(api: ApiServer, zk: server.Server) -> Worlds:
     return Worlds(api, zk, kills.client(api.kubeconfig))
 
 
-@pytest.mark.timeout(7200 if EVERY else 600)
 @pytest.mark.parametrize("share", range(SHARES))
 @pytest.mark.parametrize("flow", FLOWS)
 def test_operator_killed_at_any_call_comes_to_the_same_end(
@@ -72,7 +70,7 @@ def test_operator_killed_at_any_call_comes_to_the_same_end(
 ) -> None:
     expected, calls = worlds.run(flow, Fuse())
     places = [(at, answered) for at in range(1, calls + 1) for answered in (False, True)]
-    places = places[share::SHARES] if EVERY else Random(f"{flow} 7").sample(places, SAMPLE)
+    places = places[share::SHARES] if FULL else Random(f"{flow} 7").sample(places, SAMPLE)
     for at, answered in places:
         found, _ = worlds.run(flow, Fuse(at, answered))
         assert found == expected, f"killed at call {at}, answered: {answered}"

@@ -8,9 +8,14 @@ import pytest
 from odradek import config, dynamic_config
 from odradek.dynamic_config import DYNAMIC_KEYS
 from odradek.properties import load_properties
-from odradek_operator import broker_objects, broker_settings, driver_objects, kube, spec
-from odradek_operator.driver_objects import Addresses, Platform
+from odradek_operator.cluster import objects as cluster_objects
+from odradek_operator.cluster import settings
+from odradek_operator.group import driver_objects
+from odradek_operator.group.driver_objects import Addresses
+from odradek_operator.group.report import read_report
 from odradek_operator.runtime import read_settings
+from odradek_operator.shared import kube, spec
+from odradek_operator.shared.apply import Platform
 
 PLATFORM = Platform("spark:1", "IfNotPresent", "spark")
 META = spec.parse_meta(
@@ -55,7 +60,7 @@ def group(**job: Any) -> spec.GroupSpec:
 
 def test_broker_reads_back_every_value_of_server_properties() -> None:
     awkward = {"min.insync.replicas": "2", "unheard.of": r"C:\new folder = #x!", "spaced": "  two"}
-    text = broker_objects.server_properties(cluster(config=awkward))
+    text = cluster_objects.server_properties(cluster(config=awkward))
     loaded = load_properties(text)
     assert awkward.items() <= loaded.items()
     settings, unknown = config.from_values({**loaded, "broker.id": "0"})
@@ -84,7 +89,7 @@ def desired(
     pull_secrets: tuple[str, ...] = (),
     evictable: bool = True,
 ) -> dict[str, Any]:
-    objects = broker_objects.desired_objects(
+    objects = cluster_objects.desired_objects(
         META, wanted, "b:1", "IfNotPresent", pull_secrets, {}, live, 3, evictable
     )
     return next(one for one in objects if one["kind"] == kind)
@@ -130,12 +135,12 @@ def test_configuration_change_changes_the_template_and_racks_do_not() -> None:
 def test_setting_that_is_taken_out_of_the_spec_gets_the_default_that_the_rest_gives_it() -> None:
     chosen = ["compression.type", "log.retention.ms", "min.insync.replicas"]
     wanted = cluster(config={"log.retention.hours": "2", "min.insync.replicas": "2"})
-    assert broker_settings.entries(wanted, chosen) == {
+    assert settings.entries(wanted, chosen) == {
         "compression.type": "producer",
         "log.retention.ms": "7200000",
         "min.insync.replicas": "2",
     }
-    everything = broker_settings.entries(cluster(), DYNAMIC_KEYS)
+    everything = settings.entries(cluster(), DYNAMIC_KEYS)
     dynamic_config.check(everything)
     # A broker that falls back to its file for one would keep what the file had when it started.
     assert everything.keys() == DYNAMIC_KEYS.keys()
@@ -168,7 +173,7 @@ def test_brokers_run_where_the_user_wants_them_and_never_two_on_a_node() -> None
     assert affinity(affinity={"podAntiAffinity": {required: []}}) == alone
 
 
-_APART = {"labelSelector": {"matchLabels": broker_objects.selector(META)}}
+_APART = {"labelSelector": {"matchLabels": cluster_objects.selector(META)}}
 
 
 @pytest.mark.parametrize(
@@ -248,7 +253,7 @@ def test_driver_runs_where_and_as_urgently_as_the_user_wants() -> None:
 
 def test_report_of_a_driver_is_believed_only_where_the_types_are_right() -> None:
     raw = {"lastBatchId": 4, "totalLag": True, "maxLagSeconds": 1.5, "state": 7, "executors": "2"}
-    assert driver_objects.read_report(raw) == {"lastBatchId": 4, "maxLagSeconds": 1}
+    assert read_report(raw) == {"lastBatchId": 4, "maxLagSeconds": 1}
 
 
 @pytest.mark.parametrize(

@@ -10,15 +10,16 @@ from kazoo.exceptions import NoNodeError
 
 from odradek.values import BrokerId
 from odradek.zk import consumers, znodes
-from odradek_operator.topic_state import STEADY_SECONDS
+from odradek_operator.topic.state import STEADY_SECONDS
 from tests.reconcile.conftest import Operator, Place
 from tests.reconcile.test_reassignment_flow import config, move, reassignment, wait_for_request
 from tests.support import zookeeper
 from tests.support.apiserver import ApiServer
 from tests.support.kubectl import eventually
+from tests.support.sampling import how_many
 
 # Four times what a Lease lasts.
-OUTAGE_SECONDS = 60
+OUTAGE_SECONDS = how_many(15, full=60)
 # Its longest pause between two tries is 15 s; machines may be busy.
 CONVERGED_SECONDS = 60
 # A Topic that is ready is not looked at before.

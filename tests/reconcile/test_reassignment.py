@@ -4,14 +4,25 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from odradek.values import TopicPartition
-from odradek_operator import reassignment, throttle
-from odradek_operator import reassignment_status as told
-from odradek_operator.reassignment import DEAD_AFTER, Decision, PartitionView, Plan, State, View
-from odradek_operator.spec import Meta
+from odradek_operator.reassignment import status as reassignment_status
+from odradek_operator.reassignment import throttle
+from odradek_operator.reassignment.decide import (
+    DEAD_AFTER,
+    MoveState,
+    PartitionView,
+    ReassignmentDecision,
+    ReassignmentPlan,
+    ReassignmentView,
+    arrival,
+    decide_moves,
+    decide_preferred,
+    percent,
+)
+from odradek_operator.shared.spec import ResourceMeta
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 P = [TopicPartition("t", number) for number in range(3)]
-PLAN = Plan(
+PLAN = ReassignmentPlan(
     targets={P[0]: (3, 1), P[1]: (3, 2), P[2]: (2, 1)},
     originals={P[0]: (0, 1), P[1]: (0, 2), P[2]: (1, 2)},
     incarnations={"t": 77},
@@ -40,7 +51,7 @@ BEFORE = {one: at(*PLAN.originals[one]) for one in P}
 DONE = {one: at(*PLAN.targets[one]) for one in P}
 
 
-def decide(view: View, **fields: object) -> Decision:
+def decide(view: ReassignmentView, **fields: object) -> ReassignmentDecision:
     usual: dict[str, object] = {
         "cancel": False,
         "deleting": False,
@@ -50,66 +61,68 @@ def decide(view: View, **fields: object) -> Decision:
         "at_once": 2,
         "now": NOW,
     }
-    return reassignment.decide(PLAN, view, **{**usual, **fields})  # type: ignore[arg-type]
+    return decide_moves(PLAN, view, **{**usual, **fields})  # type: ignore[arg-type]
 
 
 def test_batches_follow_each_other_and_the_last_ends_it() -> None:
-    first = decide(View(BEFORE, ALL, None))
+    first = decide(ReassignmentView(BEFORE, ALL, None))
     assert first.submit == {P[0]: (3, 1), P[1]: (3, 2)}
-    asked = decide(View(BEFORE, ALL, first.submit))
-    assert (asked.submit, asked.ended, asked.count(State.MOVING)) == ({}, None, 2)
+    asked = decide(ReassignmentView(BEFORE, ALL, first.submit))
+    assert (asked.submit, asked.ended, asked.count(MoveState.MOVING)) == ({}, None, 2)
     half = {**BEFORE, P[0]: DONE[P[0]], P[1]: moving((0, 2), (3, 2))}
-    assert decide(View(half, ALL, {P[1]: (3, 2)})).submit == {}
+    assert decide(ReassignmentView(half, ALL, {P[1]: (3, 2)})).submit == {}
     # A controller that takes its znode away early has not ended the move.
-    assert decide(View(half, ALL, None)).submit == {}
-    last = decide(View({**DONE, P[2]: BEFORE[P[2]]}, ALL, None))
+    assert decide(ReassignmentView(half, ALL, None)).submit == {}
+    last = decide(ReassignmentView({**DONE, P[2]: BEFORE[P[2]]}, ALL, None))
     assert last.submit == {P[2]: (2, 1)}
-    assert decide(View(DONE, ALL, {P[2]: (2, 1)})).ended is None
-    assert decide(View(DONE, ALL, None)).ended == "Completed"
+    assert decide(ReassignmentView(DONE, ALL, {P[2]: (2, 1)})).ended is None
+    assert decide(ReassignmentView(DONE, ALL, None)).ended == "Completed"
 
 
 def test_somebody_elses_move_is_waited_for() -> None:
     stranger = TopicPartition("other", 0)
-    waits = decide(View(BEFORE, ALL, {stranger: (1,)}))
+    waits = decide(ReassignmentView(BEFORE, ALL, {stranger: (1,)}))
     assert (waits.submit, waits.ended) == ({}, None)
     assert "other-0" in str(waits.foreign)
     # The same partition, but to where this plan never wanted it.
     theirs = {**BEFORE, P[0]: moving((0, 1), (2, 1))}
-    assert "t-0 is being moved" in str(decide(View(theirs, ALL, None)).foreign)
+    assert "t-0 is being moved" in str(decide(ReassignmentView(theirs, ALL, None)).foreign)
     elsewhere = {**DONE, P[0]: at(2, 1)}
-    failed = decide(View(elsewhere, ALL, None))
-    assert (failed.ended, failed.count(State.FAILED)) == ("Failed", 1)
-    assert "somebody else" in failed.failures[0]
+    failed = decide(ReassignmentView(elsewhere, ALL, None))
+    assert (failed.ended, failed.count(MoveState.FAILED)) == ("Failed", 1)
+    assert "another client" in failed.failures[0]
 
 
 def test_topic_that_is_gone_fails_and_hinders_no_other() -> None:
     left = {one: BEFORE[one] for one in P[1:]}
-    decision = decide(View(left, ALL, None))
+    decision = decide(ReassignmentView(left, ALL, None))
     assert decision.submit == {P[1]: (3, 2), P[2]: (2, 1)}
-    assert decide(View({one: DONE[one] for one in P[1:]}, ALL, None)).ended == "Failed"
+    assert decide(ReassignmentView({one: DONE[one] for one in P[1:]}, ALL, None)).ended == "Failed"
 
 
 def test_cancel_stops_what_moves_and_takes_back_what_is_done() -> None:
     half = {**BEFORE, P[0]: DONE[P[0]], P[1]: moving((0, 2), (3, 2))}
-    first = decide(View(half, ALL, {P[1]: (3, 2)}), cancel=True)
+    first = decide(ReassignmentView(half, ALL, {P[1]: (3, 2)}), cancel=True)
     assert (first.rolling_back, first.stop, first.submit) == ("Cancelled", (P[1],), {})
     back = {**BEFORE, P[0]: DONE[P[0]]}
-    second = decide(View(back, ALL, None), cancel=True, rolling_back="Cancelled")
+    second = decide(ReassignmentView(back, ALL, None), cancel=True, rolling_back="Cancelled")
     assert second.submit == {P[0]: (0, 1)}
     # Stopped by the controller, replicas may stand in another order than before.
     stopped = {**BEFORE, P[1]: at(2, 0)}
-    again = decide(View(stopped, ALL, None), cancel=True, rolling_back="Cancelled")
+    again = decide(ReassignmentView(stopped, ALL, None), cancel=True, rolling_back="Cancelled")
     assert again.submit == {P[1]: (0, 2)}
     returning = {**BEFORE, P[0]: moving((3, 1), (0, 1))}
-    third = decide(View(returning, ALL, {P[0]: (0, 1)}), rolling_back="Cancelled")
+    third = decide(ReassignmentView(returning, ALL, {P[0]: (0, 1)}), rolling_back="Cancelled")
     assert (third.submit, third.stop, third.ended) == ({}, (), None)
-    assert decide(View(BEFORE, ALL, None), rolling_back="Cancelled").ended == "Cancelled"
+    assert (
+        decide(ReassignmentView(BEFORE, ALL, None), rolling_back="Cancelled").ended == "Cancelled"
+    )
 
 
 def test_dead_destination_is_given_time_and_then_everything_goes_back() -> None:
     half = {**BEFORE, P[0]: moving((0, 1), (3, 1)), P[2]: DONE[P[2]]}
     alive = frozenset({0, 1, 2})
-    view = View(half, alive, {P[0]: (3, 1)})
+    view = ReassignmentView(half, alive, {P[0]: (3, 1)})
     assert decide(view).missing == {3}
     since = NOW - DEAD_AFTER + timedelta(seconds=1)
     assert decide(view, missing_since=since).rolling_back is None
@@ -118,42 +131,52 @@ def test_dead_destination_is_given_time_and_then_everything_goes_back() -> None:
     assert (decision.rolling_back, decision.stop) == ("DestinationDead", (P[0],))
     # The destination is back: what was decided stays decided.
     rest = {**BEFORE, P[2]: DONE[P[2]]}
-    again = decide(View(rest, ALL, None), rolling_back="DestinationDead")
+    again = decide(ReassignmentView(rest, ALL, None), rolling_back="DestinationDead")
     assert again.submit == {P[2]: (1, 2)}
-    assert decide(View(BEFORE, ALL, None), rolling_back="DestinationDead").ended == "RolledBack"
+    assert (
+        decide(ReassignmentView(BEFORE, ALL, None), rolling_back="DestinationDead").ended
+        == "RolledBack"
+    )
 
 
 def test_lost_leaders_stop_the_next_batch_and_if_they_stay_away_everything_goes_back() -> None:
     dark = replace(DONE[P[0]], leader=-1, in_sync=frozenset({3}))
     half = {**BEFORE, P[0]: dark, P[1]: moving((0, 2), (3, 2))}
-    waits = decide(View(half, ALL, None))
+    waits = decide(ReassignmentView(half, ALL, None))
     assert (waits.offline, waits.rolling_back) == ({P[0]}, None)
     stopped = {**BEFORE, P[0]: dark, P[2]: DONE[P[2]]}
-    assert decide(View(stopped, ALL, None)).submit == {}
+    assert decide(ReassignmentView(stopped, ALL, None)).submit == {}
     since = NOW - DEAD_AFTER
-    assert decide(View(half, ALL, None), offline_since=since + timedelta(seconds=1)).stop == ()
-    back = decide(View(half, ALL, None), offline_since=since)
+    assert (
+        decide(ReassignmentView(half, ALL, None), offline_since=since + timedelta(seconds=1)).stop
+        == ()
+    )
+    back = decide(ReassignmentView(half, ALL, None), offline_since=since)
     assert (back.rolling_back, back.stop) == ("PartitionsOffline", (P[1],))
     # Nobody can copy what has no leader; the others go back.
-    rest = decide(View(stopped, ALL, None), rolling_back="PartitionsOffline", offline_since=since)
+    rest = decide(
+        ReassignmentView(stopped, ALL, None), rolling_back="PartitionsOffline", offline_since=since
+    )
     assert rest.submit == {P[2]: (1, 2)}
     last = {**BEFORE, P[0]: dark}
-    ended = decide(View(last, ALL, None), rolling_back="PartitionsOffline", offline_since=since)
+    ended = decide(
+        ReassignmentView(last, ALL, None), rolling_back="PartitionsOffline", offline_since=since
+    )
     assert (ended.ended, ended.failures) == (
         "RolledBack",
-        ("t-0 has no leader and stays where it is",),
+        ("t-0 has no leader and is not moved",),
     )
     # One that may still get its leader back is waited for.
-    patient = decide(View(last, ALL, None), rolling_back="Cancelled")
+    patient = decide(ReassignmentView(last, ALL, None), rolling_back="Cancelled")
     assert (patient.ended, patient.submit) == (None, {})
 
 
 def test_partition_that_never_had_a_leader_takes_nothing_back() -> None:
     dark = {**BEFORE, P[0]: replace(BEFORE[P[0]], leader=-1)}
     plan = replace(PLAN, leaderless=frozenset({P[0]}))
-    decision = reassignment.decide(
+    decision = decide_moves(
         plan,
-        View(dark, ALL, None),
+        ReassignmentView(dark, ALL, None),
         cancel=False,
         deleting=False,
         rolling_back=None,
@@ -166,31 +189,35 @@ def test_partition_that_never_had_a_leader_takes_nothing_back() -> None:
 
 
 def test_nothing_is_submitted_to_a_destination_that_is_away() -> None:
-    decision = decide(View(BEFORE, frozenset({0, 1, 2}), None))
+    decision = decide(ReassignmentView(BEFORE, frozenset({0, 1, 2}), None))
     assert (decision.submit, decision.missing) == ({P[2]: (2, 1)}, {3})
-    waits = decide(View({**BEFORE, P[2]: DONE[P[2]]}, frozenset({0, 1, 2}), None))
+    waits = decide(ReassignmentView({**BEFORE, P[2]: DONE[P[2]]}, frozenset({0, 1, 2}), None))
     assert (waits.submit, waits.ended) == ({}, None)
 
 
 def test_what_was_on_a_dead_broker_cannot_go_back_and_says_so() -> None:
-    decision = decide(View(DONE, frozenset({1, 2, 3}), None), rolling_back="Cancelled", at_once=9)
+    decision = decide(
+        ReassignmentView(DONE, frozenset({1, 2, 3}), None), rolling_back="Cancelled", at_once=9
+    )
     assert decision.submit == {P[2]: (1, 2)}
-    assert decision.count(State.FAILED) == 2
+    assert decision.count(MoveState.FAILED) == 2
     assert "t-0 cannot go back to brokers [0]" in decision.failures
     left = {**DONE, P[2]: BEFORE[P[2]]}
-    ended = decide(View(left, frozenset({1, 2, 3}), None), rolling_back="Cancelled")
+    ended = decide(ReassignmentView(left, frozenset({1, 2, 3}), None), rolling_back="Cancelled")
     assert ended.ended == "Failed"
-    stalled = told.conditions("Failed", "Failed", told.summary(ended), told.Flags())[2]
+    stalled = reassignment_status.conditions(
+        "Failed", "Failed", reassignment_status.summary(ended), reassignment_status.Flags()
+    )[2]
     assert (stalled.type, stalled.status) == ("Stalled", True)
     assert "t-0 cannot go back" in stalled.message
 
 
 def test_deletion_stops_what_moves_and_leaves_what_is_done() -> None:
     half = {**DONE, P[1]: moving((0, 2), (3, 2))}
-    first = decide(View(half, ALL, {P[1]: (3, 2)}), deleting=True)
+    first = decide(ReassignmentView(half, ALL, {P[1]: (3, 2)}), deleting=True)
     assert first.stop == (P[1],)
     after = {**DONE, P[1]: BEFORE[P[1]]}
-    last = decide(View(after, ALL, None), deleting=True, rolling_back="Cancelled")
+    last = decide(ReassignmentView(after, ALL, None), deleting=True, rolling_back="Cancelled")
     assert (last.submit, last.ended) == ({}, "Cancelled")
 
 
@@ -201,16 +228,16 @@ def test_preferred_leaders_are_elected_in_batches_where_they_are_in_sync() -> No
         P[2]: PartitionView((1, 2), frozenset({1, 2}), 2),
     }
     plan = replace(PLAN, targets=PLAN.originals)
-    first = reassignment.decide_preferred(plan, View(led, ALL, None), cancel=False, at_once=1)
+    first = decide_preferred(plan, ReassignmentView(led, ALL, None), cancel=False, at_once=1)
     assert list(first.submit) == [P[0]]
-    asked = View(led, ALL, {P[0]: ()})
-    assert reassignment.decide_preferred(plan, asked, cancel=False, at_once=1).submit == {}
-    theirs = View(led, ALL, {TopicPartition("u", 0): ()})
-    assert reassignment.decide_preferred(plan, theirs, cancel=False, at_once=1).foreign
+    asked = ReassignmentView(led, ALL, {P[0]: ()})
+    assert decide_preferred(plan, asked, cancel=False, at_once=1).submit == {}
+    theirs = ReassignmentView(led, ALL, {TopicPartition("u", 0): ()})
+    assert decide_preferred(plan, theirs, cancel=False, at_once=1).foreign
     led = {**led, P[0]: replace(led[P[0]], leader=0), P[2]: replace(led[P[2]], leader=1)}
-    ended = reassignment.decide_preferred(plan, View(led, ALL, None), cancel=False, at_once=1)
-    assert (ended.ended, ended.count(State.FAILED)) == ("Failed", 1)
-    stopped = reassignment.decide_preferred(plan, View(led, ALL, None), cancel=True, at_once=1)
+    ended = decide_preferred(plan, ReassignmentView(led, ALL, None), cancel=False, at_once=1)
+    assert (ended.ended, ended.count(MoveState.FAILED)) == ("Failed", 1)
+    stopped = decide_preferred(plan, ReassignmentView(led, ALL, None), cancel=True, at_once=1)
     assert stopped.ended == "Cancelled"
 
 
@@ -240,24 +267,27 @@ def test_rates_of_others_are_back_after_the_throttle() -> None:
 
 
 def test_plan_is_kept_word_by_word_and_known_by_its_hash() -> None:
-    meta = Meta("Reassignment", "n", "r", "0123456789", 1, NOW, None, ())
-    kept = told.plan_object(meta, PLAN)
-    assert told.read_plan(kept, PLAN.hash) == PLAN
-    assert told.read_plan(kept, "0" * 16) is None
-    assert told.read_plan(None, PLAN.hash) is None
+    meta = ResourceMeta("Reassignment", "n", "r", "0123456789", 1, NOW, None, False)
+    kept = reassignment_status.plan_object(meta, PLAN)
+    assert reassignment_status.read_plan(kept, PLAN.hash) == PLAN
+    assert reassignment_status.read_plan(kept, "0" * 16) is None
+    assert reassignment_status.read_plan(None, PLAN.hash) is None
     dark = replace(PLAN, leaderless=frozenset({P[1]}))
-    assert told.read_plan(told.plan_object(meta, dark), PLAN.hash) == dark
+    assert (
+        reassignment_status.read_plan(reassignment_status.plan_object(meta, dark), PLAN.hash)
+        == dark
+    )
     other = replace(PLAN, originals={**PLAN.originals, P[2]: (2, 1)})
     assert other.hash != PLAN.hash
     assert replace(PLAN, sizes={}).hash == PLAN.hash
 
 
 def test_progress_is_told_in_bytes_and_with_a_time_of_arrival() -> None:
-    half = decide(View({**BEFORE, P[0]: DONE[P[0]]}, ALL, None))
+    half = decide(ReassignmentView({**BEFORE, P[0]: DONE[P[0]]}, ALL, None))
     assert PLAN.total_bytes == 150
-    assert reassignment.percent(half, 75, PLAN.total_bytes) == 50
-    assert reassignment.percent(half, None, 0) == 33
-    assert reassignment.percent(decide(View(DONE, ALL, None)), 1, 150) == 100
+    assert percent(half, 75, PLAN.total_bytes) == 50
+    assert percent(half, None, 0) == 33
+    assert percent(decide(ReassignmentView(DONE, ALL, None)), 1, 150) == 100
     started = NOW - timedelta(seconds=60)
-    assert reassignment.arrival(started, NOW, 50, 150) == NOW + timedelta(seconds=120)
-    assert reassignment.arrival(started, NOW, 0, 150) is None
+    assert arrival(started, NOW, 50, 150) == NOW + timedelta(seconds=120)
+    assert arrival(started, NOW, 0, 150) is None

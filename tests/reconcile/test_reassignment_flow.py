@@ -8,7 +8,7 @@ from typing import Any
 
 from odradek.values import BrokerId, TopicPartition
 from odradek.zk import znodes
-from odradek_operator import throttle
+from odradek_operator.reassignment import throttle
 from tests.reconcile.conftest import Operator, Place
 from tests.support.kubectl import eventually
 

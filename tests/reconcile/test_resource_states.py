@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from odradek_operator import status
-from odradek_operator.engine import Store
-from odradek_operator.resource_states import ResourceStates
-from odradek_operator.status import Condition
-from tests.reconcile.test_passes import resource
+from odradek_operator.loop.resource_states import ResourceStates
+from odradek_operator.shared import status, status_update
+from odradek_operator.shared.status import Condition
+from odradek_operator.shared.store import ResourceStore
 from tests.reconcile.test_reassignment import NOW
+from tests.reconcile.test_reconciler import resource
 
 READY, WANTED, REGISTERED = (
     "odradek_resource_ready",
@@ -21,13 +21,13 @@ PAUSED = Condition("Paused", True, "Paused")
 
 def told(body: dict[str, Any], *conditions: Condition, **fields: Any) -> dict[str, Any]:
     """A resource with this status."""
-    return {**body, "status": status.build(body, conditions, fields, NOW)}
+    return {**body, "status": status_update.build(body, conditions, fields, NOW)}
 
 
 def series(
     *bodies: dict[str, Any], acting: frozenset[str] = frozenset("n")
 ) -> dict[tuple[str, ...], float]:
-    store = Store()
+    store = ResourceStore()
     for body in bodies:
         store.put(body)
     families = ResourceStates(store, acting.__contains__).collect()

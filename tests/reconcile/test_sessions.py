@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from odradek_operator import zookeeper
+from odradek_operator.shared import zookeeper
 from tests.reconcile.conftest import once_reachable
 from tests.support import zookeeper as server
 from tests.support.kubectl import eventually

@@ -3,8 +3,8 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from odradek_operator import status
-from odradek_operator.status import Condition
+from odradek_operator.shared import status, status_update
+from odradek_operator.shared.status import Condition
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 
@@ -14,7 +14,7 @@ def resource(generation: int = 1, **fields: Any) -> dict[str, Any]:
 
 
 def written(body: dict[str, Any], conditions: Any, now: datetime = NOW) -> dict[str, Any]:
-    return status.build(body, conditions, {}, now)
+    return status_update.build(body, conditions, {}, now)
 
 
 def test_transition_time_moves_with_the_status_and_not_with_the_message() -> None:
@@ -34,25 +34,27 @@ def test_transition_time_moves_with_the_status_and_not_with_the_message() -> Non
 def test_the_same_finding_is_not_written_again() -> None:
     first = written(resource(), status.ready("Done"))
     again = written(resource(**first), status.ready("Done"), NOW + timedelta(hours=1))
-    assert not status.needs_write(first, again)
-    assert not status.needs_write({**first, "conditions": first["conditions"][::-1]}, again)
-    assert status.needs_write(first, written(resource(2, **first), status.ready("Done")))
+    assert not status_update.needs_write(first, again)
+    assert not status_update.needs_write({**first, "conditions": first["conditions"][::-1]}, again)
+    assert status_update.needs_write(first, written(resource(2, **first), status.ready("Done")))
 
 
 def test_a_new_resource_is_not_taken_for_reconciled() -> None:
-    assert status.needs_write({"observedGeneration": -1}, written(resource(), status.ready("Done")))
+    assert status_update.needs_write(
+        {"observedGeneration": -1}, written(resource(), status.ready("Done"))
+    )
 
 
 def test_an_event_tells_each_turn_once_and_warns_only_of_what_stays() -> None:
     first = written(resource(), status.stalled("InvalidConfig", "why"))
-    (event,) = status.transitions(resource(), first)
+    (event,) = status_update.transitions(resource(), first)
     assert (event.reason, event.message, event.warning) == ("InvalidConfig", "why", True)
-    assert status.transitions(resource(**first), first) == ()
+    assert status_update.transitions(resource(**first), first) == ()
     second = written(resource(**first), status.progressing("Starting", "soon"))
     third = written(resource(**second), status.progressing("Waiting", "for others"))
-    assert status.transitions(resource(), second) == ()
-    assert status.transitions(resource(**second), third) == ()
-    assert [one.warning for one in status.transitions(resource(**first), second)] == [False]
+    assert status_update.transitions(resource(), second) == ()
+    assert status_update.transitions(resource(**second), third) == ()
+    assert [one.warning for one in status_update.transitions(resource(**first), second)] == [False]
 
 
 def test_the_event_of_a_creation_tells_the_first_ready_too() -> None:
@@ -60,13 +62,17 @@ def test_the_event_of_a_creation_tells_the_first_ready_too() -> None:
     waiting = written(resource(**creating), status.progressing("WaitingForLeaders", "1 of 1"))
     done = written(resource(**creating), status.ready("Synced"))
     refused = written(resource(**creating), status.stalled("InvalidConfig", "why"))
-    assert status.transitions(resource(**creating), done) == ()
-    assert [one.reason for one in status.transitions(resource(**waiting), done)] == ["Synced"]
-    assert [one.warning for one in status.transitions(resource(**creating), refused)] == [True]
+    assert status_update.transitions(resource(**creating), done) == ()
+    assert [one.reason for one in status_update.transitions(resource(**waiting), done)] == [
+        "Synced"
+    ]
+    assert [one.warning for one in status_update.transitions(resource(**creating), refused)] == [
+        True
+    ]
 
 
 def test_unknown_is_a_status_of_its_own() -> None:
-    (condition,) = status.merge_conditions((), [Condition("Synced", None, "Paused")], 1, NOW)
+    (condition,) = status_update.merge_conditions((), [Condition("Synced", None, "Paused")], 1, NOW)
     assert condition["status"] == "Unknown"
 
 

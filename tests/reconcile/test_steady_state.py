@@ -8,15 +8,14 @@ from kazoo.client import KazooClient
 
 from odradek.values import BrokerId, ControllerEpoch, LeaderEpoch
 from odradek.zk import znodes
-from odradek_operator import metrics
-from odradek_operator import zookeeper as zookeeper_module
-from odradek_operator.engine import Store, key_of
-from odradek_operator.passes import Passes
-from odradek_operator.status import condition_of
-from odradek_operator.watched import Memory
-from odradek_operator.zookeeper import UnreachableError
+from odradek_operator.loop.reconciler import Reconciler
+from odradek_operator.shared import metrics
+from odradek_operator.shared.status import condition_of
+from odradek_operator.shared.store import ResourceStore, key_of
+from odradek_operator.shared.znode_cache import ZnodeCache
+from odradek_operator.shared.zookeeper import Pool, UnreachableError
 from tests.reconcile.conftest import elect, once_reachable, register
-from tests.reconcile.test_passes import resource
+from tests.reconcile.test_reconciler import resource
 from tests.support import zookeeper
 from tests.support.kubectl import eventually
 from tests.support.memory import MemoryKube, context
@@ -31,11 +30,11 @@ class Operated:
             resource("KafkaCluster", "c", zookeeper=place, brokers={"replicas": 1}),
             *(resource("Topic", f"t{one}", clusterRef={"name": "c"}) for one in range(topics)),
         ]
-        self.kube, self._store = MemoryKube(*self._bodies), Store()
+        self.kube, self._store = MemoryKube(*self._bodies), ResourceStore()
         for body in self._bodies:
             self._store.put(body)
-        self.pool: Any = zookeeper_module.Pool(lambda: None)
-        self._passes = Passes(context(self.kube, self.pool), self._store)
+        self.pool: Any = Pool(lambda: None)
+        self._reconciler = Reconciler(context(self.kube, self.pool), self._store)
 
     def reconcile(self) -> None:
         """Do one pass over everything."""
@@ -43,7 +42,7 @@ class Operated:
             self.kube.get("", body["kind"], "n", body["metadata"]["name"]) for body in self._bodies
         ]
         batch = {key_of(body): body for body in now if body is not None}
-        for result in self._passes.reconcile("n", "c", batch).values():
+        for result in self._reconciler.reconcile("n", "c", batch).values():
             assert not isinstance(result, Exception), result
 
     def reason(self, name: str) -> str:
@@ -95,7 +94,7 @@ def settle(operated: Operated, client: KazooClient, topics: int) -> None:
     eventually(all_ready, "all topics", pause_s=0.1)
 
 
-def test_passes_over_many_topics_that_are_as_wanted_write_nothing_and_read_no_znode(
+def test_reconciler_over_many_topics_that_are_as_wanted_write_nothing_and_read_no_znode(
     zk: zookeeper.Server, chroot: tuple[str, KazooClient]
 ) -> None:
     topics = 40
@@ -146,16 +145,16 @@ def test_nothing_is_remembered_beyond_the_connection_that_would_tell_of_changes(
 ) -> None:
     path, client = chroot
     client.create("/a", b"1")
-    pool = zookeeper_module.Pool(lambda: None)
+    pool = Pool(lambda: None)
     session = once_reachable(lambda: pool.get(zk.connect + path))
     try:
-        assert [one and one.data for one in session.watched.read(["/a"]).values()] == [b"1"]
+        assert [one and one.data for one in session.cached.read(["/a"]).values()] == [b"1"]
         zk.expire_session(session._client.client_id)
         client.set("/a", b"2")
 
         def anew() -> bool:
             try:
-                (found,) = session.watched.read(["/a"]).values()
+                (found,) = session.cached.read(["/a"]).values()
             except UnreachableError:
                 return False
             return found is not None and found.data == b"2"
@@ -175,7 +174,7 @@ def test_an_answer_from_before_a_change_is_not_remembered_after_its_notice() -> 
             notice(type("Event", (), {"path": "/a"}))
         return {"/a": b"old" if len(asked) == 1 else b"new"}
 
-    memory = Memory(ask)
+    memory = ZnodeCache(ask)
     assert memory.get(["/a"]) == {"/a": b"old"}
     assert memory.get(["/a"]) == {"/a": b"new"}
     assert memory.get(["/a"]) == {"/a": b"new"}

@@ -14,21 +14,22 @@ from hypothesis import strategies as st
 from odradek.values import BrokerId, ControllerEpoch, LeaderEpoch
 from odradek.zk import znodes
 from odradek.zk.znodes import PartitionState, TopicAssignment
-from odradek_operator import drift, reconcile_topic, spec, status, topics
-from odradek_operator.spec import FINALIZER
-from odradek_operator.topic_state import (
+from odradek_operator.shared import spec, status, status_update
+from odradek_operator.shared.spec import FINALIZER
+from odradek_operator.shared.views import ClusterState, Owner, TopicView
+from odradek_operator.topic import drift
+from odradek_operator.topic import plan as topic_plan
+from odradek_operator.topic import reconcile as topic_reconcile
+from odradek_operator.topic.state import (
     CREATING,
-    ClusterState,
     CreateTopic,
     GrowTopic,
-    Owner,
     OwnMove,
-    Plan,
     RequestDeletion,
     SetConfig,
     SetFinalizer,
     StartMove,
-    TopicView,
+    TopicPlan,
 )
 from tests.support.memory import MemoryKube, MemoryZooKeeper, context
 
@@ -59,11 +60,11 @@ def plan(
     cluster: ClusterState = CLUSTER,
     known: int | None = None,
     moves: tuple[OwnMove, ...] = (),
-) -> Plan:
+) -> TopicPlan:
     meta, wanted = spec.parse_meta(resource), spec.parse_topic(resource)
     if meta.deleting:
-        return topics.plan_deletion(meta, wanted, view, cluster, known, False, NOW)
-    return topics.plan(meta, wanted, view, cluster, known, None, Random(1), moves)
+        return topic_plan.plan_deletion(meta, wanted, view, cluster, known, False, NOW)
+    return topic_plan.plan(meta, wanted, view, cluster, known, None, Random(1), moves)
 
 
 def existing(partitions: int, factor: int = 1, config: dict[str, str] | None = None) -> TopicView:
@@ -71,7 +72,7 @@ def existing(partitions: int, factor: int = 1, config: dict[str, str] | None = N
     return TopicView(TopicAssignment(replicas), 0, 77, config or {}, 0)
 
 
-def reason(done: Plan) -> str:
+def reason(done: TopicPlan) -> str:
     return done.conditions[0].reason
 
 
@@ -90,7 +91,7 @@ def test_creation_is_noted_before_it_is_done() -> None:
         done = plan(body(partitions=2), TopicView(), known=known)
         (step,) = done.steps
         assert isinstance(step, CreateTopic)
-        assert (done.fields["incarnation"], done.told_first) == (CREATING, known is None)
+        assert (done.fields["incarnation"], done.status_first) == (CREATING, known is None)
 
 
 def test_topic_found_after_a_noted_creation_is_its_own_even_if_adoption_is_never() -> None:
@@ -112,7 +113,7 @@ def test_topic_found_after_a_noted_creation_is_its_own_even_if_adoption_is_never
 def test_first_leaders_are_awaited_for_a_while_before_that_is_told(
     seconds: int, elected: bool, told: list[str]
 ) -> None:
-    begun = status.build(body(), status.progressing(status.CREATING, "made"), {}, NOW)
+    begun = status_update.build(body(), status.progressing(status.CREATING, "made"), {}, NOW)
     resource = {**body(), "status": {**begun, "incarnation": CREATING}}
     view = existing(1)
     if elected:
@@ -120,8 +121,8 @@ def test_first_leaders_are_awaited_for_a_while_before_that_is_told(
         state = PartitionState(leader[0], LeaderEpoch(0), leader, ControllerEpoch(1))
         view = replace(view, states={0: state})
     kube, later = MemoryKube(resource), NOW + timedelta(seconds=seconds)
-    surroundings = context(kube, now=lambda: later)
-    reconcile_topic.reconcile(surroundings, None, resource, view, CLUSTER, None)
+    effects = context(kube, now=lambda: later)
+    topic_reconcile.reconcile(effects, None, resource, view, CLUSTER, None)
     written = [status.condition_of(one, "Ready") for one in kube.statuses]
     assert [one and one["reason"] for one in written] == told
 
@@ -131,7 +132,7 @@ def test_incomplete_set_of_brokers_is_waited_for_until_it_has_settled() -> None:
     fresh = replace(CLUSTER, brokers=two, settled_seconds=1)
     resource = body(replicationFactor=2)
     assert reason(plan(resource, TopicView(), fresh, CREATING)) == "WaitingForBrokers"
-    settled = replace(fresh, settled_seconds=topics.SETTLE_SECONDS)
+    settled = replace(fresh, settled_seconds=topic_plan.SETTLE_SECONDS)
     assert plan(resource, TopicView(), settled, CREATING).steps
     three = body(replicationFactor=3)
     assert reason(plan(three, TopicView(), settled, CREATING)) == "WaitingForBrokers"
@@ -273,7 +274,7 @@ def test_deletion_that_had_to_wait_still_deletes_its_own_topic(cluster: ClusterS
 def test_conflict_with_an_older_resource_does_not_forget_the_topic() -> None:
     resource = body()
     meta, wanted = spec.parse_meta(resource), spec.parse_topic(resource)
-    done = topics.plan(meta, wanted, existing(1), CLUSTER, 77, "older", Random(1))
+    done = topic_plan.plan(meta, wanted, existing(1), CLUSTER, 77, "older", Random(1))
     assert (reason(done), done.fields["incarnation"]) == ("ResourceConflict", 77)
 
 
@@ -286,14 +287,14 @@ def test_topic_is_deleted_even_if_its_spec_became_invalid(fields: dict[str, Any]
         spec.parse_topic(resource)
     kube, zookeeper = MemoryKube(resource), MemoryZooKeeper()
     resource["status"] = {"incarnation": 77}
-    reconcile_topic.reconcile(context(kube), zookeeper, resource, existing(1), CLUSTER, None)
+    topic_reconcile.reconcile(context(kube), zookeeper, resource, existing(1), CLUSTER, None)
     assert zookeeper.created() == [znodes.delete_topic_path("t")]
 
 
 def test_invalid_spec_does_not_forget_the_topic() -> None:
     resource = {**body(config={"retention.ms": "a week"}), "status": {"incarnation": 77}}
     kube = MemoryKube(resource)
-    reconcile_topic.reconcile(context(kube), None, resource, existing(1), CLUSTER, None)
+    topic_reconcile.reconcile(context(kube), None, resource, existing(1), CLUSTER, None)
     (written,) = kube.statuses
     assert written["incarnation"] == 77
     assert written["conditions"][0]["reason"] == "InvalidConfig"
@@ -303,10 +304,10 @@ def test_terminating_namespace_is_held_for_a_bounded_time_only() -> None:
     resource = body(True, True, deletionPolicy="Delete")
     meta, wanted = spec.parse_meta(resource), spec.parse_topic(resource)
     away = replace(CLUSTER, reachable=False)
-    late = NOW + topics.TERMINATING_TIMEOUT + timedelta(seconds=1)
-    early = topics.plan_deletion(meta, wanted, TopicView(), away, 77, True, NOW)
+    late = NOW + spec.TERMINATING_TIMEOUT + timedelta(seconds=1)
+    early = topic_plan.plan_deletion(meta, wanted, TopicView(), away, 77, True, NOW)
     assert early.steps == ()
-    done = topics.plan_deletion(meta, wanted, TopicView(), away, 77, True, late)
+    done = topic_plan.plan_deletion(meta, wanted, TopicView(), away, 77, True, late)
     assert done.steps == (SetFinalizer(False),)
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from odradek.zk import znodes
-from odradek_operator.lease import Leases
+from odradek_operator.loop.lease import Leases
 from tests.reconcile import kills
 from tests.reconcile.conftest import Operator, Place
 from tests.support.apiserver import ApiServer

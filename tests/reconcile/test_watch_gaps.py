@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from odradek.zk import consumers, znodes
-from odradek_operator import departures
-from odradek_operator.spec import FINALIZER
+from odradek_operator.loop import resync
+from odradek_operator.shared.spec import FINALIZER
 from tests.reconcile.conftest import Operator, Place
 from tests.reconcile.test_outages import EVERYTHING, ONE, await_reasons, fill, identities, written
 from tests.reconcile.test_reassignment_flow import config
@@ -121,7 +121,7 @@ def test_resources_that_were_deleted_during_a_gap_in_the_watch_are_let_go(
     place.kubectl("delete", "kafkacluster", "main")
     proxy.lie({})
     # Nobody told the operator: it finds out, and that the data stay is said as it always is.
-    within = departures.CHECK_SECONDS + 60
+    within = resync.CHECK_SECONDS + 60
     eventually(lambda: place.events("TopicRetained"), "an Event", within)
     for one in ("topic/kept", "consumergroup/g", "reassignment/r"):
         kind, name = one.split("/")

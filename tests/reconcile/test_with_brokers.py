@@ -12,17 +12,19 @@ import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
 from odradek.zk import consumers, znodes
-from odradek_operator import reassignment as reassignment_module
-from odradek_operator import throttle, zookeeper
+from odradek_operator.reassignment import throttle
+from odradek_operator.reassignment.decide import DEAD_AFTER
+from odradek_operator.shared import zookeeper
+from odradek_operator.shared.views import FINISHED_PHASES
 from tests.reconcile import kills
 from tests.reconcile.conftest import Operator, Place, once_reachable
 from tests.reconcile.kills import Fuse
-from tests.reconcile.test_kills import EVERY
 from tests.reconcile.test_reassignment_flow import config, move, reassignment
 from tests.support.apiserver import ApiServer
 from tests.support.broker import STEADY, Broker, Cluster
 from tests.support.clients import QUIET, consume_all, create_topic, produce_all
 from tests.support.kubectl import eventually
+from tests.support.sampling import FULL
 
 NAMESPACE = "with-brokers"
 # A broker that is stopped must still be registered when the operator next looks.
@@ -219,8 +221,8 @@ def test_destination_that_dies_is_given_up_and_everything_goes_back(
         status = (kube.get(kills.API, "Reassignment", name, "r") or {}).get("status", {})
         conditions = {one["type"]: one["status"] for one in status.get("conditions", ())}
         if conditions.get("DestinationMissing") == "True":
-            lives.ahead = reassignment_module.DEAD_AFTER
-        return bool(status.get("phase") in reassignment_module.FINISHED)
+            lives.ahead = DEAD_AFTER
+        return bool(status.get("phase") in FINISHED_PHASES)
 
     dead = running.cluster.brokers[3]
     once_reachable(session.require)
@@ -312,11 +314,11 @@ def test_leaders_that_are_lost_during_a_move_end_it_and_everything_is_where_it_w
             source.signal(signal.SIGSTOP)
             stopped = True
         if conditions.get("PartitionsOffline") == "True":
-            lives.ahead = reassignment_module.DEAD_AFTER
+            lives.ahead = DEAD_AFTER
         if conditions.get("RollingBack") == "True" and running.read("darkening").removing:
             # The controller has taken it back, and ends that once there is a leader again.
             source.signal(signal.SIGCONT)
-        return bool(status.get("phase") in reassignment_module.FINISHED)
+        return bool(status.get("phase") in FINISHED_PHASES)
 
     try:
         once_reachable(session.require)
@@ -418,7 +420,6 @@ def test_job_is_stopped_for_its_reset_and_goes_on_from_there(running: Running) -
     running.kubectl("delete", "consumergroup", "counting", "--timeout=120s")
 
 
-@pytest.mark.timeout(7200 if EVERY else 900)
 @pytest.mark.parametrize("fields", [{}, {"job": JOB}], ids=["observed", "job"])
 def test_reset_of_an_operator_killed_at_any_call_shifts_once(
     running: Running, api: ApiServer, fields: dict[str, Any]
@@ -459,7 +460,7 @@ def test_reset_of_an_operator_killed_at_any_call_shifts_once(
         once_reachable(session.require)
         calls = run(0, Fuse())
         places = [(at, answered) for at in range(1, calls + 1) for answered in (False, True)]
-        if not EVERY:
+        if not FULL:
             places = Random(7).sample(places, 3)
         for number, (at, answered) in enumerate(places, 1):
             run(number, Fuse(at, answered))

@@ -9,10 +9,10 @@ from typing import cast
 import pytest
 
 from odradek.config import TopicConfig
-from odradek.log.log import Log
+from odradek.log.partition.log import Log
 from odradek.net.client import PeerClient
 from odradek.protocol.messages.offsets import (
-    EpochEndOffset,
+    OffsetForLeaderEpochEndOffset,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
     OffsetForLeaderTopicResult,
@@ -42,7 +42,9 @@ class Leader:
         (topic,) = request.topics
         (asked,) = topic.partitions
         epoch, end = self.log.end_offset_for_epoch(asked.leader_epoch)
-        answer = EpochEndOffset(partition=asked.partition, leader_epoch=epoch, end_offset=end)
+        answer = OffsetForLeaderEpochEndOffset(
+            partition=asked.partition, leader_epoch=epoch, end_offset=end
+        )
         return OffsetForLeaderEpochResponse(
             topics=[OffsetForLeaderTopicResult(topic=topic.topic, partitions=[answer])]
         )
@@ -59,7 +61,7 @@ def write(log: Log, epoch: int, records: int) -> None:
 
 
 def copy(source: Log, to: Log, begin: int, end: int) -> None:
-    region = source.read(begin, 1 << 20, end).region
+    region = source.reader.read(begin, 1 << 20, end).region
     assert region is not None
     with region:
         to.append_as_follower(region.read())

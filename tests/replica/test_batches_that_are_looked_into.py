@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from odradek.log import compression, contents
-from odradek.log.batch import Origin
-from odradek.log.records import BatchOptions, Record, encode
+from odradek.log.records import compression, contents
+from odradek.log.records.batch import Origin
+from odradek.log.records.records import BatchOptions, Record, encode
 from odradek.protocol.errors import ErrorCode
 from tests.support.replicas import KEY, Replicas
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from odradek.log.batch import Origin
-from odradek.log.log import Log
+from odradek.log.partition.log import Log
+from odradek.log.records.batch import Origin
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replica.appends import AppendOutcome
 from odradek.replica.truncation import Truncation

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from odradek.log.batch import Origin
+from odradek.log.records.batch import Origin
 from odradek.protocol.errors import ErrorCode
-from odradek.replica.reads import FetchLimits, FetchResult, FetchWish, release
+from odradek.replica.reads import FetchLimits, FetchResult, FetchSpec, release
 from tests.support import logs
 from tests.support.replicas import KEY, Replicas
 
@@ -34,7 +34,7 @@ async def append(broker: Replicas, *values: bytes) -> None:
 
 
 async def fetch(broker: Replicas, offset: int, last_epoch: int) -> FetchResult:
-    wish = FetchWish(KEY, offset, 1 << 20, PRESENT, last_fetched_epoch=last_epoch)
+    wish = FetchSpec(KEY, offset, 1 << 20, PRESENT, last_fetched_epoch=last_epoch)
     [result] = await broker.manager.fetch([wish], 2, FetchLimits(0, 1, 1 << 20))
     release([result])
     return result

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from kazoo.exceptions import ConnectionLoss
 
-from odradek.log.batch import Origin
+from odradek.log.records.batch import Origin
 from odradek.protocol.errors import ErrorCode
 from odradek.replica.appends import AppendOutcome
-from odradek.replica.reads import CONSUMER, FetchLimits, FetchResult, FetchWish, release
+from odradek.replica.reads import CONSUMER, FetchLimits, FetchResult, FetchSpec, release
 from odradek.values import BrokerId, ControllerEpoch, LeaderEpoch
 from odradek.zk import znodes
 from tests.support import logs
@@ -37,7 +37,7 @@ async def produce(
 async def fetch(
     broker: Replicas, offset: int, replica: int = CONSUMER, wait_ms: int = 0, **limits: int
 ) -> FetchResult:
-    wish = FetchWish(KEY, offset, limits.get("partition_bytes", 1 << 20))
+    wish = FetchSpec(KEY, offset, limits.get("partition_bytes", 1 << 20))
     asked = FetchLimits(wait_ms, limits.get("min_bytes", 1), limits.get("max_bytes", 1 << 20))
     return (await broker.manager.fetch([wish], replica, asked))[0]
 
@@ -53,6 +53,15 @@ async def test_single_replica_acknowledges_at_once(broker: Replicas) -> None:
     outcome = await produce(broker, b"a", b"b")
     assert (outcome.error, outcome.base_offset) == (ErrorCode.NONE, 0)
     assert size(await fetch(broker, 0)) > 0
+
+
+async def test_an_in_sync_replica_that_is_no_replica_leaves_the_set(broker: Replicas) -> None:
+    await broker.lead(isr=(1, 7), replicas=(1, 2))
+    await produce(broker, b"a", acks=1)
+    broker.clock.now += broker.config.replica_lag_time_max_ms + 1
+    change = broker.manager.partitions[KEY].propose_shrink()
+    assert change is not None
+    assert change.isr == (1,)
 
 
 async def test_acks_all_waits_for_the_followers_fetch(broker: Replicas) -> None:
@@ -302,7 +311,7 @@ async def test_role_of_a_known_epoch_is_not_taken_again(broker: Replicas) -> Non
         ErrorCode.NONE,
         {KEY: ErrorCode.STALE_CONTROLLER_EPOCH},
     )
-    assert broker.manager.partitions[KEY].leads
+    assert broker.manager.partitions[KEY].is_leader
 
 
 @pytest.mark.parametrize(
@@ -313,7 +322,7 @@ async def test_request_of_another_leader_epoch_is_refused(
     broker: Replicas, epoch: int, error: ErrorCode
 ) -> None:
     await broker.lead(epoch=2)
-    wish = FetchWish(KEY, 0, 1000, leader_epoch=epoch)
+    wish = FetchSpec(KEY, 0, 1000, leader_epoch=epoch)
     result = (await broker.manager.fetch([wish], CONSUMER, FetchLimits(0, 1, 1000)))[0]
     assert result.error is error
 
@@ -362,7 +371,7 @@ async def test_later_partitions_get_whole_batches_or_none_unless_limits_are_stri
 ) -> None:
     await broker.lead()
     await produce(broker, b"a" * 1000)
-    wish = FetchWish(KEY, 0, 1 << 20)
+    wish = FetchSpec(KEY, 0, 1 << 20)
     # Without `strict` nothing is worth waiting for: the next batch has no room however long.
     limits = FetchLimits(0 if strict else 60_000, 5000, 1500, strict)
     results = await broker.manager.fetch([wish, wish], CONSUMER, limits)

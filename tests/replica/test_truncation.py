@@ -8,7 +8,7 @@ from typing import NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek.log.epochs import EpochCache
+from odradek.log.partition.epochs import EpochCache
 from odradek.replica import truncation
 from odradek.replica.truncation import EpochEnd, Truncation
 
@@ -98,10 +98,10 @@ def test_follower_keeps_what_it_shares_with_the_leader_and_nothing_else(
 ) -> None:
     """Also where leaders come that lack what others wrote, and where epochs write nothing."""
     replicas = [Replica(), Replica(), Replica()]
-    for epoch, reign in enumerate(history):
-        leader = replicas[reign.leader]
-        leader.lead(epoch, reign.writes)
-        for follower, copied in zip(replicas, reign.copied, strict=True):
+    for epoch, term in enumerate(history):
+        leader = replicas[term.leader]
+        leader.lead(epoch, term.writes)
+        for follower, copied in zip(replicas, term.copied, strict=True):
             if follower is leader or copied is None:
                 continue
             pairs = zip(follower.records, leader.records, strict=False)

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from odradek.log import records
-from odradek.log.batch import Origin
-from odradek.log.records import BatchOptions, Record
+from odradek.log.records import records
+from odradek.log.records.batch import Origin
+from odradek.log.records.records import BatchOptions, Record
 from odradek.protocol.errors import ErrorCode
-from odradek.replica.reads import CONSUMER, FetchLimits, FetchResult, FetchWish
+from odradek.replica.reads import CONSUMER, FetchLimits, FetchResult, FetchSpec
 from tests.support import logs
 from tests.support.control import state, update
 from tests.support.replicas import KEY, Replicas
@@ -33,7 +33,7 @@ async def broker(tmp_path: Path) -> AsyncIterator[Replicas]:
 
 async def fetch(broker: Replicas, offset: int, replica: int = CONSUMER) -> FetchResult:
     limits = FetchLimits(0, 1, 1 << 20)
-    return (await broker.manager.fetch([FetchWish(KEY, offset, 1 << 20)], replica, limits))[0]
+    return (await broker.manager.fetch([FetchSpec(KEY, offset, 1 << 20)], replica, limits))[0]
 
 
 async def follow(broker: Replicas, *followers: int) -> None:
@@ -44,8 +44,8 @@ async def follow(broker: Replicas, *followers: int) -> None:
         broker.clock.now += FETCH_WAIT_MS
 
 
-def is_certain(broker: Replicas) -> bool:
-    return broker.manager.is_certain(broker.manager.partitions[KEY])
+def leadership_confirmed(broker: Replicas) -> bool:
+    return broker.manager.leadership_confirmed(broker.manager.partitions[KEY])
 
 
 def end_session(broker: Replicas) -> None:
@@ -90,11 +90,11 @@ async def test_gap_in_sequences_is_final_only_while_the_in_sync_set_follows(
 async def test_new_session_is_no_proof_until_the_controller_has_told_the_role(
     broker: Replicas,
 ) -> None:
-    assert is_certain(broker)
+    assert leadership_confirmed(broker)
     broker.session.generation += 1
-    assert not is_certain(broker)
+    assert not leadership_confirmed(broker)
     await broker.lead(isr=(1, 2, 3), replicas=(1, 2, 3))
-    assert is_certain(broker)
+    assert leadership_confirmed(broker)
 
 
 async def test_whole_in_sync_set_that_goes_on_fetching_vouches_for_a_while(
@@ -102,11 +102,11 @@ async def test_whole_in_sync_set_that_goes_on_fetching_vouches_for_a_while(
 ) -> None:
     end_session(broker)
     await follow(broker, 2)
-    assert not is_certain(broker)
+    assert not leadership_confirmed(broker)
     await follow(broker, 2, 3)
-    assert is_certain(broker)
+    assert leadership_confirmed(broker)
     broker.clock.now += 2 * FETCH_WAIT_MS
-    assert not is_certain(broker)
+    assert not leadership_confirmed(broker)
 
 
 async def test_fetches_that_waited_while_this_process_was_stopped_prove_nothing(
@@ -117,30 +117,30 @@ async def test_fetches_that_waited_while_this_process_was_stopped_prove_nothing(
     end_session(broker)
     for follower in (2, 3):
         await fetch(broker, 0, follower)
-    assert not is_certain(broker)
+    assert not leadership_confirmed(broker)
 
 
 async def test_leader_stays_when_it_hears_of_its_own_or_an_older_epoch(broker: Replicas) -> None:
     partition = broker.manager.partitions[KEY]
     await broker.lead(isr=(1, 2, 3), replicas=(1, 2, 3), epoch=3)
-    broker.manager.give_up_what_moved(update(state(leader=2)))
-    assert partition.leads  # told of epoch 3, which is its own
+    broker.manager.drop_moved_replicas(update(state(leader=2)))
+    assert partition.is_leader  # told of epoch 3, which is its own
     await broker.lead(isr=(1, 2, 3), replicas=(1, 2, 3), epoch=4)
-    broker.manager.give_up_what_moved(update(state(leader=2)))
-    assert partition.leads  # told of an older epoch
+    broker.manager.drop_moved_replicas(update(state(leader=2)))
+    assert partition.is_leader  # told of an older epoch
 
 
 async def test_leader_whose_replica_moved_away_while_it_was_away_steps_down(
     broker: Replicas,
 ) -> None:
-    broker.manager.give_up_what_moved(update(state(leader=2, replicas=(2, 3))))
-    assert not broker.manager.partitions[KEY].leads
+    broker.manager.drop_moved_replicas(update(state(leader=2, replicas=(2, 3))))
+    assert not broker.manager.partitions[KEY].is_leader
     assert (await fetch(broker, 0)).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
     await broker.lead(isr=(1, 2), replicas=(1, 2), epoch=4)
-    assert broker.manager.partitions[KEY].leads
+    assert broker.manager.partitions[KEY].is_leader
 
 
 async def test_only_replica_is_always_sure(broker: Replicas) -> None:
     await broker.lead(epoch=1)
     end_session(broker)
-    assert is_certain(broker)
+    assert leadership_confirmed(broker)

@@ -19,7 +19,7 @@ from odradek.controller.loop import Controller
 from odradek.dynamic_config import LayeredConfig
 from odradek.handlers import control, fetch, offsets, produce
 from odradek.handlers.context import Broker as Parts
-from odradek.handlers.context import Call
+from odradek.handlers.context import RequestContext
 from odradek.protocol.messages.control import (
     LeaderAndIsrRequest,
     StopReplicaRequest,
@@ -32,7 +32,7 @@ from odradek.replica.manager import ReplicaManager
 from odradek.replica.metadata import MetadataCache
 from odradek.values import BrokerId
 from odradek.zk.registration import DuplicateBrokerError, Registration
-from odradek.zk.znodes import BrokerRegistration, Endpoint
+from odradek.zk.znodes import BrokerEndpoint, BrokerRegistration
 from tests.simulator.disk import Disk, Region
 from tests.simulator.network import Client, Network
 from tests.simulator.world import Process, World
@@ -233,17 +233,17 @@ class Broker:
         return None if address is None else Client(self._network, process, address[0])
 
     def _registration(self) -> BrokerRegistration:
-        endpoint = Endpoint("PLAINTEXT", self.name, 9092)
+        endpoint = BrokerEndpoint("PLAINTEXT", self.name, 9092)
         return BrokerRegistration(BrokerId(self.broker_id), (endpoint,))
 
     async def _serve(self, request: Any, version: int, connection_id: int) -> Any:
         kind = type(request)
         if kind in CONTROL:
             self._checks.asked(self, request)
-        elif not self.metadata.is_told:
-            await self.metadata.wait_until_told()
-        call = Call(version, None, "PLAINTEXT", "simulated", connection_id)
-        response = await HANDLERS[kind](self._parts, request, call)  # type: ignore[operator]
+        elif not self.metadata.initialized:
+            await self.metadata.wait_until_initialized()
+        context = RequestContext(version, None, "PLAINTEXT", "simulated", connection_id)
+        response = await HANDLERS[kind](self._parts, request, context)  # type: ignore[operator]
         if kind is FetchRequest:
             for topic in response.responses:
                 for answer in topic.partition_responses:

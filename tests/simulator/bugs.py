@@ -16,9 +16,9 @@ from odradek.replica import isr, truncation
 from odradek.replica.appends import Appender
 from odradek.replica.fetcher import SourceFetcher
 from odradek.replica.isr import Isr
-from odradek.replica.leftovers import Leftovers
 from odradek.replica.manager import ReplicaManager
 from odradek.replica.partition import Partition
+from odradek.replica.stray_replicas import StrayReplicas
 from tests.simulator.disk import SimulatedLog
 
 
@@ -44,7 +44,7 @@ _take_role = ReplicaManager._take_role
 
 async def _take_any_role(self: ReplicaManager, key: Any, state: Any) -> ErrorCode:
     """Take the role of any leader epoch."""
-    partition = self.hosted.partitions.get(key)
+    partition = self._hosted.partitions.get(key)
     if partition is not None:
         partition.leader_epoch = -1
     return await _take_role(self, key, state)
@@ -82,7 +82,7 @@ async def _flush_nothing(self: Any, some: Any) -> None:
     """Leave what flush.messages wants on the disk in memory."""
 
 
-def _leave_all(self: Leftovers, request: Any) -> None:
+def _leave_all(self: StrayReplicas, request: Any) -> None:
     """Keep what moved away while this broker was down, as Kafka does."""
 
 
@@ -100,13 +100,13 @@ BUGS: dict[str, list[tuple[object, str, Any]]] = {
     "forgets to fsync": [
         (Appender, "_flush_where_owed", _flush_nothing),
         (SourceFetcher, "_flush_where_owed", _flush_nothing),
-        (SimulatedLog, "owes_flush", False),
+        (SimulatedLog, "flush_required", False),
     ],
     "never doubts its leadership": [
-        (ReplicaManager, "is_certain", _always_certain),
-        (ReplicaManager, "knows_the_end", _always_certain),
+        (ReplicaManager, "leadership_confirmed", _always_certain),
+        (ReplicaManager, "end_offset_confirmed", _always_certain),
     ],
-    "leaves what moved away on the disk": [(Leftovers, "look_for", _leave_all)],
+    "leaves what moved away on the disk": [(StrayReplicas, "look_for", _leave_all)],
 }
 
 

@@ -85,7 +85,7 @@ class Checks:
                     self.commit(key, at, value, broker.name)
                 mark = partition.high_watermark
                 self._compared[broker.broker_id, key] = life, mark
-                if partition.leads:
+                if partition.is_leader:
                     self._check_in_sync(key, mark - 1, "shown as committed")
 
     def _check_in_sync(self, key: TopicPartition, offset: int, what: str) -> None:

@@ -16,12 +16,12 @@ from random import Random
 from typing import Any, NamedTuple
 
 from odradek.config import TopicConfig
-from odradek.log.batch import Header, Origin
-from odradek.log.epochs import EpochCache
-from odradek.log.log import AppendInfo, UnexpectedOffsetError
 from odradek.log.manager import NewLog
-from odradek.log.producers import ProducerStates
-from odradek.log.reading import LogSlice
+from odradek.log.partition.epochs import EpochCache
+from odradek.log.partition.log import AppendInfo, UnexpectedOffsetError
+from odradek.log.partition.producers import ProducerStates
+from odradek.log.partition.reading import LogSlice
+from odradek.log.records.batch import Header, Origin
 from odradek.protocol.errors import KafkaError
 
 NEVER_MS = 1 << 60
@@ -97,7 +97,7 @@ class Stored:
 
 
 class SimulatedLog:
-    """`odradek.log.log.Log` as far as replication needs it."""
+    """`odradek.log.partition.log.Log` as far as replication needs it."""
 
     def __init__(self, topic: str, partition: int, config: TopicConfig, stored: Stored) -> None:
         self.topic = topic
@@ -135,14 +135,19 @@ class SimulatedLog:
             self.producers.update(one.header())
 
     @property
-    def owes_flush(self) -> bool:
+    def reader(self) -> SimulatedLog:
+        """The log reads itself."""
+        return self
+
+    @property
+    def flush_required(self) -> bool:
         """Whether flush.messages wants an fsync."""
         return self.log_end_offset - self.recovery_point >= self.config.flush_messages
 
     @property
     def committable_end(self) -> int:
         """How far the disk is as safe as flush.messages wants."""
-        return self.recovery_point if self.owes_flush else self.log_end_offset
+        return self.recovery_point if self.flush_required else self.log_end_offset
 
     @property
     def latest_epoch(self) -> int:
@@ -157,7 +162,7 @@ class SimulatedLog:
         """The answer of OffsetForLeaderEpoch."""
         return self.epochs.end_offset(epoch, self.log_end_offset)
 
-    def looks_into(self, data: bytes, origin: Origin) -> bool:
+    def needs_record_inspection(self, data: bytes, origin: Origin) -> bool:
         """Nothing is compressed here."""
         return False
 
@@ -275,7 +280,7 @@ class Disk:
 
     def _open(self, key: tuple[str, int], stored: Stored) -> SimulatedLog:
         log = self._logs[key] = SimulatedLog(*key, self._config, stored)
-        if log.owes_flush:  # as the real manager does when it loads
+        if log.flush_required:  # as the real manager does when it loads
             log.flush()
         self.watch(log)
         return log

@@ -1,7 +1,8 @@
-"""Ten thousand schedules keep every promise, and a planted bug is found within hundreds.
+"""Schedules keep every promise, and a planted bug is found among the first thousands.
 
-The command is run as a process of its own, because a schedule depends on the order of sets of
-strings; in parts, which the runners of the tests share.
+Some hundred schedules here, ten thousand in `make chaos`; there, too, the bugs that take many
+schedules to be found. The command is run as a process of its own, because a schedule depends on the
+order of sets of strings; in parts, which the runners of the tests share.
 """
 
 import subprocess
@@ -11,10 +12,13 @@ import pytest
 
 from tests.simulator import schedule
 from tests.simulator.bugs import BUGS
+from tests.support.sampling import how_many, some_of
 
-SCHEDULES = 10_000
-PART = 500
+SCHEDULES = how_many(500, full=10_000)
+PART = 250
 SEEDS_TO_FIND_A_BUG = 3000
+# It takes seconds to find one of the others.
+RARE = ("ignores leader epochs", "hears what a controller said before")
 
 
 def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -35,7 +39,7 @@ def test_no_schedule_breaks_a_promise(first: int) -> None:
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("bug", BUGS)
+@pytest.mark.parametrize("bug", some_of([*BUGS], [one for one in BUGS if one not in RARE]))
 def test_planted_bug_is_found_and_replayed_with_a_trace(bug: str) -> None:
     found = simulate("--seeds", str(SEEDS_TO_FIND_A_BUG), "--bug", bug)
     assert found.returncode == 1, found.stdout + found.stderr

@@ -18,6 +18,7 @@ def spark() -> Iterator[SparkSession]:
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.driver.memory", "640m")
+        .config("spark.driver.extraJavaOptions", " ".join(spark_jars.java_options()))
         .config("spark.jars", ",".join(map(str, spark_jars.connector_jars())))
         .getOrCreate()
     )

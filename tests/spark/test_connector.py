@@ -20,6 +20,7 @@ from pyspark.sql.types import (
 
 from tests.support.broker import STEADY, Cluster
 from tests.support.clients import QUIET, consume_all, create_topic
+from tests.support.sampling import some_of
 
 # collect() leaves its socket to the garbage collector (pyspark.serializers), which is not ours to
 # close.
@@ -63,7 +64,7 @@ def read(spark: SparkSession, cluster: Cluster, topic: str, **options: Any) -> D
     return reader.load()  # one partition, so in order
 
 
-@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("codec", some_of(CODECS, ("none", "zstd")))
 def test_keys_values_and_headers_are_written_and_come_back(
     spark: SparkSession, cluster: Cluster, codec: str
 ) -> None:

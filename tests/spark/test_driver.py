@@ -47,8 +47,7 @@ main()
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[broker.Cluster]:
     settings = {
-        # Longer than a busy machine keeps a broker from being heard; one that dies is waited for.
-        "zookeeper.session.timeout.ms": "15000",
+        **broker.STEADY,
         "offsets.topic.replication.factor": "1",
         "offsets.topic.num.partitions": "2",
     }
@@ -78,6 +77,7 @@ def test_crash_between_sink_and_commit_replays_the_batch_and_nothing_is_lost_or_
     one.await_committed(100)
     one.produce(range(100, 250))
     assert one.wait() == -signal.SIGKILL
+    one.end_session()
     # The sink has more than is committed: the crash was where it was meant to be.
     shown = one.rows()
     assert len(shown) > one.committed() == 100
@@ -102,7 +102,7 @@ def test_query_outlives_a_broker_restart_and_ends_cleanly_when_asked(
     one.start()
     one.await_committed(50)
     broker_one = next(iter(one.cluster.brokers.values()))
-    broker_one.kill()
+    one.cluster.crash(broker_one.broker_id)
     broker_one.start()
     one.produce(range(50, 120))
     one.await_committed(120)

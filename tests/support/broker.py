@@ -25,6 +25,8 @@ from confluent_kafka.admin import AdminClient
 from kazoo.exceptions import KazooException
 from kazoo.handlers.threading import KazooTimeoutError
 
+from odradek.values import BrokerId
+from odradek.zk import znodes
 from tests.support import zookeeper
 from tests.support.ports import free_port
 
@@ -230,6 +232,11 @@ class Cluster:
         """The addresses of all brokers, for clients."""
         return ",".join(broker.address for broker in self.brokers.values())
 
+    def crash(self, broker_id: int) -> None:
+        """SIGKILL a broker and end its session, for which all would wait otherwise."""
+        self.brokers[broker_id].kill()
+        self.zookeeper.end_session_of(znodes.broker_path(BrokerId(broker_id)))
+
     def wait_for_members(self) -> None:
         """Wait until the metadata of all running brokers has all of them and one controller.
 
@@ -258,8 +265,10 @@ class Cluster:
     def __enter__(self) -> "Cluster":
         try:
             self.zookeeper.start()
-            for broker in self.brokers.values():
-                broker.start()
+            first, *others = self.brokers.values()
+            # It is the controller.
+            first.start()
+            start_together(others)
             self.wait_for_members()
         except BaseException:
             self._end()

@@ -26,7 +26,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.support import kafka_peer
+from tests.support import jvm, kafka_peer
 
 # Longer than a busy machine keeps a living member from being heard.
 SESSION_MS = 10_000
@@ -240,9 +240,10 @@ def java(bootstrap: str, topic: str, specs: list[MemberSpec]) -> None:
         given = " ".join(f"{key}={value}" for key, value in config.items())
         members.append(f"{spec.commit} {given}")
     classpath = kafka_peer.classpath(kafka_peer.clients(JAVA_CLIENT))
-    program = str(Path(__file__).with_name("GroupMembers.java"))
+    classes = jvm.compiled(Path(__file__).with_name("GroupMembers.java"), classpath)
     own = ("-Xmx256m", kafka_peer.scratch(Path(tempfile.gettempdir())))
-    line = [*kafka_peer.JAVA, *own, "-cp", classpath, program, topic, *members]
+    everything = f"{classes}:{classpath}"
+    line = [*kafka_peer.JAVA, *own, "-cp", everything, "GroupMembers", topic, *members]
     os.execvp(line[0], line)
 
 

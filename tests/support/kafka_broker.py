@@ -17,6 +17,7 @@ SMALL = {
     "controlled.shutdown.retry.backoff.ms": "500",
 }
 HEAP = "384m"
+PROGRAM = "kafka.Kafka"
 
 
 class KafkaBroker(Broker):
@@ -39,7 +40,13 @@ class KafkaBroker(Broker):
         self._tools = kafka_peer.Tools(own, HEAP, "INFO")
 
     def _command(self) -> list[str]:
-        return self._tools.command("kafka.Kafka")
+        return self._tools.command(PROGRAM)
+
+    def wait(self, seconds: float = 120) -> int:
+        """Wait for the process to end by itself; its exit status."""
+        status = super().wait(seconds)
+        self._tools.keep_archive(PROGRAM)
+        return status
 
 
 class OldKafkaBroker(KafkaBroker):

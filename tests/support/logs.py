@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import random
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from odradek.config import TopicConfig
-from odradek.log import batch as batches
-from odradek.log import records, recovery
-from odradek.log.log import Log
 from odradek.log.manager import LogManager, NewLog
-from odradek.log.reading import ReadableLog, Surroundings
+from odradek.log.partition import recovery
+from odradek.log.partition.log import Log, LogEnvironment
+from odradek.log.records import batch as batches
+from odradek.log.records import records
 from odradek.values import TopicPartition
 
 START_MS = 1_700_000_000_000
-
-
-def how_many(sample: int, *, full: int) -> int:
-    """How often a test that tries cases by chance does so: a sample, or all that `make chaos`
-    wants.
-    """
-    return full if os.environ.get("ODRADEK_FULL_COUNTS") else sample
 
 
 @dataclass
@@ -56,8 +48,8 @@ class Partition:
     log_start: int = 0
     report: recovery.Report | None = None
 
-    def surroundings(self) -> Surroundings:
-        return Surroundings(
+    def environment(self) -> LogEnvironment:
+        return LogEnvironment(
             now_ms=self.clock.now_ms,
             monotonic=self.clock.monotonic,
             chance=random.Random(0),
@@ -65,7 +57,7 @@ class Partition:
             on_truncate=self._remember,
         )
 
-    def _remember(self, log: ReadableLog) -> None:
+    def _remember(self, log: Log) -> None:
         self.recovery_point = log.recovery_point
 
     def open(self, *, clean: bool) -> Log:
@@ -74,7 +66,7 @@ class Partition:
             "topic",
             0,
             self.config,
-            self.surroundings(),
+            self.environment(),
             recovery.Checkpointed(clean, self.recovery_point, self.log_start),
         )
         return log
@@ -103,7 +95,7 @@ def read_all(log: Log, offset: int | None = None, max_bytes: int = 1 << 20) -> l
     found: list[records.Record] = []
     offset = log.log_start_offset if offset is None else offset
     while True:
-        piece = log.read(offset, max_bytes)
+        piece = log.reader.read(offset, max_bytes)
         if piece.region is None:
             return found
         with piece.region as region:

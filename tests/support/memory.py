@@ -10,11 +10,10 @@ from random import Random
 from typing import Any
 
 from odradek.zk.operations import Create, Operation
-from odradek_operator.apply import Context
-from odradek_operator.driver_objects import Platform
-from odradek_operator.kube import KubeError
-from odradek_operator.status import Event
-from odradek_operator.zookeeper import UnreachableError, Znode
+from odradek_operator.shared.apply import Platform, ReconcileContext
+from odradek_operator.shared.kube import KubeError
+from odradek_operator.shared.status import Event
+from odradek_operator.shared.zookeeper import UnreachableError, Znode
 
 
 class MemoryKube:
@@ -57,7 +56,7 @@ class MemoryKube:
     def set_finalizers(self, body: Mapping[str, Any], finalizers: list[str]) -> dict[str, Any]:
         return self.create({**body, "metadata": {**body["metadata"], "finalizers": finalizers}})
 
-    def tell(self, _body: Mapping[str, Any], event: Event) -> None:
+    def post_event(self, _body: Mapping[str, Any], event: Event) -> None:
         self.told.append(event)
 
     def names(self, kind: str) -> list[str]:
@@ -74,8 +73,8 @@ class MemoryZooKeeper:
         self.deleted: list[str] = []
 
     @property
-    def watched(self) -> MemoryZooKeeper:
-        """Return nothing: there is no cache."""
+    def cached(self) -> MemoryZooKeeper:
+        """Nothing is remembered."""
         return self
 
     def put(self, path: str, data: bytes) -> None:
@@ -122,12 +121,12 @@ class MemoryPool:
         return self._zookeepers[connect]
 
 
-def context(kube: MemoryKube, pool: MemoryPool | None = None, **fields: Any) -> Context:
-    """Return the context of a reconciliation, with effects in memory."""
+def context(kube: MemoryKube, pool: MemoryPool | None = None, **fields: Any) -> ReconcileContext:
+    """Return what reconciling needs, with effects in memory."""
     stand_ins: Any = {"kube": kube, "zookeepers": pool or MemoryPool()}
     hooks: Any = {"remember": lambda _body: None, "forget": lambda _body: None, **fields}
     platform = Platform("spark:1", "IfNotPresent", "spark")
-    return Context(
+    return ReconcileContext(
         broker_image="broker:1", platform=platform, random=Random(1), **stand_ins, **hooks
     )
 

@@ -112,7 +112,7 @@ class Replicas:
             source,
             self.config,
             lambda _: client,  # type: ignore[arg-type,return-value]
-            self.manager.hosted,
+            self.manager._hosted,
             ReplicationQuota(1, lambda: 1, lambda topic: (), clock_ms),
             self.logs.disk.run,
             clock_ms,

@@ -20,7 +20,7 @@ from tests.support import broker, kafka_peer
 from tests.support.broker import wait_until
 from tests.support.clients import QUIET, create_topic
 from tests.support.ports import free_port
-from tests.support.spark_jars import connector_jars
+from tests.support.spark_jars import connector_jars, java_options
 
 # A machine that is short of time takes minutes to start a JVM with Spark.
 PATIENCE_S = 400
@@ -72,7 +72,7 @@ class Driver:
             # A killed driver deletes nothing.
             "TMPDIR": str(self._scratch),
             "SPARK_LOCAL_DIRS": str(self._scratch),
-            "SPARK_SUBMIT_OPTS": kafka_peer.scratch(self._scratch),
+            "SPARK_SUBMIT_OPTS": " ".join([kafka_peer.scratch(self._scratch), *java_options()]),
             "ODRADEK_JOB": str(self._job),
             "ODRADEK_SPARK_MASTER": "local[2]",
             "ODRADEK_DATA": str(self.data),
@@ -106,6 +106,14 @@ class Driver:
             # The JVM is in the group, too.
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
+
+    def end_session(self) -> None:
+        """End the session of a driver that was killed, for which its successor would wait."""
+        path = consumers.consumer_ids_path(self.group)
+        with self.cluster.zookeeper.client() as client:
+            members = client.get_children(path)
+        for member in members:
+            self.cluster.zookeeper.end_session_of(consumers.consumer_id_path(self.group, member))
 
     def produce(self, numbers: range) -> None:
         """Write these numbers to the topic."""

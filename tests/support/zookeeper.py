@@ -21,6 +21,7 @@ from types import TracebackType
 from kazoo.client import KazooClient
 
 from odradek import zookeeper
+from tests.support import jvm
 from tests.support.ports import free_port
 
 START_SECONDS = 120
@@ -28,8 +29,12 @@ START_SECONDS = 120
 # of half a second.
 SESSION_SECONDS = 30
 CALL_SECONDS = 5
+ARCHIVE_SECONDS = 20
 CLOSE_SESSION = -11
-# The response to a connection request: size, protocol version, timeout, session.
+# Of ZooKeeper's own source: what it mixes into the ids of sessions for their passwords.
+PASSWORD_SECRET = 0xB3415C00
+PASSWORD_BYTES = 16
+# Of the answer to a connection: size, protocol version, time-out, session.
 ANSWER = struct.Struct(">iiiq")
 NO_SESSION = 0
 
@@ -47,6 +52,9 @@ class Server:
         # A killed process loses nothing that it wrote, so tests need not wait for the disk.
         with self._config.open("a") as config:
             config.write("forceSync=no\n")
+        self._java, *self._arguments = zookeeper.command(self._config)
+        classpath = self._arguments[self._arguments.index("-cp") + 1]
+        self._archive = jvm.Archive("zookeeper", classpath)
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -54,7 +62,10 @@ class Server:
         log = (self._directory / "zookeeper.log").open("ab")
         with log:
             self._process = subprocess.Popen(
-                zookeeper.command(self._config), stdout=log, stderr=log, start_new_session=True
+                [self._java, *self._archive.options, *self._arguments],
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
         until = time.monotonic() + START_SECONDS
         while not self._serves():
@@ -75,6 +86,12 @@ class Server:
     def kill(self) -> None:
         """Send SIGKILL to the process and wait for its end."""
         if self._process is not None:
+            if not self._archive.exists:
+                # The first one on a machine: at SIGTERM it leaves its classes for those after it.
+                self._process.terminate()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._process.wait(ARCHIVE_SECONDS)
+                self._archive.keep()
             self._process.kill()
             self._process.wait()
             self._process = None
@@ -133,6 +150,13 @@ class Server:
                 raise TimeoutError(f"session {session_id:#x} does not end")
             time.sleep(0.01)
 
+    def end_session_of(self, path: str) -> None:
+        """End the session that owns a znode, where there is one, as if its time were up."""
+        with self.client() as client:
+            stat = client.exists(path)
+        if stat is not None and stat.ephemeralOwner:
+            self.expire_session((stat.ephemeralOwner, _password(stat.ephemeralOwner)))
+
     def _session_after(self, *requests: bytes) -> int | None:
         """Send the requests, and return the session in the response; None without a response."""
         with contextlib.suppress(OSError), self._connected() as connection:
@@ -144,3 +168,13 @@ class Server:
 
     def _connected(self) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), CALL_SECONDS)
+
+
+def _password(session_id: int) -> bytes:
+    """Return the password of a session: the server derives it from the id with Java's generator."""
+    seed = (session_id ^ PASSWORD_SECRET ^ 0x5DEECE66D) % 2**48
+    words = []
+    for _ in range(PASSWORD_BYTES // 4):
+        seed = (seed * 0x5DEECE66D + 0xB) % 2**48
+        words.append(seed >> 16)
+    return struct.pack(f"<{len(words)}I", *words)

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from odradek.tools import offset_plans as plans
-from odradek.tools.brokers import parse_addresses
+from odradek.tools.client import parse_addresses
 from odradek.tools.errors import ToolError
 from odradek.values import TopicPartition
 

@@ -8,11 +8,11 @@ from odradek.values import BrokerId
 from odradek.zk import registration, znodes
 from odradek.zk.registration import DuplicateBrokerError, ForeignClusterError, Registration
 from odradek.zk.session import ConnectionLoss
-from odradek.zk.znodes import BrokerRegistration, Endpoint
+from odradek.zk.znodes import BrokerEndpoint, BrokerRegistration
 
 
 def broker(port=9092):
-    return lambda: BrokerRegistration(BrokerId(1), (Endpoint("PLAINTEXT", "h", port),))
+    return lambda: BrokerRegistration(BrokerId(1), (BrokerEndpoint("PLAINTEXT", "h", port),))
 
 
 async def until_it_waits_for_the_former(caplog):

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from odradek.values import BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
-from odradek.zk import consumers, znodes
+from odradek.zk import consumers, producer_ids, znodes
 from odradek.zk.payload import ZnodeError
 
 BROKER = (
@@ -23,7 +23,7 @@ STATE = b'{"controller_epoch":5,"leader":1,"version":1,"leader_epoch":0,"isr":[1
 def test_broker_registration_has_version_4_bytes():
     registration = znodes.BrokerRegistration(
         broker_id=BrokerId(1),
-        endpoints=(znodes.Endpoint("PLAINTEXT", "h", 9092),),
+        endpoints=(znodes.BrokerEndpoint("PLAINTEXT", "h", 9092),),
         rack="r",
         timestamp_ms=1700000000000,
     )
@@ -33,7 +33,7 @@ def test_broker_registration_has_version_4_bytes():
 
 def test_broker_without_plaintext_listener_writes_null_host_and_reads_it_back():
     registration = znodes.BrokerRegistration(
-        BrokerId(3), (znodes.Endpoint("INTERNAL", "::1", 9093, "SSL"),)
+        BrokerId(3), (znodes.BrokerEndpoint("INTERNAL", "::1", 9093, "SSL"),)
     )
     data = znodes.encode_broker(registration)
     assert b'"host":null,"port":-1' in data
@@ -62,7 +62,7 @@ def test_broker_without_plaintext_listener_writes_null_host_and_reads_it_back():
 def test_registrations_of_every_version_are_read(data, listener):
     read = znodes.decode_broker("/brokers/ids/7", data)
     assert read.broker_id == 7
-    assert read.endpoint(listener) == znodes.Endpoint(listener, "old", 9092)
+    assert read.endpoint(listener) == znodes.BrokerEndpoint(listener, "old", 9092)
 
 
 def test_topic_is_written_in_version_1_and_read_in_all():
@@ -120,6 +120,13 @@ def test_config_and_both_versions_of_its_notice():
     assert znodes.parse_sequence("config_change_0000000012", znodes.CONFIG_CHANGE_PREFIX) == 12
 
 
+@pytest.mark.parametrize("entity", ["topics/../x", "topics/", "topics", "/t", "./t", "topics//t"])
+def test_a_notice_that_names_no_entity_is_refused(entity):
+    notice = znodes.encode_config_change(znodes.ConfigChange(entity))
+    with pytest.raises(znodes.ZnodeError):
+        znodes.decode_config_change("/c", notice)
+
+
 def test_delete_topics_payload_of_the_articles_and_empty_node_of_kafka():
     assert znodes.decode_delete_topics("/d", b'{\n"version": 1,\n"topics": ["foo", "bar"]\n}') == (
         "foo",
@@ -143,11 +150,11 @@ def test_reassignment_and_preferred_election():
 def test_notices_and_producer_ids():
     assert znodes.encode_log_dir_event(1) == b'{"version":1,"broker":1,"event":1}'
     assert znodes.decode_log_dir_event("/l", b'{"version":1,"broker":1,"event":1}') == 1
-    block = znodes.ProducerIdBlock(BrokerId(1), 0, 999)
+    block = producer_ids.ProducerIdBlock(BrokerId(1), 0, 999)
     data = b'{"version":1,"broker":1,"block_start":"0","block_end":"999"}'
-    assert znodes.encode_producer_id_block(block) == data
-    assert znodes.decode_producer_id_block("/latest_producer_id_block", data) == block
-    assert znodes.decode_producer_id_block("/latest_producer_id_block", b"") is None
+    assert producer_ids.encode_producer_id_block(block) == data
+    assert producer_ids.decode_producer_id_block("/latest_producer_id_block", data) == block
+    assert producer_ids.decode_producer_id_block("/latest_producer_id_block", b"") is None
 
 
 @pytest.mark.parametrize(
@@ -208,7 +215,7 @@ DECODERS = [
     znodes.decode_reassignment,
     znodes.decode_partitions,
     znodes.decode_log_dir_event,
-    znodes.decode_producer_id_block,
+    producer_ids.decode_producer_id_block,
     consumers.decode_consumer,
     consumers.decode_owner,
     consumers.decode_offset,

@@ -14,9 +14,8 @@ import click
 
 from odradek import config as configuration
 from odradek import zookeeper as zookeeper_server
-from odradek.log import dump, repair
 from odradek.properties import ConfigError
-from odradek.tools import groups
+from odradek.tools import groups, log_dump, log_repair
 
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
@@ -27,9 +26,9 @@ def main() -> None:
     """A log broker that speaks Kafka's wire protocol and keeps its state in ZooKeeper."""
 
 
-main.add_command(dump.commands)
+main.add_command(log_dump.commands)
 main.add_command(groups.commands)
-dump.commands.add_command(repair.repair)
+log_dump.commands.add_command(log_repair.repair)
 
 
 @main.command()

@@ -1,10 +1,10 @@
-"""Who gets what: replicas to brokers (row R1), partitions to the threads of a group (row G1).
+"""Assignment of replicas to brokers (row R1), and of partitions to consumer threads (row G1).
 
-Replicas are laid out as Kafka's own tools do it, so that a topic looks the same whoever makes it.
-The first replica of partition p goes to the broker at (start + p) mod n of the sorted list, and the
-others follow with a shift that grows by one each time the partitions have gone once around, so that
-the followers of one leader are spread over all brokers. Where brokers have racks, the list
-alternates between racks and a broker is skipped while another rack still has no replica.
+Replicas are assigned as Kafka's own tools do it, so that a topic looks the same whoever creates it.
+The first replica of partition p goes to the broker at (start + p) mod n of the sorted list. The
+others follow with a shift that grows by one after every n partitions, so that the followers of one
+leader are spread over all brokers. If brokers have racks, the list alternates between racks, and a
+broker is skipped while another rack has no replica.
 
 Everything here is pure: the random start is an argument.
 """
@@ -22,19 +22,19 @@ Replicas = dict[int, tuple[BrokerId, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where the layout begins: place of partition 0 in the list of brokers, and the first shift."""
+    """The start of an assignment: the index of partition 0's first replica, and the first shift."""
 
     index: int
     shift: int
 
     @classmethod
     def fixed(cls, index: int) -> "Start":
-        """Begin at one place with the same shift, as Kafka does when it adds partitions."""
+        """Return a start with equal index and shift, as Kafka uses to add partitions."""
         return cls(index, index)
 
     @classmethod
     def draw(cls, random: Random, brokers: int) -> "Start":
-        """Begin anywhere, as Kafka does for a new topic, so that topics spread over the brokers."""
+        """Return a random start, as Kafka uses for a new topic, to spread topics over brokers."""
         return cls(random.randrange(max(1, brokers)), random.randrange(max(1, brokers)))
 
 
@@ -47,8 +47,8 @@ def assign_replicas(
 ) -> Replicas:
     """Return the replicas of `partitions` partitions from `first_partition` on, preferred first.
 
-    `brokers` maps each living broker to its rack, or all of them to None. Raises KafkaError:
-    INVALID_PARTITIONS, INVALID_REPLICATION_FACTOR, or INVALID_REQUEST where only some have a rack.
+    `brokers` maps each live broker to its rack, or all of them to None. Raise KafkaError:
+    INVALID_PARTITIONS, INVALID_REPLICATION_FACTOR, or INVALID_REQUEST if only some have a rack.
     """
     if partitions <= 0:
         raise KafkaError(
@@ -84,7 +84,7 @@ def assign_replicas(
 def forget_partial_racks(brokers: Mapping[BrokerId, str | None]) -> dict[BrokerId, str | None]:
     """Return the brokers without racks unless all have one (Kafka's RackAwareMode.Safe).
 
-    Topics made on the fly use this: a missing rack then costs spread and not the topic.
+    Automatic topic creation uses this: it does not fail if a broker has no rack.
     """
     if all(rack is not None for rack in brokers.values()):
         return dict(brokers)
@@ -94,7 +94,7 @@ def forget_partial_racks(brokers: Mapping[BrokerId, str | None]) -> dict[BrokerI
 def _rounds(
     partitions: int, start: Start, first_partition: int, brokers: int
 ) -> Iterable[tuple[int, int, int]]:
-    """Yield (partition, place of its first replica, shift of the others)."""
+    """Yield (partition, index of its first replica, shift of the others)."""
     shift = start.shift
     for partition in range(first_partition, first_partition + partitions):
         if partition > 0 and partition % brokers == 0:
@@ -103,7 +103,7 @@ def _rounds(
 
 
 def _place(first: int, shift: int, replica: int, brokers: int) -> int:
-    """Return the place of follower `replica`: never that of the first, whatever the shift."""
+    """Return the index of follower `replica`: never that of the first, whatever the shift."""
     return (first + 1 + (shift + replica) % (brokers - 1)) % brokers
 
 
@@ -121,7 +121,7 @@ def _assign_plain(
 
 
 def alternate_racks(racks: Mapping[BrokerId, str]) -> list[BrokerId]:
-    """Return the brokers so that neighbours lie in different racks as long as racks last."""
+    """Return the brokers in an order that alternates between racks as long as possible."""
     by_rack: dict[str, list[BrokerId]] = {}
     for broker in sorted(racks):
         by_rack.setdefault(racks[broker], []).append(broker)
@@ -155,10 +155,10 @@ def _assign_by_rack(
 def add_partitions(
     existing: Mapping[int, Sequence[int]], brokers: Mapping[BrokerId, str | None], partitions: int
 ) -> Replicas:
-    """Return the replicas of the new partitions of a topic that shall have `partitions` of them.
+    """Return the replicas of the new partitions of a topic that grows to `partitions` partitions.
 
-    The layout goes on where partition 0 began and keeps its replication factor. Raises KafkaError:
-    INVALID_PARTITIONS where this would not be growth, and as `assign_replicas`.
+    The assignment starts at the first replica of partition 0, with its replication factor. Raise
+    KafkaError: INVALID_PARTITIONS if the topic would not grow, and as `assign_replicas`.
     """
     check_growth(len(existing), partitions)
     if not existing.get(0):
@@ -189,11 +189,11 @@ def check_manual(
     first_partition: int = 0,
     replication_factor: int | None = None,
 ) -> Replicas:
-    """Return an assignment that a user wrote, sorted by partition, once it is known to be possible.
+    """Return a manual assignment, sorted by partition, if it is valid.
 
-    Partitions must follow each other from `first_partition`, lists must be of one length
-    (`replication_factor` where given) without repetition, and name known brokers only. Raises
-    KafkaError INVALID_REPLICA_ASSIGNMENT.
+    Partitions must be consecutive from `first_partition`. Lists must have the same length
+    (`replication_factor` if given), no duplicates, and known brokers only. Raise KafkaError
+    INVALID_REPLICA_ASSIGNMENT.
     """
     if sorted(assignment) != list(range(first_partition, first_partition + len(assignment))):
         raise _bad_assignment(
@@ -231,17 +231,18 @@ def _bad_assignment(message: str) -> KafkaError:
 
 
 def thread_names(subscriptions: Mapping[str, int]) -> list[str]:
-    """Return the threads `ID-n` of consumers with so many threads each, in Kafka's order."""
+    """Return the thread names `ID-n` of consumers with these numbers of threads, sorted."""
     return sorted(
         f"{consumer}-{n}" for consumer, count in subscriptions.items() for n in range(count)
     )
 
 
 def assign_range(partitions: Iterable[int], threads: Iterable[str]) -> dict[str, tuple[int, ...]]:
-    """Return which consecutive partitions of one topic each thread owns.
+    """Return the consecutive partitions of one topic that each thread owns.
 
-    Threads are sorted by name; each gets P div C partitions and the first P mod C one more, as the
-    old consumer's RangeAssignor does. Threads beyond the number of partitions get none.
+    Threads are sorted by name. Each gets P div C partitions, and the first P mod C threads get one
+    more, as with the old consumer's RangeAssignor. If there are fewer partitions than threads, the
+    last threads get none.
     """
     ordered, names = sorted(partitions), sorted(threads)
     if not names:
@@ -257,11 +258,11 @@ def assign_range(partitions: Iterable[int], threads: Iterable[str]) -> dict[str,
 def assign_group(
     subscriptions: Mapping[str, Mapping[str, int]], partitions: Mapping[str, Collection[int]]
 ) -> dict[TopicPartition, str]:
-    """Return the thread `ID-n` that shall own each partition of a group's topics.
+    """Return the thread `ID-n` that owns each partition of a group's topics.
 
-    `subscriptions` holds for each consumer its topics with a number of threads, `partitions` those
-    of the topics that exist. Every member works this out alone, so it must be what old consumers
-    work out: topics one by one, each by range over the threads of all that read it.
+    `subscriptions` has the number of threads per consumer and topic, `partitions` the partitions of
+    the existing topics. Every member computes this alone, so the result must equal that of old
+    consumers: topic by topic, each by range over the threads of all consumers that read it.
     """
     by_topic: dict[str, dict[str, int]] = {}
     for consumer, topics in subscriptions.items():

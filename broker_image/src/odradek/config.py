@@ -71,7 +71,7 @@ INERT_KEYS = frozenset(
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Endpoint:
+class ListenerEndpoint:
     """One listener: name, security protocol, host (empty: every address) and port."""
 
     name: str
@@ -288,8 +288,8 @@ class BrokerConfig:
     metrics_port: int = key("odradek.metrics.port", 0, integer(0, 65535))
 
     # filled by `load`
-    listeners: tuple[Endpoint, ...] = ()
-    advertised_listeners: tuple[Endpoint, ...] = ()
+    listeners: tuple[ListenerEndpoint, ...] = ()
+    advertised_listeners: tuple[ListenerEndpoint, ...] = ()
 
 
 def load(
@@ -362,8 +362,10 @@ def _name_and_protocol(entry: str) -> tuple[str, str]:
     return name, protocol
 
 
-def _endpoints(setting: str, text: str, protocols: Mapping[str, str]) -> tuple[Endpoint, ...]:
-    endpoints: list[Endpoint] = []
+def _endpoints(
+    setting: str, text: str, protocols: Mapping[str, str]
+) -> tuple[ListenerEndpoint, ...]:
+    endpoints: list[ListenerEndpoint] = []
     for entry in text.split(","):
         name, separator, address = entry.strip().partition("://")
         host, colon, port = address.rpartition(":")
@@ -379,7 +381,7 @@ def _endpoints(setting: str, text: str, protocols: Mapping[str, str]) -> tuple[E
             )
         if name in {endpoint.name for endpoint in endpoints}:
             raise ConfigError(f"{setting}: each listener must have a different name")
-        endpoints.append(Endpoint(name, protocols[name], host.strip("[]"), int(port)))
+        endpoints.append(ListenerEndpoint(name, protocols[name], host.strip("[]"), int(port)))
     return tuple(endpoints)
 
 
@@ -474,7 +476,7 @@ class TopicConfig:
         object.__setattr__(self, "message_magic", magic)
 
 
-TOPIC_KEYS: Mapping[str, properties.Key] = {
+TOPIC_KEYS: Mapping[str, properties.ConfigKey] = {
     declared.name: declared for _, declared in properties.keys_of(TopicConfig)
 }
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 from odradek import properties
 from odradek.config import BrokerConfig, TopicConfig
-from odradek.properties import ConfigError, Key
+from odradek.properties import ConfigError, ConfigKey
 
 CLUSTER_DEFAULT = "<default>"
 
@@ -28,7 +28,7 @@ _LIMITS = {
     "replica_alter_log_dirs_io_max_bytes_per_second",
 }
 # By Kafka's name: the field of BrokerConfig, and how its text is read.
-DYNAMIC_KEYS: Mapping[str, tuple[str, Key]] = {
+DYNAMIC_KEYS: Mapping[str, tuple[str, ConfigKey]] = {
     declared.name: (field, declared)
     for field, declared in properties.keys_of(BrokerConfig)
     if field in _INHERITED | _LIMITS

@@ -238,7 +238,7 @@ class BrokerMetrics(Collector):
         if replicas is None or self._controller is None:
             return
         partitions = list(replicas.partitions.values())
-        led = [one for one in partitions if one.leads]
+        led = [one for one in partitions if one.is_leader]
         for name, help_text, value in (
             ("odradek_partition_count", "Replicas on this broker", len(partitions)),
             ("odradek_leader_count", "Partitions that this broker leads", len(led)),
@@ -292,7 +292,7 @@ class BrokerMetrics(Collector):
         )
         for key, partition in list(self._replicas.partitions.items())[:MOST_PARTITIONS]:
             values = [key.topic, str(key.partition)]
-            size.add_metric(values, partition.log.size)
+            size.add_metric(values, partition.log.segments.size)
             start.add_metric(values, partition.log.log_start_offset)
             end.add_metric(values, partition.log.log_end_offset)
             mark.add_metric(values, partition.high_watermark)
@@ -302,8 +302,8 @@ class BrokerMetrics(Collector):
         """Groups that this broker coordinates; of each the names that kafka_exporter gives them."""
         if self._groups is None:
             return
-        census = self._groups.census()
-        states = Counter(one.state.value for one in census)
+        summaries = self._groups.summaries()
+        states = Counter(one.state.value for one in summaries)
         by_state = GaugeMetricFamily(
             "odradek_groups", "Groups coordinated by this broker", labels=["state"]
         )
@@ -315,7 +315,7 @@ class BrokerMetrics(Collector):
         generation = GaugeMetricFamily(
             "odradek_group_generation", "Rebalances of the group", labels=["consumergroup"]
         )
-        for one in census[:MOST_GROUPS]:
+        for one in summaries[:MOST_GROUPS]:
             members.add_metric([one.group_id], one.members)
             generation.add_metric([one.group_id], one.generation)
         offset = GaugeMetricFamily(
@@ -325,7 +325,7 @@ class BrokerMetrics(Collector):
         )
         committed = (
             ([one.group_id, topic, str(partition)], commit.offset)
-            for one in census
+            for one in summaries
             for (topic, partition), commit in one.offsets
         )
         for labels, value in islice(committed, MOST_GROUP_OFFSETS):

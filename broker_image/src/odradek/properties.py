@@ -35,7 +35,7 @@ class ConflictError(ConfigError):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Key:
+class ConfigKey:
     """What a settings field is called in files and how its text is read."""
 
     name: str
@@ -56,17 +56,19 @@ def key(
     Aliases are further names for it, weakest first, each with its own parser. `inherits` names the
     field of another settings class that gives the default.
     """
-    return dataclasses.field(default=default, metadata={"key": Key(name, parse, aliases, inherits)})
+    return dataclasses.field(
+        default=default, metadata={"key": ConfigKey(name, parse, aliases, inherits)}
+    )
 
 
-def keys_of(settings: type) -> Iterator[tuple[str, Key]]:
+def keys_of(settings: type) -> Iterator[tuple[str, ConfigKey]]:
     """(field name, key) for each declared setting of a settings class, in order of declaration."""
     for field in dataclasses.fields(settings):
         if "key" in field.metadata:
             yield field.name, field.metadata["key"]
 
 
-def parse_value(declared: Key, name: str, text: str, parse: Parser | None = None) -> Any:
+def parse_value(declared: ConfigKey, name: str, text: str, parse: Parser | None = None) -> Any:
     """The value of `text` for the key. Raises ConfigError naming the key as the user wrote it."""
     try:
         return (parse or declared.parse)(text.strip(_BLANKS))

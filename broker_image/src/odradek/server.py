@@ -35,13 +35,12 @@ from odradek.group.coordinator import GroupCoordinator
 from odradek.group.partitioning import PartitionCount
 from odradek.handlers.context import Broker
 from odradek.handlers.dispatch import Dispatcher
-from odradek.handlers.producers import ProducerIds
-from odradek.log import checkpoints
 from odradek.log.directory import LogDirError
 from odradek.log.manager import LogManager
+from odradek.log.partition import checkpoints
 from odradek.metrics import BrokerMetrics
-from odradek.net.admission import Admission, Limits
 from odradek.net.client import PeerClient
+from odradek.net.connection_quotas import ConnectionLimits, ConnectionQuotas
 from odradek.net.listener import Listener
 from odradek.protocol.errors import ErrorCode, KafkaError, name_of
 from odradek.protocol.messages.control import ControlledShutdownRequest
@@ -50,6 +49,7 @@ from odradek.replica.metadata import MetadataCache
 from odradek.replica.topic_configs import TopicConfigs
 from odradek.values import BrokerId
 from odradek.zk import registration, znodes
+from odradek.zk.producer_ids import ProducerIdManager
 from odradek.zk.session import Session
 
 CONTROLLED_SHUTDOWN_VERSION = 1
@@ -223,7 +223,7 @@ class Server:
             config,
             self._replicas,
             PartitionCount(session),
-            self._replicas.is_told,
+            self._replicas.role_confirmed,
         )
         broker = Broker(
             config=config,
@@ -234,17 +234,17 @@ class Server:
             controller=self._controller,
             groups=self._groups,
             registration=self._registration,
-            producer_ids=ProducerIds(self._session, config.broker_id),
+            producer_ids=ProducerIdManager(self._session, config.broker_id),
             metrics=self._metrics,
             random=Random(),  # noqa: S311 spreads replicas, hides nothing
         )
-        admission = Admission(self._limits())
+        quotas = ConnectionQuotas(self._limits())
         for endpoint in config.listeners:
             is_inter_broker = endpoint.name == config.inter_broker_listener_name
             self._listeners[endpoint.name] = Listener(
                 endpoint.host,
                 endpoint.port,
-                admission,
+                quotas,
                 Dispatcher(broker, endpoint.name).dispatch,
                 # Clients of other listeners are not to keep brokers apart.
                 protected=is_inter_broker and len(config.listeners) > 1,
@@ -261,10 +261,10 @@ class Server:
             self._listeners,
         )
 
-    def _limits(self) -> Limits:
+    def _limits(self) -> ConnectionLimits:
         config = self._config
         idle = config.connections_max_idle_ms
-        return Limits(
+        return ConnectionLimits(
             max_frame_bytes=config.socket_request_max_bytes,
             max_connections=config.max_connections,
             max_connections_per_ip=config.max_connections_per_ip,
@@ -291,7 +291,7 @@ class Server:
         return znodes.BrokerRegistration(
             broker_id=BrokerId(self._config.broker_id),
             endpoints=tuple(
-                znodes.Endpoint(
+                znodes.BrokerEndpoint(
                     one.name,
                     one.host or os.uname().nodename,
                     one.port or self._listeners[one.name].port,

@@ -6,6 +6,9 @@ BrokerId = NewType("BrokerId", int)
 LeaderEpoch = NewType("LeaderEpoch", int)
 ControllerEpoch = NewType("ControllerEpoch", int)
 
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
+"""The topics that only brokers write to; patterns of consumers never match them."""
+
 NO_LEADER = BrokerId(-1)
 """The leader of a partition that nobody leads, in znodes and in requests."""
 

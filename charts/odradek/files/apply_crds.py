@@ -28,7 +28,7 @@ class ApiError(Exception):
     """The API server rejected a request; the message has its status and text."""
 
 
-class ApiClient:
+class CrdClient:
     """A client of the API server with a pod's service account.
 
     Reads the token for each request, because the kubelet renews the file.
@@ -66,7 +66,7 @@ def is_established(crd: dict[str, Any]) -> bool:
     return any(c["type"] == "Established" and c["status"] == "True" for c in conditions)
 
 
-def apply(api: ApiClient, folder: pathlib.Path) -> list[str]:
+def apply(api: CrdClient, folder: pathlib.Path) -> list[str]:
     """Apply every NAME.yaml of the folder and return the names.
 
     `force` takes over the fields that Helm owns since the first installation.
@@ -88,7 +88,7 @@ def crd_path(name: str) -> str:
     return f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}"
 
 
-def wait_until_established(api: ApiClient, names: list[str]) -> None:
+def wait_until_established(api: CrdClient, names: list[str]) -> None:
     """Poll until every CRD is established; raise ApiError after ESTABLISH_TIMEOUT_S."""
     deadline = time.monotonic() + ESTABLISH_TIMEOUT_S
     for name in names:
@@ -100,7 +100,7 @@ def wait_until_established(api: ApiClient, names: list[str]) -> None:
 
 def main(folder: str, service_account: str = str(SERVICE_ACCOUNT)) -> int:
     """Apply the CRDs of a folder, wait for them, and return the exit status."""
-    api = ApiClient(
+    api = CrdClient(
         os.environ["KUBERNETES_SERVICE_HOST"],
         int(os.environ["KUBERNETES_SERVICE_PORT"]),
         pathlib.Path(service_account),

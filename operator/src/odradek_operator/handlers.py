@@ -1,8 +1,8 @@
-"""kopf's handlers: watches come in, everything else is done by the loops.
+"""kopf's handlers: watch events come in, everything else is done by the work queues.
 
 Only `on.event` handlers are used: kopf then adds neither finalizers nor annotations of its own and
-stores no copy of the spec in the object, and a touch by Argo CD or Flux costs one comparison.
-Events are taken in on kopf's event loop; the loops' threads do all that blocks.
+stores no copy of the spec in the object, and an update by Argo CD or Flux costs one comparison.
+Events are received on kopf's event loop; all blocking work is done by the queues' threads.
 
 Run with `kopf run -m odradek_operator.handlers`, and -A or -n NAMESPACE.
 """
@@ -16,9 +16,10 @@ from typing import Any
 
 import kopf
 
-from odradek_operator import broker_objects, driver_objects, spec
-from odradek_operator.engine import Key
 from odradek_operator.runtime import Runtime, SettingsError, read_settings
+from odradek_operator.shared import spec
+from odradek_operator.shared.objects import CLUSTER_LABEL, GROUP_LABEL, MANAGED_BY
+from odradek_operator.shared.store import ResourceKey
 
 log = logging.getLogger(__name__)
 # kopf would log a line for each event of each resource, own writes included.
@@ -26,9 +27,9 @@ logging.getLogger("kopf.objects").setLevel(logging.WARNING)
 
 
 class NothingToCompare(kopf.DiffBaseStorage):
-    """Keeps no state of before: no handler here asks what changed.
+    """Stores no previous state: no handler here needs to know what changed.
 
-    kopf would copy each resource at each event to find out, a fifth of all that an event costs.
+    kopf would copy each resource per event to compare it, a fifth of the cost of an event.
     """
 
     def build(self, *, body: Any, extra_fields: Any = None) -> kopf.BodyEssence:
@@ -64,14 +65,14 @@ async def start(settings: kopf.OperatorSettings, memo: Any, **_: Any) -> None:
     try:
         await asyncio.to_thread(memo.runtime.start)
     except asyncio.CancelledError:
-        # The process was told to end while it waited.
+        # The process was stopped while it waited.
         memo.runtime.stop()
         raise
 
 
 @kopf.on.cleanup()
 async def stop(memo: Any, **_: Any) -> None:
-    """Finish the passes under way and give the Lease up."""
+    """Finish the current batches and release the Lease."""
     if "runtime" in memo:
         await asyncio.to_thread(memo.runtime.stop)
 
@@ -81,23 +82,23 @@ async def stop(memo: Any, **_: Any) -> None:
 @kopf.on.event(spec.GROUP, spec.VERSION, "reassignments")
 @kopf.on.event(spec.GROUP, spec.VERSION, "consumergroups")
 async def notice(event: Any, memo: Any, **_: Any) -> None:
-    """Pass a resource on to its cluster's loop."""
+    """Queue a resource, or drop a deleted one."""
     runtime: Runtime = memo.runtime
     body = dict(event["object"])
     if event["type"] != "DELETED":
-        runtime.engine.submit(body)
+        runtime.queues.submit(body)
         return
     await asyncio.to_thread(runtime.depart, body)
 
 
-@kopf.on.event("v1", "pods", labels={"app.kubernetes.io/managed-by": broker_objects.MANAGED_BY})
+@kopf.on.event("v1", "pods", labels={"app.kubernetes.io/managed-by": MANAGED_BY})
 async def notice_pod(meta: Any, namespace: str | None, memo: Any, **_: Any) -> None:
-    """Look at the owner of a broker or driver pod that changed."""
+    """Queue the owner of a broker or driver pod that changed."""
     runtime: Runtime = memo.runtime
     for label, kind in (
-        (broker_objects.CLUSTER_LABEL, "KafkaCluster"),
-        (driver_objects.GROUP_LABEL, "ConsumerGroup"),
+        (CLUSTER_LABEL, "KafkaCluster"),
+        (GROUP_LABEL, "ConsumerGroup"),
     ):
         owner = meta.get("labels", {}).get(label)
         if owner and namespace:
-            runtime.engine.wake(Key(kind, namespace, owner))
+            runtime.queues.wake(ResourceKey(kind, namespace, owner))

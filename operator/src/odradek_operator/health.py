@@ -13,7 +13,7 @@ from socketserver import TCPServer
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from odradek_operator import metrics
+from odradek_operator.shared import metrics
 
 # A page: its status code, content type and body.
 Page = tuple[int, str, bytes]
@@ -30,10 +30,10 @@ class _Server(ThreadingHTTPServer):
 
 
 class Pages:
-    """An HTTP server of fixed paths on one port; port 0 takes a free one, told by `port`."""
+    """An HTTP server of fixed paths on one port; port 0 picks a free one, see `port`."""
 
     def __init__(self, port: int, pages: dict[str, Callable[[], Page]]) -> None:
-        class Handler(BaseHTTPRequestHandler):
+        class _PageHandler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 make = pages.get(self.path.partition("?")[0])
                 code, kind, body = make() if make else (404, "text/plain", b"not found\n")
@@ -46,7 +46,7 @@ class Pages:
             def log_message(self, format: str, *args: object) -> None:
                 """Probes are not worth a line each."""
 
-        self._server = _Server(("", port), Handler)
+        self._server = _Server(("", port), _PageHandler)
         self.port: int = self._server.server_address[1]
         self._thread = threading.Thread(
             target=self._server.serve_forever, name=f"http-{self.port}", daemon=True

@@ -1,6 +1,7 @@
 """Composition root of the operator: environment to settings, and everything that runs, in order.
 
-Start: HTTP pages, Lease, then loops. Stop: loops after their passes, ZooKeeper, Lease, pages.
+Start: HTTP pages, Lease, then work queues. Stop: queues after their batches, ZooKeeper, Lease,
+pages.
 """
 
 from __future__ import annotations
@@ -11,17 +12,19 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from odradek_operator import health, kube, metrics, topics
-from odradek_operator.apply import Context
-from odradek_operator.departures import Departures
-from odradek_operator.driver_objects import Platform
-from odradek_operator.engine import Engine, Store
-from odradek_operator.kube import Kube
-from odradek_operator.lease import Leases
-from odradek_operator.passes import Passes
-from odradek_operator.resource_states import ResourceStates
-from odradek_operator.spec import Body
-from odradek_operator.zookeeper import Pool
+from odradek_operator import health
+from odradek_operator.loop.lease import Leases
+from odradek_operator.loop.reconciler import Reconciler
+from odradek_operator.loop.resource_states import ResourceStates
+from odradek_operator.loop.resync import Resync
+from odradek_operator.loop.workqueue import WorkQueues
+from odradek_operator.shared import kube, metrics
+from odradek_operator.shared.apply import Platform, ReconcileContext
+from odradek_operator.shared.kube import Kube
+from odradek_operator.shared.spec import Body
+from odradek_operator.shared.store import ResourceStore
+from odradek_operator.shared.zookeeper import Pool
+from odradek_operator.topic import plan as topic_plan
 
 HEALTH_PORT = 8080
 METRICS_PORT = 9406
@@ -35,8 +38,8 @@ class SettingsError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """What the operator's Deployment decides."""
+class OperatorSettings:
+    """The settings that the operator's Deployment passes."""
 
     broker_image: str
     platform: Platform
@@ -46,7 +49,7 @@ class Settings:
     metrics_port: int = METRICS_PORT
 
 
-def read_settings(environment: Mapping[str, str]) -> Settings:
+def read_settings(environment: Mapping[str, str]) -> OperatorSettings:
     """Read the environment, raising SettingsError for what is missing."""
 
     def require(name: str) -> str:
@@ -56,7 +59,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
 
     secrets = environment.get("ODRADEK_IMAGE_PULL_SECRETS", "")
     pod, namespace = environment.get("POD_NAME"), environment.get("POD_NAMESPACE") or "default"
-    return Settings(
+    return OperatorSettings(
         broker_image=require("ODRADEK_BROKER_IMAGE"),
         platform=Platform(
             image=require("ODRADEK_SPARK_IMAGE"),
@@ -65,7 +68,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
             pull_secrets=tuple(filter(None, secrets.split(","))),
         ),
         namespace=namespace,
-        # Outside a pod nothing tells one process from the next on the same host.
+        # Outside a pod the host name alone does not identify a process.
         identity=f"{namespace}/{pod}" if pod else f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}",
         health_port=int(environment.get("ODRADEK_HEALTH_PORT") or HEALTH_PORT),
         metrics_port=int(environment.get("ODRADEK_METRICS_PORT") or METRICS_PORT),
@@ -77,15 +80,15 @@ class Runtime:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: OperatorSettings,
         api: Kube | None = None,
     ) -> None:
         self._api = api or kube.connect()
         self._lease = Leases(self._api, settings.namespace, LEASE_NAME, settings.identity)
         self._api.guard = self._lease.check
         self._zookeepers = Pool(self._lease.check)
-        store = Store()
-        context = Context(
+        store = ResourceStore()
+        context = ReconcileContext(
             kube=self._api,
             zookeepers=self._zookeepers,
             broker_image=settings.broker_image,
@@ -93,9 +96,9 @@ class Runtime:
             remember=store.put,
             forget=store.drop,
         )
-        self.engine = Engine(store, Passes(context, store, self._lease.act_in).reconcile)
+        self.queues = WorkQueues(store, Reconciler(context, store, self._lease.act_in).reconcile)
         metrics.REGISTRY.register(ResourceStates(store, self._lease.acts_in))
-        self._departures = Departures(self._api, store, self.depart, self._lease.keep)
+        self._resync = Resync(self._api, store, self.depart, self._lease.keep)
         self._pages = [
             health.Pages(
                 settings.health_port, {"/healthz": self._healthz, "/readyz": self._readyz}
@@ -107,30 +110,30 @@ class Runtime:
         """Wait until this operator may act; False if it was stopped before."""
         acquired = self._lease.acquire()
         if acquired:
-            self._departures.start()
+            self._resync.start()
         return acquired
 
     def depart(self, body: Body) -> None:
-        """Take notice of a resource that is gone, and say where its data stay."""
-        self.engine.drop(body)
-        kept = topics.leaves_data(body) if body["kind"] == "Topic" else None
+        """Drop a deleted resource, and post an Event if its data is retained."""
+        self.queues.drop(body)
+        kept = topic_plan.leaves_data(body) if body["kind"] == "Topic" else None
         if kept is not None:
-            self._api.tell(body, topics.retained(kept))
+            self._api.post_event(body, topic_plan.retained(kept))
 
     def stop(self) -> None:
-        """End everything; passes under way are finished."""
-        self._departures.stop()
-        self.engine.stop()
+        """Stop everything; current batches are finished."""
+        self._resync.stop()
+        self.queues.stop()
         self._zookeepers.close()
         self._lease.release()
         for pages in self._pages:
             pages.close()
 
     def _healthz(self) -> health.Page:
-        stuck = self.engine.stuck
+        stuck = self.queues.stuck
         if stuck:
-            return health.say(False, f"loops do not go on: {', '.join(stuck)}")
-        # An ensemble that is away is no reason to start this process anew, but one to know.
+            return health.say(False, f"stuck work queues: {', '.join(stuck)}")
+        # An unreachable ensemble is worth reporting, but no reason to restart this process.
         return health.say(True, "\n".join([self._doing(), *self._sessions()]))
 
     def _doing(self) -> str:
@@ -143,4 +146,6 @@ class Runtime:
         ]
 
     def _readyz(self) -> health.Page:
-        return health.say(self._lease.held, "holds the Lease" if self._lease.held else "waits")
+        return health.say(
+            self._lease.held, "holds the Lease" if self._lease.held else "waiting for the Lease"
+        )

@@ -1,1 +1,1 @@
-"""The controller: one broker decides who leads each partition and tells the others."""
+"""The controller: elects the leader of each partition and sends state changes to the brokers."""

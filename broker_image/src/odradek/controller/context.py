@@ -1,8 +1,9 @@
-"""What the controller knows: an immutable `Context`, and the `Draft` through which it changes.
+"""The controller's view of the cluster: `ControllerContext`, changed through a `Draft`.
 
-A step reads and writes a draft, which copies only the maps that it touches and checks every
-transition against the tables of `states`. `Draft.finish` gives the next context and the actions,
-the messages of one step gathered into one request of each kind a broker (row C8).
+The context is immutable. A step reads and writes a draft, which copies only the maps that it
+changes, and checks every transition against the tables of `states`. `Draft.finish` returns the next
+context and the actions. It merges the messages of one step into one request per kind and broker
+(row C8).
 """
 
 from collections.abc import Collection, ItemsView, Iterable, Iterator, Mapping
@@ -10,26 +11,26 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
-from odradek.controller import placement, states
+from odradek.controller import replica_assignment, states
 from odradek.controller.election import Available, Cause
 from odradek.controller.events import (
     Action,
-    DropDeletions,
-    DropReassignments,
     FinishPreferredElection,
     LeaderAndIsr,
     Leadership,
     LiveBroker,
     PartitionMetadata,
     PartitionRole,
+    RemoveDeletions,
+    RemoveReassignments,
     RemoveTopic,
     StopReplicas,
     UpdateMetadata,
     WatchStates,
-    WritePlacements,
+    WriteAssignments,
     WriteStates,
 )
-from odradek.controller.placement import Placement
+from odradek.controller.replica_assignment import ReplicaAssignment
 from odradek.controller.states import PartitionPhase, ReplicaPhase
 from odradek.values import BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
 from odradek.zk.znodes import PartitionState, TopicAssignment
@@ -40,8 +41,8 @@ V = TypeVar("V")
 # In place of a leader in UpdateMetadata: the partition is being deleted.
 LEADER_DURING_DELETE = BrokerId(-2)
 
-# A replica in one of these holds nothing that counts any more.
-GOING = frozenset(
+# The records of a replica in one of these phases do not count any more.
+DELETION_PHASES = frozenset(
     {
         ReplicaPhase.DELETION_STARTED,
         ReplicaPhase.DELETION_SUCCESSFUL,
@@ -59,8 +60,8 @@ class Replica:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """Configuration that the core depends on."""
+class ControllerSettings:
+    """The configuration that the core uses."""
 
     unclean_leader_election: bool = False
     delete_topics: bool = True
@@ -68,16 +69,16 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
-    """The cluster as the controller of epoch `epoch` knows it.
+class ControllerContext:
+    """The cluster as the controller of this epoch knows it.
 
-    `causes` says why a state is being written; `failed` are replicas on broken disks; `deletions`
-    are the topics being deleted.
+    `causes` are the reasons of writes in progress, `failed` the replicas on failed disks,
+    `deletions` the topics being deleted, `awaited` the brokers that the next event brings online.
     """
 
     broker_id: BrokerId
     epoch: ControllerEpoch
-    settings: Settings = field(default_factory=Settings)
+    settings: ControllerSettings = field(default_factory=ControllerSettings)
     brokers: Mapping[BrokerId, LiveBroker] = field(default_factory=dict)
     shutting_down: frozenset[BrokerId] = frozenset()
     topics: Mapping[str, TopicAssignment] = field(default_factory=dict)
@@ -91,27 +92,27 @@ class Context:
     causes: Mapping[TopicPartition, Cause] = field(default_factory=dict)
 
     def offline_partitions(self) -> list[TopicPartition]:
-        """Return partitions, other than those being deleted, that have no living leader."""
+        """Return the partitions without a live leader, except those of deleted topics."""
         return [
             partition
             for partition, phase in self.partitions.items()
             if phase is not PartitionPhase.ONLINE and partition.topic not in self.deletions
         ]
 
-    def placement(self, partition: TopicPartition) -> Placement | None:
-        """Return where the replicas of a partition are and go, None if there is no such one."""
-        return _placement(self.topics.get(partition.topic), partition)
+    def assignment(self, partition: TopicPartition) -> ReplicaAssignment | None:
+        """Return the replica assignment of a partition, None if there is no such partition."""
+        return _assignment(self.topics.get(partition.topic), partition)
 
-    def is_going(self, replica: Replica) -> bool:
-        """Say whether a replica is being deleted."""
-        return self.replicas.get(replica) in GOING
+    def is_deleting(self, replica: Replica) -> bool:
+        """Return whether a replica is being deleted."""
+        return self.replicas.get(replica) in DELETION_PHASES
 
-    def moving(self) -> list[TopicPartition]:
+    def being_reassigned(self) -> list[TopicPartition]:
         """Return the partitions that are being reassigned."""
-        return list(_moving(self.topics))
+        return list(_being_reassigned(self.topics))
 
-    def led_with_others(self, broker_id: BrokerId) -> list[TopicPartition]:
-        """Return what keeps a broker from leaving: replicated partitions that it leads."""
+    def replicated_partitions_led_by(self, broker_id: BrokerId) -> list[TopicPartition]:
+        """Return the partitions with several replicas that a broker leads: it should not stop."""
         return [
             partition
             for partition, leadership in self.leaderships.items()
@@ -122,13 +123,15 @@ class Context:
         ]
 
 
-def _placement(topic: TopicAssignment | None, partition: TopicPartition) -> Placement | None:
+def _assignment(
+    topic: TopicAssignment | None, partition: TopicPartition
+) -> ReplicaAssignment | None:
     if topic is None or partition.partition not in topic.partitions:
         return None
-    return placement.of(topic, partition.partition)
+    return replica_assignment.of(topic, partition.partition)
 
 
-def _moving(topics: Mapping[str, TopicAssignment]) -> Iterator[TopicPartition]:
+def _being_reassigned(topics: Mapping[str, TopicAssignment]) -> Iterator[TopicPartition]:
     for topic, assignment in topics.items():
         for number in sorted(assignment.adding.keys() | assignment.removing.keys()):
             yield TopicPartition(topic, number)
@@ -145,7 +148,7 @@ class Editable(Generic[K, V]):
 
     @property
     def current(self) -> Mapping[K, V]:
-        """Return the mapping as it stands."""
+        """Return the present mapping."""
         return self._base if self._own is None else self._own
 
     def __getitem__(self, key: K) -> V:
@@ -162,20 +165,20 @@ class Editable(Generic[K, V]):
         return self.current.get(key)
 
     def items(self) -> ItemsView[K, V]:
-        """Return the items as they stand."""
+        """Return the present items."""
         return self.current.items()
 
     def edit(self) -> dict[K, V]:
-        """Return the mapping to be changed."""
+        """Return a copy that may be changed."""
         if self._own is None:
             self._own = dict(self._base)
         return self._own
 
 
 class Draft:
-    """A context under change, and the actions gathered so far."""
+    """The mutable copy of the context during a step, and the actions so far."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ControllerContext) -> None:
         self.base = context
         self.settings = context.settings
         self.brokers = context.brokers
@@ -194,8 +197,8 @@ class Draft:
         self._metadata: dict[BrokerId, dict[TopicPartition, PartitionMetadata]] = {}
         self._roles: dict[BrokerId, dict[TopicPartition, PartitionRole]] = {}
         self._stops: dict[tuple[BrokerId, bool], dict[TopicPartition, None]] = {}
-        self._dropped: dict[TopicPartition, tuple[BrokerId, ...] | None] | None = None
-        self._placements: dict[TopicPartition, Placement] = {}
+        self._removed_reassignments: dict[TopicPartition, tuple[BrokerId, ...] | None] | None = None
+        self._assignments: dict[TopicPartition, ReplicaAssignment] = {}
         self._last: list[Action] = []
 
     # --- questions ---
@@ -204,22 +207,22 @@ class Draft:
         """Return the assigned brokers, preferred first."""
         return self.topics[partition.topic].partitions[partition.partition]
 
-    def holders(self, partition: TopicPartition) -> tuple[BrokerId, ...]:
+    def kept_replicas(self, partition: TopicPartition) -> tuple[BrokerId, ...]:
         """Return the assigned brokers whose replicas are not being deleted, preferred first."""
         assigned = self.replicas_of(partition)
-        return tuple(one for one in assigned if not self.is_going(Replica(partition, one)))
+        return tuple(one for one in assigned if not self.is_deleting(Replica(partition, one)))
 
-    def is_going(self, replica: Replica) -> bool:
-        """Say whether a replica is being deleted."""
-        return self.replicas.get(replica) in GOING
+    def is_deleting(self, replica: Replica) -> bool:
+        """Return whether a replica is being deleted."""
+        return self.replicas.get(replica) in DELETION_PHASES
 
-    def placement(self, partition: TopicPartition) -> Placement | None:
-        """Return where the replicas of a partition are and go, None if there is no such one."""
-        return _placement(self.topics.get(partition.topic), partition)
+    def assignment(self, partition: TopicPartition) -> ReplicaAssignment | None:
+        """Return the replica assignment of a partition, None if there is no such partition."""
+        return _assignment(self.topics.get(partition.topic), partition)
 
-    def moving(self) -> list[TopicPartition]:
+    def being_reassigned(self) -> list[TopicPartition]:
         """Return the partitions that are being reassigned."""
-        return list(_moving(self.topics.current))
+        return list(_being_reassigned(self.topics.current))
 
     def partitions_of(self, topic: str) -> list[TopicPartition]:
         """Return the partitions of a topic."""
@@ -240,22 +243,22 @@ class Draft:
         ]
 
     def is_alive(self, partition: TopicPartition, broker_id: BrokerId) -> bool:
-        """Say whether a replica's broker is registered and its disk works."""
+        """Return whether a replica's broker is registered and its disk works."""
         return broker_id in self.brokers and Replica(partition, broker_id) not in self.failed
 
     def available(self, partition: TopicPartition) -> Available:
-        """Return who can hold and lead a partition."""
-        alive = [one for one in self.holders(partition) if self.is_alive(partition, one)]
+        """Return the brokers that have a working replica, and those that can lead."""
+        alive = [one for one in self.kept_replicas(partition) if self.is_alive(partition, one)]
         return Available(alive, [one for one in alive if one not in self.shutting_down])
 
-    def is_deleted(self, partition: TopicPartition) -> bool:
-        """Say whether the partition is being deleted."""
+    def in_deleted_topic(self, partition: TopicPartition) -> bool:
+        """Return whether the partition's topic is being deleted."""
         return partition.topic in self.deletions
 
     def allows_unclean(self, partition: TopicPartition) -> bool:
-        """Say whether the partition may be led by a replica that is not in sync.
+        """Return whether a replica that is not in sync may lead the partition.
 
-        Not where one that is in sync is awaited.
+        It may not while an in-sync replica is awaited.
         """
         if not self.awaited.isdisjoint(self.leaderships[partition].state.isr):
             return False
@@ -265,37 +268,37 @@ class Draft:
     def next_state(
         self, before: PartitionState | None, leader: BrokerId, isr: tuple[BrokerId, ...]
     ) -> PartitionState:
-        """Return the state that follows: every change by the controller starts a leader epoch."""
+        """Return the next state: every change by the controller starts a new leader epoch."""
         epoch = LeaderEpoch(0 if before is None else before.leader_epoch + 1)
         return PartitionState(leader, epoch, isr, self.base.epoch)
 
     # --- changes ---
 
     def enter_partition(self, partition: TopicPartition, *phases: PartitionPhase) -> None:
-        """Go through the phases, each checked."""
+        """Enter the phases one after the other, each checked."""
         for phase in phases:
             now = self.partitions.get(partition) or PartitionPhase.NON_EXISTENT
             states.enter_partition(partition, now, phase)
             self.partitions.edit()[partition] = phase
 
     def enter_replica(self, replica: Replica, *phases: ReplicaPhase) -> None:
-        """Go through the phases, each checked."""
+        """Enter the phases one after the other, each checked."""
         for phase in phases:
             now = self.replicas.get(replica) or ReplicaPhase.NON_EXISTENT
             states.enter_replica(replica, now, phase)
             self.replicas.edit()[replica] = phase
 
-    def place(self, placements: Mapping[TopicPartition, Placement]) -> None:
-        """Take over where replicas are and go, of partitions that still exist."""
-        by_topic: dict[str, dict[int, Placement]] = {}
-        for partition, one in placements.items():
-            if self.placement(partition) is not None:
+    def set_assignments(self, assignments: Mapping[TopicPartition, ReplicaAssignment]) -> None:
+        """Set the replica assignments of those of the partitions that still exist."""
+        by_topic: dict[str, dict[int, ReplicaAssignment]] = {}
+        for partition, one in assignments.items():
+            if self.assignment(partition) is not None:
                 by_topic.setdefault(partition.topic, {})[partition.partition] = one
         for topic, changes in by_topic.items():
-            self.topics.edit()[topic] = placement.placed(self.topics[topic], changes)
+            self.topics.edit()[topic] = replica_assignment.with_changes(self.topics[topic], changes)
 
     def forget_topic(self, topic: str) -> None:
-        """Drop everything known of a topic."""
+        """Remove everything known about a topic."""
         for partition in self.partitions_of(topic):
             for broker_id in self.replicas_of(partition):
                 self.replicas.edit().pop(Replica(partition, broker_id), None)
@@ -314,18 +317,18 @@ class Draft:
         self._creates[partition] = state
 
     def update_state(self, partition: TopicPartition, wanted: Leadership, cause: Cause) -> None:
-        """Replace the state of a partition; `wanted` names the version to be replaced."""
+        """Update the state of a partition; `wanted` names the version that it replaces."""
         self._updates[partition] = wanted
         self.causes.edit()[partition] = cause
 
     def is_being_written(self, partition: TopicPartition) -> bool:
-        """Say whether this step writes the partition's state: others hear of it afterwards."""
+        """Return whether this step writes the partition's state; brokers learn it afterwards."""
         return partition in self._updates or partition in self._creates
 
-    def tell_metadata(
+    def add_update_metadata(
         self, to: Iterable[BrokerId], partitions: Iterable[TopicPartition] = ()
     ) -> None:
-        """Tell brokers who lives, and of those of the partitions that have a state."""
+        """Send brokers the live brokers, and the metadata of partitions that have a state."""
         known = [partition for partition in partitions if partition in self.leaderships]
         described = {partition: self._describe(partition) for partition in known}
         for broker_id in to:
@@ -333,70 +336,70 @@ class Draft:
 
     def _describe(self, partition: TopicPartition) -> PartitionMetadata:
         leadership = self.leaderships[partition]
-        if self.is_deleted(partition):
+        if self.in_deleted_topic(partition):
             gone = replace(leadership.state, leader=LEADER_DURING_DELETE)
             leadership = replace(leadership, state=gone)
-        deleted = self.is_deleted(partition)
-        replicas = self.replicas_of(partition) if deleted else self.holders(partition)
+        deleted = self.in_deleted_topic(partition)
+        replicas = self.replicas_of(partition) if deleted else self.kept_replicas(partition)
         offline = tuple(one for one in replicas if not self.is_alive(partition, one))
         return PartitionMetadata(partition, leadership, replicas, offline)
 
-    def tell_role(
+    def add_leader_and_isr(
         self, to: Iterable[BrokerId], partition: TopicPartition, is_new: bool = False
     ) -> None:
-        """Tell living brokers the state of a partition that they hold a replica of.
+        """Send live brokers the state of a partition of which they have a replica.
 
         A replica that a reassignment adds is new until it is in sync: it may be created on any
-        disk, whatever a broken one may have held.
+        disk, whatever a failed disk may have held.
         """
-        leadership, holders = self.leaderships[partition], self.holders(partition)
+        leadership, replicas = self.leaderships[partition], self.kept_replicas(partition)
         adding = self.topics[partition.topic].adding.get(partition.partition, ())
         for broker_id in to:
-            if broker_id in self.brokers and broker_id in holders:
+            if broker_id in self.brokers and broker_id in replicas:
                 new = is_new or (broker_id in adding and broker_id not in leadership.state.isr)
                 self._roles.setdefault(broker_id, {})[partition] = PartitionRole(
-                    partition, leadership, holders, new
+                    partition, leadership, replicas, new
                 )
 
-    def stop_replica(self, to: BrokerId, partition: TopicPartition, delete: bool) -> None:
-        """Tell a broker to stop a replica."""
+    def add_stop_replica(self, to: BrokerId, partition: TopicPartition, delete: bool) -> None:
+        """Make a broker stop a replica, and delete it if `delete`."""
         self._stops.setdefault((to, delete), {})[partition] = None
 
     def remove_topic(self, topic: str) -> None:
         """Remove the znodes of a topic."""
         self._last.append(RemoveTopic(topic))
 
-    def drop_deletions(self, topics: Iterable[str]) -> None:
-        """Remove requests for deletion."""
-        self._last.append(DropDeletions(tuple(sorted(topics))))
+    def remove_deletions(self, topics: Iterable[str]) -> None:
+        """Remove deletion requests."""
+        self._last.append(RemoveDeletions(tuple(sorted(topics))))
 
-    def write_placement(self, partition: TopicPartition, wanted: Placement) -> None:
-        """Write into a topic's znode where the replicas of a partition are and go."""
-        self._placements[partition] = wanted
+    def write_assignment(self, partition: TopicPartition, wanted: ReplicaAssignment) -> None:
+        """Write the replica assignment of a partition into its topic's znode."""
+        self._assignments[partition] = wanted
 
-    def drop_reassignments(
+    def remove_reassignments(
         self, done: Mapping[TopicPartition, tuple[BrokerId, ...] | None]
     ) -> None:
-        """Take requests out of /admin/reassign_partitions: those for these replicas, None: any."""
-        self._dropped = {**(self._dropped or {}), **done}
+        """Remove entries from /admin/reassign_partitions that name these replicas; None is any."""
+        self._removed_reassignments = {**(self._removed_reassignments or {}), **done}
 
-    def drop_reassignments_of(self, topic: str) -> None:
-        """Take the requests for a topic out of /admin/reassign_partitions."""
-        moving = _moving({topic: self.topics[topic]})
-        if wanted := dict.fromkeys(moving):
-            self.drop_reassignments(wanted)
+    def remove_reassignments_of(self, topic: str) -> None:
+        """Remove the entries of a topic from /admin/reassign_partitions."""
+        reassigning = _being_reassigned({topic: self.topics[topic]})
+        if wanted := dict.fromkeys(reassigning):
+            self.remove_reassignments(wanted)
 
     def watch_states(self, partitions: Collection[TopicPartition]) -> None:
-        """Have every change of these states told."""
+        """Watch the states of these partitions."""
         if partitions:
             self._last.append(WatchStates(tuple(partitions)))
 
     def finish_preferred_election(self) -> None:
-        """Remove the request for a preferred election."""
+        """Remove /admin/preferred_replica_election."""
         self._last.append(FinishPreferredElection())
 
-    def finish(self) -> tuple[Context, list[Action]]:
-        """Return the next context and the actions, in the order in which they are to be done."""
+    def finish(self) -> tuple[ControllerContext, list[Action]]:
+        """Return the next context, and the actions in their order."""
         context = replace(
             self.base,
             brokers=self.brokers,
@@ -411,8 +414,8 @@ class Draft:
             unclean=self.unclean.current,
             causes=self.causes.current,
         )
-        # A broker that is new to this controller hears first where the others are. Elsewhere roles
-        # go first, so that no broker tells clients of a leadership of its own that it has not yet.
+        # A broker that is new to this controller first receives metadata: where the others are. The
+        # others first receive LeaderAndIsr, so that none tells clients that it leads too early.
         fresh = self.brokers.keys() - self.base.brokers.keys()
         actions: list[Action] = [
             *self._metadata_messages(fresh),
@@ -426,14 +429,14 @@ class Draft:
         ]
         if self._creates or self._updates:
             actions.append(WriteStates(self._creates, self._updates))
-        if self._dropped is not None:
-            actions.append(DropReassignments(self._dropped))
-        if self._placements:
-            actions.append(WritePlacements(self._placements))
+        if self._removed_reassignments is not None:
+            actions.append(RemoveReassignments(self._removed_reassignments))
+        if self._assignments:
+            actions.append(WriteAssignments(self._assignments))
         return context, actions + self._last
 
     def _metadata_messages(self, to_whom: AbstractSet[BrokerId]) -> Iterator[UpdateMetadata]:
-        """Yield one message for all of these brokers that are told the same."""
+        """Yield one message per group of these brokers that receive the same partitions."""
         living = tuple(self.brokers[broker_id] for broker_id in sorted(self.brokers))
         alike: dict[tuple[TopicPartition, ...], list[BrokerId]] = {}
         for broker_id, described in sorted(self._metadata.items()):

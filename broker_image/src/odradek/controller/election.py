@@ -1,10 +1,9 @@
-"""Who leads a partition, and with which in-sync set: every rule of choice (row C6).
+"""The rules of leader election: the leader of a partition and its in-sync replicas (row C6).
 
-Each rule is a function of the assigned replicas (preferred first), the present state, and who is
-available. It returns the leader and in-sync set that should stand, or None where the rule leaves
-the partition as it is. A leader always comes from the in-sync set, except that an offline partition
-whose in-sync replicas are all gone may take any living replica where unclean election is allowed:
-that loses records, so it is off by default.
+Each rule is a function of the assigned replicas (preferred first), the present state, and the
+available brokers. It returns the new leader and in-sync replicas, or None to change nothing. A
+leader is always an in-sync replica, with one exception: if all in-sync replicas are gone and
+unclean election is enabled, any live replica may lead. That loses records, so it is off by default.
 """
 
 import enum
@@ -16,20 +15,20 @@ from odradek.zk.znodes import PartitionState
 
 
 class Cause(enum.Enum):
-    """Why a partition's leader is looked at."""
+    """Why a leader is elected."""
 
-    AVAILABILITY = "availability"  # a broker came, went, or lost a disk
+    AVAILABILITY = "availability"  # a broker started, died, or lost a disk
     PREFERRED = "preferred"
     CONTROLLED_SHUTDOWN = "controlled-shutdown"
     REASSIGNMENT = "reassignment"
-    UNCLEAN = "unclean"  # an operator accepts to lose records for a leader
+    UNCLEAN = "unclean"  # an administrator accepts losing records
 
 
 @dataclass(frozen=True, slots=True)
 class Available:
-    """Brokers as one partition sees them.
+    """The brokers that are available to one partition.
 
-    `alive` hold a working replica; `electable` are those of them that are not shutting down.
+    `alive` have a working replica; `electable` are those of them that are not shutting down.
     """
 
     alive: Collection[BrokerId]
@@ -38,14 +37,14 @@ class Available:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The leader, or NO_LEADER, and the in-sync set that should stand."""
+    """The new leader, or NO_LEADER, and the new in-sync replicas."""
 
     leader: BrokerId
     isr: tuple[BrokerId, ...]
 
 
 def choose_first(replicas: Sequence[BrokerId], available: Available) -> Choice | None:
-    """Choose for a partition that never had a leader: all living replicas are in sync."""
+    """Choose for a partition that never had a leader: all live replicas are in sync."""
     living = tuple(replica for replica in replicas if replica in available.alive)
     return Choice(living[0], living) if living else None
 
@@ -53,10 +52,10 @@ def choose_first(replicas: Sequence[BrokerId], available: Available) -> Choice |
 def choose_available(
     replicas: Sequence[BrokerId], state: PartitionState, available: Available, unclean: bool
 ) -> Choice | None:
-    """Replace a leader that is gone and take dead brokers out of the in-sync set.
+    """Replace a dead leader, and remove dead brokers from the in-sync replicas.
 
-    An in-sync set is never emptied: when all its members are gone it stays as it was, since each of
-    them holds every committed record and the first to return may lead.
+    The in-sync replicas are never emptied. If all of them are dead, they stay: each of them has
+    every committed record, and the first to return may lead.
     """
     living_isr = tuple(member for member in state.isr if member in available.alive)
     if state.leader in available.alive:
@@ -76,7 +75,7 @@ def choose_available(
 def choose_preferred(
     replicas: Sequence[BrokerId], state: PartitionState, available: Available
 ) -> Choice | None:
-    """Give the leadership back to the first replica, if it is alive and in sync."""
+    """Choose the preferred replica, if it is electable and in sync."""
     preferred = replicas[0]
     if preferred in state.isr and preferred in available.electable:
         return _unless_same(Choice(preferred, state.isr), state)
@@ -86,9 +85,9 @@ def choose_preferred(
 def choose_for_shutdown(
     replicas: Sequence[BrokerId], state: PartitionState, available: Available
 ) -> Choice | None:
-    """Move the leadership and the in-sync set off brokers that are shutting down.
+    """Remove brokers that are shutting down from leadership and in-sync replicas.
 
-    None where no other in-sync replica lives: the partition then stays until the broker is gone.
+    Return None if no other in-sync replica is alive: the partition stays until the broker is gone.
     """
     staying = tuple(member for member in state.isr if member in available.electable)
     leader = state.leader if state.leader in staying else _first(replicas, staying, staying)
@@ -98,9 +97,9 @@ def choose_for_shutdown(
 def choose_reassigned(
     staying: Sequence[BrokerId], state: PartitionState, available: Available
 ) -> Choice | None:
-    """Leave the partition to the replicas that stay, also where nothing changes: it is told anew.
+    """Choose from the replicas that stay, also if nothing changes, to start a new leader epoch.
 
-    None where none of them could lead.
+    Return None if none of them can lead.
     """
     leader: BrokerId | None = state.leader
     if state.leader not in staying or state.leader not in available.alive:
@@ -119,7 +118,7 @@ def choose(
     available: Available,
     unclean: bool,
 ) -> Choice | None:
-    """Apply the rule that belongs to the cause."""
+    """Apply the rule for the cause."""
     match cause:
         case Cause.AVAILABILITY:
             return choose_available(replicas, state, available, unclean)

@@ -1,22 +1,22 @@
-"""What the controller's core is told (events) and what it wants done (actions), as values.
+"""The events and actions of the controller's pure core, as values.
 
-`loop` turns znodes and answers into events and carries actions out; `step` is the pure function
-between them. Within one event's actions the order counts: messages come before writes, and the
-result of a write comes back as `StatesWritten` before any other event is looked at.
+`active_controller` turns znodes and answers into events and carries out actions; `step` is the pure
+function between them. The order of one event's actions counts: messages come before writes, and the
+result of a write comes back as `StatesWritten` before any other event is handled.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from odradek.controller.election import Cause
-from odradek.controller.placement import Placement
+from odradek.controller.replica_assignment import ReplicaAssignment
 from odradek.values import BrokerId, TopicPartition
 from odradek.zk.znodes import BrokerRegistration, PartitionState, TopicAssignment
 
 
 @dataclass(frozen=True, slots=True)
 class LiveBroker:
-    """A registered broker; `epoch` is the czxid of its znode, another one after every restart."""
+    """A registered broker; its `epoch` is the czxid of its znode, a new one after each restart."""
 
     registration: BrokerRegistration
     epoch: int
@@ -24,7 +24,7 @@ class LiveBroker:
 
 @dataclass(frozen=True, slots=True)
 class Leadership:
-    """A partition's `state` znode with the version that the next write must name."""
+    """A partition's `state` znode, and the version that the next write must name."""
 
     state: PartitionState
     zk_version: int
@@ -37,8 +37,8 @@ class Leadership:
 class ContextLoaded:
     """Everything a new controller reads.
 
-    `unclean` holds topics that override unclean election, `deletions` the requested deletions.
-    `awaited` are registered, but not among `brokers` until the next event.
+    `unclean` are the topics that override unclean.leader.election.enable, `deletions` the topics to
+    be deleted. `awaited` brokers are registered, but not in `brokers` until the next event.
     """
 
     brokers: Mapping[BrokerId, LiveBroker]
@@ -51,14 +51,14 @@ class ContextLoaded:
 
 @dataclass(frozen=True, slots=True)
 class BrokersChanged:
-    """All brokers that are registered now; none of them may have restarted unseen (`split`)."""
+    """All registered brokers. None may have restarted since the last event; see `split`."""
 
     brokers: Mapping[BrokerId, LiveBroker]
 
 
 @dataclass(frozen=True, slots=True)
 class TopicsChanged:
-    """Topics that appeared, with their overrides of unclean election, and topics that are gone."""
+    """Topics that were created, with their overrides of unclean election, and removed topics."""
 
     added: Mapping[str, TopicAssignment]
     removed: frozenset[str] = frozenset()
@@ -67,7 +67,7 @@ class TopicsChanged:
 
 @dataclass(frozen=True, slots=True)
 class PartitionsChanged:
-    """A topic's znode was written."""
+    """A topic's znode changed."""
 
     topic: str
     assignment: TopicAssignment
@@ -75,7 +75,7 @@ class PartitionsChanged:
 
 @dataclass(frozen=True, slots=True)
 class UncleanChanged:
-    """A topic's override of unclean election; None where it has none."""
+    """A topic's override of unclean.leader.election.enable; None if it has none."""
 
     topic: str
     enabled: bool | None
@@ -83,7 +83,7 @@ class UncleanChanged:
 
 @dataclass(frozen=True, slots=True)
 class DeletionsRequested:
-    """All topics that /admin/delete_topics names."""
+    """All topics in /admin/delete_topics."""
 
     topics: frozenset[str]
 
@@ -99,28 +99,28 @@ class ReplicasStopped:
 
 @dataclass(frozen=True, slots=True)
 class TopicRemoved:
-    """The znodes of a deleted topic are gone."""
+    """The znodes of a deleted topic are removed."""
 
     topic: str
 
 
 @dataclass(frozen=True, slots=True)
 class IsrChanged:
-    """States that leaders wrote, read again after their notice."""
+    """States that leaders wrote, read after their ISR change notifications."""
 
     leaderships: Mapping[TopicPartition, Leadership]
 
 
 @dataclass(frozen=True, slots=True)
 class PreferredRequested:
-    """Partitions that shall be led by their preferred replicas."""
+    """The partitions in /admin/preferred_replica_election."""
 
     partitions: tuple[TopicPartition, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ElectionRequested:
-    """ElectLeaders (KIP-460): partitions whose leader shall be chosen by the rule of `cause`."""
+    """The partitions of an ElectLeaders request (KIP-460), and the rule to apply."""
 
     partitions: tuple[TopicPartition, ...]
     cause: Cause
@@ -128,9 +128,9 @@ class ElectionRequested:
 
 @dataclass(frozen=True, slots=True)
 class ReassignmentRequested:
-    """The replicas that partitions shall have; None cancels what is under way (KIP-455).
+    """The target replicas of partitions; None cancels a reassignment (KIP-455).
 
-    `by_znode`: /admin/reassign_partitions asks for it, and these are all of its entries.
+    `by_znode`: these are all entries of /admin/reassign_partitions.
     """
 
     wanted: Mapping[TopicPartition, tuple[BrokerId, ...] | None]
@@ -139,19 +139,19 @@ class ReassignmentRequested:
 
 @dataclass(frozen=True, slots=True)
 class RebalanceDue:
-    """It is time to look for brokers that lead too little of what they are preferred for."""
+    """It is time to look for brokers that lead too few of their preferred partitions."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShutdownRequested:
-    """A broker wants to leave; its leaderships shall move first."""
+    """A broker requested a controlled shutdown."""
 
     broker_id: BrokerId
 
 
 @dataclass(frozen=True, slots=True)
 class LogDirFailed:
-    """A broker says that one of its log.dirs failed."""
+    """A broker reported that one of its log.dirs failed."""
 
     broker_id: BrokerId
 
@@ -166,17 +166,17 @@ class ReplicasFailed:
 
 @dataclass(frozen=True, slots=True)
 class ResendRequired:
-    """Messages to a broker were given up; it must be told everything again."""
+    """Queued messages to a broker were dropped; it must receive its full state again."""
 
     broker_id: BrokerId
 
 
 @dataclass(frozen=True, slots=True)
 class StatesWritten:
-    """How WriteStates went.
+    """The result of WriteStates.
 
-    `written` stand as wanted; for `conflicts` somebody else wrote first, and this is what stands;
-    `missing` have no znode, nor has their topic.
+    `written` succeeded. `conflicts` are the present states of partitions that somebody else wrote
+    first. `missing` partitions have no znode, or their topic has none.
     """
 
     written: Mapping[TopicPartition, Leadership]
@@ -185,10 +185,10 @@ class StatesWritten:
 
 
 @dataclass(frozen=True, slots=True)
-class PlacementsWritten:
-    """The topics' znodes say this now of these partitions; those that are gone are left out."""
+class AssignmentsWritten:
+    """The assignments now in the topics' znodes; removed partitions are left out."""
 
-    written: Mapping[TopicPartition, Placement]
+    written: Mapping[TopicPartition, ReplicaAssignment]
 
 
 Event = (
@@ -210,7 +210,7 @@ Event = (
     | ReplicasFailed
     | ResendRequired
     | StatesWritten
-    | PlacementsWritten
+    | AssignmentsWritten
 )
 
 
@@ -219,7 +219,7 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class WriteStates:
-    """Create and update `state` znodes; an update names the version it replaces."""
+    """Create and update `state` znodes; an update names the version that it replaces."""
 
     creates: Mapping[TopicPartition, PartitionState]
     updates: Mapping[TopicPartition, Leadership]
@@ -227,7 +227,7 @@ class WriteStates:
 
 @dataclass(frozen=True, slots=True)
 class PartitionMetadata:
-    """What every broker learns of a partition."""
+    """A partition in UpdateMetadata."""
 
     partition: TopicPartition
     leadership: Leadership
@@ -237,7 +237,7 @@ class PartitionMetadata:
 
 @dataclass(frozen=True, slots=True)
 class UpdateMetadata:
-    """Tell these brokers who lives, and of these partitions."""
+    """Send these brokers the list of live brokers, and the metadata of partitions."""
 
     to: tuple[BrokerId, ...]
     brokers: tuple[LiveBroker, ...]
@@ -246,7 +246,7 @@ class UpdateMetadata:
 
 @dataclass(frozen=True, slots=True)
 class PartitionRole:
-    """What a replica learns of its partition; `is_new` where it cannot have existed before."""
+    """A partition in LeaderAndIsr; `is_new` if the replica cannot have existed before."""
 
     partition: TopicPartition
     leadership: Leadership
@@ -256,7 +256,7 @@ class PartitionRole:
 
 @dataclass(frozen=True, slots=True)
 class LeaderAndIsr:
-    """Tell a broker to lead or follow. `leaders` are the living leaders that it will follow."""
+    """Make a broker leader or follower. `leaders` are the live leaders of the partitions."""
 
     to: BrokerId
     roles: tuple[PartitionRole, ...]
@@ -265,7 +265,7 @@ class LeaderAndIsr:
 
 @dataclass(frozen=True, slots=True)
 class StopReplicas:
-    """Tell a broker to stop replicas, and to delete them where `delete` says so."""
+    """Make a broker stop replicas, and delete them if `delete`."""
 
     to: BrokerId
     partitions: tuple[TopicPartition, ...]
@@ -274,35 +274,35 @@ class StopReplicas:
 
 @dataclass(frozen=True, slots=True)
 class RemoveTopic:
-    """Remove a topic whose replicas are all deleted; answered by TopicRemoved."""
+    """Remove the znodes of a topic whose replicas are all deleted; TopicRemoved follows."""
 
     topic: str
 
 
 @dataclass(frozen=True, slots=True)
-class DropDeletions:
-    """Remove requests for deletions that will not be done."""
+class RemoveDeletions:
+    """Remove rejected deletion requests."""
 
     topics: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class FinishPreferredElection:
-    """Remove the request for a preferred election."""
+    """Remove /admin/preferred_replica_election."""
 
 
 @dataclass(frozen=True, slots=True)
-class WritePlacements:
-    """Write where partitions are and go into their topics' znodes: answered, PlacementsWritten."""
+class WriteAssignments:
+    """Write assignments into their topics' znodes; AssignmentsWritten follows."""
 
-    placements: Mapping[TopicPartition, Placement]
+    assignments: Mapping[TopicPartition, ReplicaAssignment]
 
 
 @dataclass(frozen=True, slots=True)
-class DropReassignments:
-    """Take entries out of /admin/reassign_partitions, and remove it when none is left.
+class RemoveReassignments:
+    """Remove entries from /admin/reassign_partitions, and remove it when it is empty.
 
-    An entry goes if it names these replicas; None stands for any.
+    An entry is removed if it names these replicas; None stands for any.
     """
 
     done: Mapping[TopicPartition, tuple[BrokerId, ...] | None]
@@ -310,7 +310,7 @@ class DropReassignments:
 
 @dataclass(frozen=True, slots=True)
 class WatchStates:
-    """Watch the states of partitions that move, without waiting for the leaders' notices."""
+    """Watch the states of reassigned partitions, without waiting for ISR change notifications."""
 
     partitions: tuple[TopicPartition, ...]
 
@@ -319,10 +319,10 @@ Message = UpdateMetadata | LeaderAndIsr | StopReplicas
 Action = (
     Message
     | WriteStates
-    | WritePlacements
-    | DropReassignments
+    | WriteAssignments
+    | RemoveReassignments
     | WatchStates
     | RemoveTopic
-    | DropDeletions
+    | RemoveDeletions
     | FinishPreferredElection
 )

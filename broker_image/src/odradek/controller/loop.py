@@ -1,11 +1,9 @@
-"""The controller's life on a broker: one queue, handled one item at a time.
+"""The controller candidate on a broker: one queue, whose items are handled one at a time.
 
-Watches, answers of brokers, timers and callers all put items into one `Inbox`. While this broker is
-controller, its `Term` takes them one at a time.
-
-While this broker is not controller, it takes part in the race of `office`. Broken fences, lost
-sessions and unexpected errors all end in the same way: everything that only a controller does is
-stopped, and the race begins anew.
+Watches, answers of brokers, timers and calls all put items into one `EventQueue`. `candidacy` is
+the state machine of the election. While this broker is the controller, its `ActiveController`
+handles the other items. Fenced writes, expired sessions and unexpected errors all end in the same
+way: the active controller is stopped, and the broker is a candidate again.
 """
 
 import asyncio
@@ -18,23 +16,24 @@ from typing import Any, Protocol, TypeVar
 
 from odradek.clock import wall_ms
 from odradek.config import BrokerConfig
-from odradek.controller import claim, office
-from odradek.controller.claim import Office
+from odradek.controller import candidacy, controller_znode
+from odradek.controller.active_controller import ActiveController
+from odradek.controller.candidacy import CandidateAction, CandidateEvent, CandidateState
+from odradek.controller.controller_znode import ControllerLease
 from odradek.controller.election import Cause
-from odradek.controller.inbox import (
-    Call,
-    Inbox,
+from odradek.controller.event_queue import (
+    ControllerCall,
+    EventQueue,
     Item,
-    Reading,
-    TopicConfigWritten,
-    TopicWritten,
+    TopicChange,
+    TopicConfigChange,
+    ZnodeChange,
 )
-from odradek.controller.office import Duty, Order, Signal
-from odradek.controller.outbox import Outbox, Peer, Sender
-from odradek.controller.placement import Placement
+from odradek.controller.outbox import BrokerConnection, Outbox
+from odradek.controller.replica_assignment import ReplicaAssignment
+from odradek.controller.requests import Sender
 from odradek.controller.step import imbalance
-from odradek.controller.store import FencedError, Store
-from odradek.controller.term import Term
+from odradek.controller.store import ControllerMovedError, ControllerStore
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.values import BrokerId, ControllerEpoch, TopicPartition
 from odradek.zk.session import (
@@ -59,10 +58,10 @@ class Registrar(Protocol):
 
 
 class Controller:
-    """Takes part in the race for controller and, while it is won, directs the cluster.
+    """A candidate in the election of the controller; once elected, it manages the cluster.
 
-    `connect(host, port)` makes a PeerClient. `start` is called once the broker is registered;
-    `stop` gives up the office. For metrics: `active`, `epoch`, `elections`, `last_election_ms`,
+    `connect(host, port)` returns a PeerClient. `start` is called once the broker is registered;
+    `stop` resigns. For metrics: `active`, `epoch`, `elections`, `last_election_ms`,
     `offline_partitions`, `preferred_imbalance`, `queue_length`, `requests_queued`.
     """
 
@@ -70,7 +69,7 @@ class Controller:
         self,
         config: BrokerConfig,
         session: Session,
-        connect: Callable[[str, int], Peer],
+        connect: Callable[[str, int], BrokerConnection],
         registration: Registrar | None = None,
         now_ms: Callable[[], int] = wall_ms,
     ) -> None:
@@ -81,58 +80,60 @@ class Controller:
         self._session = session
         self._connect = connect
         self._now_ms = now_ms
-        self._duty = Duty.OUT
-        self._term: Term | None = None
-        self._inbox = Inbox()
+        self._state = CandidateState.UNREGISTERED
+        self._controller: ActiveController | None = None
+        self._queue = EventQueue()
         self._task: asyncio.Task[None] | None = None
         self._unsubscribe: Callable[[], None] | None = None
         if registration is not None:
-            registration.on_registered(self._note_registered)
+            registration.on_registered(self._on_registered)
 
-    # --- what others see ---
+    # --- questions ---
 
     @property
     def active(self) -> bool:
-        """Say whether this broker holds the office."""
-        return self._term is not None and self._duty is Duty.ACTIVE
+        """Return whether this broker is the controller."""
+        return self._controller is not None and self._state is CandidateState.ACTIVE
 
     @property
     def epoch(self) -> ControllerEpoch:
-        """Return the epoch of the term, -1 outside of one."""
-        return ControllerEpoch(-1) if self._term is None else self._term.office.epoch
+        """Return the controller epoch, -1 unless this broker is the controller."""
+        controller = self._controller
+        return ControllerEpoch(-1) if controller is None else controller.lease.epoch
 
     def knows(self, topic: str) -> bool:
-        """Say whether the term has read that this topic exists."""
-        return self._term is not None and topic in self._term.context.topics
+        """Return whether this broker is the controller and has read the topic's znode."""
+        return self._controller is not None and topic in self._controller.context.topics
 
     @property
     def offline_partitions(self) -> int:
-        """Return how many partitions have no living leader."""
-        return 0 if self._term is None else len(self._term.context.offline_partitions())
+        """Return the number of partitions without a live leader."""
+        controller = self._controller
+        return 0 if controller is None else len(controller.context.offline_partitions())
 
     @property
     def preferred_imbalance(self) -> int:
-        """Return how many partitions are not led by their preferred replica."""
-        return 0 if self._term is None else imbalance(self._term.context)
+        """Return the number of partitions that their preferred replica does not lead."""
+        return 0 if self._controller is None else imbalance(self._controller.context)
 
     @property
     def queue_length(self) -> int:
-        """Return how many items wait to be handled."""
-        return len(self._inbox)
+        """Return the number of queued items."""
+        return len(self._queue)
 
     @property
     def requests_queued(self) -> int:
-        """Return how many requests wait to be sent to brokers."""
-        return 0 if self._term is None else self._term.outbox.queued()
+        """Return the number of queued requests to brokers."""
+        return 0 if self._controller is None else self._controller.outbox.queued()
 
     async def start(self) -> None:
-        """Enter the race; the broker must be registered."""
-        self._unsubscribe = self._session.on_state(self._note_session)
+        """Become a candidate; the broker must be registered."""
+        self._unsubscribe = self._session.on_state(self._on_session_state)
         self._task = asyncio.create_task(self._run(), name="controller")
-        self._inbox.put(Signal.REGISTERED)
+        self._queue.put(CandidateEvent.REGISTERED)
 
     async def stop(self) -> None:
-        """Leave the race, giving up the office."""
+        """Resign, and take no further part in elections."""
         if self._unsubscribe is not None:
             self._unsubscribe()
             self._unsubscribe = None
@@ -141,207 +142,215 @@ class Controller:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
             self._task = None
-        was_active = self._term is not None
-        await self._resign()
+        was_active = self._controller is not None
+        await self._stop_controller()
         self._fail_calls()
         if was_active and self._session.state is SessionState.CONNECTED:
             with contextlib.suppress(SessionExpiredError):
-                await claim.yield_office(self._session)
+                await controller_znode.resign(self._session)
 
     async def controlled_shutdown(self, broker_id: int) -> list[TopicPartition]:
-        """Move leaderships off a broker; returns the replicated partitions that it still leads.
+        """Move leaderships off a broker; return the replicated partitions that it still leads.
 
-        Raises KafkaError NOT_CONTROLLER or BROKER_NOT_AVAILABLE (row C6, ControlledShutdown).
+        Raise KafkaError NOT_CONTROLLER or BROKER_NOT_AVAILABLE (row C6, ControlledShutdown).
         """
-        return await self._call(lambda term: term.shut_down(BrokerId(broker_id)))
+        return await self._call(lambda controller: controller.shut_down(BrokerId(broker_id)))
 
     async def elect_leaders(
         self, partitions: Iterable[TopicPartition], cause: Cause
     ) -> Mapping[TopicPartition, BrokerId | KafkaError]:
-        """Hold elections of cause PREFERRED or UNCLEAN; the leader of each partition, or a refusal.
+        """Elect leaders for cause PREFERRED or UNCLEAN; return each leader, or why there is none.
 
-        Raises KafkaError NOT_CONTROLLER (row C11, ElectLeaders).
+        Raise KafkaError NOT_CONTROLLER (row C11, ElectLeaders).
         """
-        return await self._call(lambda term: term.elect(partitions, cause))
+        return await self._call(lambda controller: controller.elect(partitions, cause))
 
     async def reassign(
         self, wanted: Mapping[TopicPartition, tuple[BrokerId, ...] | None]
     ) -> Mapping[TopicPartition, KafkaError | None]:
-        """Begin to move partitions to these replicas, or back where None; why not, where refused.
+        """Start to reassign partitions to these replicas, None cancels; return each error or None.
 
-        Raises KafkaError NOT_CONTROLLER (row C10, AlterPartitionReassignments).
+        Raise KafkaError NOT_CONTROLLER (row C10, AlterPartitionReassignments).
         """
-        return await self._call(lambda term: term.reassign(wanted))
+        return await self._call(lambda controller: controller.reassign(wanted))
 
-    async def list_moving(
+    async def list_reassignments(
         self, partitions: Iterable[TopicPartition] | None
-    ) -> Mapping[TopicPartition, Placement]:
-        """Return the moves under way, of these partitions or of all.
+    ) -> Mapping[TopicPartition, ReplicaAssignment]:
+        """Return the ongoing reassignments of these partitions, or all with None.
 
-        Raises KafkaError NOT_CONTROLLER (row C10, ListPartitionReassignments).
+        Raise KafkaError NOT_CONTROLLER (row C10, ListPartitionReassignments).
         """
-        return await self._call(lambda term: term.list_moving(partitions))
+        return await self._call(lambda controller: controller.list_reassignments(partitions))
 
-    async def _call(self, work: Callable[[Term], Awaitable[T]]) -> T:
-        """Have a request of a caller done in its turn."""
+    async def _call(self, work: Callable[[ActiveController], Awaitable[T]]) -> T:
+        """Queue a call and return its result."""
         if not self.active:
             raise _not_controller()
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._inbox.put(Call(work, future))
+        self._queue.put(ControllerCall(work, future))
         return await future
 
     def topic_config_changed(self, topic: str) -> None:
-        """Have the topic's unclean.leader.election.enable read again."""
+        """Read the topic's unclean.leader.election.enable again."""
         if self.active:
-            self._inbox.put(TopicConfigWritten(topic))
+            self._queue.put(TopicConfigChange(topic))
 
     # --- the queue ---
 
-    def _note_session(self, state: SessionState) -> None:
+    def _on_session_state(self, state: SessionState) -> None:
         if state is SessionState.EXPIRED:
-            self._inbox.put(Signal.EXPIRED)
+            self._queue.put(CandidateEvent.SESSION_EXPIRED)
         elif state is SessionState.CONNECTED:
-            # The watches went with the old connection.
-            self._inbox.put(Signal.CHANGED)
-            if self._term is not None:
-                for reading in Reading:
-                    self._inbox.put(reading)
-                for topic in self._term.context.topics:
-                    self._inbox.put(TopicWritten(topic))
-                self._inbox.read_states(self._term.context.moving())
+            # The watches were lost with the old connection.
+            self._queue.put(CandidateEvent.ZNODE_CHANGED)
+            if self._controller is not None:
+                for change in ZnodeChange:
+                    self._queue.put(change)
+                for topic in self._controller.context.topics:
+                    self._queue.put(TopicChange(topic))
+                self._queue.put_states(self._controller.context.being_reassigned())
 
-    async def _note_registered(self) -> None:
-        self._inbox.put(Signal.REGISTERED)
+    async def _on_registered(self) -> None:
+        self._queue.put(CandidateEvent.REGISTERED)
 
     async def _run(self) -> None:
         while True:
-            item = await self._inbox.get()
+            item = await self._queue.get()
             try:
                 await self._handle(item)
-            except FencedError:
-                logger.warning("controller epoch %d is over", self.epoch)
-                self._inbox.put(Signal.DEPOSED)
+            except ControllerMovedError:
+                logger.warning("controller epoch %d was fenced by a newer controller", self.epoch)
+                self._queue.put(CandidateEvent.FENCED)
             except SessionExpiredError:
-                await self._signal(Signal.EXPIRED)
+                await self._advance(CandidateEvent.SESSION_EXPIRED)
             except ConnectionLoss:
-                # Everything is read again when the connection is back.
-                logger.info("connection lost while handling %s", item)
+                # Everything is read again after the reconnect.
+                logger.info("failed to handle %s: connection to ZooKeeper lost; retrying", item)
             except Exception:
-                logger.exception("controller failed at %s", item)
-                await self._abandon()
+                logger.exception("failed to handle %s; resigning as controller", item)
+                await self._recover()
 
-    async def _abandon(self) -> None:
-        """Give up the office after an unexpected error; the next term reads everything anew."""
+    async def _recover(self) -> None:
+        """Resign after an unexpected error; the next controller reads everything again."""
         await asyncio.sleep(ERROR_PAUSE_SECONDS)
-        if self._duty is Duty.CLAIMING:
-            self._duty = Duty.IDLE
-        self._inbox.put(Signal.DEPOSED)
+        if self._state is CandidateState.ELECTING:
+            self._state = CandidateState.IDLE
+        self._queue.put(CandidateEvent.FENCED)
 
     async def _handle(self, item: Item) -> None:
-        if isinstance(item, Signal):
-            await self._signal(item)
-        elif self._term is None:
-            if isinstance(item, Call) and not item.future.done():
+        if isinstance(item, CandidateEvent):
+            await self._advance(item)
+        elif self._controller is None:
+            if isinstance(item, ControllerCall) and not item.future.done():
                 item.future.set_exception(_not_controller())
-        elif isinstance(item, Call):
-            await _serve(self._term, item)
-        elif isinstance(item, Reading):
-            await self._term.read(item)
-        elif isinstance(item, TopicWritten):
-            await self._term.read_topic(item.topic)
-        elif isinstance(item, TopicConfigWritten):
-            await self._term.read_topic_config(item.topic)
+        elif isinstance(item, ControllerCall):
+            await _answer(self._controller, item)
+        elif isinstance(item, ZnodeChange):
+            await self._controller.read(item)
+        elif isinstance(item, TopicChange):
+            await self._controller.read_topic(item.topic)
+        elif isinstance(item, TopicConfigChange):
+            await self._controller.read_topic_config(item.topic)
         else:
-            await self._term.advance(item)
+            await self._controller.advance(item)
 
-    # --- the race ---
+    # --- the election ---
 
-    async def _signal(self, signal: Signal) -> None:
-        signals = deque([signal])
-        while signals:
-            now = signals.popleft()
-            move = office.move(self._duty, now)
-            if move.duty is not self._duty:
+    async def _advance(self, event: CandidateEvent) -> None:
+        events = deque([event])
+        while events:
+            following = events.popleft()
+            transition = candidacy.transition(self._state, following)
+            if transition.state is not self._state:
                 logger.info(
-                    "controller: %s, %s -> %s", now.value, self._duty.value, move.duty.value
+                    "controller candidate: %s on %s -> %s",
+                    self._state.value,
+                    following.value,
+                    transition.state.value,
                 )
-            self._duty = move.duty
-            for order in move.orders:
-                signals.extend(await self._obey(order))
+            self._state = transition.state
+            for action in transition.actions:
+                events.extend(await self._perform(action))
 
-    async def _obey(self, order: Order) -> list[Signal]:
-        match order:
-            case Order.LOOK:
-                return [await self._look()]
-            case Order.CLAIM:
-                return [await self._claim()]
-            case Order.ENTER:
-                await self._enter()
-            case Order.RESIGN:
-                await self._resign()
-            case Order.YIELD:
-                await claim.yield_office(self._session)
+    async def _perform(self, action: CandidateAction) -> list[CandidateEvent]:
+        match action:
+            case CandidateAction.READ_ZNODE:
+                return [await self._read_znode()]
+            case CandidateAction.ELECT:
+                return [await self._elect()]
+            case CandidateAction.START:
+                await self._start_controller()
+            case CandidateAction.STOP:
+                await self._stop_controller()
+            case CandidateAction.RESIGN:
+                await controller_znode.resign(self._session)
         return []
 
-    async def _look(self) -> Signal:
-        found = await claim.find_controller(self._session, self._inbox.watch(Signal.CHANGED))
+    async def _read_znode(self) -> CandidateEvent:
+        watch = self._queue.watch(CandidateEvent.ZNODE_CHANGED)
+        found = await controller_znode.find_controller(self._session, watch)
         if found is None:
-            return Signal.SEEN_VACANT
-        return Signal.SEEN_SELF if found[1] else Signal.SEEN_OTHER
+            return CandidateEvent.NO_CONTROLLER
+        return CandidateEvent.SELF_CONTROLLER if found[1] else CandidateEvent.OTHER_CONTROLLER
 
-    async def _claim(self) -> Signal:
+    async def _elect(self) -> CandidateEvent:
         try:
-            won = await claim.claim(self._session, self.broker_id, self._now_ms())
+            lease = await controller_znode.elect(self._session, self.broker_id, self._now_ms())
         except ConnectionLoss:
-            return Signal.LOST  # a claim that went through is seen at the next look
-        if won is None:
-            return Signal.LOST
-        self._begin(won)
-        return Signal.WON
+            return CandidateEvent.LOST  # if it was won after all, the next read shows it
+        if lease is None:
+            return CandidateEvent.LOST
+        self._create_controller(lease)
+        return CandidateEvent.WON
 
-    def _begin(self, won: Office) -> None:
+    def _create_controller(self, lease: ControllerLease) -> None:
         sender = Sender(
             controller_id=self.broker_id,
-            epoch=won.epoch,
+            epoch=lease.epoch,
             listener=self._config.inter_broker_listener_name,
             timeout_ms=self._config.controller_socket_timeout_ms,
         )
         outbox = Outbox(
-            sender, self._connect, self._inbox.put, lambda: self._inbox.put(Signal.DEPOSED)
+            sender,
+            self._connect,
+            self._queue.put,
+            lambda: self._queue.put(CandidateEvent.FENCED),
         )
-        self._term = Term(self._config, won, Store(self._session, won), outbox, self._inbox)
+        store = ControllerStore(self._session, lease)
+        self._controller = ActiveController(self._config, lease, store, outbox, self._queue)
 
-    async def _enter(self) -> None:
-        """Take up office: read everything, tell everybody, and watch (row C3)."""
-        term = self._term
-        assert term is not None
+    async def _start_controller(self) -> None:
+        """Read all state, send it to all brokers, and watch (row C3)."""
+        controller = self._controller
+        assert controller is not None
         started = time.monotonic()
-        logger.info("broker %d is controller, epoch %d", self.broker_id, term.office.epoch)
-        await term.begin()
+        logger.info("broker %d is controller, epoch %d", self.broker_id, controller.lease.epoch)
+        await controller.start()
         self.elections += 1
         self.last_election_ms = (time.monotonic() - started) * 1000
 
-    async def _resign(self) -> None:
-        """Stop everything that only a controller does (row C4)."""
-        term, self._term = self._term, None
-        if term is None:
+    async def _stop_controller(self) -> None:
+        """Stop everything that only the controller does (row C4)."""
+        controller, self._controller = self._controller, None
+        if controller is None:
             return
         logger.info(
-            "broker %d is no longer controller of epoch %d", self.broker_id, term.office.epoch
+            "broker %d is no longer controller, epoch %d", self.broker_id, controller.lease.epoch
         )
-        await term.end()
+        await controller.stop()
         self._fail_calls()
 
     def _fail_calls(self) -> None:
-        for call in self._inbox.calls():
+        for call in self._queue.calls():
             if not call.future.done():
                 call.future.set_exception(_not_controller())
 
 
-async def _serve(term: Term, call: Call) -> None:
-    """Do what a caller asks for; whoever ends the term, the caller is answered."""
+async def _answer(controller: ActiveController, call: ControllerCall) -> None:
+    """Do a call's work and set its future, also if the controller fails meanwhile."""
     try:
-        result = await call.work(term)
+        result = await call.work(controller)
     except BaseException as error:
         refused = isinstance(error, KafkaError)
         if not call.future.done():

@@ -1,16 +1,18 @@
 """The controller's messages as requests of the protocol, in the versions of Kafka 2.2.
 
-They are the first that name the registration of the broker that they are meant for (KIP-380). What
-was decided for a broker may reach it only after it died and came back, perhaps with an empty disk:
-it then refuses to lead what it led before.
+These versions are the first that name the broker epoch that they are meant for (KIP-380). A request
+may reach a broker only after it died and came back, perhaps with an empty disk. The restarted
+broker rejects requests meant for its previous broker epoch.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Any, TypedDict, TypeVar
 
 from odradek.controller.events import (
     LeaderAndIsr,
     LiveBroker,
+    Message,
     PartitionMetadata,
     PartitionRole,
     StopReplicas,
@@ -29,48 +31,72 @@ from odradek.protocol.messages.control import (
     UpdateMetadataRequest,
     UpdateMetadataTopicState,
 )
-from odradek.zk.znodes import SECURITY_PROTOCOLS, Endpoint
+from odradek.zk.znodes import SECURITY_PROTOCOLS, BrokerEndpoint
 
 LEADER_AND_ISR_VERSION = 2
 UPDATE_METADATA_VERSION = 5
 STOP_REPLICA_VERSION = 1
 
-Told = TypeVar("Told", PartitionMetadata, PartitionRole)
+T = TypeVar("T")
 
 
-def _by_topic(partitions: Iterable[Told]) -> dict[str, list[Told]]:
-    grouped: dict[str, list[Told]] = {}
-    for one in partitions:
-        grouped.setdefault(one.partition.topic, []).append(one)
-    return grouped
+@dataclass(frozen=True, slots=True)
+class Sender:
+    """The controller that every request names. `listener` is the one between brokers."""
+
+    controller_id: int
+    epoch: int
+    listener: str
+    timeout_ms: int
 
 
-def endpoint(broker: LiveBroker, listener: str) -> Endpoint | None:
-    """Return where a broker is reached by other brokers; None if it has no such listener."""
+class _Header(TypedDict):
+    controller_id: int
+    controller_epoch: int
+    broker_epoch: int
+
+
+class _PartitionState(TypedDict):
+    partition_index: int
+    controller_epoch: int
+    leader: int
+    leader_epoch: int
+    isr: list[int]
+    zk_version: int
+    replicas: list[int]
+
+
+def build(message: Message, sender: Sender, broker_epoch: int) -> tuple[Any, int]:
+    """Return the request for a message to a broker of this epoch, and its version."""
+    header = _Header(
+        controller_id=sender.controller_id,
+        controller_epoch=sender.epoch,
+        broker_epoch=broker_epoch,
+    )
+    match message:
+        case UpdateMetadata():
+            return _update_metadata(message, header), UPDATE_METADATA_VERSION
+        case LeaderAndIsr():
+            return _leader_and_isr(message, header, sender.listener), LEADER_AND_ISR_VERSION
+        case StopReplicas():
+            return _stop_replica(message, header), STOP_REPLICA_VERSION
+
+
+def endpoint(broker: LiveBroker, listener: str) -> BrokerEndpoint | None:
+    """Return where other brokers reach a broker; None if it has no such listener."""
     return broker.registration.endpoint(listener)
 
 
-def update_metadata(
-    message: UpdateMetadata, controller: int, epoch: int, broker_epoch: int
-) -> UpdateMetadataRequest:
-    """Return UpdateMetadata v5."""
-    return UpdateMetadataRequest(
-        controller_id=controller,
-        controller_epoch=epoch,
-        broker_epoch=broker_epoch,
-        topic_states=[
-            UpdateMetadataTopicState(
-                topic_name=topic, partition_states=[_metadata(one) for one in partitions]
-            )
-            for topic, partitions in _by_topic(message.partitions).items()
-        ],
-        live_brokers=[_broker(one) for one in message.brokers],
-    )
+def _by_topic(partitions: Iterable[tuple[str, T]]) -> dict[str, list[T]]:
+    grouped: dict[str, list[T]] = {}
+    for topic, one in partitions:
+        grouped.setdefault(topic, []).append(one)
+    return grouped
 
 
-def _metadata(one: PartitionMetadata) -> UpdateMetadataPartitionState:
+def _state(one: PartitionMetadata | PartitionRole) -> _PartitionState:
     state = one.leadership.state
-    return UpdateMetadataPartitionState(
+    return _PartitionState(
         partition_index=one.partition.partition,
         controller_epoch=state.controller_epoch,
         leader=state.leader,
@@ -78,7 +104,26 @@ def _metadata(one: PartitionMetadata) -> UpdateMetadataPartitionState:
         isr=list(state.isr),
         zk_version=one.leadership.zk_version,
         replicas=list(one.replicas),
-        offline_replicas=list(one.offline_replicas),
+    )
+
+
+def _update_metadata(message: UpdateMetadata, header: _Header) -> UpdateMetadataRequest:
+    states = (
+        (
+            one.partition.topic,
+            UpdateMetadataPartitionState(
+                **_state(one), offline_replicas=list(one.offline_replicas)
+            ),
+        )
+        for one in message.partitions
+    )
+    return UpdateMetadataRequest(
+        **header,
+        topic_states=[
+            UpdateMetadataTopicState(topic_name=topic, partition_states=found)
+            for topic, found in _by_topic(states).items()
+        ],
+        live_brokers=[_broker(one) for one in message.brokers],
     )
 
 
@@ -98,33 +143,18 @@ def _broker(broker: LiveBroker) -> UpdateMetadataBroker:
     )
 
 
-def leader_and_isr(
-    message: LeaderAndIsr, controller: int, epoch: int, broker_epoch: int, listener: str
-) -> LeaderAndIsrRequest:
-    """Return LeaderAndIsr v2; leaders are named by their address on the brokers' listener."""
+def _leader_and_isr(message: LeaderAndIsr, header: _Header, listener: str) -> LeaderAndIsrRequest:
+    states = (
+        (one.partition.topic, LeaderAndIsrPartitionState(**_state(one), is_new=one.is_new))
+        for one in message.roles
+    )
     return LeaderAndIsrRequest(
-        controller_id=controller,
-        controller_epoch=epoch,
-        broker_epoch=broker_epoch,
+        **header,
         topic_states=[
-            LeaderAndIsrTopicState(topic_name=topic, partition_states=[_role(one) for one in roles])
-            for topic, roles in _by_topic(message.roles).items()
+            LeaderAndIsrTopicState(topic_name=topic, partition_states=found)
+            for topic, found in _by_topic(states).items()
         ],
         live_leaders=_leaders(message.leaders, listener),
-    )
-
-
-def _role(one: PartitionRole) -> LeaderAndIsrPartitionState:
-    state = one.leadership.state
-    return LeaderAndIsrPartitionState(
-        partition_index=one.partition.partition,
-        controller_epoch=state.controller_epoch,
-        leader=state.leader,
-        leader_epoch=state.leader_epoch,
-        isr=list(state.isr),
-        zk_version=one.leadership.zk_version,
-        replicas=list(one.replicas),
-        is_new=one.is_new,
     )
 
 
@@ -141,20 +171,12 @@ def _leaders(leaders: Sequence[LiveBroker], listener: str) -> list[LeaderAndIsrL
     return found
 
 
-def stop_replica(
-    message: StopReplicas, controller: int, epoch: int, broker_epoch: int
-) -> StopReplicaRequest:
-    """Return StopReplica v1."""
-    by_topic: dict[str, list[int]] = {}
-    for one in message.partitions:
-        by_topic.setdefault(one.topic, []).append(one.partition)
+def _stop_replica(message: StopReplicas, header: _Header) -> StopReplicaRequest:
     return StopReplicaRequest(
-        controller_id=controller,
-        controller_epoch=epoch,
-        broker_epoch=broker_epoch,
+        **header,
         delete_partitions=message.delete,
         topics=[
             StopReplicaTopicV1(name=topic, partition_indexes=numbers)
-            for topic, numbers in by_topic.items()
+            for topic, numbers in _by_topic(message.partitions).items()
         ],
     )

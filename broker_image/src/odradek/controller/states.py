@@ -1,31 +1,30 @@
-"""The two state machines of the controller as tables of legal transitions (row C5).
+"""The states of partitions and replicas as tables of legal transitions (row C5).
 
-A partition's leadership and a replica's life are each in one phase. The tables name, for every
-phase, the phases it may be entered from; every change goes through `enter_partition` or
-`enter_replica`, and one that the tables do not know raises `IllegalTransitionError`, a programmer's
-error.
+Each partition and each replica is in one phase. For every phase, a table names the phases that it
+may be entered from. Every change goes through `enter_partition` or `enter_replica`. An illegal one
+raises `IllegalControllerTransitionError`, a programmer's error.
 """
 
 import enum
 
 
 class PartitionPhase(enum.Enum):
-    """Where a partition's leadership stands."""
+    """The state of a partition (Kafka: PartitionState)."""
 
     NON_EXISTENT = "non-existent"
     NEW = "new"  # has replicas and never had a leader
     ONLINE = "online"  # has a leader
-    OFFLINE = "offline"  # had a leader, which is gone
+    OFFLINE = "offline"  # its leader is not alive
 
 
 class ReplicaPhase(enum.Enum):
-    """Where one replica of a partition stands."""
+    """The state of one replica of a partition (Kafka: ReplicaState)."""
 
     NON_EXISTENT = "non-existent"
     NEW = "new"  # just assigned; may only follow
     ONLINE = "online"
     OFFLINE = "offline"  # its broker or its disk is down
-    DELETION_STARTED = "deletion-started"  # StopReplica with delete is on its way
+    DELETION_STARTED = "deletion-started"  # its broker has not answered StopReplica with delete
     DELETION_SUCCESSFUL = "deletion-successful"
     DELETION_INELIGIBLE = "deletion-ineligible"  # cannot be deleted until its broker is back
 
@@ -39,8 +38,7 @@ PARTITION_SOURCES: dict[PartitionPhase, frozenset[PartitionPhase]] = {
     _P.OFFLINE: frozenset({_P.NEW, _P.ONLINE, _P.OFFLINE}),
     _P.NON_EXISTENT: frozenset({_P.OFFLINE}),
 }
-# A reassigned replica is NEW while it catches up and leaves by the way of deletion, so that
-# reassignment needs no phases of its own.
+# A reassignment adds a replica as NEW and removes one by deletion, so it needs no other phases.
 REPLICA_SOURCES: dict[ReplicaPhase, frozenset[ReplicaPhase]] = {
     _R.NEW: frozenset({_R.NON_EXISTENT}),
     _R.ONLINE: frozenset({_R.NEW, _R.ONLINE, _R.OFFLINE, _R.DELETION_INELIGIBLE}),
@@ -52,17 +50,21 @@ REPLICA_SOURCES: dict[ReplicaPhase, frozenset[ReplicaPhase]] = {
 }
 
 
-class IllegalTransitionError(AssertionError):
-    """A phase was to be entered from one that does not lead there."""
+class IllegalControllerTransitionError(AssertionError):
+    """A transition that the table does not have."""
 
 
 def enter_partition(subject: object, source: PartitionPhase, target: PartitionPhase) -> None:
-    """Raise IllegalTransitionError unless the table lets `source` become `target`."""
+    """Raise IllegalControllerTransitionError unless `source` may become `target`."""
     if source not in PARTITION_SOURCES[target]:
-        raise IllegalTransitionError(f"partition {subject}: {source.value} to {target.value}")
+        raise IllegalControllerTransitionError(
+            f"partition {subject}: {source.value} to {target.value}"
+        )
 
 
 def enter_replica(subject: object, source: ReplicaPhase, target: ReplicaPhase) -> None:
-    """Raise IllegalTransitionError unless the table lets `source` become `target`."""
+    """Raise IllegalControllerTransitionError unless `source` may become `target`."""
     if source not in REPLICA_SOURCES[target]:
-        raise IllegalTransitionError(f"replica {subject}: {source.value} to {target.value}")
+        raise IllegalControllerTransitionError(
+            f"replica {subject}: {source.value} to {target.value}"
+        )

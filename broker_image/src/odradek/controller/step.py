@@ -1,20 +1,22 @@
 """The controller's pure core: (context, event) -> (context, actions).
 
-Each event has one handler, which changes a draft of the context. What is to stand goes to ZooKeeper
-first (`leaders`, `reassignment`). What ZooKeeper then says comes back as `StatesWritten`: a success
-is told to the replicas and to everybody, a conflict (a leader changed its in-sync set meanwhile) is
-examined again on what stands. So every path is level-triggered and may be repeated.
+Each event has one handler, which changes a draft of the context. New states go to ZooKeeper first
+(`leader_election`, `reassignment`). The result comes back as `StatesWritten`: a written state is
+sent to the replicas and to all brokers; after a conflict (a leader changed its in-sync replicas
+meanwhile) the decision is made again on the present state. So every path is level-triggered and may
+be repeated.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from odradek.controller import deletion, leaders, reassignment
-from odradek.controller.context import Context, Draft, Replica
+from odradek.controller import deletion, leader_election, reassignment
+from odradek.controller.context import ControllerContext, Draft, Replica
 from odradek.controller.election import Cause
 from odradek.controller.events import (
     Action,
+    AssignmentsWritten,
     BrokersChanged,
     ContextLoaded,
     DeletionsRequested,
@@ -25,7 +27,6 @@ from odradek.controller.events import (
     LiveBroker,
     LogDirFailed,
     PartitionsChanged,
-    PlacementsWritten,
     PreferredRequested,
     ReassignmentRequested,
     RebalanceDue,
@@ -43,18 +44,20 @@ from odradek.values import NO_LEADER, BrokerId, TopicPartition
 from odradek.zk.znodes import TopicAssignment
 
 
-def step(context: Context, event: Event) -> tuple[Context, list[Action]]:
-    """Return the next context and what is to be done, in order."""
+def step(context: ControllerContext, event: Event) -> tuple[ControllerContext, list[Action]]:
+    """Return the next context, and the actions in their order."""
     draft = Draft(context)
     _HANDLERS[type(event)](draft, event)
     return draft.finish()
 
 
-def split(context: Context, brokers: Mapping[BrokerId, LiveBroker]) -> list[BrokersChanged]:
+def split(
+    context: ControllerContext, brokers: Mapping[BrokerId, LiveBroker]
+) -> list[BrokersChanged]:
     """Return the events for a new list of brokers.
 
-    A broker that restarted between two looks has another epoch: it went and came back, and both
-    must happen, because what it was told before is lost (row C7).
+    A broker that restarted since the last read has a new epoch. It becomes two events, gone and
+    back, because the restarted broker has forgotten its leader and follower roles (row C7).
     """
     steady = {
         broker_id: broker
@@ -67,22 +70,22 @@ def split(context: Context, brokers: Mapping[BrokerId, LiveBroker]) -> list[Brok
 
 
 def split_load(
-    loaded: ContextLoaded, written: Mapping[TopicPartition, int], former: int
+    loaded: ContextLoaded, written: Mapping[TopicPartition, int], previous_election: int
 ) -> list[ContextLoaded | BrokersChanged]:
     """Return the events for what a new controller has read.
 
-    `written` is each state's mzxid, `former` the zxid at which the former controller's term began.
-    A broker that registered after that, and after a state was written that has it in sync, came
-    back while there was no controller to notice. What its machine had not flushed may be gone, so
-    it went and came back here too; until it is back, nobody leads uncleanly in its place. Where all
-    did, none is better than the others, and they stay.
+    `written` is each state's mzxid, `previous_election` the zxid of the former controller's
+    election. A broker restarted unseen if it registered after that, and after a state was written
+    that has it in sync. Records that its machine had not flushed may be lost. So it becomes two
+    events here too, gone and back, and there is no unclean election until it is back. If all
+    brokers restarted unseen, none is better than the others, and they stay.
     """
     returned = {
         member
         for partition, leadership in loaded.leaderships.items()
         for member in leadership.state.isr
         if member in loaded.brokers
-        and loaded.brokers[member].epoch > max(written[partition], former)
+        and loaded.brokers[member].epoch > max(written[partition], previous_election)
     }
     seen = {one: broker for one, broker in loaded.brokers.items() if one not in returned}
     if not returned or not seen:
@@ -91,7 +94,7 @@ def split_load(
     return [first, BrokersChanged(loaded.brokers)]
 
 
-# --- taking office --------------------------------------------------------------------------------
+# --- start ----------------------------------------------------------------------------------------
 
 
 def _load(draft: Draft, event: ContextLoaded) -> None:
@@ -111,17 +114,17 @@ def _load(draft: Draft, event: ContextLoaded) -> None:
             alive = draft.is_alive(partition, broker_id)
             phase_of_replica = ReplicaPhase.ONLINE if alive else ReplicaPhase.OFFLINE
             draft.enter_replica(Replica(partition, broker_id), ReplicaPhase.NEW, phase_of_replica)
-    # Before anything is examined: a half deleted topic must not be given new states.
+    # Before any election: a half deleted topic must not get new states.
     deletion.request(draft, event.deletions)
     living = _living_partitions(draft)
-    leaders.examine_all(draft, living)
+    leader_election.elect_all(draft, living)
     reassignment.resume(draft)
     steady = [one for one in living if not draft.is_being_written(one)]
-    # Also of what is being written: a broker that just started must not deny that a topic exists.
-    draft.tell_metadata(draft.brokers, living)
+    # Also of partitions being written: a broker that just started must know that a topic exists.
+    draft.add_update_metadata(draft.brokers, living)
     for partition in steady:
         if partition in draft.leaderships:
-            draft.tell_role(draft.replicas_of(partition), partition)
+            draft.add_leader_and_isr(draft.replicas_of(partition), partition)
 
 
 # --- leaders --------------------------------------------------------------------------------------
@@ -134,23 +137,25 @@ def _note_written(draft: Draft, event: StatesWritten) -> None:
         _take_state(draft, partition, leadership)
         reassignment.release(draft, partition)
         lead = {leadership.state.leader, before.state.leader if before else NO_LEADER}
-        # A follower that shuts down was told to stop; a new role would make it fetch again.
+        # A follower that shuts down has stopped; LeaderAndIsr would make it fetch again.
         to = [
-            one for one in draft.holders(partition) if one not in draft.shutting_down or one in lead
+            one
+            for one in draft.kept_replicas(partition)
+            if one not in draft.shutting_down or one in lead
         ]
-        draft.tell_role(to, partition, is_new=before is None)
-    draft.tell_metadata(draft.brokers if event.written else (), event.written)
+        draft.add_leader_and_isr(to, partition, is_new=before is None)
+    draft.add_update_metadata(draft.brokers if event.written else (), event.written)
     for partition, leadership in event.conflicts.items():
         cause = draft.causes.edit().pop(partition, Cause.AVAILABILITY)
         _take_state(draft, partition, leadership)
-        if cause is Cause.REASSIGNMENT and not draft.is_deleted(partition):
+        if cause is Cause.REASSIGNMENT and not draft.in_deleted_topic(partition):
             reassignment.announce(draft, partition)
         else:
-            leaders.examine(draft, partition, cause)
+            leader_election.elect(draft, partition, cause)
         if not draft.is_being_written(partition):
-            # What somebody else wrote may stay; those who missed it hear of it from us.
-            draft.tell_role(draft.replicas_of(partition), partition)
-            draft.tell_metadata(draft.brokers, [partition])
+            # The state that somebody else wrote stays; brokers that missed it receive it here.
+            draft.add_leader_and_isr(draft.replicas_of(partition), partition)
+            draft.add_update_metadata(draft.brokers, [partition])
     for partition in event.missing:
         draft.causes.edit().pop(partition, None)
     reassignment.proceed_all(draft, [*event.written, *event.conflicts])
@@ -172,11 +177,11 @@ def _note_isr(draft: Draft, event: IsrChanged) -> None:
         partition: leadership
         for partition, leadership in event.leaderships.items()
         if partition in draft.leaderships
-        and not draft.is_deleted(partition)
+        and not draft.in_deleted_topic(partition)
         and leadership.zk_version > draft.leaderships[partition].zk_version
     }
     draft.leaderships.edit().update(newer)
-    draft.tell_metadata(draft.brokers if newer else (), newer)
+    draft.add_update_metadata(draft.brokers if newer else (), newer)
     reassignment.proceed_all(draft, newer)
 
 
@@ -195,31 +200,31 @@ def _change_brokers(draft: Draft, event: BrokersChanged) -> None:
         affected = draft.partitions_on(gone)
         for broker_id in sorted(gone):
             _take_offline(draft, broker_id, affected)
-        leaders.examine_all(draft, affected)
-        draft.tell_metadata(
+        leader_election.elect_all(draft, affected)
+        draft.add_update_metadata(
             draft.brokers, [one for one in affected if not draft.is_being_written(one)]
         )
     if fresh:
-        draft.tell_metadata(before.keys() & event.brokers.keys())
-        draft.tell_metadata(fresh, _living_partitions(draft))
+        draft.add_update_metadata(before.keys() & event.brokers.keys())
+        draft.add_update_metadata(fresh, _living_partitions(draft))
         for broker_id in sorted(fresh):
             _bring_online(draft, broker_id)
-        leaders.examine_all(draft, _leaderless(draft))
-        # Their replicas are no longer offline, which the others were told.
+        leader_election.elect_all(draft, _leaderless(draft))
+        # The other brokers' metadata still lists their replicas as offline.
         returned = [
             one
             for one in draft.partitions_on(fresh)
-            if not draft.is_deleted(one) and not draft.is_being_written(one)
+            if not draft.in_deleted_topic(one) and not draft.is_being_written(one)
         ]
-        draft.tell_metadata(draft.brokers, returned)
-    reassignment.proceed_all(draft, draft.moving())
+        draft.add_update_metadata(draft.brokers, returned)
+    reassignment.proceed_all(draft, draft.being_reassigned())
 
 
 def _take_offline(draft: Draft, broker_id: BrokerId, partitions: Iterable[TopicPartition]) -> None:
     mine = [one for one in partitions if broker_id in draft.replicas_of(one)]
     deletion.pause(draft, broker_id, mine)
     for partition in mine:
-        if draft.is_deleted(partition) or draft.is_going(Replica(partition, broker_id)):
+        if draft.in_deleted_topic(partition) or draft.is_deleting(Replica(partition, broker_id)):
             continue
         draft.enter_replica(Replica(partition, broker_id), ReplicaPhase.OFFLINE)
         leadership = draft.leaderships.get(partition)
@@ -231,22 +236,22 @@ def _bring_online(draft: Draft, broker_id: BrokerId) -> None:
     mine = draft.partitions_on({broker_id})
     deletion.resume(draft, broker_id, mine)
     for partition in mine:
-        if draft.is_deleted(partition) or draft.is_going(Replica(partition, broker_id)):
+        if draft.in_deleted_topic(partition) or draft.is_deleting(Replica(partition, broker_id)):
             continue
         draft.enter_replica(Replica(partition, broker_id), ReplicaPhase.ONLINE)
         if partition in draft.leaderships:
-            draft.tell_role([broker_id], partition)
+            draft.add_leader_and_isr([broker_id], partition)
 
 
 def _living_partitions(draft: Draft) -> list[TopicPartition]:
-    return [one for one in draft.all_partitions() if not draft.is_deleted(one)]
+    return [one for one in draft.all_partitions() if not draft.in_deleted_topic(one)]
 
 
 def _leaderless(draft: Draft) -> list[TopicPartition]:
     return [
         one
         for one, phase in draft.partitions.items()
-        if phase in (PartitionPhase.NEW, PartitionPhase.OFFLINE) and not draft.is_deleted(one)
+        if phase in (PartitionPhase.NEW, PartitionPhase.OFFLINE) and not draft.in_deleted_topic(one)
     ]
 
 
@@ -258,16 +263,16 @@ def _begin_shutdown(draft: Draft, event: ShutdownRequested) -> None:
         leadership = draft.leaderships.get(partition)
         if leadership is None or len(draft.replicas_of(partition)) == 1:
             continue
-        if leadership.state.leader != event.broker_id and not draft.is_deleted(partition):
-            draft.stop_replica(event.broker_id, partition, delete=False)
-        leaders.examine(draft, partition, Cause.CONTROLLED_SHUTDOWN)
+        if leadership.state.leader != event.broker_id and not draft.in_deleted_topic(partition):
+            draft.add_stop_replica(event.broker_id, partition, delete=False)
+        leader_election.elect(draft, partition, Cause.CONTROLLED_SHUTDOWN)
 
 
 def _question_replicas(draft: Draft, event: LogDirFailed) -> None:
-    """Send a broker its roles again: it answers those on the failed disk with an error."""
+    """Send a broker LeaderAndIsr again: it answers partitions on the failed disk with an error."""
     for partition in draft.partitions_on({event.broker_id}):
-        if partition in draft.leaderships and not draft.is_deleted(partition):
-            draft.tell_role([event.broker_id], partition)
+        if partition in draft.leaderships and not draft.in_deleted_topic(partition):
+            draft.add_leader_and_isr([event.broker_id], partition)
 
 
 def _fail_replicas(draft: Draft, event: ReplicasFailed) -> None:
@@ -276,18 +281,18 @@ def _fail_replicas(draft: Draft, event: ReplicasFailed) -> None:
     draft.failed |= broken
     affected = [one for one in known if Replica(one, event.broker_id) in broken]
     _take_offline(draft, event.broker_id, affected)
-    leaders.examine_all(draft, affected)
+    leader_election.elect_all(draft, affected)
     reassignment.proceed_all(draft, affected)
     unwritten = [one for one in affected if not draft.is_being_written(one)]
-    draft.tell_metadata(draft.brokers if unwritten else (), unwritten)
+    draft.add_update_metadata(draft.brokers if unwritten else (), unwritten)
 
 
 def _resend(draft: Draft, event: ResendRequired) -> None:
-    draft.tell_metadata([event.broker_id], _living_partitions(draft))
+    draft.add_update_metadata([event.broker_id], _living_partitions(draft))
     mine = draft.partitions_on({event.broker_id})
     for partition in mine:
-        if partition in draft.leaderships and not draft.is_deleted(partition):
-            draft.tell_role([event.broker_id], partition)
+        if partition in draft.leaderships and not draft.in_deleted_topic(partition):
+            draft.add_leader_and_isr([event.broker_id], partition)
     deletion.resend(draft, event.broker_id, mine)
 
 
@@ -296,10 +301,10 @@ def _resend(draft: Draft, event: ResendRequired) -> None:
 
 def _change_topics(draft: Draft, event: TopicsChanged) -> None:
     for topic in sorted(event.removed & draft.topics.current.keys()):
-        # Somebody removed the znodes by hand; brokers at least forget the topic.
+        # Somebody removed the znodes by hand; remove the topic from the brokers' metadata.
         draft.deletions |= {topic}
-        draft.drop_reassignments_of(topic)
-        draft.tell_metadata(draft.brokers, draft.partitions_of(topic))
+        draft.remove_reassignments_of(topic)
+        draft.add_update_metadata(draft.brokers, draft.partitions_of(topic))
         draft.forget_topic(topic)
     draft.unclean.edit().update(event.unclean)
     for topic, assignment in sorted(event.added.items()):
@@ -332,7 +337,7 @@ def _add_partitions(draft: Draft, partitions: Iterable[TopicPartition]) -> None:
         draft.enter_partition(partition, PartitionPhase.NEW)
         for broker_id in draft.replicas_of(partition):
             draft.enter_replica(Replica(partition, broker_id), ReplicaPhase.NEW)
-        leaders.examine(draft, partition, Cause.AVAILABILITY)
+        leader_election.elect(draft, partition, Cause.AVAILABILITY)
 
 
 def _change_unclean(draft: Draft, event: UncleanChanged) -> None:
@@ -342,7 +347,9 @@ def _change_unclean(draft: Draft, event: UncleanChanged) -> None:
         draft.unclean.edit().pop(event.topic, None)
     else:
         draft.unclean.edit()[event.topic] = event.enabled
-    leaders.examine_all(draft, [one for one in _leaderless(draft) if one.topic == event.topic])
+    leader_election.elect_all(
+        draft, [one for one in _leaderless(draft) if one.topic == event.topic]
+    )
 
 
 def _remove_topic(draft: Draft, event: TopicRemoved) -> None:
@@ -362,36 +369,36 @@ def _complete_deletions(draft: Draft, event: ReplicasStopped) -> None:
 
 def _elect_preferred(draft: Draft, event: PreferredRequested) -> None:
     known = [one for one in event.partitions if one in draft.leaderships]
-    leaders.examine_all(draft, known, Cause.PREFERRED)
+    leader_election.elect_all(draft, known, Cause.PREFERRED)
     draft.finish_preferred_election()
 
 
 def _elect_requested(draft: Draft, event: ElectionRequested) -> None:
     known = [one for one in event.partitions if one in draft.leaderships]
-    leaders.examine_all(draft, known, event.cause)
+    leader_election.elect_all(draft, known, event.cause)
 
 
 def _rebalance(draft: Draft, _: RebalanceDue) -> None:
-    """Elect preferred leaders of brokers that lead too few of the partitions they are first for.
+    """Elect the preferred leaders of brokers that lead too few of their preferred partitions.
 
-    Not while partitions move, as with Kafka: what they move to will need another balance.
+    Not during reassignments, as in Kafka: their targets will need another balance.
     """
-    if draft.moving():
+    if draft.being_reassigned():
         return
     preferred: dict[BrokerId, list[TopicPartition]] = {}
     for partition in draft.leaderships:
-        if not draft.is_deleted(partition):
+        if not draft.in_deleted_topic(partition):
             preferred.setdefault(draft.replicas_of(partition)[0], []).append(partition)
     for broker_id, partitions in sorted(preferred.items()):
         led_by_others = [
             one for one in partitions if draft.leaderships[one].state.leader != broker_id
         ]
         if len(led_by_others) * 100 > len(partitions) * draft.settings.imbalance_percentage:
-            leaders.examine_all(draft, led_by_others, Cause.PREFERRED)
+            leader_election.elect_all(draft, led_by_others, Cause.PREFERRED)
 
 
-def imbalance(context: Context) -> int:
-    """Return how many partitions are not led by their preferred replicas."""
+def imbalance(context: ControllerContext) -> int:
+    """Return the number of partitions that their preferred replica does not lead."""
     return sum(
         leadership.state.leader
         not in (NO_LEADER, context.topics[one.topic].partitions[one.partition][0])
@@ -417,6 +424,6 @@ _HANDLERS: dict[type, Callable[[Draft, Any], None]] = {
     PreferredRequested: _elect_preferred,
     ElectionRequested: _elect_requested,
     ReassignmentRequested: reassignment.request,
-    PlacementsWritten: reassignment.note_placed,
+    AssignmentsWritten: reassignment.note_assignments,
     RebalanceDue: _rebalance,
 }

@@ -1,13 +1,12 @@
-"""The controller's reads and writes in ZooKeeper, in pipelined batches and fenced by its epoch.
+"""The controller's reads and writes in ZooKeeper: pipelined in batches, fenced by its epoch.
 
-Every write of a controller is one transaction with a check of /controller_epoch's znode version:
-once another controller has bumped it, all writes of the old one fail (`FencedError`), whatever it
-believes (row C2). State znodes are also written on the version that was read. Many states go into
-one transaction; where one of them is refused, all of that batch are tried alone. Writes whose
-answer was lost with the connection are looked up and, if need be, repeated.
+Every write is one transaction that checks the version of /controller_epoch. Once another controller
+has incremented it, all writes of the old one fail with `ControllerMovedError` (row C2). A state is
+also written at the version that was read. Many states go into one transaction; if one fails, each
+of that batch is retried alone. After a lost connection, a write is read back and retried if needed.
 
-Znodes that hold garbage are left out with an error in the log: one bad znode, written by hand, must
-not keep the cluster without a controller.
+Znodes that cannot be decoded are skipped with an error in the log: one bad znode, written by hand,
+must not leave the cluster without a controller.
 """
 
 import asyncio
@@ -17,16 +16,16 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TypeVar
 
-from odradek.controller import placement
-from odradek.controller.claim import Office
+from odradek.controller import replica_assignment
+from odradek.controller.controller_znode import ControllerLease
 from odradek.controller.events import (
+    AssignmentsWritten,
     Leadership,
     LiveBroker,
-    PlacementsWritten,
     StatesWritten,
     WriteStates,
 )
-from odradek.controller.placement import Placement
+from odradek.controller.replica_assignment import ReplicaAssignment
 from odradek.values import BrokerId, TopicPartition
 from odradek.zk import znodes
 from odradek.zk.operations import Check, Create, Delete, Operation, SetData, TransactionFailedError
@@ -47,25 +46,25 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 STATES_PER_TRANSACTION = 50  # about 15 kB, far below ZooKeeper's limit of 1 MB
-TOPICS_AT_ONCE = 100  # that are removed beside each other
+TOPICS_AT_ONCE = 100  # removed in parallel
 UNCLEAN_KEY = "unclean.leader.election.enable"
 
 
-class FencedError(Exception):
-    """Another controller has taken office since."""
+class ControllerMovedError(Exception):
+    """Another broker has become controller since (Kafka: ControllerMovedException)."""
 
 
-class Store:
-    """ZooKeeper as one controller reads and writes it."""
+class ControllerStore:
+    """The reads and fenced writes of one controller."""
 
-    def __init__(self, session: Session, office: Office) -> None:
+    def __init__(self, session: Session, lease: ControllerLease) -> None:
         self._session = session
-        self._fence = Check(znodes.CONTROLLER_EPOCH_PATH, office.fence)
+        self._fence = Check(znodes.CONTROLLER_EPOCH_PATH, lease.epoch_zk_version)
 
     # --- reads ---
 
     async def read_brokers(self, watch: Watch) -> dict[BrokerId, LiveBroker]:
-        """Return the registered brokers; the watch sees them come and go."""
+        """Return the registered brokers; the watch fires when one registers or is gone."""
         names = await self._session.children(znodes.BROKER_IDS_PATH, watch)
         paths = [f"{znodes.BROKER_IDS_PATH}/{name}" for name in names]
         found = {}
@@ -76,11 +75,11 @@ class Store:
         return found
 
     async def read_topic_names(self, watch: Watch | None = None) -> list[str]:
-        """Return the topics that exist."""
+        """Return the names of all topics."""
         return await self._session.children(znodes.TOPICS_PATH, watch)
 
     async def read_topics(self, topics: Iterable[str], watch: Watch) -> dict[str, TopicAssignment]:
-        """Return the assignments of topics; the watch sees them change."""
+        """Return the assignments of topics; the watch fires when one changes."""
         paths = {znodes.topic_path(topic): topic for topic in topics}
         found = {}
         for path, (data, _) in (await self._session.get_all(paths, watch)).items():
@@ -90,7 +89,7 @@ class Store:
         return found
 
     async def read_unclean(self, topics: Iterable[str]) -> dict[str, bool]:
-        """Return topics that override unclean election."""
+        """Return the topics that override unclean.leader.election.enable."""
         paths = {znodes.topic_config_path(topic): topic for topic in topics}
         found = {}
         for path, (data, _) in (await self._session.get_all(paths)).items():
@@ -103,10 +102,10 @@ class Store:
         self, partitions: Iterable[TopicPartition], watch: Watch | None = None
     ) -> dict[TopicPartition, Leadership]:
         """Return the states of those of the partitions that have one."""
-        dated = await self.read_dated_states(partitions, watch)
+        dated = await self.read_states_with_zxids(partitions, watch)
         return {one: leadership for one, (leadership, _) in dated.items()}
 
-    async def read_dated_states(
+    async def read_states_with_zxids(
         self, partitions: Iterable[TopicPartition], watch: Watch | None = None
     ) -> dict[TopicPartition, tuple[Leadership, int]]:
         """Return states and the zxid at which each was written."""
@@ -119,7 +118,7 @@ class Store:
         return found
 
     async def read_deletions(self, watch: Watch) -> frozenset[str]:
-        """Return the topics to be deleted: children, and the payload of the articles (row Z10)."""
+        """Return the topics to be deleted, from the znode's children and payload (row Z10)."""
         path = znodes.DELETE_TOPICS_PATH
         names = await self._session.children(path, watch)
         data, _ = await self._session.get(path, watch)
@@ -127,7 +126,7 @@ class Store:
         return frozenset(names) | frozenset(listed)
 
     async def read_preferred(self, watch: Watch) -> tuple[TopicPartition, ...] | None:
-        """Return the partitions of a requested preferred election; None where none is."""
+        """Return the partitions of a requested preferred election; None if there is none."""
         path = znodes.PREFERRED_ELECTION_PATH
         if await self._session.exists(path, watch) is None:
             return None
@@ -137,7 +136,7 @@ class Store:
     async def read_reassignment(
         self, watch: Watch
     ) -> dict[TopicPartition, tuple[BrokerId, ...]] | None:
-        """Return the replicas that partitions shall have; None where nothing is asked for."""
+        """Return the requested replicas of partitions; None if there is no request."""
         path = znodes.REASSIGN_PARTITIONS_PATH
         if await self._session.exists(path, watch) is None:
             return None
@@ -147,36 +146,35 @@ class Store:
     async def read_isr_changes(
         self, watch: Watch
     ) -> tuple[list[str], dict[TopicPartition, Leadership]]:
-        """Return the notices' paths and the states of the partitions that they name."""
-        paths = await self._notices(znodes.ISR_CHANGES_PATH, watch)
+        """Return the notifications' paths and the states of the partitions that they name."""
+        paths = await self._notifications(znodes.ISR_CHANGES_PATH, watch)
         named: set[TopicPartition] = set()
         for path, (data, _) in (await self._session.get_all(paths)).items():
             named.update(_decoded(znodes.decode_isr_change, path, data) or ())
         return paths, await self.read_states(sorted(named))
 
     async def read_log_dir_events(self, watch: Watch) -> tuple[list[str], list[BrokerId]]:
-        """Return the notices' paths and the brokers that lost a log.dir."""
-        paths = await self._notices(znodes.LOG_DIR_EVENTS_PATH, watch)
+        """Return the notifications' paths and the brokers that lost a log.dir."""
+        paths = await self._notifications(znodes.LOG_DIR_EVENTS_PATH, watch)
         read = (await self._session.get_all(paths)).items()
         named = [_decoded(znodes.decode_log_dir_event, path, data) for path, (data, _) in read]
         return paths, sorted({one for one in named if one is not None})
 
-    async def _notices(self, parent: str, watch: Watch | None = None) -> list[str]:
+    async def _notifications(self, parent: str, watch: Watch | None = None) -> list[str]:
         return [f"{parent}/{name}" for name in await self._session.children(parent, watch)]
 
     # --- writes ---
 
-    async def drop_notices(self, parent: str) -> None:
-        """Remove all notices below a path: what a new controller reads is newer than they are."""
-        await self.remove(await self._notices(parent))
+    async def remove_notifications(self, parent: str) -> None:
+        """Remove all notifications below a path; a new controller reads newer states anyway."""
+        await self.remove(await self._notifications(parent))
 
     async def remove(self, paths: Sequence[str]) -> None:
-        """Remove znodes, as far as they exist."""
-
+        """Remove those of the znodes that exist."""
         await asyncio.gather(*(self._commit_one(Delete(path), NoNodeError) for path in paths))
 
     async def _commit_one(self, operation: Operation, done: type[Exception]) -> None:
-        """Apply one operation; the error `done` says that it is applied already."""
+        """Apply one operation; the error `done` means that it is applied already."""
         while True:
             try:
                 await self._commit([operation])
@@ -188,7 +186,7 @@ class Store:
             return
 
     async def write_states(self, wanted: WriteStates) -> StatesWritten:
-        """Create and update states. Raises FencedError."""
+        """Create and update states. Raise ControllerMovedError."""
         topics = {znodes.partitions_path(one.topic): None for one in wanted.creates}
         missing_parents = [
             path
@@ -223,7 +221,7 @@ class Store:
         except TransactionFailedError as failure:
             if not isinstance(failure.error, NoNodeError):
                 raise
-            logger.info("topic of %s is gone", path)
+            logger.info("failed to create %s: the topic was deleted", path)
 
     async def _write_batch(
         self, jobs: Sequence[tuple[TopicPartition, PartitionState, int | None]]
@@ -248,7 +246,7 @@ class Store:
     async def _settle(
         self, job: tuple[TopicPartition, PartitionState, int | None]
     ) -> Leadership | None:
-        """Return what stands after a write alone was refused or its answer was lost."""
+        """Return the present state after a single write failed or its answer was lost."""
         partition, _, version = job
         while True:
             found = (await self.read_states([partition])).get(partition)
@@ -259,8 +257,8 @@ class Store:
                 if version is not None or topic is None or unreadable:
                     return None
             elif found.zk_version != version:
-                return found  # somebody else's state, or our own whose answer was lost
-            # The connection broke before the write: nothing changed, so it may be repeated.
+                return found  # somebody else's state, or ours whose answer was lost
+            # The connection broke before the write: nothing changed, so retry.
             try:
                 await self._commit(await self._operations([job]))
             except (TransactionFailedError, ConnectionLoss):
@@ -269,7 +267,7 @@ class Store:
     async def _operations(
         self, jobs: Sequence[tuple[TopicPartition, PartitionState, int | None]]
     ) -> list[Operation]:
-        """Return the writes, with the parents that first states need."""
+        """Return the writes, and those of missing parents."""
         parents = [
             znodes.partition_path(partition.topic, partition.partition)
             for partition, _, version in jobs
@@ -287,17 +285,17 @@ class Store:
             )
         return operations
 
-    async def write_placements(
-        self, wanted: Mapping[TopicPartition, Placement]
-    ) -> PlacementsWritten:
-        """Write placements into the topics' znodes, leaving the rest. Raises FencedError."""
-        by_topic: dict[str, dict[int, Placement]] = {}
+    async def write_assignments(
+        self, wanted: Mapping[TopicPartition, ReplicaAssignment]
+    ) -> AssignmentsWritten:
+        """Write assignments into the topics' znodes. Raise ControllerMovedError."""
+        by_topic: dict[str, dict[int, ReplicaAssignment]] = {}
         for partition, one in wanted.items():
             by_topic.setdefault(partition.topic, {})[partition.partition] = one
         written = await asyncio.gather(
-            *(self._write_placements(topic, changes) for topic, changes in by_topic.items())
+            *(self._write_topic_assignments(topic, changes) for topic, changes in by_topic.items())
         )
-        return PlacementsWritten(
+        return AssignmentsWritten(
             {
                 TopicPartition(topic, number): one
                 for topic, changes in zip(by_topic, written, strict=True)
@@ -305,10 +303,10 @@ class Store:
             }
         )
 
-    async def _write_placements(
-        self, topic: str, changes: Mapping[int, Placement]
-    ) -> Mapping[int, Placement]:
-        """Return those of the changes that the topic's znode has now."""
+    async def _write_topic_assignments(
+        self, topic: str, changes: Mapping[int, ReplicaAssignment]
+    ) -> Mapping[int, ReplicaAssignment]:
+        """Write assignments of one topic; return those of partitions that exist."""
         path = znodes.topic_path(topic)
         while True:
             try:
@@ -319,7 +317,7 @@ class Store:
             if current is None:
                 return {}
             known = {number: one for number, one in changes.items() if number in current.partitions}
-            wanted = placement.placed(current, known)
+            wanted = replica_assignment.with_changes(current, known)
             if wanted == current:
                 return known
             try:
@@ -329,13 +327,13 @@ class Store:
             except TransactionFailedError as failure:
                 if not isinstance(failure.error, BadVersionError | NoNodeError):
                     raise
-                continue  # somebody else changed the topic: look again
+                continue  # somebody else changed the topic: read it again
             return known
 
-    async def drop_reassignments(
+    async def remove_reassignments(
         self, done: Mapping[TopicPartition, tuple[BrokerId, ...] | None]
     ) -> None:
-        """Take entries out of /admin/reassign_partitions; see `events.DropReassignments`."""
+        """Remove entries from /admin/reassign_partitions; see `events.RemoveReassignments`."""
         path = znodes.REASSIGN_PARTITIONS_PATH
         while True:
             try:
@@ -364,22 +362,20 @@ class Store:
             except TransactionFailedError as failure:
                 if not isinstance(failure.error, BadVersionError | NoNodeError):
                     raise
-                continue  # a tool wrote it anew: look again
+                continue  # a tool wrote it again: read it again
             return
 
     async def remove_topics(self, topics: Mapping[str, Collection[int]]) -> None:
-        """Remove everything of topics with these partitions; what asked for it goes last."""
+        """Remove all znodes of topics with these partitions, the deletion request last."""
         some = list(topics.items())
         for start in range(0, len(some), TOPICS_AT_ONCE):
             wanted = some[start : start + TOPICS_AT_ONCE]
             await asyncio.gather(*(self._remove_topic(*one) for one in wanted))
-        await self.drop_deletion_payload(list(topics))
+        await self.remove_deletion_payload(list(topics))
 
     async def _remove_topic(self, topic: str, partitions: Collection[int]) -> None:
-        """Remove the znodes that a topic has as a rule in one transaction; look only where there
-        are others, or fewer.
-        """
-        born = await self._birth(znodes.topic_path(topic))
+        """Remove a topic's usual znodes in one transaction; if that fails, those that exist."""
+        created = await self._creation_zxid(znodes.topic_path(topic))
         if len(partitions) <= STATES_PER_TRANSACTION:
             usual = [
                 *(
@@ -395,17 +391,17 @@ class Store:
             with contextlib.suppress(TransactionFailedError, ConnectionLoss):
                 await self._commit([Delete(path) for path in usual])
                 return
-        await self._remove_what_is_there(topic, born)
+        await self._remove_existing(topic, created)
 
-    async def _birth(self, path: str) -> int | None:
-        """Return by which znode made at a path it can be told from another; None if it is not."""
+    async def _creation_zxid(self, path: str) -> int | None:
+        """Return the czxid of a znode, None if it does not exist."""
         stat = await self._session.exists(path)
         return None if stat is None else stat.czxid
 
-    async def _remove_what_is_there(self, topic: str, born: int | None) -> None:
+    async def _remove_existing(self, topic: str, created: int | None) -> None:
         while True:
-            if await self._birth(znodes.topic_path(topic)) != born:
-                return  # it went, though the answer was lost; what has its name now is another
+            if await self._creation_zxid(znodes.topic_path(topic)) != created:
+                return  # removed, though the answer was lost; the present topic is a new one
             try:
                 tree = await self._subtree(znodes.topic_path(topic))
                 inner, root = tree[:-1], tree[-1:]
@@ -426,11 +422,11 @@ class Store:
             except TransactionFailedError as failure:
                 if not isinstance(failure.error, NoNodeError | NotEmptyError):
                     raise
-                continue  # somebody else works on the same znodes: look again
+                continue  # somebody else changed the same znodes: read them again
             return
 
     async def _subtree(self, path: str) -> list[str]:
-        """Return a znode and all below it, children before parents; [] where there is none."""
+        """Return the paths of a znode and all below it, children first; [] if there is none."""
         try:
             names = await self._session.children(path)
         except NoNodeError:
@@ -438,13 +434,13 @@ class Store:
         below = await asyncio.gather(*(self._subtree(f"{path}/{name}") for name in names))
         return [*itertools.chain(*below), path]
 
-    async def drop_deletions(self, topics: Sequence[str]) -> None:
-        """Remove requests for deletion, in both forms."""
+    async def remove_deletions(self, topics: Sequence[str]) -> None:
+        """Remove deletion requests: the children and the entries of the payload."""
         await self.remove([znodes.delete_topic_path(topic) for topic in topics])
-        await self.drop_deletion_payload(topics)
+        await self.remove_deletion_payload(topics)
 
-    async def drop_deletion_payload(self, topics: Sequence[str]) -> None:
-        """Take topics out of the payload of /admin/delete_topics, if it has any."""
+    async def remove_deletion_payload(self, topics: Sequence[str]) -> None:
+        """Remove topics from the payload of /admin/delete_topics."""
         path = znodes.DELETE_TOPICS_PATH
         while True:
             data, stat = await self._session.get(path)
@@ -460,14 +456,14 @@ class Store:
             return
 
     async def _commit(self, operations: Sequence[Operation]) -> list[object]:
-        """Apply a fenced transaction; the results are those of `operations`."""
+        """Apply a fenced transaction; return the results of `operations`."""
         if not operations:
             return []
         try:
             return (await self._session.multi([self._fence, *operations]))[1:]
         except TransactionFailedError as failure:
             if failure.index == 0:
-                raise FencedError("another controller has taken office") from failure
+                raise ControllerMovedError("another broker has become controller") from failure
             raise
 
 
@@ -475,5 +471,5 @@ def _decoded(decode: Callable[[str, bytes], T], path: str, data: bytes) -> T | N
     try:
         return decode(path, data)
     except ZnodeError as error:
-        logger.error("ignored: %s", error)
+        logger.error("skipping a znode: %s", error)
         return None

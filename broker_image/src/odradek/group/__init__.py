@@ -1,1 +1,1 @@
-"""Consumer groups that brokers coordinate: membership, generations, committed offsets."""
+"""Consumer groups that this broker coordinates: membership, generations, committed offsets."""

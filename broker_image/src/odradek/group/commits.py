@@ -1,12 +1,11 @@
-"""What groups have committed, and that it lasts: the coordinator's writes to `__consumer_offsets`.
+"""The committed offsets of groups, and the coordinator's writes to `__consumer_offsets`.
 
-Offsets and memberships count once they are written with acks=all. Writes that wait for the same
-replicas are settled in any order; in memory the later record counts, as it does for whoever reads
-the log next.
+Offsets and memberships count once they are written with acks=all. Writes in flight complete in any
+order; in memory the later record counts, as it does when the log is read again.
 
-A broker whose ZooKeeper session may have ended does not know whether it still leads. What it writes
-is acknowledged by replicas that would not follow a deposed leader; before it tells what it has in
-memory it therefore writes something, too.
+A broker whose ZooKeeper session may have expired does not know whether it still leads. Its writes
+are safe: replicas do not acknowledge the writes of a former leader. So before it returns offsets
+from memory, it writes a record too.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from typing import TYPE_CHECKING, Protocol
 
 from odradek.group import offsets as schemas
 from odradek.group.group import Group
-from odradek.group.offsets import Committed
+from odradek.group.offsets import CommittedOffset
 from odradek.group.partitioning import OFFSETS_TOPIC
-from odradek.group.shard import Shard, TopicIndex
+from odradek.group.shard import Shard
 from odradek.group.shards import Shards
 from odradek.group.states import GroupState
-from odradek.log import records
-from odradek.log.batch import Origin
+from odradek.log.records import records
+from odradek.log.records.batch import Origin
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.values import TopicPartition
 
@@ -36,12 +35,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 COMMIT_TIMEOUT_MS = 5000
-"""offsets.commit.timeout.ms of Kafka: how long the replicas may take to confirm a commit."""
+"""Kafka's offsets.commit.timeout.ms: the limit for replicas to acknowledge a commit."""
 
 NOBODY = -1
-"""The partition of an offset that no group has: what is written only to be confirmed."""
+"""The partition of an offset that no group has, written to confirm the leadership."""
 
-# What a failed write to __consumer_offsets means for a group's client, as Kafka maps it.
+# The error for the client if a write to __consumer_offsets fails, mapped as in Kafka.
 _APPEND_ERRORS = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -59,7 +58,7 @@ class Replicas(Protocol):
 
     @property
     def partitions(self) -> Mapping[TopicPartition, Partition]:
-        """Replicas on this broker."""
+        """Return the replicas on this broker."""
 
     async def append(
         self,
@@ -68,11 +67,11 @@ class Replicas(Protocol):
         timeout_ms: int,
         origin: Origin,
     ) -> list[AppendOutcome]:
-        """One outcome an entry, once acknowledged as `acks` asks."""
+        """Return one outcome per entry, once acknowledged as `acks` requires."""
 
 
 class Commits:
-    """Offsets of the groups in `shards`, and the records of their memberships."""
+    """The offsets of the groups in `shards`, and the records of their memberships."""
 
     def __init__(
         self,
@@ -80,7 +79,7 @@ class Commits:
         replicas: Replicas,
         shards: Shards,
         new_group: Callable[[str], Group],
-        leads_for_certain: Callable[[Partition], bool],
+        leadership_confirmed: Callable[[Partition], bool],
         clock_ms: Callable[[], int],
         now_ms: Callable[[], int],
     ) -> None:
@@ -88,18 +87,18 @@ class Commits:
         self._replicas = replicas
         self._shards = shards
         self._new_group = new_group
-        self._leads_for_certain = leads_for_certain
+        self._leadership_confirmed = leadership_confirmed
         self._clock_ms = clock_ms
         self._now_ms = now_ms
         self.stored = 0
-        """Offsets committed since the start."""
+        """The number of offsets committed since the start."""
         self.expired = 0
-        """Offsets dropped for their age since the start."""
+        """The number of offsets expired since the start."""
 
     async def _append(
         self, shard: Shard, pairs: Iterable[tuple[bytes, bytes | None]]
     ) -> tuple[ErrorCode, int]:
-        """The outcome once it is settled, and the offset of the first record in the log."""
+        """Write records; return the outcome, and the log offset of the first record."""
         key = TopicPartition(OFFSETS_TOPIC, shard.partition)
         data = records.make(pairs, self._now_ms())
         outcomes = await self._replicas.append(
@@ -109,7 +108,7 @@ class Commits:
         return _APPEND_ERRORS.get(error, error), outcomes[0].base_offset
 
     async def store_group(self, group: Group, record: tuple[bytes, bytes | None]) -> ErrorCode:
-        """Write a group's membership, as `offsets.encode_group` made it."""
+        """Write a group's membership, encoded by `offsets.encode_group`."""
         try:
             shard = self._shards.of(group.group_id)
         except KafkaError as refusal:
@@ -121,9 +120,12 @@ class Commits:
         self,
         group_id: str,
         member: tuple[str, str | None, int],
-        commits: Mapping[TopicIndex, Committed],
-    ) -> dict[TopicIndex, ErrorCode]:
-        """OffsetCommit by (member id, instance id, generation); an error for each partition."""
+        commits: Mapping[TopicPartition, CommittedOffset],
+    ) -> dict[TopicPartition, ErrorCode]:
+        """Handle OffsetCommit: return errors by partition.
+
+        `member` is (member id, instance id, generation).
+        """
         try:
             shard = self._shards.of(group_id)
             self._check_member(shard, group_id, *member)
@@ -131,23 +133,23 @@ class Commits:
             return dict.fromkeys(commits, refusal.code)
         limit = self._config.offset_metadata_max_bytes
         answers = {
-            where: ErrorCode.OFFSET_METADATA_TOO_LARGE
-            for where, commit in commits.items()
+            partition: ErrorCode.OFFSET_METADATA_TOO_LARGE
+            for partition, commit in commits.items()
             if len(commit.metadata.encode()) > limit
         }
-        good = {where: commit for where, commit in commits.items() if where not in answers}
+        good = {one: commit for one, commit in commits.items() if one not in answers}
         if not good:
             return answers
         pairs = [
-            schemas.encode_offset(group_id, topic, index, commit)
-            for (topic, index), commit in good.items()
+            schemas.encode_offset(group_id, *partition, commit)
+            for partition, commit in good.items()
         ]
         with shard.writing():
             error, position = await self._append(shard, pairs)
             if error is ErrorCode.NONE and not shard.retired:
                 shard.take(group_id, good, position)
                 self.stored += len(good)
-                # It may have been deleted meanwhile: what is in the log later is of a new one.
+                # The group may have been deleted meanwhile. The later record creates a new one.
                 self._group_of(shard, group_id)
         return {**answers, **dict.fromkeys(good, error)}
 
@@ -161,27 +163,31 @@ class Commits:
     def _check_member(
         self, shard: Shard, group_id: str, member_id: str, instance_id: str | None, generation: int
     ) -> None:
-        """Raise KafkaError 22, 25, 27 or 82 unless this member may commit."""
+        """Raise KafkaError unless this member may commit: ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID,
+        REBALANCE_IN_PROGRESS or FENCED_INSTANCE_ID.
+        """
         if generation >= 0 and group_id not in shard.groups:
             raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
-        # A consumer that assigns itself, or a tool, has no membership to check.
+        # A consumer with manual assignment, or a tool, is not a member.
         group = self._group_of(shard, group_id)
         if generation < 0 and group.state is GroupState.EMPTY:
             return
         error = group.heartbeat(member_id, instance_id, generation, self._clock_ms())
         if error is ErrorCode.REBALANCE_IN_PROGRESS:
-            # While members are asked to join again, what they have done may still be committed.
+            # Members that must join again may still commit their progress.
             return
         if error is ErrorCode.NONE and group.state is GroupState.COMPLETING_REBALANCE:
             error = ErrorCode.REBALANCE_IN_PROGRESS
         if error is not ErrorCode.NONE:
             raise KafkaError(error)
 
-    async def committed(self, group_id: str) -> tuple[ErrorCode, Mapping[TopicIndex, Committed]]:
-        """OffsetFetch: everything the group has committed."""
+    async def committed(
+        self, group_id: str
+    ) -> tuple[ErrorCode, Mapping[TopicPartition, CommittedOffset]]:
+        """Handle OffsetFetch: return all committed offsets of the group."""
         try:
             shard = self._shards.of(group_id)
-            if not self._leads_for_certain(shard.source):
+            if not self._leadership_confirmed(shard.source):
                 nothing = schemas.encode_offset(group_id, "", NOBODY, None)
                 error, _ = await self._append(shard, [nothing])
                 if error is not ErrorCode.NONE:
@@ -192,7 +198,7 @@ class Commits:
             return error.code, {}
 
     async def delete_group(self, group_id: str) -> ErrorCode:
-        """DeleteGroups: forget an empty group and its offsets (68 while it has members)."""
+        """Handle DeleteGroups: delete an empty group and its offsets; else NON_EMPTY_GROUP."""
         try:
             shard = self._shards.of(group_id)
         except KafkaError as error:
@@ -202,12 +208,15 @@ class Commits:
             return ErrorCode.GROUP_ID_NOT_FOUND
         if group.state is not GroupState.EMPTY:
             return ErrorCode.NON_EMPTY_GROUP
-        return await self._forget(shard, group, [*shard.offsets.get(group_id, {})], whole=True)
+        return await self._delete(shard, group, [*shard.offsets.get(group_id, {})], whole=True)
 
     async def delete_offsets(
-        self, group_id: str, where: Sequence[TopicIndex]
-    ) -> tuple[ErrorCode, dict[TopicIndex, ErrorCode]]:
-        """OffsetDelete: the request's error, or one for each partition (86 while subscribed)."""
+        self, group_id: str, partitions: Sequence[TopicPartition]
+    ) -> tuple[ErrorCode, dict[TopicPartition, ErrorCode]]:
+        """Handle OffsetDelete: return its error, and errors by partition.
+
+        A topic that a member reads is refused with GROUP_SUBSCRIBED_TO_TOPIC.
+        """
         try:
             shard = self._shards.of(group_id)
         except KafkaError as refusal:
@@ -219,42 +228,46 @@ class Commits:
             return ErrorCode.NON_EMPTY_GROUP, {}
         subscribed = group.subscribed_topics()
         answers = {
-            each: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC for each in where if each[0] in subscribed
+            each: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+            for each in partitions
+            if each.topic in subscribed
         }
-        free = [each for each in where if each not in answers]
+        free = [each for each in partitions if each not in answers]
         present = [each for each in free if each in shard.offsets.get(group_id, {})]
-        error = await self._forget(shard, group, present, whole=False)
+        error = await self._delete(shard, group, present, whole=False)
         return ErrorCode.NONE, {**answers, **dict.fromkeys(free, error)}
 
-    async def forget_partitions(self, deleted: Collection[TopicIndex]) -> None:
-        """Drop what groups have committed of partitions that are deleted.
+    async def forget_partitions(self, deleted: Collection[TopicPartition]) -> None:
+        """Drop the committed offsets of deleted partitions.
 
-        A topic made anew has other records at those offsets: its readers would pass over them.
+        A topic created again has other records at those offsets: its readers would skip them.
         """
-        concerned: list[str] = []
-        forgetting: list[Coroutine[object, object, ErrorCode]] = []
+        group_ids: list[str] = []
+        deletions: list[Coroutine[object, object, ErrorCode]] = []
         for shard in self._shards.all():
             for group_id, group in shard.groups.items() if shard.loaded else ():
                 offsets = shard.offsets.get(group_id, {})
-                where = [each for each in deleted if each in offsets]
-                if where:
+                found = [each for each in deleted if each in offsets]
+                if found:
                     empty = group.state is GroupState.EMPTY and not group.pending
-                    whole = empty and len(where) == len(offsets)
-                    concerned.append(group_id)
-                    forgetting.append(self._forget(shard, group, where, whole=whole))
-        # All at once: what is committed from now on may be of a new topic of that name.
-        for group_id, error in zip(concerned, await asyncio.gather(*forgetting), strict=True):
+                    whole = empty and len(found) == len(offsets)
+                    group_ids.append(group_id)
+                    deletions.append(self._delete(shard, group, found, whole=whole))
+        # All at once: later commits may belong to a new topic with the same name.
+        for group_id, error in zip(group_ids, await asyncio.gather(*deletions), strict=True):
             if error is not ErrorCode.NONE:
                 logger.warning(
-                    "group %s keeps offsets of deleted partitions: %s", group_id, error.name
+                    "failed to delete offsets of deleted partitions of group %s: %s",
+                    group_id,
+                    error.name,
                 )
 
-    async def _forget(
-        self, shard: Shard, group: Group, where: Sequence[TopicIndex], *, whole: bool
+    async def _delete(
+        self, shard: Shard, group: Group, partitions: Sequence[TopicPartition], *, whole: bool
     ) -> ErrorCode:
         """Write tombstones for offsets and, with `whole`, for the group; then drop them."""
         group_id = group.group_id
-        pairs = [schemas.encode_offset(group_id, topic, index, None) for topic, index in where]
+        pairs = [schemas.encode_offset(group_id, *partition, None) for partition in partitions]
         if whole:
             pairs.append((schemas.group_key(group_id), None))
         if not pairs:
@@ -263,9 +276,9 @@ class Commits:
             error, position = await self._append(shard, pairs)
             if error is not ErrorCode.NONE or shard.retired:
                 return error
-            shard.take(group_id, dict.fromkeys(where), position)
+            shard.take(group_id, dict.fromkeys(partitions), position)
             untouched = shard.groups.get(group_id) is group and group.state is GroupState.EMPTY
-            # An offset that was committed meanwhile keeps its group.
+            # A group stays if an offset was committed meanwhile.
             if whole and untouched and group_id not in shard.offsets:
                 group.retire(ErrorCode.GROUP_ID_NOT_FOUND)
                 del shard.groups[group_id]
@@ -273,7 +286,7 @@ class Commits:
         return error
 
     async def expire(self) -> None:
-        """Drop what nobody needs any more, by offsets.retention.minutes (KIP-211)."""
+        """Delete expired offsets and empty groups, by offsets.retention.minutes (KIP-211)."""
         now = self._now_ms()
         for shard in self._shards.all():
             for group_id, group in [*shard.groups.items()]:
@@ -286,21 +299,24 @@ class Commits:
                 whole = empty and len(old) == len(offsets)
                 if not old and not whole:
                     continue
-                if await self._forget(shard, group, old, whole=whole) is ErrorCode.NONE:
+                if await self._delete(shard, group, old, whole=whole) is ErrorCode.NONE:
                     self.expired += len(old)
 
     def _expired(
         self,
         group: Group,
-        offsets: Mapping[TopicIndex, Committed],
+        offsets: Mapping[TopicPartition, CommittedOffset],
         empty_since_ms: int,
         now_ms: int,
-    ) -> list[TopicIndex]:
-        """What is too old: of a group without members counted from its end or a later commit, of
-        one with members only where it reads the topic no more, counted from the commit."""
+    ) -> list[TopicPartition]:
+        """Return the partitions with expired offsets.
+
+        In an empty group, the retention starts when it became empty, or at a later commit. In a
+        group with members, only offsets of topics that it does not read expire, from the commit on.
+        """
         reads = group.subscribed_topics()
         if group.protocol_type is None:
-            # Nobody ever joined: a consumer that assigns itself shows life by its commits only.
+            # Nobody ever joined: a consumer with manual assignment is alive while it commits.
             empty_since_ms = 0
         if group.state is GroupState.EMPTY:
             reads = frozenset()
@@ -310,13 +326,14 @@ class Commits:
             empty_since_ms = 0
         retention_ms = self._config.offsets_retention_minutes * 60_000
         return [
-            where
-            for where, commit in offsets.items()
-            if where[0] not in reads and now_ms >= _expiry_ms(commit, empty_since_ms, retention_ms)
+            partition
+            for partition, commit in offsets.items()
+            if partition.topic not in reads
+            and now_ms >= _expiry_ms(commit, empty_since_ms, retention_ms)
         ]
 
 
-def _expiry_ms(commit: Committed, empty_since_ms: int, retention_ms: int) -> int:
+def _expiry_ms(commit: CommittedOffset, empty_since_ms: int, retention_ms: int) -> int:
     if commit.expires_ms >= 0:
         return commit.expires_ms
     return max(commit.committed_ms, empty_since_ms) + retention_ms

@@ -1,8 +1,8 @@
 """The coordinator of the groups whose `__consumer_offsets` partition this broker leads (G2, G3).
 
-A group belongs to partition abs(hash(id)) mod n, and is coordinated by that partition's leader.
-Requests are answered by the pure `Group`; this module gives it the clock and its timers. `shards`
-knows which groups are ours, `commits` makes things last.
+A group belongs to partition abs(hash(id)) mod n, and that partition's leader coordinates it. The
+pure `Group` answers requests; this module gives it the clock and its timers. `shards` knows the
+groups of this broker, `commits` writes them to the log.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from odradek.clock import monotonic_ms, wall_ms
 from odradek.group import offsets as schemas
 from odradek.group.commits import Commits, Replicas
 from odradek.group.group import Group
-from odradek.group.members import Joined, JoinWish, Synced
-from odradek.group.offsets import Committed
+from odradek.group.members import JoinResult, JoinSpec, SyncResult
+from odradek.group.offsets import CommittedOffset
 from odradek.group.partitioning import PartitionCount
-from odradek.group.shard import TopicIndex
 from odradek.group.shards import Shards
 from odradek.group.states import GroupState
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.values import TopicPartition
 
 if TYPE_CHECKING:
     from odradek.config import BrokerConfig
@@ -36,21 +36,21 @@ Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
-class GroupCount:
-    """A group in numbers."""
+class GroupSummary:
+    """A group's state, counts and offsets, for metrics."""
 
     group_id: str
     state: GroupState
     members: int
     generation: int
-    offsets: list[tuple[TopicIndex, Committed]]
+    offsets: list[tuple[TopicPartition, CommittedOffset]]
 
 
 class GroupCoordinator:
-    """Built and run by the server; every method belongs to the event loop.
+    """Built and run by the server. Every method belongs to the event loop.
 
-    `leads_for_certain` tells whether the session surely lives in which the controller told a role.
-    `commits` serves what concerns offsets.
+    `leadership_confirmed` returns whether this broker certainly still leads a partition. `commits`
+    handles offsets.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class GroupCoordinator:
         config: BrokerConfig,
         replicas: Replicas,
         partition_count: PartitionCount,
-        leads_for_certain: Callable[[Partition], bool],
+        leadership_confirmed: Callable[[Partition], bool],
         clock_ms: Callable[[], int] = monotonic_ms,
         now_ms: Callable[[], int] = wall_ms,
     ) -> None:
@@ -77,7 +77,7 @@ class GroupCoordinator:
             clock_ms,
         )
         self.commits = Commits(
-            config, replicas, self._shards, self._new_group, leads_for_certain, clock_ms, now_ms
+            config, replicas, self._shards, self._new_group, leadership_confirmed, clock_ms, now_ms
         )
 
     def _new_group(self, group_id: str) -> Group:
@@ -109,41 +109,41 @@ class GroupCoordinator:
             since[group.group_id] = self._now_ms()
 
     async def run(self) -> None:
-        """Notice leaderships and expire offsets, until cancelled."""
+        """Notice new and lost leaderships, and expire offsets, until cancelled."""
         interval_ms = self._config.offsets_retention_check_interval_ms
         next_check = self._clock_ms() + interval_ms
         while True:
-            await self._look()
+            await self._update_shards()
             if self._clock_ms() >= next_check:
                 next_check = self._clock_ms() + interval_ms
                 await self.commits.expire()
             await asyncio.sleep(TICK_S)
 
     def notice_roles(self) -> None:
-        """Look at what this broker leads now, beside requests: clients come to it at once."""
-        self._shards.spawn(self._look())
+        """Notice new and lost leaderships in the background: clients send requests at once."""
+        self._shards.spawn(self._update_shards())
 
-    async def _look(self) -> None:
+    async def _update_shards(self) -> None:
         await self.partition_count.learn()
         self.refresh()
 
     def refresh(self) -> None:
-        """Begin to load what this broker leads by now, give up what it does not."""
+        """Start to load shards of new leaderships, and give up those of lost ones."""
         self._shards.all()
 
-    def forget_partitions(self, deleted: Collection[TopicIndex]) -> None:
-        """Have what groups have committed of deleted partitions dropped, beside requests."""
+    def forget_partitions(self, deleted: Collection[TopicPartition]) -> None:
+        """Drop the committed offsets of deleted partitions, in the background."""
         self._shards.spawn(self.commits.forget_partitions(deleted))
 
     def close(self) -> None:
-        """End every wait; the server stops."""
+        """Answer every waiting member, when the server stops."""
         self._shards.close()
 
     # --- timers -------------------------------------------------------------------------------
 
     def _schedule(self, group: Group) -> None:
-        """See that `expire` is called when the group next needs it; heartbeats move no timer."""
-        deadline = group.next_look_ms
+        """Schedule the group's next `expire`; heartbeats move no timer."""
+        deadline = group.next_deadline_ms
         if deadline is None or group.state is GroupState.DEAD:
             self._cancel_timer(group)
             return
@@ -162,11 +162,10 @@ class GroupCoordinator:
             return
         before = {*group.members}
         group.expire(self._clock_ms())
-        gone = before - {*group.members}
-        if gone:
-            logger.info(
-                "group %s: no sign of life from %s", group.group_id, ", ".join(sorted(gone))
-            )
+        expired = before - {*group.members}
+        if expired:
+            members = ", ".join(sorted(expired))
+            logger.info("group %s: sessions of members expired: %s", group.group_id, members)
         self._schedule(group)
 
     def _cancel_timer(self, group: Group) -> None:
@@ -176,25 +175,25 @@ class GroupCoordinator:
 
     # --- membership ---------------------------------------------------------------------------
 
-    async def join(self, group_id: str, wish: JoinWish) -> Joined:
-        """JoinGroup: wait for the next generation."""
+    async def join(self, group_id: str, spec: JoinSpec) -> JoinResult:
+        """Handle JoinGroup: wait for the next generation."""
         limits = self._config
         allowed = range(
             limits.group_min_session_timeout_ms, limits.group_max_session_timeout_ms + 1
         )
-        if group_id and wish.session_timeout_ms not in allowed:
-            return Joined(ErrorCode.INVALID_SESSION_TIMEOUT, wish.member_id)
+        if group_id and spec.session_timeout_ms not in allowed:
+            return JoinResult(ErrorCode.INVALID_SESSION_TIMEOUT, spec.member_id)
         try:
             shard = self._shards.of(group_id)
         except KafkaError as error:
-            return Joined(error.code, wish.member_id)
+            return JoinResult(error.code, spec.member_id)
         group = shard.groups.get(group_id)
         if group is None:
-            if wish.member_id:
-                return Joined(ErrorCode.UNKNOWN_MEMBER_ID, wish.member_id)
+            if spec.member_id:
+                return JoinResult(ErrorCode.UNKNOWN_MEMBER_ID, spec.member_id)
             group = shard.groups[group_id] = self._new_group(group_id)
-        answer: asyncio.Future[Joined] = asyncio.get_running_loop().create_future()
-        group.join(wish, self._clock_ms(), lambda joined: _settle(answer, joined))
+        answer: asyncio.Future[JoinResult] = asyncio.get_running_loop().create_future()
+        group.join(spec, self._clock_ms(), lambda joined: _settle(answer, joined))
         self._schedule(group)
         return await answer
 
@@ -206,13 +205,13 @@ class GroupCoordinator:
         generation: int,
         protocol: tuple[str | None, str | None],
         assignments: Mapping[str, bytes],
-    ) -> Synced:
-        """SyncGroup: wait for the leader's assignment."""
+    ) -> SyncResult:
+        """Handle SyncGroup: wait for the leader's assignments."""
         try:
             group = self._group(group_id)
         except KafkaError as error:
-            return Synced(error.code)
-        answer: asyncio.Future[Synced] = asyncio.get_running_loop().create_future()
+            return SyncResult(error.code)
+        answer: asyncio.Future[SyncResult] = asyncio.get_running_loop().create_future()
         group.sync(
             member_id,
             instance_id,
@@ -228,11 +227,11 @@ class GroupCoordinator:
     def heartbeat(
         self, group_id: str, member_id: str, instance_id: str | None, generation: int
     ) -> ErrorCode:
-        """Heartbeat."""
+        """Handle Heartbeat."""
         try:
             group = self._group(group_id)
         except KafkaError as error:
-            # A client that is told "loading" would stop consuming: its session starts anew anyway.
+            # With "loading" a client would stop consuming. Its session starts again anyway.
             if error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
                 return ErrorCode.NONE
             return error.code
@@ -241,7 +240,7 @@ class GroupCoordinator:
     def leave(
         self, group_id: str, leaving: Sequence[tuple[str, str | None]]
     ) -> tuple[ErrorCode, list[ErrorCode]]:
-        """LeaveGroup: the request's error, and one for each (member id, instance id)."""
+        """Handle LeaveGroup: return its error, and one error per (member id, instance id)."""
         try:
             group = self._shards.of(group_id).groups.get(group_id)
         except KafkaError as error:
@@ -260,23 +259,23 @@ class GroupCoordinator:
         return group
 
     def find(self, group_id: str) -> tuple[ErrorCode, Group | None]:
-        """DescribeGroups: the group; None is one that nobody ever joined."""
+        """Handle DescribeGroups: return the group, None if nobody has ever joined it."""
         try:
             return ErrorCode.NONE, self._shards.of(group_id).groups.get(group_id)
         except KafkaError as error:
             return error.code, None
 
     def groups(self) -> tuple[ErrorCode, list[Group]]:
-        """ListGroups: every group coordinated here; 14 while some are still being read."""
+        """Handle ListGroups: return this broker's groups, and an error while some are loading."""
         shards = self._shards.all()
         loading = any(not shard.loaded for shard in shards)
         error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if loading else ErrorCode.NONE
         return error, [group for shard in shards for group in shard.groups.values()]
 
-    def census(self) -> list[GroupCount]:
-        """Every loaded group, counted. May be called from any thread."""
+    def summaries(self) -> list[GroupSummary]:
+        """Return a summary per loaded group. May be called from any thread."""
         return [
-            GroupCount(
+            GroupSummary(
                 group_id,
                 group.state,
                 len(group.members),

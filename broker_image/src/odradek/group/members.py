@@ -1,7 +1,7 @@
-"""A group's members, and what the coordinator answers to their joins and syncs.
+"""The members of a group, and the results of their JoinGroup and SyncGroup requests.
 
-In a rebalance every member comes back, so a request must not look at all of them: `Members` counts
-along what would have to be asked of everybody.
+Each rebalance has one request per member, so a request must not loop over all members: `Members`
+keeps counts instead.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from odradek.protocol.errors import ErrorCode
 
 Protocols = tuple[tuple[str, bytes], ...]
-"""(name, metadata) of each assignment strategy a member can follow, best first."""
+"""(name, metadata) of each assignment strategy that a member supports, preferred first."""
 
 
 @dataclass(frozen=True, slots=True)
-class JoinWish:
-    """What a JoinGroup request says. Times in milliseconds."""
+class JoinSpec:
+    """The contents of a JoinGroup request. Times in milliseconds."""
 
     member_id: str
     instance_id: str | None
@@ -29,12 +29,12 @@ class JoinWish:
     protocol_type: str
     protocols: Protocols
     requires_known_id: bool
-    """Whether an unknown member is first given an id to come back with (KIP-394)."""
+    """Whether a new member first receives an id to join again with (KIP-394)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
-    """The answer to a join. `members`, for the leader only, is (id, instance id, metadata)."""
+class JoinResult:
+    """The result of a join. `members`, for the leader only, is (id, instance id, metadata)."""
 
     error: ErrorCode
     member_id: str
@@ -46,8 +46,8 @@ class Joined:
 
 
 @dataclass(frozen=True, slots=True)
-class Synced:
-    """The answer to a sync: the member's share."""
+class SyncResult:
+    """The result of a sync: the member's assignment."""
 
     error: ErrorCode
     protocol_type: str | None = None
@@ -56,10 +56,10 @@ class Synced:
 
 
 @dataclass(slots=True)
-class Member:
-    """One member; changed only by its group, and its id, protocols and `join_reply` by `Members`.
+class GroupMember:
+    """One member. Only its group changes it; only `Members` changes its id, protocols, join_reply.
 
-    `deadline_ms` is on the monotonic clock.
+    `deadline_ms` is of the monotonic clock.
     """
 
     member_id: str
@@ -73,41 +73,41 @@ class Member:
     deadline_ms: int
     assignment: bytes = b""
     is_new: bool = False
-    join_reply: Callable[[Joined], None] | None = field(default=None, repr=False)
-    sync_reply: Callable[[Synced], None] | None = field(default=None, repr=False)
+    join_reply: Callable[[JoinResult], None] | None = field(default=None, repr=False)
+    sync_reply: Callable[[SyncResult], None] | None = field(default=None, repr=False)
 
     def metadata(self, protocol: str) -> bytes:
-        """The member's metadata for a strategy, b"" if it does not know it."""
+        """Return the member's metadata for a strategy, b"" if it does not support it."""
         return dict(self.protocols).get(protocol, b"")
 
     def vote(self, candidates: frozenset[str]) -> str:
-        """The strategy that this member likes best out of those that all know."""
+        """Return the first of the candidates in this member's order."""
         return next(name for name, _ in self.protocols if name in candidates)
 
-    def answer_sync(self, answer: Synced) -> None:
-        """Answer the waiting sync, if one waits."""
+    def answer_sync(self, answer: SyncResult) -> None:
+        """Answer the waiting sync, if there is one."""
         reply, self.sync_reply = self.sync_reply, None
         if reply is not None:
             reply(answer)
 
-    def outlives(self, now_ms: int) -> bool:
-        """Whether the session goes on: a heartbeat came in time, or the member waits for us."""
+    def is_alive(self, now_ms: int) -> bool:
+        """Return whether the session has not expired, or the member waits for an answer."""
         waits = self.join_reply is not None or self.sync_reply is not None
         return now_ms < self.deadline_ms or (waits and not self.is_new)
 
 
-class Members(Mapping[str, Member]):
-    """The members of a group by their ids, in the order in which they came."""
+class Members(Mapping[str, GroupMember]):
+    """The members of a group by id, in the order in which they joined."""
 
     def __init__(self) -> None:
-        self._by_id: dict[str, Member] = {}
-        self.statics: dict[str, str] = {}
-        """The member id of each instance id."""
-        self._knowing: Counter[str] = Counter()
-        """How many members know each protocol."""
+        self._by_id: dict[str, GroupMember] = {}
+        self.static_members: dict[str, str] = {}
+        """Member ids by instance id."""
+        self._supporters: Counter[str] = Counter()
+        """The number of members that support each protocol."""
         self._joining = 0
 
-    def __getitem__(self, member_id: str) -> Member:
+    def __getitem__(self, member_id: str) -> GroupMember:
         return self._by_id[member_id]
 
     def __iter__(self) -> Iterator[str]:
@@ -116,66 +116,66 @@ class Members(Mapping[str, Member]):
     def __len__(self) -> int:
         return len(self._by_id)
 
-    def add(self, member: Member) -> None:
-        """Take a member in that does not wait for anything yet."""
+    def add(self, member: GroupMember) -> None:
+        """Add a member that does not wait for an answer yet."""
         self._by_id[member.member_id] = member
         if member.instance_id is not None:
-            self.statics[member.instance_id] = member.member_id
-        self._knowing.update({name for name, _ in member.protocols})
+            self.static_members[member.instance_id] = member.member_id
+        self._supporters.update({name for name, _ in member.protocols})
 
-    def drop(self, member: Member) -> None:
-        """Let a member go that waits for nothing any more."""
+    def remove(self, member: GroupMember) -> None:
+        """Remove a member that does not wait for an answer any more."""
         del self._by_id[member.member_id]
         if member.instance_id is not None:
-            del self.statics[member.instance_id]
+            del self.static_members[member.instance_id]
         self._uncount(member.protocols)
 
-    def rename(self, member: Member, member_id: str) -> None:
-        """Give a static member the id of the process that took its place."""
-        self.drop(member)
+    def rename(self, member: GroupMember, member_id: str) -> None:
+        """Give a static member the id of its new process."""
+        self.remove(member)
         member.member_id = member_id
         self.add(member)
 
-    def set_protocols(self, member: Member, protocols: Protocols) -> None:
-        """Note what a member can follow from now on."""
+    def set_protocols(self, member: GroupMember, protocols: Protocols) -> None:
+        """Replace the protocols that a member supports."""
         self._uncount(member.protocols)
         member.protocols = protocols
-        self._knowing.update({name for name, _ in protocols})
+        self._supporters.update({name for name, _ in protocols})
 
     def _uncount(self, protocols: Protocols) -> None:
-        """Members make up names; those that nobody knows any more are not kept."""
+        """Remove a member's votes; forget names without votes, since members choose any names."""
         for name in {name for name, _ in protocols}:
-            self._knowing[name] -= 1
-            if not self._knowing[name]:
-                del self._knowing[name]
+            self._supporters[name] -= 1
+            if not self._supporters[name]:
+                del self._supporters[name]
 
-    def all_know(self, protocol: str) -> bool:
-        """Whether every member can follow a strategy."""
-        return self._knowing[protocol] == len(self._by_id)
+    def all_support(self, protocol: str) -> bool:
+        """Return whether every member supports a strategy."""
+        return self._supporters[protocol] == len(self._by_id)
 
-    def favourite(self) -> str:
-        """The strategy that most members like best out of those that all know."""
-        candidates = frozenset(name for name in self._knowing if self.all_know(name))
+    def select_protocol(self) -> str:
+        """Return the strategy with most votes, of those that all members support."""
+        candidates = frozenset(name for name in self._supporters if self.all_support(name))
         votes = Counter(member.vote(candidates) for member in self._by_id.values())
         return votes.most_common(1)[0][0]
 
     @property
     def joining(self) -> int:
-        """How many members wait for the next generation."""
+        """Return the number of members that wait for the next generation."""
         return self._joining
 
     @property
-    def all_join(self) -> bool:
-        """Whether every member waits for the next generation."""
+    def all_joined(self) -> bool:
+        """Return whether every member waits for the next generation."""
         return self._joining == len(self._by_id)
 
-    def await_join(self, member: Member, reply: Callable[[Joined], None]) -> None:
-        """Have a member, whose last join was answered, wait for the next generation."""
+    def await_join(self, member: GroupMember, reply: Callable[[JoinResult], None]) -> None:
+        """Let a member wait for the next generation; its last join was answered."""
         member.join_reply = reply
         self._joining += 1
 
-    def answer_join(self, member: Member, answer: Joined) -> None:
-        """Answer a member's waiting join, if one waits."""
+    def answer_join(self, member: GroupMember, answer: JoinResult) -> None:
+        """Answer a member's waiting join, if there is one."""
         reply, member.join_reply = member.join_reply, None
         if reply is not None:
             self._joining -= 1

@@ -1,9 +1,9 @@
 """The records of `__consumer_offsets`: committed offsets and groups, in Kafka's schemas.
 
-A key says by its version what the value is: 0 and 1 a committed offset, 2 a group's membership. A
+The version of a key tells the kind of value: 0 and 1 a committed offset, 2 a group's membership. A
 record without a value is a tombstone. Values are written in the versions of inter.broker.protocol
-2.1 (offset 3, group 2), so that a real broker of that line takes a group over and gives it back;
-every version is read.
+2.1 (offset 3, group 2), so that Kafka brokers of that version can take over a group and return it.
+Every version can be read.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from odradek.group.group import Group
-from odradek.group.members import Member
+from odradek.group.members import GroupMember
 from odradek.protocol import codec, schema
 from odradek.protocol.schema import array, binary, int32, int64, message, string
 
@@ -23,7 +23,7 @@ _VERSION = struct.Struct(">h")
 
 
 class UnknownRecordError(ValueError):
-    """A record of a version that this broker does not know."""
+    """A record has a version that this broker does not know."""
 
 
 @message(versions=(0, 1))
@@ -37,7 +37,7 @@ class OffsetKey:
 
 @message(versions=(0, 3))
 class OffsetValue:
-    """A committed offset; timestamps in ms, expire_timestamp -1 for "by offsets.retention"."""
+    """A committed offset; timestamps in ms, expire_timestamp -1: by offsets.retention.minutes."""
 
     offset: int = int64()
     leader_epoch: int = int32(since=3, default=-1)
@@ -80,8 +80,8 @@ class GroupValue:
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
-    """A group's position in a partition. `expires_ms` (wall clock) only where a commit said so."""
+class CommittedOffset:
+    """A group's offset in a partition. `expires_ms` (wall clock) is -1 unless the commit set it."""
 
     offset: int
     metadata: str
@@ -91,9 +91,9 @@ class Committed:
 
 
 def encode_offset(
-    group: str, topic: str, partition: int, committed: Committed | None
+    group: str, topic: str, partition: int, committed: CommittedOffset | None
 ) -> tuple[bytes, bytes | None]:
-    """Key and value of a committed offset; None makes a tombstone."""
+    """Return key and value of a committed offset; None makes a tombstone."""
     key = _versioned(1, OffsetKey(group=group, topic=topic, partition=partition))
     if committed is None:
         return key, None
@@ -111,7 +111,7 @@ def encode_offset(
 def encode_group(
     group: Group, assignments: Mapping[str, bytes], now_ms: int
 ) -> tuple[bytes, bytes]:
-    """Key and value of a group with these assignments; `now_ms` by the wall clock."""
+    """Return key and value of a group with these assignments; `now_ms` is of the wall clock."""
     value = GroupValue(
         protocol_type=group.protocol_type or "",
         generation=group.generation,
@@ -132,18 +132,18 @@ def encode_group(
             for member in group.members.values()
         ],
     )
-    # Version 3 alone keeps static members' instance ids (KIP-345, Kafka 2.3).
-    version = 3 if group.members.statics else GROUP_VALUE_VERSION
+    # Only version 3 has the instance ids of static members (KIP-345, Kafka 2.3).
+    version = 3 if group.members.static_members else GROUP_VALUE_VERSION
     return group_key(group.group_id), _versioned(version, value)
 
 
 def group_key(group: str) -> bytes:
-    """Key of a group's record, for its tombstone too."""
+    """Return the key of a group's record, also for its tombstone."""
     return _versioned(2, GroupKey(group=group))
 
 
 def decode_key(data: bytes) -> OffsetKey | GroupKey:
-    """Which offset or group a record is about. Raises UnknownRecordError."""
+    """Return the decoded key of a record. Raise UnknownRecordError."""
     version = _version(data)
     if version in (0, 1):
         return codec.decode(OffsetKey, version, data, _VERSION.size)[0]
@@ -152,13 +152,13 @@ def decode_key(data: bytes) -> OffsetKey | GroupKey:
     raise UnknownRecordError(f"__consumer_offsets key of version {version}")
 
 
-def decode_offset(data: bytes) -> Committed:
-    """A committed offset. Raises UnknownRecordError."""
+def decode_offset(data: bytes) -> CommittedOffset:
+    """Return a decoded committed offset. Raise UnknownRecordError."""
     version = _version(data)
     if not 0 <= version <= 3:
         raise UnknownRecordError(f"committed offset of version {version}")
     value, _ = codec.decode(OffsetValue, version, data, _VERSION.size)
-    return Committed(
+    return CommittedOffset(
         value.offset,
         value.metadata,
         value.commit_timestamp,
@@ -168,17 +168,17 @@ def decode_offset(data: bytes) -> Committed:
 
 
 def decode_group(data: bytes) -> GroupValue:
-    """A group's membership. Raises UnknownRecordError."""
+    """Return a decoded group. Raise UnknownRecordError."""
     version = _version(data)
     if not 0 <= version <= 3:
         raise UnknownRecordError(f"group of version {version}")
     return codec.decode(GroupValue, version, data, _VERSION.size)[0]
 
 
-def members_of(value: GroupValue, now_ms: int) -> Iterable[Member]:
-    """The stored members, their sessions beginning at `now_ms` (monotonic)."""
+def members_of(value: GroupValue, now_ms: int) -> Iterable[GroupMember]:
+    """Yield the stored members; their sessions start at `now_ms` (monotonic clock)."""
     for stored in value.members:
-        yield Member(
+        yield GroupMember(
             stored.member_id,
             stored.group_instance_id,
             stored.client_id,

@@ -1,8 +1,7 @@
-"""Which partition of `__consumer_offsets` a group belongs to.
+"""The partition of `__consumer_offsets` that a group belongs to.
 
-The number of partitions is read from the topic's znode, as Kafka's brokers do: the metadata that
-the controller tells lacks partitions that never had a leader, and with a wrong number groups would
-be sought in the wrong places.
+The number of partitions is read from the topic's znode, as in Kafka. The metadata cache lacks
+partitions that never had a leader, and a wrong number would map groups to wrong partitions.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 def java_hash(text: str) -> int:
-    """Java's String.hashCode: over UTF-16 units, in 32 bits, signed."""
+    """Return Java's String.hashCode: over UTF-16 units, in 32 bits, signed."""
     value = 0
     units = memoryview(text.encode("utf-16-le", "surrogatepass")).cast("H")
     for unit in units:
@@ -30,13 +29,13 @@ def java_hash(text: str) -> int:
 
 
 def partition_of(group_id: str, partitions: int) -> int:
-    """The `__consumer_offsets` partition of a group; Kafka's abs maps the least integer to 0."""
+    """Return a group's `__consumer_offsets` partition; Kafka's abs maps the least integer to 0."""
     hashed = java_hash(group_id)
     return 0 if hashed == -(1 << 31) else abs(hashed) % partitions
 
 
 class PartitionCount:
-    """How many partitions `__consumer_offsets` has. Used from the event loop."""
+    """The number of partitions of `__consumer_offsets`. Used from the event loop."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -45,14 +44,14 @@ class PartitionCount:
         session.on_state(self._note_session)
 
     def __call__(self) -> int | None:
-        """The number, None while it is not known or there is no such topic."""
+        """Return the number, None while it is unknown or the topic does not exist."""
         return self._count
 
     async def learn(self) -> None:
-        """Read the znode unless what is known of it still holds, also that there is none."""
+        """Read the znode, unless nothing has changed since the last read."""
         if self._watched:
             return
-        self._watched = True  # before reading: the watch may fire before the answer is in
+        self._watched = True  # before the read: the watch may fire before the answer arrives
         path = znodes.topic_path(OFFSETS_TOPIC)
         try:
             count = None
@@ -61,10 +60,12 @@ class PartitionCount:
                 count = len(znodes.decode_topic(path, data).partitions)
             self._count = count
         except NoNodeError:
-            self._count = None  # removed since, as the watch tells
+            self._count = None  # removed since; the watch fires
         except (KazooException, ZnodeError) as error:
-            # The last known number stays: it changes only with the topic itself.
-            logger.warning("the partitions of %s are not known: %r", OFFSETS_TOPIC, error)
+            # Keep the last number: it rarely changes.
+            logger.warning(
+                "failed to read the number of partitions of %s: %r; retrying", OFFSETS_TOPIC, error
+            )
             self._watched = False
 
     def _changed(self, _: WatchEvent) -> None:
@@ -72,4 +73,4 @@ class PartitionCount:
 
     def _note_session(self, state: SessionState) -> None:
         if state is SessionState.CONNECTED:
-            self._watched = False  # watches went with the old connection
+            self._watched = False  # watches were lost with the old connection

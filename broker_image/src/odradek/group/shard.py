@@ -1,7 +1,7 @@
 """The groups whose records are in one partition of `__consumer_offsets`, during one leadership.
 
-A shard is filled by reading the partition from its start; the last record of a key counts. It is
-served only when that is done, and thrown away when the leadership ends.
+A shard is loaded by reading the partition from its start; the last record per key counts. It serves
+requests once it is loaded, and is dropped when the leadership ends.
 """
 
 from __future__ import annotations
@@ -15,26 +15,25 @@ from typing import TYPE_CHECKING
 
 from odradek.group import offsets as schemas
 from odradek.group.group import Group
-from odradek.group.offsets import Committed, GroupKey, GroupValue
-from odradek.log import batch, contents
+from odradek.group.offsets import CommittedOffset, GroupKey, GroupValue
+from odradek.log.records import batch, contents
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.primitives import MalformedError
+from odradek.values import TopicPartition
 
 if TYPE_CHECKING:
-    from odradek.log.log import Log
-    from odradek.log.records import Record
+    from odradek.log.partition.log import Log
+    from odradek.log.records.records import Record
     from odradek.replica.partition import Partition
 
 logger = logging.getLogger(__name__)
 
-TopicIndex = tuple[str, int]
 
+class PendingTransactions:
+    """The records of Kafka's transactions that no marker has committed or aborted yet.
 
-class Undecided:
-    """What Kafka's transactions wrote, as long as no marker has said what became of it.
-
-    There are no transactions here, but a partition that was Kafka's may hold commits of some, and
-    those of an aborted one never were.
+    This broker has no transactions. But a partition that Kafka wrote may contain transactional
+    commits, and those of aborted transactions do not count.
     """
 
     def __init__(self) -> None:
@@ -45,41 +44,41 @@ class Undecided:
         self._of_producer.setdefault(producer_id, {}).update((one.key, one) for one in found)
 
     def supersede(self, key: bytes | None) -> None:
-        """A later record of that key counts, whatever the marker says."""
+        """Forget the key's records: a later record counts, whatever the marker says."""
         for kept in self._of_producer.values():
             kept.pop(key, None)
 
-    def decide(self, producer_id: int, markers: Iterable[Record]) -> list[Record]:
-        """Those of a producer's records that count now."""
-        decided: list[Record] = []
+    def complete(self, producer_id: int, markers: Iterable[Record]) -> list[Record]:
+        """Return those of a producer's records that the markers commit."""
+        committed: list[Record] = []
         for marker in markers:
             kept = self._of_producer.pop(producer_id, {})
             if contents.is_commit(marker):
-                decided.extend(kept.values())
-        return decided
+                committed.extend(kept.values())
+        return committed
 
 
 class Shard:
-    """Groups and offsets of one partition.
+    """The groups and offsets of one partition.
 
-    `source` and `reign` tell which leadership it belongs to: a new epoch of the same leader leaves
-    the log, and so the shard, as it is.
+    `source` and `leadership_generation` name the leadership that it belongs to. A new leader epoch
+    of the same leader leaves the log, and so the shard, as it is.
     """
 
     def __init__(self, source: Partition) -> None:
         self.source = source
-        self.reign = source.reign
+        self.leadership_generation = source.leadership_generation
         self.partition = source.key.partition
         self.loaded = False
         self.retired = False
         self.groups: dict[str, Group] = {}
-        self.offsets: dict[str, dict[TopicIndex, Committed]] = {}
-        # Where in the log what was written last is, of those that were written beside others.
-        self._positions: dict[tuple[str, TopicIndex], int] = {}
+        self.offsets: dict[str, dict[TopicPartition, CommittedOffset]] = {}
+        # The log offset of the last write per key, for keys with several writes in flight.
+        self._positions: dict[tuple[str, TopicPartition], int] = {}
         self._writes = 0
-        self._undecided = Undecided()
+        self._transactions = PendingTransactions()
         self.empty_since_ms: dict[str, int] = {}
-        """Wall-clock time since when a group has had no members, where that is known."""
+        """When groups lost their last member, in ms of the wall clock, if that is known."""
 
     async def load(
         self,
@@ -88,17 +87,17 @@ class Shard:
         new_group: Callable[[str], Group],
         clock_ms: Callable[[], int],
     ) -> None:
-        """Read the whole partition. Raises KafkaError or CorruptBatchError where it is damaged."""
+        """Read the whole partition. Raise KafkaError or CorruptBatchError if it is damaged."""
         stored: dict[str, GroupValue] = {}
         position, end = log.log_start_offset, log.log_end_offset
         while position < end:
-            piece = await asyncio.to_thread(log.read, position, read_bytes)
+            piece = await asyncio.to_thread(log.reader.read, position, read_bytes)
             if piece.region is None:
                 break
             with piece.region as region:
                 data = await asyncio.to_thread(region.read)
-            # Reading records takes long: in a thread, for nobody else looks at the shard yet.
-            following = await asyncio.to_thread(self._take, data, stored, position)
+            # Decoding takes long: use a thread, since nothing else uses the shard yet.
+            following = await asyncio.to_thread(self._take_batches, data, stored, position)
             if self.retired:
                 return
             if following == position:
@@ -118,17 +117,17 @@ class Shard:
                 self.groups[group_id] = new_group(group_id)
         self.loaded = True
 
-    def _take(self, data: bytes, stored: dict[str, GroupValue], position: int) -> int:
-        """Take in the whole batches of `data`; the offset after the last of them."""
+    def _take_batches(self, data: bytes, stored: dict[str, GroupValue], position: int) -> int:
+        """Apply the whole batches in `data`; return the offset after the last one."""
         for at, header in batch.scan(data):
             found = contents.decode(data, at) if header.record_count else []
             if header.is_control:
-                found = self._undecided.decide(header.producer_id, found)
+                found = self._transactions.complete(header.producer_id, found)
             elif header.is_transactional:
-                self._undecided.add(header.producer_id, found)
+                self._transactions.add(header.producer_id, found)
                 found = []
             for record in found:
-                self._undecided.supersede(record.key)
+                self._transactions.supersede(record.key)
                 self._apply(record, stored)
             position = header.last_offset + 1
         return position
@@ -144,18 +143,19 @@ class Shard:
                 else:
                     stored[key.group] = schemas.decode_group(record.value)
             else:
-                # One name of a topic for all groups that read it.
-                where = (sys.intern(key.topic), key.partition)
+                # All groups that read a topic share one string.
+                partition = TopicPartition(sys.intern(key.topic), key.partition)
                 value = record.value
-                self._set(key.group, where, None if value is None else schemas.decode_offset(value))
+                committed = None if value is None else schemas.decode_offset(value)
+                self._set(key.group, partition, committed)
         except (schemas.UnknownRecordError, MalformedError) as error:
             logger.warning("__consumer_offsets-%d: skipping a record: %s", self.partition, error)
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
-        """Mark a write whose outcome is not known yet.
+        """Mark a write in flight.
 
-        Only beside others does it matter which of them comes later in the log.
+        Log offsets of writes are kept only while several are in flight, to order them.
         """
         self._writes += 1
         try:
@@ -166,30 +166,32 @@ class Shard:
                 self._positions.clear()
 
     def take(
-        self, group_id: str, changes: Mapping[TopicIndex, Committed | None], position: int
+        self, group_id: str, changes: Mapping[TopicPartition, CommittedOffset | None], position: int
     ) -> None:
-        """Take in commits, or deletions (None), whose records begin at `position` of the log.
+        """Apply commits, or deletions (None), whose records begin at log offset `position`.
 
-        Writes that wait for the same replicas are settled in any order; the later record counts,
-        as it does for whoever reads the log next.
+        Writes in flight complete in any order. The later record counts, as it does when the log is
+        read again.
         """
-        for where, committed in changes.items():
-            if position >= self._positions.get((group_id, where), -1):
-                self._positions[group_id, where] = position
-                self._set(group_id, where, committed)
+        for partition, committed in changes.items():
+            if position >= self._positions.get((group_id, partition), -1):
+                self._positions[group_id, partition] = position
+                self._set(group_id, partition, committed)
 
-    def _set(self, group_id: str, where: TopicIndex, committed: Committed | None) -> None:
+    def _set(
+        self, group_id: str, partition: TopicPartition, committed: CommittedOffset | None
+    ) -> None:
         if committed is not None:
-            self.offsets.setdefault(group_id, {})[where] = committed
+            self.offsets.setdefault(group_id, {})[partition] = committed
             return
         offsets = self.offsets.get(group_id)
         if offsets is not None:
-            offsets.pop(where, None)
+            offsets.pop(partition, None)
             if not offsets:
                 del self.offsets[group_id]
 
     def retire(self) -> None:
-        """The leadership ended: everybody who waits is sent to the next coordinator."""
+        """Drop all groups when the leadership ends; waiting members look for the coordinator."""
         self.retired = True
         for group in self.groups.values():
             group.retire(ErrorCode.NOT_COORDINATOR)

@@ -1,7 +1,7 @@
-"""Which groups this broker coordinates: those whose `__consumer_offsets` partition it leads.
+"""The shards that this broker coordinates: the `__consumer_offsets` partitions that it leads.
 
-What this broker leads is compared with what it has loaded, before each request and by a slow tick,
-so a leadership that came or went is noticed without anybody telling.
+The partitions that this broker leads are compared with the loaded shards before each request, and
+once per second. So a new or lost leadership is noticed without a notification.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from odradek.group.group import Group
 from odradek.group.partitioning import OFFSETS_TOPIC, partition_of
 from odradek.group.shard import Shard
-from odradek.log.batch import CorruptBatchError
+from odradek.log.records.batch import CorruptBatchError
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replica.partition import Partition
 from odradek.values import TopicPartition
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 class Shards:
     """The loaded partitions of `__consumer_offsets`.
 
-    `on_group` is told each group that was read, `on_gone` each that belongs to others now.
+    `on_group` is called with each loaded group, `on_gone` with each group that is given up.
     """
 
     def __init__(
@@ -51,7 +51,10 @@ class Shards:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def of(self, group_id: str) -> Shard:
-        """The loaded shard of a group. Raises KafkaError 24, 16 or 14."""
+        """Return the loaded shard of a group.
+
+        Raise KafkaError INVALID_GROUP_ID, NOT_COORDINATOR or COORDINATOR_LOAD_IN_PROGRESS.
+        """
         if not group_id:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID)
         index = self.index_of(group_id)
@@ -63,30 +66,30 @@ class Shards:
         return shard
 
     def index_of(self, group_id: str) -> int | None:
-        """The partition of a group, None while their number is not known."""
+        """Return the partition of a group, None while the number of partitions is unknown."""
         count = self._partition_count()
         return None if count is None else partition_of(group_id, count)
 
     def all(self) -> list[Shard]:
-        """Every shard of a present leadership, those that are still being read too."""
+        """Return every shard of a present leadership, including those that are being loaded."""
         led = {key.partition for key in self._partitions() if key.topic == OFFSETS_TOPIC}
         for index in led | self._shards.keys():
             self._current(index)
         return [*self._shards.values()]
 
     def loaded(self) -> list[Shard]:
-        """The shards that are served, as of the last look. May be called from any thread."""
+        """Return the shards that are loaded. May be called from any thread."""
         return [shard for shard in self._shards.copy().values() if shard.loaded]
 
     def _current(self, index: int) -> Shard | None:
-        """The shard of a partition's present leadership, None where another broker leads."""
+        """Return the shard of a partition's present leadership, None if another broker leads."""
         partition = self._partitions().get(TopicPartition(OFFSETS_TOPIC, index))
-        if partition is not None and (partition.offline or not partition.leads):
+        if partition is not None and (partition.offline or not partition.is_leader):
             partition = None
         shard = self._shards.get(index)
         if shard is not None:
             same = partition is not None and shard.source is partition
-            if same and shard.reign == shard.source.reign:
+            if same and shard.leadership_generation == shard.source.leadership_generation:
                 return shard
             self._give_up(shard)
         if partition is None:
@@ -110,8 +113,13 @@ class Shards:
             async with self._loads:
                 await shard.load(partition.log, self._read_bytes, self._new_group, self._clock_ms)
         except (KafkaError, CorruptBatchError, OSError) as error:
-            # Groups stay unavailable rather than wrong; the next tick tries again.
-            logger.error("%s-%d: cannot be loaded: %s", OFFSETS_TOPIC, shard.partition, error)
+            # Unavailable groups are better than wrong ones.
+            logger.error(
+                "failed to load groups from %s-%d: %s; retrying",
+                OFFSETS_TOPIC,
+                shard.partition,
+                error,
+            )
             self._give_up(shard)
             return
         if shard.retired:
@@ -128,14 +136,14 @@ class Shards:
             self._on_group(group)
 
     def close(self) -> None:
-        """End every wait; the server stops."""
+        """Answer every waiting member, and cancel all tasks, when the server stops."""
         for shard in [*self._shards.values()]:
             self._give_up(shard)
         for task in self._tasks:
             task.cancel()
 
     def spawn(self, work: Coroutine[object, object, None]) -> None:
-        """Run work beside requests until `close`; a failure is logged."""
+        """Run a background task until `close`; log its failure."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
@@ -143,4 +151,6 @@ class Shards:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            logger.error("group coordinator task failed", exc_info=task.exception())
+            logger.error(
+                "background task of the group coordinator failed", exc_info=task.exception()
+            )

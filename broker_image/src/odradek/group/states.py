@@ -1,8 +1,8 @@
-"""The states of a group, and which state may follow which (KIP-62's group coordinator).
+"""The states of a group as a table of legal transitions (KIP-62's group coordinator).
 
-Empty: no members, perhaps offsets. PreparingRebalance: members are asked to join again.
-CompletingRebalance: everybody joined, the leader's assignment is awaited. Stable: members work.
-Dead: the group is gone or its coordinator moved away.
+Empty: no members, perhaps offsets. PreparingRebalance: members must join again.
+CompletingRebalance: all members joined, and wait for the leader's assignment. Stable: the members
+have their assignments. Dead: the group was deleted, or its coordinator moved to another broker.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from enum import Enum
 
 
 class GroupState(Enum):
-    """A group's state; the value is Kafka's name for it, as DescribeGroups tells it."""
+    """A group's state; the value is Kafka's name for it, as DescribeGroups returns it."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
@@ -30,11 +30,11 @@ ALLOWED_PREVIOUS: dict[GroupState, frozenset[GroupState]] = {
 }
 
 
-class IllegalTransitionError(AssertionError):
-    """A change of state that the table does not know: a programmer's error."""
+class IllegalGroupTransitionError(AssertionError):
+    """A transition that the table does not have: a programmer's error."""
 
 
-def check(previous: GroupState, following: GroupState) -> None:
-    """Raise IllegalTransitionError unless `following` may come after `previous`."""
+def check_transition(previous: GroupState, following: GroupState) -> None:
+    """Raise IllegalGroupTransitionError unless `following` may come after `previous`."""
     if previous not in ALLOWED_PREVIOUS[following]:
-        raise IllegalTransitionError(f"{previous.value} -> {following.value}")
+        raise IllegalGroupTransitionError(f"{previous.value} -> {following.value}")

@@ -1,1 +1,1 @@
-"""What a broker answers, one API family a module."""
+"""Request handlers: one module per API family."""

@@ -1,11 +1,11 @@
-"""DescribeAcls, CreateAcls and DeleteAcls (KIP-140): refused, as by a Kafka without an authorizer.
+"""DescribeAcls, CreateAcls, DeleteAcls (KIP-140): refused, as by Kafka without an authorizer.
 
-Clients that list ACLs beside other things go on after SECURITY_DISABLED, but not without an answer.
+Clients that list ACLs among other things accept SECURITY_DISABLED, but not a missing answer.
 """
 
 from __future__ import annotations
 
-from odradek.handlers.context import Broker, Call
+from odradek.handlers.context import Broker, RequestContext
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.acls import (
     AclCreationResult,
@@ -23,19 +23,23 @@ _MESSAGE = "No Authorizer is configured on the broker"
 
 
 async def describe_acls(
-    broker: Broker, request: DescribeAclsRequest, call: Call
+    broker: Broker, request: DescribeAclsRequest, context: RequestContext
 ) -> DescribeAclsResponse:
-    """The refusal, and no resources."""
+    """Return the refusal, without resources."""
     return DescribeAclsResponse(error_code=_CODE, error_message=_MESSAGE, resources=[])
 
 
-async def create_acls(broker: Broker, request: CreateAclsRequest, call: Call) -> CreateAclsResponse:
-    """The refusal for each ACL."""
+async def create_acls(
+    broker: Broker, request: CreateAclsRequest, context: RequestContext
+) -> CreateAclsResponse:
+    """Return one refusal per ACL."""
     refusal = AclCreationResult(error_code=_CODE, error_message=_MESSAGE)
     return CreateAclsResponse(results=[refusal] * len(request.creations))
 
 
-async def delete_acls(broker: Broker, request: DeleteAclsRequest, call: Call) -> DeleteAclsResponse:
-    """The refusal for each filter."""
+async def delete_acls(
+    broker: Broker, request: DeleteAclsRequest, context: RequestContext
+) -> DeleteAclsResponse:
+    """Return one refusal per filter."""
     refusal = DeleteAclsFilterResult(error_code=_CODE, error_message=_MESSAGE, matching_acls=[])
     return DeleteAclsResponse(filter_results=[refusal] * len(request.filters))

@@ -1,10 +1,10 @@
-"""AlterConfigs and IncrementalAlterConfigs (KIP-339): settings of topics, of this broker, of all.
+"""AlterConfigs and IncrementalAlterConfigs (KIP-339): configs of topics and brokers.
 
-Either ends in the full list of a resource's entries, which replaces the znode under `/config`
-together with a notice, by which every broker takes the change (row Z11). Of the entries those are
-checked that the request sets: what a Kafka broker left there that is unknown here stays. The
-write names the version that was read: a change made meanwhile by somebody else is not lost, the
-request is worked out again on it.
+Both replace all entries of a resource in its znode under `/config`, and create a notification in
+the same transaction, upon which every broker applies the change (row Z11). Only entries that the
+request sets are checked: unknown entries that a Kafka broker left there stay. The write is
+conditional on the version that was read. If the znode changed meanwhile, the request is applied
+again to the new entries.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from odradek import dynamic_config
 from odradek.config import BrokerConfig, TopicConfig
 from odradek.dynamic_config import CLUSTER_DEFAULT
 from odradek.handlers.configs import BROKER, TOPIC, check_broker_id
-from odradek.handlers.context import Broker, Call
+from odradek.handlers.context import Broker, RequestContext
 from odradek.properties import ConfigError, ConflictError
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.configs import (
@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 Entries = Mapping[str, str]
 Resource = TypeVar("Resource", AlterConfigsResource, IncrementalAlterConfigsResource)
 
-# What a topic's settings say of each other: one is checked with the other.
+# These two topic configs must agree: they are checked together.
 _COMPACTION_LAGS = frozenset({configuration.MIN_COMPACTION_LAG, configuration.MAX_COMPACTION_LAG})
 
 
@@ -66,8 +66,8 @@ _BROKER_DEFAULTS = {
 }
 
 
-class Operation(IntEnum):
-    """What an incremental change does with a setting."""
+class ConfigOperation(IntEnum):
+    """The operation of an incremental change on a config."""
 
     SET = 0
     DELETE = 1
@@ -77,7 +77,7 @@ class Operation(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class _Entity:
-    """What is altered: its place under /config, its settings' defaults, the check of entries."""
+    """The altered entity: its path under /config, the defaults of its configs, its check."""
 
     kind: str
     name: str
@@ -86,7 +86,7 @@ class _Entity:
 
 
 async def alter_configs(
-    broker: Broker, request: AlterConfigsRequest, call: Call
+    broker: Broker, request: AlterConfigsRequest, context: RequestContext
 ) -> AlterConfigsResponse:
     """Replace all entries of each resource."""
 
@@ -106,7 +106,7 @@ async def alter_configs(
 
 
 async def incremental_alter_configs(
-    broker: Broker, request: IncrementalAlterConfigsRequest, call: Call
+    broker: Broker, request: IncrementalAlterConfigsRequest, context: RequestContext
 ) -> IncrementalAlterConfigsResponse:
     """Change single entries of each resource."""
 
@@ -132,7 +132,7 @@ async def incremental_alter_configs(
 
 
 def _last(resources: Iterable[Resource]) -> list[Resource]:
-    """What counts of a request that names a resource more than once: the last."""
+    """Return each resource once: of one that is named repeatedly, the last counts."""
     return list({(one.resource_type, one.resource_name): one for one in resources}.values())
 
 
@@ -151,7 +151,7 @@ async def _outcome(
     except znodes.ZnodeError as error:
         return KafkaError(ErrorCode.INVALID_REQUEST, str(error))
     except KazooException as failure:
-        logger.warning("settings of %s cannot be changed now: %r", resource.resource_name, failure)
+        logger.warning("failed to change the configs of %s: %r", resource.resource_name, failure)
         return KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"ZooKeeper: {failure!r}")
     return None
 
@@ -203,13 +203,14 @@ async def _apply(
             if failure.index == 0 and (overtaken or removed):
                 continue
             raise failure.error from failure
-        logger.info("settings of %s/%s are now %s", entity.kind, entity.name, wanted)
+        logger.info("configs of %s/%s are now %s", entity.kind, entity.name, wanted)
         return
 
 
 def _check(entity: _Entity, entries: Entries) -> None:
-    """Refuse unknown names of a topic, and contradictions, with INVALID_CONFIG, all else with
-    INVALID_REQUEST.
+    """Check entries; raise INVALID_CONFIG or INVALID_REQUEST.
+
+    Unknown topic configs and contradictions get INVALID_CONFIG, other errors INVALID_REQUEST.
     """
     try:
         entity.check(entries)
@@ -240,7 +241,7 @@ def _refuse_nulls(names: Sequence[str]) -> None:
 def _changed(
     defaults: Mapping[str, Any], present: Entries, changes: Sequence[IncrementalAlterableConfig]
 ) -> Entries:
-    """The entries after the changes. Raises KafkaError for changes that make no sense."""
+    """Return the entries after the changes. Raises KafkaError for invalid changes."""
     repeated = [name for name, count in Counter(one.name for one in changes).items() if count > 1]
     if repeated:
         raise KafkaError(
@@ -251,14 +252,14 @@ def _changed(
         [
             one.name
             for one in changes
-            if one.value is None and one.config_operation != Operation.DELETE
+            if one.value is None and one.config_operation != ConfigOperation.DELETE
         ]
     )
     entries = dict(present)
     for one in changes:
-        if one.config_operation == Operation.SET:
+        if one.config_operation == ConfigOperation.SET:
             entries[one.name] = one.value or ""
-        elif one.config_operation == Operation.DELETE:
+        elif one.config_operation == ConfigOperation.DELETE:
             entries.pop(one.name, None)
         else:
             entries[one.name] = _edited_list(defaults, entries, one)
@@ -268,15 +269,15 @@ def _changed(
 def _edited_list(
     defaults: Mapping[str, Any], entries: Entries, change: IncrementalAlterableConfig
 ) -> str:
-    """The text of a list setting with words added at its end or taken out."""
+    """Return a list config with words appended or removed."""
     name = change.name
     if name not in defaults:
         raise KafkaError(ErrorCode.INVALID_CONFIG, f"Unknown topic config name: {name}")
-    if change.config_operation not in (Operation.APPEND, Operation.SUBTRACT):
+    if change.config_operation not in (ConfigOperation.APPEND, ConfigOperation.SUBTRACT):
         raise KafkaError(
             ErrorCode.INVALID_REQUEST, f"Unknown operation {change.config_operation} for {name}"
         )
-    operation = Operation(change.config_operation).name.lower()
+    operation = ConfigOperation(change.config_operation).name.lower()
     if not isinstance(defaults[name], tuple):
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,
@@ -285,6 +286,6 @@ def _edited_list(
     text = entries.get(name, ",".join(defaults[name]))
     present = [word for word in text.split(",") if word]
     given = (change.value or "").split(",")
-    if change.config_operation == Operation.APPEND:
+    if change.config_operation == ConfigOperation.APPEND:
         return ",".join(dict.fromkeys([*present, *given]))
     return ",".join(word for word in present if word not in given)

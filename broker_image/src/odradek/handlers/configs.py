@@ -1,6 +1,6 @@
-"""DescribeConfigs: the settings of topics and of this broker, and where each value comes from.
+"""DescribeConfigs: the configs of topics and of this broker, with the source of each value.
 
-The resource of a broker without a name stands for all brokers.
+A broker resource without a name stands for all brokers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from odradek import config as configuration
 from odradek import properties
 from odradek.config import BrokerConfig, TopicConfig
 from odradek.dynamic_config import DYNAMIC_KEYS, LayeredConfig
-from odradek.handlers.context import Broker, Call
+from odradek.handlers.context import Broker, RequestContext
 from odradek.protocol import codec
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.configs import (
@@ -41,7 +41,7 @@ DYNAMIC_CLUSTER = 3
 STATIC_BROKER = 4
 DEFAULT = 5
 STRING = 2
-# Answers about more resources are encoded in a thread: that takes about half a millisecond each.
+# Larger answers are encoded in a thread: a resource takes about half a millisecond.
 MOST_ENCODED_AT_ONCE = 20
 # Config types of version 3 (KIP-569); every whole number is answered as LONG.
 _TYPES: Mapping[type, int] = {bool: 1, str: STRING, int: 5, float: 6, tuple: 7}
@@ -49,7 +49,7 @@ _TYPES: Mapping[type, int] = {bool: 1, str: STRING, int: 5, float: 6, tuple: 7}
 
 @dataclass(frozen=True, slots=True)
 class _Origin:
-    """One of the places that give a setting its value."""
+    """One of the sources of a value."""
 
     name: str
     text: str
@@ -58,7 +58,7 @@ class _Origin:
 
 @dataclass(frozen=True, slots=True)
 class _Setting:
-    """A setting in force; `origins` are the places that name it, the one that counts first."""
+    """A config and its value; `origins` are its sources, the effective one first."""
 
     name: str
     text: str | None
@@ -126,7 +126,7 @@ def _broker_settings(settings: LayeredConfig) -> Iterator[_Setting]:
 
 
 def _cluster_settings(settings: LayeredConfig) -> Iterator[_Setting]:
-    """What was changed at run time for all brokers, and nothing else."""
+    """Yield the dynamic configs of all brokers."""
     for name, text in settings.cluster.items():
         value = getattr(settings.effective, DYNAMIC_KEYS[name][0])
         origin = _Origin(name, text, DYNAMIC_CLUSTER)
@@ -136,7 +136,7 @@ def _cluster_settings(settings: LayeredConfig) -> Iterator[_Setting]:
 def creatable_topic_configs(
     settings: LayeredConfig, entries: Mapping[str, str]
 ) -> list[CreatableTopicConfigs]:
-    """The settings of a new topic, as CreateTopics tells them."""
+    """Return the configs of a new topic, for the answer of CreateTopics."""
     return [
         CreatableTopicConfigs(name=one.name, value=one.text, config_source=one.source)
         for one in _topic_settings(settings, entries)
@@ -144,17 +144,17 @@ def creatable_topic_configs(
 
 
 async def describe_configs(
-    broker: Broker, request: DescribeConfigsRequest, call: Call
+    broker: Broker, request: DescribeConfigsRequest, context: RequestContext
 ) -> DescribeConfigsResponse | bytes:
-    """Settings of each resource asked for; what is asked for twice is answered once."""
+    """Return the configs of each resource; a resource named twice is answered once."""
     results = []
     for resource in _without_repeats(request.resources):
         results.append(await _describe(broker, resource, request.include_synonyms))
-        await asyncio.sleep(0)  # whoever asks for thousands is not to hold up the others
+        await asyncio.sleep(0)  # a request for thousands must not delay others
     answer = DescribeConfigsResponse(results=results)
     if len(results) <= MOST_ENCODED_AT_ONCE:
         return answer
-    return await asyncio.to_thread(codec.encode, answer, call.version)
+    return await asyncio.to_thread(codec.encode, answer, context.version)
 
 
 def _without_repeats(resources: Iterable[DescribeConfigsResource]) -> list[DescribeConfigsResource]:
@@ -226,7 +226,7 @@ async def _settings_of(broker: Broker, resource: DescribeConfigsResource) -> lis
 
 
 def check_broker_id(broker: Broker, name: str) -> None:
-    """Raise INVALID_REQUEST unless the resource is this very broker."""
+    """Raise INVALID_REQUEST unless the resource is this broker."""
     own = str(broker.config.broker_id)
     if not name.isdecimal():
         raise KafkaError(

@@ -1,4 +1,4 @@
-"""What a request handler may reach: the broker's parts, and the circumstances of one request."""
+"""What request handlers receive: the broker's parts, and the context of one request."""
 
 from __future__ import annotations
 
@@ -11,42 +11,43 @@ if TYPE_CHECKING:
     from odradek.config import BrokerConfig
     from odradek.controller.loop import Controller
     from odradek.group.coordinator import GroupCoordinator
-    from odradek.handlers.producers import ProducerIds
     from odradek.metrics import BrokerMetrics
     from odradek.replica.manager import ReplicaManager
     from odradek.replica.metadata import MetadataCache
+    from odradek.zk.producer_ids import ProducerIdManager
     from odradek.zk.session import Session
 
 
-class Registration(Protocol):
+class CurrentRegistration(Protocol):
     """This broker's znode under /brokers/ids."""
 
     @property
     def epoch(self) -> int:
-        """The czxid of the znode: grows with each registration, and fences requests meant for a
-        former one.
+        """The broker epoch: the czxid of the znode, which rises with each registration.
+
+        It fences requests meant for a previous registration.
         """
 
     async def admits_request(self) -> bool:
-        """Whether a controller's request that came right now is meant for this registration."""
+        """Return whether a request of the controller that came now is for this registration."""
 
 
 @dataclass(slots=True)
 class ControllerLink:
-    """The newest connection on which the present controller spoke.
+    """The newest connection of the present controller.
 
-    A controller that got no answer says what holds by then on another connection. What it had said
-    on the one it gave up may still come afterwards, out of the buffers of a broker that was
-    stopped, and nothing in it tells that it is old.
+    A controller that gets no answer sends the present state on a new connection. Requests on the
+    connection that it gave up may still arrive afterwards, from the socket buffers of a broker that
+    was stopped, and nothing in them shows that they are old.
     """
 
     controller_epoch: int = -1
     connection_id: int = -1
 
     def is_current(self, controller_epoch: int, connection_id: int) -> bool:
-        """Whether a request comes on it, or on one that replaces it.
+        """Return whether a request came on this connection, or on one that replaces it.
 
-        Whether an epoch is too old is for others to judge.
+        Old controller epochs are not rejected here.
         """
         if controller_epoch > self.controller_epoch:
             self.controller_epoch, self.connection_id = controller_epoch, connection_id
@@ -59,7 +60,7 @@ class ControllerLink:
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """The parts of a running broker, as handlers see them. Built once by the server."""
+    """The parts of a running broker that handlers use. The server builds it once."""
 
     config: BrokerConfig
     cluster_id: str
@@ -68,18 +69,18 @@ class Broker:
     session: Session
     controller: Controller
     groups: GroupCoordinator
-    registration: Registration
-    producer_ids: ProducerIds
+    registration: CurrentRegistration
+    producer_ids: ProducerIdManager
     metrics: BrokerMetrics
     random: Random
     controller_link: ControllerLink = field(default_factory=ControllerLink)
 
 
-class Call(NamedTuple):
-    """One request's circumstances: protocol version, who sent it, from where, to which listener.
+class RequestContext(NamedTuple):
+    """The context of one request: its version, its client, and the listener that it came to.
 
-    Of two connections the later one has the higher `connection_id`. A named tuple, not a dataclass:
-    it is built for every request.
+    Of two connections the later one has the higher `connection_id`. A named tuple is faster to
+    build than a dataclass, and every request needs one.
     """
 
     version: int
@@ -89,6 +90,5 @@ class Call(NamedTuple):
     connection_id: int
 
 
-# A handler returns the answer, its already encoded body, or None where the protocol has no answer
-# (acks=0).
-Handle = Callable[[Broker, object, Call], Awaitable[object | bytes | None]]
+# A handler returns the answer, its encoded body, or None where the protocol has no answer (acks=0).
+Handle = Callable[[Broker, object, RequestContext], Awaitable[object | bytes | None]]

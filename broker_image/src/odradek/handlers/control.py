@@ -1,11 +1,9 @@
-"""What the controller tells this broker, and ControlledShutdown, which brokers ask of the
-controller.
-"""
+"""Requests of the controller, and ControlledShutdown, which brokers send to the controller."""
 
 from __future__ import annotations
 
 from odradek.group.partitioning import OFFSETS_TOPIC
-from odradek.handlers.context import Broker, Call
+from odradek.handlers.context import Broker, RequestContext
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.control import (
     ControlledShutdownRequest,
@@ -21,33 +19,44 @@ from odradek.protocol.messages.control import (
     UpdateMetadataResponse,
 )
 from odradek.replica.metadata import LEADER_DURING_DELETE, described
+from odradek.values import TopicPartition
 
 NO_BROKER_EPOCH = -1
 
 
-async def _meant_for_former_self(broker: Broker, broker_epoch: int) -> bool:
-    """Whether the request was sent to this broker before it registered anew (KIP-380).
+async def _has_stale_broker_epoch(broker: Broker, broker_epoch: int) -> bool:
+    """Return whether the request is meant for a previous broker epoch (KIP-380).
 
-    Requests without a broker epoch, as Kafka sends them before 2.2, tell it by when they come: a
-    broker that has crashed may lack records that its former leaderships rest on. One that names the
-    registration is meant for it whenever it came: it would not be sent again.
+    Kafka before 2.2 sends no broker epoch: then the arrival time decides, because a broker that
+    crashed may lack records that its previous leadership requires. A request that names the present
+    epoch is accepted whenever it came: the controller would not repeat it.
     """
-    came_in_time = await broker.registration.admits_request()
+    in_time = await broker.registration.admits_request()
     if broker_epoch == NO_BROKER_EPOCH:
-        return not came_in_time
+        return not in_time
     return not 0 <= broker.registration.epoch <= broker_epoch
 
 
+async def _refusal(
+    broker: Broker,
+    request: LeaderAndIsrRequest | StopReplicaRequest | UpdateMetadataRequest,
+    context: RequestContext,
+) -> ErrorCode:
+    """Return why to refuse a request of a controller, NONE if it is accepted."""
+    if await _has_stale_broker_epoch(broker, request.broker_epoch):
+        return ErrorCode.STALE_BROKER_EPOCH
+    if not broker.controller_link.is_current(request.controller_epoch, context.connection_id):
+        return ErrorCode.STALE_CONTROLLER_EPOCH
+    return ErrorCode.NONE
+
+
 async def leader_and_isr(
-    broker: Broker, request: LeaderAndIsrRequest, call: Call
+    broker: Broker, request: LeaderAndIsrRequest, context: RequestContext
 ) -> LeaderAndIsrResponse:
-    """Take leader and follower roles."""
-    if await _meant_for_former_self(broker, request.broker_epoch):
-        return LeaderAndIsrResponse(error_code=ErrorCode.STALE_BROKER_EPOCH, partition_errors=[])
-    if not broker.controller_link.is_current(request.controller_epoch, call.connection_id):
-        return LeaderAndIsrResponse(
-            error_code=ErrorCode.STALE_CONTROLLER_EPOCH, partition_errors=[]
-        )
+    """Take the leader and follower roles that the controller assigns."""
+    error = await _refusal(broker, request, context)
+    if error is not ErrorCode.NONE:
+        return LeaderAndIsrResponse(error_code=error, partition_errors=[])
     error, errors = await broker.replicas.become_leader_or_follower(request)
     if any(key.topic == OFFSETS_TOPIC for key in errors):
         broker.groups.notice_roles()
@@ -63,13 +72,12 @@ async def leader_and_isr(
 
 
 async def stop_replica(
-    broker: Broker, request: StopReplicaRequest, call: Call
+    broker: Broker, request: StopReplicaRequest, context: RequestContext
 ) -> StopReplicaResponse:
-    """Stop copying, and delete where told."""
-    if await _meant_for_former_self(broker, request.broker_epoch):
-        return StopReplicaResponse(error_code=ErrorCode.STALE_BROKER_EPOCH, partition_errors=[])
-    if not broker.controller_link.is_current(request.controller_epoch, call.connection_id):
-        return StopReplicaResponse(error_code=ErrorCode.STALE_CONTROLLER_EPOCH, partition_errors=[])
+    """Stop replicas, and delete them where the request says so."""
+    error = await _refusal(broker, request, context)
+    if error is not ErrorCode.NONE:
+        return StopReplicaResponse(error_code=error, partition_errors=[])
     error, errors = await broker.replicas.stop_replicas(request)
     return StopReplicaResponse(
         error_code=error,
@@ -83,20 +91,18 @@ async def stop_replica(
 
 
 async def update_metadata(
-    broker: Broker, request: UpdateMetadataRequest, call: Call
+    broker: Broker, request: UpdateMetadataRequest, context: RequestContext
 ) -> UpdateMetadataResponse:
-    """Take in what the controller says of the cluster."""
-    if await _meant_for_former_self(broker, request.broker_epoch):
-        return UpdateMetadataResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
-    if not (
-        broker.controller_link.is_current(request.controller_epoch, call.connection_id)
-        and broker.replicas.accept_controller(request.controller_epoch)
-    ):
+    """Update the metadata cache and act on moved and deleted replicas."""
+    error = await _refusal(broker, request, context)
+    if error is not ErrorCode.NONE:
+        return UpdateMetadataResponse(error_code=error)
+    if not broker.replicas.accept_controller(request.controller_epoch):
         return UpdateMetadataResponse(error_code=ErrorCode.STALE_CONTROLLER_EPOCH)
     broker.metadata.update(request)
-    broker.replicas.give_up_what_moved(request)
+    broker.replicas.drop_moved_replicas(request)
     deleted = {
-        (topic, state.partition_index)
+        TopicPartition(topic, state.partition_index)
         for topic, state in described(request)
         if state.leader == LEADER_DURING_DELETE
     }
@@ -106,9 +112,9 @@ async def update_metadata(
 
 
 async def controlled_shutdown(
-    broker: Broker, request: ControlledShutdownRequest, call: Call
+    broker: Broker, request: ControlledShutdownRequest, context: RequestContext
 ) -> ControlledShutdownResponse:
-    """Move the leaderships of a broker that is about to stop; only the controller can."""
+    """Move leaderships away from a broker that is about to stop; for the controller only."""
     try:
         remaining = await broker.controller.controlled_shutdown(request.broker_id)
     except KafkaError as refusal:

@@ -1,9 +1,9 @@
-"""From a request frame to the parts of its answer.
+"""The dispatcher: from a request frame to the parts of its answer.
 
-One table lists what this broker serves: the versions and the handler of each key. ApiVersions is
-derived from it. A key or version outside the table closes the connection, as does a body that
-cannot be decoded; only ApiVersions itself is answered in version 0 with error 35, so that newer
-clients can step down (KIP-511).
+One table lists the versions and the handler of each API key; the answer to ApiVersions is derived
+from it. A key or version outside the table closes the connection, and so does a malformed body.
+Only ApiVersions of an unknown version is answered, in version 0 with error 35, so that newer
+clients can fall back (KIP-511).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from odradek.handlers import (
     control,
     elections,
     fetch,
+    group_offsets,
     groups,
     log_dirs,
     metadata,
@@ -30,8 +31,8 @@ from odradek.handlers import (
     reassignments,
     topics,
 )
-from odradek.handlers.context import Broker, Call
-from odradek.net.connection import Peer
+from odradek.handlers.context import Broker, RequestContext
+from odradek.net.connection import ClientInfo
 from odradek.net.frame import ProtocolViolation
 from odradek.protocol import codec, headers
 from odradek.protocol.api import APIS, Api, ApiKey
@@ -49,21 +50,21 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A key that this broker answers, in versions `lowest` to `highest`."""
+    """An API that this broker serves, in versions `lowest` to `highest`."""
 
     api: Api
     lowest: int
     highest: int
-    handle: Callable[[Broker, Any, Call], Any]
+    handle: Callable[[Broker, Any, RequestContext], Any]
 
 
 async def _api_versions(
-    broker: Broker, request: ApiVersionsRequest, call: Call
+    broker: Broker, request: ApiVersionsRequest, context: RequestContext
 ) -> ApiVersionsResponse:
     return ApiVersionsResponse(api_keys=list(ADVERTISED))
 
 
-_HANDLERS: Mapping[ApiKey, tuple[int, int, Callable[[Broker, Any, Call], Any]]] = {
+_HANDLERS: Mapping[ApiKey, tuple[int, int, Callable[[Broker, Any, RequestContext], Any]]] = {
     # Produce from 0: librdkafka up to 2.11 otherwise sends gzip, snappy and lz4 uncompressed
     # (KAFKA-18659).
     ApiKey.PRODUCE: (0, 9, produce.produce),
@@ -74,8 +75,8 @@ _HANDLERS: Mapping[ApiKey, tuple[int, int, Callable[[Broker, Any, Call], Any]]] 
     ApiKey.STOP_REPLICA: (0, 3, control.stop_replica),
     ApiKey.UPDATE_METADATA: (0, 6, control.update_metadata),
     ApiKey.CONTROLLED_SHUTDOWN: (0, 3, control.controlled_shutdown),
-    ApiKey.OFFSET_COMMIT: (0, 8, groups.offset_commit),
-    ApiKey.OFFSET_FETCH: (0, 7, groups.offset_fetch),
+    ApiKey.OFFSET_COMMIT: (0, 8, group_offsets.offset_commit),
+    ApiKey.OFFSET_FETCH: (0, 7, group_offsets.offset_fetch),
     ApiKey.FIND_COORDINATOR: (0, 3, groups.find_coordinator),
     ApiKey.JOIN_GROUP: (0, 7, groups.join_group),
     ApiKey.HEARTBEAT: (0, 4, groups.heartbeat),
@@ -84,7 +85,7 @@ _HANDLERS: Mapping[ApiKey, tuple[int, int, Callable[[Broker, Any, Call], Any]]] 
     ApiKey.DESCRIBE_GROUPS: (0, 5, groups.describe_groups),
     ApiKey.LIST_GROUPS: (0, 4, groups.list_groups),
     ApiKey.DELETE_GROUPS: (0, 2, groups.delete_groups),
-    ApiKey.OFFSET_DELETE: (0, 0, groups.offset_delete),
+    ApiKey.OFFSET_DELETE: (0, 0, group_offsets.offset_delete),
     ApiKey.API_VERSIONS: (0, 4, _api_versions),
     ApiKey.CREATE_TOPICS: (0, 6, topics.create_topics),
     ApiKey.DELETE_TOPICS: (0, 5, topics.delete_topics),
@@ -108,7 +109,7 @@ SERVED: Mapping[int, Served] = {
     key: Served(APIS[key], lowest, highest, handle)
     for key, (lowest, highest, handle) in _HANDLERS.items()
 }
-# What the controller sends to make this broker know, and what clients send before they ask.
+# Served before the first UpdateMetadata: requests of the controller, and ApiVersions.
 _BEFORE_METADATA = frozenset(
     {
         ApiKey.LEADER_AND_ISR,
@@ -134,8 +135,8 @@ class Dispatcher:
             {key: served.api.name for key, served in SERVED.items()}
         )
 
-    async def dispatch(self, frame: memoryview, peer: Peer) -> list[Part] | None:
-        """The parts of the answer, None where there is none. Raises ProtocolViolation."""
+    async def dispatch(self, frame: memoryview, peer: ClientInfo) -> list[Part] | None:
+        """Return the parts of the answer, None if there is none. Raises ProtocolViolation."""
         began = perf_counter()
         try:
             header, position = headers.decode_request_header(frame)
@@ -151,13 +152,15 @@ class Dispatcher:
             request, _ = codec.decode(served.api.request, version, frame, position)
         except MalformedError as error:
             raise ProtocolViolation(str(error)) from error
-        if not self._broker.metadata.is_told and header.api_key not in _BEFORE_METADATA:
-            # Nothing is known of the cluster yet, and "unknown topic" would be a lie.
-            await self._broker.metadata.wait_until_told()
+        if not self._broker.metadata.initialized and header.api_key not in _BEFORE_METADATA:
+            # The metadata cache is still empty: "unknown topic" would be wrong.
+            await self._broker.metadata.wait_until_initialized()
         answer = await served.handle(
             self._broker,
             request,
-            Call(version, header.client_id, self._listener, peer.host, peer.connection_id),
+            RequestContext(
+                version, header.client_id, self._listener, peer.host, peer.connection_id
+            ),
         )
         self._observe[header.api_key](perf_counter() - began)
         if answer is None:

@@ -1,7 +1,7 @@
-"""ElectLeaders (KIP-460): elections on request, held by the controller.
+"""ElectLeaders (KIP-460): leader elections on request, by the controller.
 
-The answer waits until this broker itself was told of the new leaders, so that a client which asks
-for metadata next sees them.
+The answer waits until this broker's metadata has the new leaders, so that a client that asks for
+metadata next sees them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from time import monotonic
 
 from odradek.controller.election import Cause
-from odradek.handlers.context import Broker, Call
+from odradek.handlers.context import Broker, RequestContext
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.admin import (
     ElectLeadersRequest,
@@ -25,9 +25,9 @@ _CAUSES = {0: Cause.PREFERRED, 1: Cause.UNCLEAN}
 
 
 async def elect_leaders(
-    broker: Broker, request: ElectLeadersRequest, call: Call
+    broker: Broker, request: ElectLeadersRequest, context: RequestContext
 ) -> ElectLeadersResponse:
-    """Outcome for each partition; where all are asked for, of those that needed an election."""
+    """Return one outcome per partition; if all were asked for, only where one was needed."""
     wanted = _wanted(broker, request)
     cause = _CAUSES.get(request.election_type)
     if cause is None:

@@ -1,28 +1,28 @@
-"""Fetch: the answer holds pieces of segment files, which the connection sends from the page cache.
+"""Fetch: the answer has regions of segment files, which the connection sends from the page cache.
 
-Fetch sessions (KIP-227) are not kept: a client that asks for one is answered with session id 0 and
-stays sessionless, which the protocol allows; one that goes on with a session gets error 70 and
-begins anew. Versions before 4 cannot carry magic-2 batches: for them the pieces are read and
-converted, in threads.
+There are no fetch sessions (KIP-227): a client that asks for one gets session id 0 and stays
+sessionless, which the protocol allows; one that continues a session gets error 70 and starts over.
+Versions before 4 cannot carry magic-2 batches: for them the regions are read and converted in
+threads.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from odradek.handlers.context import Broker, Call
-from odradek.log import conversion
+from odradek.handlers.context import Broker, RequestContext
+from odradek.log.partition import conversion
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.fetch import (
-    EpochEndOffset,
     FetchablePartitionResponse,
     FetchableTopicResponse,
+    FetchEpochEndOffset,
     FetchRequest,
     FetchResponse,
 )
 from odradek.protocol.regions import Records, part_length
 from odradek.replica import reads
-from odradek.replica.reads import FetchLimits, FetchResult, FetchWish
+from odradek.replica.reads import FetchLimits, FetchResult, FetchSpec
 from odradek.values import TopicPartition
 
 FIRST_WITH_MAGIC_1 = 2
@@ -33,12 +33,12 @@ READ_COMMITTED = 1
 UNLIMITED_BYTES = 0x7FFFFFFF
 
 
-async def fetch(broker: Broker, request: FetchRequest, call: Call) -> FetchResponse:
-    """Read from the partitions in the order of the request."""
+async def fetch(broker: Broker, request: FetchRequest, context: RequestContext) -> FetchResponse:
+    """Read from the partitions, in the order of the request."""
     if request.session_epoch > 0:
         return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, responses=[])
-    wishes = [
-        FetchWish(
+    specs = [
+        FetchSpec(
             TopicPartition(topic.topic, part.partition),
             part.fetch_offset,
             part.partition_max_bytes,
@@ -55,20 +55,20 @@ async def fetch(broker: Broker, request: FetchRequest, call: Call) -> FetchRespo
         min(request.max_bytes, UNLIMITED_BYTES)
         if request.replica_id >= 0
         else min(request.max_bytes, broker.config.fetch_max_bytes),
-        strict=call.version < FIRST_WITH_HARD_LIMIT_LIFTED,
+        strict=context.version < FIRST_WITH_HARD_LIMIT_LIFTED,
     )
-    results = await broker.replicas.fetch(wishes, request.replica_id, limits)
-    if call.version < FIRST_WITH_ZSTD:
+    results = await broker.replicas.fetch(specs, request.replica_id, limits)
+    if context.version < FIRST_WITH_ZSTD:
         _refuse_zstd(broker, results)
     try:
         records: list[Records] = [
             b"" if result.region is None else result.region for result in results
         ]
-        if call.version < FIRST_WITH_MAGIC_2:
+        if context.version < FIRST_WITH_MAGIC_2:
             left = limits.max_bytes
-            for number, (wish, result) in enumerate(zip(wishes, results, strict=True)):
+            for number, (spec, result) in enumerate(zip(specs, results, strict=True)):
                 records[number] = await _for_old_client(
-                    broker, wish, result, request.replica_id, call.version, left
+                    broker, spec, result, request.replica_id, context.version, left
                 )
                 left = max(0, left - part_length(records[number]))
     except BaseException:
@@ -95,15 +95,15 @@ def _refuse(result: FetchResult, error: ErrorCode) -> None:
 
 async def _for_old_client(
     broker: Broker,
-    wish: FetchWish,
+    spec: FetchSpec,
     result: FetchResult,
     replica_id: int,
     version: int,
     left: int,
 ) -> Records:
-    """What a result holds, in a format that the version knows; the region itself if it is.
+    """Return a result's records in a format that the version knows, the region itself if it does.
 
-    `left` is what the answer may still grow by, in bytes.
+    `left` is the number of bytes that the answer may still grow by.
     """
     region, partition = result.region, broker.replicas.partitions.get(result.key)
     if region is None or partition is None:
@@ -118,12 +118,12 @@ async def _for_old_client(
         upto = None if replica_id >= 0 else result.high_watermark
         converted = await broker.replicas.in_thread(
             conversion.read_as_message_set,
-            log,
+            log.reader,
             region,
-            wish.offset,
+            spec.offset,
             upto,
             magic,
-            min(wish.max_bytes, left),
+            min(spec.max_bytes, left),
         )
     except KafkaError as refusal:
         _refuse(result, refusal.code)
@@ -163,14 +163,14 @@ def _partition_response(
         partition=result.key.partition,
         error_code=result.error,
         high_watermark=result.high_watermark,
-        # Without transactions nothing below the high watermark is undecided.
+        # There are no transactions, so everything below the high watermark is stable.
         last_stable_offset=result.high_watermark,
         log_start_offset=result.log_start_offset,
-        # Null says that nobody asked, empty that nothing was aborted.
+        # Null: the request did not ask; empty: nothing was aborted.
         aborted_transactions=[] if isolation_level == READ_COMMITTED else None,
         record_set=found,
     )
     if result.diverging is not None:
         epoch, end_offset = result.diverging
-        answer.diverging_epoch = EpochEndOffset(epoch=epoch, end_offset=end_offset)
+        answer.diverging_epoch = FetchEpochEndOffset(epoch=epoch, end_offset=end_offset)
     return answer

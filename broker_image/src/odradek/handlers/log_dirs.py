@@ -1,10 +1,10 @@
-"""DescribeLogDirs (KIP-113): what lies in each of this broker's log directories."""
+"""DescribeLogDirs (KIP-113): the replicas in each log directory of this broker."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 
-from odradek.handlers.context import Broker, Call
+from odradek.handlers.context import Broker, RequestContext
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.admin import (
     DescribeLogDirsPartition,
@@ -17,11 +17,11 @@ from odradek.values import TopicPartition
 
 
 async def describe_log_dirs(
-    broker: Broker, request: DescribeLogDirsRequest, call: Call
+    broker: Broker, request: DescribeLogDirsRequest, context: RequestContext
 ) -> DescribeLogDirsResponse:
-    """Each log directory with the partitions asked for, their sizes in bytes and their lag.
+    """Return each log directory with the requested partitions, their sizes and their lag.
 
-    A directory that failed is listed with KAFKA_STORAGE_ERROR and nothing in it.
+    A failed directory has KAFKA_STORAGE_ERROR and no partitions.
     """
     wanted = None
     if request.topics is not None:
@@ -53,8 +53,8 @@ def _topics(
         topics[key.topic].append(
             DescribeLogDirsPartition(
                 partition_index=key.partition,
-                partition_size=log.size,
-                # How much of what is committed this replica has yet to fetch.
+                partition_size=log.segments.size,
+                # How many committed records this replica has yet to fetch.
                 offset_lag=max(log.high_watermark - log.log_end_offset, 0),
             )
         )

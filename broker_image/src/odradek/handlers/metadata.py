@@ -1,15 +1,14 @@
-"""Metadata: which brokers there are, and who leads what.
+"""Metadata: the brokers, topics, partitions and leaders of the cluster.
 
-Every broker answers from what the controller last told it. Encoded answers are kept until that
-changes, so the usual question costs a lookup. A topic that does not exist is created where the
-broker and the client both allow it; the client is then told to ask again (error 5).
+Every broker answers from its metadata cache. Encoded answers are cached until it changes, so the
+usual request costs one lookup. A topic that does not exist is created if broker and client both
+allow it; the client then retries (error 5).
 """
 
 from __future__ import annotations
 
-from odradek.group.partitioning import OFFSETS_TOPIC
 from odradek.handlers import operations, topics
-from odradek.handlers.context import Broker, Call
+from odradek.handlers.context import Broker, RequestContext
 from odradek.protocol import codec
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.metadata import (
@@ -20,19 +19,18 @@ from odradek.protocol.messages.metadata import (
     MetadataResponseTopic,
 )
 from odradek.replica.metadata import MetadataCache, PartitionInfo
-from odradek.values import NO_LEADER
+from odradek.values import INTERNAL_TOPICS, NO_LEADER
 
-INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, "__transaction_state"})
 FIRST_WITH_LISTENER_ERRORS = 6
 
 
-async def metadata(broker: Broker, request: MetadataRequest, call: Call) -> bytes:
-    """The encoded answer for the listener that was asked."""
-    names = _names(request, call.version)
+async def metadata(broker: Broker, request: MetadataRequest, context: RequestContext) -> bytes:
+    """Return the encoded answer for the listener of the request."""
+    names = _names(request, context.version)
     of_cluster = request.include_cluster_authorized_operations
     of_topics = request.include_topic_authorized_operations
-    question = (call.version, call.listener, names, of_cluster, of_topics)
-    kept = broker.metadata.answer(question)
+    question = (context.version, context.listener, names, of_cluster, of_topics)
+    kept = broker.metadata.cached_answer(question)
     if kept is not None:
         return kept
     cache = broker.metadata
@@ -44,13 +42,13 @@ async def metadata(broker: Broker, request: MetadataRequest, call: Call) -> byte
                     await _missing_topic(broker, name, request.allow_auto_topic_creation)
                 )
     answer = MetadataResponse(
-        brokers=_brokers(cache, call.listener),
+        brokers=_brokers(cache, context.listener),
         cluster_id=broker.cluster_id,
         controller_id=cache.controller_id if cache.controller_id in cache.brokers else -1,
         topics=[
             *missing,
             *(
-                _topic(cache, name, call)
+                _topic(cache, name, context)
                 for name in (cache.topics if names is None else names)
                 if name in cache.topics
             ),
@@ -61,14 +59,14 @@ async def metadata(broker: Broker, request: MetadataRequest, call: Call) -> byte
     if of_topics:
         for topic in answer.topics:
             topic.topic_authorized_operations = operations.ON_TOPIC
-    encoded = codec.encode(answer, call.version)
+    encoded = codec.encode(answer, context.version)
     if not missing:
-        cache.keep_answer(question, encoded)
+        cache.cache_answer(question, encoded)
     return encoded
 
 
 def _names(request: MetadataRequest, version: int) -> tuple[str, ...] | None:
-    """The topics asked for, None for all: null says so, and before version 1 the empty list."""
+    """Return the requested topics, None for all: null, or before version 1 an empty list."""
     if request.topics is None or (version == 0 and not request.topics):
         return None
     return tuple(dict.fromkeys(topic.name for topic in request.topics))
@@ -98,33 +96,33 @@ def _brokers(cache: MetadataCache, listener: str) -> list[MetadataResponseBroker
     return found
 
 
-def _topic(cache: MetadataCache, name: str, call: Call) -> MetadataResponseTopic:
+def _topic(cache: MetadataCache, name: str, context: RequestContext) -> MetadataResponseTopic:
     return MetadataResponseTopic(
         name=name,
         is_internal=name in INTERNAL_TOPICS,
         partitions=[
-            _partition(cache, index, info, call)
+            _partition(cache, index, info, context)
             for index, info in sorted(cache.topics[name].items())
         ],
     )
 
 
 def _partition(
-    cache: MetadataCache, index: int, info: PartitionInfo, call: Call
+    cache: MetadataCache, index: int, info: PartitionInfo, context: RequestContext
 ) -> MetadataResponsePartition:
     error = ErrorCode.NONE
     leader = info.leader
     if leader not in cache.brokers:
         error, leader = ErrorCode.LEADER_NOT_AVAILABLE, NO_LEADER
-    elif cache.endpoint(leader, call.listener) is None:
+    elif cache.endpoint(leader, context.listener) is None:
         leader = NO_LEADER
         error = (
             ErrorCode.LISTENER_NOT_FOUND
-            if call.version >= FIRST_WITH_LISTENER_ERRORS
+            if context.version >= FIRST_WITH_LISTENER_ERRORS
             else ErrorCode.LEADER_NOT_AVAILABLE
         )
     replicas, isr = list(info.replicas), list(info.isr)
-    if call.version == 0:
+    if context.version == 0:
         # The oldest clients look every replica up among the brokers, so dead ones are left out
         # (KAFKA-1609).
         replicas = [one for one in replicas if one in cache.brokers]

@@ -1,6 +1,4 @@
-"""Where things are in a log: ListOffsets, OffsetForLeaderEpoch, and the moving log start,
-DeleteRecords.
-"""
+"""ListOffsets, OffsetForLeaderEpoch and DeleteRecords: positions in logs, and the log start."""
 
 from __future__ import annotations
 
@@ -8,9 +6,8 @@ from collections.abc import Container
 from dataclasses import dataclass
 
 from odradek.clock import wall_ms
-from odradek.handlers.context import Broker, Call
-from odradek.handlers.metadata import INTERNAL_TOPICS
-from odradek.log.log import Log
+from odradek.handlers.context import Broker, RequestContext
+from odradek.log.partition.log import Log
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.offsets import (
     DeleteRecordsPartition,
@@ -18,12 +15,12 @@ from odradek.protocol.messages.offsets import (
     DeleteRecordsRequest,
     DeleteRecordsResponse,
     DeleteRecordsTopicResult,
-    EpochEndOffset,
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
+    OffsetForLeaderEpochEndOffset,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
     OffsetForLeaderPartition,
@@ -31,7 +28,7 @@ from odradek.protocol.messages.offsets import (
 )
 from odradek.replica.partition import Partition
 from odradek.replica.reads import DEBUGGING_CONSUMER
-from odradek.values import TopicPartition
+from odradek.values import INTERNAL_TOPICS, TopicPartition
 
 LATEST_TIMESTAMP = -1
 EARLIEST_TIMESTAMP = -2
@@ -41,15 +38,15 @@ UNKNOWN = -1
 
 
 async def list_offsets(
-    broker: Broker, request: ListOffsetsRequest, call: Call
+    broker: Broker, request: ListOffsetsRequest, context: RequestContext
 ) -> ListOffsetsResponse:
-    """Offsets by timestamp, or of the log's start (-2) and end (-1)."""
+    """Return offsets by timestamp, or of the log start (-2) and the log end (-1)."""
     return ListOffsetsResponse(
         topics=[
             ListOffsetsTopicResponse(
                 name=topic.name,
                 partitions=[
-                    await _list_one(broker, request.replica_id, call.version, topic.name, part)
+                    await _list_one(broker, request.replica_id, context.version, topic.name, part)
                     for part in topic.partitions
                 ],
             )
@@ -67,17 +64,17 @@ async def _list_one(
         partition = broker.replicas.partitions.get(key)
         error = ErrorCode.NONE if partition else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     else:
-        partition, error = broker.replicas.hosted.led(key, asked.current_leader_epoch)
+        partition, error = broker.replicas.leader_or_error(key, asked.current_leader_epoch)
     if partition is None:
         answer.error_code = error
         return answer
     consumer = replica_id < 0
     if (
         asked.timestamp != EARLIEST_TIMESTAMP
-        and partition.leads
-        and not broker.replicas.is_certain(partition)
+        and partition.is_leader
+        and not broker.replicas.leadership_confirmed(partition)
     ):
-        # A successor may be further: an end that falls looks like lost data.
+        # A newer leader may be ahead: an end offset that falls looks like lost data.
         answer.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
         return answer
     end = partition.high_watermark if consumer else partition.log.log_end_offset
@@ -90,9 +87,11 @@ async def _list_one(
             answer.offset = partition.log.log_start_offset
             answer.leader_epoch = partition.log.epochs.epoch_of(answer.offset)
         elif (
-            consumer and partition.leads and partition.high_watermark < partition.leader_epoch_start
+            consumer
+            and partition.is_leader
+            and partition.high_watermark < partition.leader_epoch_start
         ):
-            # The end may seem to go back until this leader knows what its predecessor had committed
+            # The end may seem to fall until this leader knows the high watermark of its predecessor
             # (KIP-207).
             answer.error_code = (
                 ErrorCode.OFFSET_NOT_AVAILABLE
@@ -110,10 +109,10 @@ async def _list_one(
 
 
 def _offsets_before(log: Log, timestamp: int, end: int, most: int) -> list[int]:
-    """What version 0 answers: starts of segments that were written before `timestamp`, newest
-    first.
+    """Return the answer of version 0: base offsets of segments older than `timestamp`.
 
-    The end of the log counts as one more start, written now (Kafka's legacyFetchOffsetsBefore).
+    The newest comes first. The log end counts as one more segment, written now (Kafka's
+    legacyFetchOffsetsBefore).
     """
     if timestamp == EARLIEST_TIMESTAMP:
         return [log.log_start_offset][:most]
@@ -135,11 +134,11 @@ async def _by_timestamp(
     end: int,
     answer: ListOffsetsPartitionResponse,
 ) -> None:
-    """In a thread, for it reads batches of old segments and unpacks them."""
+    """Look up a timestamp in a thread: it reads and decompresses batches of old segments."""
     if partition.log.config.message_magic < 1:
-        # Nothing that is written now has a time.
+        # The present message format has no timestamps.
         raise KafkaError(ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT)
-    found = await broker.replicas.in_thread(partition.log.offset_for_timestamp, timestamp)
+    found = await broker.replicas.in_thread(partition.log.reader.offset_for_timestamp, timestamp)
     if found is not None and found.offset < end:
         answer.timestamp = found.timestamp
         answer.offset = found.offset
@@ -147,9 +146,9 @@ async def _by_timestamp(
 
 
 async def offset_for_leader_epoch(
-    broker: Broker, request: OffsetForLeaderEpochRequest, call: Call
+    broker: Broker, request: OffsetForLeaderEpochRequest, context: RequestContext
 ) -> OffsetForLeaderEpochResponse:
-    """Where an epoch ends in the leader's log (KIP-101, KIP-279)."""
+    """Return where epochs end in the leader's log (KIP-101, KIP-279)."""
     return OffsetForLeaderEpochResponse(
         topics=[
             OffsetForLeaderTopicResult(
@@ -161,47 +160,54 @@ async def offset_for_leader_epoch(
     )
 
 
-def _epoch_end(broker: Broker, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
-    partition, error = broker.replicas.hosted.led(
+def _epoch_end(
+    broker: Broker, topic: str, asked: OffsetForLeaderPartition
+) -> OffsetForLeaderEpochEndOffset:
+    partition, error = broker.replicas.leader_or_error(
         TopicPartition(topic, asked.partition), asked.current_leader_epoch
     )
     if partition is None:
-        return EpochEndOffset(error_code=error, partition=asked.partition)
+        return OffsetForLeaderEpochEndOffset(error_code=error, partition=asked.partition)
     epoch, end_offset = partition.log.end_offset_for_epoch(asked.leader_epoch)
-    if end_offset == UNKNOWN and not broker.replicas.knows_the_end(partition):
-        # An epoch that a successor began is no truncation, which is what "unknown" tells a client.
-        return EpochEndOffset(
+    if end_offset == UNKNOWN and not broker.replicas.end_offset_confirmed(partition):
+        # A newer leader may know the epoch; "unknown" would mean truncation to a client.
+        return OffsetForLeaderEpochEndOffset(
             error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER, partition=asked.partition
         )
-    return EpochEndOffset(partition=asked.partition, leader_epoch=epoch, end_offset=end_offset)
+    return OffsetForLeaderEpochEndOffset(
+        partition=asked.partition, leader_epoch=epoch, end_offset=end_offset
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class _Deletion:
-    """What the leader has deleted, and its followers have yet to."""
+    """Records that the leader has deleted and its followers have not yet."""
 
     partition: Partition
-    reign: int
+    leadership_generation: int
     before: int
     result: DeleteRecordsPartitionResult
 
     @property
-    def is_ours(self) -> bool:
-        """Whether we still lead, so that followers tell us."""
-        return self.partition.leads and self.partition.reign == self.reign
+    def still_leader(self) -> bool:
+        """Return whether this broker is still leader, so that followers report to it."""
+        return (
+            self.partition.is_leader
+            and self.partition.leadership_generation == self.leadership_generation
+        )
 
     def reaches(self, alive: Container[int]) -> bool:
-        """Whether nobody who is alive has the records any more."""
+        """Return whether every live replica has deleted the records."""
         return self.partition.low_watermark(alive) >= self.before
 
 
 async def delete_records(
-    broker: Broker, request: DeleteRecordsRequest, call: Call
+    broker: Broker, request: DeleteRecordsRequest, context: RequestContext
 ) -> DeleteRecordsResponse:
-    """Raise log starts.
+    """Advance log starts.
 
-    Answered once every live replica did it, with the least log start, or with 7 when the time is
-    over: a follower that had not heard of it could become leader and show the records again.
+    The answer waits until every live replica did so and has the least log start, or error 7 on
+    timeout: a follower that has not done so could become leader and serve the records again.
     """
     begun: list[_Deletion] = []
     answer = DeleteRecordsResponse(
@@ -218,15 +224,15 @@ async def delete_records(
 
     def settled() -> bool:
         alive = broker.metadata.brokers
-        return all(one.reaches(alive) or not one.is_ours for one in begun)
+        return all(one.reaches(alive) or not one.still_leader for one in begun)
 
     if not settled():
-        await broker.replicas.hosted.for_low_watermark.wait(
+        await broker.replicas.wait_for_low_watermark(
             {one.partition.key for one in begun}, request.timeout_ms, settled
         )
     for one in begun:
         alive = broker.metadata.brokers
-        if not one.is_ours:
+        if not one.still_leader:
             one.result.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
         elif not one.reaches(alive):
             one.result.error_code = ErrorCode.REQUEST_TIMED_OUT
@@ -238,11 +244,11 @@ async def delete_records(
 def _delete_before(
     broker: Broker, topic: str, asked: DeleteRecordsPartition, begun: list[_Deletion]
 ) -> DeleteRecordsPartitionResult:
-    """Delete on the leader; what is to be waited for is added to `begun`."""
+    """Delete records on the leader; add to `begun` what to wait for."""
     index = asked.partition_index
     if topic in INTERNAL_TOPICS:
         return _deleted(index, ErrorCode.INVALID_TOPIC_EXCEPTION)
-    partition, error = broker.replicas.hosted.led(TopicPartition(topic, index))
+    partition, error = broker.replicas.leader_or_error(TopicPartition(topic, index))
     if partition is None:
         return _deleted(index, error)
     if "delete" not in partition.log.config.cleanup_policy:
@@ -255,7 +261,7 @@ def _delete_before(
     except KafkaError as refusal:
         return _deleted(index, refusal.code)
     result = _deleted(index, ErrorCode.NONE)
-    begun.append(_Deletion(partition, partition.reign, wanted, result))
+    begun.append(_Deletion(partition, partition.leadership_generation, wanted, result))
     return result
 
 

@@ -1,6 +1,6 @@
-"""Which operations a client may do, where it asks (KIP-430): all there are, for there are no ACLs.
+"""Authorized operations (KIP-430): all of them, because there are no ACLs.
 
-A set of operations is an int32 with the bit of each operation's number, Kafka's AclOperation.
+A set of operations is an int32 with one bit per number of Kafka's AclOperation.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 from enum import IntEnum
 
 
-class Operation(IntEnum):
-    """What can be allowed, by Kafka's numbers."""
+class AclOperation(IntEnum):
+    """The operations, with Kafka's numbers."""
 
     READ = 3
     WRITE = 4
@@ -23,27 +23,27 @@ class Operation(IntEnum):
     IDEMPOTENT_WRITE = 12
 
 
-def _bits(*operations: Operation) -> int:
+def _bits(*operations: AclOperation) -> int:
     return sum(1 << operation for operation in operations)
 
 
 ON_TOPIC = _bits(
-    Operation.READ,
-    Operation.WRITE,
-    Operation.CREATE,
-    Operation.DELETE,
-    Operation.ALTER,
-    Operation.DESCRIBE,
-    Operation.DESCRIBE_CONFIGS,
-    Operation.ALTER_CONFIGS,
+    AclOperation.READ,
+    AclOperation.WRITE,
+    AclOperation.CREATE,
+    AclOperation.DELETE,
+    AclOperation.ALTER,
+    AclOperation.DESCRIBE,
+    AclOperation.DESCRIBE_CONFIGS,
+    AclOperation.ALTER_CONFIGS,
 )
 ON_CLUSTER = _bits(
-    Operation.CREATE,
-    Operation.ALTER,
-    Operation.DESCRIBE,
-    Operation.CLUSTER_ACTION,
-    Operation.DESCRIBE_CONFIGS,
-    Operation.ALTER_CONFIGS,
-    Operation.IDEMPOTENT_WRITE,
+    AclOperation.CREATE,
+    AclOperation.ALTER,
+    AclOperation.DESCRIBE,
+    AclOperation.CLUSTER_ACTION,
+    AclOperation.DESCRIBE_CONFIGS,
+    AclOperation.ALTER_CONFIGS,
+    AclOperation.IDEMPOTENT_WRITE,
 )
-ON_GROUP = _bits(Operation.READ, Operation.DELETE, Operation.DESCRIBE)
+ON_GROUP = _bits(AclOperation.READ, AclOperation.DELETE, AclOperation.DESCRIBE)

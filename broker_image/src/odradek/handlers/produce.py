@@ -1,7 +1,7 @@
-"""Produce: records into logs. Only batch headers are looked at; see `odradek.replica.appends`.
+"""Produce: appends records to logs. It reads only batch headers; see `odradek.replica.appends`.
 
-Versions before 3 carry the message formats before 0.11, which become a batch before anything else
-happens; see `odradek.log.conversion`.
+Versions before 3 carry the message formats before 0.11, which are first converted to a batch; see
+`odradek.log.partition.conversion`.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from odradek.clock import wall_ms
-from odradek.handlers.context import Broker, Call
-from odradek.handlers.metadata import INTERNAL_TOPICS
-from odradek.log import batch, compression, conversion
-from odradek.log.batch import Origin
+from odradek.handlers.context import Broker, RequestContext
+from odradek.log.partition import conversion
+from odradek.log.records import batch, compression
+from odradek.log.records.batch import Origin
 from odradek.net.frame import ProtocolViolation
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.produce import (
@@ -23,14 +23,14 @@ from odradek.protocol.messages.produce import (
 )
 from odradek.protocol.regions import Buffer
 from odradek.replica.appends import AppendOutcome
-from odradek.values import TopicPartition
+from odradek.values import INTERNAL_TOPICS, TopicPartition
 
 VALID_ACKS = (-1, 0, 1)
 FIRST_WITH_MAGIC_2 = 3
 FIRST_WITH_ZSTD = 7
 FIRST_WITH_INVALID_RECORD = 8
 ADMIN_CLIENT = "__admin_client"
-"""What Kafka's tools that write to internal topics call themselves."""
+"""The client id of Kafka's tools that write to internal topics."""
 
 _SHORTEST_MESSAGE = 26
 _CODEC_AT = 22
@@ -38,9 +38,12 @@ _CODEC_AT = 22
 Entries = list[tuple[TopicPartition, Buffer]]
 
 
-async def produce(broker: Broker, request: ProduceRequest, call: Call) -> ProduceResponse | None:
-    """Append and answer per partition; with acks=0 there is no answer, and an error closes the
-    connection.
+async def produce(
+    broker: Broker, request: ProduceRequest, context: RequestContext
+) -> ProduceResponse | None:
+    """Append records and return one outcome per partition.
+
+    With acks=0 there is no answer; an error then closes the connection.
     """
     entries: Entries = []
     for topic in request.topic_data:
@@ -51,7 +54,7 @@ async def produce(broker: Broker, request: ProduceRequest, call: Call) -> Produc
     if refusal is not ErrorCode.NONE:
         outcomes = [AppendOutcome(key, refusal) for key, _ in entries]
     else:
-        outcomes = await _append_where_allowed(broker, request, call, entries)
+        outcomes = await _append_where_allowed(broker, request, context, entries)
     count = broker.metrics.bytes_in
     for (key, records), outcome in zip(entries, outcomes, strict=True):
         if outcome.error is ErrorCode.NONE:
@@ -59,26 +62,26 @@ async def produce(broker: Broker, request: ProduceRequest, call: Call) -> Produc
     if request.acks == 0:
         failed = [one for one in outcomes if one.error is not ErrorCode.NONE]
         if failed:
-            # The only way to tell a producer that expects no answer, and Kafka's.
+            # As in Kafka: the producer expects no answer, so nothing else can report it.
             raise ProtocolViolation(f"acks=0 to {failed[0].key}: {failed[0].error.name}")
         return None
     return _response(request, outcomes)
 
 
 async def _append_where_allowed(
-    broker: Broker, request: ProduceRequest, call: Call, entries: Entries
+    broker: Broker, request: ProduceRequest, context: RequestContext, entries: Entries
 ) -> list[AppendOutcome]:
-    """Append, but for what clients write to topics that only brokers write to."""
+    """Append, but refuse records of clients for internal topics."""
     refused = {
         number: AppendOutcome(key, ErrorCode.INVALID_TOPIC_EXCEPTION)
         for number, (key, _) in enumerate(entries)
-        if key.topic in INTERNAL_TOPICS and not _may_write_to_internal(broker, call, key)
+        if key.topic in INTERNAL_TOPICS and not _may_write_to_internal(broker, context, key)
     }
     allowed = entries
     if refused:
         allowed = [entry for number, entry in enumerate(entries) if number not in refused]
-    if call.version < FIRST_WITH_INVALID_RECORD:
-        appended = await _append_for_old_client(broker, request, call.version, allowed)
+    if context.version < FIRST_WITH_INVALID_RECORD:
+        appended = await _append_for_old_client(broker, request, context.version, allowed)
     else:
         appended = await broker.replicas.append(
             allowed, request.acks, request.timeout_ms, Origin.CLIENT
@@ -86,18 +89,18 @@ async def _append_where_allowed(
     return _in_order(refused, appended) if refused else appended
 
 
-def _may_write_to_internal(broker: Broker, call: Call, key: TopicPartition) -> bool:
-    """Tell whether an append may go on, if only to be told that there is no such partition."""
-    if call.client_id == ADMIN_CLIENT:
+def _may_write_to_internal(broker: Broker, context: RequestContext, key: TopicPartition) -> bool:
+    """Return whether the append may proceed, if only to fail with an unknown partition."""
+    if context.client_id == ADMIN_CLIENT:
         return True
-    _, error = broker.replicas.hosted.led(key)
+    _, error = broker.replicas.leader_or_error(key)
     return error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def _in_order(
     refused: Mapping[int, AppendOutcome], appended: Sequence[AppendOutcome]
 ) -> list[AppendOutcome]:
-    """All outcomes in the order of the entries, given the refused ones by their numbers."""
+    """Return all outcomes in the order of the entries; `refused` are by entry number."""
     remaining = iter(appended)
     count = len(refused) + len(appended)
     return [refused.get(number) or next(remaining) for number in range(count)]
@@ -106,7 +109,7 @@ def _in_order(
 async def _append_for_old_client(
     broker: Broker, request: ProduceRequest, version: int, entries: Entries
 ) -> list[AppendOutcome]:
-    """Append what an old request may hold, and speak in the codes that its sender knows."""
+    """Append the records of an old request; return only error codes that its client knows."""
     refused: dict[int, AppendOutcome] = {}
     sound: Entries = []
     for number, (key, records) in enumerate(entries):
@@ -124,7 +127,7 @@ async def _append_for_old_client(
 
 
 async def _as_batch(broker: Broker, key: TopicPartition, records: Buffer, version: int) -> Buffer:
-    """What an old request holds for a partition, as the batch to append. Raises KafkaError."""
+    """Return the records of an old request as the batch to append. Raises KafkaError."""
     if len(records) < _SHORTEST_MESSAGE:
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{len(records)} bytes are no message")
     if records[batch.MAGIC_POSITION] >= 2:
@@ -133,11 +136,11 @@ async def _as_batch(broker: Broker, key: TopicPartition, records: Buffer, versio
         return records
     if version >= FIRST_WITH_MAGIC_2:
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "an old message format since version 3")
-    partition, error = broker.replicas.hosted.led(key)
+    partition, error = broker.replicas.leader_or_error(key)
     if partition is None:
         raise KafkaError(error)
     broker.metrics.produce_converted(key.topic)
-    # It takes microseconds a record, and a small wrapper may hold very many.
+    # It takes microseconds per record, and a small wrapper may contain very many.
     return await broker.replicas.in_thread(
         conversion.to_batch, records, partition.log.config, wall_ms()
     )
@@ -147,7 +150,7 @@ def _refusal(request: ProduceRequest) -> ErrorCode:
     if request.acks not in VALID_ACKS:
         return ErrorCode.INVALID_REQUIRED_ACKS
     if request.transactional_id is not None:
-        # Transactions are not served: a code that clients take as final.
+        # There are no transactions; clients take this code as fatal.
         return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     return ErrorCode.NONE
 

@@ -1,14 +1,14 @@
-"""AlterPartitionReassignments and ListPartitionReassignments (KIP-455), answered by the controller.
+"""AlterPartitionReassignments and ListPartitionReassignments (KIP-455), on the controller.
 
-A move that is accepted has been written to ZooKeeper and goes on whoever is controller; the answer
-does not wait for its end.
+An accepted reassignment is in ZooKeeper and continues under any controller. The answer does not
+wait for its end.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 
-from odradek.handlers.context import Broker, Call
+from odradek.handlers.context import Broker, RequestContext
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.admin import (
     AlterPartitionReassignmentsRequest,
@@ -24,9 +24,9 @@ from odradek.values import BrokerId, TopicPartition
 
 
 async def alter_partition_reassignments(
-    broker: Broker, request: AlterPartitionReassignmentsRequest, call: Call
+    broker: Broker, request: AlterPartitionReassignmentsRequest, context: RequestContext
 ) -> AlterPartitionReassignmentsResponse:
-    """Begin, replace and cancel moves; an outcome for each partition."""
+    """Start, replace and cancel reassignments; return one outcome per partition."""
     wanted = {
         TopicPartition(topic.name, one.partition_index): None
         if one.replicas is None
@@ -57,9 +57,9 @@ async def alter_partition_reassignments(
 
 
 async def list_partition_reassignments(
-    broker: Broker, request: ListPartitionReassignmentsRequest, call: Call
+    broker: Broker, request: ListPartitionReassignmentsRequest, context: RequestContext
 ) -> ListPartitionReassignmentsResponse:
-    """Moves under way; partitions that do not move or do not exist are left out."""
+    """Return the ongoing reassignments among the requested partitions."""
     asked = None
     if request.topics is not None:
         asked = [
@@ -68,7 +68,7 @@ async def list_partition_reassignments(
             for index in topic.partition_indexes
         ]
     try:
-        moving = await broker.controller.list_moving(asked)
+        moving = await broker.controller.list_reassignments(asked)
     except KafkaError as refusal:
         return ListPartitionReassignmentsResponse(
             error_code=refusal.code, error_message=refusal.message, topics=[]

@@ -1,8 +1,8 @@
-"""Topics: create, grow, delete, and create on first use.
+"""CreateTopics, CreatePartitions, DeleteTopics, and topics created on first use.
 
-Requests come to the controller (others answer 41), which writes ZooKeeper through
-`odradek.zk.admin` and answers once its own metadata shows the outcome, or with 7 when the client's
-time is over first. What a client got wrong is told per topic with the code and a sentence.
+The controller serves these requests (other brokers answer 41). It writes to ZooKeeper through
+`odradek.zk.admin` and answers once its own metadata shows the outcome, or with error 7 on timeout.
+Each topic has its own error code and message.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from odradek import assignment
 from odradek import config as configuration
 from odradek.group.partitioning import OFFSETS_TOPIC
 from odradek.handlers import configs
-from odradek.handlers.context import Broker, Call
+from odradek.handlers.context import Broker, RequestContext
 from odradek.properties import ConfigError
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.topics import (
@@ -44,12 +44,12 @@ from odradek.zk.znodes import TopicAssignment, ZnodeError
 
 USE_DEFAULT = -1
 FIRST_WITH_DELETION_DISABLED = 3
-# New partitions in one request, as in Kafka from 3.6 on: a typing error, or worse, is not to keep
-# controller and ZooKeeper busy for hours.
+# New partitions per request, as in Kafka since 3.6: a typing error must not keep the controller and
+# ZooKeeper busy for hours.
 MOST_NEW_PARTITIONS = 10_000
-# Topics of one request that are looked at and written at once; others get their turn in between.
+# Topics of one request that are processed at once; other requests run in between.
 CHANGES_AT_ONCE = 50
-# Automatic creation answers at once; this bounds the writes themselves.
+# Automatic creation answers at once; this is the limit of the writes.
 AUTOMATIC_TIMEOUT_S = 5.0
 
 Replicas = Mapping[int, tuple[BrokerId, ...]]
@@ -60,7 +60,7 @@ logger = logging.getLogger(__name__)
 
 
 def is_legal_name(topic: str) -> bool:
-    """Whether a topic may have this name."""
+    """Return whether a topic may have this name."""
     try:
         admin.check_topic_name(topic)
     except KafkaError:
@@ -73,21 +73,21 @@ def _racks(broker: Broker) -> dict[BrokerId, str | None]:
 
 
 async def _guarded(work: Callable[[], Awaitable[Result]], what: str) -> Result:
-    """Run a change, turning a ZooKeeper failure into a refusal, retriable where that helps."""
+    """Run a change; turn a ZooKeeper failure into a KafkaError, retriable where that helps."""
     try:
         return await work()
     except KazooException as failure:
-        logger.warning("%s: ZooKeeper refuses or is away: %r", what, failure)
+        logger.warning("%s failed: ZooKeeper: %r", what, failure)
         raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"ZooKeeper: {failure!r}") from failure
     except (TransactionFailedError, ZnodeError) as failure:
-        logger.error("%s: %s", what, failure)
+        logger.error("%s failed: %s", what, failure)
         raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(failure)) from failure
 
 
 async def _few_at_once(
     change: Callable[[Topic], Awaitable[Result]], topics: Iterable[Topic]
 ) -> list[Result]:
-    """The outcome of a change for each topic, in their order."""
+    """Apply a change to each topic; return the outcomes in order."""
     wanted, outcomes = list(topics), list[Result]()
     for start in range(0, len(wanted), CHANGES_AT_ONCE):
         few = wanted[start : start + CHANGES_AT_ONCE]
@@ -99,9 +99,9 @@ async def _few_at_once(
 
 
 async def create_topics(
-    broker: Broker, request: CreateTopicsRequest, call: Call
+    broker: Broker, request: CreateTopicsRequest, context: RequestContext
 ) -> CreateTopicsResponse:
-    """Create each topic; they are independent of one another, but for names that collide."""
+    """Create each topic; topics fail independently, except for names that collide."""
     deadline = monotonic() + request.timeout_ms / 1000
     counts = Counter(topic.name for topic in request.topics)
     new_partitions = sum(_new_partitions(broker, topic) for topic in request.topics)
@@ -142,7 +142,7 @@ async def create_topics(
 
 
 def _new_partitions(broker: Broker, topic: CreatableTopic) -> int:
-    """How many partitions the topic is to have, at least one: a topic costs something itself."""
+    """Return the number of partitions of a new topic, at least one: a topic has a cost too."""
     if topic.assignments:
         return len(topic.assignments)
     if topic.num_partitions == USE_DEFAULT:
@@ -161,9 +161,9 @@ def _check_number(new_partitions: int) -> None:
 async def _create(
     broker: Broker, topic: CreatableTopic, validate_only: bool, written: set[str]
 ) -> CreatableTopicResult:
-    """Check a topic and write it, unless it is to be checked only.
+    """Validate a topic and, unless `validate_only`, create it.
 
-    `written` are the topics of this request, of which the metadata may not tell yet.
+    `written` are the topics of this request, which the metadata may not contain yet.
     """
     admin.check_topic_name(topic.name)
     if topic.name in broker.metadata.topics:
@@ -178,7 +178,7 @@ async def _create(
         await admin.apply_create_topic(
             broker.session, topic.name, TopicAssignment(replicas), entries
         )
-        logger.info("topic %s created with %d partitions", topic.name, len(replicas))
+        logger.info("created topic %s with %d partitions", topic.name, len(replicas))
     return CreatableTopicResult(
         name=topic.name,
         num_partitions=len(replicas),
@@ -238,8 +238,9 @@ def _checked_assignments(
 
 
 def check_replica_lists(brokers: Mapping[BrokerId, str | None], replicas: Replicas) -> None:
-    """Raise INVALID_REPLICA_ASSIGNMENT unless every list names equally many different living
-    brokers.
+    """Raise INVALID_REPLICA_ASSIGNMENT for an invalid assignment.
+
+    All lists must have the same length and name different live brokers.
     """
     sizes = {len(members) for members in replicas.values()}
     reason = ""
@@ -258,7 +259,7 @@ def check_replica_lists(brokers: Mapping[BrokerId, str | None], replicas: Replic
 
 
 async def create_automatically(broker: Broker, topic: str) -> ErrorCode:
-    """Create a topic that a client asked for by name; the code tells the client what to do next."""
+    """Create a topic on first use; return the error code for the client, mostly retriable."""
     try:
         admin.check_collision(topic, broker.metadata.topics)
         brokers = assignment.forget_partial_racks(_racks(broker))
@@ -271,14 +272,14 @@ async def create_automatically(broker: Broker, topic: str) -> ErrorCode:
             await admin.apply_create_topic(
                 broker.session, topic, TopicAssignment(replicas), entries
             )
-        logger.info("topic %s created on first use with %d partitions", topic, len(replicas))
+        logger.info("created topic %s on first use, with %d partitions", topic, len(replicas))
     except KafkaError as refusal:
         if refusal.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
             return refusal.code
     except (KazooException, TimeoutError) as failure:
-        logger.warning("topic %s cannot be created now: %r", topic, failure)
+        logger.warning("failed to create topic %s: %r", topic, failure)
     except TransactionFailedError as failure:
-        logger.error("topic %s cannot be created: %s", topic, failure)
+        logger.error("failed to create topic %s: %s", topic, failure)
         return ErrorCode.UNKNOWN_SERVER_ERROR
     return ErrorCode.LEADER_NOT_AVAILABLE
 
@@ -286,7 +287,7 @@ async def create_automatically(broker: Broker, topic: str) -> ErrorCode:
 def _automatic_shape(
     config: configuration.BrokerConfig, topic: str
 ) -> tuple[int, int, dict[str, str]]:
-    """Partitions, replication factor and config of a topic that nobody described."""
+    """Return partitions, replication factor and configs of a topic created on first use."""
     if topic == OFFSETS_TOPIC:
         entries = {
             "cleanup.policy": "compact",
@@ -301,9 +302,9 @@ def _automatic_shape(
 
 
 async def create_partitions(
-    broker: Broker, request: CreatePartitionsRequest, call: Call
+    broker: Broker, request: CreatePartitionsRequest, context: RequestContext
 ) -> CreatePartitionsResponse:
-    """Add partitions to topics; what is there stays where it is."""
+    """Add partitions to topics; present partitions stay unchanged."""
     deadline = monotonic() + request.timeout_ms / 1000
     counts = Counter(topic.name for topic in request.topics)
     unique = {topic.name: topic for topic in request.topics}
@@ -361,7 +362,9 @@ async def _grow(
     if validate_only:
         return
     await admin.apply_grow_topic(broker.session, topic.name, added)
-    logger.info("topic %s grown from %d to %d partitions", topic.name, len(present), topic.count)
+    logger.info(
+        "increased topic %s from %d to %d partitions", topic.name, len(present), topic.count
+    )
 
 
 def _added_replicas(
@@ -399,14 +402,14 @@ def _added_replicas(
 
 
 async def delete_topics(
-    broker: Broker, request: DeleteTopicsRequest, call: Call
+    broker: Broker, request: DeleteTopicsRequest, context: RequestContext
 ) -> DeleteTopicsResponse:
-    """Ask for deletions and wait until no broker is told of the topics any more."""
+    """Request deletions, and wait until the metadata of this broker lacks the topics."""
     deadline = monotonic() + request.timeout_ms / 1000
 
     async def delete(name: str) -> DeletableTopicResult:
         try:
-            await _guarded(lambda: _delete(broker, name, call.version), f"deleting topic {name}")
+            await _guarded(lambda: _delete(broker, name, context.version), f"deleting topic {name}")
         except KafkaError as refusal:
             return DeletableTopicResult(
                 name=name, error_code=refusal.code, error_message=refusal.message
@@ -434,8 +437,8 @@ async def _delete(broker: Broker, name: str, version: int) -> None:
             else ErrorCode.INVALID_REQUEST,
             "Topic deletion is disabled.",
         )
-    # Of a new topic the controller knows first; one that is never led is known to it alone.
+    # The controller knows new topics first; a topic without any leader is known to it alone.
     if name not in broker.metadata.topics and not broker.controller.knows(name):
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic {name!r} does not exist.")
     await admin.apply_request_deletion(broker.session, name)
-    logger.info("deletion of topic %s asked for", name)
+    logger.info("requested the deletion of topic %s", name)

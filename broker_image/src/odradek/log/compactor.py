@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from weakref import WeakSet
 
 from odradek.config import BrokerConfig
-from odradek.log import checkpoints, cleaner
-from odradek.log.batch import CorruptBatchError
-from odradek.log.cleaner import Dirty, Throttle
 from odradek.log.directory import Directory
-from odradek.log.files import FileRetiredError, StoppedError
-from odradek.log.log import Log
-from odradek.log.reading import Surroundings
+from odradek.log.partition import checkpoints, cleaner
+from odradek.log.partition.cleaner import Dirty, Throttle
+from odradek.log.partition.log import Log, LogEnvironment
+from odradek.log.records.batch import CorruptBatchError
+from odradek.log.segment.files import FileRetiredError, StoppedError
 from odradek.protocol.errors import KafkaError
 
 logger = logging.getLogger(__name__)
@@ -41,13 +40,13 @@ class Compactor:
     """
 
     def __init__(
-        self, config: BrokerConfig, directories: Iterable[Directory], surroundings: Surroundings
+        self, config: BrokerConfig, directories: Iterable[Directory], environment: LogEnvironment
     ) -> None:
         threads = max(config.log_cleaner_threads, 1)
         self._max_keys = config.log_cleaner_dedupe_buffer_size // threads // cleaner.BYTES_PER_KEY
         self._buffer_bytes = config.log_cleaner_io_buffer_size // threads
         self._directories = list(directories)
-        self._surroundings = surroundings
+        self._environment = environment
         self._stopping = threading.Event()
         self._throttle = Throttle(config.log_cleaner_io_max_bytes_per_second, self._stopping)
         self._under_work: set[Log] = set()
@@ -79,12 +78,12 @@ class Compactor:
 
     def _dirtiest(self) -> _Task | None:
         found: list[_Task] = []
-        now_ms = self._surroundings.now_ms()
+        now_ms = self._environment.now_ms()
         for directory in self._directories:
             if directory.failure is not None:
                 continue
             logs = directory.logs()
-            cuts = {key: log.cuts for key, log in logs.items()}
+            truncations = {key: log.segments.truncations for key, log in logs.items()}
             try:
                 firsts = directory.checkpoint(checkpoints.CLEANER_OFFSETS)
             except OSError as error:
@@ -93,7 +92,7 @@ class Compactor:
             for key, log in logs.items():
                 if self._may_be_compacted(log):
                     dirty = self._dirt(log, directory, firsts.get(key, 0), now_ms)
-                    if dirty is None or dirty.cuts != cuts[key]:
+                    if dirty is None or dirty.truncations != truncations[key]:
                         continue  # what the checkpoint says may have been cut away since
                     if cleaner.is_due(log, dirty):
                         found.append(_Task(log, directory, dirty))
@@ -124,7 +123,7 @@ class Compactor:
         except (FileRetiredError, StoppedError):
             return True  # deleted or truncated under our hands, or the broker stops
         except (CorruptBatchError, KafkaError) as error:
-            if log.closed or log.cuts != task.dirty.cuts:
+            if log.closed or log.segments.truncations != task.dirty.truncations:
                 return True  # a file that became shorter while it was read is not damaged
             if isinstance(error.__cause__, OSError):
                 return log.failure is not None  # the log has told of its disk itself
@@ -134,7 +133,7 @@ class Compactor:
         except OSError as error:
             _cannot_clean(log, task.directory, error)
             return log.failure is not None or log.closed
-        task.directory.note_cleaned(log, end, task.dirty.cuts)
+        task.directory.note_cleaned(log, end, task.dirty.truncations)
         return True
 
 

@@ -16,12 +16,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
-from odradek.log import checkpoints
-from odradek.log.checkpoints import CorruptCheckpointError, Meta
-from odradek.log.files import is_disk_failure, write_atomically
-from odradek.log.log import Log
-from odradek.log.reading import ReadableLog
-from odradek.log.recovery import Checkpointed
+from odradek.log.partition import checkpoints
+from odradek.log.partition.checkpoints import CorruptCheckpointError, LogDirMeta
+from odradek.log.partition.log import Log
+from odradek.log.partition.recovery import Checkpointed
+from odradek.log.segment.files import is_disk_failure, write_atomically
 from odradek.protocol.errors import KafkaError
 from odradek.values import TopicPartition
 
@@ -30,6 +29,17 @@ logger = logging.getLogger(__name__)
 
 _FOLDER = re.compile(r"^(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>\d+)$")
 _DOOMED_FOLDER = re.compile(r"\.[0-9a-f]{32}-delete$")
+LONGEST_FILE_NAME = 255
+"""Bytes of a name in a directory, on every common file system."""
+
+
+def deleted_name(topic: str, partition: int, unique: str) -> str:
+    """Return the name of a deleted partition's folder; `unique` is 32 hexadecimal digits.
+
+    As in Kafka, a long topic name is cut so that the whole fits into a file name.
+    """
+    rest = f"-{partition}.{unique}-delete"
+    return topic[: LONGEST_FILE_NAME - len(rest)] + rest
 
 
 class LogDirError(Exception):
@@ -71,7 +81,7 @@ class Directory:
 
     # -- start ----------------------------------------------------------------------------------
 
-    def claim(self, owner: Meta) -> None:
+    def claim(self, owner: LogDirMeta) -> None:
         """Lock the directory for this process. Raises LogDirError, and OSError."""
         os.makedirs(self.path, exist_ok=True)
         self._names_fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
@@ -195,18 +205,18 @@ class Directory:
                 },
             )
 
-    def note_cleaned(self, log: ReadableLog, end: int, cuts: int) -> None:
-        """Write where the dirty part of a log begins now, unless it was deleted meanwhile, or cut
-        since it had been cut `cuts` times.
+    def note_cleaned(self, log: Log, end: int, truncations: int) -> None:
+        """Write where the dirty part of a log begins now, unless it was deleted meanwhile, or
+        truncated more than `truncations` times.
         """
         with self._judging(), self._cleaned_lock:
             if (
-                log.cuts == cuts
+                log.segments.truncations == truncations
                 and self.logs().get(TopicPartition(log.topic, log.partition)) is log
             ):
                 self._write_cleaned(log, end)
 
-    def _write_cleaned(self, log: ReadableLog, end: int) -> None:
+    def _write_cleaned(self, log: Log, end: int) -> None:
         offsets = self.checkpoint(checkpoints.CLEANER_OFFSETS)
         offsets[TopicPartition(log.topic, log.partition)] = end
         known = self.logs()
@@ -215,7 +225,7 @@ class Directory:
             lambda: {key: offset for key, offset in offsets.items() if key in known},
         )
 
-    def note_cut(self, log: ReadableLog) -> None:
+    def note_truncated(self, log: Log) -> None:
         """Lower a log's checkpoints before what they speak of is written anew.
 
         The directory goes offline where that cannot be, whatever the reason: they would be believed

@@ -9,11 +9,10 @@ import threading
 from collections.abc import Callable, Iterable
 
 from odradek.config import BrokerConfig
-from odradek.log.batch import CorruptBatchError
 from odradek.log.directory import Directory
-from odradek.log.files import FileRetiredError, StoppedError, remove_tree
-from odradek.log.log import Log
-from odradek.log.reading import Surroundings
+from odradek.log.partition.log import Log, LogEnvironment
+from odradek.log.records.batch import CorruptBatchError
+from odradek.log.segment.files import FileRetiredError, StoppedError, remove_tree
 from odradek.protocol.errors import KafkaError
 
 logger = logging.getLogger(__name__)
@@ -27,11 +26,11 @@ class Housekeeper:
     """Does the rounds, one at a time; `doom` and `stop` may be called from any thread."""
 
     def __init__(
-        self, config: BrokerConfig, directories: Iterable[Directory], surroundings: Surroundings
+        self, config: BrokerConfig, directories: Iterable[Directory], environment: LogEnvironment
     ) -> None:
         self._config = config
         self._directories = list(directories)
-        self._surroundings = surroundings
+        self._environment = environment
         self._stopping = threading.Event()
         self._round = threading.Lock()
         self._doomed: list[tuple[float, Directory, str]] = []
@@ -40,7 +39,7 @@ class Housekeeper:
 
     def doom(self, directory: Directory, path: str, after_ms: int = 0) -> None:
         """Remove a folder once a delay is over."""
-        due = self._surroundings.monotonic() + after_ms / 1000
+        due = self._environment.monotonic() + after_ms / 1000
         with self._lock:
             self._doomed.append((due, directory, path))
 
@@ -59,7 +58,7 @@ class Housekeeper:
                 return
 
     def _do_what_is_due(self) -> None:
-        now = self._surroundings.monotonic()
+        now = self._environment.monotonic()
         config = self._config
         logs = [
             log

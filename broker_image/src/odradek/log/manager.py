@@ -17,14 +17,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from odradek.config import BrokerConfig, TopicConfig
-from odradek.log import recovery
-from odradek.log.checkpoints import Meta
 from odradek.log.compactor import Compactor
-from odradek.log.directory import Directory, Folder, LogDirError
-from odradek.log.files import DiskThreads
+from odradek.log.directory import Directory, Folder, LogDirError, deleted_name
 from odradek.log.housekeeping import Housekeeper
-from odradek.log.log import Log
-from odradek.log.reading import ReadableLog, Surroundings
+from odradek.log.partition import recovery
+from odradek.log.partition.checkpoints import LogDirMeta
+from odradek.log.partition.log import Log, LogEnvironment
+from odradek.log.segment.files import DiskThreads
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.values import TopicPartition
 
@@ -57,7 +56,7 @@ class LogManager:
         topic_config: Callable[[str], TopicConfig],
         *,
         on_dir_failure: Callable[[str, OSError], None] = lambda path, error: None,
-        surroundings: Surroundings | None = None,
+        environment: LogEnvironment | None = None,
     ) -> None:
         self.config = config
         self.cluster_id = cluster_id
@@ -65,11 +64,11 @@ class LogManager:
         # Reading from a cold disk keeps nobody else waiting for a thread.
         self.readers = DiskThreads(config.num_io_threads)
         self._topic_config = topic_config
-        self._surroundings = replace(
-            surroundings or Surroundings(),
+        self._environment = replace(
+            environment or LogEnvironment(),
             producer_expiry_ms=config.transactional_id_expiration_ms,
             on_failure=lambda log, error: self._home_of(log).fail(error),
-            on_truncate=lambda log: self._home_of(log).note_cut(log),
+            on_truncate=lambda log: self._home_of(log).note_truncated(log),
         )
         self._directories = [
             Directory(os.path.abspath(path), on_dir_failure) for path in config.log_dirs
@@ -77,8 +76,8 @@ class LogManager:
         self._logs: dict[TopicPartition, tuple[Log, Directory]] = {}
         self._lock = threading.Lock()
         self._creation_lock = threading.Lock()
-        self._housekeeper = Housekeeper(config, self._directories, self._surroundings)
-        self._compactor = Compactor(config, self._directories, self._surroundings)
+        self._housekeeper = Housekeeper(config, self._directories, self._environment)
+        self._compactor = Compactor(config, self._directories, self._environment)
 
     # -- start ----------------------------------------------------------------------------------
 
@@ -91,7 +90,7 @@ class LogManager:
         """
         for directory in self._directories:
             try:
-                directory.claim(Meta(self.config.broker_id, self.cluster_id))
+                directory.claim(LogDirMeta(self.config.broker_id, self.cluster_id))
             except OSError as error:
                 directory.fail(error)
         work = [
@@ -130,7 +129,7 @@ class LogManager:
                 topic,
                 partition,
                 self._topic_config(topic),
-                self._surroundings,
+                self._environment,
                 folder.known,
             )
         except OSError as error:
@@ -153,7 +152,7 @@ class LogManager:
             self._logs[folder.key] = log, directory
             directory.add(folder.key, log)
         log.high_watermark = folder.high_watermark
-        if log.owes_flush:  # a crash left it so, and nothing of it counts before
+        if log.flush_required:  # a crash left it so, and nothing of it counts before
             with contextlib.suppress(KafkaError):  # its directory is offline then
                 log.flush()
 
@@ -225,7 +224,7 @@ class LogManager:
                 topic,
                 partition,
                 new.config,
-                self._surroundings,
+                self._environment,
                 recovery.Checkpointed(clean=True),
             )
         except OSError as error:
@@ -271,7 +270,7 @@ class LogManager:
             log.abandon()
         directory.forget({key for key, _ in logs})
         for (topic, partition), log in logs:
-            path = directory.file(f"{topic}-{partition}.{uuid.uuid4().hex}-delete")
+            path = directory.file(deleted_name(topic, partition, uuid.uuid4().hex))
             os.replace(log.directory, path)
             doomed.append((path, log.config.file_delete_delay_ms))
         directory.sync_names()
@@ -321,7 +320,7 @@ class LogManager:
         """Compact the partition that needs it most; False when none does."""
         return self._compactor.compact()
 
-    def _home_of(self, log: ReadableLog) -> Directory:
+    def _home_of(self, log: Log) -> Directory:
         parent = os.path.dirname(log.directory)
         return next(directory for directory in self._directories if directory.path == parent)
 

@@ -1,1 +1,1 @@
-"""Sockets: frames in, ordered answers out, with bounds on everything a peer can make us hold."""
+"""Networking: frames in, ordered answers out, with limits on the memory that a peer can take."""

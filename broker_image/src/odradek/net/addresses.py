@@ -1,4 +1,4 @@
-"""Looks names of hosts up."""
+"""Resolves host names."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 async def look_up(
     host: str, port: int, flags: int = 0
 ) -> list[tuple[socket.AddressFamily, socket.SocketKind, int, Any]]:
-    """(family, kind, protocol, address) of each way to reach a host. Raises OSError.
+    """Return (family, kind, protocol, address) of each address of a host. Raises OSError.
 
-    Also where the host's name cannot be one, for which the standard library has another error.
+    An invalid host name raises OSError too; the standard library raises another error.
     """
     loop = asyncio.get_running_loop()
     try:

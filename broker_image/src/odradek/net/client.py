@@ -1,10 +1,9 @@
-"""Asks other brokers: typed request out, typed response back, several under way at a time.
+"""A client of another broker: sends typed requests and returns typed responses, pipelined.
 
-Answers arrive in the order of the requests (the peer promises it), so a queue of waiting callers is
-all the bookkeeping there is; correlation ids are only checked. A connection that times out or says
-something unexpected is closed, because what follows on it can no longer be told apart, and
-everybody who waits on it fails. The next call connects anew; pauses between attempts are the
-caller's business.
+The peer answers in the order of the requests, so a queue of waiting callers is enough; correlation
+ids are only checked. A connection that times out or violates the protocol is closed, because later
+answers on it could not be matched, and all its waiting callers fail. The next call connects again;
+the caller decides how long to pause between attempts.
 """
 
 import asyncio
@@ -31,7 +30,7 @@ _CORRELATION_IDS: Final = 0x7FFFFFFF
 
 
 class PeerClient:
-    """A connection to `host`:`port` that is made when first needed."""
+    """A connection to `host`:`port`, opened when first needed."""
 
     def __init__(
         self,
@@ -50,18 +49,18 @@ class PeerClient:
         self._slots = asyncio.Semaphore(max_in_flight)
         self._connecting = asyncio.Lock()
         self._correlation_ids = itertools.count()
-        self._channel: _Channel | None = None
+        self._channel: _PeerConnection | None = None
 
     async def call(self, request: Request[ResponseT], version: int, timeout_ms: int) -> ResponseT:
         """Send `request` and return its response; records in it are views of the response frame.
 
-        Not for requests that are never answered (Produce with acks 0). Raises TimeoutError when the
-        response is not there after `timeout_ms`, connecting included, and ConnectionError when the
-        peer cannot be reached, goes away or answers what is not the protocol.
+        Not for requests without an answer (Produce with acks 0). Raises TimeoutError if there is no
+        response after `timeout_ms`, connecting included, and ConnectionError if the peer cannot be
+        reached, disconnects or violates the protocol.
         """
         entry = api.of_request(type(request))
         exchange = self._framed(entry, version, codec.encode_parts(request, version))
-        channel: _Channel | None = None
+        channel: _PeerConnection | None = None
         try:
             async with asyncio.timeout(timeout_ms / 1000), self._slots:
                 channel = await self._connected()
@@ -82,7 +81,7 @@ class PeerClient:
         return response
 
     async def close(self) -> None:
-        """Close the connection; callers that still wait get ConnectionError."""
+        """Close the connection; waiting callers get ConnectionError."""
         if self._channel is not None:
             self._channel.fail("closed")
             self._channel = None
@@ -95,11 +94,11 @@ class PeerClient:
         size = LENGTH32.pack(len(header) + total_length(body))
         return _Exchange(correlation_id, [size + header, *body])
 
-    async def _connected(self) -> "_Channel":
+    async def _connected(self) -> "_PeerConnection":
         async with self._connecting:
             if self._channel is None or self._channel.failure is not None:
                 sock = await _connect(self.host, self.port)
-                self._channel = _Channel(sock, self._max_frame_bytes)
+                self._channel = _PeerConnection(sock, self._max_frame_bytes)
             return self._channel
 
 
@@ -109,18 +108,18 @@ class _Exchange:
     parts: list[Part]
 
 
-class _Channel:
-    """One connected socket with the callers that wait for its answers, oldest first."""
+class _PeerConnection:
+    """One connected socket and the callers that wait for its answers, oldest first."""
 
     def __init__(self, sock: socket.socket, max_frame_bytes: int) -> None:
         self.failure: str | None = None
         self._sock = sock
         self._loop = asyncio.get_running_loop()
-        # Frames are given away: a caller keeps the records it fetched as long as it likes.
+        # Frames are not reused: a caller may keep the records that it fetched.
         self._reader = FrameReader(max_frame_bytes, reuse=False)
         self._one_sender = asyncio.Lock()
         self._sending = False
-        # None as an answer means that the channel failed.
+        # None as an answer means that the connection failed.
         self._waiting: deque[tuple[int, asyncio.Future[memoryview | None]]] = deque()
         self._loop.add_reader(sock, self._on_readable)
 
@@ -139,7 +138,7 @@ class _Channel:
         return frame
 
     def fail(self, reason: str) -> None:
-        """Close the socket and fail everybody who waits; only the first reason counts."""
+        """Close the socket and fail all waiting callers; only the first reason counts."""
         if self.failure is not None:
             return
         self.failure = reason
@@ -160,7 +159,7 @@ class _Channel:
         try:
             await send_all(self._sock, parts, _ignore_progress)
         except BaseException as error:
-            # What the peer has got is half a request: nothing after it could be understood.
+            # The peer has got half a request: it could not parse anything after it.
             self.fail(f"sending failed: {error!r}")
             raise
         finally:
@@ -188,17 +187,17 @@ class _Channel:
 
     def _deliver(self, frame: memoryview) -> None:
         if not self._waiting:
-            raise ProtocolViolation("an answer nobody asked for")
+            raise ProtocolViolation("unexpected answer")
         expected, answer = self._waiting.popleft()
         if len(frame) < LENGTH32.size or LENGTH32.unpack_from(frame)[0] != expected:
             self._waiting.appendleft((expected, answer))
-            raise ProtocolViolation(f"an answer that is not to request {expected}")
+            raise ProtocolViolation(f"answer is not to request {expected}")
         if not answer.done():
             answer.set_result(frame)
 
 
 def _ignore_progress() -> None:
-    """Stand in where nobody watches for idleness: calls have time limits of their own."""
+    """Do nothing: calls have timeouts of their own."""
 
 
 async def _connect(host: str, port: int) -> socket.socket:

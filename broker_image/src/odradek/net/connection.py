@@ -1,14 +1,14 @@
-"""One accepted connection: reads frames, has them answered one at a time, in order.
+"""One accepted connection: reads frames and answers them one at a time, in order.
 
-As in Kafka, the next request of a connection is dispatched when the answer to the one before has
-been handed to the kernel. That alone keeps pipelined answers in order and bounds what a peer can
-make us hold: one request in work, one answer under way, and one buffer of bytes read ahead. When
-that buffer is full the socket is not read any more, and TCP holds the peer back. A peer that does
-not read its answers holds up nobody but itself. A request larger than the first buffer is read on
-only when there is memory for it (see `admission`).
+As in Kafka, the next request of a connection is dispatched once the kernel has taken the answer to
+the previous one. This keeps pipelined answers in order and limits the memory of a peer: one request
+in progress, one answer being sent, and one buffer of bytes read ahead. When that buffer is full the
+socket is not read any more, and TCP slows the peer down. A peer that does not read its answers
+delays only itself. The rest of a request larger than the first buffer is read only when there is
+memory for it (see `connection_quotas`).
 
-The socket stays registered for reading while a request is in work, so the common peer, who asks
-again only after the answer, costs no call to epoll besides the wait.
+The socket stays registered for reading while a request is in progress. So the usual peer, which
+sends its next request after the answer, costs no epoll call besides the wait.
 """
 
 import asyncio
@@ -18,17 +18,17 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from odradek.net.admission import RequestMemory
+from odradek.net.connection_quotas import RequestMemory
 from odradek.net.frame import READ_AHEAD_BYTES, FrameReader, ProtocolViolation
-from odradek.net.handoff import Handoff
+from odradek.net.inline_future import InlineFuture
 from odradek.net.sending import SLICE_BYTES, send_all, send_at_once
 from odradek.protocol.primitives import LENGTH32, MalformedError
 from odradek.protocol.regions import Part, close_all, total_length
 
 logger = logging.getLogger(__name__)
 
-# Frames of one connection answered in a row before others get their turn. So many bytes of answers
-# count as another frame.
+# Frames of one connection answered in a row before the others. So many bytes of answers count as
+# another frame.
 FRAMES_A_TURN: Final = 16
 _BYTES_AS_A_FRAME: Final = SLICE_BYTES // FRAMES_A_TURN
 # A buffer that grew beyond this is kept from one request to the next only while they need it.
@@ -38,26 +38,26 @@ _COPIED_BYTES: Final = 16 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Peer:
-    """Who is at the other end of an accepted connection; `connection_id` is never used again."""
+class ClientInfo:
+    """The client of an accepted connection; `connection_id` is never reused."""
 
     host: str
     port: int
     connection_id: int
 
 
-# Answers a frame: its parts with response header but without size, or None for no answer. The
-# frame's memory is valid until the answer is there. ProtocolViolation closes the connection.
-Dispatch: TypeAlias = Callable[[memoryview, Peer], Awaitable[Sequence[Part] | None]]
+# Answers a frame: returns parts with response header but without size, or None for no answer. The
+# memory of the frame is valid until then. ProtocolViolation closes the connection.
+Dispatch: TypeAlias = Callable[[memoryview, ClientInfo], Awaitable[Sequence[Part] | None]]
 
 
 class Connection:
-    """An accepted, non-blocking socket; `run()` lives as long as it is open and owns it."""
+    """An accepted, non-blocking socket; `run()` owns it and ends when it is closed."""
 
     def __init__(
         self,
         sock: socket.socket,
-        peer: Peer,
+        peer: ClientInfo,
         max_frame_bytes: int,
         dispatch: Dispatch,
         memory: RequestMemory,
@@ -73,29 +73,29 @@ class Connection:
         self._ended = False  # the peer sends no more
         self._closing = False  # we answer no more
         self._in_dispatch = False
-        self._arrival: Handoff[memoryview | None] | None = None
+        self._arrival: InlineFuture[memoryview | None] | None = None
         self._turn = 0  # what was answered since the event loop last went round, in frames
         self._last_active = self._loop.time()
 
     def idle_seconds(self) -> float:
-        """Seconds without a byte in either direction; 0 while a peer waits for its answer."""
+        """Return the seconds without traffic; 0 while the peer waits for an answer."""
         if self._in_dispatch and not self._ended:
             return 0.0
         return self._loop.time() - self._last_active
 
     def release_spare_memory(self) -> None:
-        """Shrink the buffer if the connection has nothing in it and nothing in work."""
+        """Shrink the buffer if it is empty and no request is in progress."""
         if self._arrival is not None:
             self._reader.release_spare()
 
     def finish(self) -> None:
-        """Answer what is in work, then close."""
+        """Answer the request in progress, then close."""
         self._closing = True
         if self._arrival is not None and not self._arrival.done():
             self._arrival.set_result(None)
 
     async def run(self) -> None:
-        """Serve the peer until one side ends it; closes the socket."""
+        """Serve the peer until either side ends the connection; close the socket."""
         try:
             await self._serve()
         except (ProtocolViolation, MalformedError) as violation:
@@ -119,7 +119,7 @@ class Connection:
             if self._memory_taken:
                 self._give_memory_back()
             elif self._reader.capacity > _KEPT_BYTES > len(frame):
-                # One large request must not cost its memory for as long as its peer asks on.
+                # One large request must not keep its memory while small ones follow.
                 self._reader.release_spare()
             del frame  # it would hold the buffer of before
 
@@ -128,7 +128,7 @@ class Connection:
         try:
             return await self._dispatch(frame, self.peer)
         except OSError as error:
-            # An error of ours, such as a disk's, is not to pass for a lost peer.
+            # An error of this broker, as of a disk, must not look like a lost peer.
             raise RuntimeError("request failed") from error
         finally:
             self._in_dispatch = False
@@ -148,7 +148,7 @@ class Connection:
         elif len(parts) > 1:
             parts = [size + first, *parts[1:]]
         else:
-            # Nearly every answer is one short piece, and nearly every socket takes it at once.
+            # Nearly every answer is one short part that the socket takes at once.
             left = send_at_once(self._sock, size + first)
             if not left:
                 return
@@ -156,7 +156,7 @@ class Connection:
         await send_all(self._sock, parts, self._note_activity)
 
     async def _next_frame(self) -> memoryview | None:
-        """Wait for a frame; None when the peer has ended or we are closing."""
+        """Return the next frame, None if the peer has ended or the connection is closing."""
         if self._closing:
             return None
         frame = self._reader.next_frame()
@@ -169,7 +169,7 @@ class Connection:
             return None
         self._read_on()
         self._turn = 0
-        self._arrival = Handoff(loop=self._loop)
+        self._arrival = InlineFuture(loop=self._loop)
         try:
             return await self._arrival
         finally:
@@ -178,7 +178,7 @@ class Connection:
     def _on_readable(self) -> None:
         room = self._reader.room()
         if not room:
-            # Read ahead as far as the buffer goes; the next `_next_frame` takes it up again.
+            # The buffer is full; the next `_next_frame` resumes reading.
             self._stop_reading()
             return
         try:
@@ -196,7 +196,7 @@ class Connection:
         self._announce()
 
     def _announce(self) -> None:
-        """Hand a complete frame, the end or a violation to whoever waits for it."""
+        """Pass a complete frame, the end or a violation to the waiting `_next_frame`."""
         arrival = self._arrival
         if arrival is None or arrival.done():
             return
@@ -214,7 +214,7 @@ class Connection:
         self._last_active = self._loop.time()
 
     def _read_on(self) -> None:
-        """Read, or wait until there is memory for what is announced."""
+        """Read, or wait until there is memory for the announced frame."""
         announced = self._reader.announced
         if announced > READ_AHEAD_BYTES and not self._memory_taken:
             if not self._memory.take(announced):
@@ -230,7 +230,7 @@ class Connection:
 
     def _give_memory_back(self) -> None:
         if self._memory.limited:
-            # The bound is on what is there, and a buffer that grew would stay.
+            # Otherwise a buffer that grew would stay, without being counted.
             self._reader.release_spare()
         taken, self._memory_taken = self._memory_taken, 0
         if taken:

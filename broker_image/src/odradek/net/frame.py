@@ -1,14 +1,13 @@
-"""Cuts a byte stream into frames, without doing any input itself.
+"""Splits a byte stream into frames, without any I/O of its own.
 
 A frame is an int32 size and that many bytes. The reader owns one buffer: `room()` is where the next
 bytes go, `received(n)` says how many came, `next_frame()` returns a complete frame or None. The
-buffer doubles as bytes arrive and never goes by the announced size, so that a peer can make us hold
-only what it has really sent.
+buffer doubles as bytes arrive and does not follow the announced size, so a peer takes only memory
+for bytes that it has sent.
 
-A reader that reuses its buffer treats `next_frame()` as the word that the frame returned before is
-done with: its bytes may then be overwritten. Until then `room()` shrinks to nothing once the buffer
-is full, which is how a busy connection stops reading. A reader that does not reuse gives frames
-away for good.
+If a reader reuses its buffer, `next_frame()` ends the use of the previous frame: its bytes may be
+overwritten from then on. Until then `room()` is empty once the buffer is full, which is how a busy
+connection stops reading. If a reader does not reuse its buffer, the caller owns the frames.
 """
 
 from typing import Final
@@ -16,20 +15,20 @@ from typing import Final
 from odradek.protocol.primitives import LENGTH32
 
 SIZE_BYTES: Final = LENGTH32.size
-# What a connection begins with, and goes back to when it is idle; thousands of them may be open.
+# The buffer of a new or idle connection; thousands of them may be open.
 INITIAL_BUFFER_BYTES: Final = 4 * 1024
-# How far a buffer grows for small frames that come many at a time.
+# How far a buffer grows for many small frames.
 READ_AHEAD_BYTES: Final = 64 * 1024
-# Frames up to this size are copied out of a buffer that would otherwise be given away with them.
+# Frames up to this size are copied; larger ones take the whole buffer with them.
 COPIED_FRAME_BYTES: Final = 4 * 1024
 
 
 class ProtocolViolation(Exception):  # noqa: N818  it names what the peer did
-    """The peer sent what the protocol does not allow; its connection is closed, no other."""
+    """The peer violated the protocol; only its connection is closed."""
 
 
 class FrameReader:
-    """Frames of one connection, each of at most `max_frame_bytes` without its size field."""
+    """Reads the frames of one connection, of at most `max_frame_bytes` without the size."""
 
     def __init__(self, max_frame_bytes: int, *, reuse: bool = True) -> None:
         self._max_frame_bytes = max_frame_bytes
@@ -39,30 +38,30 @@ class FrameReader:
         self._was_filled = False
         self._start = 0  # first byte that is not part of a frame returned so far
         self._end = 0  # end of the bytes received
-        # Bytes of the frame, with its size, that is known to come and not there yet.
+        # Bytes of the incomplete frame, with its size field.
         self.announced = 0
 
     @property
     def buffered_bytes(self) -> int:
-        """Received bytes that belong to no frame returned so far."""
+        """Return how many received bytes belong to no frame returned so far."""
         return self._end - self._start
 
     @property
     def capacity(self) -> int:
-        """Bytes that the buffer can hold at present."""
+        """Return how many bytes the buffer can hold now."""
         return len(self._view)
 
     def room(self) -> memoryview:
-        """Return where received bytes go; empty only while an unfinished frame pins the buffer."""
+        """Return where received bytes go; empty only while a frame in use pins the buffer."""
         return self._view[self._end :]
 
     def received(self, count: int) -> None:
-        """Take note that the first `count` bytes of `room()` were filled."""
+        """Record that the first `count` bytes of `room()` were filled."""
         self._end += count
         self._was_filled = self._end == len(self._view)
 
     def next_frame(self) -> memoryview | None:
-        """Return the next complete frame without its size; None when more bytes are needed.
+        """Return the next complete frame without its size, None if more bytes are needed.
 
         Raises ProtocolViolation for a size that is negative or above the limit, as soon as the size
         has arrived.

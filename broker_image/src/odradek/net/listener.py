@@ -1,8 +1,8 @@
-"""Accepts connections on one address and looks after them until they are closed.
+"""Accepts connections on one address and owns them until they are closed.
 
-Too many connections in all stop the accepting until one ends, so that peers wait in the backlog;
-too many from one address are closed at once (see `admission`). A sweep closes connections that were
-idle for too long (`connections.max.idle.ms`).
+At the maximum of connections the listener stops accepting until one ends; peers wait in the
+backlog. Above the maximum per address a connection is closed at once (see `connection_quotas`). A
+sweep closes connections that were idle for too long (`connections.max.idle.ms`).
 """
 
 import asyncio
@@ -13,13 +13,13 @@ import socket
 from typing import Final
 
 from odradek.net.addresses import look_up
-from odradek.net.admission import Admission
-from odradek.net.connection import Connection, Dispatch, Peer
+from odradek.net.connection import ClientInfo, Connection, Dispatch
+from odradek.net.connection_quotas import ConnectionQuotas
 
 logger = logging.getLogger(__name__)
 
 BACKLOG: Final = 128
-# Pause after running out of file descriptors or memory; accepting again at once would only spin.
+# Pause after running out of file descriptors or memory, to avoid a busy loop.
 EXHAUSTED_PAUSE_SECONDS: Final = 0.1
 CANCEL_PAUSE_SECONDS: Final = 0.05
 _EXHAUSTED: Final = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
@@ -30,22 +30,22 @@ _connection_ids = itertools.count(1)
 class Listener:
     """Serves `dispatch` on `host`:`port`; port 0 takes a free one, an empty host all addresses.
 
-    A `protected` listener takes connections though the broker has too many in all.
+    A `protected` listener accepts connections even at the maximum of the broker.
     """
 
     def __init__(
         self,
         host: str,
         port: int,
-        admission: Admission,
+        quotas: ConnectionQuotas,
         dispatch: Dispatch,
         *,
         protected: bool = False,
     ) -> None:
         self._host = host
         self._port = port
-        self._admission = admission
-        self._limits = admission.limits
+        self._quotas = quotas
+        self._limits = quotas.limits
         self._protected = protected
         self._dispatch = dispatch
         self._sock: socket.socket | None = None
@@ -55,33 +55,33 @@ class Listener:
 
     @property
     def port(self) -> int:
-        """The port bound, once started."""
+        """Return the bound port, once started."""
         return self._port
 
     @property
     def connection_count(self) -> int:
-        """Connections open at present."""
+        """Return the number of open connections."""
         return len(self._connections)
 
     async def start(self) -> None:
-        """Bind and begin to accept; raises OSError when the address cannot be bound."""
+        """Bind and start accepting. Raises OSError if the address cannot be bound."""
         self._sock = await self._bind()
         self._port = self._sock.getsockname()[1]
         self._serving = asyncio.create_task(self._serve(self._sock), name="listener")
 
     async def wait_closed(self) -> None:
-        """Return after `close`; raises what made accepting impossible before that."""
+        """Wait for `close`; raise the error that ended accepting before that."""
         assert self._serving is not None, "not started"
         await asyncio.shield(self._serving)
 
     async def close(self, grace_ms: int = 5000) -> None:
-        """Stop accepting, let requests in work be answered for up to `grace_ms`, close the rest."""
+        """Stop accepting, answer requests in progress for up to `grace_ms`, then close."""
         if self._serving is None:
             return
         self._closing.set()
         await asyncio.wait({self._serving}, timeout=grace_ms / 1000)
         while not self._serving.done():
-            # More than once, for a connection may still have been let in meanwhile.
+            # Repeatedly: a connection may have been accepted meanwhile.
             for task in list(self._connections.values()):
                 if not task.cancelling():
                     task.cancel()
@@ -105,9 +105,7 @@ class Listener:
         return sock
 
     def _size_buffers(self, sock: socket.socket) -> None:
-        """Before listening, for accepted sockets inherit them and offer their window with the
-        handshake.
-        """
+        """Set buffer sizes before listening: accepted sockets inherit them for the handshake."""
         for option, size in (
             (socket.SO_SNDBUF, self._limits.socket_send_bytes),
             (socket.SO_RCVBUF, self._limits.socket_receive_bytes),
@@ -116,7 +114,7 @@ class Listener:
                 sock.setsockopt(socket.SOL_SOCKET, option, size)
 
     async def _serve(self, sock: socket.socket) -> None:
-        """Run until closing; returns when the last connection has ended."""
+        """Serve until `close`; return when the last connection has ended."""
         async with asyncio.TaskGroup() as group:
             with sock:
                 accepting = group.create_task(self._accept_all(sock, group), name="accept")
@@ -139,40 +137,40 @@ class Listener:
             except OSError as error:
                 if error.errno not in _EXHAUSTED:
                     raise
-                logger.error("cannot accept: %s", error)
+                logger.error("failed to accept a connection: %s; retrying", error)
                 await asyncio.sleep(EXHAUSTED_PAUSE_SECONDS)
                 continue
             if not self._protected:
-                # One is held here, and those after it wait in the backlog.
+                # This connection waits here, later ones in the backlog.
                 try:
-                    await self._admission.wait_for_place()
+                    await self._quotas.wait_for_place()
                 except BaseException:
                     accepted.close()
                     raise
-            self._admit(accepted, Peer(address[0], address[1], next(_connection_ids)), group)
+            self._admit(accepted, ClientInfo(address[0], address[1], next(_connection_ids)), group)
 
-    def _admit(self, sock: socket.socket, peer: Peer, group: asyncio.TaskGroup) -> None:
-        if not self._admission.enter(peer.host):
-            logger.warning("refusing %s: too many connections from there", peer.host)
+    def _admit(self, sock: socket.socket, peer: ClientInfo, group: asyncio.TaskGroup) -> None:
+        if not self._quotas.enter(peer.host):
+            logger.warning("rejected %s: too many connections from this address", peer.host)
             sock.close()
             return
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         connection = Connection(
-            sock, peer, self._limits.max_frame_bytes, self._dispatch, self._admission.memory
+            sock, peer, self._limits.max_frame_bytes, self._dispatch, self._quotas.memory
         )
         task = group.create_task(connection.run(), name=f"connection {peer.connection_id}")
         self._connections[connection] = task
         task.add_done_callback(lambda _task: self._forget(connection, sock))
 
     def _forget(self, connection: Connection, sock: socket.socket) -> None:
-        # A task cancelled before its first step never came to close the socket itself.
+        # A task that is cancelled before its first step does not close the socket itself.
         sock.close()
         del self._connections[connection]
-        self._admission.leave(connection.peer.host)
+        self._quotas.leave(connection.peer.host)
 
     async def _sweep(self) -> None:
-        """Close idle connections and take back buffers that grew, a few times per idle time."""
+        """Close idle connections and shrink grown buffers, a few times per idle timeout."""
         max_idle = self._limits.max_idle_ms / 1000
         pause = min(max_idle / 4, _MAX_SWEEP_SECONDS)
         while True:

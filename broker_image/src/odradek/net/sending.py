@@ -1,13 +1,12 @@
-"""Moves an answer, bytes and file regions, into a non-blocking socket.
+"""Sends an answer, made of bytes and file regions, to a non-blocking socket.
 
-Bytes are gathered with sendmsg, with MSG_MORE while something follows, so that header and records
-share packets. Regions go from the page cache to the socket by sendfile and never enter Python.
-Partial sends and a full socket are the normal case: the rest waits until the socket is writable
-again.
+Bytes are gathered with sendmsg, with MSG_MORE while more parts follow, so that header and records
+share packets. Regions go from the page cache to the socket with sendfile, without a copy in Python.
+Partial sends and a full socket are normal: the rest waits until the socket is writable again.
 
-A region read from a cold disk blocks the thread that calls sendfile. It is therefore moved in
-slices and the loop runs in between. `_send_slice` is the single place that blocks on file pages: if
-a profile shows it stalling the loop, it is what moves to a thread.
+Reading a region from a cold disk blocks the thread that calls sendfile. So regions are sent in
+slices, and the event loop runs in between. Only `_send_slice` blocks on file pages: if a profile
+shows that it stalls the loop, move it to a thread.
 """
 
 import asyncio
@@ -18,14 +17,14 @@ from typing import Final
 
 from odradek.protocol.regions import IN_MEMORY, Buffer, FileRegion, Part
 
-# Most bytes handed to the kernel before other connections get their turn.
+# Most bytes sent before other connections get their turn.
 SLICE_BYTES: Final = 1024 * 1024
 # Buffers gathered in one call; the kernel's limit is 1024.
 GATHERED_BUFFERS: Final = 64
 
 
 class Outgoing:
-    """What is left to send of one answer; owns its regions and closes each exactly once."""
+    """The unsent rest of one answer; owns its regions and closes each exactly once."""
 
     def __init__(self, parts: Sequence[Part]) -> None:
         self._parts = list(parts)
@@ -34,14 +33,14 @@ class Outgoing:
 
     @property
     def done(self) -> bool:
-        """Tell whether everything has been handed to the kernel."""
+        """Return whether the kernel has taken everything."""
         return self._index == len(self._parts)
 
     def send_some(self, sock: socket.socket) -> int:
-        """Send at most about one slice; returns its bytes.
+        """Send at most about one slice; return the number of bytes.
 
-        Raises BlockingIOError when the socket is full, another OSError when the peer is gone, and
-        ConnectionError when a file ends before its region does.
+        Raises BlockingIOError if the socket is full, another OSError if the peer is gone, and
+        ConnectionError if a file ends before its region does.
         """
         part = self._parts[self._index]
         if isinstance(part, IN_MEMORY):
@@ -57,7 +56,7 @@ class Outgoing:
         return sent
 
     def close(self) -> None:
-        """Close the regions that are not sent; idempotent."""
+        """Close the unsent regions; idempotent."""
         while not self.done:
             part = self._parts[self._index]
             self._advance()
@@ -67,7 +66,7 @@ class Outgoing:
     def _send_buffers(self, sock: socket.socket, first: Buffer) -> int:
         index = self._index + 1
         if index == len(self._parts) or not isinstance(self._parts[index], IN_MEMORY):
-            # One buffer, as nearly every answer is, takes the cheaper call.
+            # Nearly every answer is one buffer, for which `send` is cheaper.
             left = memoryview(first)[self._offset :] if self._offset else first
             sent = sock.send(left, socket.MSG_MORE if index < len(self._parts) else 0)
             self._skip_buffers((left,), sent)
@@ -97,9 +96,9 @@ class Outgoing:
 
 
 def send_at_once(sock: socket.socket, answer: bytes) -> memoryview:
-    """Send what the socket takes without waiting; returns what is left.
+    """Send what the socket takes without waiting; return the rest.
 
-    Raises OSError when the peer is gone.
+    Raises OSError if the peer is gone.
     """
     try:
         sent = sock.send(answer)
@@ -111,10 +110,10 @@ def send_at_once(sock: socket.socket, answer: bytes) -> memoryview:
 async def send_all(
     sock: socket.socket, parts: Sequence[Part], on_progress: Callable[[], None]
 ) -> None:
-    """Send every part and close the regions, whatever happens; `on_progress` follows each send.
+    """Send all parts and always close the regions; call `on_progress` after each send.
 
-    Raises OSError when the peer is gone. A cancelled or failed call leaves a torn answer behind, so
-    the caller then closes the socket.
+    Raises OSError if the peer is gone. After a cancelled or failed call the answer is incomplete:
+    the caller closes the socket.
     """
     outgoing = Outgoing(parts)
     budget = SLICE_BYTES

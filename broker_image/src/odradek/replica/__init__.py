@@ -1,1 +1,1 @@
-"""The replicas of a broker: roles, in-sync sets, appends, fetches and copying from leaders."""
+"""Replication: partition roles, in-sync sets, appends, fetches and copying from leaders."""

@@ -1,11 +1,10 @@
-"""Produce: append to the leader's log, and wait for the in-sync replicas where the producer wants
-that.
+"""Produce: append to the leader's log, and with acks=all wait for the in-sync replicas.
 
-With acks=all an append counts once the high watermark has passed it. Before the append the in-sync
-set must have `min.insync.replicas` members (else 19, nothing is written), and after it still (else
-20). A broker that cannot be sure of its leadership acknowledges only what another replica
-vouches for: a follower that fetches from us takes us for the leader, whereas a set that has shrunk
-to ourselves may be out of date by now.
+With acks=all an append is acknowledged once the high watermark has passed it. The in-sync set must
+have `min.insync.replicas` members before the append (else error 19, and nothing is written) and
+after it (else error 20). A broker whose leadership is not confirmed acknowledges only what another
+replica confirms: a follower that fetches from us takes us for the leader, but an in-sync set of
+this broker alone may be out of date.
 """
 
 from __future__ import annotations
@@ -22,8 +21,9 @@ from odradek.replica.partition import Partition
 from odradek.values import TopicPartition
 
 if TYPE_CHECKING:
-    from odradek.log.batch import Origin
-    from odradek.log.log import Log, Prepared
+    from odradek.log.partition.log import Log
+    from odradek.log.partition.validation import Prepared
+    from odradek.log.records.batch import Origin
     from odradek.protocol.regions import Buffer
 
 ACKS_ALL = -1
@@ -33,9 +33,9 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class AppendOutcome:
-    """The answer for one partition.
+    """The outcome for one partition.
 
-    `log_append_time_ms` is -1 unless the topic stamps records itself.
+    `log_append_time_ms` is -1 unless the topic uses log append time.
     """
 
     key: TopicPartition
@@ -51,27 +51,27 @@ class AppendOutcome:
 class _Unacknowledged:
     outcome: AppendOutcome
     partition: Partition
-    reign: int
+    leadership_generation: int
     end_offset: int
 
     def settled(self) -> bool:
-        """Whether the high watermark passed the append, or never will while it is known to be
-        there.
-        """
+        """Return whether the high watermark has passed the append, or the wait is in vain."""
         partition = self.partition
         return (
             self.outcome.error is not ErrorCode.NONE
             or partition.high_watermark >= self.end_offset
-            or partition.reign != self.reign
-            or not partition.leads
+            or partition.leadership_generation != self.leadership_generation
+            or not partition.is_leader
             or partition.offline
         )
 
 
 @dataclass(frozen=True, slots=True)
 class _Refused:
-    """Why a batch was not prepared. The exception itself is not kept: through its frames it would
-    hold what was unpacked until the garbage collector comes by.
+    """Why a batch was not prepared.
+
+    The exception itself is not kept: its frames would keep the unpacked records in memory until the
+    next garbage collection.
     """
 
     code: ErrorCode
@@ -79,11 +79,11 @@ class _Refused:
 
 
 _Ready = dict[int, "Prepared | _Refused"]
-"""What came of the batches that were prepared in threads, by their number in the request."""
+"""The outcomes of batches that threads prepared, by their number in the request."""
 
 
 class Appender:
-    """Appends to hosted partitions that this broker leads.
+    """Appends to the partitions that this broker leads.
 
     `prepare` runs `Log.prepare` in a thread, `flush` an fsync of a log.
     """
@@ -93,14 +93,14 @@ class Appender:
         hosted: HostedPartitions,
         prepare: Callable[[Log, Buffer, Origin], Awaitable[Prepared]],
         flush: Callable[[Log], Awaitable[None]],
-        is_certain: Callable[[Partition], bool],
-        knows_the_end: Callable[[Partition], bool],
+        leadership_confirmed: Callable[[Partition], bool],
+        end_offset_confirmed: Callable[[Partition], bool],
     ) -> None:
         self._hosted = hosted
         self._prepare = prepare
         self._flush = flush
-        self._is_certain = is_certain
-        self._knows_the_end = knows_the_end
+        self._leadership_confirmed = leadership_confirmed
+        self._end_offset_confirmed = end_offset_confirmed
 
     async def append(
         self,
@@ -109,11 +109,11 @@ class Appender:
         timeout_ms: int,
         origin: Origin,
     ) -> list[AppendOutcome]:
-        """Append each entry; one outcome an entry, in their order.
+        """Append each entry and return one outcome per entry, in their order.
 
-        Where no topic has records looked into, all logs are written before the first await, so
-        requests that are begun in order are also written in order. What `flush.messages` wants on
-        the disk is there before it counts.
+        If no record needs inspection, all logs are written before the first await: requests that
+        begin in order are written in order. What `flush.messages` requires is on the disk before
+        it is acknowledged.
         """
         slow = self._slow(entries, origin)
         ready = await self._prepared(slow, origin) if slow else {}
@@ -129,7 +129,9 @@ class Appender:
                 flushing.append((outcome, partition))
             if acks == ACKS_ALL:
                 end_offset = outcome.base_offset + outcome.record_count
-                waiting.append(_Unacknowledged(outcome, partition, partition.reign, end_offset))
+                waiting.append(
+                    _Unacknowledged(outcome, partition, partition.leadership_generation, end_offset)
+                )
         if flushing:
             await self._flush_where_owed(flushing)
         if waiting:
@@ -139,11 +141,12 @@ class Appender:
     def _slow(
         self, entries: Sequence[tuple[TopicPartition, Buffer]], origin: Origin
     ) -> list[tuple[int, Log, Buffer]]:
-        """The entries whose records a topic wants looked into, with their numbers."""
+        """Return the entries whose records need inspection, with their numbers."""
         slow: list[tuple[int, Log, Buffer]] = []
         for number, (key, records) in enumerate(entries):
-            partition, _ = self._hosted.led(key)  # what is refused anyway is not unpacked
-            if partition is not None and partition.log.looks_into(records, origin):
+            # A partition that refuses the append needs no inspection.
+            partition, _ = self._hosted.leader_or_error(key)
+            if partition is not None and partition.log.needs_record_inspection(records, origin):
                 slow.append((number, partition.log, records))
         return slow
 
@@ -158,16 +161,16 @@ class Appender:
         return ready
 
     async def _flush_where_owed(self, appended: Sequence[tuple[AppendOutcome, Partition]]) -> None:
-        """Flush logs that do so before they acknowledge."""
+        """Flush the logs that flush.messages requires to be on the disk."""
         for outcome, partition in appended:
             log = partition.log
             try:
-                if log.owes_flush:
+                if log.flush_required:
                     await self._flush(log)
             except KafkaError as refusal:
                 outcome.error, outcome.message = refusal.code, refusal.message or None
                 continue
-            if partition.leads and partition.advance_high_watermark():
+            if partition.is_leader and partition.advance_high_watermark():
                 self._hosted.wake_high_watermark(outcome.key)
 
     def _append_one(
@@ -178,8 +181,8 @@ class Appender:
         origin: Origin,
         ready: Prepared | _Refused | None,
     ) -> tuple[AppendOutcome, Partition | None]:
-        """The outcome, and the partition if something was appended or is there already."""
-        partition, error = self._hosted.led(key)
+        """Return the outcome, and the partition if it now has the records."""
+        partition, error = self._hosted.leader_or_error(key)
         if partition is not None and acks == ACKS_ALL:
             error = self._may_acknowledge(partition)
         if partition is None or error is not ErrorCode.NONE:
@@ -192,8 +195,8 @@ class Appender:
             )
         except KafkaError as refusal:
             out_of_order = refusal.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-            if out_of_order and not self._knows_the_end(partition):
-                # What seems to be missing may be with our successor; producers take a gap as final.
+            if out_of_order and not self._end_offset_confirmed(partition):
+                # A newer leader may have the missing records; producers take a gap as final.
                 return AppendOutcome(key, ErrorCode.NOT_LEADER_OR_FOLLOWER), None
             return AppendOutcome(key, refusal.code, message=refusal.message or None), None
         outcome = AppendOutcome(
@@ -212,12 +215,12 @@ class Appender:
     def _may_acknowledge(self, partition: Partition) -> ErrorCode:
         if not partition.has_enough_replicas(partition.log.config.min_insync_replicas):
             return ErrorCode.NOT_ENOUGH_REPLICAS
-        if not self._is_certain(partition) and not partition.vouched_by_others():
+        if not self._leadership_confirmed(partition) and not partition.vouched_by_others():
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         return ErrorCode.NONE
 
     async def _acknowledged(self, waiting: Sequence[_Unacknowledged], timeout_ms: int) -> None:
-        """Fill in the outcomes once the appends are settled or the time is over."""
+        """Complete the outcomes once the appends are settled or the time is over."""
         if not all(one.settled() for one in waiting):
             await self._hosted.for_acknowledgement.wait(
                 {one.outcome.key for one in waiting},
@@ -230,7 +233,10 @@ class Appender:
                 continue
             if partition.offline:
                 one.outcome.error = ErrorCode.KAFKA_STORAGE_ERROR
-            elif not partition.leads or partition.reign != one.reign:
+            elif (
+                not partition.is_leader
+                or partition.leadership_generation != one.leadership_generation
+            ):
                 one.outcome.error = ErrorCode.NOT_LEADER_OR_FOLLOWER
             elif partition.high_watermark < one.end_offset:
                 one.outcome.error = ErrorCode.REQUEST_TIMED_OUT

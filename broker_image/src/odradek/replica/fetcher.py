@@ -1,14 +1,15 @@
-"""Copying from leaders: `num.replica.fetchers` tasks a source broker, each with its partitions.
+"""Copies from leaders: `num.replica.fetchers` tasks per source broker, each with its partitions.
 
-A partition first agrees with its leader where their logs part (OffsetForLeaderEpoch, see
-`truncation`), then is part of each Fetch request to that broker. What arrives is appended as it is:
-the leader has checked it and given the offsets. The requests are Fetch v10 and OffsetForLeaderEpoch
-v2, what Kafka brokers send each other at inter.broker.protocol.version 2.1, without fetch sessions.
+A partition first finds out where its log diverges from the leader's and truncates it
+(OffsetForLeaderEpoch, see `truncation`); then it is part of every Fetch request to that broker.
+Batches are appended unchanged: the leader has checked them and assigned the offsets. The requests
+are Fetch v10 and OffsetForLeaderEpoch v2, as between Kafka brokers with
+inter.broker.protocol.version 2.1, without fetch sessions.
 
-Errors of one partition delay that partition only; a broken connection delays the source. A
-partition whose leader says that our epoch is old (74) rests until the controller sends the new one.
-The controller tells everybody at once, and we may hear of a new leader before it does: who is not
-leader yet is asked again soon, then at growing intervals, because all that waits for acks=all
+An error of one partition delays that partition only; a broken connection delays the whole source. A
+partition whose leader answers that our leader epoch is old (74) waits until the controller sends
+the new one. The controller notifies all brokers at once, so we may know a new leader before that
+broker does. It is asked again soon, then at growing intervals, because every produce with acks=all
 waits for this.
 """
 
@@ -20,8 +21,8 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from odradek.log.files import FileRetiredError
-from odradek.log.log import UnexpectedOffsetError
+from odradek.log.partition.log import UnexpectedOffsetError
+from odradek.log.segment.files import FileRetiredError
 from odradek.protocol.errors import ErrorCode, KafkaError, name_of
 from odradek.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from odradek.protocol.messages.offsets import (
@@ -51,7 +52,7 @@ LATEST_TIMESTAMP = -1
 EARLIEST_TIMESTAMP = -2
 HELD_BACK_MS = 100
 FIRST_RETRY_MS = 20
-# What a leader answers that the controller has not told of its role yet.
+# The answers of a leader that the controller has not notified of its role yet.
 _NOT_YET_LEADER = (
     ErrorCode.UNKNOWN_LEADER_EPOCH,
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -62,28 +63,26 @@ _IDLE_S = 3600.0
 logger = logging.getLogger(__name__)
 
 
-# Makes a client to a broker, None while its address is unknown.
+# Makes a client of a broker; None while its address is unknown.
 Connect = Callable[[int], "PeerClient | None"]
-# Runs what may wait for the disk, so that the event loop does not.
+# Runs in a thread what may wait for the disk.
 InThread = Callable[[Callable[[], object]], Awaitable[object]]
 
 
 @dataclass(slots=True)
 class _Following:
-    """One partition as its fetcher sees it; bound to the leader epoch under which it was handed
-    over.
-    """
+    """One partition of a fetcher, valid for one leader epoch."""
 
     partition: Partition
     leader_epoch: int
     truncating: bool = True
-    caught_up: bool = False  # had all that the leader had committed, when it last answered
+    caught_up: bool = False  # had all committed records at the last answer
     not_before_ms: int = 0
     retry_ms: int = FIRST_RETRY_MS
 
 
 class SourceFetcher:
-    """Copies from one broker. `add` and `remove` may be called at any time from the event loop."""
+    """Copies from one broker. The event loop may call `add` and `remove` at any time."""
 
     def __init__(
         self,
@@ -110,12 +109,12 @@ class SourceFetcher:
         return len(self._following)
 
     def add(self, partition: Partition) -> None:
-        """Copy this partition, under its present leader epoch."""
+        """Copy a partition, under its present leader epoch."""
         self._following[partition.key] = _Following(partition, partition.leader_epoch)
         self._changed.set()
 
     def remove(self, key: TopicPartition) -> None:
-        """Copy this partition no more. An answer under way for it is dropped."""
+        """Stop copying a partition. A pending answer for it is dropped."""
         self._following.pop(key, None)
 
     async def run(self) -> None:
@@ -129,7 +128,9 @@ class SourceFetcher:
                 try:
                     await self._round(ready)
                 except (OSError, TimeoutError) as failure:
-                    logger.info("fetching from broker %d failed: %s", self.source, failure)
+                    logger.info(
+                        "failed to fetch from broker %d: %s; retrying", self.source, failure
+                    )
                     await self._drop_client()
                     self._delay(ready)
         finally:
@@ -138,7 +139,7 @@ class SourceFetcher:
     async def _round(self, ready: list[_Following]) -> None:
         client = self._client or self._connect(self.source)
         if client is None:
-            raise ConnectionError(f"broker {self.source} is not among the live brokers")
+            raise ConnectionError(f"broker {self.source} is not alive")
         self._client = client
         truncating = [one for one in ready if one.truncating]
         if truncating:
@@ -174,13 +175,13 @@ class SourceFetcher:
             one.not_before_ms = until
 
     def _retry_soon(self, one: _Following) -> None:
-        """Wait twice as long as before, at most as long as after other errors."""
+        """Double the pause before the next attempt, up to the pause after other errors."""
         pause_ms = min(one.retry_ms, self._config.replica_fetch_backoff_ms)
         one.not_before_ms = self._clock_ms() + pause_ms
         one.retry_ms = 2 * pause_ms
 
     def _is_held_back(self, one: _Following) -> bool:
-        """Whether copying the partition is throttled just now (KIP-73); it is tried again soon."""
+        """Return whether copying the partition is throttled now (KIP-73); if so, retry soon."""
         if one.caught_up or not self._quota.holds_back(one.partition.key):
             return False
         one.not_before_ms = self._clock_ms() + HELD_BACK_MS
@@ -201,7 +202,7 @@ class SourceFetcher:
         for one in some:
             latest = one.partition.log.latest_epoch
             if latest == truncation.UNDEFINED:
-                # Nothing of any epoch in the log: what is committed stays.
+                # The log has no epoch: keep what is committed.
                 await self._cut(
                     one, truncation.Truncation(one.partition.high_watermark, complete=True)
                 )
@@ -249,19 +250,19 @@ class SourceFetcher:
         partition = one.partition
         log = partition.log
         try:
-            async with partition.cutting:
+            async with partition.truncation_lock:
                 if not self._is_current(one):
                     return
                 if cut.offset < log.log_end_offset:
                     logger.info(
-                        "%s: cutting the log from %d to %d to agree with leader %d of epoch %d",
+                        "%s: truncating the log from %d to %d, as leader %d of epoch %d",
                         partition.key,
                         log.log_end_offset,
                         cut.offset,
                         self.source,
                         one.leader_epoch,
                     )
-                # Also where nothing is cut: epochs that led without writing go.
+                # Even if nothing is truncated: this removes epochs that wrote no records.
                 await self._in_thread(lambda: log.truncate_to(cut.offset))
                 partition.follow_high_watermark(partition.high_watermark)
         except (KafkaError, FileRetiredError) as refusal:
@@ -314,9 +315,9 @@ class SourceFetcher:
         await self._flush_where_owed(some)
 
     async def _flush_where_owed(self, some: list[_Following]) -> None:
-        """Before the next request tells the leader what we have (flush.messages)."""
+        """Flush before the next request reports our log end (flush.messages)."""
         for one in some:
-            if one.partition.log.owes_flush:
+            if one.partition.log.flush_required:
                 try:
                     await self._in_thread(one.partition.log.flush)
                 except KafkaError as refusal:
@@ -331,7 +332,7 @@ class SourceFetcher:
                 partition.log.append_as_follower(records)
                 self._quota.record(partition.key, len(records))
                 self._hosted.wake_log_end(partition.key)
-                # Whoever got something stands behind the others in the next request.
+                # Served partitions go to the end of the next request.
                 if self._following.get(partition.key) is one:
                     self._following[partition.key] = self._following.pop(partition.key)
             one.caught_up = data.high_watermark <= partition.log.log_end_offset
@@ -344,9 +345,9 @@ class SourceFetcher:
             self._reject(one, refusal)
 
     def _reject(self, one: _Following, refusal: Exception) -> None:
-        """What the leader sent, or asked to cut, cannot be done here: try again later."""
+        """Log a failed append or truncation, and retry later."""
         logger.error(
-            "%s: copying from leader %d of epoch %d at offset %d: %s",
+            "%s: failed to copy from leader %d of epoch %d at offset %d: %s; retrying",
             one.partition.key,
             self.source,
             one.leader_epoch,
@@ -359,7 +360,7 @@ class SourceFetcher:
         partition = one.partition
         if code == ErrorCode.FENCED_LEADER_EPOCH:
             logger.info(
-                "%s: leader %d knows an epoch above %d, waiting for the controller",
+                "%s: leader %d has a newer leader epoch than %d; waiting for the controller",
                 partition.key,
                 self.source,
                 one.leader_epoch,
@@ -370,7 +371,7 @@ class SourceFetcher:
             self._retry_soon(one)
             return
         logger.warning(
-            "%s: fetching from leader %d of epoch %d is answered with %s",
+            "%s: failed to fetch from leader %d of epoch %d: %s; retrying",
             partition.key,
             self.source,
             one.leader_epoch,
@@ -379,10 +380,10 @@ class SourceFetcher:
         self._delay((one,))
 
     async def _find_range(self, client: PeerClient, one: _Following) -> None:
-        """Our log end is not in the leader's log: start over where the leader's log is (R5).
+        """Start over within the leader's log, which does not contain our log end (R5).
 
-        Below the leader's start our log is of no use any more. Above its end we hold what it has
-        not, which only an unclean election can bring about: the leader's log counts.
+        If our log ends below the leader's log start, it is of no use any more. If it ends above the
+        leader's log end, there was an unclean election: the leader's log counts.
         """
         partition = one.partition
         leaders_end = await self._leaders_offset(client, one, LATEST_TIMESTAMP)
@@ -395,13 +396,13 @@ class SourceFetcher:
         if leaders_start is None or leaders_start <= partition.log.log_end_offset:
             return
         logger.warning(
-            "%s: starting over at the log start %d of leader %d",
+            "%s: truncating the whole log, restarting at log start %d of leader %d",
             partition.key,
             leaders_start,
             self.source,
         )
         try:
-            async with partition.cutting:
+            async with partition.truncation_lock:
                 if self._is_current(one):
                     log = partition.log
                     await self._in_thread(lambda: log.truncate_fully_and_start_at(leaders_start))
@@ -441,16 +442,16 @@ class SourceFetcher:
 
 
 class FetcherPool:
-    """The fetchers of this broker, `each` of them a source; `run` owns their tasks."""
+    """The fetchers of this broker, `per_source` per source broker; `run` owns their tasks."""
 
-    def __init__(self, each: int, make: Callable[[int], SourceFetcher]) -> None:
-        self._each = each
+    def __init__(self, per_source: int, make: Callable[[int], SourceFetcher]) -> None:
+        self._per_source = per_source
         self._make = make
         self._fetchers: dict[tuple[int, int], SourceFetcher] = {}
         self._tasks: asyncio.TaskGroup | None = None
 
     async def run(self) -> None:
-        """Own the fetchers' tasks until cancelled."""
+        """Run the fetchers until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             for fetcher in self._fetchers.values():
@@ -458,9 +459,9 @@ class FetcherPool:
             await asyncio.Event().wait()
 
     def follow(self, partition: Partition) -> None:
-        """Copy the partition from its present leader, and from nobody else."""
+        """Copy the partition from its present leader only."""
         self.unfollow(partition.key)
-        place = partition.leader, hash(partition.key) % self._each
+        place = partition.leader, hash(partition.key) % self._per_source
         fetcher = self._fetchers.get(place)
         if fetcher is None:
             fetcher = self._fetchers[place] = self._make(partition.leader)

@@ -1,8 +1,8 @@
-"""The partitions on this broker, and who waits for them to move.
+"""The partitions on this broker, and the requests that wait for them.
 
-What moves of a partition has its own waiters: the log end (followers' fetches), the high watermark
-(consumers' fetches, and produces with acks=all), the low watermark (DeleteRecords). A change of
-role wakes them all.
+Each partition position has its own wait queue: the log end (fetches of followers), the high
+watermark (fetches of consumers, and produces with acks=all) and the low watermark (DeleteRecords).
+A change of role wakes all of them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from odradek.values import TopicPartition
 
 
 class HostedPartitions:
-    """A registry; the `ReplicaManager` adds and removes, appends and fetches look up."""
+    """A registry. The `ReplicaManager` adds and removes; appends and fetches look up."""
 
     def __init__(self, metadata: MetadataCache) -> None:
         self.partitions: dict[TopicPartition, Partition] = {}
@@ -25,10 +25,10 @@ class HostedPartitions:
         self.for_acknowledgement: Purgatory[TopicPartition] = Purgatory()
         self.for_low_watermark: Purgatory[TopicPartition] = Purgatory()
 
-    def led(
+    def leader_or_error(
         self, key: TopicPartition, leader_epoch: int = NO_EPOCH
     ) -> tuple[Partition | None, ErrorCode]:
-        """The partition if this broker leads it in this epoch (-1: any), else why not."""
+        """Return the partition if this broker leads it in this epoch (-1: any), else the error."""
         partition = self.partitions.get(key)
         if partition is not None:
             error = partition.check_leader(leader_epoch)
@@ -38,20 +38,20 @@ class HostedPartitions:
         return None, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     def wake_log_end(self, key: TopicPartition) -> None:
-        """The partition's log end moved."""
+        """Wake those who wait for the partition's log end."""
         self.for_log_end.wake(key)
 
     def wake_high_watermark(self, key: TopicPartition) -> None:
-        """The partition's high watermark moved."""
+        """Wake those who wait for the partition's high watermark."""
         self.for_high_watermark.wake(key)
         self.for_acknowledgement.wake(key)
 
     def wake_low_watermark(self, key: TopicPartition) -> None:
-        """A replica of the partition deleted its first records."""
+        """Wake those who wait for the partition's low watermark."""
         self.for_low_watermark.wake(key)
 
     def wake_all(self, key: TopicPartition) -> None:
-        """The partition changed its role, went away, or its storage failed."""
+        """Wake everybody: the partition changed its role, was deleted, or its storage failed."""
         self.for_log_end.wake(key)
         self.wake_high_watermark(key)
         self.for_low_watermark.wake(key)

@@ -1,15 +1,14 @@
-"""The rules of the in-sync replica set, as pure functions over values.
+"""The rules of the in-sync replica set, as pure functions.
 
-A follower is in sync while it stands at the leader's log end, or stood there less than
-`replica.lag.time.max.ms` ago. Where it stood is told by its fetch requests alone: a fetch at offset
-N says that everything below N is on its disk. A follower that is slower than the producers never
-reaches the present log end, so a fetch at or above the log end *of the moment of its previous
-fetch* counts as having caught up at that moment (Kafka's rule since KIP-16).
+A follower is in sync while it is at the leader's log end, or was there less than
+`replica.lag.time.max.ms` ago. Only its fetch requests report its position: a fetch at offset N says
+that everything below N is on its disk. A follower that is slower than the producers never reaches
+the present log end. So a fetch at or above the log end *of its previous fetch* counts as having
+caught up at the time of that previous fetch (Kafka's rule since KIP-16).
 
-Between the wish to change the set and ZooKeeper's confirmation the leader works with two sets:
-`committed`, what ZooKeeper surely holds, and `maximal`, the union with what it may hold. The high
-watermark waits for the maximal set, so that whichever of the two a controller reads, each of its
-members has every committed record.
+While a change of the set waits for ZooKeeper, the leader works with two sets: `committed`, which
+ZooKeeper held last, and `maximal`, the union with the proposed set. The high watermark waits for
+the maximal set: whichever of the two a controller reads, each member has every committed record.
 """
 
 from __future__ import annotations
@@ -19,16 +18,15 @@ from dataclasses import dataclass, field
 
 UNKNOWN_OFFSET = -1
 NEVER_MS = -(1 << 62)
-# How long a process that goes on may take to read what came while it was stopped.
+# How long a process that resumes may take to read what arrived while it was stopped.
 BACKLOG_MS = 250
 
 
 @dataclass(slots=True)
 class FollowerProgress:
-    """What a leader knows of one follower. Offsets are exclusive ends; times are monotonic
-    milliseconds.
+    """The progress of one follower. Offsets are exclusive ends; times are monotonic milliseconds.
 
-    Owned by the leader's `Partition`, which changes it through `record_fetch` only.
+    The leader's `Partition` owns it and changes it through `record_fetch` only.
     """
 
     end_offset: int = UNKNOWN_OFFSET
@@ -36,19 +34,19 @@ class FollowerProgress:
     last_caught_up_ms: int = NEVER_MS
     last_fetch_ms: int = NEVER_MS
     leader_end_at_last_fetch: int = UNKNOWN_OFFSET
-    # A moment since which it surely fetched from us, and the one that is to be the next. A fetch
-    # is older than it looks when this process was stopped meanwhile, and so may be several at once.
+    # The follower surely fetched from us after `vouched_ms`; `next_vouched_ms` is its candidate
+    # successor. If this process was stopped, a fetch is older than it seems, and several may be.
     vouched_ms: int = NEVER_MS
     next_vouched_ms: int = NEVER_MS
 
 
 @dataclass(frozen=True, slots=True)
 class Isr:
-    """The in-sync set: `committed` by ZooKeeper, `pending` while a change is under way."""
+    """The in-sync set: `committed` by ZooKeeper, `pending` while a change waits for it."""
 
     committed: tuple[int, ...]
     pending: tuple[int, ...] | None = None
-    # Every replica that ZooKeeper may at this moment list as in sync. Every append asks for it.
+    # Every replica that ZooKeeper may now list as in sync. Every append needs it.
     maximal: frozenset[int] = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -59,7 +57,7 @@ class Isr:
 def record_fetch(
     progress: FollowerProgress, fetch_offset: int, start_offset: int, leader_end: int, now_ms: int
 ) -> None:
-    """Take in one fetch of a follower at `fetch_offset`, with the leader's log end of now."""
+    """Record a fetch of a follower at `fetch_offset`; `leader_end` is the present log end."""
     if fetch_offset >= leader_end:
         progress.last_caught_up_ms = max(progress.last_caught_up_ms, now_ms)
     elif fetch_offset >= progress.leader_end_at_last_fetch >= 0:
@@ -81,9 +79,9 @@ def lagging(
     lag_time_max_ms: int,
     lag_messages_max: int | None = None,
 ) -> frozenset[int]:
-    """Those of `in_sync` that have to leave (R3).
+    """Return the replicas of `in_sync` that have to leave (R3).
 
-    A follower at the log end never lags, however silent.
+    A follower at the log end never lags, even if it stops fetching.
     """
     slow: set[int] = set()
     for replica in in_sync:
@@ -108,10 +106,10 @@ def may_join(
     high_watermark: int,
     leader_epoch_start: int,
 ) -> bool:
-    """Whether a follower that stands at `end_offset` may enter the set.
+    """Return whether a follower with log end `end_offset` may join the set.
 
-    It needs every committed record, and must have reached this leader's own epoch: below its start
-    the follower may still hold records of a former leader that differ from ours (KAFKA-7128).
+    It needs every committed record, and must have reached the start of this leader's epoch: below
+    it the follower may still have records of a previous leader that differ from ours (KAFKA-7128).
     """
     return (
         isr.pending is None
@@ -131,10 +129,10 @@ def high_watermark(
     now_ms: int,
     lag_time_max_ms: int,
 ) -> int:
-    """The least log end of the maximal set and of those just about to enter it; it never falls.
+    """Return the least log end of the maximal set and of followers about to join; never falls.
 
-    Waiting for a caught-up follower that is not in the set yet lets it join: with a set of one, the
-    mark would otherwise run at the leader's own pace and the follower would chase it forever.
+    Waiting for a caught-up follower outside the set lets it join. Otherwise the high watermark of a
+    set of one would rise as fast as the leader writes, and the follower could never reach it.
     """
     least = leader_end
     maximal = isr.maximal

@@ -1,10 +1,10 @@
-"""Writing changed in-sync sets to ZooKeeper, and telling the controller of them.
+"""Writes changed in-sync sets to ZooKeeper, and notifies the controller of them.
 
-The `state` znode is set only where it still has the version that the leader knows (Z2), so a
-deposed leader changes nothing. A lost connection leaves it open whether the write took place: the
-leader goes on with the larger set until a second look at the znode tells. Changed partitions are
-announced in batches under `/isr_change_notification`, when the last change is some seconds old or
-the last notice a minute, as Kafka does.
+The `state` znode is set only if it still has the version that the leader knows (Z2), so a deposed
+leader changes nothing. After a lost connection the outcome of a write is unknown: the leader works
+with the larger set until it has read the znode again. Changed partitions are announced in batches
+under `/isr_change_notification`, when the last change is some seconds old or the last notification
+a minute, as Kafka does.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 
 class IsrWriter:
-    """Takes proposed changes and settles them with their partitions."""
+    """Writes proposed changes and settles them with their partitions."""
 
     def __init__(
         self, session: Session, hosted: HostedPartitions, clock_ms: Callable[[], int]
@@ -42,7 +42,7 @@ class IsrWriter:
         self._session = session
         self._hosted = hosted
         self._clock_ms = clock_ms
-        # Bounded by the partitions: each has at most one change under way.
+        # Bounded by the partitions: each has at most one pending change.
         self._proposed: asyncio.Queue[IsrChange] = asyncio.Queue()
         self._changed: set[TopicPartition] = set()
         self._last_change_ms = 0
@@ -51,11 +51,11 @@ class IsrWriter:
         self.expands = 0
 
     def submit(self, change: IsrChange) -> None:
-        """Write this change; its partition has it as pending."""
+        """Queue a change, which its partition holds as pending."""
         self._proposed.put_nowait(change)
 
     async def run(self) -> None:
-        """Write changes and notices until cancelled."""
+        """Write changes and notifications until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for _ in range(CONCURRENT_WRITES):
                 tasks.create_task(self._write_proposed())
@@ -79,7 +79,7 @@ class IsrWriter:
                 version = await self._write(path, state, change.zk_version)
             except KazooException as failure:
                 logger.warning(
-                    "%s: ISR %s of epoch %d cannot be written now: %r",
+                    "%s: failed to write ISR %s of leader epoch %d: %r; retrying",
                     key,
                     change.isr,
                     change.leader_epoch,
@@ -97,13 +97,13 @@ class IsrWriter:
     async def _write(
         self, path: str, state: znodes.PartitionState, known_version: int
     ) -> int | None:
-        """The znode's version with `state` in it, None when it surely holds something else."""
+        """Return the znode's version with `state` in it, None if it surely holds something else."""
         try:
             stat = await self._session.set(path, znodes.encode_state(state), known_version)
         except NoNodeError:
             return None
         except BadVersionError:
-            # A write of ours whose answer was lost also lands here.
+            # Also after a write of ours whose answer was lost.
             data, stat = await self._session.get(path)
             ours = stat.version == known_version + 1 and data == znodes.encode_state(state)
             return int(stat.version) if ours else None
@@ -114,10 +114,10 @@ class IsrWriter:
         if partition is None or not partition.expects(change):
             return
         if version is None:
-            # An earlier try whose answer was lost may have been written, and a newer state be built
-            # on it: the larger set counts until the controller tells what holds.
+            # An earlier attempt whose answer was lost may have been written, and a newer state may
+            # build on it: the larger set counts until the controller sends the present one.
             logger.info(
-                "%s: ISR %s of epoch %d refused, the znode is newer than version %d",
+                "%s: failed to write ISR %s of leader epoch %d: the znode is newer than version %d",
                 change.key,
                 change.isr,
                 change.leader_epoch,
@@ -128,7 +128,7 @@ class IsrWriter:
         self.expands += grew
         self.shrinks += not grew
         logger.info(
-            "%s: ISR %s -> %s in epoch %d",
+            "%s: ISR %s -> %s in leader epoch %d",
             change.key,
             change.previous,
             change.isr,
@@ -156,7 +156,7 @@ class IsrWriter:
                     sequence=True,
                 )
             except KazooException as failure:
-                logger.warning("ISR changes cannot be announced now: %r", failure)
+                logger.warning("failed to announce ISR changes: %r; retrying", failure)
                 continue
             self._changed -= announced
             self._last_notice_ms = now

@@ -1,7 +1,7 @@
-"""The replicas of this broker: who leads, who follows, what is kept where.
+"""The replica manager: the partitions of this broker, their roles, and the work on them.
 
-The controller's LeaderAndIsr and StopReplica change roles; they are taken one after the other, and
-refused when they come from a controller whose term is over. Produces and fetches go through
+LeaderAndIsr and StopReplica requests of the controller change roles. They are applied one after
+another, and refused if they come from a deposed controller. Produces and fetches go through
 `append` and `fetch` (modules `appends` and `reads`), copying from leaders through `fetcher`,
 changed in-sync sets through `isr_writer`. `run` owns the background work: fetchers, ISR checks,
 high watermark checkpoints.
@@ -12,34 +12,32 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from odradek.clock import monotonic_ms
 from odradek.log.manager import LogManager, NewLog
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.replica.appends import Appender, AppendOutcome
+from odradek.replica.appends import Appender
 from odradek.replica.fetcher import Connect, FetcherPool, SourceFetcher
 from odradek.replica.hosted import HostedPartitions
 from odradek.replica.isr_writer import IsrWriter
-from odradek.replica.leftovers import Leftovers
 from odradek.replica.metadata import MetadataCache, described
 from odradek.replica.partition import LagLimits, Partition
 from odradek.replica.quota import ReplicationQuota
-from odradek.replica.reads import FetchLimits, FetchResult, FetchWish, Reader
+from odradek.replica.reads import FetchReader
+from odradek.replica.stray_replicas import StrayReplicas
 from odradek.values import TopicPartition
 
 if TYPE_CHECKING:
     from odradek.config import BrokerConfig
     from odradek.dynamic_config import LayeredConfig
-    from odradek.log.batch import Origin
     from odradek.protocol.messages.control import (
         LeaderAndIsrPartitionState,
         LeaderAndIsrRequest,
         StopReplicaRequest,
         UpdateMetadataRequest,
     )
-    from odradek.protocol.regions import Buffer
     from odradek.replica.topic_configs import TopicConfigs
     from odradek.zk.session import Session
 
@@ -47,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 
 class ReplicaManager:
-    """Built and run by the server; every method belongs to the event loop."""
+    """Owns the partitions of this broker. Only the event loop may call its methods."""
 
     def __init__(
         self,
@@ -67,62 +65,75 @@ class ReplicaManager:
         self._topic_configs = topic_configs
         self._clock_ms = clock_ms
         self._roles = asyncio.Lock()
-        # Two waits of a follower that finds nothing, and the time that its fetches take.
+        # Two waits of a follower that finds nothing, plus the time that its fetches take.
         self._longest_fetch_pause_ms = 2 * config.replica_fetch_wait_max_ms + 500
-        # For what may read much from the disk, or unpack much.
+        # For reading or decompressing much data.
         self.in_thread = logs.readers.run
         self._limits = LagLimits(config.replica_lag_time_max_ms, config.replica_lag_max_messages)
-        self.hosted = HostedPartitions(metadata)
-        self.isr_writer = IsrWriter(session, self.hosted, clock_ms)
-        self._appender = Appender(
-            self.hosted,
+        self._hosted = HostedPartitions(metadata)
+        self.isr_writer = IsrWriter(session, self._hosted, clock_ms)
+        appender = Appender(
+            self._hosted,
             lambda log, data, origin: self.in_thread(log.prepare, data, origin),
             lambda log: logs.disk.run(log.flush),
-            self.is_certain,
-            self.knows_the_end,
+            self.leadership_confirmed,
+            self.end_offset_confirmed,
         )
-        giving = ReplicationQuota(
+        leader_quota = ReplicationQuota(
             config.broker_id,
             lambda: self.settings.effective.leader_replication_throttled_rate,
             lambda topic: topic_configs(topic).leader_replication_throttled_replicas,
             clock_ms,
         )
-        taking = ReplicationQuota(
+        follower_quota = ReplicationQuota(
             config.broker_id,
             lambda: self.settings.effective.follower_replication_throttled_rate,
             lambda topic: topic_configs(topic).follower_replication_throttled_replicas,
             clock_ms,
         )
-        self._reader = Reader(
-            self.hosted, self.isr_writer, clock_ms, self.in_thread, self.knows_the_end, giving
+        self._reader = FetchReader(
+            self._hosted,
+            self.isr_writer,
+            clock_ms,
+            self.in_thread,
+            self.end_offset_confirmed,
+            leader_quota,
         )
-        self._leftovers = Leftovers(config.broker_id, logs, self.hosted, self._delete_leftovers)
+        self._stray_replicas = StrayReplicas(
+            config.broker_id, logs, self._hosted, self._delete_stray_replicas
+        )
+        # The data path: callers reach the parts without another coroutine in between.
+        self.append = appender.append
+        self.fetch = self._reader.fetch
+        self.leader_or_error = self._hosted.leader_or_error
+        self.wait_for_low_watermark = self._hosted.for_low_watermark.wait
         self._fetchers = FetcherPool(
             config.num_replica_fetchers,
             lambda source: SourceFetcher(
-                source, config, connect, self.hosted, taking, logs.disk.run, clock_ms
+                source, config, connect, self._hosted, follower_quota, logs.disk.run, clock_ms
             ),
         )
 
     @property
     def partitions(self) -> Mapping[TopicPartition, Partition]:
-        """Every partition that has a replica here."""
-        return self.hosted.partitions
+        """Return every partition that has a replica here."""
+        return self._hosted.partitions
 
     @property
     def settings(self) -> LayeredConfig:
-        """The broker's settings as in force now."""
+        """Return the present settings of the broker."""
         return self._topic_configs.broker
 
     @property
     def damaged_reads(self) -> int:
-        """How many times a reader was told that the bytes it asked for are damaged."""
+        """Return how many times a fetch was answered with CORRUPT_MESSAGE."""
         return self._reader.damaged
 
-    def is_told(self, partition: Partition) -> bool:
-        """Whether the controller told the role in the present session, which surely lives.
+    def role_confirmed(self, partition: Partition) -> bool:
+        """Return whether the controller confirmed the role in the present, live session.
 
-        A broker that was stopped or cut off is not told until the controller has seen it again.
+        A broker that was stopped or partitioned off has no confirmed role until the controller has
+        seen it again.
         """
         session = self._session
         return (
@@ -130,52 +141,32 @@ class ReplicaManager:
             and partition.told_in_session == session.generation
         )
 
-    def is_certain(self, partition: Partition) -> bool:
-        """Whether nobody else can be leading what this broker leads.
+    def leadership_confirmed(self, partition: Partition) -> bool:
+        """Return whether no other broker can be leader of a partition that this broker leads.
 
-        With ZooKeeper away, the whole in-sync set that goes on fetching from us says so, too.
+        Without ZooKeeper it is enough that the whole in-sync set still fetches from us.
         """
-        return self.is_told(partition) or partition.is_followed(
+        return self.role_confirmed(partition) or partition.is_followed(
             self._clock_ms() - self._longest_fetch_pause_ms
         )
 
-    def knows_the_end(self, partition: Partition) -> bool:
-        """Whether what this broker's log lacks is nowhere, so that clients may take it for lost.
+    def end_offset_confirmed(self, partition: Partition) -> bool:
+        """Return whether no other replica can hold records beyond this log's end.
 
-        A controller that cannot reach us may have another of the in-sync set lead, of which we hear
-        nothing while our session lives; but that set then fetches from us no more.
+        A controller that cannot reach us may have elected another replica of the in-sync set. Our
+        session then tells us nothing of it, but that set stops fetching from us.
         """
         if partition.isr.maximal == {self.config.broker_id}:
-            return self.is_certain(partition)
+            return self.leadership_confirmed(partition)
         return partition.is_followed(self._clock_ms() - self._longest_fetch_pause_ms)
-
-    # --- data ---------------------------------------------------------------------------------
-
-    async def append(
-        self,
-        entries: Sequence[tuple[TopicPartition, Buffer]],
-        acks: int,
-        timeout_ms: int,
-        origin: Origin,
-    ) -> list[AppendOutcome]:
-        """Append to partitions that this broker leads; see `appends`."""
-        return await self._appender.append(entries, acks, timeout_ms, origin)
-
-    async def fetch(
-        self, wishes: Sequence[FetchWish], replica_id: int, limits: FetchLimits
-    ) -> list[FetchResult]:
-        """Plan reads, waiting for data where the limits allow; see `reads`."""
-        return await self._reader.fetch(wishes, replica_id, limits)
 
     # --- roles --------------------------------------------------------------------------------
 
     def accept_controller(self, epoch: int) -> bool:
-        """Whether a request of this controller epoch may be obeyed; a higher epoch becomes the
-        present one.
-        """
+        """Return whether to obey a request of this controller epoch; remember a higher one."""
         if epoch < self.controller_epoch:
             logger.warning(
-                "refusing a controller of epoch %d, the present one has %d",
+                "rejected a request of controller epoch %d: the present one is %d",
                 epoch,
                 self.controller_epoch,
             )
@@ -183,30 +174,34 @@ class ReplicaManager:
         self.controller_epoch = epoch
         return True
 
-    def give_up_what_moved(self, request: UpdateMetadataRequest) -> None:
-        """Lead no more what UpdateMetadata says that others lead in a newer epoch, and delete what
-        others have instead of this broker.
+    def drop_moved_replicas(self, request: UpdateMetadataRequest) -> None:
+        """Step down from partitions with a newer leader elsewhere; delete stray replicas.
 
-        A broker that was away while its replica moved to others is given no role any more.
+        The controller assigns no role to a broker whose replica moved away while it was down.
         """
-        self._leftovers.look_for(request)
+        self._stray_replicas.look_for(request)
         for topic, state in described(request):
             key = TopicPartition(topic, state.partition_index)
-            partition = self.hosted.partitions.get(key)
+            partition = self._hosted.partitions.get(key)
             if (
                 partition is not None
-                and partition.leads
+                and partition.is_leader
                 and state.leader_epoch > partition.leader_epoch
                 and state.leader != self.config.broker_id
             ):
-                logger.info("%s: broker %d leads epoch %d", key, state.leader, state.leader_epoch)
+                logger.info(
+                    "%s: stepping down: broker %d is leader of epoch %d",
+                    key,
+                    state.leader,
+                    state.leader_epoch,
+                )
                 partition.retire()
-                self.hosted.wake_all(key)
+                self._hosted.wake_all(key)
 
     async def become_leader_or_follower(
         self, request: LeaderAndIsrRequest
     ) -> tuple[ErrorCode, dict[TopicPartition, ErrorCode]]:
-        """Take the roles that the controller gives; (error of the request, error a partition)."""
+        """Take the roles of a request; return its error, and one error per partition."""
         async with self._roles:
             if not self.accept_controller(request.controller_epoch):
                 return ErrorCode.STALE_CONTROLLER_EPOCH, {}
@@ -220,12 +215,12 @@ class ReplicaManager:
     async def _make_missing_logs(
         self, request: LeaderAndIsrRequest
     ) -> Mapping[TopicPartition, KafkaError]:
-        """Make the logs of partitions that are new here; why not, where that cannot be."""
+        """Create the logs of new partitions; return the errors of those that failed."""
         missing = {
             key: state
             for key, state in _states(request)
             if self.config.broker_id in state.replicas
-            and key not in self.hosted.partitions
+            and key not in self._hosted.partitions
             and self._logs.get(key.topic, key.partition) is None
         }
         if not missing:
@@ -238,15 +233,15 @@ class ReplicaManager:
             }
         )
         for key, refusal in refused.items():
-            logger.error("%s: no log, and so no role: %s", key, refusal)
+            logger.error("%s: failed to create the log: %s", key, refusal)
         return refused
 
     async def _take_role(self, key: TopicPartition, state: LeaderAndIsrPartitionState) -> ErrorCode:
         if self.config.broker_id not in state.replicas:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        partition = self.hosted.partitions.get(key)
+        partition = self._hosted.partitions.get(key)
         if partition is not None and partition.offline:
-            # Whatever the epoch: the controller asks anew to learn which replicas are lost.
+            # In any epoch: the controller asks again to learn which replicas are offline.
             return ErrorCode.KAFKA_STORAGE_ERROR
         if partition is not None and state.leader_epoch <= partition.leader_epoch:
             if state.leader_epoch == partition.leader_epoch:
@@ -259,7 +254,7 @@ class ReplicaManager:
                 return ErrorCode.KAFKA_STORAGE_ERROR
             partition.told_in_session = self._session.generation
             self._fetchers.unfollow(key)
-            async with partition.cutting:
+            async with partition.truncation_lock:
                 if state.leader == self.config.broker_id:
                     partition.lead(state)
                 else:
@@ -267,20 +262,23 @@ class ReplicaManager:
                     self._fetchers.follow(partition)
         except KafkaError as refusal:
             logger.error(
-                "%s: the role of epoch %d is refused: %s", key, state.leader_epoch, refusal
+                "%s: failed to take the role of leader epoch %d: %s",
+                key,
+                state.leader_epoch,
+                refusal,
             )
             return refusal.code
         logger.info(
-            "%s: %s of epoch %d, leader %d, ISR %s, log end %d, high watermark %d",
+            "%s: %s in leader epoch %d, leader %d, ISR %s, log end %d, high watermark %d",
             key,
-            "leader" if partition.leads else "follower",
+            "leader" if partition.is_leader else "follower",
             state.leader_epoch,
             state.leader,
             state.isr,
             partition.log.log_end_offset,
             partition.high_watermark,
         )
-        self.hosted.wake_all(key)
+        self._hosted.wake_all(key)
         return ErrorCode.NONE
 
     def _host(self, key: TopicPartition) -> Partition:
@@ -295,27 +293,27 @@ class ReplicaManager:
             self._clock_ms,
         )
         partition.offline = log.failure is not None
-        self.hosted.partitions[key] = partition
+        self._hosted.partitions[key] = partition
         return partition
 
     async def stop_replicas(
         self, request: StopReplicaRequest
     ) -> tuple[ErrorCode, dict[TopicPartition, ErrorCode]]:
-        """Give up roles, and delete the logs where the controller says so."""
+        """Stop replicas, and delete their logs if the controller says so."""
         async with self._roles:
             if not self.accept_controller(request.controller_epoch):
                 return ErrorCode.STALE_CONTROLLER_EPOCH, {}
             errors: dict[TopicPartition, ErrorCode] = {}
-            doomed: list[TopicPartition] = []
+            to_delete: list[TopicPartition] = []
             for key, leader_epoch, delete in _stops(request):
                 errors[key] = await self._stop(key, leader_epoch, delete)
                 if delete and errors[key] is ErrorCode.NONE:
-                    doomed.append(key)
-            return ErrorCode.NONE, errors | await self._delete_logs(doomed)
+                    to_delete.append(key)
+            return ErrorCode.NONE, errors | await self._delete_logs(to_delete)
 
     async def _stop(self, key: TopicPartition, leader_epoch: int, delete: bool) -> ErrorCode:
-        """Give up the role; where the log is to be deleted, everything but the log goes."""
-        partition = self.hosted.partitions.get(key)
+        """Stop a replica; before its log is deleted, remove everything but the log."""
+        partition = self._hosted.partitions.get(key)
         if partition is not None:
             if 0 <= leader_epoch < partition.leader_epoch:
                 return ErrorCode.FENCED_LEADER_EPOCH
@@ -323,19 +321,19 @@ class ReplicaManager:
                 return ErrorCode.KAFKA_STORAGE_ERROR
         self._fetchers.unfollow(key)
         if not delete:
-            # Kafka keeps serving a stopped replica's role until told otherwise; only copying ends.
+            # As in Kafka the replica keeps its role until the controller changes it.
             return ErrorCode.NONE
-        self.hosted.partitions.pop(key, None)
+        self._hosted.partitions.pop(key, None)
         if partition is not None:
-            async with partition.cutting:
+            async with partition.truncation_lock:
                 partition.retire()
-            self.hosted.wake_all(key)
+            self._hosted.wake_all(key)
         return ErrorCode.NONE
 
     async def _delete_logs(
         self, keys: Collection[TopicPartition]
     ) -> dict[TopicPartition, ErrorCode]:
-        """Delete the logs of partitions that nothing uses any more; the errors, where there are."""
+        """Delete the logs of partitions that are not in use any more; return the errors."""
         if not keys:
             return {}
         refused = await self._logs.delete(keys)
@@ -343,78 +341,78 @@ class ReplicaManager:
         for key in keys:
             refusal = refused.get(key)
             if refusal is None:
-                logger.info("%s: replica stopped and deleted", key)
+                logger.info("%s: deleted the replica", key)
             else:
-                logger.error("%s: the log cannot be deleted: %s", key, refusal)
+                logger.error("%s: failed to delete the log: %s", key, refusal)
                 errors[key] = refusal.code
         remaining = {topic for topic, _ in self._logs.logs()}
         self._topic_configs.forget({key.topic for key in keys} - remaining)
         return errors
 
-    async def _delete_leftovers(self, keys: Collection[TopicPartition]) -> None:
+    async def _delete_stray_replicas(self, keys: Collection[TopicPartition]) -> None:
         async with self._roles:
-            doomed: list[TopicPartition] = []
+            to_delete: list[TopicPartition] = []
             for key in keys:
-                info = self._leftovers.owner(key)
+                info = self._stray_replicas.owner(key)
                 if info is None:
                     continue
                 if await self._stop(key, info.leader_epoch, delete=True) is not ErrorCode.NONE:
                     continue
                 logger.info(
-                    "%s is kept by brokers %s now; its log here is deleted",
+                    "%s: deleting a stray replica: the replicas are on brokers %s",
                     key,
                     ", ".join(map(str, info.replicas)),
                 )
-                doomed.append(key)
-            await self._delete_logs(doomed)
+                to_delete.append(key)
+            await self._delete_logs(to_delete)
 
     # --- storage ------------------------------------------------------------------------------
 
     def directory_failed(self, directory: str) -> None:
-        """Take every partition of a failed log directory out of service (KIP-112)."""
-        for partition in self.hosted.partitions.values():
+        """Take the partitions of a failed log directory offline (KIP-112)."""
+        for partition in self._hosted.partitions.values():
             if os.path.dirname(partition.log.directory) == directory:
                 partition.offline = True
                 self._fetchers.unfollow(partition.key)
-                self.hosted.wake_all(partition.key)
+                self._hosted.wake_all(partition.key)
 
     def log_directories(self) -> dict[str, list[TopicPartition] | None]:
-        """Each configured log directory and the partitions in it, None where it failed."""
+        """Return the partitions of each configured log directory, None for a failed one."""
         online = self._logs.online_directories
         found: dict[str, list[TopicPartition] | None] = {
             path: [] if path in online else None
             for path in map(os.path.abspath, self.config.log_dirs)
         }
-        for key, partition in self.hosted.partitions.items():
+        for key, partition in self._hosted.partitions.items():
             contents = found.get(os.path.dirname(partition.log.directory))
             if contents is not None:
                 contents.append(key)
         return found
 
     async def checkpoint_high_watermarks(self) -> None:
-        """Write every high watermark to its directory's checkpoint."""
+        """Write every high watermark to the checkpoint of its directory."""
         await self._logs.write_high_watermarks(
             {
                 key: partition.high_watermark
-                for key, partition in tuple(self.hosted.partitions.items())
+                for key, partition in tuple(self._hosted.partitions.items())
             }
         )
 
     # --- background ---------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Fetch, check in-sync sets, write checkpoints, until cancelled."""
+        """Fetch, check in-sync sets and write checkpoints, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._fetchers.run())
             tasks.create_task(self.isr_writer.run())
-            tasks.create_task(self._leftovers.run())
+            tasks.create_task(self._stray_replicas.run())
             tasks.create_task(self._check_in_sync_sets())
             tasks.create_task(self._checkpoint_periodically())
 
     async def _check_in_sync_sets(self) -> None:
         while True:
             await asyncio.sleep(self.config.replica_lag_time_max_ms / 2000)
-            for partition in tuple(self.hosted.partitions.values()):
+            for partition in tuple(self._hosted.partitions.values()):
                 change = partition.propose_shrink()
                 if change is not None:
                     self.isr_writer.submit(change)
@@ -425,8 +423,8 @@ class ReplicaManager:
             await self.checkpoint_high_watermarks()
 
     def close(self) -> None:
-        """End every waiting produce and fetch; the server stops."""
-        self.hosted.close()
+        """End every waiting produce and fetch: the server stops."""
+        self._hosted.close()
 
 
 def _states(
@@ -440,7 +438,7 @@ def _states(
 
 
 def _stops(request: StopReplicaRequest) -> Iterable[tuple[TopicPartition, int, bool]]:
-    """(partition, leader epoch or -1, whether to delete) in every version's layout."""
+    """Yield (partition, leader epoch or -1, whether to delete), in every version's layout."""
     delete = request.delete_partitions
     for one in request.ungrouped_partitions:
         yield TopicPartition(one.topic_name, one.partition_index), -1, delete

@@ -1,10 +1,8 @@
-"""What the controller last told this broker about the cluster: live brokers, partitions, the
-controller itself.
+"""The metadata cache: live brokers, partitions and controller, as the controller last sent them.
 
 UpdateMetadata requests fill the cache; the Metadata handler, the fetchers and topic creation read
-it. Partition states are replaced one by one, live brokers as a whole. Every change raises
-`version`, by which readers know that what they derived (encoded answers, for one) is still true,
-and lets those look who wait for a topic.
+it. A request replaces the partitions that it names, and the live brokers as a whole. Every change
+raises `version`, drops the encoded answers and wakes those who wait for a topic.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
     )
 
 MOST_ANSWER_BYTES = 4 * 1024 * 1024
-# What a kept answer takes besides. Its question names the topics that it names.
+# The memory of a cached answer besides its bytes: its key names the topics.
 _QUESTION_BYTES = 1024
 # In place of a leader: the topic is being deleted (Kafka's LeaderAndIsr.LeaderDuringDelete).
 LEADER_DURING_DELETE = -2
@@ -42,7 +40,7 @@ class BrokerInfo:
 
 @dataclass(frozen=True, slots=True)
 class PartitionInfo:
-    """A partition as the controller last described it."""
+    """The state of a partition, as the controller last sent it."""
 
     leader: int
     leader_epoch: int
@@ -52,7 +50,7 @@ class PartitionInfo:
 
 
 class MetadataCache:
-    """Used from the event loop only; reads are dictionary lookups."""
+    """Only the event loop uses it; reads are dictionary lookups."""
 
     def __init__(self) -> None:
         self.version = 0
@@ -65,12 +63,12 @@ class MetadataCache:
         self._waiting: Purgatory[str] = Purgatory()
 
     def update(self, request: UpdateMetadataRequest) -> None:
-        """Take in one UpdateMetadata request of any version."""
+        """Apply an UpdateMetadata request of any version."""
         self.controller_id = request.controller_id
         self.brokers = {
             broker.id: BrokerInfo(
                 broker.id,
-                # Versions before 3 carry no listener name: the name is then that of the protocol.
+                # Before version 3 there is no listener name: it is that of the protocol.
                 {e.listener or "PLAINTEXT": (e.host, e.port) for e in broker.endpoints}
                 or {"PLAINTEXT": (broker.v0_host, broker.v0_port)},
                 broker.rack,
@@ -101,25 +99,25 @@ class MetadataCache:
                 del self.topics[topic]
 
     @property
-    def is_told(self) -> bool:
-        """Whether the controller has told anything yet."""
+    def initialized(self) -> bool:
+        """Return whether any UpdateMetadata has come yet."""
         return self._told.is_set()
 
-    async def wait_until_told(self) -> None:
+    async def wait_until_initialized(self) -> None:
         """Wait for the first UpdateMetadata."""
         await self._told.wait()
 
     def endpoint(self, broker_id: int, listener: str) -> tuple[str, int] | None:
-        """(host, port) of a live broker on the named listener."""
+        """Return (host, port) of a live broker on the named listener, or None."""
         broker = self.brokers.get(broker_id)
         return None if broker is None else broker.endpoints.get(listener)
 
     def partition(self, topic: str, index: int) -> PartitionInfo | None:
-        """The partition's description, None when the controller never told of it."""
+        """Return the state of a partition, None if the controller never sent one."""
         return self.topics.get(topic, {}).get(index)
 
     def leaderless(self) -> int:
-        """How many partitions of the cluster have no leader."""
+        """Return how many partitions of the cluster have no leader."""
         return sum(
             info.leader == NO_LEADER
             for partitions in list(self.topics.values())
@@ -127,14 +125,14 @@ class MetadataCache:
         )
 
     def has_leaders(self, topic: str, partitions: int) -> bool:
-        """Whether the topic's first `partitions` partitions all have a leader."""
+        """Return whether the first `partitions` partitions of the topic all have a leader."""
         known = self.topics.get(topic, {})
         return all(
             index in known and known[index].leader != NO_LEADER for index in range(partitions)
         )
 
     async def wait_for_leaders(self, topic: str, partitions: int, timeout_ms: float) -> bool:
-        """Wait until `has_leaders`; False when the time is over first."""
+        """Wait until `has_leaders`; return False on timeout."""
         return self.has_leaders(topic, partitions) or await self._waiting.wait(
             (_EVERY_TOPIC,), timeout_ms, lambda: self.has_leaders(topic, partitions)
         )
@@ -142,7 +140,7 @@ class MetadataCache:
     async def wait_until_led(
         self, leaders: Mapping[TopicPartition, int], timeout_ms: float
     ) -> bool:
-        """Wait until partitions have these leaders; False when the time is over first."""
+        """Wait until partitions have these leaders; return False on timeout."""
 
         def are_led() -> bool:
             known = {key: self.partition(*key) for key in leaders}
@@ -153,17 +151,17 @@ class MetadataCache:
         return are_led() or await self._waiting.wait((_EVERY_TOPIC,), timeout_ms, are_led)
 
     async def wait_until_gone(self, topic: str, timeout_ms: float) -> bool:
-        """Wait until no partition of the topic is known; False when the time is over first."""
+        """Wait until no partition of the topic is known; return False on timeout."""
         return topic not in self.topics or await self._waiting.wait(
             (_EVERY_TOPIC,), timeout_ms, lambda: topic not in self.topics
         )
 
-    def answer(self, question: Hashable) -> bytes | None:
-        """The encoded answer kept for a question, None once anything changed since."""
+    def cached_answer(self, question: Hashable) -> bytes | None:
+        """Return the cached answer to a question, None if anything changed since."""
         return self._answers.get(question)
 
-    def keep_answer(self, question: Hashable, answer: bytes) -> None:
-        """Keep an encoded answer until the next change, or until there are too many."""
+    def cache_answer(self, question: Hashable, answer: bytes) -> None:
+        """Cache an encoded answer until the next change, or until there are too many."""
         if self._answer_bytes > MOST_ANSWER_BYTES:
             self._forget_answers()
         self._answers[question] = answer
@@ -182,7 +180,7 @@ class MetadataCache:
 def described(
     request: UpdateMetadataRequest,
 ) -> Iterator[tuple[str, UpdateMetadataPartitionState]]:
-    """Topic and state of each partition, in every version's layout."""
+    """Yield topic and state of each partition, in every version's layout."""
     for state in request.ungrouped_partition_states:
         yield state.topic_name, state
     for topic in request.topic_states:

@@ -1,15 +1,15 @@
-"""One partition on this broker: its role, its epochs and, where it leads, how far its followers
-are.
+"""One replica on this broker: its role, its epochs and, as leader, the progress of its followers.
 
-The controller's LeaderAndIsr makes a replica a leader or a follower of a leader epoch; every change
-of role goes through `lead` and `follow`. The log holds the bytes, the partition decides who may see
-them: consumers below the high watermark, followers up to the log end.
+LeaderAndIsr requests of the controller make a replica leader or follower of a leader epoch. Every
+change of role goes through `lead`, `follow` and `retire`. The log holds the bytes; the partition
+decides who may read them: consumers below the high watermark, followers up to the log end.
 
 A change of the in-sync set is proposed here (`propose_shrink`, `propose_join`), written to
-ZooKeeper by the manager, and settled here (`confirm`). At most one is under way, and a new leader
-epoch forgets it: what ZooKeeper then holds came with the epoch. A change that ZooKeeper refused
-stays under way until that epoch comes: the znode is newer than what we know, so a controller may
-already have chosen a leader from the set that we proposed, and nothing may be committed without it.
+ZooKeeper by the `IsrWriter`, and settled here (`confirm`). At most one is pending. A new leader
+epoch drops it, because the epoch brings the in-sync set that ZooKeeper holds. A change that
+ZooKeeper refused stays pending until that epoch comes: the znode is newer than our state, so a
+controller may already have elected a leader from the set that we proposed, and nothing may be
+committed without that set.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from odradek.replica.isr import FollowerProgress, Isr
 from odradek.values import NO_LEADER, TopicPartition
 
 if TYPE_CHECKING:
-    from odradek.log.log import Log
+    from odradek.log.partition.log import Log
     from odradek.protocol.messages.control import LeaderAndIsrPartitionState
 
 NO_EPOCH = -1
@@ -34,9 +34,7 @@ NEVER = -1
 
 @dataclass(frozen=True, slots=True)
 class IsrChange:
-    """A proposed in-sync set, bound to the leader epoch and the znode version that it was decided
-    on.
-    """
+    """A proposed in-sync set, valid for one leader epoch and one version of the znode."""
 
     key: TopicPartition
     leader: int
@@ -49,22 +47,30 @@ class IsrChange:
 
 @dataclass(frozen=True, slots=True)
 class LagLimits:
-    """When a follower counts as out of sync: milliseconds, and messages where that is set."""
+    """When a follower is out of sync: after milliseconds, or messages where that is set."""
 
     time_max_ms: int
     messages_max: int | None = None
 
 
 class Partition:
-    """State of one replica; mutable, used from the event loop only. Its owner is the
-    `ReplicaManager`.
+    """The state of one replica. The `ReplicaManager` owns it; only the event loop uses it.
+
+    Invariants at the end of every method:
+
+    - log start <= high watermark <= log end. `_set_high_watermark` keeps the mark in this range.
+      Only its upper end is asserted: retention raises the log start in a thread of its own, and
+      while a follower truncates (under `truncation_lock`) its mark may lie above the log end.
+    - The high watermark of a leader never falls. That of a follower may: a new leader can have a
+      lower one.
+    - The leader epoch never falls.
+    - `followers` are the other replicas if this broker is leader, else there are none.
     """
 
     __slots__ = (
         "broker_id",
         "clock_ms",
         "controller_epoch",
-        "cutting",
         "followers",
         "high_watermark",
         "isr",
@@ -72,12 +78,13 @@ class Partition:
         "leader",
         "leader_epoch",
         "leader_epoch_start",
+        "leadership_generation",
         "limits",
         "log",
         "offline",
-        "reign",
         "replicas",
         "told_in_session",
+        "truncation_lock",
         "zk_version",
     )
 
@@ -104,25 +111,25 @@ class Partition:
         self.followers: dict[int, FollowerProgress] = {}
         self.leader_epoch_start = 0
         self.offline = False
-        # Held while a thread cuts the log: a new role waits for it.
-        self.cutting = asyncio.Lock()
-        # The generation of the ZooKeeper session in which the controller last told us this role.
+        # Held while a thread truncates the log: a new role waits for it.
+        self.truncation_lock = asyncio.Lock()
+        # The generation of the ZooKeeper session in which the controller last confirmed this role.
         self.told_in_session = NEVER
-        # How often leadership was lost. Within one reign nothing is cut from the log, also over
-        # several epochs.
-        self.reign = 0
+        # How often leadership was lost. Within one generation nothing is cut from the log, also
+        # over several epochs.
+        self.leadership_generation = 0
         self.high_watermark = 0
         self._set_high_watermark(high_watermark)
 
     @property
-    def leads(self) -> bool:
-        """Whether this broker is the partition's leader."""
+    def is_leader(self) -> bool:
+        """Return whether this broker is the partition's leader."""
         return self.leader == self.broker_id
 
     def lead(self, state: LeaderAndIsrPartitionState) -> None:
         """Become leader of a new leader epoch.
 
-        Nothing is known of the followers until they fetch from us.
+        The positions of the followers are unknown until they fetch.
         """
         self._take(state)
         now = self.clock_ms()
@@ -132,24 +139,35 @@ class Partition:
             replica: FollowerProgress(
                 last_caught_up_ms=now if replica in state.isr else rules.NEVER_MS
             )
-            for replica in state.replicas
+            # An in-sync replica that is none of the replicas never fetches, and so leaves the set.
+            for replica in dict.fromkeys((*state.replicas, *state.isr))
             if replica != self.broker_id
         }
         self.advance_high_watermark()
+        self._check_role()
 
     def follow(self, state: LeaderAndIsrPartitionState) -> None:
-        """Become follower of a new leader epoch; the fetcher truncates and copies from then on."""
+        """Become follower of a new leader epoch; from then on a fetcher truncates and copies."""
         self._take(state)
-        self.reign += 1
+        self.leadership_generation += 1
         self.followers = {}
+        self._check_role()
 
     def retire(self) -> None:
-        """Leave service: the replica moves away or its topic is deleted."""
+        """Give up every role: the replica moved to another broker or its topic is deleted."""
         self.leader = NO_LEADER
-        self.reign += 1
+        self.leadership_generation += 1
         self.followers = {}
+        self._check_role()
+
+    def _check_role(self) -> None:
+        others = set(self.replicas) - {self.broker_id} if self.is_leader else set()
+        assert self.followers.keys() == others, f"{self.key}: followers {list(self.followers)}"
 
     def _take(self, state: LeaderAndIsrPartitionState) -> None:
+        assert self.leader_epoch == NO_EPOCH or self.leader_epoch <= state.leader_epoch, (
+            f"{self.key}: leader epoch falls to {state.leader_epoch}"
+        )
         self.leader = state.leader
         self.leader_epoch = state.leader_epoch
         self.controller_epoch = state.controller_epoch
@@ -158,8 +176,9 @@ class Partition:
         self.isr = Isr(tuple(state.isr))
 
     def check_leader(self, current_leader_epoch: int = NO_EPOCH) -> ErrorCode:
-        """Whether a request that believes in `current_leader_epoch` (-1: does not say) may be
-        served here (KIP-320).
+        """Return why this broker may not serve a request as leader, or NONE (KIP-320).
+
+        `current_leader_epoch` is the epoch that the request expects, -1 where it names none.
         """
         if self.offline:
             return ErrorCode.KAFKA_STORAGE_ERROR
@@ -173,9 +192,9 @@ class Partition:
         return ErrorCode.NONE
 
     def record_fetch(self, replica: int, fetch_offset: int, start_offset: int) -> bool:
-        """Note that a follower holds everything below `fetch_offset`.
+        """Record that a follower has everything below `fetch_offset`.
 
-        True when the high watermark moved.
+        Return whether the high watermark rose.
         """
         progress = self.followers[replica]
         rules.record_fetch(
@@ -184,7 +203,7 @@ class Partition:
         return self.advance_high_watermark()
 
     def advance_high_watermark(self) -> bool:
-        """Recompute the high watermark of a leader. True when it moved."""
+        """Recompute the high watermark of a leader; return whether it rose."""
         mark = rules.high_watermark(
             self.high_watermark,
             self.isr,
@@ -196,32 +215,34 @@ class Partition:
         )
         if mark == self.high_watermark:
             return False
+        assert mark > self.high_watermark, f"{self.key}: high watermark falls to {mark}"
         self._set_high_watermark(mark)
         return True
 
     def follow_high_watermark(self, leaders_mark: int) -> None:
-        """Take the leader's high watermark as far as the own log reaches."""
+        """Take the leader's high watermark, up to the end of the own log."""
         self._set_high_watermark(leaders_mark)
 
     def _set_high_watermark(self, mark: int) -> None:
-        """Keep the mark within the log, and tell the log: retention and compaction stop there."""
+        """Keep the mark within the log; retention and compaction of the log stop there."""
         log = self.log
         self.high_watermark = max(min(mark, log.log_end_offset), log.log_start_offset)
+        assert self.high_watermark <= log.log_end_offset, f"{self.key}: log start above log end"
         log.high_watermark = self.high_watermark
 
     def low_watermark(self, alive: Container[int]) -> int:
-        """Where the log starts on every replica whose broker is alive, as far as they told."""
+        """Return the least log start that the replicas on live brokers reported."""
         started = [one.start_offset for broker, one in self.followers.items() if broker in alive]
         return min([*started, self.log.log_start_offset])
 
     def has_enough_replicas(self, minimum: int) -> bool:
-        """Whether the confirmed in-sync set has `minimum` members (min.insync.replicas)."""
+        """Return whether the committed in-sync set has `minimum` members (min.insync.replicas)."""
         return len(self.isr.committed) >= minimum
 
     def is_followed(self, since_ms: int) -> bool:
-        """Whether every other in-sync replica surely followed us at `since_ms` or later.
+        """Return whether every other in-sync replica surely fetched from us since `since_ms`.
 
-        Another leader comes from the in-sync set: as long as all of it follows us, there is none.
+        A new leader comes from the in-sync set: while all of it follows us, there is none.
         """
         others = self.isr.maximal - {self.broker_id}
         if not others:
@@ -232,16 +253,17 @@ class Partition:
         )
 
     def vouched_by_others(self) -> bool:
-        """Whether an acknowledgement would rest on more than this broker's own word.
+        """Return whether an acknowledgement rests on more than this broker's own state.
 
-        With an uncertain ZooKeeper session the controller may have deposed us. Followers that still
-        fetch from us answer that; so does a partition that has no other replica.
+        While the ZooKeeper session is uncertain, the controller may have elected another leader.
+        Followers that still fetch from us rule that out, and so does a partition without any other
+        replica.
         """
         return len(self.isr.maximal) > 1 or len(self.replicas) == 1
 
     def propose_shrink(self) -> IsrChange | None:
-        """The change that removes those who lag, if any does and no other change is under way."""
-        if not self.leads or self.offline or self.isr.pending is not None:
+        """Return the change that removes lagging replicas, None if none lags or one is pending."""
+        if not self.is_leader or self.offline or self.isr.pending is not None:
             return None
         slow = rules.lagging(
             self.isr.committed,
@@ -257,7 +279,7 @@ class Partition:
         return self._propose(tuple(r for r in self.isr.committed if r not in slow))
 
     def propose_join(self, replica: int) -> IsrChange | None:
-        """The change that lets a caught-up follower in, if it may enter now."""
+        """Return the change that adds a caught-up follower, None if it may not join now."""
         progress = self.followers.get(replica)
         if (
             progress is None
@@ -288,18 +310,18 @@ class Partition:
         return change
 
     def expects(self, change: IsrChange) -> bool:
-        """Whether the change is still the one under way (no newer leader epoch came between)."""
+        """Return whether the change is still pending: no newer leader epoch came since."""
         return (
-            self.leads
+            self.is_leader
             and self.leader_epoch == change.leader_epoch
             and self.zk_version == change.zk_version
             and self.isr.pending == change.isr
         )
 
     def confirm(self, change: IsrChange, zk_version: int) -> bool:
-        """ZooKeeper holds the change, as version `zk_version`.
+        """Settle a change that ZooKeeper holds as version `zk_version`.
 
-        True when the high watermark moved by it.
+        Return whether that raised the high watermark.
         """
         if not self.expects(change):
             return False

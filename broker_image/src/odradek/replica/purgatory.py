@@ -1,10 +1,9 @@
-"""Operations that wait until a partition moves: produces with acks=all, fetches that found too
-little.
+"""Delayed operations: requests that wait for a partition, as produces with acks=all do.
 
-An operation waits on a set of keys (partitions). Whoever moves a partition calls `wake(key)`; each
-waiter of the key then evaluates its own condition and leaves when it holds, or when its time is
-over. Nothing runs while nothing moves: a waiter is a future, an entry per key and one timer of the
-event loop.
+An operation waits on a set of keys (partitions). Code that changes a partition calls `wake(key)`;
+each waiter of the key then evaluates its condition and ends if it holds. A waiter also ends when
+its time is over. Nothing runs while nothing changes: a waiter is a future, one entry per key and
+one timer of the event loop.
 """
 
 from __future__ import annotations
@@ -28,22 +27,21 @@ class Purgatory(Generic[Key]):
     """Waiting operations by key. Used from one event loop only."""
 
     def __init__(self) -> None:
-        # In the order in which they came.
+        # In order of arrival.
         self._waiters: dict[Key, dict[_Waiter, None]] = {}
         self._closed = False
 
     def __len__(self) -> int:
-        """How many (operation, key) entries wait."""
+        """Return how many (operation, key) entries wait."""
         return sum(map(len, self._waiters.values()))
 
     async def wait(
         self, keys: Iterable[Key], timeout_ms: float, satisfied: Callable[[], bool] | None = None
     ) -> bool:
-        """Wait for a wake of one of the keys that finds `satisfied()` true. False: the time is
-        over.
+        """Wait until a wake of one of the keys finds `satisfied()` true; return False on timeout.
 
-        The caller has looked at its condition just before, without an await in between. Without a
-        condition the first wake is enough.
+        The caller has just checked its condition, without an await in between. Without a condition
+        the first wake is enough.
         """
         if timeout_ms <= 0 or self._closed:
             return False
@@ -65,7 +63,7 @@ class Purgatory(Generic[Key]):
                         del self._waiters[key]
 
     def wake(self, key: Key) -> None:
-        """Let each waiter of the key look at its condition again."""
+        """Let each waiter of the key check its condition again."""
         waiting = self._waiters.get(key)
         if waiting is None:
             return
@@ -74,7 +72,7 @@ class Purgatory(Generic[Key]):
                 waiter.future.set_result(True)
 
     def close(self) -> None:
-        """End every wait now, as if its time were over: the broker stops."""
+        """End every wait now, as on timeout: the broker stops."""
         self._closed = True
         for waiting in self._waiters.values():
             for waiter in waiting:

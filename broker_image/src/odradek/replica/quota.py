@@ -1,13 +1,13 @@
-"""Limits on copying, so that a reassignment leaves room for producers and consumers (KIP-73).
+"""Replication quotas: a reassignment leaves room for producers and consumers (KIP-73).
 
-`leader.replication.throttled.rate` bounds what a leader gives to replicas that are not in sync,
-`follower.replication.throttled.rate` what a follower takes while it is not caught up. Each applies
-to the partitions that the topic's `*.replication.throttled.replicas` names with this broker, as
-`partition:broker`, or to all of them where it says `*`. All that is copied of these partitions
-counts, also by replicas in sync; but replicas in sync are never held back, since that would drive
-them out. All four settings change while the broker runs.
+`leader.replication.throttled.rate` limits what a leader sends to replicas that are not in sync,
+`follower.replication.throttled.rate` what a follower fetches while it is not caught up. Each limit
+applies to the partitions that the topic's `*.replication.throttled.replicas` lists for this broker,
+as `partition:broker`, or to all of them where it is `*`. Every byte copied of these partitions
+counts, also to replicas in sync; but replicas in sync are never throttled, because that would
+remove them from the set. All four settings can change while the broker runs.
 
-A rate is measured over the last eleven windows of a second, Kafka's defaults.
+A rate is measured over the last eleven windows of one second, as in Kafka by default.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ EVERY_REPLICA = "*"
 
 
 class Rate:
-    """Bytes a second over the last `WINDOWS` windows; the present one counts as far as it is."""
+    """Bytes per second over the last `WINDOWS` windows, the present one included."""
 
     __slots__ = ("_total", "_windows")
 
@@ -41,7 +41,7 @@ class Rate:
             self._windows.append((now_ms, size))
 
     def per_second(self, now_ms: int) -> float:
-        """The rate now. A measurement that has only begun counts as one of a whole window."""
+        """Return the present rate; a measurement that has just begun counts as a whole window."""
         while self._windows and now_ms - self._windows[0][0] >= WINDOW_MS * WINDOWS:
             self._total -= self._windows.popleft()[1]
         if not self._windows:
@@ -50,7 +50,7 @@ class Rate:
 
 
 class ReplicationQuota:
-    """One side's limit. `limit()` is its rate now, `throttled(topic)` the replicas it covers."""
+    """The limit of one side: `limit()` is its rate, `throttled(topic)` the replicas it covers."""
 
     def __init__(
         self,
@@ -64,12 +64,12 @@ class ReplicationQuota:
         self._throttled = throttled
         self._clock_ms = clock_ms
         self._rate = Rate()
-        # By topic what is configured, and the same to look up in: it is asked for each partition,
-        # and lists every replica.
+        # By topic: the configured list, and its set. Every partition is looked up in it, and it
+        # may list every replica.
         self._listed: dict[str, tuple[tuple[str, ...], frozenset[str]]] = {}
 
     def covers(self, key: TopicPartition) -> bool:
-        """Whether the partition's replica on this broker is throttled."""
+        """Return whether the partition's replica on this broker is throttled."""
         configured = self._throttled(key.topic)
         if not configured:
             return False
@@ -80,10 +80,10 @@ class ReplicationQuota:
         return EVERY_REPLICA in listed or f"{key.partition}:{self._broker_id}" in listed
 
     def record(self, key: TopicPartition, size: int) -> None:
-        """Count bytes of a partition, if it is throttled."""
+        """Count bytes of a partition if it is throttled."""
         if size and self.covers(key):
             self._rate.record(size, self._clock_ms())
 
     def holds_back(self, key: TopicPartition) -> bool:
-        """Whether a replica that is not in sync has to wait."""
+        """Return whether a replica that is not in sync has to wait."""
         return self.covers(key) and self._rate.per_second(self._clock_ms()) > self._limit()

@@ -1,14 +1,13 @@
-"""Fetch: pieces of segment files for consumers and followers, and the wait for more.
+"""Fetch: regions of segment files for consumers and followers, and the wait for more.
 
-A consumer reads below the high watermark, a follower up to the log end, and a follower's fetch
-position is also its report of what it holds. One pass plans a region per partition without touching
-the payload. When the pass finds less than `min_bytes`, and nothing to complain about, the fetch
-waits until one of its partitions moves, then plans again; a partition whose reader stands at the
-end costs one comparison.
+A consumer reads below the high watermark, a follower up to the log end. The fetch position of a
+follower also reports what it has. One pass plans a region per partition without reading records. If
+the pass finds less than `min_bytes` and no error, the fetch waits until one of its partitions
+advances, then plans again. A partition whose reader is at the end costs one comparison.
 
-What the log wants looked at before it is served (see `odradek.log.integrity`) is looked at in a
-thread once the answer is settled, which also brings it from the disk into memory. Readers at the
-end, and whoever follows closely, never come there.
+Ranges that the log has to verify before they are served (see `odradek.log.segment.integrity`) are
+verified in a thread once the answer is final, which also reads them from the disk into memory.
+Readers at or near the log end need no verification.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from odradek.log.files import FileRetiredError
+from odradek.log.segment.files import FileRetiredError
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replica.hosted import HostedPartitions
 from odradek.replica.partition import NO_EPOCH, Partition
@@ -26,20 +25,20 @@ from odradek.replica.quota import ReplicationQuota
 from odradek.values import TopicPartition
 
 if TYPE_CHECKING:
-    from odradek.log.reading import LogSlice, ReadableLog
+    from odradek.log.partition.reading import LogReader, LogSlice
     from odradek.protocol.regions import FileRegion
     from odradek.replica.isr_writer import IsrWriter
 
 CONSUMER = -1
-# Reads any replica, leader or not, below its high watermark: a tool that compares replicas.
+# Reads any replica, leader or not, below its high watermark: for tools that compare replicas.
 DEBUGGING_CONSUMER = -2
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class FetchWish:
-    """What a reader wants of one partition. `start_offset` is a follower's own log start."""
+class FetchSpec:
+    """The fetch of one partition. `start_offset` is the log start of a follower."""
 
     key: TopicPartition
     offset: int
@@ -51,14 +50,14 @@ class FetchWish:
 
 @dataclass(slots=True)
 class FetchResult:
-    """The answer for one partition; whoever takes it owns `region`."""
+    """The result for one partition; its receiver owns `region`."""
 
     key: TopicPartition
     error: ErrorCode
     high_watermark: int = -1
     log_start_offset: int = -1
     region: FileRegion | None = None
-    # KIP-595: where the reader's log departs from ours, as (epoch, end offset)
+    # KIP-595: where the reader's log diverges from ours, as (epoch, end offset)
     diverging: tuple[int, int] | None = None
 
 
@@ -74,10 +73,10 @@ class FetchLimits:
 
 @dataclass(slots=True)
 class _Found:
-    """What one pass planned; `settled` where waiting could not make the answer better."""
+    """The plan of one pass; `settled` if waiting cannot improve the answer."""
 
     results: list[FetchResult]
-    unverified: list[tuple[FetchResult, ReadableLog, LogSlice]]
+    unverified: list[tuple[FetchResult, LogReader, LogSlice]]
     size: int = 0
     settled: bool = False
 
@@ -85,11 +84,11 @@ class _Found:
 _InThread = Callable[[Callable[[], None]], Awaitable[None]]
 
 
-class Reader:
+class FetchReader:
     """Serves fetches from the hosted partitions.
 
-    `in_thread` runs what reads from the disk; `quota` limits followers; `damaged` counts answers
-    that say CORRUPT_MESSAGE.
+    `in_thread` runs what reads from the disk, `quota` throttles followers, and `damaged` counts
+    results with CORRUPT_MESSAGE.
     """
 
     def __init__(
@@ -98,7 +97,7 @@ class Reader:
         isr_writer: IsrWriter,
         clock_ms: Callable[[], int],
         in_thread: _InThread,
-        knows_the_end: Callable[[Partition], bool],
+        end_offset_confirmed: Callable[[Partition], bool],
         quota: ReplicationQuota,
     ) -> None:
         self._hosted = hosted
@@ -106,21 +105,21 @@ class Reader:
         self._clock_ms = clock_ms
         self._in_thread = in_thread
         self.damaged = 0
-        self._knows_the_end = knows_the_end
+        self._end_offset_confirmed = end_offset_confirmed
         self._quota = quota
 
     async def fetch(
-        self, wishes: Sequence[FetchWish], replica_id: int, limits: FetchLimits
+        self, specs: Sequence[FetchSpec], replica_id: int, limits: FetchLimits
     ) -> list[FetchResult]:
-        """One result a wish, in the order of the wishes."""
+        """Return one result per spec, in their order."""
         deadline_ms = self._clock_ms() + limits.max_wait_ms
         follower = replica_id >= 0
-        refused = self._record_follower(wishes, replica_id) if follower else {}
+        refused = self._record_follower(specs, replica_id) if follower else {}
         waiting = self._hosted.for_log_end if follower else self._hosted.for_high_watermark
         while True:
-            found = self._plan(wishes, replica_id, limits, refused)
+            found = self._plan(specs, replica_id, limits, refused)
             left_ms = deadline_ms - self._clock_ms()
-            if found.settled or found.size >= limits.min_bytes or not wishes or left_ms <= 0:
+            if found.settled or found.size >= limits.min_bytes or not specs or left_ms <= 0:
                 results = await self._verified(found)
                 if follower:
                     for result in results:
@@ -128,40 +127,40 @@ class Reader:
                             self._quota.record(result.key, result.region.length)
                 return results
             release(found.results)
-            if not await waiting.wait({wish.key for wish in wishes}, left_ms):
+            if not await waiting.wait({spec.key for spec in specs}, left_ms):
                 deadline_ms = 0
 
     def _record_follower(
-        self, wishes: Sequence[FetchWish], replica_id: int
+        self, specs: Sequence[FetchSpec], replica_id: int
     ) -> dict[TopicPartition, ErrorCode]:
-        """Take in how far the follower is.
+        """Record the positions of a follower.
 
-        Partitions that it may not fetch come back with the reason.
+        Return the partitions that it may not fetch, each with the error.
         """
         refused: dict[TopicPartition, ErrorCode] = {}
-        for wish in wishes:
-            partition, error = self._hosted.led(wish.key, wish.leader_epoch)
+        for spec in specs:
+            partition, error = self._hosted.leader_or_error(spec.key, spec.leader_epoch)
             if partition is None:
-                refused[wish.key] = error
+                refused[spec.key] = error
             elif replica_id not in partition.followers:
-                refused[wish.key] = ErrorCode.REPLICA_NOT_AVAILABLE
+                refused[spec.key] = ErrorCode.REPLICA_NOT_AVAILABLE
             elif (
-                partition.log.log_start_offset <= wish.offset <= partition.log.log_end_offset
-                # What it will cut off is nothing that it holds of ours.
-                and _divergence(partition, wish) is None
+                partition.log.log_start_offset <= spec.offset <= partition.log.log_end_offset
+                # A diverging follower is about to truncate: its position does not count.
+                and _divergence(partition, spec) is None
             ):
                 started = partition.followers[replica_id].start_offset
-                if partition.record_fetch(replica_id, wish.offset, wish.start_offset):
-                    self._hosted.wake_high_watermark(wish.key)
-                if wish.start_offset > started:
-                    self._hosted.wake_low_watermark(wish.key)
+                if partition.record_fetch(replica_id, spec.offset, spec.start_offset):
+                    self._hosted.wake_high_watermark(spec.key)
+                if spec.start_offset > started:
+                    self._hosted.wake_low_watermark(spec.key)
                 change = partition.propose_join(replica_id)
                 if change is not None:
                     self._isr_writer.submit(change)
         return refused
 
     async def _verified(self, found: _Found) -> list[FetchResult]:
-        """The results, once nothing in them is damaged."""
+        """Verify what the plan requires, and return the results."""
         if found.unverified:
             try:
                 await self._in_thread(lambda: _verify(found.unverified))
@@ -173,18 +172,18 @@ class Reader:
 
     def _plan(
         self,
-        wishes: Sequence[FetchWish],
+        specs: Sequence[FetchSpec],
         replica_id: int,
         limits: FetchLimits,
         refused: dict[TopicPartition, ErrorCode],
     ) -> _Found:
         found = _Found([], [])
-        for wish in wishes:
-            error = refused.get(wish.key)
+        for spec in specs:
+            error = refused.get(spec.key)
             if error is not None:
-                result = FetchResult(wish.key, error)
+                result = FetchResult(spec.key, error)
             else:
-                result = self._read(wish, replica_id, limits, found)
+                result = self._read(spec, replica_id, limits, found)
             if result.error is not ErrorCode.NONE or result.diverging is not None:
                 found.settled = True
             elif result.region is not None:
@@ -193,83 +192,84 @@ class Reader:
         return found
 
     def _read(
-        self, wish: FetchWish, replica_id: int, limits: FetchLimits, found: _Found
+        self, spec: FetchSpec, replica_id: int, limits: FetchLimits, found: _Found
     ) -> FetchResult:
-        room = min(wish.max_bytes, limits.max_bytes - found.size)
+        room = min(spec.max_bytes, limits.max_bytes - found.size)
         whole_batch = not limits.strict and found.size == 0
         if replica_id == DEBUGGING_CONSUMER:
-            partition = self._hosted.partitions.get(wish.key)
+            partition = self._hosted.partitions.get(spec.key)
             error = ErrorCode.NONE if partition else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         else:
-            partition, error = self._hosted.led(wish.key, wish.leader_epoch)
+            partition, error = self._hosted.leader_or_error(spec.key, spec.leader_epoch)
         if partition is None:
-            return FetchResult(wish.key, error)
+            return FetchResult(spec.key, error)
         log = partition.log
         end = log.log_end_offset if replica_id >= 0 else partition.high_watermark
         start = log.log_start_offset
-        result = FetchResult(wish.key, ErrorCode.NONE, partition.high_watermark, start)
-        diverging = _divergence(partition, wish)
+        result = FetchResult(spec.key, ErrorCode.NONE, partition.high_watermark, start)
+        diverging = _divergence(partition, spec)
         if diverging is not None:
             if diverging[0] == NO_EPOCH:
                 result.error = ErrorCode.OFFSET_OUT_OF_RANGE
             else:
                 result.diverging = diverging
         elif (
-            wish.offset > log.log_end_offset
-            and partition.leads
-            and not self._knows_the_end(partition)
+            spec.offset > log.log_end_offset
+            and partition.is_leader
+            and not self._end_offset_confirmed(partition)
         ):
-            # The reader may come from our successor; "out of range" sends it back to the start.
+            # A newer leader may have served the reader; "out of range" would reset it.
             result.error = ErrorCode.NOT_LEADER_OR_FOLLOWER
-        elif wish.offset < start or wish.offset > log.log_end_offset:
+        elif spec.offset < start or spec.offset > log.log_end_offset:
             result.error = ErrorCode.OFFSET_OUT_OF_RANGE
         elif replica_id >= 0 and self._is_held_back(partition, replica_id):
             pass
-        elif wish.offset < end and (room > 0 or whole_batch):
+        elif spec.offset < end and (room > 0 or whole_batch):
             try:
-                piece = log.plan(wish.offset, max(room, 0), end, min_one=whole_batch)
+                piece = log.reader.plan(spec.offset, max(room, 0), end, min_one=whole_batch)
             except KafkaError as refusal:
                 result.error = refusal.code
             else:
                 result.region = piece.region
                 if not piece.whole and not limits.strict:
-                    # The reader takes what is cut off for a batch that it can never read (KIP-74).
+                    # A reader takes an incomplete batch for one too large for it (KIP-74).
                     release([result])
                     found.settled = True
                 elif piece.unverified:
-                    found.unverified.append((result, log, piece))
+                    found.unverified.append((result, log.reader, piece))
         return result
 
     def _is_held_back(self, partition: Partition, replica_id: int) -> bool:
-        """Whether a follower's copying is throttled just now (KIP-73)."""
+        """Return whether a follower is throttled now (KIP-73)."""
         return replica_id not in partition.isr.committed and self._quota.holds_back(partition.key)
 
 
-def _verify(unverified: Sequence[tuple[FetchResult, ReadableLog, LogSlice]]) -> None:
-    """Look at what was planned; what cannot be served is taken out of the results."""
-    for result, log, piece in unverified:
+def _verify(unverified: Sequence[tuple[FetchResult, LogReader, LogSlice]]) -> None:
+    """Verify planned ranges; remove from the results what cannot be served."""
+    for result, reader, piece in unverified:
         try:
-            log.verify(piece)
+            reader.verify(piece)
         except KafkaError as refusal:
             result.error, result.region = refusal.code, None
         except FileRetiredError:
-            result.region = None  # cut or compacted meanwhile: the reader asks again
+            result.region = None  # truncated or compacted meanwhile: the reader retries
 
 
-def _divergence(partition: Partition, wish: FetchWish) -> tuple[int, int] | None:
-    """Where the reader must cut its log before it may go on, (-1, -1) when its epoch is not known
-    here; None when its log agrees with ours, or it does not say (KIP-595).
+def _divergence(partition: Partition, spec: FetchSpec) -> tuple[int, int] | None:
+    """Return where the reader must truncate its log, as (epoch, end offset) (KIP-595).
+
+    (-1, -1) if its epoch is unknown here; None if its log agrees with ours or it names no epoch.
     """
-    if wish.last_fetched_epoch == NO_EPOCH:
+    if spec.last_fetched_epoch == NO_EPOCH:
         return None
-    epoch, end = partition.log.end_offset_for_epoch(wish.last_fetched_epoch)
-    if epoch < wish.last_fetched_epoch or end < wish.offset:
+    epoch, end = partition.log.end_offset_for_epoch(spec.last_fetched_epoch)
+    if epoch < spec.last_fetched_epoch or end < spec.offset:
         return epoch, end
     return None
 
 
 def release(results: Sequence[FetchResult]) -> None:
-    """Let go of planned regions that will not be sent."""
+    """Close planned regions that will not be sent."""
     for result in results:
         if result.region is not None:
             result.region.close()

@@ -1,10 +1,9 @@
-"""The settings of each topic: the broker's defaults with the topic's own entries from
-`/config/topics/T` (Z11). The defaults themselves can change at run time, see `dynamic_config`.
+"""Topic configs: the broker's defaults overridden by the entries in `/config/topics/T` (Z11).
 
-All entries are read at the start and after a lost session; in between a notice under
-`/config/changes` names what changed. A changed entry is in force at once, also for
-open logs. Entries that make no sense are logged and left out, so that one bad value does not take a
-topic away.
+The defaults themselves can change at run time, see `dynamic_config`. All entries are read at the
+start and after a lost session; in between, a notification under `/config/changes` names what
+changed. A changed entry applies at once, also to open logs. Invalid entries are logged and ignored,
+so that one bad value does not make a topic unusable.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 class TopicConfigs:
-    """Call it with a topic's name for the topic's settings; from any thread."""
+    """Call it with the name of a topic to get its settings; from any thread."""
 
     def __init__(self, config: BrokerConfig, session: Session) -> None:
         self._layers = LayeredConfig(config, config)
@@ -37,34 +36,37 @@ class TopicConfigs:
         self._changes = ConfigChanges(session, self._changed)
 
     def __call__(self, topic: str) -> TopicConfig:
-        """The settings as known now; the broker's defaults for a topic without entries."""
+        """Return the present settings; the broker's defaults for a topic without entries."""
         return self._known.get(topic, self._defaults)
 
     @property
     def broker(self) -> LayeredConfig:
-        """The broker's settings as in force now."""
+        """Return the present settings of the broker."""
         return self._layers
 
     def on_change(self, apply: Callable[[Mapping[str, TopicConfig]], None]) -> None:
-        """Call `apply` with the topics whose settings differ from before, all that differ at once:
-        a default that changes changes thousands.
+        """Call `apply` with the topics whose settings changed, all at once.
+
+        One changed default can change thousands of topics.
         """
         self._apply = apply
 
     async def start(self) -> None:
-        """Begin to watch, then read every topic: nothing is missed in between."""
+        """Watch, then read every topic, so that no change is missed."""
         await self._changes.start()
         await self.load()
 
     async def load(self) -> None:
-        """Read every entry; also after a lost session, whose notices may be gone."""
+        """Read every entry; also after a lost session, whose notifications may be gone."""
         await self.read_broker()
         topics = await self._session.children(f"{znodes.CONFIG_PATH}/topics")
         await self.read(topics)
 
     async def read(self, topics: Iterable[str]) -> None:
-        """Read the entries of topics; also of those that are about to get a log here: what is known
-        may be of a former topic of that name, for nobody gives notice of what is new or gone.
+        """Read the entries of topics, also of those that are about to get a log here.
+
+        Known entries may be of a deleted topic of the same name: there is no notification of
+        created or deleted topics.
         """
         paths = {znodes.topic_config_path(topic): topic for topic in topics}
         found = await self._session.get_all(paths)
@@ -74,13 +76,13 @@ class TopicConfigs:
         self._take(paths.values())
 
     def forget(self, topics: Iterable[str]) -> None:
-        """Keep nothing of topics that have no log here any more."""
+        """Drop the settings of topics that have no log here any more."""
         for topic in topics:
             self._entries.pop(topic, None)
             self._known.pop(topic, None)
 
     async def read_broker(self) -> None:
-        """Read the changed settings of the broker, and give every topic its defaults anew."""
+        """Read the dynamic settings of the broker and apply them to every topic."""
         static = self._layers.static
         names = (CLUSTER_DEFAULT, str(static.broker_id))
         paths = [znodes.broker_config_path(name) for name in names]
@@ -117,20 +119,20 @@ class TopicConfigs:
 def sound_entries(
     path: str, data: bytes | None, check: Callable[[Mapping[str, str]], None]
 ) -> dict[str, str]:
-    """The entries of a znode that can be used; the others are logged."""
+    """Return the valid entries of a znode; log the others."""
     if data is None:
         return {}
     try:
         entries = znodes.decode_config(path, data)
     except znodes.ZnodeError as error:
-        logger.error("%s: %s", path, error)
+        logger.error("ignoring %s: %s", path, error)
         return {}
     sound: dict[str, str] = {}
     for name, text in entries.items():
         try:
             check({name: text})
         except ConfigError as error:
-            logger.warning("%s: %s; what it would replace holds", path, error)
+            logger.warning("ignoring an invalid entry of %s: %s", path, error)
         else:
             sound[name] = text
     return sound

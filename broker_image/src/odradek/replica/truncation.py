@@ -1,10 +1,9 @@
-"""Where a follower cuts its log before it copies from a new leader (KIP-101, KIP-279), as a pure
-function.
+"""Decides where a follower of a new leader truncates its log (KIP-101, KIP-279); pure.
 
-The follower asks the leader where its own latest epoch ends over there. The leader answers with
-that epoch, or the largest one below it that it knows, and the epoch's end. Two logs agree up to the
-smaller end of the last epoch that both know; when the follower lacks the epoch of the answer it
-cuts its later epochs and asks again.
+The follower asks the leader where the follower's latest epoch ends in the leader's log. The leader
+answers with that epoch, or the largest epoch below it that it knows, and the end of the epoch. Two
+logs agree up to the smaller end of the last epoch that both know. If the follower does not have the
+epoch of the answer, it truncates its later epochs and asks again.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ UNDEFINED = -1
 
 @dataclass(frozen=True, slots=True)
 class EpochEnd:
-    """The last offset of an epoch, exclusive; both -1 when nothing is known."""
+    """The end offset of an epoch, exclusive; both are -1 where it is unknown."""
 
     epoch: int
     end_offset: int
@@ -24,7 +23,7 @@ class EpochEnd:
 
 @dataclass(frozen=True, slots=True)
 class Truncation:
-    """Cut the log to `offset`; unless `complete`, ask the leader again from what is left."""
+    """Truncate the log to `offset`; unless `complete`, then ask the leader again."""
 
     offset: int
     complete: bool
@@ -33,11 +32,12 @@ class Truncation:
 def decide(
     leaders: EpochEnd, own: EpochEnd, own_log_end: int, own_high_watermark: int
 ) -> Truncation:
-    """`own` is what the follower's log knows of the epoch `leaders.epoch`, or of the largest below
-    it.
+    """Return where to truncate.
+
+    `own` is the end of epoch `leaders.epoch` in the follower's log, or of the largest below it.
     """
     if leaders.end_offset == UNDEFINED:
-        # The leader knows no epoch that old: what is committed is all that can be trusted.
+        # The leader knows no epoch that old: only what is committed can be trusted.
         return Truncation(min(own_high_watermark, own_log_end), complete=True)
     if leaders.epoch == UNDEFINED or own.epoch == UNDEFINED:
         return Truncation(min(leaders.end_offset, own_log_end), complete=True)

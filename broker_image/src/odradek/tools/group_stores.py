@@ -14,7 +14,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 from odradek.properties import zookeeper_servers
 from odradek.protocol.errors import ErrorCode, name_of
 from odradek.protocol.messages import group_offsets, groups
-from odradek.tools.brokers import Brokers
+from odradek.tools.client import ToolClient
 from odradek.tools.errors import ToolError
 from odradek.values import TopicPartition
 from odradek.zk import consumers, znodes
@@ -25,7 +25,7 @@ _CONNECT_S = 15.0
 
 
 @dataclass(frozen=True, slots=True)
-class MemberView:
+class MemberDescription:
     """A member and what it reads."""
 
     consumer_id: str
@@ -35,24 +35,24 @@ class MemberView:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupView:
+class GroupDescription:
     """A group at one moment. `coordinator` is `host:port (id)`, or `-` for one in ZooKeeper."""
 
     group: str
     state: str
     strategy: str = "-"
     coordinator: str = "-"
-    members: tuple[MemberView, ...] = ()
+    members: tuple[MemberDescription, ...] = ()
     committed: Mapping[TopicPartition, int] = field(default_factory=dict)
 
 
-class Store(Protocol):
+class GroupStore(Protocol):
     """Where groups are kept. Everything raises ToolError."""
 
     async def states(self) -> list[tuple[str, str]]:
         """Every group with its state, sorted."""
 
-    async def describe(self, group: str) -> GroupView:
+    async def describe(self, group: str) -> GroupDescription:
         """One group; a group that nobody knows is Dead."""
 
     async def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
@@ -65,7 +65,7 @@ class Store(Protocol):
 class Coordinators:
     """Groups that the brokers coordinate."""
 
-    def __init__(self, brokers: Brokers) -> None:
+    def __init__(self, brokers: ToolClient) -> None:
         self._brokers = brokers
 
     async def states(self) -> list[tuple[str, str]]:
@@ -81,7 +81,7 @@ class Coordinators:
             found |= {each.group_id: each.group_state for each in answer.groups}
         return sorted(found.items())
 
-    async def describe(self, group: str) -> GroupView:
+    async def describe(self, group: str) -> GroupDescription:
         """One group; a group that nobody knows is Dead."""
         while True:
             node = await self._brokers.coordinator(group)
@@ -95,13 +95,13 @@ class Coordinators:
         if code != ErrorCode.NONE:
             raise ToolError(f"group {group}: {name_of(code)}", 1)
         host, port = self._brokers.nodes[node]
-        return GroupView(
+        return GroupDescription(
             group,
             described.group_state,
             described.protocol_data or "-",
             f"{host}:{port} ({node})",
             tuple(
-                MemberView(
+                MemberDescription(
                     member.member_id,
                     member.client_host,
                     member.client_id,
@@ -225,10 +225,10 @@ class OldGroups:
             for group in self._children(consumers.CONSUMERS_PATH)
         ]
 
-    async def describe(self, group: str) -> GroupView:
+    async def describe(self, group: str) -> GroupDescription:
         """One group; a group that nobody knows is Dead."""
         if self._client.exists(consumers.group_path(group)) is None:
-            return GroupView(group, DEAD)
+            return GroupDescription(group, DEAD)
         ids = self._children(consumers.consumer_ids_path(group))
         owned: dict[str, list[TopicPartition]] = {member: [] for member in ids}
         for partition, path in self._leaves(consumers.owners_path(group, "")):
@@ -243,11 +243,11 @@ class OldGroups:
                 committed[partition] = consumers.decode_offset(path, self._client.get(path)[0])
             except (NoNodeError, ZnodeError):
                 continue
-        return GroupView(
+        return GroupDescription(
             group,
             STABLE if ids else EMPTY,
             members=tuple(
-                MemberView(member, "-", "-", tuple(partitions))
+                MemberDescription(member, "-", "-", tuple(partitions))
                 for member, partitions in sorted(owned.items())
             ),
             committed=committed,

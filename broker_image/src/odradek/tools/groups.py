@@ -19,15 +19,15 @@ from kazoo.exceptions import KazooException
 
 from odradek.clock import wall_ms
 from odradek.tools import offset_plans as plans
-from odradek.tools.brokers import EARLIEST, LATEST, Brokers, parse_addresses
+from odradek.tools.client import EARLIEST, LATEST, ToolClient, parse_addresses
 from odradek.tools.errors import ToolError
 from odradek.tools.group_stores import (
     DEAD,
     EMPTY,
     Coordinators,
-    GroupView,
+    GroupDescription,
+    GroupStore,
     OldGroups,
-    Store,
     broker_addresses,
     connect,
 )
@@ -56,7 +56,7 @@ _execute = click.option("--execute", is_flag=True, help="Do it; otherwise only s
 @asynccontextmanager
 async def _opened(
     bootstrap_server: str | None, zookeeper: str | None
-) -> AsyncIterator[tuple[Store, Brokers]]:
+) -> AsyncIterator[tuple[GroupStore, ToolClient]]:
     """The store that was asked for, and the brokers of the same cluster."""
     if (bootstrap_server is None) == (zookeeper is None):
         raise ToolError("give either --bootstrap-server or --zookeeper")
@@ -67,7 +67,7 @@ async def _opened(
 @asynccontextmanager
 async def _both(
     bootstrap_server: str | None, zookeeper: str | None
-) -> AsyncIterator[tuple[Coordinators, OldGroups | None, Brokers]]:
+) -> AsyncIterator[tuple[Coordinators, OldGroups | None, ToolClient]]:
     client = None if zookeeper is None else connect(zookeeper)
     try:
         if bootstrap_server is not None:
@@ -75,7 +75,7 @@ async def _both(
         else:
             assert client is not None
             addresses = broker_addresses(client)
-        brokers = Brokers(addresses)
+        brokers = ToolClient(addresses)
         try:
             await brokers.connect()
             yield Coordinators(brokers), None if client is None else OldGroups(client), brokers
@@ -161,7 +161,7 @@ def describe(
     _run(work())
 
 
-def _show_missing(views: Iterable[GroupView]) -> None:
+def _show_missing(views: Iterable[GroupDescription]) -> None:
     for view in views:
         if view.state == DEAD:
             raise ToolError(f"consumer group {view.group} does not exist")
@@ -169,14 +169,14 @@ def _show_missing(views: Iterable[GroupView]) -> None:
             click.echo(f"Consumer group '{view.group}' has no active members.", err=True)
 
 
-def _show_states(views: Iterable[GroupView]) -> None:
+def _show_states(views: Iterable[GroupDescription]) -> None:
     _table(
         ("GROUP", "COORDINATOR (ID)", "ASSIGNMENT-STRATEGY", "STATE", "#MEMBERS"),
         [(v.group, v.coordinator, v.strategy, v.state, len(v.members)) for v in views],
     )
 
 
-def _show_members(views: Iterable[GroupView]) -> None:
+def _show_members(views: Iterable[GroupDescription]) -> None:
     _table(
         ("GROUP", "CONSUMER-ID", "HOST", "CLIENT-ID", "#PARTITIONS"),
         [
@@ -187,7 +187,7 @@ def _show_members(views: Iterable[GroupView]) -> None:
     )
 
 
-async def _show_offsets(views: Iterable[GroupView], brokers: Brokers) -> None:
+async def _show_offsets(views: Iterable[GroupDescription], brokers: ToolClient) -> None:
     rows = []
     for view in views:
         readers = {part: member for member in view.members for part in member.partitions}
@@ -274,7 +274,7 @@ def _options(names: Iterable[str]) -> str:
     return ", ".join("--" + name.replace("_", "-") for name in sorted(names))
 
 
-def _refuse_active(view: GroupView) -> None:
+def _refuse_active(view: GroupDescription) -> None:
     if view.state not in (EMPTY, DEAD):
         raise ToolError(
             f"offsets can only be changed while group {view.group} is inactive, but it is "
@@ -283,7 +283,11 @@ def _refuse_active(view: GroupView) -> None:
 
 
 async def _wanted(
-    brokers: Brokers, view: GroupView, partitions: Collection[TopicPartition], way: str, value: Any
+    brokers: ToolClient,
+    view: GroupDescription,
+    partitions: Collection[TopicPartition],
+    way: str,
+    value: Any,
 ) -> dict[TopicPartition, int]:
     match way:
         case "to_earliest":
@@ -314,7 +318,7 @@ async def _wanted(
 
 
 async def _bounds(
-    brokers: Brokers, partitions: Collection[TopicPartition]
+    brokers: ToolClient, partitions: Collection[TopicPartition]
 ) -> dict[TopicPartition, plans.Bounds]:
     starts = await brokers.offsets(partitions, EARLIEST)
     ends = await brokers.offsets(partitions, LATEST)
@@ -380,8 +384,8 @@ def migrate(
         plan = {}
         async with _both(bootstrap_server, zookeeper) as (coordinators, old_groups, brokers):
             assert old_groups is not None
-            source: Store = old_groups if to == "kafka" else coordinators
-            target: Store = coordinators if to == "kafka" else old_groups
+            source: GroupStore = old_groups if to == "kafka" else coordinators
+            target: GroupStore = coordinators if to == "kafka" else old_groups
             for group in names:
                 view = await source.describe(group)
                 if not view.committed:

@@ -11,12 +11,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from odradek.values import INTERNAL_TOPICS
 from odradek.zk.payload import Fields, ZnodeError, dump, parse_integer, parse_text
 
 CONSUMERS_PATH = "/consumers"
 PATTERNS = ("static", "white_list", "black_list")
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
-"""What a pattern never means (exclude.internal.topics, which is on by default)."""
 
 
 @dataclass(frozen=True, slots=True)

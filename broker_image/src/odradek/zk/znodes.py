@@ -83,7 +83,7 @@ _ENDPOINT = re.compile(r"([^:/]+)://\[?([0-9a-zA-Z\-._:%]*)\]?:(-?[0-9]+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class BrokerEndpoint:
     """Where one listener of a broker is reached.
 
     `listener` is its name, `security_protocol` one of SECURITY_PROTOCOLS.
@@ -104,12 +104,12 @@ class BrokerRegistration:
     """What a broker tells about itself; `timestamp_ms` is when it registered, by the wall clock."""
 
     broker_id: BrokerId
-    endpoints: tuple[Endpoint, ...]
+    endpoints: tuple[BrokerEndpoint, ...]
     rack: str | None = None
     timestamp_ms: int = 0
     jmx_port: int = -1
 
-    def endpoint(self, listener: str) -> Endpoint | None:
+    def endpoint(self, listener: str) -> BrokerEndpoint | None:
         """Return the endpoint of the listener with this name, or None."""
         return next((found for found in self.endpoints if found.listener == listener), None)
 
@@ -150,8 +150,8 @@ def decode_broker(path: str, data: bytes | None) -> BrokerRegistration:
     version = fields.require_version(1, 2, 3, 4, 5)
     broker_id = BrokerId(parse_integer(path, path.rpartition("/")[2].encode()))
     if version < 3:
-        endpoints: tuple[Endpoint, ...] = (
-            Endpoint("PLAINTEXT", fields.string("host"), fields.integer("port")),
+        endpoints: tuple[BrokerEndpoint, ...] = (
+            BrokerEndpoint("PLAINTEXT", fields.string("host"), fields.integer("port")),
         )
     else:
         protocols = (
@@ -171,7 +171,7 @@ def decode_broker(path: str, data: bytes | None) -> BrokerRegistration:
     )
 
 
-def _decode_endpoint(path: str, text: str, protocols: Mapping[str, str]) -> Endpoint:
+def _decode_endpoint(path: str, text: str, protocols: Mapping[str, str]) -> BrokerEndpoint:
     matched = _ENDPOINT.fullmatch(text)
     if matched is None:
         raise ZnodeError(path, f"endpoint {text[:80]!r} is not NAME://host:port")
@@ -180,7 +180,7 @@ def _decode_endpoint(path: str, text: str, protocols: Mapping[str, str]) -> Endp
     protocol = protocols.get(listener, listener)
     if protocol not in SECURITY_PROTOCOLS:
         raise ZnodeError(path, f"listener {listener} has unknown security protocol {protocol!r}")
-    return Endpoint(listener, host, int(port), protocol)
+    return BrokerEndpoint(listener, host, int(port), protocol)
 
 
 # --- /brokers/topics/T ------------------------------------------------------------------------
@@ -415,7 +415,9 @@ def decode_config_change(path: str, data: bytes | None) -> ConfigChange:
         change = ConfigChange(f"{fields.string('entity_type')}/{fields.string('entity_name')}")
     else:
         change = ConfigChange(fields.string("entity_path"))
-    if not change.entity_type or not change.entity_name:
+    parts = change.entity_path.split("/")
+    if len(parts) < 2 or not {"", ".", ".."}.isdisjoint(parts):
+        # The path is read below /config; ZooKeeper's client refuses such a one.
         raise ZnodeError(path, f"{change.entity_path!r} is not TYPE/NAME")
     return change
 
@@ -512,36 +514,3 @@ def decode_log_dir_event(path: str, data: bytes | None) -> BrokerId:
     if fields.integer("event") != LOG_DIR_FAILED_EVENT:
         raise ZnodeError(path, f"event {fields.integer('event')} is unknown")
     return BrokerId(fields.integer("broker"))
-
-
-@dataclass(frozen=True, slots=True)
-class ProducerIdBlock:
-    """Producer ids `first` to `last`, both included, that one broker may hand out."""
-
-    broker_id: BrokerId
-    first: int
-    last: int
-
-
-def encode_producer_id_block(block: ProducerIdBlock) -> bytes:
-    """Return the block taken last; the bounds are strings in Kafka."""
-    return dump(
-        {
-            "version": 1,
-            "broker": block.broker_id,
-            "block_start": str(block.first),
-            "block_end": str(block.last),
-        }
-    )
-
-
-def decode_producer_id_block(path: str, data: bytes | None) -> ProducerIdBlock | None:
-    """Read the block taken last, or None before the first."""
-    if not data:
-        return None
-    fields = Fields.parse(path, data)
-    fields.require_version(1)
-    first, last = fields.integer("block_start"), fields.integer("block_end")
-    if not 0 <= first <= last:
-        raise ZnodeError(path, f"block {first} to {last} is not a range of producer ids")
-    return ProducerIdBlock(BrokerId(fields.integer("broker")), first, last)

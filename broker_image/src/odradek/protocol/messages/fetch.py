@@ -18,7 +18,7 @@ from odradek.protocol.schema import (
 
 
 @struct
-class EpochEndOffset:
+class FetchEpochEndOffset:
     """Largest leader epoch below the fetcher's, and where it ends (KIP-595)."""
 
     epoch: int = int32(default=-1)
@@ -58,8 +58,8 @@ class FetchablePartitionResponse:
     high_watermark: int = int64()
     last_stable_offset: int = int64(since=4, default=-1)
     log_start_offset: int = int64(since=5, default=-1)
-    diverging_epoch: EpochEndOffset = nested(
-        EpochEndOffset, since=12, tag=0, default_factory=EpochEndOffset
+    diverging_epoch: FetchEpochEndOffset = nested(
+        FetchEpochEndOffset, since=12, tag=0, default_factory=FetchEpochEndOffset
     )
     current_leader: LeaderIdAndEpoch = nested(
         LeaderIdAndEpoch, since=12, tag=1, default_factory=LeaderIdAndEpoch

@@ -70,7 +70,7 @@ class ListOffsetsRequest(Request[ListOffsetsResponse]):
 
 
 @struct
-class EpochEndOffset:
+class OffsetForLeaderEpochEndOffset:
     """Where the largest epoch that is not above the asked one ends; -1 when unknown."""
 
     error_code: int = int16(default=0)
@@ -84,7 +84,7 @@ class OffsetForLeaderTopicResult:
     """Results of one topic."""
 
     topic: str = string()
-    partitions: list[EpochEndOffset] = array(EpochEndOffset)
+    partitions: list[OffsetForLeaderEpochEndOffset] = array(OffsetForLeaderEpochEndOffset)
 
 
 @message(versions=(0, 4), flexible_from=4)

@@ -1,0 +1,286 @@
+"""The active controller of one epoch: reads znodes, steps the core, carries out actions (row C3).
+
+A watch only tells which znodes to read again (`ZnodeChange`, `TopicChange`). Their present contents
+become an event. `advance` gives it to the core and carries out the actions, with all events that
+follow from them, before anything else is handled. Calls are answered from the resulting context.
+`loop` starts and stops the active controller.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Iterable, Mapping
+
+from odradek.config import BrokerConfig
+from odradek.controller import elect_leaders, reassignment
+from odradek.controller.context import ControllerContext, ControllerSettings
+from odradek.controller.controller_znode import ControllerLease
+from odradek.controller.election import Cause
+from odradek.controller.event_queue import EventQueue, ZnodeChange
+from odradek.controller.events import (
+    BrokersChanged,
+    ContextLoaded,
+    DeletionsRequested,
+    ElectionRequested,
+    Event,
+    FinishPreferredElection,
+    IsrChanged,
+    LogDirFailed,
+    PartitionsChanged,
+    PreferredRequested,
+    ReassignmentRequested,
+    RebalanceDue,
+    RemoveDeletions,
+    RemoveReassignments,
+    RemoveTopic,
+    ShutdownRequested,
+    TopicRemoved,
+    TopicsChanged,
+    UncleanChanged,
+    WatchStates,
+    WriteAssignments,
+    WriteStates,
+)
+from odradek.controller.outbox import Outbox
+from odradek.controller.replica_assignment import ReplicaAssignment
+from odradek.controller.step import split, split_load, step
+from odradek.controller.store import ControllerStore
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.values import BrokerId, TopicPartition
+from odradek.zk import znodes
+
+logger = logging.getLogger(__name__)
+
+FIRST_REBALANCE_SECONDS = 5.0
+
+
+class ActiveController:
+    """The controller of one epoch; `context` is the cluster as this controller knows it."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        lease: ControllerLease,
+        store: ControllerStore,
+        outbox: Outbox,
+        queue: EventQueue,
+    ) -> None:
+        self.lease = lease
+        self.outbox = outbox
+        settings = ControllerSettings(
+            unclean_leader_election=config.unclean_leader_election_enable,
+            delete_topics=config.delete_topic_enable,
+            imbalance_percentage=config.leader_imbalance_per_broker_percentage,
+        )
+        self.context = ControllerContext(BrokerId(config.broker_id), lease.epoch, settings)
+        self._config = config
+        self._store = store
+        self._queue = queue
+        self._rebalance: asyncio.TimerHandle | None = None
+
+    async def start(self) -> None:
+        """Read all state, send it to all brokers, and watch."""
+        # The notifications announce states that are read below anyway.
+        await self._store.remove_notifications(znodes.LOG_DIR_EVENTS_PATH)
+        await self._store.remove_notifications(znodes.ISR_CHANGES_PATH)
+        for event in await self._load():
+            await self.advance(event)
+        for change in (
+            ZnodeChange.ISR_CHANGES,
+            ZnodeChange.LOG_DIR_EVENTS,
+            ZnodeChange.PREFERRED,
+            ZnodeChange.REASSIGNMENT,
+        ):
+            self._queue.put(change)
+        if self._config.auto_leader_rebalance_enable:
+            self._schedule_rebalance(FIRST_REBALANCE_SECONDS)
+
+    async def stop(self) -> None:
+        """Stop everything that only the controller does (row C4)."""
+        if self._rebalance is not None:
+            self._rebalance.cancel()
+        await self.outbox.close()
+
+    def _schedule_rebalance(self, seconds: float) -> None:
+        def due() -> None:
+            self._queue.put(RebalanceDue())
+            self._schedule_rebalance(float(self._config.leader_imbalance_check_interval_seconds))
+
+        self._rebalance = asyncio.get_running_loop().call_later(seconds, due)
+
+    # --- reading ---
+
+    async def _load(self) -> list[ContextLoaded | BrokersChanged]:
+        zk = self._store
+        brokers = await zk.read_brokers(self._queue.watch(ZnodeChange.BROKERS))
+        names = await zk.read_topic_names(self._queue.watch(ZnodeChange.TOPICS))
+        topics = await self._read_assignments(names)
+        partitions = [
+            TopicPartition(topic, number)
+            for topic, assignment in topics.items()
+            for number in assignment.partitions
+        ]
+        states = await zk.read_states_with_zxids(partitions)
+        loaded = ContextLoaded(
+            brokers=brokers,
+            topics=topics,
+            leaderships={one: leadership for one, (leadership, _) in states.items()},
+            unclean=await zk.read_unclean(topics),
+            deletions=await zk.read_deletions(self._queue.watch(ZnodeChange.DELETIONS)),
+        )
+        written = {one: zxid for one, (_, zxid) in states.items()}
+        return split_load(loaded, written, self.lease.previous_election_zxid)
+
+    async def read(self, change: ZnodeChange) -> None:
+        """Read znodes that changed, and watch them again."""
+        zk, watch = self._store, self._queue.watch(change)
+        match change:
+            case ZnodeChange.BROKERS:
+                brokers = await zk.read_brokers(watch)
+                for event in split(self.context, brokers):
+                    await self.advance(event)
+            case ZnodeChange.TOPICS:
+                await self._read_topics()
+            case ZnodeChange.DELETIONS:
+                requested_deletions = await zk.read_deletions(watch)
+                if requested_deletions:
+                    await self.advance(DeletionsRequested(requested_deletions))
+            case ZnodeChange.ISR_CHANGES:
+                paths, changed = await zk.read_isr_changes(watch)
+                if changed:
+                    await self.advance(IsrChanged(changed))
+                await zk.remove(paths)
+            case ZnodeChange.LOG_DIR_EVENTS:
+                paths, failed = await zk.read_log_dir_events(watch)
+                for broker_id in failed:
+                    await self.advance(LogDirFailed(broker_id))
+                await zk.remove(paths)
+            case ZnodeChange.PREFERRED:
+                wanted = await zk.read_preferred(watch)
+                if wanted is not None:
+                    await self.advance(PreferredRequested(wanted))
+            case ZnodeChange.REASSIGNMENT:
+                assignments = await zk.read_reassignment(watch)
+                if assignments is not None:
+                    await self._read_reassignment(ReassignmentRequested(assignments, by_znode=True))
+            case ZnodeChange.REASSIGNED_STATES:
+                changed_states = self._queue.take_states()
+                watched = sorted(changed_states.intersection(self.context.being_reassigned()))
+                states = await zk.read_states(watched, self._queue.on_state_change)
+                await self.advance(IsrChanged(states))
+
+    async def _read_reassignment(self, event: ReassignmentRequested) -> None:
+        for partition, refusal in reassignment.refusals(self.context, event).items():
+            logger.warning("failed to reassign %s: %s", partition, refusal.message)
+        await self.advance(event)
+
+    async def _read_topics(self) -> None:
+        names = set(await self._store.read_topic_names(self._queue.watch(ZnodeChange.TOPICS)))
+        known = self.context.topics.keys()
+        added = await self._read_assignments(sorted(names - known))
+        event = TopicsChanged(
+            added, frozenset(known - names), await self._store.read_unclean(added)
+        )
+        if event.added or event.removed:
+            await self.advance(event)
+            # A topic's deletion may have been requested before the topic was read.
+            self._queue.put(ZnodeChange.DELETIONS)
+
+    async def _read_assignments(self, topics: Iterable[str]) -> dict[str, znodes.TopicAssignment]:
+        """Return topics' assignments, and watch them; the event's path names the topic."""
+        return await self._store.read_topics(topics, self._queue.on_topic_change)
+
+    async def read_topic(self, topic: str) -> None:
+        """Read a topic's znode again; skip an unknown topic: it is deleted, or `TOPICS` adds it."""
+        if topic not in self.context.topics:
+            return
+        found = await self._read_assignments([topic])
+        if topic in found:
+            await self.advance(PartitionsChanged(topic, found[topic]))
+
+    async def read_topic_config(self, topic: str) -> None:
+        """Read again the part of a topic's configuration that the controller uses."""
+        found = await self._store.read_unclean([topic])
+        await self.advance(UncleanChanged(topic, found.get(topic)))
+
+    # --- calls ---
+
+    async def shut_down(self, broker_id: BrokerId) -> list[TopicPartition]:
+        """Move leaderships off a broker; see `loop.Controller.controlled_shutdown`."""
+        if broker_id not in self.context.brokers:
+            raise KafkaError(
+                ErrorCode.BROKER_NOT_AVAILABLE, f"Broker {broker_id} is not registered."
+            )
+        await self.advance(ShutdownRequested(broker_id))
+        return sorted(self.context.replicated_partitions_led_by(broker_id))
+
+    async def elect(
+        self, partitions: Iterable[TopicPartition], cause: Cause
+    ) -> Mapping[TopicPartition, BrokerId | KafkaError]:
+        """Elect leaders; see `loop.Controller.elect_leaders`."""
+        requested = tuple(partitions)
+        refused = elect_leaders.refusals(self.context, requested, cause)
+        wanted = tuple(one for one in requested if one not in refused)
+        await self.advance(ElectionRequested(wanted, cause))
+        return {**refused, **elect_leaders.outcomes(self.context, wanted, cause)}
+
+    async def reassign(
+        self, wanted: Mapping[TopicPartition, tuple[BrokerId, ...] | None]
+    ) -> Mapping[TopicPartition, KafkaError | None]:
+        """Start, replace and cancel reassignments; see `loop.Controller.reassign`."""
+        event = ReassignmentRequested(wanted, by_znode=False)
+        refused = reassignment.refusals(self.context, event)
+        accepted = {one: target for one, target in wanted.items() if one not in refused}
+        await self.advance(ReassignmentRequested(accepted, by_znode=False))
+        return {**refused, **dict.fromkeys(accepted)}
+
+    async def list_reassignments(
+        self, partitions: Iterable[TopicPartition] | None
+    ) -> Mapping[TopicPartition, ReplicaAssignment]:
+        """Return ongoing reassignments; see `loop.Controller.list_reassignments`."""
+        return reassignment.list_reassignments(self.context, partitions)
+
+    # --- actions ---
+
+    async def advance(self, event: Event) -> None:
+        """Step the core with an event, and carry out all actions and the events that follow."""
+        events = deque([event])
+        while events:
+            self.context, actions = step(self.context, events.popleft())
+            self.outbox.update_brokers(self.context.brokers)
+            removed = {
+                one.topic: self.context.topics[one.topic].partitions
+                for one in actions
+                if isinstance(one, RemoveTopic)
+            }
+            for action in actions:
+                match action:
+                    case WriteStates():
+                        events.append(await self._store.write_states(action))
+                    case WriteAssignments(assignments):
+                        for partition, one in assignments.items():
+                            logger.info(
+                                "assigning %s to replicas %s, adding %s, removing %s",
+                                partition,
+                                one.replicas,
+                                one.adding,
+                                one.removing,
+                            )
+                        events.append(await self._store.write_assignments(assignments))
+                    case RemoveReassignments(done):
+                        await self._store.remove_reassignments(done)
+                    case WatchStates(partitions):
+                        self._queue.put_states(partitions)
+                    case RemoveTopic():
+                        pass  # all topics at once below
+                    case RemoveDeletions(topics):
+                        await self._store.remove_deletions(topics)
+                    case FinishPreferredElection():
+                        await self._store.remove([znodes.PREFERRED_ELECTION_PATH])
+                    case _:
+                        self.outbox.send(action)
+            if removed:
+                await self._store.remove_topics(removed)
+                events.extend(map(TopicRemoved, removed))
+                # Topics with these names may have been created again meanwhile.
+                self._queue.put(ZnodeChange.TOPICS)

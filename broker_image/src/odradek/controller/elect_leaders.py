@@ -1,0 +1,58 @@
+"""Elections that a client requests (ElectLeaders, KIP-460): which are held, and their results.
+
+A preferred election is held if the first replica does not lead, an unclean one if the partition has
+no leader.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from odradek.controller.context import ControllerContext
+from odradek.controller.election import Cause
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.values import BrokerId, TopicPartition
+
+_UNAVAILABLE = {
+    Cause.PREFERRED: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
+    Cause.UNCLEAN: ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
+}
+
+
+def refusals(
+    context: ControllerContext, partitions: Iterable[TopicPartition], cause: Cause
+) -> dict[TopicPartition, KafkaError]:
+    """Return the partitions for which no election is held, and why."""
+    found = {one: _refusal(context, one, cause) for one in partitions}
+    return {one: refusal for one, refusal in found.items() if refusal is not None}
+
+
+def _refusal(
+    context: ControllerContext, partition: TopicPartition, cause: Cause
+) -> KafkaError | None:
+    if partition not in context.leaderships:
+        return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The partition does not exist.")
+    if partition.topic in context.deletions:
+        return KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, "The topic is being deleted")
+    if _has_valid_leader(context, partition, cause):
+        return KafkaError(
+            ErrorCode.ELECTION_NOT_NEEDED, "Leader election not needed for topic partition."
+        )
+    return None
+
+
+def _has_valid_leader(context: ControllerContext, partition: TopicPartition, cause: Cause) -> bool:
+    leader = context.leaderships[partition].state.leader
+    if cause is Cause.PREFERRED:
+        return leader == context.topics[partition.topic].partitions[partition.partition][0]
+    return leader in context.brokers
+
+
+def outcomes(
+    context: ControllerContext, partitions: Iterable[TopicPartition], cause: Cause
+) -> Mapping[TopicPartition, BrokerId | KafkaError]:
+    """Return the leader of each partition after its election, or why it has none."""
+    return {
+        one: context.leaderships[one].state.leader
+        if one in context.leaderships and _has_valid_leader(context, one, cause)
+        else KafkaError(_UNAVAILABLE[cause], f"No replica of {one} can be elected.")
+        for one in partitions
+    }

@@ -1,0 +1,200 @@
+"""OffsetCommit, OffsetFetch and OffsetDelete: the committed offsets of consumer groups.
+
+OffsetCommit and OffsetFetch of version 0 keep offsets in ZooKeeper (Z8), later versions in
+`__consumer_offsets`, as in Kafka.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
+
+from kazoo.exceptions import KazooException
+
+from odradek.clock import wall_ms
+from odradek.group.offsets import CommittedOffset
+from odradek.handlers.context import Broker, RequestContext
+from odradek.protocol.errors import ErrorCode
+from odradek.protocol.messages import group_offsets as messages
+from odradek.values import TopicPartition
+from odradek.zk import consumers
+from odradek.zk.payload import ZnodeError
+from odradek.zk.session import NoNodeError
+
+TopicAnswer = TypeVar("TopicAnswer")
+
+logger = logging.getLogger(__name__)
+
+
+async def offset_commit(
+    broker: Broker, request: messages.OffsetCommitRequest, context: RequestContext
+) -> messages.OffsetCommitResponse:
+    """Store the offsets that a group commits; refuse each unknown partition by itself."""
+    now = wall_ms()
+    commits: dict[TopicPartition, CommittedOffset] = {}
+    errors: dict[TopicPartition, ErrorCode] = {}
+    for topic in request.topics:
+        for partition in topic.partitions:
+            key = TopicPartition(topic.name, partition.partition_index)
+            if broker.metadata.partition(*key) is None:
+                errors[key] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                continue
+            given_ms = partition.commit_timestamp
+            committed_ms = given_ms if given_ms >= 0 else now
+            retention_ms = request.retention_time_ms
+            commits[key] = CommittedOffset(
+                partition.committed_offset,
+                partition.committed_metadata or "",
+                committed_ms,
+                partition.committed_leader_epoch,
+                committed_ms + retention_ms if retention_ms >= 0 else -1,
+            )
+    if context.version == 0:
+        errors.update(await _commit_to_zookeeper(broker, request.group_id, commits))
+    elif commits:
+        member = (request.member_id, request.group_instance_id, request.generation_id)
+        errors.update(await broker.groups.commits.commit(request.group_id, member, commits))
+    return messages.OffsetCommitResponse(
+        topics=_error_per_partition(
+            request.topics,
+            errors,
+            messages.OffsetCommitResponseTopic,
+            messages.OffsetCommitResponsePartition,
+        )
+    )
+
+
+async def _commit_to_zookeeper(
+    broker: Broker, group_id: str, commits: dict[TopicPartition, CommittedOffset]
+) -> dict[TopicPartition, ErrorCode]:
+    errors: dict[TopicPartition, ErrorCode] = {}
+    for key, commit in commits.items():
+        path = consumers.offset_path(group_id, key.topic, key.partition)
+        data = consumers.encode_offset(commit.offset)
+        try:
+            try:
+                await broker.session.set(path, data)
+            except NoNodeError:
+                await broker.session.ensure(path.rpartition("/")[0])
+                await broker.session.create(path, data)
+            errors[key] = ErrorCode.NONE
+        except KazooException as failure:
+            logger.warning("group %s: failed to write %s: %r", group_id, path, failure)
+            errors[key] = ErrorCode.UNKNOWN_SERVER_ERROR
+    return errors
+
+
+async def offset_fetch(
+    broker: Broker, request: messages.OffsetFetchRequest, context: RequestContext
+) -> messages.OffsetFetchResponse:
+    """Return the committed offsets of a group, -1 where there is none."""
+    if context.version == 0:
+        return await _fetch_from_zookeeper(broker, request)
+    error, committed = await broker.groups.commits.committed(request.group_id)
+    asked: dict[str, list[int]] = {}
+    if request.topics is None:
+        for topic, index in committed:
+            asked.setdefault(topic, []).append(index)
+    else:
+        for wanted in request.topics:
+            asked.setdefault(wanted.name, []).extend(wanted.partition_indexes)
+    none = CommittedOffset(-1, "", -1)
+    return messages.OffsetFetchResponse(
+        # Version 1 has no top-level error: each partition carries it.
+        error_code=error,
+        topics=[
+            messages.OffsetFetchResponseTopic(
+                name=topic,
+                partitions=[
+                    messages.OffsetFetchResponsePartition(
+                        partition_index=index,
+                        committed_offset=found.offset,
+                        committed_leader_epoch=found.leader_epoch,
+                        metadata=found.metadata,
+                        error_code=error,
+                    )
+                    for index in indexes
+                    for found in (committed.get(TopicPartition(topic, index), none),)
+                ],
+            )
+            for topic, indexes in asked.items()
+        ],
+    )
+
+
+async def _fetch_from_zookeeper(
+    broker: Broker, request: messages.OffsetFetchRequest
+) -> messages.OffsetFetchResponse:
+    async def one(topic: str, index: int) -> messages.OffsetFetchResponsePartition:
+        path = consumers.offset_path(request.group_id, topic, index)
+        offset, error = -1, ErrorCode.NONE
+        if broker.metadata.partition(topic, index) is None:
+            error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        else:
+            try:
+                data, _ = await broker.session.get(path)
+                offset = consumers.decode_offset(path, data)
+            except NoNodeError:
+                # The clients of that time take this code for "no offset yet".
+                error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            except (KazooException, ZnodeError) as failure:
+                logger.warning("group %s: failed to read %s: %r", request.group_id, path, failure)
+                error = ErrorCode.UNKNOWN_SERVER_ERROR
+        return messages.OffsetFetchResponsePartition(
+            partition_index=index, committed_offset=offset, metadata="", error_code=error
+        )
+
+    return messages.OffsetFetchResponse(
+        topics=[
+            messages.OffsetFetchResponseTopic(
+                name=topic.name,
+                partitions=[await one(topic.name, index) for index in topic.partition_indexes],
+            )
+            for topic in request.topics or []
+        ]
+    )
+
+
+async def offset_delete(
+    broker: Broker, request: messages.OffsetDeleteRequest, context: RequestContext
+) -> messages.OffsetDeleteResponse:
+    """Delete the offsets of topics that the group does not read."""
+    keys = [
+        TopicPartition(topic.name, partition.partition_index)
+        for topic in request.topics
+        for partition in topic.partitions
+    ]
+    error, errors = await broker.groups.commits.delete_offsets(request.group_id, keys)
+    if error is not ErrorCode.NONE:
+        return messages.OffsetDeleteResponse(error_code=error, topics=[])
+    return messages.OffsetDeleteResponse(
+        topics=_error_per_partition(
+            request.topics,
+            errors,
+            messages.OffsetDeleteResponseTopic,
+            messages.OffsetDeleteResponsePartition,
+        )
+    )
+
+
+def _error_per_partition(
+    asked: Iterable[messages.OffsetCommitRequestTopic | messages.OffsetDeleteRequestTopic],
+    errors: Mapping[TopicPartition, ErrorCode],
+    topic_answer: Callable[..., TopicAnswer],
+    partition_answer: Callable[..., object],
+) -> list[TopicAnswer]:
+    """Return the answer for each topic asked for: one error code per partition."""
+    return [
+        topic_answer(
+            name=topic.name,
+            partitions=[
+                partition_answer(
+                    partition_index=partition.partition_index,
+                    error_code=errors[TopicPartition(topic.name, partition.partition_index)],
+                )
+                for partition in topic.partitions
+            ],
+        )
+        for topic in asked
+    ]

@@ -1,0 +1,1 @@
+"""One partition: its segments, offsets, leader epochs, producers, recovery and cleaning."""

@@ -1,0 +1,265 @@
+"""Compaction: of each key only the newest record stays.
+
+A log is clean up to its first dirty offset (`cleaner-offset-checkpoint`) and dirty from there to
+the last rolled segment that is replicated and older than min.compaction.lag.ms. One cleaning reads
+the dirty part into a map key -> newest offset, bounded in entries; then every segment up to the end
+of the map is copied without the records that the map supersedes, neighbours merged up to
+segment.bytes. Offsets, producer fields and batch boundaries stay; a batch that loses nothing is
+copied byte for byte, one that loses everything goes unless it is its producer's newest, which stays
+as an empty batch so that the producer's sequence survives. Tombstones go once they were clean for
+delete.retention.ms. Control batches always stay.
+
+Copies are written as `.cleaned`, made durable, renamed to `.swap` (from then on they are complete),
+the originals become `.deleted`, and the copies take their names: recovery finishes or undoes every
+point in between. Appends and reads go on meanwhile; if a cleaned segment was truncated or retired
+in the meantime the copy is thrown away.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from odradek.log.partition.log import Log
+from odradek.log.records import contents
+from odradek.log.records.batch import Header
+from odradek.log.segment import batch_file
+from odradek.log.segment.files import FileRetiredError, StoppedError
+from odradek.log.segment.segment import CLEANED_SUFFIX, SWAP_SUFFIX, Segment
+from odradek.protocol.regions import Buffer
+
+BYTES_PER_KEY = 160
+"""What one entry of the map costs in memory, keys of common length included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dirty:
+    """What a cleaning of a log would do: dirty offsets [start, end), bytes before and inside.
+
+    It holds until the log is truncated once more than `truncations` times.
+    """
+
+    start: int
+    end: int
+    clean_bytes: int
+    dirty_bytes: int
+    overdue: bool
+    truncations: int
+
+    @property
+    def ratio(self) -> float:
+        """Share of the cleanable part that is dirty."""
+        total = self.clean_bytes + self.dirty_bytes
+        return self.dirty_bytes / total if total else 0.0
+
+
+@dataclass(slots=True)
+class Throttle:
+    """Keeps reading and writing of all threads together below `bytes_per_second`, until `stopping`
+    is set.
+    """
+
+    bytes_per_second: float = float("inf")
+    stopping: threading.Event = field(default_factory=threading.Event)
+    clock: Callable[[], float] = time.monotonic
+    _free_at: float = field(default=0.0, init=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+
+    def spend(self, count: int) -> None:
+        """Account for `count` bytes, waiting as long as they are ahead of the rate.
+
+        Raises StoppedError.
+        """
+        with self._lock:
+            now = self.clock()
+            self._free_at = max(self._free_at, now) + count / self.bytes_per_second
+            ahead_s = self._free_at - now
+        if self.stopping.is_set() or (ahead_s > 0 and self.stopping.wait(ahead_s)):
+            raise StoppedError
+
+
+def dirty_range(log: Log, first_dirty: int, now_ms: int) -> Dirty:
+    """The part of a log that may be cleaned now. Raises OSError and CorruptBatchError."""
+    truncations = log.segments.truncations
+    config, segments = log.config, tuple(log.segments)
+    start = max(first_dirty, segments[0].base_offset)
+    if start > log.log_end_offset:  # the log was cut below its clean part
+        start = segments[0].base_offset
+    end, clean, dirty, oldest = start, 0, 0, now_ms
+    for number, segment in enumerate(segments[:-1]):
+        upper = segments[number + 1].base_offset
+        newest = segment.newest_or_modified_ms()
+        too_young = 0 < config.min_compaction_lag_ms > now_ms - newest
+        if upper > log.high_watermark or too_young:
+            break
+        if upper <= start:
+            clean += segment.size
+            continue
+        first = segment.first_timestamp()
+        oldest = min(oldest, first if first >= 0 else newest)
+        dirty += segment.size
+        end = upper
+    overdue = dirty > 0 and now_ms - oldest > config.max_compaction_lag_ms
+    return Dirty(start, end, clean, dirty, overdue, truncations)
+
+
+def is_due(log: Log, dirty: Dirty) -> bool:
+    """Tell whether a log wants cleaning: dirty enough, or dirty for too long."""
+    if "compact" not in log.config.cleanup_policy or dirty.dirty_bytes == 0:
+        return False
+    return dirty.overdue or dirty.ratio >= log.config.min_cleanable_dirty_ratio
+
+
+def clean(
+    log: Log, dirty: Dirty, max_keys: int, throttle: Throttle, buffer_bytes: int = 524_288
+) -> int:
+    """Compact `log` as far as the map reaches, reading `buffer_bytes` at once; return the new first
+    dirty offset.
+
+    Raises OSError, StoppedError, FileRetiredError where the log was cut or lost segments meanwhile,
+    and CorruptBatchError where it is damaged; of the segments that it was at, nothing is changed
+    then.
+    """
+    newest, end = _newest_offsets(log, dirty, max_keys, throttle, buffer_bytes)
+    if end <= dirty.start:
+        return dirty.start
+    segments = [each for each in log.segments[:-1] if each.base_offset < end]
+    horizon_ms = _delete_horizon_ms(segments, dirty.start, log.config.delete_retention_ms)
+    for group in _groups(segments, log.config.segment_bytes):
+        _clean_group(log, group, newest, end, dirty.truncations, horizon_ms, throttle, buffer_bytes)
+    return end
+
+
+def _newest_offsets(
+    log: Log, dirty: Dirty, max_keys: int, throttle: Throttle, buffer_bytes: int
+) -> tuple[dict[bytes, int], int]:
+    """Key -> newest offset of the dirty part, and where the map ends: a batch boundary."""
+    newest: dict[bytes, int] = {}
+    reached = dirty.start
+    for segment in log.segments[:-1]:
+        if segment.base_offset >= dirty.end:
+            break
+        for data, header in _batches(segment, buffer_bytes):
+            throttle.spend(header.size)
+            if header.last_offset < dirty.start:
+                continue
+            if not header.is_control and header.record_count > 0:
+                found = contents.decode(data)
+                if newest and len(newest) + len(found) > max_keys:
+                    return newest, reached
+                newest.update((one.key, one.offset) for one in found if one.key is not None)
+            reached = header.last_offset + 1
+    return newest, dirty.end
+
+
+def _delete_horizon_ms(segments: Sequence[Segment], start: int, retention_ms: int) -> int:
+    """Tombstones in segments modified at or before this time may go: they have been clean so
+    long.
+    """
+    clean_segments = [
+        segment
+        for number, segment in enumerate(segments)
+        if number + 1 < len(segments) and segments[number + 1].base_offset <= start
+    ]
+    if not clean_segments:
+        return 0
+    return clean_segments[-1].log.modified_ns() // 1_000_000 - retention_ms
+
+
+def _groups(segments: Sequence[Segment], segment_bytes: int) -> Iterator[list[Segment]]:
+    """Neighbours whose copies surely fit into one segment."""
+    group: list[Segment] = []
+    size = 0
+    for number, segment in enumerate(segments):
+        last = number + 1 == len(segments)
+        upper = segment.next_offset() if last else segments[number + 1].base_offset
+        if group and (size + segment.size > segment_bytes or not group[0].accepts(upper)):
+            yield group
+            group, size = [], 0
+        group.append(segment)
+        size += segment.size
+    if group:
+        yield group
+
+
+def _clean_group(
+    log: Log,
+    group: list[Segment],
+    newest: dict[bytes, int],
+    end: int,
+    truncations: int,
+    horizon_ms: int,
+    throttle: Throttle,
+    buffer_bytes: int,
+) -> None:
+    copy = Segment(log.directory, group[0].base_offset, log.segment_settings(), CLEANED_SUFFIX)
+    try:
+        log.segments.begin_copy(copy)
+        for segment in group:
+            modified_ms = segment.log.modified_ns() // 1_000_000
+            for data, header in _batches(segment, buffer_bytes):
+                kept, stored = _filter(
+                    log, data, header, newest, end, keep_tombstones=modified_ms > horizon_ms
+                )
+                throttle.spend(header.size)
+                if kept is not None:
+                    copy.append([kept], len(kept), ((0, stored),))
+                    copy.publish(((0, stored),), len(kept))
+                    throttle.spend(len(kept))
+        copy.become_inactive()
+        copy.flush()
+        modified_ns = group[-1].log.modified_ns()
+        copy.log.set_modified_ns(modified_ns)
+        if not log.replace_segments(group, copy, (CLEANED_SUFFIX, SWAP_SUFFIX), truncations):
+            raise FileRetiredError(group[0].log.path)
+    except BaseException:
+        log.segments.discard_copy(copy)
+        raise
+
+
+def _filter(
+    log: Log,
+    data: memoryview,
+    header: Header,
+    newest: dict[bytes, int],
+    end: int,
+    *,
+    keep_tombstones: bool,
+) -> tuple[Buffer | None, Header]:
+    """The batch without superseded records: unchanged, smaller, emptied, or None."""
+    if header.is_control or header.base_offset >= end:
+        return bytes(data), header
+    found = contents.decode(data) if header.record_count > 0 else []
+    kept = [
+        record
+        for record in found
+        if record.key is not None
+        and newest.get(record.key, -1) <= record.offset
+        and (record.value is not None or keep_tombstones)
+    ]
+    if kept and len(kept) == len(found):
+        return bytes(data), header
+    if not kept and not _is_newest_of_its_producer(log, header):
+        return None, header
+    return contents.rebuild(header, kept)
+
+
+def _is_newest_of_its_producer(log: Log, header: Header) -> bool:
+    if header.producer_id < 0:
+        return False
+    producer = log.producers.get(header.producer_id)
+    return (
+        producer is not None
+        and producer.epoch == header.producer_epoch
+        and bool(producer.batches)
+        and producer.batches[-1].last_offset == header.last_offset
+    )
+
+
+def _batches(segment: Segment, at_once: int) -> Iterator[tuple[memoryview, Header]]:
+    """Every batch of a segment. Raises CorruptBatchError if one is damaged."""
+    fd = segment.log.acquire()
+    try:
+        yield from batch_file.whole_batches(fd, segment.size, at_once=at_once)
+    finally:
+        segment.log.release()

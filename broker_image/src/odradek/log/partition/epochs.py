@@ -1,0 +1,141 @@
+"""Which leader epoch wrote which offsets: the file `leader-epoch-checkpoint` and the answers made
+from it.
+
+A list of (epoch, first offset), both strictly rising. Followers find where their log parts from the
+leader's by asking for the end of an epoch (KIP-101, KIP-279) instead of trusting the high
+watermark. The file is Kafka's text format; it is rewritten at every change, made durable with the
+log's flush, and rebuilt from the batches (each carries its epoch) when it is missing or unreadable.
+"""
+
+import os
+import threading
+from bisect import bisect_left, bisect_right
+from itertools import pairwise
+
+from odradek.log.partition import checkpoints
+from odradek.log.segment.files import fsync_path, remove_if_there, write_atomically
+
+FILE_NAME = "leader-epoch-checkpoint"
+UNDEFINED_EPOCH = -1
+UNDEFINED_OFFSET = -1
+
+
+class EpochCache:
+    """The epochs of one partition, in memory and in its file. Safe to read while one thread
+    writes.
+    """
+
+    __slots__ = ("_entries", "_lock", "_unsynced", "directory")
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+        self._entries: list[tuple[int, int]] = []
+        self._lock = threading.Lock()
+        self._unsynced = False
+
+    @property
+    def path(self) -> str:
+        """The checkpoint file."""
+        return os.path.join(self.directory, FILE_NAME)
+
+    @property
+    def entries(self) -> list[tuple[int, int]]:
+        """A copy of the (epoch, first offset) pairs."""
+        with self._lock:
+            return list(self._entries)
+
+    def load(self) -> bool:
+        """Read the file; False when it says nothing or is not to be trusted, and the batches must
+        be asked.
+        """
+        try:
+            entries = checkpoints.read_epochs(self.path)
+        except checkpoints.CorruptCheckpointError:
+            return False
+        if entries is None:
+            return False
+        rising = all(
+            earlier[0] < later[0] and earlier[1] < later[1] for earlier, later in pairwise(entries)
+        )
+        if not rising or any(epoch < 0 or offset < 0 for epoch, offset in entries):
+            return False
+        self._entries = entries
+        return True
+
+    @property
+    def latest(self) -> int:
+        """The newest epoch, -1 when none is known."""
+        entries = self._entries
+        return entries[-1][0] if entries else UNDEFINED_EPOCH
+
+    def assign(self, epoch: int, start_offset: int) -> None:
+        """Note that `epoch` begins at `start_offset`; entries it contradicts are dropped."""
+        if epoch < 0 or epoch == self.latest:
+            return
+        with self._lock:
+            kept = [
+                entry for entry in self._entries if entry[0] < epoch and entry[1] < start_offset
+            ]
+            self._entries = [*kept, (epoch, start_offset)]
+        self._write()
+
+    def end_offset(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
+        """Largest epoch not above `epoch`, and the offset where it ends; (-1, -1) when unknown.
+
+        Kafka's rules: the newest epoch ends at the log end; for an epoch below every known one the
+        answer is that epoch and the first known offset.
+        """
+        entries = self._entries
+        if epoch < 0 or not entries or epoch > entries[-1][0]:
+            return UNDEFINED_EPOCH, UNDEFINED_OFFSET
+        if epoch == entries[-1][0]:
+            return epoch, log_end_offset
+        following = bisect_right(entries, epoch, key=lambda entry: entry[0])
+        end = entries[following][1]
+        return (epoch if following == 0 else entries[following - 1][0]), end
+
+    def epoch_of(self, offset: int) -> int:
+        """Epoch that wrote `offset`, -1 when unknown."""
+        entries = self._entries
+        found = bisect_right(entries, offset, key=lambda entry: entry[1])
+        return entries[found - 1][0] if found else UNDEFINED_EPOCH
+
+    def truncate_from_end(self, end_offset: int) -> None:
+        """Forget epochs that begin at or behind `end_offset`."""
+        with self._lock:
+            kept = bisect_left(self._entries, end_offset, key=lambda entry: entry[1])
+            changed = kept < len(self._entries)
+            self._entries = self._entries[:kept]
+        if changed:
+            self._write()
+
+    def truncate_from_start(self, start_offset: int) -> None:
+        """Forget epochs that end before `start_offset`; the one that spans it now begins there."""
+        with self._lock:
+            below = bisect_right(self._entries, start_offset, key=lambda entry: entry[1])
+            changed = below > 0 and self._entries[below - 1][1] != start_offset
+            if changed:
+                spanning = (self._entries[below - 1][0], start_offset)
+                self._entries = [spanning, *self._entries[below:]]
+            elif below > 1:
+                changed, self._entries = True, self._entries[below - 1 :]
+        if changed:
+            self._write()
+
+    def clear(self) -> None:
+        """Forget everything, the file too."""
+        with self._lock:
+            self._entries = []
+        remove_if_there(self.path)
+
+    def _write(self) -> None:
+        write_atomically(self.path, checkpoints.format_epochs(self._entries), durable=False)
+        self._unsynced = True
+
+    def flush(self) -> None:
+        """Make the file durable if it changed."""
+        if self._unsynced:
+            self._unsynced = False
+            if self._entries:
+                fsync_path(self.path)
+            fsync_path(self.directory)

@@ -1,0 +1,671 @@
+"""One partition on disk: the rules of appending, truncation, retention and flushing.
+
+An append checks the header and the checksum, asks the producer state, patches offset and epoch,
+makes one write, and publishes. It reads records only where it must: for the keys of a compacted
+topic, for a topic that demands another codec or an old format, and for the times of a batch whose
+header cannot be right about them. A failed write is truncated away. A failed disk takes the log
+offline, and nothing on it is retried.
+
+A log has a list of segments (`segments`), a reader (`reading`) and a failure state (`failure`).
+Methods block and may be called from any thread. Those that can take long (`flush`, `truncate_to`,
+`reader.verify`) belong into `files.DiskThreads`. An append makes nothing durable: where
+`flush.messages` asks for it, `flush_required` says so, and the caller of the append flushes before
+it acknowledges.
+"""
+
+import contextlib
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from odradek.clock import wall_ms
+from odradek.config import TopicConfig
+from odradek.log.partition import replay, retention, validation
+from odradek.log.partition.conversion import OldFormat
+from odradek.log.partition.epochs import EpochCache
+from odradek.log.partition.failure import LogFailure
+from odradek.log.partition.producers import ProducerStates, list_snapshots, snapshot_path
+from odradek.log.partition.reading import LogReader
+from odradek.log.partition.segments import SegmentList, delete_files
+from odradek.log.partition.validation import Prepared
+from odradek.log.records import batch, contents, incoming
+from odradek.log.records.batch import CorruptBatchError, Header, Origin
+from odradek.log.records.incoming import Batches
+from odradek.log.segment import files
+from odradek.log.segment.files import FileRetiredError
+from odradek.log.segment.index import MAX_RELATIVE_OFFSET
+from odradek.log.segment.segment import Segment, SegmentSettings
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.regions import Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class LogEnvironment:
+    """What a log needs from its process: clocks, randomness, and callbacks."""
+
+    now_ms: Callable[[], int] = wall_ms
+    monotonic: Callable[[], float] = time.monotonic
+    chance: random.Random = field(default_factory=random.Random)
+    producer_expiry_ms: int = 7 * 24 * 3_600_000
+    on_failure: Callable[["Log", OSError], None] = lambda log, error: None
+    on_truncate: Callable[["Log"], None] = lambda log: None
+
+
+class AppendInfo(NamedTuple):
+    """Where a batch (or a follower's run of batches) now lies.
+
+    `append_time_ms` is -1 unless the topic stamps records itself. `duplicate` means nothing was
+    written: the offsets are those of the first time.
+    """
+
+    base_offset: int
+    last_offset: int
+    append_time_ms: int
+    log_start_offset: int
+    size: int
+    duplicate: bool
+
+
+class UnexpectedOffsetError(Exception):
+    """A leader sent batches that do not continue this log."""
+
+
+class Log:
+    """The log of one partition. `recovery.open_log` makes it from its files.
+
+    Invariants, besides those that `SegmentList` and `EpochCache` assert:
+
+    - An append raises the log end offset; only truncation lowers it.
+    - high watermark <= log end offset. Every way to set it and every truncation sees to that. It is
+      not asserted: replication sets it without the append lock, beside a truncation.
+    - log start offset <= high watermark, but not after a start over above the high watermark
+      (`truncate_fully_and_start_at`, or an overlapping batch), until replication sets it next.
+    - The leader epochs of the cache rise with their offsets, and an append never adds a lower one.
+    """
+
+    def __init__(
+        self,
+        directory: str,
+        topic: str,
+        partition: int,
+        config: TopicConfig,
+        environment: LogEnvironment,
+    ) -> None:
+        self.directory = directory
+        self.topic = topic
+        self.partition = partition
+        self.config = config
+        self._environment = environment
+        self._failure = LogFailure(
+            f"{topic}-{partition}", lambda error: environment.on_failure(self, error)
+        )
+        self.segments = SegmentList(directory, self._failure)
+        self.reader = LogReader(self.segments, self._failure)
+        self.epochs = EpochCache(directory)
+        self.producers = ProducerStates(environment.producer_expiry_ms)
+        self._high_watermark = 0
+        self._append_lock = self.segments.append_lock
+        self._flush_lock = threading.Lock()
+        self._last_flush = environment.monotonic()
+
+    def __repr__(self) -> str:
+        return f"Log({self.topic}-{self.partition}, {self.log_start_offset}..{self.log_end_offset})"
+
+    def install(
+        self, segments: Sequence[Segment], start: int, end: int, recovery_point: int
+    ) -> None:
+        """Take over the segments and offsets that recovery found."""
+        self.segments.install(segments, start, end, recovery_point)
+        self._high_watermark = start
+
+    # -- offsets and state ----------------------------------------------------------------------
+
+    @property
+    def log_start_offset(self) -> int:
+        """First offset that readers may ask for."""
+        return self.segments.log_start_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        """Offset of the next record."""
+        return self.segments.log_end_offset
+
+    @property
+    def recovery_point(self) -> int:
+        """First offset that may not be on the disk itself yet."""
+        return self.segments.recovery_point
+
+    @property
+    def high_watermark(self) -> int:
+        """First offset that is not committed, as replication says; retention and compaction stop
+        there.
+        """
+        return self._high_watermark
+
+    @high_watermark.setter
+    def high_watermark(self, offset: int) -> None:
+        segments = self.segments
+        self._high_watermark = max(segments.log_start_offset, min(offset, segments.log_end_offset))
+
+    @property
+    def latest_epoch(self) -> int:
+        """Newest leader epoch that wrote here, -1 when none."""
+        return self.epochs.latest
+
+    @property
+    def failure(self) -> OSError | None:
+        """The error that took the log offline."""
+        return self._failure.error
+
+    @property
+    def closed(self) -> bool:
+        """True once the files are let go of."""
+        return self._failure.closed
+
+    def fail(self, error: OSError) -> None:
+        """Take the log offline because another log of its directory failed."""
+        self._failure.take_offline(error)
+
+    # -- appending ------------------------------------------------------------------------------
+
+    def needs_record_inspection(self, data: Buffer, origin: Origin) -> bool:
+        """Return whether `prepare` may take long; see `validation`."""
+        return validation.needs_record_inspection(data, origin, self.config)
+
+    def prepare(self, data: Buffer, origin: Origin) -> Prepared:
+        """Check one batch, and convert it to the codec and message format of the topic.
+
+        Changes nothing. Raises KafkaError.
+        """
+        return validation.prepare(data, origin, self.config, self._environment.now_ms())
+
+    def append_as_leader(
+        self, data: Buffer | Prepared, leader_epoch: int, *, origin: Origin = Origin.CLIENT
+    ) -> AppendInfo:
+        """Check one batch, unless `prepare` has, give it the next offsets and write it.
+
+        Raises KafkaError with the code of the rule that was broken, KAFKA_STORAGE_ERROR when the
+        disk failed.
+        """
+        config = self.config
+        now_ms = self._environment.now_ms()
+        prepared = (
+            data if isinstance(data, Prepared) else validation.prepare(data, origin, config, now_ms)
+        )
+        size = prepared.header.length + batch.LOG_OVERHEAD
+        self._check_fits_segment(size)
+        append_time_ms = now_ms if config.message_timestamp_type == "LogAppendTime" else None
+        with self._append_lock:
+            self._failure.raise_if_unusable()
+            try:
+                if prepared.old is not None:
+                    return self._append_old_format(prepared.old, now_ms, append_time_ms)
+                return self._append_checked(
+                    prepared.data,
+                    prepared.header,
+                    size,
+                    leader_epoch,
+                    origin,
+                    now_ms,
+                    append_time_ms,
+                )
+            except OSError as error:
+                raise self._failure.storage_error(error) from error
+
+    def _check_fits_segment(self, size: int) -> None:
+        if size > self.config.segment_bytes:
+            raise KafkaError(
+                ErrorCode.RECORD_LIST_TOO_LARGE,
+                f"{size} bytes are over segment.bytes={self.config.segment_bytes}",
+            )
+
+    def _append_checked(
+        self,
+        data: Buffer,
+        header: Header,
+        size: int,
+        leader_epoch: int,
+        origin: Origin,
+        now_ms: int,
+        append_time_ms: int | None,
+    ) -> AppendInfo:
+        """The part of an append that needs the lock."""
+        start, base = self.segments.log_start_offset, self.segments.log_end_offset
+        time_ms = -1 if append_time_ms is None else append_time_ms
+        if header.producer_id >= 0:
+            repeat = self.producers.check(header, origin)
+            if repeat is not None:
+                if append_time_ms is not None:
+                    time_ms = repeat.timestamp
+                return AppendInfo(repeat.first_offset, repeat.last_offset, time_ms, start, 0, True)
+        stored, buffers = batch.stamp(data, header, base, leader_epoch, append_time_ms)
+        last = base + header.last_offset_delta
+        self._write(buffers, ((0, stored),), size, last, stored.max_timestamp, now_ms)
+        return AppendInfo(base, last, time_ms, start, size, False)
+
+    def _append_old_format(
+        self, old: OldFormat, now_ms: int, append_time_ms: int | None
+    ) -> AppendInfo:
+        """As `_append_checked`, for a topic whose message.format.version is below 0.11."""
+        start, base = self.segments.log_start_offset, self.segments.log_end_offset
+        data = old.message_set(base, append_time_ms)
+        batches = list(batch.scan(data))
+        largest = max(header.size for _, header in batches)
+        if largest > self.config.max_message_bytes:
+            raise KafkaError(
+                ErrorCode.MESSAGE_TOO_LARGE,
+                f"message of {largest} bytes is over max.message.bytes="
+                f"{self.config.max_message_bytes}",
+            )
+        self._check_fits_segment(len(data))
+        last = batches[-1][1].last_offset
+        newest = max(header.max_timestamp for _, header in batches)
+        self._write((data,), batches, len(data), last, newest, now_ms)
+        time_ms = -1 if append_time_ms is None else append_time_ms
+        return AppendInfo(base, last, time_ms, start, len(data), False)
+
+    def append_as_follower(self, data: Buffer) -> AppendInfo:
+        """Write batches exactly as the leader sent them, without a last one that is cut off.
+
+        Raises KafkaError CORRUPT_MESSAGE for damaged bytes (nothing is written then),
+        UnexpectedOffsetError when the batches do not continue this log, KAFKA_STORAGE_ERROR when
+        the disk failed.
+        """
+        batches = incoming.checked(data)
+        view = memoryview(data)
+        now_ms = self._environment.now_ms()
+        segments = self.segments
+        with self._append_lock, self._failure.guard():
+            start, end = segments.log_start_offset, segments.log_end_offset
+            size = 0
+            if not batches:
+                return AppendInfo(end, end - 1, -1, start, 0, False)
+            first = batches[0][1]
+            if first.base_offset < end:
+                self._accept_overlap(first)
+            for run in incoming.runs(batches, self.config.segment_bytes):
+                begin, last = run[0][0], run[-1]
+                run_end = last[0] + last[1].size
+                shifted = [(at - begin, header) for at, header in run]
+                newest = max(header.max_timestamp for _, header in run)
+                length = run_end - begin
+                self._write(
+                    [view[begin:run_end]], shifted, length, last[1].last_offset, newest, now_ms
+                )
+                size += length
+            self._raise_log_start(start)
+            end = segments.log_end_offset
+            return AppendInfo(first.base_offset, end - 1, -1, start, size, False)
+
+    def _accept_overlap(self, first: Header) -> None:
+        """Make room for a batch that begins below the log end offset, where that is no divergence.
+
+        After DeleteRecords the leader's log start offset may lie inside a batch. A log that is
+        empty and starts there takes that batch whole and hides its first records, as Kafka does.
+        """
+        end = self.log_end_offset
+        if self.log_start_offset != end or first.last_offset < end:
+            raise UnexpectedOffsetError(
+                f"{self.topic}-{self.partition}: batch at {first.base_offset}, log ends at {end}"
+            )
+        self.truncate_fully_and_start_at(first.base_offset)
+
+    def _write(
+        self,
+        buffers: Sequence[Buffer],
+        batches: Batches,
+        size: int,
+        last_offset: int,
+        newest_ms: int,
+        now_ms: int,
+    ) -> None:
+        """Roll if due, write, publish. The caller holds the append lock."""
+        segments, config = self.segments, self.config
+        segment = segments.entries[-1]
+        if (
+            segment.size
+            and retention.must_roll(
+                segment.size + size,
+                config.segment_bytes,
+                segment.age_for_roll(now_ms, newest_ms),
+                config.segment_ms - segment.jitter_ms,
+                segment.has_full_index,
+            )
+        ) or not segment.accepts(last_offset):
+            self.roll(_lowest_offset(batches[0][1]))
+            segment = segments.entries[-1]
+        segment.append(buffers, size, batches)
+        segments.publish(batches, size, last_offset + 1)
+        for at, header in batches:
+            self.note_epoch(header)
+            if header.producer_id >= 0:
+                marker = None
+                if header.attributes & batch.CONTROL:
+                    whole = memoryview(b"".join(buffers))[at : at + header.size]
+                    marker = contents.marker_epoch(header, whole)
+                self.producers.update(header, marker)
+        self.producers.end_offset = last_offset + 1
+
+    # -- rolling --------------------------------------------------------------------------------
+
+    def roll(self, base_offset: int | None = None) -> None:
+        """Begin a new segment at `base_offset`, by default the log end offset."""
+        with self._append_lock, self._failure.guard():
+            base = max(self.log_end_offset, base_offset or 0)
+            self.segments.active.become_inactive()
+            self.producers.write_snapshot(self.directory)
+            fresh = Segment(self.directory, base, self.segment_settings())
+            self.segments.roll_to(fresh, self.preallocated_bytes)
+
+    @property
+    def preallocated_bytes(self) -> int:
+        """Initial size of a log file that will be written to."""
+        return self.config.segment_bytes if self.config.preallocate else 0
+
+    def segment_settings(self) -> SegmentSettings:
+        """Return the settings of a segment that is made now."""
+        config = self.config
+        jitter = min(config.segment_jitter_ms, config.segment_ms)
+        return SegmentSettings(
+            config.index_interval_bytes,
+            config.segment_index_bytes,
+            self._environment.now_ms(),
+            self._environment.chance.randrange(jitter) if jitter > 0 else 0,
+        )
+
+    # -- truncation -----------------------------------------------------------------------------
+
+    def truncate_to(self, offset: int) -> bool:
+        """Drop everything from `offset` on; return False when the log already ended there.
+
+        A leader epoch without records goes in any case: another leader may have written there.
+        """
+        segments = self.segments
+        with self._append_lock, self._failure.guard():
+            if offset >= segments.log_end_offset:
+                self.epochs.truncate_from_end(segments.log_end_offset)
+                return False
+            if offset <= segments.log_start_offset or offset < segments.bases[0]:
+                self.truncate_fully_and_start_at(offset)
+                return True
+            segment = segments.holding(offset)
+            try:
+                position, end = segment.cut_for(offset)
+            except CorruptBatchError as error:
+                raise self._failure.damaged(segment, error) from error
+            if end <= segments.log_start_offset:  # no readable record is left
+                self.truncate_fully_and_start_at(segments.log_start_offset)
+                return True
+            dropped = segments.hide_from(segment, position, end)
+            self._lower_marks(end)
+            delete_files(dropped[::-1])
+            segment.truncate_files(end, self._environment.now_ms())
+            self.epochs.truncate_from_end(end)
+            self._reload_producers()
+            self._keep_end(segment, end)
+            return True
+
+    def _keep_end(self, last: Segment, end: int) -> None:
+        """Make sure that the files tell the log end offset, also where compaction removed the
+        records before it: else a restart would use offsets again that had other records.
+        """
+        with contextlib.suppress(CorruptBatchError):
+            if last.next_offset() < end:
+                self.roll()
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        """Drop everything; the next batch gets `offset`."""
+        with self._append_lock, self._failure.guard():
+            # Checkpoints and readers look at the first segment, so there is always one. Its files
+            # are made last: they may have the names of files that go.
+            fresh = Segment(self.directory, offset, self.segment_settings())
+            dropped = self.segments.hide_all(fresh)
+            self._lower_marks(offset)
+            delete_files(dropped[::-1])
+            self.epochs.clear()
+            self._drop_snapshots(lambda at: True)
+            self.producers.clear(offset)
+            fresh.create(self.preallocated_bytes)
+
+    def _lower_marks(self, end: int) -> None:
+        """Lower high watermark and recovery point to `end`; a lower recovery point is on the disk
+        before bytes are rewritten.
+        """
+        self._high_watermark = min(self._high_watermark, end)
+        lowered = self.segments.lower_recovery_point(end)
+        if lowered or "compact" in self.config.cleanup_policy:
+            self._environment.on_truncate(self)
+
+    def _reload_producers(self) -> None:
+        replay.rebuild(
+            self.producers,
+            self.directory,
+            self.segments[:],
+            self.log_start_offset,
+            self.log_end_offset,
+            self._environment.now_ms(),
+        )
+
+    def _drop_snapshots(self, doomed: Callable[[int], bool]) -> None:
+        for at in list_snapshots(self.directory):
+            if doomed(at):
+                files.remove_if_there(snapshot_path(self.directory, at))
+
+    # -- log start offset, retention ------------------------------------------------------------
+
+    def advance_log_start(self, offset: int) -> None:
+        """Hide records below `offset` (DeleteRecords, or the leader's log start offset). Retention
+        removes the files.
+
+        Raises KafkaError OFFSET_OUT_OF_RANGE above the high watermark.
+        """
+        with self._append_lock, self._failure.guard():
+            if offset > self._high_watermark:
+                raise KafkaError(
+                    ErrorCode.OFFSET_OUT_OF_RANGE,
+                    f"{offset} is above the high watermark {self._high_watermark}",
+                )
+            self._raise_log_start(offset)
+
+    def _raise_log_start(self, offset: int) -> None:
+        if self.segments.raise_log_start(offset):
+            self.epochs.truncate_from_start(offset)
+
+    def apply_retention(self) -> int:
+        """Delete old segments by log start offset, time and size; return how many.
+
+        Their files are removed later.
+        """
+        # Looking at old segments may read from the disk. Appends need not wait for that.
+        with self._failure.guard():
+            seen = self.segments[:]
+            facts = [_facts(segment) for segment in seen]
+        with self._append_lock, self._failure.guard():
+            segments = self.segments[:]
+            if segments[: len(seen)] != seen:
+                return 0  # truncated or compacted meanwhile: the next round sees that
+            end = self.log_end_offset
+            if len(segments) == len(seen):
+                facts[-1] = _facts(segments[-1])
+            else:
+                end = segments[len(seen)].base_offset
+            by_age = "delete" in self.config.cleanup_policy
+            limits = retention.RetentionLimits(
+                self.config.retention_ms if by_age else -1,
+                self.config.retention_bytes if by_age else -1,
+            )
+            doomed = retention.deletable(
+                facts,
+                end,
+                self._high_watermark,
+                self.log_start_offset,
+                self._environment.now_ms(),
+                limits,
+            )
+            if doomed == len(segments):
+                self.roll()
+            if doomed:
+                self._delete_oldest(doomed)
+            return doomed
+
+    def _delete_oldest(self, count: int) -> None:
+        start = self.log_start_offset
+        dropped = self.segments.drop_oldest(count)
+        if self.log_start_offset > start:
+            self.epochs.truncate_from_start(self.log_start_offset)
+        self.segments.schedule_delete(dropped, self._delete_at())
+        first = self.segments.bases[0]
+        self._drop_snapshots(lambda at: at < first)
+
+    def _delete_at(self) -> float:
+        """Return when the files of a segment that leaves the log now are removed (monotonic s)."""
+        return self._environment.monotonic() + self.config.file_delete_delay_ms / 1000
+
+    def delete_due(self) -> None:
+        """Remove the files of deleted segments after file.delete.delay.ms."""
+        self.segments.delete_due(self._environment.monotonic())
+
+    def replace_segments(
+        self, old: Sequence[Segment], copy: Segment, suffixes: tuple[str, str], truncations: int
+    ) -> bool:
+        """Replace compacted segments; see `SegmentList.replace`."""
+        return self.segments.replace(old, copy, suffixes, truncations, self._delete_at())
+
+    # -- leader epochs --------------------------------------------------------------------------
+
+    def assign_epoch(self, epoch: int) -> None:
+        """Note that this broker leads with `epoch` from the log end offset on.
+
+        Not on a topic whose batches carry no epoch: followers could not note it.
+        """
+        if self.config.message_magic < 2:
+            return
+        with self._append_lock, self._failure.guard():
+            self.epochs.assign(epoch, self.log_end_offset)
+
+    def note_epoch(self, header: Header) -> None:
+        """Note the leader epoch of a batch that was written.
+
+        The formats before 0.11 carry none. Behind such a batch the known epochs say nothing any
+        more, so they go, and replicas trust the high watermark, as in Kafka.
+        """
+        if header.magic == 2 and header.leader_epoch > self.epochs.latest:
+            self.epochs.assign(header.leader_epoch, header.base_offset)
+        elif header.magic < 2 and self.epochs.entries:
+            self.epochs.clear()
+
+    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
+        """Return (epoch, end offset) for OffsetForLeaderEpoch; (-1, -1) when unknown. See
+        `EpochCache.end_offset`.
+        """
+        return self.epochs.end_offset(epoch, self.log_end_offset)
+
+    # -- flushing -------------------------------------------------------------------------------
+
+    @property
+    def flush_required(self) -> bool:
+        """True when flush.messages or more records wait for their fsync."""
+        segments = self.segments
+        return segments.log_end_offset - segments.recovery_point >= self.config.flush_messages
+
+    @property
+    def committable_end(self) -> int:
+        """End of the records that this replica holds as safely as flush.messages demands."""
+        return self.recovery_point if self.flush_required else self.log_end_offset
+
+    @property
+    def flush_is_due(self) -> bool:
+        """True when flush.ms passed since the last flush, and there is something to flush."""
+        waited = (self._environment.monotonic() - self._last_flush) * 1000
+        return self.recovery_point < self.log_end_offset and waited >= self.config.flush_ms
+
+    @property
+    def has_unflushed_segments(self) -> bool:
+        """True when a whole rolled segment waits for its fsync."""
+        return self.recovery_point < self.segments.bases[-1]
+
+    def flush(self, *, only_rolled: bool = False) -> None:
+        """Make everything written so far durable (or only the rolled segments). Appends go on
+        meanwhile.
+
+        A failed fsync takes the log offline: the data that the disk dropped cannot be recovered.
+        """
+        with self._flush_lock, self._failure.guard():
+            while not self._flush_untruncated(only_rolled):
+                pass  # records that were written after the truncation may not be on the disk
+
+    def _flush_untruncated(self, only_rolled: bool) -> bool:
+        """Flush; return False when the log was truncated meanwhile."""
+        segments, end, truncations = self.segments.unflushed(only_rolled=only_rolled)
+        if end <= self.recovery_point:
+            return True
+        for segment in segments:
+            with contextlib.suppress(FileRetiredError):
+                segment.flush()
+        for segment in segments[1:]:
+            self._sync_snapshot(segment.base_offset)
+        self._sync_snapshot(end)
+        self.epochs.flush()
+        files.fsync_path(self.directory)
+        if not self.segments.note_flushed(end, truncations):
+            return False
+        self._last_flush = self._environment.monotonic()
+        return True
+
+    def _sync_snapshot(self, offset: int) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            files.fsync_path(snapshot_path(self.directory, offset))
+
+    # -- idle, closing --------------------------------------------------------------------------
+
+    def expire_producers(self) -> None:
+        """Forget producers that were silent for the expiry time."""
+        with self._append_lock:
+            self.producers.expire(self._environment.now_ms())
+
+    def release_idle(self) -> None:
+        """Give back descriptors and maps that nobody used since the last call."""
+        for segment in self.segments:
+            segment.release_idle()
+
+    def close(self) -> None:
+        """Finish the indexes, write the producer snapshot, make all durable, close the files."""
+        with self._append_lock:
+            if self.closed:
+                return
+            if self.failure is None:
+                with self._failure.guard():
+                    self.producers.write_snapshot(self.directory)
+                    self.segments.active.become_inactive()
+                self.flush()
+                with self._failure.guard():
+                    self.segments.active.flush()
+                    self._sync_snapshot(self.log_end_offset)
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Close the files as they are, because the disk failed or the partition is deleted.
+
+        Waits for changes under way; afterwards nothing in the folder is touched any more.
+        """
+        with self._append_lock:
+            self._failure.closed = True
+            for segment in self.segments:
+                segment.retire()
+
+
+def _facts(segment: Segment) -> retention.SegmentFacts:
+    return retention.SegmentFacts(
+        segment.base_offset, segment.size, segment.newest_or_modified_ms()
+    )
+
+
+def _lowest_offset(header: Header) -> int:
+    """Return where a segment may begin whose first batch this is.
+
+    The older formats tell the last offset only: then as low as the indexes reach, as in Kafka.
+    """
+    return header.base_offset if header.magic == 2 else header.last_offset - MAX_RELATIVE_OFFSET

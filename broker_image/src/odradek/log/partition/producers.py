@@ -1,0 +1,288 @@
+"""What the log knows of its producers, so that a retried batch is written once.
+
+Of each producer id the last five batches are kept: their sequence ranges and offsets. A batch whose
+range is among them is a repeat and gets its first offset back; one that follows the last is new;
+anything else is out of order (KIP-98; 2.8's rules). The state follows from the batches alone, so
+followers and a restarted broker build it by reading headers; `.snapshot` files at segment
+boundaries and at a clean shutdown shorten that.
+
+Snapshot, version 1, big-endian:
+
+    version i16, CRC-32C u32 of what follows, count i32, and for each producer:
+    id i64, epoch i16, last sequence i32, last offset i64, offset delta i32, timestamp i64,
+    coordinator epoch i32, first offset of the open transaction i64 (-1: none)
+"""
+
+import os
+import struct
+from collections import deque
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from odradek.log.records.batch import NO_PRODUCER_ID, Header, Origin
+from odradek.log.segment import files
+from odradek.protocol.errors import ErrorCode, KafkaError
+
+SNAPSHOT_SUFFIX = ".snapshot"
+RETAINED_BATCHES = 5
+MAX_SEQUENCE = 2**31 - 1
+NO_EPOCH = -1
+NO_SEQUENCE = -1
+
+_HEAD = struct.Struct(">hIi")
+_CRC_START = 6
+_ENTRY = struct.Struct(">qhiqiqiq")
+_VERSION = 1
+_MARKER_VALUE = struct.Struct(">hi")
+
+
+class CorruptSnapshotError(Exception):
+    """A snapshot with a wrong version, length or checksum."""
+
+
+class Written(NamedTuple):
+    """One batch a producer wrote: last sequence, last offset, and how many records came before the
+    last.
+    """
+
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+
+    @property
+    def first_sequence(self) -> int:
+        """Sequence of the first record."""
+        return (self.last_sequence - self.offset_delta) & MAX_SEQUENCE
+
+    @property
+    def first_offset(self) -> int:
+        """Offset of the first record."""
+        return self.last_offset - self.offset_delta
+
+
+@dataclass(slots=True)
+class Producer:
+    """State of one producer id."""
+
+    producer_id: int
+    epoch: int = NO_EPOCH
+    batches: deque[Written] = field(default_factory=lambda: deque(maxlen=RETAINED_BATCHES))
+    timestamp: int = -1
+    coordinator_epoch: int = -1
+    transaction_start: int = -1
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequence of the last record, -1 when none is known."""
+        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
+
+
+class ProducerStates:
+    """The producers of one partition. One writer at a time; used under the log's append lock."""
+
+    __slots__ = ("_producers", "end_offset", "expiry_ms", "forgetful", "snapshot_offset")
+
+    def __init__(self, expiry_ms: int) -> None:
+        self._producers: dict[int, Producer] = {}
+        # Whether a producer that wrote here may be unknown by now: it expired, or its batches went.
+        self.forgetful = False
+        self.expiry_ms = expiry_ms
+        self.end_offset = 0
+        self.snapshot_offset = -1
+
+    def __len__(self) -> int:
+        return len(self._producers)
+
+    def get(self, producer_id: int) -> Producer | None:
+        """State of a producer id, None when unknown."""
+        return self._producers.get(producer_id)
+
+    def check(self, header: Header, origin: Origin) -> Written | None:
+        """Judge a batch before it is written: the earlier batch if it is a repeat, None if it is
+        new.
+
+        Raises KafkaError INVALID_PRODUCER_EPOCH for an old epoch, OUT_OF_ORDER_SEQUENCE_NUMBER for
+        a gap, and INVALID_TXN_STATE for a plain batch inside the producer's transaction. An unknown
+        producer may start at any sequence (2.5 and later) where it may have been forgotten. Where
+        it surely never wrote, its first batches were refused, and one that overtook them must not
+        be taken: its acknowledgement would count for them too.
+        """
+        if header.producer_id == NO_PRODUCER_ID:
+            return None
+        known = self._producers.get(header.producer_id)
+        if known is None:
+            if origin is Origin.CLIENT and header.base_sequence > 0 and not self.forgetful:
+                raise KafkaError(
+                    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                    f"producer {header.producer_id} begins with sequence {header.base_sequence}",
+                )
+            return None
+        if origin is Origin.CLIENT and header.producer_epoch == known.epoch:
+            for written in known.batches:
+                if (
+                    written.first_sequence == header.base_sequence
+                    and written.last_sequence == header.last_sequence
+                ):
+                    return written
+        if header.producer_epoch < known.epoch:
+            raise KafkaError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"producer {header.producer_id} has epoch {header.producer_epoch}, "
+                f"last seen {known.epoch}",
+            )
+        if header.is_control:
+            return None
+        if origin is Origin.CLIENT:
+            self._check_sequence(header, known)
+        if known.transaction_start >= 0 and not header.is_transactional:
+            raise KafkaError(
+                ErrorCode.INVALID_TXN_STATE,
+                f"producer {header.producer_id} has an open transaction",
+            )
+        return None
+
+    def _check_sequence(self, header: Header, known: Producer) -> None:
+        if known.epoch == NO_EPOCH:
+            return
+        if header.producer_epoch != known.epoch or known.last_sequence == MAX_SEQUENCE:
+            expected = 0
+        else:
+            expected = known.last_sequence + 1
+        if header.base_sequence != expected:
+            raise KafkaError(
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"producer {header.producer_id} epoch {header.producer_epoch} sent sequence "
+                f"{header.base_sequence}, expected {expected}",
+            )
+
+    def update(self, header: Header, marker_epoch: int | None = None) -> None:
+        """Take a written batch into account; `marker_epoch` is a control batch's coordinator
+        epoch.
+        """
+        self.end_offset = header.last_offset + 1
+        if header.producer_id == NO_PRODUCER_ID:
+            return
+        producer = self._producers.get(header.producer_id)
+        if producer is None:
+            producer = self._producers[header.producer_id] = Producer(header.producer_id)
+        if producer.epoch != header.producer_epoch:
+            producer.batches.clear()
+            producer.epoch = header.producer_epoch
+        producer.timestamp = header.max_timestamp
+        if header.is_control:
+            producer.transaction_start = -1
+            if marker_epoch is not None:
+                producer.coordinator_epoch = marker_epoch
+            return
+        producer.batches.append(
+            Written(
+                header.last_sequence,
+                header.last_offset,
+                header.last_offset_delta,
+                header.max_timestamp,
+            )
+        )
+        if header.is_transactional and producer.transaction_start < 0:
+            producer.transaction_start = header.base_offset
+
+    def expire(self, now_ms: int) -> None:
+        """Forget producers idle for the expiry time, unless their transaction is open."""
+        expired = [
+            producer_id
+            for producer_id, producer in self._producers.items()
+            if producer.transaction_start < 0 and now_ms - producer.timestamp >= self.expiry_ms
+        ]
+        for producer_id in expired:
+            del self._producers[producer_id]
+            self.forgetful = True
+
+    def clear(self, end_offset: int) -> None:
+        """Forget everything; the next batch is expected at `end_offset`."""
+        self._producers.clear()
+        self.forgetful = end_offset > 0
+        self.end_offset = end_offset
+        self.snapshot_offset = -1
+
+    # -- snapshots ------------------------------------------------------------------------------
+
+    def encode(self) -> bytes:
+        """The bytes of a snapshot."""
+        body = b"".join(
+            _ENTRY.pack(
+                producer.producer_id,
+                producer.epoch,
+                producer.last_sequence,
+                producer.batches[-1].last_offset if producer.batches else -1,
+                producer.batches[-1].offset_delta if producer.batches else 0,
+                producer.timestamp,
+                producer.coordinator_epoch,
+                producer.transaction_start,
+            )
+            for producer in self._producers.values()
+        )
+        counted = struct.pack(">i", len(self._producers)) + body
+        return struct.pack(">hI", _VERSION, crc32c(counted)) + counted
+
+    def load(self, data: bytes, end_offset: int, now_ms: int) -> None:
+        """Replace the state by a snapshot taken at `end_offset`. Raises CorruptSnapshotError."""
+        producers = decode(data)
+        self._producers = {producer.producer_id: producer for producer in producers}
+        self.end_offset = end_offset
+        self.snapshot_offset = end_offset
+        self.expire(now_ms)
+
+    def write_snapshot(self, directory: str) -> None:
+        """Write a snapshot at the end offset, unless there is one.
+
+        Not durable by itself: it is checked when read, and the log's flush syncs it.
+        """
+        if self.end_offset == self.snapshot_offset:
+            return
+        path = snapshot_path(directory, self.end_offset)
+        files.write_atomically(path, self.encode(), durable=False)
+        self.snapshot_offset = self.end_offset
+
+
+def snapshot_path(directory: str, offset: int) -> str:
+    """Path of the snapshot at `offset`."""
+    return os.path.join(directory, f"{offset:020d}{SNAPSHOT_SUFFIX}")
+
+
+def decode(data: bytes) -> list[Producer]:
+    """Read a snapshot. Raises CorruptSnapshotError."""
+    if len(data) < _HEAD.size:
+        raise CorruptSnapshotError(f"{len(data)} bytes")
+    version, crc, count = _HEAD.unpack_from(data)
+    if version != _VERSION:
+        raise CorruptSnapshotError(f"version {version}")
+    if crc != crc32c(memoryview(data)[_CRC_START:]):
+        raise CorruptSnapshotError("wrong checksum")
+    if count < 0 or len(data) != _HEAD.size + count * _ENTRY.size:
+        raise CorruptSnapshotError(f"{count} entries in {len(data)} bytes")
+    producers = []
+    for fields in _ENTRY.iter_unpack(data[_HEAD.size :]):
+        producer_id, epoch, sequence, offset, delta, timestamp, coordinator, start = fields
+        producer = Producer(
+            producer_id,
+            epoch,
+            timestamp=timestamp,
+            coordinator_epoch=coordinator,
+            transaction_start=start,
+        )
+        if offset >= 0:
+            producer.batches.append(Written(sequence, offset, delta, timestamp))
+        producers.append(producer)
+    return producers
+
+
+def list_snapshots(directory: str) -> list[int]:
+    """Offsets of the snapshots in `directory`, rising."""
+    offsets = []
+    for name in os.listdir(directory):
+        stem, suffix = os.path.splitext(name)
+        if suffix == SNAPSHOT_SUFFIX and stem.isdecimal():
+            offsets.append(int(stem))
+    return sorted(offsets)

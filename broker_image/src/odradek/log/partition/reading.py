@@ -1,0 +1,251 @@
+"""Reads from a partition: planning, verification of the bytes, lookup by timestamp.
+
+A plan names a segment, a position and a length. It takes the state lock of the segment list for a
+moment, and no disk time to speak of. Only then the file is held. When the segment goes away in
+between, the read is planned again.
+
+Bytes of closed segments, and bytes that were on the disk before this process started, are verified
+each time before they are served (see `segment.integrity`): damage is reported and never handed out.
+Verifying reads from the disk; the replica layer does it in threads.
+"""
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from odradek.log.partition.failure import LogFailure
+from odradek.log.partition.segments import SegmentList
+from odradek.log.records import contents
+from odradek.log.records.batch import CorruptBatchError
+from odradek.log.segment import integrity
+from odradek.log.segment.files import FileRetiredError, Region
+from odradek.log.segment.integrity import UnverifiedRange, WrongIndexError
+from odradek.log.segment.segment import Segment
+from odradek.protocol.errors import ErrorCode, KafkaError
+
+
+class LogSlice(NamedTuple):
+    """Result of a read: a region of a log file, or no region when there is nothing yet.
+
+    `offset` is the requested one. The region starts with the batch that holds it, and may end
+    inside a batch where max_bytes cut it off, as in Kafka; `whole` is False when that is its very
+    first batch. `more` tells that bytes below the bound follow. The receiver closes the region.
+
+    `unverified` lists what `verify` has to check before the slice is served; `truncations` is the
+    number of truncations of the log when the read was planned.
+    """
+
+    offset: int
+    region: Region | None
+    more: bool
+    unverified: tuple[UnverifiedRange, ...] = ()
+    truncations: int = 0
+    whole: bool = True
+
+    @property
+    def length(self) -> int:
+        """Bytes of the region, 0 without one."""
+        return self.region.length if self.region is not None else 0
+
+
+@dataclass(frozen=True, slots=True)
+class TimestampOffset:
+    """Result of a lookup by timestamp."""
+
+    offset: int
+    timestamp: int
+    leader_epoch: int
+
+
+class ReadPlan(NamedTuple):
+    """Which bytes answer a read."""
+
+    segment: Segment | None
+    position: int
+    length: int
+    more: bool
+    unverified: tuple[UnverifiedRange, ...] = ()
+    truncations: int = 0
+    whole: bool = True
+
+
+_NOTHING = ReadPlan(None, 0, 0, False)
+
+
+class LogReader:
+    """Reads from one log. Safe to call from any thread."""
+
+    def __init__(self, segments: SegmentList, failure: LogFailure) -> None:
+        self._segments = segments
+        self._failure = failure
+
+    def read(
+        self, offset: int, max_bytes: int, upto: int | None = None, *, min_one: bool = True
+    ) -> LogSlice:
+        """Plan a read and verify it; blocks. Raises as both."""
+        while True:
+            piece = self.plan(offset, max_bytes, upto, min_one=min_one)
+            if not piece.unverified:
+                return piece
+            try:
+                self.verify(piece)
+            except FileRetiredError:
+                continue
+            return piece
+
+    # -- planning -------------------------------------------------------------------------------
+
+    def plan(
+        self, offset: int, max_bytes: int, upto: int | None = None, *, min_one: bool = True
+    ) -> LogSlice:
+        """Plan a read from `offset`, of batches wholly below `upto` (default: log end offset).
+
+        With `min_one` the first batch is returned whole even if it is larger than `max_bytes`.
+        Raises KafkaError: OFFSET_OUT_OF_RANGE below the log start offset or above the log end
+        offset, CORRUPT_MESSAGE where the log is damaged, KAFKA_STORAGE_ERROR when the disk failed.
+        """
+        while True:
+            plan = self._plan(offset, max_bytes, upto, min_one)
+            if plan.segment is None:
+                return LogSlice(offset, None, False, plan.unverified, plan.truncations)
+            try:
+                region = Region(plan.segment.log, plan.position, plan.length)
+            except FileRetiredError:
+                continue  # deleted or replaced since: the next plan sees that
+            except OSError as error:
+                raise self._failure.storage_error(error) from error
+            return LogSlice(
+                offset, region, plan.more, plan.unverified, plan.truncations, plan.whole
+            )
+
+    def _plan(self, offset: int, max_bytes: int, upto: int | None, min_one: bool) -> ReadPlan:
+        self._failure.raise_if_unusable()
+        segments = self._segments
+        with segments.state_lock:
+            end, truncations = segments.log_end_offset, segments.truncations
+            if not segments.log_start_offset <= offset <= end:
+                raise self._out_of_range(offset)
+            bound = end if upto is None or upto > end else upto
+            if offset >= bound:
+                return _NOTHING
+            entries, bases = segments.entries, segments.bases
+            number = max(bisect_right(bases, offset) - 1, 0)
+            segment = entries[number]
+            size, tail = segment.size, segment.tail
+            last = number == len(entries) - 1
+            next_base = end if last else bases[number + 1]
+            around = (
+                next_base,
+                entries[number - 1] if number else None,
+                None if last else entries[number + 1],
+            )
+            fresh = last
+            first = tail.find(offset, size) if fresh else None
+            limit: int | None = size
+            if bound < next_base:
+                near = tail.find(bound, size)
+                limit = near[0] if near is not None else None
+        try:
+            if first is None:
+                hit = segment.find(offset, size)
+                if hit is None:  # compaction left nothing from `offset` to the end of the segment
+                    gap = UnverifiedRange(segment, offset, size, size, size, *around)
+                    if next_base >= bound:
+                        return ReadPlan(None, 0, 0, False, (gap,), truncations)
+                    onward = self._plan(next_base, max_bytes, upto, min_one)
+                    return onward._replace(
+                        unverified=(gap, *onward.unverified), truncations=truncations
+                    )
+                first = hit[0], hit[0] + hit[1].size
+                fresh = fresh and first[0] >= segment.trusted_from
+            if limit is None:
+                beyond = segment.find(bound, size)
+                limit = beyond[0] if beyond is not None else size
+        except FileRetiredError:
+            return self._plan(offset, max_bytes, upto, min_one)
+        except CorruptBatchError as error:
+            raise self._failure.damaged(segment, error) from error
+        except OSError as error:
+            raise self._failure.storage_error(error) from error
+        position, first_end = first
+        length = min(max_bytes, limit - position)
+        if min_one:
+            length = max(length, min(first_end, limit) - position)
+        if length <= 0:
+            return _NOTHING
+        piece_end = position + length
+        unverified: tuple[UnverifiedRange, ...] = ()
+        if not fresh:
+            unverified = (UnverifiedRange(segment, offset, position, piece_end, size, *around),)
+        more = piece_end < limit or bound > next_base
+        whole = piece_end >= min(first_end, limit)
+        return ReadPlan(segment, position, length, more, unverified, truncations, whole)
+
+    def _out_of_range(self, offset: int) -> KafkaError:
+        segments = self._segments
+        return KafkaError(
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            f"{offset} is not within {segments.log_start_offset} and {segments.log_end_offset} "
+            f"of {self._failure.name}",
+        )
+
+    # -- verification ---------------------------------------------------------------------------
+
+    def verify(self, piece: LogSlice) -> None:
+        """Check every byte of a slice that needs it, and end the slice before the first damaged
+        batch. Blocks.
+
+        Raises KafkaError CORRUPT_MESSAGE when nothing sound is left, KAFKA_STORAGE_ERROR, and
+        FileRetiredError when the plan no longer holds. The region is closed then.
+        """
+        region = piece.region
+        try:
+            for unverified in piece.unverified:
+                self._verify(piece, unverified)
+        except BaseException:
+            if region is not None:
+                region.close()
+            raise
+
+    def _verify(self, piece: LogSlice, unverified: UnverifiedRange) -> None:
+        segment, region = unverified.segment, piece.region
+        try:
+            sound, damage = integrity.damage(unverified)
+        except WrongIndexError as error:
+            self._segments.rebuild_indexes(segment)
+            raise FileRetiredError(segment.index.file.path) from error
+        except OSError as error:
+            raise self._failure.storage_error(error) from error
+        if damage is None:
+            return
+        if piece.truncations != self._segments.truncations:
+            raise FileRetiredError(segment.log.path)
+        if region is None or unverified.end == unverified.position or sound == unverified.position:
+            raise self._failure.damaged(segment, damage) from damage
+        region.length = sound - region.position
+
+    # -- lookup by timestamp --------------------------------------------------------------------
+
+    def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
+        """Return the first record, from the log start offset on, that is not older than
+        `timestamp` (ms); None when there is none. Blocks.
+        """
+        segments = self._segments
+        truncations = segments.truncations
+        with self._failure.guard():
+            for segment in segments:
+                try:
+                    if segment.max_timestamp < timestamp:
+                        continue
+                    start = segments.log_start_offset
+                    for data, header in segment.batches_since(timestamp, start):
+                        hit = contents.first_since(header, data, timestamp, start)
+                        if hit is not None:
+                            return TimestampOffset(hit[0], hit[1], header.leader_epoch)
+                except FileRetiredError:
+                    continue
+                except CorruptBatchError as error:
+                    if truncations != segments.truncations:
+                        return self.offset_for_timestamp(timestamp)
+                    raise self._failure.damaged(segment, error) from error
+        return None

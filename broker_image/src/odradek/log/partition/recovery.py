@@ -1,0 +1,231 @@
+"""Opening a partition folder: after a clean shutdown without looking at batches, after a crash by
+checking them.
+
+A clean shutdown leaves `.kafka_cleanshutdown` in the log directory; then sizes are taken from the
+files, and only the last batches of the last segment are looked at. Without it every segment from
+the recovery point on (what was not surely synced) is read whole: checksums verified, the file cut
+behind the last valid batch, later segments dropped, indexes, epochs and producer state rebuilt.
+Leftovers of interrupted deletions and compactions are finished or undone as Kafka does: `.deleted`
+and `.cleaned` go, a `.log.swap` is complete and takes the place of the segments it was made from.
+No content of any file makes opening fail; only an OSError does.
+"""
+
+import os
+from dataclasses import dataclass, field
+
+from odradek.config import TopicConfig
+from odradek.log.partition import replay
+from odradek.log.partition.log import Log, LogEnvironment
+from odradek.log.records.batch import CorruptBatchError, Header
+from odradek.log.segment.files import remove_if_there
+from odradek.log.segment.segment import (
+    CLEANED_SUFFIX,
+    DELETED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SEGMENT_SUFFIXES,
+    SWAP_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    Segment,
+    file_name,
+)
+
+_GARBAGE = (DELETED_SUFFIX, CLEANED_SUFFIX, ".tmp")
+
+
+@dataclass(slots=True)
+class Report:
+    """What opening had to do, for the broker's own log."""
+
+    scanned_segments: int = 0
+    cut_bytes: int = 0
+    dropped_segments: int = 0
+    rebuilt: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpointed:
+    """What the directory's checkpoints say of a partition."""
+
+    clean: bool
+    recovery_point: int = 0
+    log_start_offset: int = 0
+
+
+def open_log(
+    directory: str,
+    topic: str,
+    partition: int,
+    config: TopicConfig,
+    environment: LogEnvironment,
+    known: Checkpointed,
+) -> tuple[Log, Report]:
+    """Open the log in `directory`, making the folder if needed. Raises OSError only."""
+    os.makedirs(directory, exist_ok=True)
+    log = Log(directory, topic, partition, config, environment)
+    report = Report()
+    sizes = _tidy(log, report)
+    epochs_known = _load_epochs(log)
+    segments = [Segment(directory, base, log.segment_settings()) for base in sorted(sizes)]
+    first_dirty = _first_dirty(segments, known)
+    for segment in segments[:first_dirty]:
+        _open_closed(segment, sizes[segment.base_offset], report)
+    segments = _recover(log, segments, first_dirty, epochs_known, report)
+    end = _end_of(log, segments, first_dirty, epochs_known, report)
+    if not epochs_known:
+        _rebuild_epochs(log, segments, report)
+    _finish(log, segments, end, known)
+    return log, report
+
+
+def _load_epochs(log: Log) -> bool:
+    """False when the batches must be asked; those of a format before 0.11 carry no epochs."""
+    if log.config.message_magic < 2:
+        log.epochs.clear()
+        return True
+    return log.epochs.load()
+
+
+def _first_dirty(segments: list[Segment], known: Checkpointed) -> int:
+    """Number of the first segment that has to be read whole."""
+    if known.clean:
+        return len(segments)
+    below = sum(1 for segment in segments if segment.base_offset <= known.recovery_point)
+    return max(below - 1, 0)
+
+
+def _open_closed(segment: Segment, size: int, report: Report) -> None:
+    missing = not (
+        os.path.exists(segment.index.file.path) and os.path.exists(segment.time_index.file.path)
+    )
+    segment.open(size)
+    if missing and size:
+        report.rebuilt.append(segment.index.file.path)
+        segment.rebuild_indexes()
+
+
+def _recover(
+    log: Log, segments: list[Segment], first: int, epochs_known: bool, report: Report
+) -> list[Segment]:
+    """Check segments from `first` on; return those that stay."""
+    for number in range(first, len(segments)):
+        segment = segments[number]
+        cut = _check_segment(log, segment, epochs_known)
+        report.scanned_segments += 1
+        report.cut_bytes += cut
+        if cut and number + 1 < len(segments):
+            for doomed in segments[number + 1 :]:
+                doomed.retire()
+                for path in doomed.paths():
+                    remove_if_there(path)
+                report.dropped_segments += 1
+            return segments[: number + 1]
+        if number + 1 < len(segments):
+            # Indexes grow in files of full size: nobody else would trim those of a closed segment,
+            # and Kafka, which believes what lies below the recovery point, would read the rest.
+            segment.become_inactive()
+    return segments
+
+
+def _check_segment(log: Log, segment: Segment, note_epochs: bool) -> int:
+    def on_batch(position: int, header: Header, data: memoryview) -> None:
+        if note_epochs:
+            log.note_epoch(header)
+
+    return segment.recover(on_batch)
+
+
+def _end_of(
+    log: Log, segments: list[Segment], first_dirty: int, epochs_known: bool, report: Report
+) -> int:
+    """The log end; a last segment that is not whole in spite of a clean shutdown is recovered."""
+    if not segments:
+        return 0
+    last = segments[-1]
+    try:
+        return last.next_offset()
+    except CorruptBatchError:
+        report.scanned_segments += 1
+        report.cut_bytes += _check_segment(log, last, epochs_known)
+        return last.next_offset()
+
+
+def _rebuild_epochs(log: Log, segments: list[Segment], report: Report) -> None:
+    for segment in segments:
+        try:
+            for _, header in segment.scan(0):
+                log.note_epoch(header)
+        except CorruptBatchError:
+            continue  # damage inside a closed segment is reported to whoever reads it
+    if segments and any(segment.size for segment in segments):
+        report.rebuilt.append(log.epochs.path)
+
+
+def _finish(log: Log, segments: list[Segment], end: int, known: Checkpointed) -> None:
+    """Settle offsets, epochs and producers, and hand the segments to the log."""
+    start = max(known.log_start_offset, segments[0].base_offset if segments else 0)
+    if not segments or end < start:
+        for segment in segments:
+            segment.retire()
+            for path in segment.paths():
+                remove_if_there(path)
+        fresh = Segment(log.directory, start, log.segment_settings())
+        fresh.create(log.preallocated_bytes)
+        segments, end = [fresh], start
+    recovery_point = end if known.clean else min(max(known.recovery_point, start), end)
+    log.install(segments, start, end, recovery_point)
+    # An epoch that begins at the log end has led without writing yet: it stays known.
+    log.epochs.truncate_from_end(end + 1)
+    log.epochs.truncate_from_start(start)
+    try:
+        replay.rebuild(
+            log.producers, log.directory, segments, start, end, log.segment_settings().created_ms
+        )
+    except CorruptBatchError:
+        log.producers.clear(end)  # what is behind the damage cannot be known
+
+
+def _tidy(log: Log, report: Report) -> dict[int, int]:
+    """Remove garbage, finish swaps; return {base offset: size} of the segments."""
+    names = set(os.listdir(log.directory))
+    for name in sorted(names):
+        if name.endswith(_GARBAGE):
+            remove_if_there(os.path.join(log.directory, name))
+    for name in sorted(names):
+        if name.endswith(LOG_SUFFIX + SWAP_SUFFIX):
+            _finish_swap(log, int(name[:20]), report)
+        elif name.endswith(SWAP_SUFFIX):
+            remove_if_there(os.path.join(log.directory, name))
+    sizes = {}
+    names = set(os.listdir(log.directory))
+    for name in names:
+        stem, suffix = os.path.splitext(name)
+        if suffix == LOG_SUFFIX and stem.isdecimal():
+            sizes[int(stem)] = os.stat(os.path.join(log.directory, name)).st_size
+    for name in names:
+        stem, suffix = os.path.splitext(name)
+        if suffix in SEGMENT_SUFFIXES and stem.isdecimal() and int(stem) not in sizes:
+            remove_if_there(os.path.join(log.directory, name))
+    return sizes
+
+
+def _finish_swap(log: Log, base: int, report: Report) -> None:
+    """Put a compacted segment in the place of those it was made from."""
+    swap = Segment(log.directory, base, log.segment_settings(), SWAP_SUFFIX)
+    end = base
+    for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+        remove_if_there(os.path.join(log.directory, file_name(base, suffix + SWAP_SUFFIX)))
+
+    def on_batch(position: int, header: Header, data: memoryview) -> None:
+        nonlocal end
+        end = header.last_offset + 1
+
+    swap.recover(on_batch)
+    for name in os.listdir(log.directory):
+        stem, suffix = os.path.splitext(name)
+        covered = stem.isdecimal() and suffix in SEGMENT_SUFFIXES
+        if covered and base <= int(stem) < max(end, base + 1):
+            remove_if_there(os.path.join(log.directory, name))
+    swap.rename_suffix(SWAP_SUFFIX, "")
+    swap.retire()
+    report.rebuilt.append(swap.log.path)

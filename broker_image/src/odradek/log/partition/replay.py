@@ -1,0 +1,73 @@
+"""Producer state from files: the newest usable snapshot, then the headers of the batches behind
+it.
+"""
+
+from collections.abc import Sequence
+
+from odradek.log.partition.producers import (
+    CorruptSnapshotError,
+    ProducerStates,
+    list_snapshots,
+    snapshot_path,
+)
+from odradek.log.records import contents
+from odradek.log.records.batch import Header
+from odradek.log.segment.files import remove_if_there
+from odradek.log.segment.segment import Segment
+
+
+def rebuild(
+    states: ProducerStates,
+    directory: str,
+    segments: Sequence[Segment],
+    log_start: int,
+    log_end: int,
+    now_ms: int,
+) -> None:
+    """Fill `states` with what `segments` say up to `log_end`.
+
+    Snapshots outside (log start, log end] and damaged ones are removed. Raises CorruptBatchError
+    and OSError.
+    """
+    states.clear(log_start)
+    for at in reversed(list_snapshots(directory)):
+        path = snapshot_path(directory, at)
+        if log_start < at <= log_end and states.snapshot_offset < 0:
+            try:
+                with open(path, "rb") as file:
+                    states.load(file.read(), at, now_ms)
+                continue
+            except CorruptSnapshotError:
+                pass
+        elif log_start < at <= log_end:
+            continue
+        remove_if_there(path)
+    if states.snapshot_offset >= 0 and not states.forgetful:
+        # A snapshot leaves out who had expired before: possible once the log is that old.
+        oldest = next((header for _, header in segments[0].scan(0)), None)
+        age_ms = 0 if oldest is None else now_ms - oldest.max_timestamp
+        states.forgetful = age_ms >= states.expiry_ms
+    _replay(states, segments, log_end)
+    states.end_offset = log_end
+    states.expire(now_ms)
+
+
+def _replay(states: ProducerStates, segments: Sequence[Segment], log_end: int) -> None:
+    start = states.end_offset
+    for number, segment in enumerate(segments):
+        following = segments[number + 1].base_offset if number + 1 < len(segments) else log_end
+        if following <= start or segment.size == 0:
+            continue
+        first = segment.find(start)
+        if first is None:
+            continue
+        for position, header in segment.scan(first[0]):
+            if header.producer_id >= 0 and header.base_offset >= start:
+                states.update(header, marker_epoch(segment, position, header))
+
+
+def marker_epoch(segment: Segment, position: int, header: Header) -> int | None:
+    """Coordinator epoch of a control batch on disk, None for a data batch."""
+    if not header.is_control:
+        return None
+    return contents.marker_epoch(header, segment.read(position, header.size))

@@ -1,0 +1,65 @@
+"""When a segment ends and when it goes: decisions over plain values, no files, no clock."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFacts:
+    """What a decision needs to know of a segment; `newest_ms` is its newest record or its file's
+    time.
+    """
+
+    base_offset: int
+    size: int
+    newest_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionLimits:
+    """retention.ms and retention.bytes, -1 for no limit."""
+
+    retention_ms: int
+    retention_bytes: int
+
+
+def must_roll(
+    size_after: int, segment_bytes: int, age_ms: int, segment_ms: int, index_full: bool
+) -> bool:
+    """Tell whether a segment that is not empty gives way to a new one before it grows to
+    `size_after`.
+
+    Kafka's LogSegment.shouldRoll.
+    """
+    return size_after > segment_bytes or age_ms > segment_ms or index_full
+
+
+def deletable(
+    segments: Sequence[SegmentFacts],
+    log_end_offset: int,
+    high_watermark: int,
+    log_start_offset: int,
+    now_ms: int,
+    limits: RetentionLimits,
+) -> int:
+    """How many of the oldest segments may go.
+
+    A segment goes when it lies wholly below the log start offset, is older than retention.ms, or
+    when without it the log still has retention.bytes; never one that holds records at or above the
+    high watermark.
+    """
+    surplus = sum(segment.size for segment in segments) - limits.retention_bytes
+    count = 0
+    for number, segment in enumerate(segments):
+        last = number == len(segments) - 1
+        upper = log_end_offset if last else segments[number + 1].base_offset
+        if upper > high_watermark or (last and segment.size == 0):
+            break
+        below_start = not last and upper <= log_start_offset
+        too_old = limits.retention_ms >= 0 and now_ms - segment.newest_ms > limits.retention_ms
+        too_much = limits.retention_bytes >= 0 and surplus - segment.size >= 0
+        if not (below_start or too_old or too_much):
+            break
+        surplus -= segment.size
+        count += 1
+    return count

@@ -1,0 +1,1 @@
+"""Records and record batches as bytes: reading, checking, making and compressing them."""

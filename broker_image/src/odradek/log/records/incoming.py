@@ -1,0 +1,43 @@
+"""A follower's bytes, taken apart: whole batches, checked, in runs that fit into one segment
+each.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from odradek.log.records import batch
+from odradek.log.records.batch import CorruptBatchError, Header
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.regions import Buffer
+
+Batches = Sequence[tuple[int, Header]]
+
+
+def checked(data: Buffer) -> Batches:
+    """The whole batches of a follower's bytes, each with a right checksum, offsets rising."""
+    expected = -1
+    try:
+        batches = list(batch.scan(data))
+        for position, header in batches:
+            batch.check_crc(data, position, header)
+            if header.base_offset < expected:
+                raise CorruptBatchError(position, f"offset {header.base_offset} goes back")
+            expected = header.last_offset + 1
+    except CorruptBatchError as error:
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
+    return batches
+
+
+def runs(batches: Batches, segment_bytes: int) -> Iterator[Batches]:
+    """Split batches into runs that fit into one segment each, in size and in offsets."""
+    run: list[tuple[int, Header]] = []
+    size = 0
+    for entry in batches:
+        header = entry[1]
+        far = run and header.last_offset - run[0][1].base_offset > 2**31 - 1
+        if run and (size + header.size > segment_bytes or far):
+            yield run
+            run, size = [], 0
+        run.append(entry)
+        size += header.size
+    if run:
+        yield run

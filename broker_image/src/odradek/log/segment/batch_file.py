@@ -1,0 +1,88 @@
+"""Reading whole batches from a file, each checked to the last byte: before they are served from the
+disk, at recovery, at compaction.
+
+A batch's checksum does not cover its base offset and its leader epoch, because a broker writes
+them. `BatchSequence` holds those against the batches around: both only rise in a log.
+"""
+
+from collections.abc import Iterator
+
+from odradek.log.records import batch
+from odradek.log.records.batch import CorruptBatchError, Header
+from odradek.log.segment.files import read_exactly
+
+_FIRST_CHUNK = 1 << 16
+_CHUNK = 1 << 20
+
+
+class CutOffError(CorruptBatchError):
+    """A batch that goes on behind the end of what is to be read."""
+
+
+class OutOfOrderError(CorruptBatchError):
+    """A batch that cannot follow the one before; either may be the damaged one."""
+
+
+class BatchSequence:
+    """What the batches seen so far let expect of the next one."""
+
+    __slots__ = ("leader_epoch", "next_offset")
+
+    def __init__(self, next_offset: int) -> None:
+        self.next_offset = next_offset
+        self.leader_epoch = batch.NO_EPOCH
+
+    def take(self, position: int, header: Header) -> None:
+        """Raise OutOfOrderError when the batch at `position` cannot follow those before.
+
+        Older formats have no epoch, and a log may change its format to an older one.
+        """
+        if header.base_offset < self.next_offset:
+            raise OutOfOrderError(
+                position, f"offset {header.base_offset} where {self.next_offset} is next"
+            )
+        if header.magic == 2:
+            if header.leader_epoch < self.leader_epoch:
+                raise OutOfOrderError(
+                    position, f"leader epoch {header.leader_epoch} after {self.leader_epoch}"
+                )
+            self.leader_epoch = header.leader_epoch
+        self.next_offset = header.last_offset + 1
+
+
+def whole_batches(
+    fd: int, end: int, start: int = 0, at_once: int = _CHUNK
+) -> Iterator[tuple[memoryview, Header]]:
+    """Yield each batch of the file's bytes from `start` to `end` with its header, reading `at_once`
+    bytes, and more only where a batch is longer.
+
+    Raises CorruptBatchError, its position counted from the file's beginning, at the first batch
+    that is not sound, CutOffError where that reaches over `end`.
+    """
+    position, chunk = start, min(_FIRST_CHUNK, at_once)
+    data, data_start = memoryview(b""), start
+    while position < end:
+        at = position - data_start
+        try:
+            header = batch.parse(data, at)
+        except CorruptBatchError as error:
+            if len(data) - at >= min(batch.HEADER_SIZE, end - position):
+                kind = CutOffError if end - position < batch.HEADER_SIZE else CorruptBatchError
+                raise kind(position, error.reason) from None
+            size = batch.HEADER_SIZE
+        else:
+            size = header.size
+            if position + size > end:
+                raise CutOffError(position, f"batch of {size} bytes cut off at {end}")
+            if at + size <= len(data):
+                try:
+                    batch.check_crc(data, at, header)
+                except CorruptBatchError as error:
+                    raise CorruptBatchError(position, error.reason) from None
+                yield data[at : at + size], header
+                position += size
+                continue
+        data = memoryview(read_exactly(fd, min(max(chunk, size), end - position), position))
+        data_start, chunk = position, at_once
+        if len(data) < min(size, end - position):
+            raise CutOffError(position, f"the file ends at {position + len(data)}")

@@ -1,0 +1,250 @@
+"""The one place where the log touches the disk: positioned writes, fsync, and files that are read
+by sendfile.
+
+`SharedFile` is an open file counted by its users. A `Region` (file descriptor, position, length)
+holds one count from the moment a fetch is planned until its last byte is sent, so a segment that
+retention deletes or truncation replaces stays readable under a transfer. A file with no user may be
+closed at any time (`close_idle`) and opens again by itself, so thousands of idle partitions cost
+few descriptors.
+
+Every call here may block. The broker calls the short ones (a write into the page cache, a header
+read) directly and sends the rest (fsync, cold reads, recovery) through `DiskThreads`, so that a
+slow disk never stalls heartbeats or the ZooKeeper session.
+"""
+
+import asyncio
+import contextlib
+import errno
+import os
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import ParamSpec, TypeVar
+
+from odradek.protocol.regions import Buffer
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+# The process or the machine ran short of something that is not the disk: the directory stays
+# online.
+_NOT_THE_DISK = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN})
+
+
+def is_disk_failure(error: OSError) -> bool:
+    """Tell whether `error` condemns the directory it came from."""
+    return error.errno not in _NOT_THE_DISK
+
+
+class FileRetiredError(Exception):
+    """The file was deleted from the log; whoever planned a read on it has to plan again."""
+
+
+class StoppedError(Exception):
+    """The broker stops; what was under way in the background is given up."""
+
+
+class SharedFile:
+    """A file opened on demand, counted by users, read-write unless `read_only`."""
+
+    __slots__ = ("_fd", "_lock", "_retired", "_used", "_users", "path", "read_only")
+
+    def __init__(self, path: str, *, read_only: bool = False) -> None:
+        self.path = path
+        self.read_only = read_only
+        self._fd = -1
+        self._users = 0
+        self._retired = False
+        self._used = False
+        self._lock = threading.Lock()
+
+    def acquire(self) -> int:
+        """Return the descriptor and hold it open until `release`.
+
+        Raises FileRetiredError once the file left the log, OSError if it cannot be opened.
+        """
+        with self._lock:
+            if self._fd < 0:
+                if self._retired:
+                    raise FileRetiredError(self.path)
+                flags = os.O_RDONLY if self.read_only else os.O_RDWR | os.O_CREAT
+                self._fd = os.open(self.path, flags | os.O_CLOEXEC, 0o644)
+            self._users += 1
+            self._used = True
+            return self._fd
+
+    def release(self) -> None:
+        """Give back one `acquire`."""
+        with self._lock:
+            assert self._users > 0, f"{self.path} released more often than acquired"
+            self._users -= 1
+            if self._retired and self._users == 0:
+                self._close()
+
+    def modified_ns(self) -> int:
+        """When the file was last written, ns since 1970. Raises as `acquire`."""
+        fd = self.acquire()
+        try:
+            return os.fstat(fd).st_mtime_ns
+        finally:
+            self.release()
+
+    def set_modified_ns(self, time_ns: int) -> None:
+        """Make the file look as if last written then. Raises as `acquire`."""
+        fd = self.acquire()
+        try:
+            os.utime(fd, ns=(time_ns, time_ns))
+        finally:
+            self.release()
+
+    def retire(self) -> None:
+        """Close the descriptor as soon as nobody uses it, and never open it again."""
+        with self._lock:
+            self._retired = True
+            if self._users == 0:
+                self._close()
+
+    def close_idle(self) -> None:
+        """Close a descriptor that nobody holds and nobody asked for since the last call."""
+        with self._lock:
+            if self._users == 0 and not self._used:
+                self._close()
+            self._used = False
+
+    def _close(self) -> None:
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            os.close(fd)
+
+
+class Region:
+    """A piece of a segment file: what sendfile needs, and the hold that keeps it readable.
+
+    `fd` is valid until `close()`, which may be called more than once. Structural type
+    `odradek.protocol.regions.FileRegion`.
+    """
+
+    __slots__ = ("_file", "fd", "length", "position")
+
+    def __init__(self, file: SharedFile, position: int, length: int) -> None:
+        self.fd = file.acquire()
+        self.position = position
+        self.length = length
+        self._file: SharedFile | None = file
+
+    def read(self) -> bytes:
+        """Return the bytes of the region. Raises OSError when they are no longer there."""
+        data = read_exactly(self.fd, self.length, self.position)
+        if len(data) < self.length:
+            raise OSError(errno.EIO, "the region is shorter than it was when it was planned")
+        return data
+
+    def close(self) -> None:
+        """Let go of the file."""
+        file, self._file = self._file, None
+        if file is not None:
+            file.release()
+
+    def __enter__(self) -> "Region":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def write_all(fd: int, buffers: Sequence[Buffer], position: int) -> int:
+    """Write `buffers` one after another at `position` and return their total length.
+
+    A short write is continued; what cannot be written raises OSError, and then any prefix of the
+    bytes may be in the file: the caller truncates it.
+    """
+    total = sum(map(len, buffers))
+    written = os.pwritev(fd, buffers, position)
+    if written == total:
+        return total
+    rest = memoryview(b"".join(buffers))
+    while written < total:
+        count = os.pwrite(fd, rest[written:], position + written)
+        if count == 0:
+            raise OSError(errno.ENOSPC, "the disk takes no more bytes")
+        written += count
+    return total
+
+
+def read_exactly(fd: int, length: int, position: int) -> bytes:
+    """Read up to `length` bytes at `position`; fewer only at the end of the file."""
+    data = os.pread(fd, length, position)
+    if len(data) == length or not data:
+        return data
+    parts = [data]
+    have = len(data)
+    while have < length:
+        data = os.pread(fd, length - have, position + have)
+        if not data:
+            break
+        parts.append(data)
+        have += len(data)
+    return b"".join(parts)
+
+
+def fsync_path(path: str) -> None:
+    """Make the data of the file or the names in the directory at `path` durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def write_atomically(path: str, data: bytes, *, durable: bool = True) -> None:
+    """Replace the file at `path`: temporary name, fsync, rename, fsync of the directory.
+
+    With `durable=False` the fsyncs are left out: after a power loss either content may be found, so
+    only files that are checked when read, and can be rebuilt, are written this way.
+    """
+    temporary = path + ".tmp"
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    try:
+        write_all(fd, [data], 0)
+        if durable:
+            os.fsync(fd)
+    finally:
+        os.close(fd)
+    os.replace(temporary, path)
+    if durable:
+        fsync_path(os.path.dirname(path))
+
+
+def remove_if_there(path: str) -> None:
+    """Delete a file; one that is already gone is fine."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+
+
+class DiskThreads:
+    """A bounded pool for disk work that may block; owned by the broker, closed last."""
+
+    def __init__(self, threads: int) -> None:
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="disk")
+
+    async def run(self, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run `work` in a thread of the pool and return what it returns."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pool, lambda: work(*args, **kwargs))
+
+    def close(self) -> None:
+        """Wait for running work and end the threads."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+def remove_tree(path: str) -> None:
+    """Delete a folder and the files in it; what is already gone is fine."""
+    try:
+        for entry in os.scandir(path):
+            if entry.is_dir(follow_symlinks=False):
+                remove_tree(entry.path)
+            else:
+                remove_if_there(entry.path)
+        os.rmdir(path)
+    except FileNotFoundError:
+        return

@@ -1,0 +1,502 @@
+"""One segment of a partition: a `.log` file of batches and its two indexes, named by the base
+offset.
+
+Only the newest segment grows. `append` writes bytes and index entries at the end; nothing of that
+is visible until `publish` moves `size`, so a failed write leaves a segment as it was. A lookup goes
+index, then scan of batch headers; the last batches written are remembered in `Tail`, so that
+reading at the end needs neither.
+
+An index that proves wrong is rebuilt from the log on the spot. `recover` is the strict form after a
+crash: it computes every checksum and cuts the file behind the last valid batch.
+"""
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from odradek.log.records import batch, legacy
+from odradek.log.records.batch import CorruptBatchError, Header
+from odradek.log.segment import batch_file
+from odradek.log.segment.files import SharedFile, read_exactly, write_all
+from odradek.log.segment.index import MAX_RELATIVE_OFFSET, CorruptIndexError, OffsetIndex, TimeIndex
+from odradek.log.segment.tail import Tail
+from odradek.protocol.regions import Buffer
+
+LOG_SUFFIX = ".log"
+INDEX_SUFFIX = ".index"
+TIME_INDEX_SUFFIX = ".timeindex"
+TXN_INDEX_SUFFIX = ".txnindex"
+DELETED_SUFFIX = ".deleted"
+CLEANED_SUFFIX = ".cleaned"
+SWAP_SUFFIX = ".swap"
+SEGMENT_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
+_HEADER_CHUNK = 8192
+
+
+def file_name(offset: int, suffix: str) -> str:
+    """Kafka's name of a segment file: the offset in 20 digits, then the suffix."""
+    return f"{offset:020d}{suffix}"
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentSettings:
+    """What a segment needs of the topic's configuration, and when it was made (wall clock, ms)."""
+
+    index_interval_bytes: int
+    index_max_bytes: int
+    created_ms: int
+    jitter_ms: int = 0
+
+
+class Segment:
+    """A segment; one writer at a time, any number of readers."""
+
+    __slots__ = (
+        "_bytes_since_index", "_first_timestamp", "_indexes_checked", "_looking", "_max_timestamp",
+        "_preallocated", "base_offset", "created_ms", "directory", "index", "interval_bytes",
+        "jitter_ms", "log", "offset_of_max_timestamp", "size", "tail", "time_index",
+        "trusted_from",
+    )  # fmt: skip
+
+    def __init__(
+        self, directory: str, base_offset: int, settings: SegmentSettings, suffix: str = ""
+    ) -> None:
+        self.directory = directory
+        self.base_offset = base_offset
+        path = os.path.join(directory, file_name(base_offset, ""))
+        self.log = SharedFile(path + LOG_SUFFIX + suffix)
+        self.index = OffsetIndex(
+            path + INDEX_SUFFIX + suffix, base_offset, settings.index_max_bytes
+        )
+        self.time_index = TimeIndex(
+            path + TIME_INDEX_SUFFIX + suffix, base_offset, settings.index_max_bytes
+        )
+        self.interval_bytes = settings.index_interval_bytes
+        self.created_ms = settings.created_ms
+        self.jitter_ms = settings.jitter_ms
+        self.size = 0
+        # What lies below was not written by this process, or is not looked at as fresh any more.
+        self.trusted_from = 0
+        self.tail = Tail()
+        self.offset_of_max_timestamp = base_offset
+        self._max_timestamp: int | None = -1
+        self._first_timestamp: int | None = None
+        self._bytes_since_index = 0
+        self._indexes_checked = True
+        self._looking = threading.RLock()  # held for the first look at what `open` took over
+        self._preallocated = False
+
+    # -- life -----------------------------------------------------------------------------------
+
+    def create(self, preallocated_bytes: int = 0) -> None:
+        """Make the three files, empty. Leftovers of the same name are emptied.
+
+        With `preallocated_bytes` the log file has that length, a hole, until the segment is
+        finished (Kafka's `preallocate`).
+        """
+        for file in (self.log, self.index.file, self.time_index.file):
+            fd = file.acquire()
+            try:
+                os.ftruncate(fd, 0)
+                if preallocated_bytes and file is self.log:
+                    os.ftruncate(fd, preallocated_bytes)
+            finally:
+                file.release()
+        self._preallocated = preallocated_bytes > 0
+
+    def open(self, log_size: int) -> None:
+        """Take over existing files; `log_size` is the length of the `.log` file.
+
+        Indexes are only measured here; what is in them is checked at the first lookup.
+        """
+        self.size = self.trusted_from = log_size
+        self._max_timestamp = None
+        self._indexes_checked = False
+        try:
+            self.index.load()
+            self.time_index.load()
+        except CorruptIndexError:
+            self.rebuild_indexes()
+
+    def become_inactive(self) -> None:
+        """Finish the files as Kafka does when a segment rolls or closes: newest timestamp, then
+        trim.
+        """
+        if self._preallocated:
+            self._cut_file(self.size)
+        self._finish_indexes()
+
+    def _finish_indexes(self) -> None:
+        if self.max_timestamp >= 0:
+            self.time_index.append(self.max_timestamp, self.offset_of_max_timestamp)
+        self.index.trim()
+        self.time_index.trim()
+
+    def flush(self) -> None:
+        """Make log and indexes durable."""
+        fd = self.log.acquire()
+        try:
+            os.fsync(fd)
+        finally:
+            self.log.release()
+        self.index.flush()
+        self.time_index.flush()
+
+    def retire(self) -> None:
+        """Close the files once nobody reads them."""
+        for file in (self.log, self.index.file, self.time_index.file):
+            file.retire()
+
+    def release_idle(self) -> None:
+        """Give back descriptors and maps that nobody used since the last call."""
+        self.log.close_idle()
+        self.index.release_idle()
+        self.time_index.release_idle()
+
+    def rename_suffix(self, old: str, new: str) -> None:
+        """Rename every file of the segment from `...old` to `...new`; missing ones are skipped."""
+        base = os.path.join(self.directory, file_name(self.base_offset, ""))
+        for suffix in SEGMENT_SUFFIXES:
+            if os.path.exists(base + suffix + old):
+                os.replace(base + suffix + old, base + suffix + new)
+        self.log.path = base + LOG_SUFFIX + new
+        self.index.file.path = base + INDEX_SUFFIX + new
+        self.time_index.file.path = base + TIME_INDEX_SUFFIX + new
+
+    def paths(self) -> list[str]:
+        """Every file of the segment that may exist, with the suffix it has now."""
+        base = os.path.join(self.directory, file_name(self.base_offset, ""))
+        ending = self.log.path[len(base) + len(LOG_SUFFIX) :]
+        return [base + suffix + ending for suffix in SEGMENT_SUFFIXES]
+
+    # -- writing --------------------------------------------------------------------------------
+
+    def accepts(self, offset: int) -> bool:
+        """Tell whether `offset` can be written relative to the base offset."""
+        return 0 <= offset - self.base_offset <= MAX_RELATIVE_OFFSET
+
+    @property
+    def has_full_index(self) -> bool:
+        """Tell whether one of the indexes takes no more entries."""
+        return self.index.is_full or self.time_index.is_full
+
+    def append(
+        self, buffers: Sequence[Buffer], length: int, batches: Sequence[tuple[int, Header]]
+    ) -> None:
+        """Write `length` bytes of whole batches at the end, with index entries where they are due.
+
+        `batches` gives (position within the buffers, header as stored). Nothing shows before
+        `publish`. When a write fails the file is cut back and OSError is raised: no torn bytes are
+        left to be read.
+        """
+        position = self.size
+        fd = self.log.acquire()
+        try:
+            if len(buffers) == 1:  # the usual case, and the cheaper call
+                written = os.pwrite(fd, buffers[0], position)
+            else:
+                written = os.pwritev(fd, buffers, position)
+            if written != length:
+                write_all(fd, buffers, position)
+            self._index(batches, position)
+        except OSError:
+            os.ftruncate(fd, position)
+            self.index.truncate_to(batches[0][1].base_offset)
+            self.time_index.truncate_to(batches[0][1].base_offset)
+            raise
+        finally:
+            self.log.release()
+
+    def _index(self, batches: Sequence[tuple[int, Header]], position: int) -> None:
+        newest, newest_offset = self.max_timestamp, self.offset_of_max_timestamp
+        since = self._bytes_since_index
+        for at, header in batches:
+            if header.max_timestamp > newest:
+                newest, newest_offset = header.max_timestamp, header.last_offset
+            if since > self.interval_bytes and not self.index.is_full:
+                self.index.append(header.last_offset, position + at)
+                if newest >= 0 and not self.time_index.is_full:
+                    self.time_index.append(newest, newest_offset)
+                since = 0
+            since += header.length + batch.LOG_OVERHEAD
+        self._bytes_since_index = since
+
+    def publish(self, batches: Sequence[tuple[int, Header]], length: int) -> None:
+        """Make what `append` wrote visible to readers."""
+        if self.size == 0:
+            self._first_timestamp = batches[0][1].max_timestamp
+        newest = self.max_timestamp
+        for at, header in batches:
+            self.tail.add(header.base_offset, header.last_offset, self.size + at)
+            if header.max_timestamp > newest:
+                newest = header.max_timestamp
+                self._max_timestamp, self.offset_of_max_timestamp = newest, header.last_offset
+        self.size += length
+
+    def cut_for(self, offset: int) -> tuple[int, int]:
+        """File position where batches that reach `offset` begin, and the offset the log then ends
+        with.
+        """
+        found = self.find(offset)
+        if found is None:
+            return self.size, offset
+        position, header = found
+        first = header.base_offset
+        if header.magic < 2:
+            first = legacy.first_offset(self.read(position, header.size), header)
+        return position, min(offset, first)
+
+    def truncate_files(self, end_offset: int, now_ms: int) -> None:
+        """Bring the files down to `size`, which the owner has lowered to what `cut_for` gave."""
+        self._checked_indexes()
+        self.index.truncate_to(end_offset)
+        self.time_index.truncate_to(end_offset)
+        self._cut_file(self.size)
+        if self.size == 0:
+            self.created_ms = now_ms
+            self._first_timestamp = None
+        self._bytes_since_index = 0
+        self._load_max_timestamp()
+
+    def _cut_file(self, size: int) -> None:
+        fd = self.log.acquire()
+        try:
+            os.ftruncate(fd, size)
+        finally:
+            self.log.release()
+        self._preallocated = False
+
+    # -- reading --------------------------------------------------------------------------------
+
+    def find(self, offset: int, end: int | None = None) -> tuple[int, Header] | None:
+        """Position and header of the first batch whose last offset is at least `offset`; None at
+        the end.
+
+        `end` is the published size the caller saw. Raises CorruptBatchError when the log itself is
+        damaged.
+        """
+        end = self.size if end is None else end
+        if end == 0:
+            return None
+        start = self._checked_indexes().lookup(offset)
+        try:
+            for position, header in self.scan(start, end):
+                if header.last_offset >= offset:
+                    return position, header
+        except CorruptBatchError:
+            if start == 0:
+                raise
+            return self._find_from_start(offset, end)
+        return None
+
+    def _find_from_start(self, offset: int, end: int) -> tuple[int, Header] | None:
+        for position, header in self.scan(0, end):
+            if header.last_offset >= offset:
+                return position, header
+        return None
+
+    def scan(self, position: int, end: int | None = None) -> Iterator[tuple[int, Header]]:
+        """Yield (position, header) of the batches from `position` on, reading headers only.
+
+        Raises CorruptBatchError at bytes that are no batch of this segment, also at a torn end.
+        """
+        end = self.size if end is None else end
+        if position < 0:
+            raise CorruptBatchError(position, "index entry")
+        fd = self.log.acquire()
+        try:
+            chunk, chunk_start = b"", position
+            while position < end:
+                at = position - chunk_start
+                if at < 0 or at + batch.HEADER_SIZE > len(chunk):
+                    chunk = read_exactly(fd, min(_HEADER_CHUNK, end - position), position)
+                    chunk_start, at = position, 0
+                header = batch.parse(chunk, at)
+                if position + header.size > end or not self.accepts(header.last_offset):
+                    raise CorruptBatchError(position, "no batch of this segment")
+                yield position, header
+                position += header.size
+        except CorruptBatchError as error:
+            raise CorruptBatchError(position, error.reason) from error
+        finally:
+            self.log.release()
+
+    def read(self, position: int, length: int) -> bytes:
+        """Return bytes of the log; fewer only at its end."""
+        fd = self.log.acquire()
+        try:
+            return read_exactly(fd, length, position)
+        finally:
+            self.log.release()
+
+    def next_offset(self) -> int:
+        """Offset after the last batch. Raises CorruptBatchError if torn."""
+        _, start = self._checked_indexes().last()
+        end = self.base_offset
+        for _, header in self.scan(start):
+            end = header.last_offset + 1
+        return end
+
+    # -- time -----------------------------------------------------------------------------------
+
+    @property
+    def max_timestamp(self) -> int:
+        """Largest timestamp in the segment, ms; -1 when no record has one."""
+        if self._max_timestamp is None:
+            with self._looking:
+                if self._max_timestamp is None:
+                    self._load_max_timestamp()
+        assert self._max_timestamp is not None
+        return self._max_timestamp
+
+    def _load_max_timestamp(self) -> None:
+        """From the last time index entry, and the batches behind it up to the first damaged one."""
+        self._checked_indexes()
+        newest, newest_offset = self.time_index.last()
+        with contextlib.suppress(CorruptBatchError):
+            for _, header in self.scan(self.index.lookup(newest_offset) if self.size else 0):
+                if header.max_timestamp > newest:
+                    newest, newest_offset = header.max_timestamp, header.last_offset
+        self._max_timestamp, self.offset_of_max_timestamp = newest, newest_offset
+
+    def first_timestamp(self) -> int:
+        """Timestamp of the first batch, ms; -1 when the segment is empty or the batch has none, or
+        is damaged.
+        """
+        if self._first_timestamp is None and self.size:
+            with contextlib.suppress(CorruptBatchError):
+                for _, header in self.scan(0):
+                    self._first_timestamp = header.max_timestamp
+                    break
+        return -1 if self._first_timestamp is None else self._first_timestamp
+
+    def age_for_roll(self, now_ms: int, newest_timestamp: int) -> int:
+        """Kafka's age of a segment: by record time if there is one, else since its creation."""
+        first = self._first_timestamp
+        if first is None:
+            first = self.first_timestamp()
+        return newest_timestamp - first if first >= 0 else now_ms - self.created_ms
+
+    def newest_or_modified_ms(self) -> int:
+        """Largest timestamp, or the file's modification time when no record has one."""
+        if self.max_timestamp >= 0:
+            return self.max_timestamp
+        return self.log.modified_ns() // 1_000_000
+
+    def batches_since(self, timestamp: int, offset: int) -> Iterator[tuple[memoryview, Header]]:
+        """Yield batches that may hold the first record not older than `timestamp`, nor below
+        `offset`. Raises CorruptBatchError at a damaged one, also if it is passed over.
+        """
+        if self.size == 0:
+            return
+        start = self._start_since(timestamp, offset)
+        fd = self.log.acquire()
+        try:
+            for data, header in batch_file.whole_batches(fd, self.size, start):
+                if header.max_timestamp >= timestamp and header.last_offset >= offset:
+                    yield data, header
+        finally:
+            self.log.release()
+
+    def _start_since(self, timestamp: int, offset: int) -> int:
+        """Where `batches_since` begins; a time index entry that the log does not bear out says
+        nothing.
+        """
+        self._checked_indexes()
+        entry = self.time_index.lookup(timestamp)
+        if entry is not None and entry[1] > offset:
+            found = self.find(entry[1])
+            if found is not None and found[1].max_timestamp == entry[0]:
+                return found[0]
+        found = self.find(offset)
+        return self.size if found is None else found[0]
+
+    # -- indexes --------------------------------------------------------------------------------
+
+    def _checked_indexes(self) -> OffsetIndex:
+        """The offset index, after both were looked through once since they were opened."""
+        if not self._indexes_checked:
+            with self._looking:
+                if not self._indexes_checked:
+                    try:
+                        self._check_indexes()
+                    except (CorruptIndexError, CorruptBatchError):
+                        self.rebuild_indexes()
+                    self._indexes_checked = True
+        return self.index
+
+    def _check_indexes(self) -> None:
+        """Compare the last entry of each index with the batch it speaks of.
+
+        The indexes themselves see to it that their entries are in order.
+        """
+        if self.index.entries:
+            offset, position = self.index.last()
+            header = next((found for _, found in self.scan(position)), None)
+            if header is None or not self.base_offset <= header.base_offset <= offset:
+                raise CorruptIndexError(f"{self.index.file.path}: last entry points nowhere")
+        if self.time_index.entries:
+            timestamp, offset = self.time_index.last()
+            for _, header in self.scan(self.index.lookup(offset)):
+                if header.last_offset >= offset:
+                    if header.max_timestamp == timestamp:
+                        return
+                    break
+            raise CorruptIndexError(f"{self.time_index.file.path}: last entry is not in the log")
+
+    def rebuild_indexes(self) -> None:
+        """Make both indexes anew from the batch headers, up to the first damaged one."""
+        self._reset_indexes()
+        try:
+            for position, header in self.scan(0):
+                self._index_one(position, header)
+        except CorruptBatchError:
+            pass  # what lies behind the damage is reported to whoever reads it
+        self._finish_indexes()
+
+    def _reset_indexes(self) -> None:
+        self.index.reset()
+        self.time_index.reset()
+        self._indexes_checked = True
+        self._max_timestamp, self.offset_of_max_timestamp = -1, self.base_offset
+        self._bytes_since_index = 0
+
+    def _index_one(self, position: int, header: Header) -> None:
+        self._index(((0, header),), position)
+        if header.max_timestamp > self.max_timestamp:
+            self._max_timestamp, self.offset_of_max_timestamp = (
+                header.max_timestamp,
+                header.last_offset,
+            )
+
+    def recover(self, on_batch: Callable[[int, Header, memoryview], None]) -> int:
+        """Check every batch, rebuild the indexes, cut behind the last valid batch; return the bytes
+        cut.
+
+        `on_batch(position, header, whole batch)` is called for each valid batch in order. Used
+        after a crash, when anything behind the recovery point may be torn or missing.
+        """
+        self._reset_indexes()
+        self.tail = Tail()
+        self._first_timestamp = None
+        fd = self.log.acquire()
+        try:
+            actual = os.fstat(fd).st_size
+            position, next_offset = 0, self.base_offset
+            with contextlib.suppress(CorruptBatchError):
+                for data, header in batch_file.whole_batches(fd, actual):
+                    if header.base_offset < next_offset and header.magic == 2:
+                        break
+                    if not self.accepts(header.last_offset):
+                        break
+                    self._index_one(position, header)
+                    on_batch(position, header, data)
+                    next_offset = header.last_offset + 1
+                    position += header.size
+            self.size = self.trusted_from = position
+            os.ftruncate(fd, position)
+        finally:
+            self.log.release()
+        return actual - position

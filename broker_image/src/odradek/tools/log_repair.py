@@ -1,0 +1,206 @@
+"""`odradek log repair PATH`: cut damaged segments behind their last sound batch, and make their
+indexes anew.
+
+PATH is a partition folder, or the `.log` file of one segment. Without --execute nothing is touched:
+the command says what it would do and exits with 1, with 0 where there is nothing to do. What is cut
+off or thrown away is kept beside the segment, in a file that neither this broker nor Kafka looks
+at. Offsets that are lost stay a gap, as compaction leaves them. A folder whose broker runs is
+refused, as is a path that is no log: one line, exit status 2.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from odradek.clock import wall_ms
+from odradek.config import TopicConfig
+from odradek.log.partition import producers
+from odradek.log.records.batch import CorruptBatchError
+from odradek.log.segment import batch_file
+from odradek.log.segment.batch_file import BatchSequence
+from odradek.log.segment.files import fsync_path
+from odradek.log.segment.segment import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    Segment,
+    SegmentSettings,
+)
+from odradek.tools import log_dump
+
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What is to be done to one segment: keep `sound` of its `size` bytes, and make its indexes
+    anew. `lost` is the gap that stays; empty where only the indexes are wrong.
+    """
+
+    log: Path
+    size: int
+    sound: int
+    reason: str
+    lost: range
+
+    @property
+    def removed(self) -> Path:
+        """Where the bytes go that are cut off."""
+        return self.log.with_name(f"{self.log.name}.removed-at-{self.sound}")
+
+
+@click.command()
+@click.argument("path", type=click.Path(path_type=Path))
+@click.option("--execute", is_flag=True, help="Do it; without this only say what would be done.")
+def repair(path: Path, execute: bool) -> None:
+    """Cut the segments of PATH behind their last sound batch, where they are damaged.
+
+    What is cut off is lost to readers. If another replica has it, moving the partition's folder
+    away, so that the broker copies it anew, loses nothing.
+    """
+    logs = _logs(path)
+    with _locked(logs[0].parent.parent), log_dump.readable(path):
+        cuts = [cut for log in logs if (cut := _find_damage(log)) is not None]
+        snapshots = [] if path.is_file() else _useless_snapshots(path, cuts)
+        for cut in cuts:
+            _tell(cut)
+        for snapshot in snapshots:
+            click.echo(f"{snapshot.name}: moved aside, the broker makes it anew")
+        if not cuts and not snapshots:
+            click.echo("sound")
+            return
+        if not execute:
+            click.echo("nothing was changed; --execute does it")
+            sys.exit(1)
+        for cut in cuts:
+            _carry_out(cut)
+        for snapshot in snapshots:
+            snapshot.rename(snapshot.with_name(snapshot.name + ".removed"))
+        fsync_path(str(logs[0].parent))
+        click.echo("done")
+
+
+def _logs(path: Path) -> list[Path]:
+    """The log files that PATH means, oldest first. Ends the process where there are none."""
+    if path.is_dir():
+        found = [
+            one for one in log_dump.files(path) if one.suffix == LOG_SUFFIX and one.stem.isdecimal()
+        ]
+    else:
+        found = log_dump.files(path)
+        if path.suffix != LOG_SUFFIX:
+            log_dump.fail(f"{path} is not the .log file of a segment", 2)
+    if not found:
+        log_dump.fail(f"{path} holds no segments", 2)
+    return [one.absolute() for one in found]
+
+
+@contextlib.contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """Keep brokers, ours and Kafka's, away from a log directory. A folder that was copied
+    elsewhere has no lock file and needs none.
+    """
+    try:
+        lock = (directory / ".lock").open("r+b")
+    except FileNotFoundError:
+        yield
+        return
+    except OSError as error:
+        log_dump.fail(f"cannot lock {directory}: {error.strerror}", 2)
+    with lock:
+        try:
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            log_dump.fail(f"a broker is running on {directory}", 2)
+        yield
+
+
+def _find_damage(log: Path) -> Cut | None:
+    """What is to be done to a segment, None when it is sound."""
+    size, base = log.stat().st_size, int(log.stem)
+    following = _next_base(log)
+    order, sound = BatchSequence(base), 0
+    with log.open("rb") as file, log_dump.progress(log, size) as advance:
+        try:
+            for data, header in batch_file.whole_batches(file.fileno(), size):
+                before = order.next_offset
+                order.take(sound, header)
+                if following is not None and order.next_offset > following:
+                    order.next_offset = before
+                    raise CorruptBatchError(sound, f"offsets reach over {following}, which follows")
+                sound += len(data)
+                advance(len(data))
+        except CorruptBatchError as error:
+            end = order.next_offset if following is None else following
+            return Cut(log, size, sound, str(error), range(order.next_offset, end))
+    for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+        index = log.with_suffix(suffix)
+        reason = "missing" if not index.exists() else next(log_dump.problems(index), None)
+        if reason is not None:
+            return Cut(log, size, size, f"{index.name}: {reason}", range(0))
+    return None
+
+
+def _next_base(log: Path) -> int | None:
+    bases = (int(one.stem) for one in log.parent.glob("*" + LOG_SUFFIX) if one.stem.isdecimal())
+    return min((base for base in bases if base > int(log.stem)), default=None)
+
+
+def _useless_snapshots(folder: Path, cuts: list[Cut]) -> list[Path]:
+    """Snapshots of producers that are damaged, or speak of what is cut off the log's end."""
+    last = max(_logs(folder))
+    end = next((cut.lost.start for cut in cuts if cut.log == last and cut.sound < cut.size), None)
+    useless = []
+    for snapshot in sorted(folder.absolute().glob("*" + producers.SNAPSHOT_SUFFIX)):
+        beyond = end is not None and snapshot.stem.isdecimal() and int(snapshot.stem) > end
+        if beyond or next(log_dump.problems(snapshot), None) is not None:
+            useless.append(snapshot)
+    return useless
+
+
+def _tell(cut: Cut) -> None:
+    if cut.sound == cut.size:
+        click.echo(f"{cut.log.name}: indexes made anew: {cut.reason}")
+        return
+    lost = f", offsets {cut.lost.start}..{cut.lost.stop - 1} are lost" if cut.lost else ""
+    click.echo(
+        f"{cut.log.name}: {cut.reason}: {cut.size - cut.sound} bytes cut off at {cut.sound}, "
+        f"kept in {cut.removed.name}{lost}"
+    )
+
+
+def _carry_out(cut: Cut) -> None:
+    if cut.sound < cut.size:
+        if cut.removed.exists():
+            log_dump.fail(f"{cut.removed} exists already", 2)
+        with cut.log.open("r+b") as file, cut.removed.open("xb") as kept:
+            file.seek(cut.sound)
+            with log_dump.progress(cut.removed, cut.size - cut.sound) as advance:
+                _copy(lambda: file.read(_CHUNK), kept.write, advance)
+            kept.flush()
+            os.fsync(kept.fileno())
+            fsync_path(str(cut.log.parent))
+            os.ftruncate(file.fileno(), cut.sound)
+    topic = TopicConfig()
+    settings = SegmentSettings(topic.index_interval_bytes, topic.segment_index_bytes, wall_ms())
+    segment = Segment(str(cut.log.parent), int(cut.log.stem), settings)
+    segment.recover(lambda position, header, data: None)
+    segment.become_inactive()
+    segment.flush()
+    segment.retire()
+
+
+def _copy(
+    read: Callable[[], bytes], write: Callable[[bytes], int], advance: Callable[[int], None]
+) -> None:
+    while data := read():
+        write(data)
+        advance(len(data))

@@ -1,0 +1,1 @@
+"""KafkaCluster: its brokers' objects, settings and rolling restarts."""

@@ -1,0 +1,258 @@
+"""Health of a KafkaCluster, and the order in which its brokers are restarted.
+
+Pure: `view_brokers` joins pods and registrations, `judge` turns them into conditions,
+`safe_replicas` refuses a scale-down that would lose data, and `next_to_roll` names the one pod to
+delete next, so that it comes back with the current template. The controller goes last, since each
+of its restarts costs an election.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from odradek_operator.cluster import objects as cluster_objects
+from odradek_operator.shared import status
+from odradek_operator.shared.pods import is_ready, pending_reason
+from odradek_operator.shared.spec import (
+    DEFAULT_OFFSETS_FACTOR,
+    OFFSETS_FACTOR,
+    ClusterSpec,
+    ResourceMeta,
+)
+from odradek_operator.shared.status import Condition
+from odradek_operator.shared.views import Partitions
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerPod:
+    """One broker as seen: the pod by Kubernetes, the registration by ZooKeeper.
+
+    `trouble` is why the pod does not run, in Kubernetes' words. One that is not `own` is no pod of
+    this cluster's: a Kafka broker in the same znodes, or one that was just scaled away.
+    """
+
+    broker_id: int
+    pod: str | None
+    node: str | None
+    address: str | None
+    revision: str | None
+    ready: bool
+    registered: bool
+    terminating: bool = False
+    trouble: str | None = None
+    own: bool = True
+
+    @property
+    def healthy(self) -> bool:
+        """Return whether it serves."""
+        return self.ready and self.registered and not self.terminating
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    """The observed state of a cluster. `partitions` is None if ZooKeeper did not answer."""
+
+    brokers: tuple[BrokerPod, ...]
+    controller_id: int | None
+    partitions: Partitions | None
+    update_revision: str | None
+
+    @property
+    def own(self) -> tuple[BrokerPod, ...]:
+        """The brokers that this cluster answers for."""
+        return tuple(one for one in self.brokers if one.own)
+
+    @property
+    def registered(self) -> int:
+        """How many of them are registered."""
+        return sum(one.registered for one in self.own)
+
+
+def next_to_roll(view: ClusterView) -> BrokerPod | None:
+    """Return the broker pod to delete now so that it comes back with the current template.
+
+    A broker that is down anyway goes first. A healthy one goes only while all others are healthy
+    and every partition has all its replicas in sync, so that none falls under min.insync.replicas
+    which has more replicas than that. None: nothing is outdated, or it is not safe.
+    """
+    pods = [one for one in view.brokers if one.pod is not None]
+    outdated = [one for one in pods if one.revision != view.update_revision]
+    if not outdated or view.update_revision is None:
+        return None
+    if any(one.terminating for one in pods):
+        return None
+    unhealthy = [one for one in view.own if not one.healthy]
+    if unhealthy:
+        broken = [one for one in outdated if not one.healthy]
+        return broken[0] if len(broken) == len(unhealthy) else None
+    if view.partitions is None or not view.partitions.all_in_sync:
+        return None
+    others = [one for one in outdated if one.broker_id != view.controller_id]
+    return max(others or outdated, key=lambda one: one.broker_id)
+
+
+def safe_replicas(wanted: int, current: int | None, partitions: Partitions | None) -> int:
+    """Return how many brokers there may be: fewer only when those that go hold nothing."""
+    if current is None or wanted >= current:
+        return wanted
+    if partitions is None or partitions.unreadable:
+        return current
+    highest = max((holder for holder in partitions.holders if holder < current), default=-1)
+    return max(wanted, highest + 1)
+
+
+def may_lose_one(partitions: Partitions | None) -> bool:
+    """Return whether a broker may be evicted: all replicas are known to be in sync."""
+    return partitions is not None and partitions.all_in_sync
+
+
+def judge(spec: ClusterSpec, view: ClusterView, allowed: int) -> tuple[Condition, ...]:
+    """Return the conditions of a cluster; `allowed` is what `safe_replicas` said."""
+    return _verdict(spec, view, allowed) + _warnings(spec)
+
+
+def _verdict(spec: ClusterSpec, view: ClusterView, allowed: int) -> tuple[Condition, ...]:
+    if view.partitions is None:
+        return status.progressing(
+            "ZooKeeperUnreachable", f"ZooKeeper {spec.zookeeper} does not answer"
+        )
+    count = f"{view.registered} of {allowed} brokers registered"
+    if view.partitions.unreadable:
+        return status.stalled("ZnodeUnreadable", _unreadable(count, view.partitions.unreadable))
+    if allowed > spec.replicas:
+        text = _why_blocked(spec, view.partitions, list(range(spec.replicas, allowed)))
+        return status.stalled("ScaleDownBlocked", text)
+    if view.registered < allowed:
+        troubles = [f"{one.pod}: {one.trouble}" for one in view.brokers if one.trouble]
+        return status.progressing("BrokersStarting", "; ".join([count, *troubles[:3]]))
+    if view.controller_id is None:
+        return status.progressing("NoController", f"{count}; no controller is elected")
+    if view.partitions.offline:
+        return status.progressing(
+            "PartitionsOffline", f"{view.partitions.offline} partitions have no leader"
+        )
+    if any(one.revision != view.update_revision for one in view.brokers if one.pod is not None):
+        return (
+            Condition("Ready", True, "BrokersRolling", count),
+            Condition("Reconciling", True, "BrokersRolling", _how_it_rolls(view.partitions)),
+            Condition("Stalled", False, "BrokersRolling"),
+        )
+    return status.ready("BrokersReady", count)
+
+
+def _unreadable(count: str, problems: Sequence[str]) -> str:
+    shown = "; ".join(problems[:3]) + ("; ..." if len(problems) > 3 else "")
+    held = "no broker is restarted or removed while its replicas are unknown"
+    return f"{count}; {len(problems)} topics cannot be read, and {held}: {shown}"
+
+
+def _how_it_rolls(partitions: Partitions) -> str:
+    text = "brokers are restarted one at a time with the new pod template"
+    if partitions.under_replicated:
+        text += "; the next one waits until all replicas of all partitions are in sync"
+    return text
+
+
+def _why_blocked(spec: ClusterSpec, partitions: Partitions, going: list[int]) -> str:
+    """Return what to do before the brokers can be removed, in this order."""
+    steps = []
+    replicas, topic = partitions.widest
+    if replicas > spec.replicas:
+        text = f"lower the replication factor of topics to {spec.replicas} ({topic} has {replicas})"
+        steps.append(text)
+    if too_large := spec.larger_than(spec.replicas):
+        steps.append(f"set {' and '.join(too_large)} to {spec.replicas} or less")
+    steps.append(f"apply a Reassignment with mode RemoveBrokers, brokers {going}")
+    return f"brokers {going} hold replicas; {'; '.join(steps)}"
+
+
+def _warnings(spec: ClusterSpec) -> tuple[Condition, ...]:
+    found = []
+    if spec.unknown_keys:
+        found.append(("UnknownKeys", f"unknown broker settings: {', '.join(spec.unknown_keys)}"))
+    if spec.lacks_coordinators:
+        text = f"""
+            groups cannot keep offsets in Kafka: unless __consumer_offsets exists already, that
+            needs {DEFAULT_OFFSETS_FACTOR} brokers, or a smaller {OFFSETS_FACTOR} in
+            spec.brokers.config
+        """
+        found.append(("TooFewBrokers", " ".join(text.split())))
+    if found:
+        texts = "; ".join(text for _, text in found)
+        return (Condition("ConfigWarning", True, found[0][0], texts),)
+    return (Condition("ConfigWarning", False, "NothingFound"),)
+
+
+def proposal(spec: ClusterSpec, allowed: int) -> dict[str, Any] | None:
+    """Return the spec of the Reassignment after which fewer brokers are enough."""
+    if allowed <= spec.replicas:
+        return None
+    return {"mode": "RemoveBrokers", "brokers": list(range(spec.replicas, allowed))}
+
+
+def status_fields(
+    meta: ResourceMeta, spec: ClusterSpec, view: ClusterView, allowed: int
+) -> dict[str, Any]:
+    """Return the part of the status that is not conditions."""
+    known = view.partitions is not None
+    return {
+        "replicas": view.registered if known else None,
+        "selector": cluster_objects.selector_text(meta),
+        "brokers": [_broker_status(one) for one in view.brokers],
+        "controllerId": view.controller_id,
+        "underReplicatedPartitions": view.partitions.under_replicated if view.partitions else None,
+        "offlinePartitions": view.partitions.offline if view.partitions else None,
+        "proposedReassignment": proposal(spec, allowed) if known else None,
+    }
+
+
+def _broker_status(broker: BrokerPod) -> dict[str, Any]:
+    fields = {
+        "id": broker.broker_id,
+        "pod": broker.pod,
+        "node": broker.node,
+        "address": broker.address,
+        "registered": broker.registered,
+    }
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def view_brokers(
+    meta: ResourceMeta,
+    pods: Sequence[Mapping[str, Any]],
+    addresses: Mapping[int, str],
+    replicas: int,
+) -> tuple[BrokerPod, ...]:
+    """Join pods and registrations (broker id to host:port) by broker id, over all wanted ids.
+
+    Registrations of others are shown too.
+    """
+    prefix = f"{cluster_objects.workload_name(meta.name)}-"
+    by_id = {}
+    for pod in pods:
+        ordinal = pod["metadata"]["name"].removeprefix(prefix)
+        if ordinal.isdigit():
+            by_id[int(ordinal)] = pod
+    own = set(range(replicas)) | set(by_id)
+    return tuple(
+        replace(_view_broker(one, by_id.get(one), addresses.get(one)), own=one in own)
+        for one in sorted(own | set(addresses))
+    )
+
+
+def _view_broker(broker_id: int, pod: Mapping[str, Any] | None, address: str | None) -> BrokerPod:
+    if pod is None:
+        return BrokerPod(broker_id, None, None, address, None, False, address is not None)
+    return BrokerPod(
+        broker_id=broker_id,
+        pod=pod["metadata"]["name"],
+        node=pod["spec"].get("nodeName"),
+        address=address,
+        revision=pod["metadata"].get("labels", {}).get("controller-revision-hash"),
+        ready=is_ready(pod),
+        registered=address is not None,
+        terminating="deletionTimestamp" in pod["metadata"],
+        trouble=pending_reason(pod),
+    )

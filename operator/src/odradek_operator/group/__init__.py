@@ -1,0 +1,1 @@
+"""ConsumerGroup: lag, offset resets, and the driver of its Spark job."""

@@ -1,0 +1,140 @@
+"""One step of an offset reset: compute the offsets, write them down, commit them.
+
+A step returns its outcome and leaves the status to the caller, since groups with and without a job
+report different things besides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from odradek.values import TopicPartition
+from odradek.zk import consumers, operations
+from odradek_operator.group import coordinator, reset
+from odradek_operator.group.coordinator import GroupBusyError
+from odradek_operator.group.reset import Reset
+from odradek_operator.group.znodes import ObservedGroup
+from odradek_operator.shared import apply, status
+from odradek_operator.shared.apply import ReconcileContext
+from odradek_operator.shared.broker_client import OperatorClient
+from odradek_operator.shared.spec import Body, GroupSpec
+from odradek_operator.shared.status import Condition, Event
+from odradek_operator.shared.zookeeper import UnreachableError, ZooKeeper
+
+_COMMIT_BATCH: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a step. `last` is status.lastReset from now on; None leaves it as it was.
+
+    `problem` are the conditions of a reset that waits, or with `refused` of one that cannot be.
+    """
+
+    last: Mapping[str, Any] | None = None
+    events: tuple[Event, ...] = ()
+    problem: tuple[Condition, ...] = ()
+    refused: bool = False
+
+
+def waits(reason: str, text: str) -> Outcome:
+    """Return the outcome of a step that is tried again."""
+    return Outcome(problem=status.progressing(reason, text))
+
+
+def _refused(reason: str, text: str) -> Outcome:
+    return Outcome(problem=status.stalled(reason, text), refused=True)
+
+
+@dataclass(frozen=True, slots=True)
+class ResetStep:
+    """A request of a group that is so now; `leaders` are those of the partitions it is about."""
+
+    context: ReconcileContext
+    zookeeper: ZooKeeper
+    brokers: OperatorClient
+    wanted: GroupSpec
+    request: Reset
+    view: ObservedGroup
+    leaders: Mapping[TopicPartition, int]
+
+    def run(self, body: Body, paused: bool) -> Outcome:
+        """Do the next thing. Raises BrokerError, UnreachableError."""
+        request, members = self.request, self.view.members
+        if paused and not request.dry_run:
+            return waits("Paused", "the KafkaCluster is paused; the reset is pending")
+        if members and not request.dry_run:
+            return _waits_for(f"{members} members")
+        targets = reset.begun(request, body)
+        if targets is None:
+            return self.begin()
+        if not apply.still_wanted(self.context, body):
+            return Outcome()
+        try:
+            self._commit(targets)
+        except GroupBusyError:
+            return _waits_for("its members")
+        last = {**body["status"]["lastReset"], "phase": reset.DONE}
+        event = Event("OffsetsReset", f"request {request.request_id}: {len(targets)} partitions")
+        return Outcome(last, (event,))
+
+    def begin(self) -> Outcome:
+        """Work out the offsets to be, changing nothing. Raises BrokerError."""
+        if len(self.leaders) > reset.LARGEST:
+            text = f"at most {reset.LARGEST} per reset: set spec.topics"
+            return _refused("ResetTooLarge", f"{len(self.leaders)} partitions; {text}")
+        begins = coordinator.find_offsets(self.brokers, self.leaders, reset.EARLIEST)
+        ends = coordinator.find_offsets(self.brokers, self.leaders, reset.LATEST)
+        found = coordinator.find_offsets(self.brokers, self.leaders, self.request.question)
+        missing = set(self.leaders) - set(begins) | set(self.leaders) - set(ends)
+        if missing:
+            return waits("BrokersUnreachable", f"the leader of {min(missing)} does not answer")
+        committed = self.view.committed
+        targets = reset.compute(self.request, committed, begins, ends, found)
+        if not targets:
+            text = "the reset has no partitions: set spec.topics, or commit offsets first"
+            return _refused("ResetWithoutPartitions", text)
+        phase = reset.DRY_RUN if self.request.dry_run else reset.APPLYING
+        now = self.context.now()
+        return Outcome(reset.fields(self.request, phase, committed, targets, now))
+
+    def _commit(self, targets: Mapping[TopicPartition, int]) -> None:
+        if self.wanted.offset_store != "ZooKeeper":
+            coordinator.commit(self.brokers, self.wanted.group, targets)
+        if self.wanted.offset_store != "Kafka":
+            _commit_znodes(self.zookeeper, self.wanted.group, targets)
+
+
+def _waits_for(whom: str) -> Outcome:
+    text = f"waiting for {whom} to leave the group, as Kafka's own reset requires"
+    return waits("ResetWaiting", text)
+
+
+def _commit_znodes(zookeeper: ZooKeeper, group: str, targets: Mapping[TopicPartition, int]) -> None:
+    """Write offsets into a group's znodes, with the parents that are missing.
+
+    Raises UnreachableError where somebody else writes there at the same time: look again then.
+    """
+    paths = {
+        consumers.offset_path(group, one.topic, one.partition): offset
+        for one, offset in targets.items()
+    }
+    parents = {consumers.group_path(group), f"{consumers.group_path(group)}/offsets"}
+    parents |= {consumers.offsets_path(group, one.topic) for one in targets}
+    found = zookeeper.read([*sorted(parents), *paths])
+    wanted: list[operations.Operation] = [
+        operations.Create(path) for path in sorted(parents) if found[path] is None
+    ]
+    for path, offset in paths.items():
+        data, there = consumers.encode_offset(offset), found[path]
+        if there is None:
+            wanted.append(operations.Create(path, data))
+        elif there.data != data:
+            wanted.append(operations.SetData(path, data, there.version))
+    for first in range(0, len(wanted), _COMMIT_BATCH):
+        try:
+            zookeeper.commit(wanted[first : first + _COMMIT_BATCH])
+        except operations.TransactionFailedError as error:
+            raise UnreachableError(f"offsets of {group} changed meanwhile: {error}") from error

@@ -1,0 +1,1 @@
+"""What runs all the time: work queues, the reconciler, resync and Leases."""

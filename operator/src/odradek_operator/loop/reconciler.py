@@ -1,0 +1,293 @@
+"""One batch of one cluster: read what its resources share, then reconcile each of them.
+
+The result is, per resource, the seconds until the next look, or the error. An error is logged,
+counted, and affects no other resource.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from odradek.values import BrokerId
+from odradek.zk.payload import ZnodeError
+from odradek.zk.znodes import BrokerRegistration
+from odradek_operator.cluster import reconcile as cluster_reconcile
+from odradek_operator.group import reconcile as group_reconcile
+from odradek_operator.group.driver_objects import Addresses
+from odradek_operator.group.lag import Sample
+from odradek_operator.group.observe import GroupContext
+from odradek_operator.loop.lease import NotHolderError
+from odradek_operator.reassignment import reconcile as reassignment_reconcile
+from odradek_operator.reassignment.reconcile import ReassignmentContext
+from odradek_operator.shared import apply, kube, metrics, observe, spec
+from odradek_operator.shared.apply import ReconcileContext
+from odradek_operator.shared.kube import KubeError
+from odradek_operator.shared.spec import API_VERSION, Body
+from odradek_operator.shared.store import ResourceKey, ResourceStore
+from odradek_operator.shared.views import ClusterState, Owner
+from odradek_operator.shared.zookeeper import UnreachableError, ZooKeeper
+from odradek_operator.topic import batch as topic_batch
+
+log = logging.getLogger(__name__)
+
+Result = float | Exception
+STANDBY_SECONDS = 2.0
+SOON_SECONDS = 2.0
+# Topics that are written at once when there are many.
+WRITERS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class _ClusterContext:
+    """What all resources of a cluster share in one batch.
+
+    `connect` is the connect string of its ZooKeeper, `registered` are its brokers.
+    """
+
+    state: ClusterState
+    zookeeper: ZooKeeper | None = None
+    connect: str = ""
+    registered: Mapping[BrokerId, BrokerRegistration] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Reconciler:
+    """Reconciles batches in the namespaces in which it `may_act`.
+
+    Remembers per cluster since when its set of brokers is unchanged, and per group the last
+    samples; a restarted operator starts over.
+    """
+
+    context: ReconcileContext
+    store: ResourceStore
+    may_act: Callable[[str], bool] = lambda _namespace: True
+    clock: Callable[[], float] = time.monotonic
+    _windows: dict[str, tuple[Sample, ...]] = field(default_factory=dict)
+    _settled: dict[tuple[str, str], tuple[frozenset[int], float]] = field(default_factory=dict)
+
+    def reconcile(
+        self, namespace: str, cluster: str, batch: Mapping[ResourceKey, Body]
+    ) -> dict[ResourceKey, Result]:
+        """Reconcile one batch of one cluster (`workqueue.Reconcile`)."""
+        if not self.may_act(namespace):
+            for body in batch.values():
+                # The operator that acts there reports its lag.
+                metrics.GROUP_LAGS.drop(body["metadata"]["uid"])
+            return dict.fromkeys(batch, STANDBY_SECONDS)
+        results: dict[ResourceKey, Result] = {}
+        kinds: dict[str, dict[ResourceKey, Body]] = {}
+        for key, body in batch.items():
+            kinds.setdefault(key.kind, {})[key] = body
+        clusters = kinds.pop("KafkaCluster", {})
+        for key, body in clusters.items():
+            results[key] = _timed(key, partial(self._kafka_cluster, body))
+        gone = not batch
+        if kinds:
+            try:
+                around = self._observe(namespace, cluster)
+            except (KubeError, ZnodeError, NotHolderError) as error:
+                log.warning("failed to observe %s/%s: %s; retrying", namespace, cluster, error)
+                for key in (key for bodies in kinds.values() for key in bodies):
+                    metrics.ERRORS.labels(kind=key.kind).inc()
+                    results[key] = error
+            else:
+                gone = around.state.owner is Owner.GONE
+                results |= self._topics(around, namespace, kinds.get("Topic", {}))
+                results |= self._groups(around, namespace, kinds.get("ConsumerGroup", {}))
+                for key, body in kinds.get("Reassignment", {}).items():
+                    results[key] = _timed(key, partial(self._reassignment, around, body))
+        self._forget_groups()
+        if clusters or gone:
+            self.context.zookeepers.keep(self._connect_strings)
+        return results
+
+    def _connect_strings(self) -> set[str]:
+        return {_connect_string(body) for body in self.store.select("KafkaCluster")}
+
+    def _observe(self, namespace: str, name: str) -> _ClusterContext:
+        """Read what all resources of a cluster share."""
+        clusters = self.store.select("KafkaCluster")
+        body = self._cluster_body(namespace, name, clusters)
+        if body is None:
+            return _ClusterContext(ClusterState(Owner.GONE))
+        if self._older_cluster(body, clusters) is not None:
+            return _ClusterContext(ClusterState(Owner.CONFLICTED))
+        owner = Owner.TERMINATING if "deletionTimestamp" in body["metadata"] else Owner.PRESENT
+        try:
+            wanted = spec.parse_cluster(body)
+            valid = wanted.default_replication_factor <= wanted.replicas
+        except spec.InvalidSpec:
+            # Its brokers may still run with the previous configuration, which is not known here.
+            wanted, valid = spec.parse_cluster(_without_config(body)), False
+        state = ClusterState(owner, paused=wanted.paused, reachable=False, expected=wanted.replicas)
+        try:
+            zookeeper = self.context.zookeepers.get(wanted.zookeeper)
+            registered = observe.brokers(zookeeper.cached)
+        except UnreachableError as error:
+            log.info("failed to read brokers of %s/%s: %s; retrying", namespace, name, error)
+            return _ClusterContext(state)
+        state = replace(
+            state,
+            reachable=True,
+            # A broker that is to be removed must become empty: it gets no new replicas.
+            brokers={one: found.rack for one, found in registered.items() if one < wanted.replicas},
+            settled_seconds=self._settled_seconds(namespace, name, frozenset(registered)),
+            default_partitions=wanted.default_partitions if valid else None,
+            default_replication_factor=wanted.default_replication_factor if valid else None,
+        )
+        return _ClusterContext(state, zookeeper, wanted.zookeeper, registered)
+
+    def _settled_seconds(self, namespace: str, cluster: str, ids: frozenset[BrokerId]) -> float:
+        """Return for how long the set of registered brokers has been the same."""
+        now = self.clock()
+        before = self._settled.get((namespace, cluster))
+        if before is None or before[0] != ids:
+            before = self._settled[namespace, cluster] = (ids, now)
+        return now - before[1]
+
+    def _cluster_body(self, namespace: str, name: str, known: Iterable[Body]) -> Body | None:
+        """Return the cluster; None only if the API server, not the cache, reports it missing."""
+        for body in known:
+            if (body["metadata"]["namespace"], body["metadata"]["name"]) == (namespace, name):
+                return body
+        # Do not cache: the watch event would be deduplicated and never reconciled.
+        return kube.custom(self.context.kube, "KafkaCluster", namespace, name)
+
+    def _kafka_cluster(self, body: Body) -> float:
+        conflict = self._older_cluster(body, self.store.select("KafkaCluster"))
+        return cluster_reconcile.reconcile(self.context, body, conflict)
+
+    def _older_cluster(self, body: Body, clusters: Iterable[Body]) -> str | None:
+        """Return an older cluster that keeps its state in the same znodes."""
+        uid = body["metadata"]["uid"]
+        others = [one for one in clusters if one["metadata"]["uid"] != uid]
+        if not others:
+            return None
+        place = _connect_string(body)
+        rivals = [one for one in others if _connect_string(one) == place]
+        return apply.older_rival(self.context, body, rivals)
+
+    def _topics(
+        self, cluster: _ClusterContext, namespace: str, batch: Mapping[ResourceKey, Body]
+    ) -> dict[ResourceKey, Result]:
+        if not batch:
+            return {}
+        works = topic_batch.prepare(
+            self.context,
+            cluster.zookeeper,
+            cluster.state,
+            batch,
+            self.store.select("Topic", namespace),
+            self.store.select("Reassignment", namespace),
+        )
+        later: dict[ResourceKey, Result] = dict.fromkeys(batch.keys() - works.keys(), SOON_SECONDS)
+        if len(works) <= WRITERS:
+            return later | {key: _timed(key, work) for key, work in works.items()}
+        # Topics are independent of each other, and each mostly waits for the API server.
+        with ThreadPoolExecutor(WRITERS, "topics") as threads:
+            acting = partial(self._timed_in_thread, namespace)
+            return later | dict(zip(works, threads.map(acting, works.items()), strict=True))
+
+    def _timed_in_thread(
+        self, namespace: str, work: tuple[ResourceKey, Callable[[], float]]
+    ) -> Result:
+        # Each thread declares which Lease its writes need.
+        return _timed(*work) if self.may_act(namespace) else STANDBY_SECONDS
+
+    def _groups(
+        self, cluster: _ClusterContext, namespace: str, batch: Mapping[ResourceKey, Body]
+    ) -> dict[ResourceKey, Result]:
+        if not batch:
+            return {}
+        by_group: dict[tuple[str, str], list[Body]] = {}
+        for one in self.store.select("ConsumerGroup", namespace):
+            by_group.setdefault(_group_of(one), []).append(one)
+        endpoints = observe.endpoints(cluster.registered)
+        bootstrap = ",".join(observe.addresses(cluster.registered).values())
+        around = GroupContext(
+            cluster.state,
+            cluster.zookeeper,
+            Addresses(bootstrap, cluster.connect) if cluster.registered else None,
+            endpoints,
+            self._windows,
+            self.clock,
+        )
+        return {
+            key: _timed(key, partial(self._group, around, body, by_group.get(_group_of(body), [])))
+            for key, body in batch.items()
+        }
+
+    def _forget_groups(self) -> None:
+        """Forget the samples of groups whose resources are gone."""
+        existing = {body["metadata"]["uid"] for body in self.store.select("ConsumerGroup")}
+        metrics.GROUP_LAGS.keep(existing)
+        # Queues of other clusters do the same at the same time.
+        for gone in set(self._windows) - existing:
+            self._windows.pop(gone, None)
+
+    def _group(self, around: GroupContext, body: Body, rivals: list[Body]) -> float:
+        deleting = "deletionTimestamp" in body["metadata"]
+        find = apply.any_rival if deleting else apply.older_rival
+        return group_reconcile.reconcile(
+            self.context, body, around, find(self.context, body, rivals)
+        )
+
+    def _reassignment(self, cluster: _ClusterContext, body: Body) -> float:
+        around = ReassignmentContext(
+            cluster.state,
+            cluster.zookeeper,
+            observe.endpoints(cluster.registered),
+            partial(self._running, body),
+        )
+        return reassignment_reconcile.reconcile(self.context, body, around)
+
+    def _running(self, body: Body) -> str | None:
+        """Return another running Reassignment of the same cluster, asking the API server."""
+        meta = body["metadata"]
+        for other in self.context.kube.select(API_VERSION, body["kind"], meta["namespace"]):
+            same = spec.cluster_of(other) == spec.cluster_of(body)
+            runs = other.get("status", {}).get("phase") == "Running"
+            if same and runs and other["metadata"]["uid"] != meta["uid"]:
+                return str(other["metadata"]["name"])
+        return None
+
+
+def _group_of(body: Body) -> tuple[str, str]:
+    return spec.cluster_of(body), group_reconcile.group_name(body)
+
+
+def _without_config(body: Body) -> dict[str, Any]:
+    brokers = {name: value for name, value in body["spec"]["brokers"].items() if name != "config"}
+    return {**body, "spec": {**body["spec"], "brokers": brokers}}
+
+
+def _connect_string(body: Body) -> str:
+    zookeeper = body["spec"]["zookeeper"]
+    return spec.connect_string(zookeeper["connect"], zookeeper.get("chroot", "/"))
+
+
+def _timed(key: ResourceKey, work: Callable[[], float]) -> Result:
+    """Run one reconciliation, and count it."""
+    began = time.monotonic()
+    try:
+        requeue_after = work()
+    except (KubeError, UnreachableError, ZnodeError, NotHolderError) as error:
+        log.warning(
+            "failed to reconcile %s %s/%s: %s; retrying", key.kind, key.namespace, key.name, error
+        )
+        metrics.ERRORS.labels(kind=key.kind).inc()
+        return error
+    except Exception as error:
+        # A bug that one resource triggers must not stop the others of its cluster.
+        log.exception("failed to reconcile %s %s/%s", key.kind, key.namespace, key.name)
+        metrics.ERRORS.labels(kind=key.kind).inc()
+        return error
+    metrics.RECONCILE_SECONDS.labels(kind=key.kind).observe(time.monotonic() - began)
+    metrics.LAST_SUCCESS.labels(kind=key.kind).set_to_current_time()
+    return requeue_after

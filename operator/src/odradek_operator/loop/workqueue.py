@@ -1,0 +1,219 @@
+"""Work queues: one thread per cluster, fed by watches, paced by due times.
+
+kopf's handlers only call `submit`: the store keeps the newest body of every resource, and the queue
+of the resource's cluster is woken. A queue takes what is due, as one batch, and reconciles it in
+order of kind: clusters, topics, groups, reassignments. Each reconciliation returns after how many
+seconds to requeue; a failed one is retried with exponential back-off. So nothing depends on seeing
+every event, and a cluster whose ZooKeeper is unreachable delays no other.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from odradek_operator.shared import metrics, spec
+from odradek_operator.shared.spec import Body
+from odradek_operator.shared.store import KIND_ORDER, ResourceKey, ResourceStore, key_of
+
+BATCH: Final = 100
+FIRST_RETRY_SECONDS: Final = 1.0
+# A cluster that comes back after an outage is reconciled within this time.
+LONGEST_RETRY_SECONDS: Final = 15.0
+# Distant due times are aligned, so that one batch takes them all.
+GRID_SECONDS: Final = 5.0
+# A batch may wait for ZooKeeper and the API server several times; longer than this it is stuck.
+STUCK_SECONDS: Final = 300.0
+
+log = logging.getLogger(__name__)
+
+
+# Reconciles a batch of resources of one cluster; returns seconds until each is looked at again, or
+# the exception that it ended with.
+Reconcile = Callable[
+    [str, str, Mapping[ResourceKey, Body]], Mapping[ResourceKey, float | Exception]
+]
+
+
+class ClusterQueue:
+    """The work queue of one cluster, with its thread; `cluster` is the name in clusterRef."""
+
+    def __init__(
+        self, namespace: str, cluster: str, store: ResourceStore, reconcile: Reconcile
+    ) -> None:
+        self._namespace = namespace
+        self._cluster = cluster
+        self._store = store
+        self._reconcile = reconcile
+        self._wake = threading.Condition()
+        self._due: dict[ResourceKey, float] = {}
+        self._failures: dict[ResourceKey, int] = {}
+        self._stopping = False
+        self._pass_began: float | None = None
+        # Computed per scrape: behind a batch that hangs, the queue length shows it.
+        metrics.QUEUED.labels(namespace=namespace, cluster=cluster).set_function(self._waiting)
+        self._thread = threading.Thread(
+            target=self._run, name=f"queue-{namespace}-{cluster}", daemon=True
+        )
+        self._thread.start()
+
+    @property
+    def stuck(self) -> bool:
+        """Return whether the thread has died, or has been in one pass for too long."""
+        began = self._pass_began
+        late = began is not None and time.monotonic() - began > STUCK_SECONDS
+        return late or not (self._thread.is_alive() or self._stopping)
+
+    def add(self, key: ResourceKey) -> None:
+        """Make a resource due now. Its failures stay counted: the spec may still be bad."""
+        with self._wake:
+            self._due[key] = time.monotonic()
+            self._wake.notify()
+
+    def _waiting(self) -> float:
+        with self._wake:
+            now = time.monotonic()
+            return float(sum(moment <= now for moment in self._due.values()))
+
+    def stop(self) -> None:
+        """Stop the thread after its current batch."""
+        with self._wake:
+            self._stopping = True
+            self._wake.notify()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            batch = self._take()
+            if batch is None:
+                return
+            self._pass_began = time.monotonic()
+            try:
+                self._pass(batch)
+            except Exception:
+                # Without this a bug would end the thread unnoticed.
+                log.exception(
+                    "failed to reconcile a batch of %s/%s; retrying", self._namespace, self._cluster
+                )
+                for key in batch:
+                    self._requeue(key, RuntimeError("failed to reconcile the batch"))
+            finally:
+                self._pass_began = None
+
+    def _take(self) -> list[ResourceKey] | None:
+        """Wait for due resources and return a batch, in order of kind; None at the end."""
+        with self._wake:
+            while not self._stopping:
+                now = time.monotonic()
+                due = sorted(
+                    (key for key, moment in self._due.items() if moment <= now),
+                    key=lambda key: (KIND_ORDER.index(key.kind), self._due[key]),
+                )
+                if due:
+                    taken = due[:BATCH]
+                    for key in taken:
+                        del self._due[key]
+                    return taken
+                earliest = min(self._due.values(), default=None)
+                self._wake.wait(None if earliest is None else max(0.0, earliest - now))
+            return None
+
+    def _pass(self, batch: list[ResourceKey]) -> None:
+        bodies = {key: body for key in batch if (body := self._store.get(key)) is not None}
+        for key in set(batch) - set(bodies):
+            self._failures.pop(key, None)
+        for key, result in self._reconcile(self._namespace, self._cluster, bodies).items():
+            self._requeue(key, result)
+
+    def _requeue(self, key: ResourceKey, result: float | Exception) -> None:
+        if isinstance(result, Exception):
+            failures = self._failures[key] = self._failures.get(key, 0) + 1
+            wait = min(FIRST_RETRY_SECONDS * 2 ** min(failures - 1, 10), LONGEST_RETRY_SECONDS)
+        else:
+            self._failures.pop(key, None)
+            wait = result
+        moment = time.monotonic() + wait
+        if wait > GRID_SECONDS:
+            moment -= moment % GRID_SECONDS
+        with self._wake:
+            # If an event came meanwhile, the resource is due already and stays so.
+            self._due[key] = min(self._due.get(key, moment), moment)
+
+
+class WorkQueues:
+    """All work queues of this process, one per cluster."""
+
+    def __init__(self, store: ResourceStore, reconcile: Reconcile) -> None:
+        self._store = store
+        self._reconcile = reconcile
+        self._lock = threading.Lock()
+        self._queues: dict[tuple[str, str], ClusterQueue] = {}
+        self._stopped = False
+
+    def submit(self, body: Body) -> None:
+        """Queue a resource that is new or changed."""
+        if self._store.put(body):
+            self._add(key_of(body), spec.cluster_of(body))
+            if body["kind"] == "KafkaCluster":
+                self._wake_dependents(body)
+            for owner in body["metadata"].get("ownerReferences", ()):
+                # A Topic waits for the Reassignment that it created.
+                self.wake(ResourceKey(owner["kind"], body["metadata"]["namespace"], owner["name"]))
+
+    def drop(self, body: Body) -> None:
+        """Drop a deleted resource and queue what may have waited for its end."""
+        self._store.drop(body)
+        if body["kind"] != "Reassignment":
+            # A younger resource of the same topic or group may have waited for this deletion.
+            self._wake_dependents(body)
+        if body["kind"] == "KafkaCluster":
+            # One more, empty batch closes the cluster's session.
+            self._add(key_of(body), spec.cluster_of(body))
+
+    def wake(self, key: ResourceKey) -> None:
+        """Queue a resource, because one of its owned objects changed."""
+        body = self._store.get(key)
+        if body is not None:
+            self._add(key, spec.cluster_of(body))
+
+    def _wake_dependents(self, body: Body) -> None:
+        """Queue everything in the same cluster that is not ready."""
+        namespace, cluster = body["metadata"]["namespace"], spec.cluster_of(body)
+        for kind in KIND_ORDER[1:]:
+            for other in self._store.select(kind, namespace):
+                if spec.cluster_of(other) == cluster and not _is_ready(other):
+                    self._add(key_of(other), cluster)
+
+    def _add(self, key: ResourceKey, cluster: str) -> None:
+        with self._lock:
+            if self._stopped:
+                return
+            place = (key.namespace, cluster)
+            queue = self._queues.get(place)
+            if queue is None:
+                queue = self._queues[place] = ClusterQueue(*place, self._store, self._reconcile)
+        queue.add(key)
+
+    @property
+    def stuck(self) -> tuple[str, ...]:
+        """Names of the clusters whose queues are stuck."""
+        with self._lock:
+            return tuple(
+                f"{place[0]}/{place[1]}" for place, one in self._queues.items() if one.stuck
+            )
+
+    def stop(self) -> None:
+        """Stop all queues after their current batches."""
+        with self._lock:
+            self._stopped = True
+            queues = list(self._queues.values())
+        for queue in queues:
+            queue.stop()
+
+
+def _is_ready(body: Body) -> bool:
+    conditions = body.get("status", {}).get("conditions", ())
+    return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)

@@ -1,0 +1,258 @@
+"""Which replicas go where: the modes of a Reassignment as pure functions.
+
+Each mode returns the partitions that change, with their new replicas, preferred leader first. Data
+moves as little as the mode allows: a replica that may stay stays. If brokers have racks, no
+partition ends on fewer racks than it was on, and a new replica goes to an unused rack while there
+is one. Otherwise the broker with the fewest replicas of the topic, then the fewest overall, is
+chosen. Preferred leaders of moved partitions are balanced; those of partitions that only gain or
+lose replicas stay.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from odradek.values import TopicPartition
+
+Replicas = tuple[int, ...]
+Layout = Mapping[TopicPartition, Replicas]
+
+
+class PlanError(Exception):
+    """A mode cannot be planned as things are: `reason` in CamelCase, and a sentence."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.message = message
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What is there. `brokers` are those that may get replicas, with their racks.
+
+    `leaders` and `in_sync` tell of partitions that have a state.
+    """
+
+    replicas: Layout
+    brokers: Mapping[int, str | None]
+    leaders: Mapping[TopicPartition, int] = field(default_factory=dict)
+    in_sync: Mapping[TopicPartition, frozenset[int]] = field(default_factory=dict)
+
+
+class _Draft:
+    """A layout that changes partition by partition, with its counts kept up to date."""
+
+    def __init__(self, seen: Seen) -> None:
+        self.replicas = dict(seen.replicas)
+        self.brokers = seen.brokers
+        all_located = all(rack is not None for rack in seen.brokers.values())
+        self._racks = seen.brokers if all_located else {}
+        self._before = seen.replicas
+        self._moved: list[TopicPartition] = []
+        self.load = Counter(one for replicas in seen.replicas.values() for one in replicas)
+        self._leader_counts = Counter(
+            replicas[0] for replicas in seen.replicas.values() if replicas
+        )
+        self._of_topic = Counter(
+            (partition.topic, one)
+            for partition, replicas in seen.replicas.items()
+            for one in replicas
+        )
+
+    def spread(self, replicas: Iterable[int]) -> int:
+        """Return on how many racks replicas are; a broker that is away is on none."""
+        return len({self._racks[one] for one in replicas if one in self._racks})
+
+    def weight(self, partition: TopicPartition, broker: int) -> tuple[int, int, int]:
+        """Return how unwelcome one more replica of this partition is on a broker."""
+        return self._of_topic[partition.topic, broker], self.load[broker], broker
+
+    def surplus(self, partition: TopicPartition, source: int, target: int) -> int:
+        """Return how many more replicas of this partition's topic one broker has than another."""
+        return self._of_topic[partition.topic, source] - self._of_topic[partition.topic, target]
+
+    def newcomer(self, partition: TopicPartition, kept: Replicas, among: Iterable[int]) -> int:
+        """Return the best broker for one more replica; some broker must be free."""
+        free = [one for one in among if one not in kept]
+        return min(free, key=lambda one: (-self.spread((*kept, one)), self.weight(partition, one)))
+
+    def set(
+        self, partition: TopicPartition, replicas: Replicas, *, keep_order: bool = False
+    ) -> None:
+        """Give a partition other replicas, and the preferred leader that is needed most."""
+        before = self.replicas[partition]
+        for one in before:
+            self.load[one] -= 1
+            self._of_topic[partition.topic, one] -= 1
+        for one in replicas:
+            self.load[one] += 1
+            self._of_topic[partition.topic, one] += 1
+        self._leader_counts[before[0]] -= 1
+        # A stable sort: where two are needed alike, the one that stood first stays first.
+        first = (
+            replicas[0] if keep_order else min(replicas, key=lambda one: self._leader_counts[one])
+        )
+        ordered = (first, *(one for one in replicas if one != first))
+        self._leader_counts[first] += 1
+        self.replicas[partition] = ordered
+        if not keep_order:
+            self._moved.append(partition)
+
+    def _hand_over(self, partition: TopicPartition) -> bool:
+        replicas = self.replicas[partition]
+        first = min(replicas, key=lambda one: self._leader_counts[one])
+        if self._leader_counts[replicas[0]] - self._leader_counts[first] <= 1:
+            return False
+        self._leader_counts[replicas[0]] -= 1
+        self._leader_counts[first] += 1
+        self.replicas[partition] = (first, *(one for one in replicas if one != first))
+        return True
+
+    def changes(self) -> dict[TopicPartition, Replicas]:
+        """Even the leaders out among what moved, and return what differs from the beginning."""
+        # Each swap brings two counts nearer to each other, so this ends.
+        while any(self._hand_over(partition) for partition in self._moved):
+            pass
+        return {
+            partition: replicas
+            for partition, replicas in sorted(self.replicas.items())
+            if replicas != tuple(self._before[partition])
+        }
+
+
+def plan_explicit(seen: Seen, wanted: Layout) -> dict[TopicPartition, Replicas]:
+    """Return the moves as written, without those that are done already."""
+    for partition, replicas in wanted.items():
+        if partition not in seen.replicas:
+            raise PlanError("UnknownPartition", f"partition {partition} does not exist")
+        if len(set(replicas)) != len(replicas):
+            raise PlanError("InvalidMove", f"{partition} lists a broker twice")
+        known = {*seen.brokers, *seen.replicas[partition]}
+        _require(set(replicas) - known)
+    return {
+        partition: replicas
+        for partition, replicas in sorted(wanted.items())
+        if tuple(seen.replicas[partition]) != replicas
+    }
+
+
+def _require(unknown: Collection[int]) -> None:
+    if unknown:
+        raise PlanError("BrokerUnavailable", f"brokers {sorted(unknown)} are not registered")
+
+
+def plan_added(seen: Seen, added: Collection[int]) -> dict[TopicPartition, Replicas]:
+    """Return moves that give new brokers their share, taken from those that have most."""
+    _require(set(added) - set(seen.brokers))
+    draft = _Draft(seen)
+    share = -(-sum(draft.load.values()) // max(1, len(seen.brokers)))
+    hungry = sorted(set(added))
+    while hungry:
+        target = min(hungry, key=lambda one: (draft.load[one], one))
+        if draft.load[target] >= share or not _feed(draft, target, set(added)):
+            hungry.remove(target)
+    return draft.changes()
+
+
+def _feed(draft: _Draft, target: int, added: set[int]) -> bool:
+    """Move one replica to `target`; False if others have no more, or nothing can go to it."""
+    sources = sorted(
+        (one for one in draft.brokers if one not in added),
+        key=lambda one: (-draft.load[one], one),
+    )
+    for source in sources:
+        if draft.load[source] - draft.load[target] <= 1:
+            return False
+        best: tuple[tuple[int, TopicPartition], Replicas] | None = None
+        for partition, replicas in draft.replicas.items():
+            if source not in replicas or target in replicas:
+                continue
+            moved = tuple(target if one == source else one for one in replicas)
+            if draft.spread(moved) < draft.spread(replicas):
+                continue
+            # Of each topic a share, and not all of a small one.
+            key = (-draft.surplus(partition, source, target), partition)
+            if best is None or key < best[0]:
+                best = key, moved
+        if best is not None:
+            draft.set(best[0][1], best[1])
+            return True
+    return False
+
+
+def plan_removed(seen: Seen, removed: Collection[int]) -> dict[TopicPartition, Replicas]:
+    """Return moves that leave nothing on these brokers, which may be dead."""
+    staying = {one: rack for one, rack in seen.brokers.items() if one not in removed}
+    draft = _Draft(Seen(seen.replicas, staying))
+    for partition, replicas in sorted(seen.replicas.items()):
+        if not set(replicas) & set(removed):
+            continue
+        if len(replicas) > len(staying):
+            raise PlanError(
+                "NotEnoughBrokers",
+                f"{partition} has {len(replicas)} replicas, but only {len(staying)} brokers remain",
+            )
+        kept = tuple(one for one in replicas if one not in removed)
+        moved = list(replicas)
+        for place, one in enumerate(replicas):
+            if one in removed:
+                # Counts change with each partition, and not with each replica: that is enough.
+                moved[place] = draft.newcomer(partition, kept, staying)
+                kept = (*kept, moved[place])
+        draft.set(partition, tuple(moved))
+    return draft.changes()
+
+
+def plan_factor(seen: Seen, topics: Collection[str], factor: int) -> dict[TopicPartition, Replicas]:
+    """Return moves after which each partition of the topics has `factor` replicas."""
+    if factor > len(seen.brokers):
+        raise PlanError(
+            "NotEnoughBrokers",
+            f"replication factor {factor} is larger than the number of brokers, "
+            f"{len(seen.brokers)}",
+        )
+    _require_topics(seen, topics)
+    draft = _Draft(seen)
+    for partition, replicas in sorted(seen.replicas.items()):
+        if partition.topic in topics and len(replicas) != factor:
+            resized = _resized(draft, seen, partition, tuple(replicas), factor)
+            draft.set(partition, resized, keep_order=True)
+    return draft.changes()
+
+
+def _resized(
+    draft: _Draft, seen: Seen, partition: TopicPartition, replicas: Replicas, factor: int
+) -> Replicas:
+    while len(replicas) < factor:
+        replicas = (*replicas, draft.newcomer(partition, replicas, draft.brokers))
+    in_sync = seen.in_sync.get(partition, frozenset())
+    leader = seen.leaders.get(partition, replicas[0])
+
+    def dispensable(one: int) -> tuple[bool, bool, int, tuple[int, int, int]]:
+        rest = tuple(other for other in replicas if other != one)
+        # The leader has the data for certain, and who is not in sync has the least of it.
+        return one != leader, one not in in_sync, draft.spread(rest), draft.weight(partition, one)
+
+    while len(replicas) > factor:
+        out = max(replicas, key=dispensable)
+        replicas = tuple(one for one in replicas if one != out)
+    return replicas
+
+
+def plan_preferred(seen: Seen, topics: Collection[str]) -> dict[TopicPartition, Replicas]:
+    """Return the partitions that another than their preferred replica leads, replicas unchanged."""
+    _require_topics(seen, topics)
+    return {
+        partition: tuple(replicas)
+        for partition, replicas in sorted(seen.replicas.items())
+        if partition.topic in topics and seen.leaders.get(partition, replicas[0]) != replicas[0]
+    }
+
+
+def _require_topics(seen: Seen, topics: Collection[str]) -> None:
+    unknown = set(topics) - {partition.topic for partition in seen.replicas}
+    if unknown:
+        raise PlanError("UnknownTopic", f"unknown topics: {', '.join(sorted(unknown))}")

@@ -1,0 +1,481 @@
+"""One Reassignment: plan, wait for approval, run batch by batch, clean up.
+
+Each reconciliation does at most one thing that cannot be undone, after the status says that it may
+have been done. So after a crash at any point the operator resumes from the status and the znodes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from odradek.zk import admin, operations, znodes
+from odradek_operator.reassignment import requests, throttle
+from odradek_operator.reassignment import status as reassignment_status
+from odradek_operator.reassignment.decide import (
+    ReassignmentDecision,
+    ReassignmentPlan,
+    ReassignmentView,
+    arrival,
+    decide_moves,
+    decide_preferred,
+    is_stale,
+    look,
+    make_plan,
+    percent,
+)
+from odradek_operator.reassignment.placement import Layout, PlanError
+from odradek_operator.reassignment.status import Flags, ReassignmentState
+from odradek_operator.reassignment.znodes import broker_configs, read_request
+from odradek_operator.shared import apply, kube, observe, spec, status_update
+from odradek_operator.shared.apply import ReconcileContext, namespace_terminating
+from odradek_operator.shared.kube import KubeError
+from odradek_operator.shared.spec import TERMINATING_TIMEOUT, Body, ReassignmentSpec, ResourceMeta
+from odradek_operator.shared.status import Event
+from odradek_operator.shared.views import FINISHED_PHASES, ClusterState, Owner, TopicView
+from odradek_operator.shared.zookeeper import ZooKeeper
+
+RUNNING_SECONDS: Final = 3.0
+WAIT_SECONDS: Final = 10.0
+STEADY_SECONDS: Final = 60.0
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ReassignmentContext:
+    """What a Reassignment sees of its cluster. `endpoints` are host and port of each broker.
+
+    `other_running` names another Reassignment that runs, looked up when it matters.
+    """
+
+    cluster: ClusterState
+    zookeeper: ZooKeeper | None
+    endpoints: Mapping[int, tuple[str, int]]
+    other_running: Callable[[], str | None]
+
+
+def reconcile(context: ReconcileContext, body: Body, around: ReassignmentContext) -> float:
+    """Bring one Reassignment nearer to its end."""
+    return _Pass(context, body, around).run()
+
+
+class _Pass:
+    def __init__(self, context: ReconcileContext, body: Body, around: ReassignmentContext) -> None:
+        self.context = context
+        self.body = body
+        self.around = around
+        self.meta: ResourceMeta = spec.parse_meta(body)
+        self.wanted: ReassignmentSpec = spec.parse_reassignment(body)
+        self.memory: ReassignmentState = reassignment_status.remember(body)
+        self.flags = Flags(
+            planned=self.memory.plan_hash is not None,
+            approved=self.memory.phase == "Running",
+            throttled=self.memory.throttled,
+            rolling_back=self.memory.rolling_back,
+        )
+
+    def run(self) -> float:
+        if self.memory.phase in FINISHED_PHASES:
+            return self._after_the_end()
+        if self.meta.deleting and not self.meta.has_finalizer:
+            return STEADY_SECONDS
+        if self.meta.deleting and self.memory.phase != "Running":
+            # Nothing was begun.
+            apply.set_finalizer(self.context, self.body, False)
+            return STEADY_SECONDS
+        owner = self.around.cluster.owner
+        if self.meta.deleting and (owner is not Owner.PRESENT or self._too_late()):
+            text = "abandoned before completion; throttles may remain set"
+            self.context.kube.post_event(self.body, Event("Abandoned", text, warning=True))
+            apply.set_finalizer(self.context, self.body, False)
+            return STEADY_SECONDS
+        if owner is not Owner.PRESENT:
+            return self._wait(owner.reason, f"KafkaCluster {self.wanted.cluster} is {owner.value}")
+        zookeeper = self.around.zookeeper
+        if zookeeper is None:
+            return self._wait("ZooKeeperUnreachable", "ZooKeeper does not answer")
+        if self.around.cluster.paused:
+            self.flags = replace(self.flags, paused=True)
+            return self._wait("Paused", "the KafkaCluster is paused")
+        match self.memory.phase:
+            case "Running":
+                return self._go_on(zookeeper)
+            case "Planned" | "AwaitingApproval":
+                return self._wait_for_approval(zookeeper)
+            case _:
+                return self._plan(zookeeper)
+
+    def _too_late(self) -> bool:
+        assert self.meta.deleted is not None
+        ending = namespace_terminating(self.context, self.meta.namespace)
+        return ending and self.context.now() - self.meta.deleted > TERMINATING_TIMEOUT
+
+    def _wait(self, reason: str, message: str) -> float:
+        self._tell(self.memory.phase or "Pending", reason, message)
+        return WAIT_SECONDS
+
+    def _tell(self, phase: str, reason: str, message: str, **fields: Any) -> None:
+        """Write the status; fields that are not given stay as they were."""
+        before = self.body.get("status", {})
+        kept = {name: value for name, value in before.items() if name not in _BUILT}
+        conditions = reassignment_status.conditions(phase, reason, message, self.flags)
+        self.body = status_update.write_status(
+            self.context,
+            self.body,
+            conditions,
+            {
+                **kept,
+                **fields,
+                "phase": phase if phase != "Refused" else "Pending",
+                "history": reassignment_status.history(
+                    self.body, phase if phase != "Refused" else "Pending", self.context.now()
+                ),
+            },
+        )
+
+    # --- before it runs ---------------------------------------------------------------------
+
+    def _plan(self, zookeeper: ZooKeeper) -> float:
+        if self.wanted.cancel:
+            return self._end("Cancelled", "cancelled before anything was moved")
+        topics = observe.topics(zookeeper, observe.topic_names(zookeeper))
+        try:
+            plan = make_plan(self.wanted, topics, self.around.cluster.brokers)
+        except PlanError as error:
+            waits = error.reason == "BrokerUnavailable"
+            self._tell("Pending" if waits else "Refused", error.reason, error.message)
+            return WAIT_SECONDS if waits else STEADY_SECONDS
+        if not plan.targets:
+            self.flags = replace(self.flags, planned=True)
+            nothing = {"partitions": {"total": 0, "done": 0, "failed": 0}, "percent": 100}
+            return self._end("Completed", "all replicas are in place", **nothing)
+        if self.wanted.mode != "PreferredLeader":
+            plan = replace(plan, sizes=requests.sizes(self.around.endpoints, plan))
+        made = reassignment_status.plan_object(self.meta, plan)
+        try:
+            self.context.kube.create(made)
+        except KubeError as error:
+            if error.code in (413, 422):
+                self._tell("Refused", "PlanTooLarge", f"plan fewer partitions at once: {error}")
+                return STEADY_SECONDS
+            if error.code != 409:
+                raise
+        name = made["metadata"]["name"]
+        self.flags = replace(self.flags, planned=True)
+        approved = not self.wanted.manual or self.wanted.approved == plan.hash
+        phase = "Planned" if approved else "AwaitingApproval"
+        self._tell(
+            phase,
+            phase,
+            self._call_for_approval(plan) if not approved else f"{len(plan.targets)} partitions",
+            planHash=plan.hash,
+            planRef={"name": name, "key": reassignment_status.PLAN_KEY},
+            rollbackRef={"name": name, "key": reassignment_status.ROLLBACK_KEY},
+            partitions={"total": len(plan.targets), "done": 0, "failed": 0},
+            bytes={"total": plan.total_bytes, "moved": 0} if plan.sizes else None,
+            percent=0,
+        )
+        return 0.0 if approved else STEADY_SECONDS
+
+    def _call_for_approval(self, plan: ReassignmentPlan) -> str:
+        text = f"set spec.approvedPlanHash to {plan.hash} to move {len(plan.targets)} partitions"
+        if self.wanted.approved:
+            text = f"{text}; {self.wanted.approved} is another plan's hash"
+        return text
+
+    def _load_plan(self) -> ReassignmentPlan | None:
+        if self.memory.plan_name is None:
+            return None
+        name = self.memory.plan_name
+        found = self.context.kube.get("v1", "ConfigMap", self.meta.namespace, name)
+        return reassignment_status.read_plan(found, self.memory.plan_hash)
+
+    def _wait_for_approval(self, zookeeper: ZooKeeper) -> float:
+        if self.wanted.cancel:
+            return self._end("Cancelled", "cancelled before anything was moved")
+        plan = self._load_plan()
+        if plan is None:
+            return self._plan(zookeeper)
+        topics, view = self._look(zookeeper, plan)
+        # The partitions moved meanwhile, or are led by another: what was approved is not this.
+        if self.wanted.mode != "PreferredLeader" and is_stale(plan, view):
+            if _being_moved(topics):
+                self.flags = replace(self.flags, blocked="its partitions are being moved")
+                return self._wait(
+                    "Blocked", "waiting for another reassignment of its partitions to complete"
+                )
+            return self._plan(zookeeper)
+        if self.wanted.manual and self.wanted.approved != plan.hash:
+            self._tell("AwaitingApproval", "AwaitingApproval", self._call_for_approval(plan))
+            return STEADY_SECONDS
+        other = self.around.other_running()
+        if other is not None:
+            self.flags = replace(self.flags, blocked=f"Reassignment {other} is running")
+            return self._wait("Blocked", f"waiting for Reassignment {other} to complete")
+        if not self.meta.has_finalizer:
+            apply.set_finalizer(self.context, self.body, True)
+            return 0.0
+        if not apply.still_wanted(self.context, self.body):
+            return 0.0
+        rate = self.wanted.throttle if self.wanted.mode != "PreferredLeader" else None
+        self.flags = replace(self.flags, approved=True, throttled=rate is not None)
+        started = reassignment_status.stamp(self.context.now())
+        rates = self._rates(zookeeper, plan) if rate is not None else None
+        text = "about to submit the first batch"
+        self._tell("Running", "Running", text, startedAt=started, ratesBefore=rates)
+        return 0.0
+
+    # --- while it runs ----------------------------------------------------------------------
+
+    def _look(
+        self, zookeeper: ZooKeeper, plan: ReassignmentPlan
+    ) -> tuple[dict[str, TopicView], ReassignmentView]:
+        # The request is read first: what it asked for and is gone by then shows in the topics.
+        requested = read_request(zookeeper, self._request_path)
+        topics = observe.topics(zookeeper, sorted({one.topic for one in plan.targets}))
+        brokers = frozenset[int](self.around.endpoints)
+        return topics, look(plan, topics, brokers, requested)
+
+    @property
+    def _request_path(self) -> str:
+        preferred = self.wanted.mode == "PreferredLeader"
+        return znodes.PREFERRED_ELECTION_PATH if preferred else znodes.REASSIGN_PARTITIONS_PATH
+
+    def _go_on(self, zookeeper: ZooKeeper) -> float:
+        plan = self._load_plan()
+        if plan is None:
+            return self._give_up(zookeeper)
+        if not self.meta.has_finalizer and not self.meta.deleting:
+            apply.set_finalizer(self.context, self.body, True)
+            return 0.0
+        topics, view = self._look(zookeeper, plan)
+        decision = self._decide(plan, view)
+        self.flags = replace(
+            self.flags,
+            blocked=decision.foreign,
+            rolling_back=decision.rolling_back,
+            missing=f"brokers {sorted(decision.missing)} are not registered"
+            if decision.missing
+            else None,
+            offline=_without_leader(decision) if decision.offline else None,
+        )
+        if decision.rolling_back != self.memory.rolling_back:
+            # Known before it is acted upon: a destination that comes back changes nothing any more.
+            self._tell_progress(plan, decision)
+            return 0.0
+        rate = self.wanted.throttle if self.wanted.mode != "PreferredLeader" else None
+        if decision.ended is not None:
+            rate = None
+        if rate is not None and not self.memory.throttled:
+            self.flags = replace(self.flags, throttled=True)
+            self._tell_progress(plan, decision, ratesBefore=self._rates(zookeeper, plan))
+            return 0.0
+        if self.memory.throttled and not self._throttle(zookeeper, plan, topics, rate):
+            return apply.SOON_SECONDS
+        self.flags = replace(self.flags, throttled=rate is not None)
+        if decision.ended is not None:
+            return self._finish(plan, decision)
+        if decision.submit:
+            if not self._submit(zookeeper, topics, decision.submit):
+                return apply.SOON_SECONDS
+        elif decision.stop:
+            controller = observe.controller(zookeeper)
+            requests.stop(self.around.endpoints, controller, decision.stop)
+        self._tell_progress(plan, decision)
+        return RUNNING_SECONDS
+
+    def _decide(self, plan: ReassignmentPlan, view: ReassignmentView) -> ReassignmentDecision:
+        if self.wanted.mode == "PreferredLeader":
+            cancel = self.wanted.cancel or self.meta.deleting
+            return decide_preferred(plan, view, cancel=cancel, at_once=self.wanted.at_once)
+        return decide_moves(
+            plan,
+            view,
+            cancel=self.wanted.cancel,
+            deleting=self.meta.deleting,
+            rolling_back=self.memory.rolling_back,
+            missing_since=self.memory.missing_since,
+            offline_since=self.memory.offline_since,
+            at_once=self.wanted.at_once,
+            now=self.context.now(),
+        )
+
+    def _rates(
+        self, zookeeper: ZooKeeper, plan: ReassignmentPlan
+    ) -> dict[str, dict[str, str]] | None:
+        """Return the rates that others have set, known before they are replaced."""
+        found = broker_configs(zookeeper, throttle.brokers(plan))
+        rates = {str(one): throttle.rates(have) for one, (have, _) in found.items()}
+        return {one: there for one, there in rates.items() if there} or None
+
+    def _tell_progress(
+        self, plan: ReassignmentPlan, decision: ReassignmentDecision, **fields: Any
+    ) -> None:
+        now = self.context.now()
+        moved = None
+        if plan.sizes and decision.rolling_back is None:
+            moved = requests.moved(self.around.endpoints, plan, decision)
+            fields["bytes"] = {"total": plan.total_bytes, "moved": moved}
+        total = plan.total_bytes if moved is not None else 0
+        eta = None
+        if self.memory.started is not None:
+            eta = arrival(self.memory.started, now, moved, total)
+        reason, message = _headline(decision)
+        self._tell(
+            "Running",
+            reason,
+            message,
+            partitions=reassignment_status.counts(decision),
+            percent=percent(decision, moved, total),
+            eta=reassignment_status.stamp(eta),
+            **fields,
+        )
+
+    def _throttle(
+        self,
+        zookeeper: ZooKeeper,
+        plan: ReassignmentPlan,
+        topics: Mapping[str, TopicView],
+        rate: int | None,
+    ) -> bool:
+        """Make throttles so, or take them away; False if a race was lost."""
+        back = self.memory.rolling_back is not None
+        changes: list[list[operations.Operation]] = []
+        for broker_id, (have, version) in broker_configs(zookeeper, throttle.brokers(plan)).items():
+            wanted = throttle.broker_config(have, rate, self.memory.rates.get(broker_id, {}))
+            if wanted != have:
+                changes.append(admin.change_config("brokers", str(broker_id), wanted, version))
+        for name, topic in topics.items():
+            if topic.assignment is None or topic.incarnation != plan.incarnations[name]:
+                continue
+            entries = dict(topic.config or {})
+            wanted = throttle.topic_config(plan, name, entries, on=rate is not None, back=back)
+            if wanted != entries:
+                version = None if topic.config is None else topic.config_version
+                changes.append(admin.change_config("topics", name, wanted, version))
+        return all(self._commit(zookeeper, one) for one in changes)
+
+    def _commit(self, zookeeper: ZooKeeper, wanted: list[operations.Operation]) -> bool:
+        try:
+            zookeeper.commit(wanted)
+        except operations.TransactionFailedError as error:
+            log.info("%s: failed to commit: %s; retrying", self.meta.name, error)
+            return False
+        return True
+
+    def _submit(self, zookeeper: ZooKeeper, topics: Mapping[str, TopicView], batch: Layout) -> bool:
+        """Ask the controller for a batch, of the very topics that were seen."""
+        if not apply.still_wanted(self.context, self.body):
+            return False
+        checks = [
+            operations.Check(znodes.topic_path(name), topics[name].version)
+            for name in sorted({one.topic for one in batch})
+        ]
+        if self.wanted.mode == "PreferredLeader":
+            data = znodes.encode_preferred_election(batch)
+        else:
+            data = znodes.encode_reassignment(batch)
+        log.info("%s: submitting %s", self.meta.name, ", ".join(map(str, batch)))
+        return self._commit(zookeeper, [*checks, operations.Create(self._request_path, data)])
+
+    # --- the end ----------------------------------------------------------------------------
+
+    def _finish(self, plan: ReassignmentPlan, decision: ReassignmentDecision) -> float:
+        assert decision.ended is not None
+        self.flags = replace(self.flags, missing=None, offline=None, blocked=None)
+        fields: dict[str, Any] = {
+            "partitions": reassignment_status.counts(decision),
+            "percent": percent(decision, None, 0),
+            "eta": None,
+        }
+        if decision.ended == "Completed" and plan.sizes:
+            fields["bytes"] = {"total": plan.total_bytes, "moved": plan.total_bytes}
+        return self._end(decision.ended, reassignment_status.summary(decision), **fields)
+
+    def _give_up(self, zookeeper: ZooKeeper) -> float:
+        """End without the plan, which somebody deleted; throttles go from wherever they are."""
+        if self.memory.throttled and not self._unthrottle_everything(zookeeper):
+            return apply.SOON_SECONDS
+        self.flags = replace(self.flags, throttled=False)
+        text = f"the plan's ConfigMap {self.memory.plan_name} is gone; moves in progress continue"
+        return self._end("Failed", text)
+
+    def _unthrottle_everything(self, zookeeper: ZooKeeper) -> bool:
+        ids = set(self.around.cluster.brokers) | set(self.around.endpoints)
+        changes: list[list[operations.Operation]] = []
+        for broker_id, (have, version) in broker_configs(zookeeper, ids).items():
+            wanted = throttle.broker_config(have, None, self.memory.rates.get(broker_id, {}))
+            if wanted != have:
+                changes.append(admin.change_config("brokers", str(broker_id), wanted, version))
+        topics = observe.topics(zookeeper, observe.topic_names(zookeeper))
+        changes += [
+            admin.change_config("topics", name, throttle.without(one.config), one.config_version)
+            for name, one in topics.items()
+            if one.config is not None and throttle.without(one.config) != one.config
+        ]
+        return all(self._commit(zookeeper, one) for one in changes)
+
+    def _end(self, phase: str, message: str, **fields: Any) -> float:
+        finished = reassignment_status.stamp(self.context.now())
+        self._tell(phase, phase, message, finishedAt=finished, **fields)
+        if self.meta.has_finalizer:
+            apply.set_finalizer(self.context, self.body, False)
+        return self._left()
+
+    def _after_the_end(self) -> float:
+        if self.meta.has_finalizer:
+            apply.set_finalizer(self.context, self.body, False)
+            return STEADY_SECONDS
+        if self.meta.deleting:
+            return STEADY_SECONDS
+        left = self._left()
+        if left <= 0:
+            fresh = kube.custom(
+                self.context.kube, self.meta.kind, self.meta.namespace, self.meta.name
+            )
+            if fresh is not None and fresh["metadata"]["uid"] == self.meta.uid:
+                self.context.kube.delete(fresh)
+            return STEADY_SECONDS
+        return left
+
+    def _left(self) -> float:
+        """Return seconds until a finished Reassignment goes, or the usual pace without an end."""
+        lifetime, finished = self.wanted.lifetime, self.memory.finished or self.context.now()
+        if lifetime is None:
+            return 3600.0
+        return (finished + lifetime - self.context.now()).total_seconds()
+
+
+_BUILT: Final = frozenset({"conditions", "observedGeneration", "phase", "history"})
+
+
+def _being_moved(topics: Mapping[str, TopicView]) -> bool:
+    return any(
+        one.assignment is not None and (one.assignment.adding or one.assignment.removing)
+        for one in topics.values()
+    )
+
+
+def _without_leader(decision: ReassignmentDecision) -> str:
+    shown = ", ".join(map(str, sorted(decision.offline)[:5]))
+    return f"{len(decision.offline)} partitions have lost their leaders: {shown}"
+
+
+def _headline(decision: ReassignmentDecision) -> tuple[str, str]:
+    """Return reason and message of Ready while it runs: what holds it up, if anything does."""
+    text = reassignment_status.summary(decision)
+    if decision.foreign is not None:
+        return "Blocked", f"waiting for another reassignment: {decision.foreign}; {text}"
+    if decision.rolling_back is not None:
+        return "RollingBack", f"rolling back, {decision.rolling_back}; {text}"
+    if decision.missing:
+        return (
+            "DestinationMissing",
+            f"brokers {sorted(decision.missing)} are not registered; {text}",
+        )
+    if decision.offline:
+        return "PartitionsOffline", f"{_without_leader(decision)}; {text}"
+    return "Running", text

@@ -1,0 +1,108 @@
+"""What a Reassignment asks of the brokers: replica sizes, and to cancel moves."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+
+from odradek.protocol.errors import name_of
+from odradek.protocol.messages.admin import (
+    AlterPartitionReassignmentsRequest,
+    DescribableLogDirTopic,
+    DescribeLogDirsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from odradek.values import TopicPartition
+from odradek_operator.reassignment.decide import MoveState, ReassignmentDecision, ReassignmentPlan
+from odradek_operator.shared.broker_client import BrokerError, OperatorClient
+
+STOP_TIMEOUT_MS = 5000
+
+log = logging.getLogger(__name__)
+
+Endpoints = Mapping[int, tuple[str, int]]
+
+
+def replica_bytes(
+    endpoints: Endpoints, ids: Iterable[int], partitions: Iterable[TopicPartition]
+) -> dict[tuple[TopicPartition, int], int]:
+    """Return bytes by partition and broker; what a broker does not tell is missing."""
+    topics = [
+        DescribableLogDirTopic(topic=topic, partition_index=numbers)
+        for topic, numbers in _by_topic(partitions).items()
+    ]
+    found: dict[tuple[TopicPartition, int], int] = {}
+    if not topics:
+        return found
+    with OperatorClient(endpoints) as brokers:
+        for broker_id in sorted(set(ids) & set(endpoints)):
+            try:
+                answer = brokers.call(broker_id, DescribeLogDirsRequest(topics=topics), 1)
+            except BrokerError as error:
+                log.info("%s", error)
+                continue
+            for folder in answer.results:
+                for topic in folder.topics:
+                    for replica in topic.partitions:
+                        if not replica.is_future_key:
+                            partition = TopicPartition(topic.name, replica.partition_index)
+                            found[partition, broker_id] = replica.partition_size
+    return found
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for one in partitions:
+        found.setdefault(one.topic, []).append(one.partition)
+    return found
+
+
+def sizes(endpoints: Endpoints, plan: ReassignmentPlan) -> dict[TopicPartition, int]:
+    """Return the bytes of each partition of a plan, as its largest replica has them."""
+    holders = {one for replicas in plan.originals.values() for one in replicas}
+    largest: dict[TopicPartition, int] = {}
+    for (partition, _), size in replica_bytes(endpoints, holders, plan.targets).items():
+        largest[partition] = max(size, largest.get(partition, 0))
+    return largest
+
+
+def moved(endpoints: Endpoints, plan: ReassignmentPlan, decision: ReassignmentDecision) -> int:
+    """Return how many bytes are copied: all of what is done, part of what moves."""
+    done = [one for one, state in decision.states.items() if state is MoveState.DONE]
+    moving = [one for one, state in decision.states.items() if state is MoveState.MOVING]
+    copied = sum(len(plan.added(one)) * plan.sizes.get(one, 0) for one in done)
+    targets = {broker for one in moving for broker in plan.added(one)}
+    for (partition, broker), size in replica_bytes(endpoints, targets, moving).items():
+        if broker in plan.added(partition):
+            # A topic that is written to grows beyond what the plan counted.
+            copied += min(size, plan.sizes.get(partition, 0))
+    return copied
+
+
+def stop(
+    endpoints: Endpoints, controller: int | None, partitions: Iterable[TopicPartition]
+) -> None:
+    """Have the controller stop moves and put the replicas of before back (KIP-455).
+
+    Where it does not, a move ends only by its own end, and goes back after that.
+    """
+    request = AlterPartitionReassignmentsRequest(
+        timeout_ms=STOP_TIMEOUT_MS,
+        topics=[
+            ReassignableTopic(
+                name=topic,
+                partitions=[ReassignablePartition(partition_index=one) for one in numbers],
+            )
+            for topic, numbers in _by_topic(partitions).items()
+        ],
+    )
+    try:
+        if controller is None:
+            raise BrokerError("no controller is elected")
+        with OperatorClient(endpoints) as brokers:
+            answer = brokers.call(controller, request, 0)
+        if answer.error_code:
+            raise BrokerError(f"{name_of(answer.error_code)} {answer.error_message}")
+    except BrokerError as error:
+        log.warning("failed to cancel reassignments: %s; retrying", error)

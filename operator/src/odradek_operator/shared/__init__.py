@@ -1,0 +1,1 @@
+"""Values and clients that several kinds use."""

@@ -1,0 +1,168 @@
+"""What several kinds reconcile with: the context, fresh reads before writes, owned objects.
+
+A reconciliation observes, plans, writes and reports. It may stop after any write; the next one
+starts from what exists then. Every write for a resource is preceded by a fresh read of it, since a
+watch may lag or may have missed a deletion.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from itertools import takewhile
+from random import Random
+from typing import Any, Final
+
+from odradek_operator.shared import kube
+from odradek_operator.shared.kube import Kube, KubeError
+from odradek_operator.shared.spec import FINALIZER, Body
+from odradek_operator.shared.zookeeper import Pool
+
+SOON_SECONDS: Final = 0.2
+# The API server rejected the request: report why to the user, and do not retry at once.
+REFUSALS: Final = frozenset({400, 403, 422})
+
+log = logging.getLogger(__name__)
+_UTC_NOW: Final = partial(datetime.now, UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Platform:
+    """Settings of the operator's installation for all pods.
+
+    Drivers and executors get the pull secrets by their account, which the chart makes.
+    """
+
+    image: str
+    pull_policy: str
+    service_account: str
+    pull_secrets: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ReconcileContext:
+    """What reconciling needs. `remember` stores a body that was written, `forget` drops
+    one that is gone.
+    """
+
+    kube: Kube
+    zookeepers: Pool
+    broker_image: str
+    platform: Platform
+    remember: Callable[[Body], object]
+    forget: Callable[[Body], None]
+    now: Callable[[], datetime] = _UTC_NOW
+    random: Random = field(default_factory=Random)
+
+
+def still_wanted(context: ReconcileContext, body: Body) -> bool:
+    """Return whether the resource is still as it was read; if not, its new form is remembered."""
+    meta = body["metadata"]
+    fresh = kube.custom(context.kube, body["kind"], meta["namespace"], meta["name"])
+    if fresh is None or fresh["metadata"]["uid"] != meta["uid"]:
+        context.forget(body)
+        if fresh is not None:
+            context.remember(fresh)
+        return False
+    same = is_same(fresh, body)
+    if not same:
+        context.remember(fresh)
+    return same
+
+
+def is_same(one: Body, other: Body) -> bool:
+    """Return whether two bodies of a resource want the same."""
+    return all(
+        one["metadata"].get(name) == other["metadata"].get(name)
+        for name in ("generation", "deletionTimestamp")
+    )
+
+
+def older_rival(context: ReconcileContext, body: Body, rivals: Iterable[Body]) -> str | None:
+    """Return the oldest rival that is older than this resource and still exists."""
+    uid = body["metadata"]["uid"]
+    by_age = sorted([*rivals, body], key=age)
+    return _first_existing(context, takewhile(lambda one: one["metadata"]["uid"] != uid, by_age))
+
+
+def any_rival(context: ReconcileContext, body: Body, rivals: Iterable[Body]) -> str | None:
+    """Return a rival, older or younger, that still exists."""
+    uid = body["metadata"]["uid"]
+    return _first_existing(context, (one for one in rivals if one["metadata"]["uid"] != uid))
+
+
+def _first_existing(context: ReconcileContext, rivals: Iterable[Body]) -> str | None:
+    for rival in rivals:
+        meta = rival["metadata"]
+        fresh = kube.custom(context.kube, rival["kind"], meta["namespace"], meta["name"])
+        if fresh is not None and fresh["metadata"]["uid"] == meta["uid"]:
+            return str(meta["name"])
+        context.forget(rival)
+    return None
+
+
+def age(body: Body) -> tuple[str, str]:
+    """Return the sort key that orders resources from the oldest to the youngest."""
+    return body["metadata"]["creationTimestamp"], body["metadata"]["uid"]
+
+
+def set_finalizer(context: ReconcileContext, body: Body, present: bool) -> None:
+    """Add or take away the operator's finalizer; a race is lost without harm."""
+    meta = body["metadata"]
+    fresh = kube.custom(context.kube, body["kind"], meta["namespace"], meta["name"])
+    if fresh is None or fresh["metadata"]["uid"] != meta["uid"]:
+        context.forget(body)
+        return
+    others = [one for one in fresh["metadata"].get("finalizers", ()) if one != FINALIZER]
+    if present and "deletionTimestamp" in fresh["metadata"]:
+        return
+    changed = context.kube.set_finalizers(fresh, [*others, FINALIZER] if present else others)
+    if "deletionTimestamp" in changed["metadata"] and not changed["metadata"].get("finalizers"):
+        context.forget(body)
+    else:
+        context.remember(changed)
+
+
+def apply_object(context: ReconcileContext, wanted: Mapping[str, Any]) -> bool:
+    """Apply an owned object if it differs; True if something was written."""
+    meta = wanted["metadata"]
+    live = context.kube.get(wanted["apiVersion"], wanted["kind"], meta["namespace"], meta["name"])
+    if live is not None and not kube.differs(wanted, live):
+        return False
+    context.kube.apply(wanted)
+    return True
+
+
+def grow_claim(context: ReconcileContext, namespace: str, name: str, size: str) -> str | None:
+    """Request a larger volume; return the refusal, for instance of a class that cannot expand."""
+    live = context.kube.get("v1", "PersistentVolumeClaim", namespace, name)
+    if live is None or kube.same_quantity(live["spec"]["resources"]["requests"]["storage"], size):
+        return None
+    try:
+        context.kube.apply(
+            {
+                "apiVersion": "v1",
+                "kind": "PersistentVolumeClaim",
+                "metadata": {"name": name, "namespace": namespace},
+                "spec": {"resources": {"requests": {"storage": size}}},
+            }
+        )
+    except KubeError as error:
+        if error.code not in REFUSALS:
+            raise
+        return str(error)
+    return None
+
+
+def namespace_terminating(context: ReconcileContext, namespace: str) -> bool:
+    """Return whether the namespace itself is being deleted; False where that cannot be read."""
+    try:
+        found: dict[str, Any] | None = context.kube.get("v1", "Namespace", "", namespace)
+    except KubeError as error:
+        if error.code != 403:
+            raise
+        return False
+    return found is not None and "deletionTimestamp" in found["metadata"]

@@ -1,0 +1,94 @@
+"""Questions to brokers over Kafka's protocol, blocking, for the loops' threads.
+
+One connection a question or two: the operator asks seldom, and a connection kept open would only be
+one more thing that can be stale. Versions are those that every broker since Kafka 2.4 answers.
+"""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import struct
+from collections.abc import Mapping
+from typing import Final, TypeVar
+
+from odradek.protocol import api, codec, headers
+from odradek.protocol.primitives import MalformedError
+from odradek.protocol.schema import Request
+
+ResponseT = TypeVar("ResponseT")
+
+# A broker that is frozen must not hold up the other resources of its cluster for long.
+TIMEOUT_SECONDS: Final = 4.0
+_LENGTH: Final = struct.Struct(">i")
+_LARGEST_ANSWER: Final = 64 * 1024 * 1024
+
+
+class BrokerError(Exception):
+    """A broker did not answer, or answered with an error; nothing is known."""
+
+
+class OperatorClient:
+    """The registered brokers of one cluster, by id. A context manager that closes connections."""
+
+    def __init__(self, addresses: Mapping[int, tuple[str, int]]) -> None:
+        self.addresses = addresses
+        self._open: dict[int, socket.socket] = {}
+        self._numbers = itertools.count(1)
+
+    def call(self, broker_id: int, request: Request[ResponseT], version: int) -> ResponseT:
+        """Ask one broker. Raises BrokerError."""
+        address = self.addresses.get(broker_id)
+        if address is None:
+            raise BrokerError(f"broker {broker_id} is not registered")
+        entry = api.of_request(type(request))
+        number = next(self._numbers)
+        header = headers.encode_request_header(
+            headers.RequestHeader(entry.key, version, number, "odradek-operator")
+        )
+        body = codec.encode(request, version)
+        try:
+            connection = self._open.get(broker_id)
+            if connection is None:
+                connection = socket.create_connection(address, TIMEOUT_SECONDS)
+                self._open[broker_id] = connection
+            connection.sendall(_LENGTH.pack(len(header) + len(body)) + header + body)
+            frame = _read_frame(connection)
+            answered, position = headers.decode_response_header(entry, version, frame)
+            if answered != number:
+                raise MalformedError(f"answer {answered} to request {number}")
+            response: ResponseT
+            response, _ = codec.decode(entry.response, version, frame, position)
+        except (OSError, MalformedError) as error:
+            self._close(broker_id)
+            raise BrokerError(f"broker {broker_id}: {entry.name}: {error}") from error
+        return response
+
+    def _close(self, broker_id: int) -> None:
+        connection = self._open.pop(broker_id, None)
+        if connection is not None:
+            connection.close()
+
+    def __enter__(self) -> OperatorClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for broker_id in list(self._open):
+            self._close(broker_id)
+
+
+def _read_frame(connection: socket.socket) -> bytes:
+    (size,) = _LENGTH.unpack(_read(connection, _LENGTH.size))
+    if not 0 <= size <= _LARGEST_ANSWER:
+        raise MalformedError(f"an answer of {size} bytes")
+    return _read(connection, size)
+
+
+def _read(connection: socket.socket, size: int) -> bytes:
+    data = bytearray()
+    while len(data) < size:
+        piece = connection.recv(min(size - len(data), 1 << 20))
+        if not piece:
+            raise ConnectionError("the connection was closed")
+        data += piece
+    return bytes(data)

@@ -1,0 +1,183 @@
+"""Reads znodes into the values that the planners work on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from functools import lru_cache
+
+from odradek.values import BrokerId
+from odradek.zk import znodes
+from odradek.zk.payload import ZnodeError
+from odradek.zk.znodes import BrokerRegistration, PartitionState, TopicAssignment
+from odradek_operator.shared.views import Partitions, TopicView
+from odradek_operator.shared.zookeeper import ZnodeReader
+
+
+def brokers(zookeeper: ZnodeReader) -> dict[BrokerId, BrokerRegistration]:
+    """Return the registered brokers."""
+    names = zookeeper.children([znodes.BROKER_IDS_PATH])[znodes.BROKER_IDS_PATH] or []
+    found = zookeeper.read(znodes.broker_path(int(name)) for name in names if name.isdigit())
+    registered = (znodes.decode_broker(path, one.data) for path, one in found.items() if one)
+    return {one.broker_id: one for one in registered}
+
+
+def addresses(registered: Mapping[BrokerId, BrokerRegistration]) -> dict[int, str]:
+    """Return host:port of each broker's first listener, where clients begin."""
+    return {
+        broker_id: f"{_bracket(one.endpoints[0].host)}:{one.endpoints[0].port}"
+        for broker_id, one in sorted(registered.items())
+        if one.endpoints
+    }
+
+
+def endpoints(registered: Mapping[BrokerId, BrokerRegistration]) -> dict[int, tuple[str, int]]:
+    """Return host and port of each broker's first listener."""
+    return {
+        broker_id: (one.endpoints[0].host, one.endpoints[0].port)
+        for broker_id, one in sorted(registered.items())
+        if one.endpoints
+    }
+
+
+def _bracket(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def controller(zookeeper: ZnodeReader) -> int | None:
+    """Return the id of the controller; None while there is none."""
+    found = zookeeper.read([znodes.CONTROLLER_PATH])[znodes.CONTROLLER_PATH]
+    if found is None:
+        return None
+    return znodes.decode_controller(znodes.CONTROLLER_PATH, found.data).broker_id
+
+
+def partitions(zookeeper: ZnodeReader) -> Partitions:
+    """Count partitions that lack a leader or a replica in sync, over all topics.
+
+    Of a topic that is being deleted only the holders count: they have to be there to delete it.
+    """
+    names, deleting = _listed(zookeeper)
+    found = zookeeper.read(znodes.topic_path(name) for name in names)
+    assigned: dict[str, TopicAssignment] = {}
+    unreadable: list[str] = []
+    for name in names:
+        one = found[znodes.topic_path(name)]
+        if one is None:
+            continue
+        try:
+            assigned[name] = _decode_topic(name, one.data)
+        except ZnodeError as error:
+            unreadable.append(str(error))
+    holders = {
+        holder
+        for topic in assigned.values()
+        for replicas in topic.partitions.values()
+        for holder in replicas
+    }
+    for name in deleting:
+        assigned.pop(name, None)
+    states = _states(zookeeper, assigned)
+    under = offline = 0
+    widest = max(
+        (
+            (len(replicas), name)
+            for name, one in assigned.items()
+            for replicas in one.partitions.values()
+        ),
+        default=(0, ""),
+    )
+    for name, topic in assigned.items():
+        for partition, replicas in topic.partitions.items():
+            state = states[name].get(partition)
+            # A partition without a state is new: no broker must go before it has its leader, but
+            # nothing was lost.
+            if state is not None and state.leader < 0:
+                offline += 1
+            elif state is None or set(replicas) - set(state.isr):
+                under += 1
+    return Partitions(under, offline, frozenset(holders), widest, tuple(unreadable))
+
+
+# The same znodes are decoded again and again, and many have the same content.
+_DECODED = 16384
+
+
+@lru_cache(_DECODED)
+def _decode_state(data: bytes) -> PartitionState:
+    return znodes.decode_state("the state of a partition", data)
+
+
+@lru_cache(_DECODED)
+def _decode_topic(name: str, data: bytes) -> TopicAssignment:
+    return znodes.decode_topic(znodes.topic_path(name), data)
+
+
+def _states(
+    zookeeper: ZnodeReader, assigned: Mapping[str, TopicAssignment]
+) -> dict[str, dict[int, PartitionState]]:
+    """Return the readable states; a missing or malformed one means no leader."""
+    paths = {
+        znodes.state_path(name, partition): (name, partition)
+        for name, topic in assigned.items()
+        for partition in topic.partitions
+    }
+    states: dict[str, dict[int, PartitionState]] = {name: {} for name in assigned}
+    if not paths:
+        return states
+    for path, one in zookeeper.read(paths).items():
+        if one is None:
+            continue
+        name, partition = paths[path]
+        try:
+            states[name][partition] = _decode_state(one.data)
+        except ZnodeError:
+            continue
+    return states
+
+
+def topics(zookeeper: ZnodeReader, names: Iterable[str]) -> dict[str, TopicView]:
+    """Return each of these topics as it is."""
+    wanted = list(names)
+    parents = (znodes.TOPICS_PATH, znodes.TOPIC_CONFIGS_PATH, znodes.DELETE_TOPICS_PATH)
+    listed = zookeeper.children(parents)
+    there, configured, deleting = (frozenset(listed[one] or ()) for one in parents)
+    paths = [znodes.topic_path(name) for name in wanted if name in there]
+    paths += [znodes.topic_config_path(name) for name in wanted if name in configured]
+    found = zookeeper.read(paths)
+    views: dict[str, TopicView] = {}
+    for name in wanted:
+        topic = found.get(znodes.topic_path(name))
+        config = found.get(path := znodes.topic_config_path(name))
+        try:
+            views[name] = TopicView(
+                assignment=_decode_topic(name, topic.data) if topic else None,
+                version=topic.version if topic else -1,
+                incarnation=topic.created if topic else None,
+                config=znodes.decode_config(path, config.data) if config else None,
+                config_version=config.version if config else -1,
+                deletion_requested=name in deleting,
+            )
+        except ZnodeError as error:
+            views[name] = TopicView(unreadable=str(error))
+    for name in set(wanted) - there:
+        if "." in name or "_" in name:
+            views[name] = replace(views[name], others=there)
+    assigned = {name: one.assignment for name, one in views.items() if one.assignment is not None}
+    states = _states(zookeeper, assigned)
+    return {
+        name: replace(view, states=states[name]) if name in states else view
+        for name, view in views.items()
+    }
+
+
+def topic_names(zookeeper: ZnodeReader) -> list[str]:
+    """Return the topics, without those that are being deleted."""
+    names, deleting = _listed(zookeeper)
+    return [name for name in names if name not in deleting]
+
+
+def _listed(zookeeper: ZnodeReader) -> tuple[list[str], set[str]]:
+    """Return all topics, and those that are being deleted."""
+    found = zookeeper.children([znodes.TOPICS_PATH, znodes.DELETE_TOPICS_PATH])
+    return sorted(found[znodes.TOPICS_PATH] or ()), set(found[znodes.DELETE_TOPICS_PATH] or ())

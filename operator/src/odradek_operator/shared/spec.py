@@ -1,0 +1,471 @@
+"""What users ask for: custom resources as the API server admitted them, read into frozen values.
+
+The CRD schemas refuse what a schema can refuse. `parse_*` here checks the rest, what depends on
+Kafka's own keys, and raises `InvalidSpec` with the reason that the Ready condition then carries.
+Nothing is written for an invalid resource, and it is not tried again until it changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import re2
+
+from odradek import config as broker_config
+from odradek import properties
+from odradek.dynamic_config import DYNAMIC_KEYS
+from odradek.values import TopicPartition
+from odradek.zk.consumers import TopicPattern
+
+# How long a finalizer may hold a namespace that is being deleted.
+TERMINATING_TIMEOUT: Final = timedelta(seconds=30)
+
+GROUP: Final = "odradek.io"
+VERSION: Final = "v1alpha1"
+API_VERSION: Final = f"{GROUP}/{VERSION}"
+FINALIZER: Final = "odradek.io/finalizer"
+
+Body = Mapping[str, Any]
+
+# The operator decides these itself; a value of the user's could only break the cluster.
+OPERATOR_OWNED_KEYS: Final = frozenset(
+    {
+        "broker.id",
+        "broker.id.generation.enable",
+        "broker.rack",
+        "listeners",
+        "advertised.listeners",
+        "advertised.host.name",
+        "advertised.port",
+        "host.name",
+        "port",
+        "log.dir",
+        "log.dirs",
+        "odradek.metrics.port",
+        "zookeeper.connect",
+    }
+)
+
+
+OFFSETS_FACTOR: Final = "offsets.topic.replication.factor"
+DEFAULT_OFFSETS_FACTOR: Final = 3
+# Without that many brokers topics are not created, and acks=all is refused.
+_REPLICA_COUNTS: Final = ("default.replication.factor", "min.insync.replicas", OFFSETS_FACTOR)
+
+
+class InvalidSpec(Exception):  # noqa: N818 (what is wrong is the spec, and users read the name)
+    """A resource that cannot be carried out as written: `reason` in CamelCase, and a sentence."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.message = message
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceMeta:
+    """Identity and life cycle of a resource; times are the API server's wall clock.
+
+    `has_finalizer` is about this operator's own.
+    """
+
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+    generation: int
+    created: datetime
+    deleted: datetime | None
+    has_finalizer: bool
+
+    @property
+    def deleting(self) -> bool:
+        """Return whether the API server waits only for finalizers."""
+        return self.deleted is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """One claim a broker; `storage_class` None means the default class."""
+
+    size: str
+    storage_class: str | None
+    delete_claims: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSpec:
+    """A KafkaCluster as wanted.
+
+    `zookeeper` is the connect string with the chroot, as Kafka writes it. The defaults are those of
+    a topic that names no number of partitions or replicas.
+    """
+
+    zookeeper: str
+    replicas: int
+    host_network: bool
+    port: int
+    metrics_port: int
+    storage: Storage
+    config: Mapping[str, str]
+    default_partitions: int
+    default_replication_factor: int
+    unknown_keys: tuple[str, ...]
+    rack_key: str | None
+    resources: Mapping[str, Any]
+    node_selector: Mapping[str, str]
+    affinity: Mapping[str, Any]
+    tolerations: tuple[Mapping[str, Any], ...]
+    priority_class: str | None
+    paused: bool
+
+    @property
+    def dynamic(self) -> dict[str, str]:
+        """Settings that brokers take while they run."""
+        return {name: text for name, text in self.config.items() if name in DYNAMIC_KEYS}
+
+    def larger_than(self, brokers: int) -> tuple[str, ...]:
+        """Return the settings in the spec that ask for more replicas than so many brokers have."""
+        return tuple(
+            name
+            for name in _REPLICA_COUNTS
+            if name in self.config and int(self.config[name]) > brokers
+        )
+
+    @property
+    def lacks_coordinators(self) -> bool:
+        """Return whether brokers of these settings cannot create `__consumer_offsets`.
+
+        Its replication factor has a default, which is no mistake of the user's: a group may keep
+        its offsets in ZooKeeper.
+        """
+        return OFFSETS_FACTOR not in self.config and self.replicas < DEFAULT_OFFSETS_FACTOR
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSpec:
+    """A Topic as wanted. None for partitions and replication factor: the cluster's default."""
+
+    cluster: str
+    topic: str
+    partitions: int | None
+    replication_factor: int | None
+    assignment: Mapping[int, tuple[int, ...]]
+    config: Mapping[str, str]
+    unmanaged: frozenset[str]
+    managed: bool
+    adoption: str
+    deletion_policy: str
+    paused: bool
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """The Spark job of a ConsumerGroup: what the operator itself reads of it; `raw` is the rest."""
+
+    cores: int
+    memory_mib: int
+    volume_size: str | None
+    volume_class: str | None
+    image: str | None
+    node_selector: Mapping[str, str]
+    tolerations: tuple[Mapping[str, Any], ...]
+    priority_class: str | None
+    credentials_secret: str | None
+    available_now: bool
+    suspend: bool
+    raw: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSpec:
+    """A ConsumerGroup as wanted."""
+
+    cluster: str
+    group: str
+    topics: tuple[str, ...]
+    topic_pattern: str | None
+    offset_store: str
+    job: JobSpec | None
+    max_lag: int | None
+    max_lag_seconds: int | None
+    deletion_policy: str
+    reset: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReassignmentSpec:
+    """A Reassignment as wanted. `topics` None: all."""
+
+    cluster: str
+    mode: str
+    moves: Mapping[TopicPartition, tuple[int, ...]]
+    brokers: tuple[int, ...]
+    replication_factor: int | None
+    topics: frozenset[str] | None
+    excluded: frozenset[str]
+    throttle: int | None
+    at_once: int
+    manual: bool
+    approved: str | None
+    cancel: bool
+    lifetime: timedelta | None
+
+
+def connect_string(connect: str, chroot: str) -> str:
+    """Return host:port[,host:port...][/chroot]."""
+    return connect if chroot in ("", "/") else f"{connect}{chroot}"
+
+
+def parse_time(text: str) -> datetime:
+    """Read a time as the API server writes it (RFC 3339, UTC)."""
+    return datetime.fromisoformat(text)
+
+
+def parse_meta(body: Body) -> ResourceMeta:
+    """Read the metadata of any resource."""
+    meta = body["metadata"]
+    deleted = meta.get("deletionTimestamp")
+    return ResourceMeta(
+        kind=body["kind"],
+        namespace=meta.get("namespace", ""),
+        name=meta["name"],
+        uid=meta["uid"],
+        generation=meta.get("generation", 0),
+        created=datetime.fromisoformat(meta["creationTimestamp"]),
+        deleted=datetime.fromisoformat(deleted) if deleted else None,
+        has_finalizer=FINALIZER in meta.get("finalizers", ()),
+    )
+
+
+def cluster_of(body: Body) -> str:
+    """Return the name of the KafkaCluster that a resource belongs to."""
+    if body["kind"] == "KafkaCluster":
+        return str(body["metadata"]["name"])
+    return str(body["spec"]["clusterRef"]["name"])
+
+
+def for_deletion(body: Body) -> Body:
+    """Return a resource without what can be invalid in it and has no meaning for its deletion."""
+    wanted = {name: value for name, value in body["spec"].items() if name not in _NOT_DELETED_BY}
+    return {**body, "spec": wanted}
+
+
+_NOT_DELETED_BY: Final = frozenset({"config", "replicaAssignment", "topicPattern", "reset"})
+
+
+def parse_cluster(body: Body) -> ClusterSpec:
+    """Read a KafkaCluster, raising InvalidSpec for configuration that brokers would refuse."""
+    spec = body["spec"]
+    brokers = spec["brokers"]
+    storage = brokers.get("storage", {})
+    config = dict(brokers.get("config", {}))
+    zookeeper = connect_string(spec["zookeeper"]["connect"], spec["zookeeper"].get("chroot", "/"))
+    _check_broker_config(config, zookeeper)
+    return ClusterSpec(
+        zookeeper=zookeeper,
+        replicas=brokers["replicas"],
+        host_network=brokers.get("hostNetwork", True),
+        port=brokers.get("port", 9092),
+        metrics_port=brokers.get("metricsPort", 9404),
+        storage=Storage(
+            size=storage.get("size", "10Gi"),
+            storage_class=storage.get("storageClassName"),
+            delete_claims=storage.get("deleteClaims", False),
+        ),
+        config=config,
+        default_partitions=int(config.get("num.partitions", "1")),
+        default_replication_factor=int(config.get("default.replication.factor", "1")),
+        unknown_keys=_unknown_keys(config),
+        rack_key=brokers.get("rackTopologyKey"),
+        resources=brokers.get("resources", {}),
+        node_selector=brokers.get("nodeSelector", {}),
+        affinity=brokers.get("affinity", {}),
+        tolerations=tuple(brokers.get("tolerations", ())),
+        priority_class=brokers.get("priorityClassName"),
+        paused=spec.get("paused", False),
+    )
+
+
+def _unknown_keys(config: Mapping[str, str]) -> tuple[str, ...]:
+    known = properties.known_names(broker_config.BrokerConfig) | broker_config.INERT_KEYS
+    return tuple(sorted(set(config) - known))
+
+
+def _check_broker_config(config: Mapping[str, str], zookeeper: str) -> None:
+    owned = sorted(OPERATOR_OWNED_KEYS & set(config))
+    if owned:
+        raise InvalidSpec("InvalidConfig", f"the operator sets {', '.join(owned)} itself")
+    for name, text in config.items():
+        if "\n" in name or "\n" in text:
+            raise InvalidSpec("InvalidConfig", f"{name.splitlines()[0]} contains a line break")
+    try:
+        broker_config.from_values(
+            {
+                **config,
+                "broker.id": "0",
+                "zookeeper.connect": zookeeper,
+                "log.dirs": "/data",
+            }
+        )
+    except properties.ConfigError as error:
+        raise InvalidSpec("InvalidConfig", str(error)) from None
+
+
+def check_fits(spec: ClusterSpec, strangers: int = 0) -> None:
+    """Raise InvalidSpec for configuration that so few brokers cannot carry out.
+
+    `strangers` are Kafka brokers in the same znodes.
+    """
+    brokers = spec.replicas + strangers
+    if found := spec.larger_than(brokers):
+        shown = " and ".join(f"{name} {spec.config[name]}" for name in found)
+        verb = "is" if len(found) == 1 else "are"
+        raise InvalidSpec(
+            "InvalidConfig", f"{shown} {verb} larger than the number of brokers, {brokers}"
+        )
+
+
+def parse_topic(body: Body) -> TopicSpec:
+    """Read a Topic, raising InvalidSpec for an impossible configuration or assignment."""
+    spec = body["spec"]
+    topic = spec.get("topicName", body["metadata"]["name"])
+    config = dict(spec.get("config", {}))
+    try:
+        broker_config.check_topic_entries(config)
+    except properties.ConfigError as error:
+        raise InvalidSpec("InvalidConfig", str(error)) from None
+    assignment = _parse_assignment(spec.get("replicaAssignment", {}))
+    return TopicSpec(
+        cluster=spec["clusterRef"]["name"],
+        topic=topic,
+        partitions=len(assignment) or spec.get("partitions"),
+        replication_factor=spec.get("replicationFactor"),
+        assignment=assignment,
+        config=config,
+        unmanaged=frozenset(spec.get("unmanagedConfig", ())),
+        managed=spec.get("management", "Managed") == "Managed",
+        adoption=spec.get("adoption", "IfMatching"),
+        deletion_policy=spec.get("deletionPolicy", "Retain"),
+        paused=spec.get("paused", False),
+    )
+
+
+def _parse_assignment(raw: Mapping[str, list[int]]) -> dict[int, tuple[int, ...]]:
+    expected = {str(partition) for partition in range(len(raw))}
+    if set(raw) != expected:
+        wrong = ", ".join(sorted(set(raw) - expected))
+        raise InvalidSpec(
+            "InvalidReplicaAssignment",
+            f"replicaAssignment must name partitions 0 to {len(raw) - 1}, and has {wrong}",
+        )
+    sizes = {len(replicas) for replicas in raw.values()}
+    if len(sizes) > 1:
+        raise InvalidSpec(
+            "InvalidReplicaAssignment", "all partitions of a topic have the same number of replicas"
+        )
+    for partition, replicas in raw.items():
+        if len(set(replicas)) != len(replicas):
+            raise InvalidSpec(
+                "InvalidReplicaAssignment", f"partition {partition} lists a broker twice"
+            )
+    return {int(partition): tuple(replicas) for partition, replicas in raw.items()}
+
+
+def compile_pattern(text: str) -> TopicPattern:
+    """Compile a topicPattern, raising InvalidSpec for one that is none.
+
+    The syntax is RE2's, whose time grows with the length of a name only: a pattern that makes a
+    backtracking engine run for ever would stop all that the operator does. The driver of a job and
+    old consumers of its group read patterns as Python and Java do; what all take means the same.
+    Lookarounds and backreferences, which RE2 does not have, are refused.
+    """
+    options = re2.Options()
+    options.log_errors = False
+    try:
+        compiled: TopicPattern = re2.compile(text, options)
+    except re2.error as error:
+        (reason,) = error.args
+        shown = reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)
+        raise InvalidSpec("InvalidTopicPattern", f"topicPattern: {shown}") from None
+    return compiled
+
+
+def parse_group(body: Body) -> GroupSpec:
+    """Read a ConsumerGroup, raising InvalidSpec for a bad pattern."""
+    spec = body["spec"]
+    pattern = spec.get("topicPattern")
+    if pattern is not None:
+        compile_pattern(pattern)
+        if "job" in spec and "," in pattern:
+            # Members find it in the znode of the driver, and a comma means "or" there.
+            raise InvalidSpec(
+                "InvalidTopicPattern",
+                "topicPattern of a job cannot hold a comma: write a|b for either of two names, "
+                "and x(x|xx)? for x{1,3}",
+            )
+    slo = spec.get("slo", {})
+    return GroupSpec(
+        cluster=spec["clusterRef"]["name"],
+        group=spec.get("group", body["metadata"]["name"]),
+        topics=tuple(spec.get("topics", ())),
+        topic_pattern=pattern,
+        offset_store=spec.get("offsetStore", "ZooKeeper"),
+        job=_parse_job(spec["job"]) if "job" in spec else None,
+        max_lag=slo.get("maxLag"),
+        max_lag_seconds=slo.get("maxLagSeconds"),
+        deletion_policy=spec.get("deletionPolicy", "Retain"),
+        reset=dict(spec["reset"]) if "reset" in spec else None,
+    )
+
+
+def parse_reassignment(body: Body) -> ReassignmentSpec:
+    """Read a Reassignment; the CRD's rules have refused everything that could be wrong in it."""
+    spec = body["spec"]
+    lifetime = spec.get("ttlSecondsAfterFinished")
+    return ReassignmentSpec(
+        cluster=spec["clusterRef"]["name"],
+        mode=spec["mode"],
+        moves={
+            TopicPartition(one["topic"], one["partition"]): tuple(one["replicas"])
+            for one in spec.get("moves", ())
+        },
+        brokers=tuple(spec.get("brokers", ())),
+        replication_factor=spec.get("replicationFactor"),
+        topics=frozenset(spec["topics"]) if "topics" in spec else None,
+        excluded=frozenset(spec.get("excludedTopics", ())),
+        throttle=spec.get("throttleBytesPerSec"),
+        at_once=spec.get("maxConcurrentPartitions", 10),
+        manual=spec.get("approval") == "Manual",
+        approved=spec.get("approvedPlanHash"),
+        cancel=spec.get("cancel", False),
+        lifetime=timedelta(seconds=lifetime) if lifetime is not None else None,
+    )
+
+
+def _parse_job(job: Mapping[str, Any]) -> JobSpec:
+    driver = job.get("driver", {})
+    volume = job.get("volume", {})
+    return JobSpec(
+        cores=driver.get("cores", 1),
+        memory_mib=parse_memory_mib(driver.get("memory", "1Gi")),
+        volume_size=volume.get("size"),
+        volume_class=volume.get("storageClassName"),
+        image=job.get("image"),
+        node_selector=job.get("nodeSelector", {}),
+        tolerations=tuple(job.get("tolerations", ())),
+        priority_class=job.get("priorityClassName"),
+        credentials_secret=job["sink"].get("jdbc", {}).get("credentialsSecret"),
+        available_now=job.get("trigger") == "availableNow",
+        suspend=job.get("suspend", False),
+        raw=job,
+    )
+
+
+def parse_memory_mib(text: str) -> int:
+    """Read 512Mi or 2Gi."""
+    number, unit = int(text[:-2]), text[-2:]
+    return number * 1024 if unit == "Gi" else number

@@ -1,0 +1,91 @@
+"""What is known of a cluster and its topics: values that several kinds read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+from odradek.values import BrokerId
+from odradek.zk.znodes import PartitionState, TopicAssignment
+
+
+@dataclass(frozen=True, slots=True)
+class Partitions:
+    """Counts over all partitions of a cluster.
+
+    `holders` are the brokers that hold replicas, `widest` is the topic with the most replicas, and
+    how many these are. `unreadable` says what is wrong with the znodes of topics that are in none
+    of this: who holds their replicas, and whether in sync, is not known.
+    """
+
+    under_replicated: int
+    offline: int
+    holders: frozenset[int]
+    widest: tuple[int, str] = (0, "")
+    unreadable: tuple[str, ...] = ()
+
+    @property
+    def all_in_sync(self) -> bool:
+        """Return whether every partition is known to have all its replicas."""
+        return not (self.under_replicated or self.offline or self.unreadable)
+
+
+class Owner(Enum):
+    """State of the KafkaCluster resource that a topic or group refers to.
+
+    CONFLICTED: an older KafkaCluster keeps its state in the same znodes, so what is there is that
+    one's.
+    """
+
+    PRESENT = "present"
+    TERMINATING = "terminating"
+    GONE = "gone"
+    CONFLICTED = "in conflict with an older one"
+
+    @property
+    def reason(self) -> str:
+        """Reason of the condition of a resource that waits for its cluster."""
+        return "ClusterConflict" if self is Owner.CONFLICTED else "ClusterNotFound"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterState:
+    """What all topics of a cluster share. `brokers` maps registered ids to racks.
+
+    `settled_seconds` is how long the set of registered brokers has not changed. `reachable` False:
+    ZooKeeper did not answer, and nothing else here means anything. The defaults are None while the
+    cluster's spec is invalid.
+    """
+
+    owner: Owner
+    paused: bool = False
+    reachable: bool = True
+    brokers: Mapping[BrokerId, str | None] = field(default_factory=dict)
+    expected: int = 0
+    settled_seconds: float = 0.0
+    default_partitions: int | None = 1
+    default_replication_factor: int | None = 1
+
+
+@dataclass(frozen=True, slots=True)
+class TopicView:
+    """A topic as it is in ZooKeeper. `assignment` None: there is no such topic.
+
+    `config` None: there is no configuration znode. `unreadable` says which znode makes no sense.
+    `others` are the topics that there are, where this is none of them and its name may collide.
+    """
+
+    assignment: TopicAssignment | None = None
+    version: int = -1
+    incarnation: int | None = None
+    config: Mapping[str, str] | None = None
+    config_version: int = -1
+    states: Mapping[int, PartitionState] = field(default_factory=dict)
+    deletion_requested: bool = False
+    unreadable: str | None = None
+    others: frozenset[str] = frozenset()
+
+
+FINISHED_PHASES: Final = ("Completed", "Cancelled", "RolledBack", "Failed")

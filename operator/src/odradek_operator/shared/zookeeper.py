@@ -1,0 +1,233 @@
+"""ZooKeeper as the operator uses it: one session per connect string, batched reads, transactions.
+
+kazoo's client has its own threads and blocks its callers, so everything here runs in the threads of
+the work queues and never on kopf's event loop. Reads are sent together and awaited together, so a
+thousand znodes cost a few round trips; reads through `cached` cost none while nothing changes. All
+session problems are raised as `UnreachableError`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Final, Protocol
+
+from kazoo.client import KazooClient, KazooState
+from kazoo.exceptions import KazooException, NoNodeError
+from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.retry import KazooRetry
+
+from odradek.zk import operations
+from odradek_operator.shared import metrics
+from odradek_operator.shared.znode_cache import CachedZnodes
+
+SESSION_SECONDS: Final = 15.0
+CONNECT_SECONDS: Final = 5.0
+ANSWER_SECONDS: Final = 10.0
+# A client that has had no connection for so long is replaced: kazoo's may have died unnoticed.
+GIVEN_UP_SECONDS: Final = 60.0
+# Requests under way at once; more only fills ZooKeeper's queue.
+_BATCH: Final = 500
+
+log = logging.getLogger(__name__)
+# Callers log that an ensemble is unreachable; kazoo would log each of its attempts.
+logging.getLogger("kazoo").setLevel(logging.ERROR)
+
+
+class UnreachableError(Exception):
+    """ZooKeeper did not answer; nothing is known of what it holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Znode:
+    """Data of a znode, the version for conditional writes, and the transaction that made it."""
+
+    data: bytes
+    version: int
+    created: int
+
+
+Watch = Callable[[Any], None]
+
+
+class ZnodeReader(Protocol):
+    """Where znodes are read: as they are now, or as they are remembered."""
+
+    def read(self, paths: Iterable[str]) -> dict[str, Znode | None]:
+        """Return what each path holds; None for a znode that does not exist."""
+
+    def children(self, paths: Iterable[str]) -> dict[str, list[str] | None]:
+        """Return the children of each path; None for a znode that does not exist."""
+
+
+class ZooKeeper:
+    """One session, made when first used and renewed by kazoo."""
+
+    def __init__(self, connect: str, guard: Callable[[], None]) -> None:
+        self.connect = connect
+        self._guard = guard
+        self._connected_at: float | None = None
+        self.away_since: float | None = time.monotonic()
+        self._client: Any = KazooClient(
+            hosts=connect,
+            timeout=SESSION_SECONDS,
+            connection_retry=KazooRetry(max_tries=-1, max_delay=2.0),
+        )
+        self.cached: CachedZnodes[Znode] = CachedZnodes(self.read, self.children)
+        self._client.add_listener(self._on_state)
+        self._started = self._client.start_async()
+        metrics.SESSION_AGE.labels(connect=connect).set_function(lambda: self.session_seconds)
+
+    def _on_state(self, state: str) -> None:
+        self.cached.clear()
+        if state == KazooState.CONNECTED:
+            self._connected_at = self._connected_at or time.monotonic()
+            self.away_since = None
+            return
+        self.away_since = self.away_since or time.monotonic()
+        if state == KazooState.LOST:
+            self._connected_at = None
+
+    @property
+    def away_seconds(self) -> float:
+        """For how long there has been no connection; 0 while there is one."""
+        since = self.away_since
+        return time.monotonic() - since if since is not None else 0.0
+
+    @property
+    def session_seconds(self) -> float:
+        """Age of the session; 0 without one, which is sure once it was away for its time-out."""
+        since = self._connected_at
+        if since is None or self.away_seconds >= SESSION_SECONDS:
+            return 0.0
+        return time.monotonic() - since
+
+    def require(self) -> None:
+        """Wait a little for a connection, raising UnreachableError where there is none."""
+        until = time.monotonic() + CONNECT_SECONDS
+        while not self._client.connected:
+            if time.monotonic() > until:
+                raise UnreachableError(f"no connection to {self.connect}")
+            time.sleep(0.05)
+
+    def read(self, paths: Iterable[str], watch: Watch | None = None) -> dict[str, Znode | None]:
+        """Return what each path holds; None for a znode that does not exist."""
+        found: dict[str, Znode | None] = {}
+        for batch in _batches(paths):
+            answers = [(path, self._client.get_async(path, watch)) for path in batch]
+            for path, answer in answers:
+                data, stat = self._wait(answer) or (None, None)
+                found[path] = Znode(data or b"", stat.version, stat.czxid) if stat else None
+        return found
+
+    def children(
+        self, paths: Iterable[str], watch: Watch | None = None
+    ) -> dict[str, list[str] | None]:
+        """Return the children of each path; None for a znode that does not exist."""
+        found: dict[str, list[str] | None] = {}
+        for batch in _batches(paths):
+            answers = [(path, self._client.get_children_async(path, watch)) for path in batch]
+            for path, answer in answers:
+                found[path] = self._wait(answer)
+        return found
+
+    def commit(self, wanted: Sequence[operations.Operation]) -> None:
+        """Apply operations wholly or not at all.
+
+        Raises operations.TransactionFailedError, or UnreachableError when it is not known whether
+        they were applied: whoever asks must look again.
+        """
+        self._guard()
+        metrics.WRITES.labels(target="zookeeper").inc()
+        try:
+            operations.commit(self._client, wanted)
+        except (KazooException, KazooTimeoutError) as error:
+            raise UnreachableError(f"{self.connect}: {type(error).__name__}") from error
+        finally:
+            self.cached.forget([one.path for one in wanted])
+
+    def delete_tree(self, path: str) -> None:
+        """Delete a znode and all below it; one that is gone is no error."""
+        self._guard()
+        metrics.WRITES.labels(target="zookeeper").inc()
+        try:
+            self._client.delete(path, recursive=True)
+        except NoNodeError:
+            return
+        except (KazooException, KazooTimeoutError) as error:
+            raise UnreachableError(f"{self.connect}: {type(error).__name__}") from error
+
+    def _wait(self, answer: Any) -> Any:
+        try:
+            return answer.get(timeout=ANSWER_SECONDS)
+        except NoNodeError:
+            return None
+        except (KazooException, KazooTimeoutError) as error:
+            raise UnreachableError(f"{self.connect}: {type(error).__name__}") from error
+
+    def close(self) -> None:
+        """End the session."""
+        self._client.stop()
+        self._client.close()
+
+
+def _batches(paths: Iterable[str]) -> Iterator[list[str]]:
+    rest = iter(paths)
+    while batch := list(islice(rest, _BATCH)):
+        metrics.READS.inc(len(batch))
+        yield batch
+
+
+class Pool:
+    """One ZooKeeper session per connect string, shared by all work queues."""
+
+    def __init__(self, guard: Callable[[], None]) -> None:
+        self._guard = guard
+        self._lock = threading.Lock()
+        self._open: dict[str, ZooKeeper] = {}
+
+    def get(self, connect: str) -> ZooKeeper:
+        """Return a connected ZooKeeper, raising UnreachableError where it does not answer."""
+        with self._lock:
+            found = self._open.get(connect)
+            if found is not None and found.away_since is None:
+                return found
+            if found is not None and found.away_seconds > GIVEN_UP_SECONDS:
+                log.warning("%s: no connection for too long; opening a new session", connect)
+                # Closing may take a while.
+                threading.Thread(target=found.close, name="given-up", daemon=True).start()
+                found = None
+            if found is None:
+                found = self._open[connect] = ZooKeeper(connect, self._guard)
+        found.require()
+        return found
+
+    def sessions(self) -> dict[str, float]:
+        """Return the age in seconds of the session with each ensemble; 0 without one."""
+        with self._lock:
+            return {connect: one.session_seconds for connect, one in sorted(self._open.items())}
+
+    def keep(self, wanted: Callable[[], AbstractSet[str]]) -> None:
+        """End the sessions that no cluster wants any more: it is gone, or has moved.
+
+        `wanted` is asked while nobody can open one, so that none is closed that was just opened.
+        """
+        with self._lock:
+            unwanted = self._open.keys() - wanted()
+            closing = [self._open.pop(connect) for connect in unwanted]
+            for connect in unwanted:
+                metrics.SESSION_AGE.remove(connect)
+        for one in closing:
+            one.close()
+
+    def close(self) -> None:
+        """End all sessions."""
+        with self._lock:
+            for one in self._open.values():
+                one.close()
+            self._open.clear()

@@ -1,0 +1,1 @@
+"""Topic: planned as a pure function, and carried out in transactions."""

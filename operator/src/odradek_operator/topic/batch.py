@@ -1,0 +1,88 @@
+"""The Topics of a batch: their znodes read at once, and one reconciliation per Topic."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+from odradek.zk import admin
+from odradek_operator.shared import apply, observe
+from odradek_operator.shared.apply import ReconcileContext
+from odradek_operator.shared.spec import Body
+from odradek_operator.shared.store import ResourceKey
+from odradek_operator.shared.views import ClusterState, Owner, TopicView
+from odradek_operator.shared.zookeeper import UnreachableError, ZooKeeper
+from odradek_operator.topic.reconcile import reconcile_topic
+
+log = logging.getLogger(__name__)
+
+
+def prepare(
+    context: ReconcileContext,
+    zookeeper: ZooKeeper | None,
+    cluster: ClusterState,
+    batch: Mapping[ResourceKey, Body],
+    topics: Iterable[Body],
+    reassignments: Sequence[Body],
+) -> dict[ResourceKey, Callable[[], float]]:
+    """Return one reconciliation per Topic of the batch.
+
+    `topics` and `reassignments` are all resources of these kinds in the namespace. A Topic is left
+    out if an older one of the batch may create the topic that its name collides with.
+    """
+    views = _read_views(zookeeper, batch.values())
+    if views is None and cluster.owner is Owner.PRESENT:
+        cluster = replace(ClusterState(cluster.owner, cluster.paused), reachable=False)
+    by_topic: dict[tuple[str, str], list[Body]] = {}
+    for one in topics:
+        by_topic.setdefault((one["spec"]["clusterRef"]["name"], topic_name(one)), []).append(one)
+    colliding = _colliding(batch)
+    works: dict[ResourceKey, Callable[[], float]] = {}
+    for key, body in batch.items():
+        if key in colliding:
+            continue
+        name = topic_name(body)
+        rivals = by_topic.get((body["spec"]["clusterRef"]["name"], name), ())
+        view = views[name] if views else TopicView()
+        works[key] = partial(
+            reconcile_topic, context, zookeeper, body, view, cluster, rivals, reassignments
+        )
+    return works
+
+
+def topic_name(body: Body) -> str:
+    """Return the topic of a resource, whether its name is valid or not."""
+    return str(body["spec"].get("topicName", body["metadata"]["name"]))
+
+
+def _read_views(zookeeper: ZooKeeper | None, bodies: Iterable[Body]) -> dict[str, TopicView] | None:
+    """Return the state per topic name; None if ZooKeeper does not answer.
+
+    If a Topic is being deleted, the cache is bypassed.
+    """
+    if zookeeper is None:
+        return None
+    names, deleting = set[str](), False
+    for body in bodies:
+        names.add(topic_name(body))
+        deleting = deleting or "deletionTimestamp" in body["metadata"]
+    try:
+        return observe.topics(zookeeper if deleting else zookeeper.cached, sorted(names))
+    except UnreachableError as error:
+        log.info("failed to read topics: %s; retrying", error)
+        return None
+
+
+def _colliding(batch: Mapping[ResourceKey, Body]) -> set[ResourceKey]:
+    """Return the Topics whose metric name an older Topic of the batch has too."""
+    found = set[ResourceKey]()
+    if len(batch) == 1:
+        return found
+    seen: dict[str, str] = {}
+    for key, body in sorted(batch.items(), key=lambda one: apply.age(one[1])):
+        name = topic_name(body)
+        if seen.setdefault(admin.metric_name(name), name) != name:
+            found.add(key)
+    return found

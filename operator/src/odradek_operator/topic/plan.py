@@ -1,0 +1,481 @@
+"""What to do about a Topic: a pure function of its spec and of what was observed.
+
+    spec (TopicSpec) + observed (TopicView, ClusterState) -> TopicPlan: steps, conditions, events
+
+A topic belongs to a resource once the resource's status holds the topic's incarnation, the
+ZooKeeper transaction that created `/brokers/topics/T`. An existing topic with another incarnation
+belongs to somebody else, and `adoption` decides. Before a topic is created, incarnation 0 is
+written to the status, so that after a crash in between the new topic is recognised.
+
+Steps are idempotent and conditional on the versions seen; if one loses a race, the Topic is planned
+again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from random import Random
+from typing import Any, Final
+
+from odradek import assignment
+from odradek.protocol.errors import KafkaError
+from odradek.zk import admin
+from odradek.zk.znodes import PartitionState, TopicAssignment
+from odradek_operator.shared import status
+from odradek_operator.shared.spec import (
+    TERMINATING_TIMEOUT,
+    Body,
+    ResourceMeta,
+    TopicSpec,
+    parse_time,
+)
+from odradek_operator.shared.status import Condition, Event
+from odradek_operator.shared.views import ClusterState, Owner, TopicView
+from odradek_operator.topic import drift, reassign
+from odradek_operator.topic.state import (
+    CREATING,
+    STEADY_SECONDS,
+    CreateTopic,
+    GrowTopic,
+    OwnMove,
+    RequestDeletion,
+    SetConfig,
+    SetFinalizer,
+    StartMove,
+    Step,
+    TopicPlan,
+)
+
+# How long an incomplete set of brokers must have stayed as it is before a new topic is laid out on
+# it: brokers that start together register within seconds of each other.
+SETTLE_SECONDS: Final = 15.0
+SOON_SECONDS: Final = 2.0
+# By then the controller has elected leaders for a new topic, unless it is busy.
+CREATED_SECONDS: Final = 0.5
+# After this, missing leaders are reported.
+FIRST_LEADERS_TIMEOUT: Final = timedelta(seconds=5)
+_NO_LEADERS: Final = "WaitingForLeaders"
+
+
+def plan(
+    meta: ResourceMeta,
+    spec: TopicSpec,
+    view: TopicView,
+    cluster: ClusterState,
+    known_incarnation: int | None,
+    conflict: str | None,
+    random: Random,
+    moves: Sequence[OwnMove] = (),
+) -> TopicPlan:
+    """Plan a Topic that is not being deleted.
+
+    `known_incarnation` is status.incarnation; `conflict` names an older resource of the same topic;
+    `moves` are the Reassignments that this resource made.
+    """
+    shown = _fields(spec, view, known_incarnation)
+    if conflict is not None:
+        return _blocked("ResourceConflict", f"Topic {conflict} is older and owns this topic", shown)
+    early = _before_looking(spec, cluster)
+    if early is not None:
+        return replace(early, fields=shown)
+    if view.unreadable is not None:
+        return replace(
+            _blocked("ZnodeUnreadable", view.unreadable, shown), requeue_after=STEADY_SECONDS
+        )
+    if spec.managed and not spec.paused:
+        finalizer = _finalizer_step(meta, spec)
+        if finalizer:
+            # The finalizer is set before the topic exists, so that no deletion is missed.
+            return TopicPlan((finalizer,), (), shown, requeue_after=0.0)
+    if view.deletion_requested:
+        return _waiting("TopicDeleting", "the topic is being deleted", shown)
+    if view.assignment is None:
+        return _plan_absent(spec, view, cluster, known_incarnation, shown, random)
+    owned = {**shown, "incarnation": view.incarnation}
+    if not spec.managed or view.incarnation == known_incarnation:
+        return _plan_existing(meta, spec, view, view.assignment, cluster, shown, moves)
+    if not is_own(spec, view, view.assignment, known_incarnation):
+        return _plan_adoption(spec, view, view.assignment, cluster, shown)
+    existing = _plan_existing(meta, spec, view, view.assignment, cluster, owned, moves)
+    # A topic is not changed before the status claims it.
+    return replace(existing, steps=(), events=(), requeue_after=0.0) if existing.steps else existing
+
+
+def _before_looking(spec: TopicSpec, cluster: ClusterState) -> TopicPlan | None:
+    if cluster.owner is not Owner.PRESENT:
+        text = f"KafkaCluster {spec.cluster} is {cluster.owner.value}"
+        return _waiting(cluster.owner.reason, text, {}, requeue_after=10.0)
+    if not cluster.reachable:
+        return _waiting("ZooKeeperUnreachable", "ZooKeeper does not answer", {}, requeue_after=5.0)
+    return None
+
+
+def _finalizer_step(meta: ResourceMeta, spec: TopicSpec) -> SetFinalizer | None:
+    wanted = spec.deletion_policy == "Delete"
+    return SetFinalizer(wanted) if wanted != meta.has_finalizer else None
+
+
+def _plan_absent(
+    spec: TopicSpec,
+    view: TopicView,
+    cluster: ClusterState,
+    known: int | None,
+    shown: Mapping[str, Any],
+    random: Random,
+) -> TopicPlan:
+    if not spec.managed:
+        return _waiting("TopicNotFound", "the topic does not exist", shown, requeue_after=30.0)
+    if spec.paused or cluster.paused:
+        return _paused(Condition("Synced", False, "Paused", "the topic does not exist"), shown, ())
+    written = spec.replication_factor or len(spec.assignment.get(0, ()))
+    factor = written or cluster.default_replication_factor
+    partitions = spec.partitions or cluster.default_partitions
+    if factor is None or partitions is None:
+        text = f"the spec of KafkaCluster {spec.cluster} is invalid, so its defaults are unknown"
+        return _waiting("ClusterInvalid", text, shown, requeue_after=10.0)
+    refusal = _refuse_layout(spec, cluster, factor)
+    if refusal:
+        return _blocked(*refusal, shown)
+    try:
+        admin.check_collision(spec.topic, view.others)
+    except KafkaError as error:
+        return _blocked("TopicCollision", str(error), shown)
+    needed = len({one for replicas in spec.assignment.values() for one in replicas}) or factor
+    settled = cluster.settled_seconds >= SETTLE_SECONDS
+    if len(cluster.brokers) < needed or (len(cluster.brokers) < cluster.expected and not settled):
+        text = f"{len(cluster.brokers)} of {cluster.expected} brokers are registered"
+        return _waiting("WaitingForBrokers", text, shown)
+    try:
+        replicas = _lay_out(spec, cluster, partitions, factor, random)
+    except KafkaError as error:
+        return _blocked("InvalidReplicaAssignment", str(error), shown)
+    try:
+        admin.check_topic_size(TopicAssignment(replicas))
+    except KafkaError as error:
+        return _blocked("TooManyPartitions", str(error), shown)
+    noted = {**shown, "incarnation": CREATING}
+    creating = _waiting(status.CREATING, "the topic is being created", noted)
+    config_version = None if view.config is None else view.config_version
+    step = CreateTopic(spec.topic, TopicAssignment(replicas), spec.config, config_version)
+    text = f"created with {len(replicas)} partitions and replication factor {len(replicas[0])}"
+    event = Event("TopicCreated", text)
+    status_first = known != CREATING
+    return replace(
+        creating,
+        steps=(step,),
+        events=(event,),
+        requeue_after=CREATED_SECONDS,
+        status_first=status_first,
+    )
+
+
+def _refuse_layout(spec: TopicSpec, cluster: ClusterState, factor: int) -> tuple[str, str] | None:
+    if spec.assignment:
+        known = set(range(cluster.expected)) | set(cluster.brokers)
+        named = {one for replicas in spec.assignment.values() for one in replicas}
+        unknown = sorted(named - known)
+        return ("InvalidReplicaAssignment", f"brokers {unknown} do not exist") if unknown else None
+    available = max(cluster.expected, len(cluster.brokers))
+    if factor > available:
+        return (
+            "InvalidReplicationFactor",
+            f"replication factor {factor} is larger than the number of brokers, {available}",
+        )
+    return None
+
+
+def _lay_out(
+    spec: TopicSpec, cluster: ClusterState, partitions: int, factor: int, random: Random
+) -> assignment.Replicas:
+    if spec.assignment:
+        return assignment.check_manual(spec.assignment, cluster.brokers)
+    return assignment.assign_replicas(
+        assignment.forget_partial_racks(cluster.brokers),
+        partitions,
+        factor,
+        assignment.Start.draw(random, len(cluster.brokers)),
+    )
+
+
+def is_own(
+    spec: TopicSpec, view: TopicView, actual: TopicAssignment, known_incarnation: int | None
+) -> bool:
+    """Return whether the topic that exists is the one this resource created or adopted."""
+    if known_incarnation == CREATING:
+        return not drift.of_shape(spec, view, actual)
+    return view.incarnation == known_incarnation
+
+
+def _plan_adoption(
+    spec: TopicSpec,
+    view: TopicView,
+    actual: TopicAssignment,
+    cluster: ClusterState,
+    shown: Mapping[str, Any],
+) -> TopicPlan:
+    adopted = {**shown, "incarnation": view.incarnation}
+    if spec.paused or cluster.paused:
+        return _paused(
+            Condition("Synced", None, "Paused", "the existing topic is not adopted"), shown, ()
+        )
+    if spec.adoption == "Never":
+        return _blocked("TopicExists", "the topic already exists and spec.adoption is Never", shown)
+    differences = drift.of_shape(spec, view, actual)
+    if spec.adoption == "IfMatching" and differences:
+        text = drift.describe(differences)
+        return _blocked("AdoptionRefused", f"the existing topic does not match: {text}", shown)
+    event = Event("TopicAdopted", f"adopted the existing topic {spec.topic}")
+    return TopicPlan((), (), adopted, (event,), requeue_after=0.0)
+
+
+def _plan_existing(
+    meta: ResourceMeta,
+    spec: TopicSpec,
+    view: TopicView,
+    actual: TopicAssignment,
+    cluster: ClusterState,
+    shown: Mapping[str, Any],
+    moves: Sequence[OwnMove],
+) -> TopicPlan:
+    differences = drift.find(spec, view, actual)
+    shown = {**shown, "drift": list(differences)}
+    leaders = _leader_conditions(actual, view.states)
+    told = (_synced(differences), _drift_condition(differences), _not_paused())
+    if not spec.managed:
+        return TopicPlan((), (*leaders, *told), shown)
+    if spec.paused or cluster.paused:
+        return _paused(_synced(differences), shown, differences)
+    steps: list[Step] = []
+    if any(one["field"].startswith("config.") for one in differences):
+        version = None if view.config is None else view.config_version
+        steps.append(SetConfig(spec.topic, drift.wanted_config(spec, view.config or {}), version))
+    grown = _grow(spec, view, actual, cluster)
+    if isinstance(grown, tuple):
+        return replace(_blocked(*grown, shown), steps=tuple(steps))
+    if grown is not None:
+        steps.append(grown)
+    if steps:
+        text = ", ".join(one["field"] for one in differences if one["field"] not in _MOVED)
+        waiting = _waiting("Updating", f"updating {text}", shown)
+        event = Event("TopicUpdated", f"updated {text}")
+        return replace(waiting, steps=tuple(steps), events=(event,), requeue_after=0.2)
+    moved = _plan_moves(meta, spec, actual, cluster, shown, moves)
+    if moved is not None:
+        return moved
+    if _wants_more(spec, actual):
+        text = "partitions are added once the topic's reassignment has completed"
+        return _waiting("Updating", text, shown, requeue_after=10.0)
+    if differences:
+        blocked = _blocked("PartitionsOutgrown", drift.describe(differences), shown)
+        mended = (*blocked.conditions, _drift_condition(differences))
+        return replace(blocked, conditions=mended)
+    if not leaders[0].status:
+        conditions = (*leaders, *told)
+        return TopicPlan((), conditions, shown, requeue_after=SOON_SECONDS, awaits_leaders=True)
+    return TopicPlan((), (*leaders, *told), shown)
+
+
+# Fields that a Reassignment changes.
+_MOVED: Final = frozenset({"replicationFactor", "replicaAssignment"})
+
+
+def _plan_moves(
+    meta: ResourceMeta,
+    spec: TopicSpec,
+    actual: TopicAssignment,
+    cluster: ClusterState,
+    shown: Mapping[str, Any],
+    moves: Sequence[OwnMove],
+) -> TopicPlan | None:
+    """Plan the move of the replicas to where the spec wants them; None if they are there."""
+    under_way = reassign.running(moves)
+    if under_way is not None:
+        text = f"Reassignment {under_way.name}: {under_way.outcome}"
+        reference = {**shown, "reassignmentRef": {"name": under_way.name}}
+        return _waiting("Reassigning", text, reference, requeue_after=10.0)
+    wanted = reassign.needed(meta, spec, actual)
+    if wanted is None:
+        return None
+    refusal = _refuse_layout(spec, cluster, spec.replication_factor or 0)
+    if refusal is not None:
+        return _blocked(*refusal, shown)
+    reference = {**shown, "reassignmentRef": {"name": wanted["metadata"]["name"]}}
+    ended = reassign.outcome(wanted, moves)
+    if ended is not None:
+        return _blocked("ReassignmentFailed", ended, reference)
+    text = f"Reassignment {wanted['metadata']['name']} moves the replicas"
+    waiting = _waiting("Reassigning", text, reference)
+    event = Event("ReassignmentCreated", text)
+    return replace(waiting, steps=(StartMove(wanted),), events=(event,))
+
+
+def _wants_more(spec: TopicSpec, actual: TopicAssignment) -> bool:
+    return spec.partitions is not None and spec.partitions > len(actual.partitions)
+
+
+def _grow(
+    spec: TopicSpec, view: TopicView, actual: TopicAssignment, cluster: ClusterState
+) -> GrowTopic | tuple[str, str] | None:
+    if not _wants_more(spec, actual) or actual.adding or actual.removing:
+        return None
+    assert spec.partitions is not None
+    have = len(actual.partitions)
+    try:
+        if spec.assignment:
+            wanted = {one: spec.assignment[one] for one in range(have, spec.partitions)}
+            added = assignment.check_manual(
+                wanted, cluster.brokers, have, drift.replication_factor(actual)
+            )
+        else:
+            brokers = assignment.forget_partial_racks(cluster.brokers)
+            added = assignment.add_partitions(actual.partitions, brokers, spec.partitions)
+        grown = replace(actual, partitions={**actual.partitions, **added})
+        admin.check_topic_size(grown)
+    except KafkaError as error:
+        return "PartitionsNotAdded", str(error)
+    return GrowTopic(spec.topic, grown, view.version)
+
+
+def _leader_conditions(
+    actual: TopicAssignment, states: Mapping[int, PartitionState]
+) -> tuple[Condition, ...]:
+    missing = sorted(
+        one for one in actual.partitions if one not in states or states[one].leader < 0
+    )
+    if not missing:
+        return status.ready("Synced")
+    shown = ", ".join(map(str, missing[:10])) + (", ..." if len(missing) > 10 else "")
+    text = f"{len(missing)} of {len(actual.partitions)} partitions have no leader: {shown}"
+    return status.progressing(_NO_LEADERS, text)
+
+
+def was_just_created(body: Body, now: datetime) -> bool:
+    """Return whether the status has said Creating for a short time only.
+
+    When a thousand topics are created at once, reporting each step of each would cost more than
+    their creation.
+    """
+    ready = status.condition_of(body.get("status", {}), "Ready")
+    if ready is None or ready["reason"] != status.CREATING:
+        return False
+    return abs(now - parse_time(ready["lastTransitionTime"])) < FIRST_LEADERS_TIMEOUT
+
+
+def _synced(differences: drift.Drift) -> Condition:
+    if differences:
+        return Condition("Synced", False, "Differs", f"{len(differences)} fields differ")
+    return Condition("Synced", True, "Synced")
+
+
+def _drift_condition(differences: drift.Drift) -> Condition:
+    if differences:
+        text = ", ".join(one["field"] for one in differences)
+        return Condition("DriftDetected", True, "Differs", text)
+    return Condition("DriftDetected", False, "NoDrift")
+
+
+def _not_paused() -> Condition:
+    return Condition("Paused", False, "NotPaused")
+
+
+def _paused(synced: Condition, shown: Mapping[str, Any], differences: drift.Drift) -> TopicPlan:
+    health = status.stalled("Paused", "spec.paused is true; changes are pending")
+    if synced.status:
+        health = status.ready("Paused", "spec.paused is true")
+    paused = Condition("Paused", True, "Paused")
+    return TopicPlan((), (*health, synced, _drift_condition(differences), paused), shown)
+
+
+def _waiting(
+    reason: str, message: str, shown: Mapping[str, Any], requeue_after: float = 2.0
+) -> TopicPlan:
+    synced = Condition("Synced", False, reason, message)
+    return TopicPlan(
+        (),
+        (*status.progressing(reason, message), synced, _not_paused()),
+        shown,
+        requeue_after=requeue_after,
+    )
+
+
+def _blocked(reason: str, message: str, shown: Mapping[str, Any]) -> TopicPlan:
+    synced = Condition("Synced", False, reason, message)
+    return TopicPlan((), (*status.stalled(reason, message), synced, _not_paused()), shown)
+
+
+def _fields(spec: TopicSpec, view: TopicView, known: int | None) -> dict[str, Any]:
+    shown: dict[str, Any] = {"topicName": spec.topic, "incarnation": known, "drift": []}
+    if view.assignment is not None:
+        shown["partitions"] = len(view.assignment.partitions)
+        shown["replicationFactor"] = drift.replication_factor(view.assignment)
+    return shown
+
+
+def plan_deletion(
+    meta: ResourceMeta,
+    spec: TopicSpec,
+    view: TopicView,
+    cluster: ClusterState,
+    known_incarnation: int | None,
+    namespace_terminating: bool,
+    now: datetime,
+) -> TopicPlan:
+    """Plan a Topic that is being deleted.
+
+    The finalizer goes when the topic is gone, when there is nobody left to delete it, when it is
+    not this resource's topic, or when a terminating namespace has waited long enough. Whatever it
+    waits for, the status keeps the incarnation: without it the topic would be a stranger's.
+    """
+    if not meta.has_finalizer:
+        return TopicPlan()
+    shown = _fields(spec, view, known_incarnation)
+    release = (SetFinalizer(False),)
+    if spec.deletion_policy != "Delete" or not spec.managed:
+        return TopicPlan(release, events=(retained(spec.topic),), requeue_after=0.0)
+    if cluster.owner is not Owner.PRESENT:
+        return TopicPlan(
+            release, events=(_abandoned(spec, f"its cluster is {cluster.owner.value}"),)
+        )
+    assert meta.deleted is not None
+    if namespace_terminating and now - meta.deleted > TERMINATING_TIMEOUT:
+        return TopicPlan(release, events=(_abandoned(spec, "its namespace is being deleted"),))
+    if spec.paused or cluster.paused:
+        return _paused(Condition("Synced", False, "Paused", "deletion is pending"), shown, ())
+    if not cluster.reachable:
+        return _waiting(
+            "ZooKeeperUnreachable", "ZooKeeper does not answer", shown, requeue_after=5.0
+        )
+    if view.assignment is None and not view.deletion_requested:
+        owned = known_incarnation is not None
+        event = Event("TopicDeleted", f"deleted topic {spec.topic} and its data")
+        return TopicPlan(release, events=(event,) if owned else ())
+    if view.assignment is not None and not is_own(spec, view, view.assignment, known_incarnation):
+        return TopicPlan(release, events=(_abandoned(spec, "it does not belong to this resource"),))
+    waiting = _waiting("Deleting", "the brokers are deleting the topic", shown, requeue_after=1.0)
+    if view.deletion_requested:
+        return waiting
+    return replace(waiting, steps=(RequestDeletion(spec.topic, view.version),), requeue_after=0.5)
+
+
+def retained(topic: str) -> Event:
+    """Return the Event that says that the data outlives the resource."""
+    return Event("TopicRetained", f"topic {topic} and its data are retained in the cluster")
+
+
+def leaves_data(body: Body) -> str | None:
+    """Return the topic that outlives a resource which is gone; None: it had none, or deleted it."""
+    wanted = body["spec"]
+    owned = body.get("status", {}).get("incarnation") is not None
+    if not owned or wanted.get("deletionPolicy") == "Delete" or _observes(wanted):
+        return None
+    return str(wanted.get("topicName", body["metadata"]["name"]))
+
+
+def _observes(wanted: Body) -> bool:
+    return bool(wanted.get("management") == "Observe")
+
+
+def _abandoned(spec: TopicSpec, why: str) -> Event:
+    return Event("TopicAbandoned", f"topic {spec.topic} was not deleted: {why}", warning=True)

@@ -1,0 +1,164 @@
+"""One Topic: planned, carried out in transactions, and reported in its status."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from odradek.zk import admin
+from odradek.zk.operations import Check, Operation, TransactionFailedError
+from odradek.zk.znodes import topic_path
+from odradek_operator.shared import apply, spec, status_update
+from odradek_operator.shared.apply import (
+    SOON_SECONDS,
+    ReconcileContext,
+    set_finalizer,
+    still_wanted,
+)
+from odradek_operator.shared.kube import KubeError
+from odradek_operator.shared.spec import Body
+from odradek_operator.shared.views import ClusterState, TopicView
+from odradek_operator.shared.zookeeper import ZooKeeper
+from odradek_operator.topic import plan as topic_plan
+from odradek_operator.topic import reassign
+from odradek_operator.topic.state import (
+    CreateTopic,
+    GrowTopic,
+    OwnMove,
+    RequestDeletion,
+    SetConfig,
+    SetFinalizer,
+    StartMove,
+    Step,
+    TopicPlan,
+)
+
+log = logging.getLogger(__name__)
+
+
+def reconcile_topic(
+    context: ReconcileContext,
+    zookeeper: ZooKeeper | None,
+    body: Body,
+    view: TopicView,
+    cluster: ClusterState,
+    rivals: Sequence[Body],
+    reassignments: Sequence[Body],
+) -> float:
+    """Reconcile a Topic, unless an older resource of the same topic exists among its rivals."""
+    alone = all(one["metadata"]["uid"] == body["metadata"]["uid"] for one in rivals)
+    conflict = None if alone else apply.older_rival(context, body, rivals)
+    moves = reassign.owned_by(body["metadata"]["uid"], reassignments) if reassignments else ()
+    return reconcile(context, zookeeper, body, view, cluster, conflict, moves)
+
+
+def reconcile(
+    context: ReconcileContext,
+    zookeeper: ZooKeeper | None,
+    body: Body,
+    view: TopicView,
+    cluster: ClusterState,
+    conflict: str | None,
+    moves: Sequence[OwnMove] = (),
+) -> float:
+    """Bring one topic nearer to its spec. `moves` are the Reassignments that it created."""
+    meta, known = spec.parse_meta(body), body.get("status", {}).get("incarnation")
+    deleting = meta.deleted is not None
+    try:
+        wanted = spec.parse_topic(spec.for_deletion(body) if deleting else body)
+    except spec.InvalidSpec as error:
+        return status_update.refuse(context, body, error, ("incarnation",))
+    if deleting:
+        ending = meta.has_finalizer and apply.namespace_terminating(context, meta.namespace)
+        plan = topic_plan.plan_deletion(meta, wanted, view, cluster, known, ending, context.now())
+    else:
+        plan = topic_plan.plan(meta, wanted, view, cluster, known, conflict, context.random, moves)
+        if plan.awaits_leaders and topic_plan.was_just_created(body, context.now()):
+            return topic_plan.SOON_SECONDS
+    return _carry_out(context, zookeeper, body, plan)
+
+
+def topic_operations(step: Step) -> list[Operation]:
+    """Return the transaction that a step on a topic is."""
+    match step:
+        case CreateTopic(topic, assignment, config, config_version):
+            return admin.create_topic(
+                topic, assignment, config, config_exists=config_version is not None
+            )
+        case GrowTopic(topic, assignment, version):
+            return admin.grow_topic(topic, assignment, version)
+        case SetConfig(topic, config, version):
+            return admin.change_config("topics", topic, config, version)
+        case RequestDeletion(topic, version):
+            # The version ties the request to the topic that was seen, not to one made since.
+            return [Check(topic_path(topic), version), *admin.request_deletion(topic)]
+    raise AssertionError(f"{step} is no step on ZooKeeper")
+
+
+def _carry_out(
+    context: ReconcileContext, zookeeper: ZooKeeper | None, body: Body, plan: TopicPlan
+) -> float:
+    """Execute the steps and write the status; return seconds until the next look."""
+    if plan.status_first:
+        written = status_update.write_status(context, body, plan.conditions, plan.fields)
+        if written is body or _has_changed(body, written):
+            return SOON_SECONDS
+        body = written
+    # Report what a step did only afterwards.
+    if plan.steps and not _execute(context, zookeeper, body, plan):
+        return SOON_SECONDS
+    if plan.conditions or plan.fields:
+        status_update.write_status(context, body, plan.conditions, plan.fields, plan.events)
+    else:
+        for event in plan.events:
+            context.kube.post_event(body, event)
+    return plan.requeue_after
+
+
+def _has_changed(body: Body, written: Body) -> bool:
+    """Return whether the resource was changed or deleted after it was planned."""
+    before, after = body["metadata"], written["metadata"]
+    return any(before.get(one) != after.get(one) for one in ("generation", "deletionTimestamp"))
+
+
+def _execute(
+    context: ReconcileContext, zookeeper: ZooKeeper | None, body: Body, plan: TopicPlan
+) -> bool:
+    """Execute the steps in order; False if one lost a race, so that the Topic is planned again."""
+    # A status that was just written proves that the body is current.
+    if not plan.status_first and not still_wanted(context, body):
+        return False
+    for step in plan.steps:
+        if isinstance(step, SetFinalizer):
+            set_finalizer(context, body, step.present)
+            continue
+        if isinstance(step, StartMove):
+            if not _start_move(context, body, step):
+                return False
+            continue
+        assert zookeeper is not None
+        try:
+            zookeeper.commit(topic_operations(step))
+        except TransactionFailedError as error:
+            log.info("%s: failed to commit: %s; retrying", body["metadata"]["name"], error)
+            return False
+        log.info("%s: %s", body["metadata"]["name"], step)
+    return True
+
+
+def _start_move(context: ReconcileContext, body: Body, step: StartMove) -> bool:
+    """Create a Topic's Reassignment, unless the API server knows one that is still running."""
+    meta = body["metadata"]
+    selector = f"{reassign.TOPIC_LABEL}={meta['uid']}"
+    kind = str(step.wanted["kind"])
+    found = context.kube.select(spec.API_VERSION, kind, meta["namespace"], selector)
+    if reassign.running(reassign.owned_by(meta["uid"], found)) is not None:
+        return False
+    try:
+        # Do not cache: the watch event would be deduplicated and never reconciled.
+        context.kube.create(step.wanted)
+    except KubeError as error:
+        if error.code != 409:
+            raise
+        return False
+    return True

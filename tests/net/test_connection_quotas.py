@@ -1,0 +1,150 @@
+"""Bounds that the connections of a broker share."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+
+from odradek.net.connection import ClientInfo
+from odradek.net.connection_quotas import ConnectionLimits, ConnectionQuotas, RequestMemory
+from odradek.net.frame import READ_AHEAD_BYTES
+from odradek.net.listener import Listener
+from odradek.protocol.regions import Part
+from tests.net.test_listener import connected, echo, framed, read_frame
+
+LARGE = 3 * READ_AHEAD_BYTES
+
+
+def limits(**changed: object) -> ConnectionLimits:
+    return ConnectionLimits(
+        **{
+            "max_frame_bytes": 1_000_000,
+            "max_connections": 100,
+            "max_connections_per_ip": 100,
+            "max_idle_ms": 60_000,
+            **changed,
+        }
+    )
+
+
+@contextlib.asynccontextmanager
+async def listening(
+    quotas: ConnectionQuotas, *, protected: bool = False
+) -> AsyncIterator[Listener]:
+    listener = Listener("127.0.0.1", 0, quotas, echo, protected=protected)
+    await listener.start()
+    try:
+        yield listener
+    finally:
+        await listener.close(grace_ms=200)
+
+
+async def all_taken(memory: RequestMemory) -> None:
+    async with asyncio.timeout(60):
+        while memory.take(0):
+            await asyncio.sleep(0.002)
+
+
+async def test_places_are_counted_over_all_listeners_but_the_protected_one_lets_in() -> None:
+    quotas = ConnectionQuotas(limits(max_connections=1))
+    async with (
+        listening(quotas) as one,
+        listening(quotas) as other,
+        listening(quotas, protected=True) as between_brokers,
+        connected(one) as (reader, writer),
+    ):
+        writer.write(framed(b"first"))
+        assert await read_frame(reader) == b"first"
+        async with connected(between_brokers) as (reader, broker):
+            broker.write(framed(b"broker"))
+            assert await read_frame(reader) == b"broker"
+        async with connected(other) as (waiting, waiting_writer):
+            waiting_writer.write(framed(b"second"))
+            await asyncio.sleep(0.05)
+            assert other.connection_count == 0
+            writer.close()
+            assert await read_frame(waiting) == b"second"
+
+
+async def test_an_address_may_have_a_number_of_its_own() -> None:
+    quotas = ConnectionQuotas(
+        limits(max_connections_per_ip=1, max_connections_of_ip={"127.0.0.1": 2})
+    )
+    async with listening(quotas) as listener, connected(listener), connected(listener) as held:
+        held[1].write(framed(b"second"))
+        assert await read_frame(held[0]) == b"second"
+        async with connected(listener) as (third, _):
+            assert await third.read() == b""
+        async with asyncio.timeout(60):
+            reader, writer = await asyncio.open_connection(
+                "127.0.0.1", listener.port, local_addr=("127.0.0.2", 0)
+            )
+            writer.write(framed(b"elsewhere"))
+            assert await read_frame(reader) == b"elsewhere"
+            writer.close()
+
+
+async def test_large_requests_wait_for_memory_and_small_ones_do_not() -> None:
+    quotas = ConnectionQuotas(limits(max_queued_bytes=LARGE))
+    async with (
+        listening(quotas) as listener,
+        connected(listener) as (slow, slow_writer),
+        connected(listener) as (second, second_writer),
+        connected(listener) as (small, small_writer),
+    ):
+        slow_writer.write(framed(bytes(LARGE))[:-1])
+        await all_taken(quotas.memory)
+        second_writer.write(framed(b"2" * LARGE))
+        small_writer.write(framed(b"small"))
+        assert await read_frame(small) == b"small"
+        reading = asyncio.create_task(read_frame(second))
+        await asyncio.sleep(0.05)
+        assert not reading.done()
+        slow_writer.write(b"\0")
+        assert await read_frame(slow) == bytes(LARGE)
+        assert await reading == b"2" * LARGE
+
+
+async def test_memory_of_a_connection_that_ends_in_the_middle_comes_back() -> None:
+    quotas = ConnectionQuotas(limits(max_queued_bytes=1))
+    async with listening(quotas) as listener, connected(listener) as (reader, writer):
+        async with connected(listener) as (_, gone):
+            gone.write(framed(bytes(LARGE))[:-1])
+            await all_taken(quotas.memory)
+            writer.write(framed(bytes(LARGE)))
+            await asyncio.sleep(0.05)
+        assert await read_frame(reader) == bytes(LARGE)
+    assert quotas.memory.take(1)
+
+
+async def test_peer_that_left_is_not_waited_for_beyond_the_idle_time() -> None:
+    cancelled = asyncio.Event()
+
+    async def forever(frame: memoryview, peer: ClientInfo) -> Sequence[Part]:
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+        return []
+
+    listener = Listener("127.0.0.1", 0, ConnectionQuotas(limits(max_idle_ms=2000)), forever)
+    await listener.start()
+    async with connected(listener) as (_, writer):
+        writer.write(framed(b"wait"))
+    async with asyncio.timeout(60):
+        await cancelled.wait()
+    await listener.close(grace_ms=100)
+
+
+def test_memory_without_a_bound_is_always_there() -> None:
+    memory = RequestMemory()
+    assert all(memory.take(1 << 40) for _ in range(3))
+
+
+def test_no_bound_on_memory_at_zero() -> None:
+    memory = RequestMemory(0)
+    assert not memory.limited
+    assert memory.take(LARGE)
+    assert memory.take(LARGE)

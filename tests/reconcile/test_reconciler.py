@@ -1,0 +1,518 @@
+"""Whole passes over resources in memory: what resources of one cluster see of each other."""
+
+import queue
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from odradek.values import BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
+from odradek.zk import consumers, znodes
+from odradek_operator.loop.reconciler import Reconciler
+from odradek_operator.loop.workqueue import WorkQueues
+from odradek_operator.shared import metrics, zookeeper
+from odradek_operator.shared.spec import FINALIZER
+from odradek_operator.shared.status import condition_of
+from odradek_operator.shared.store import KIND_ORDER, ResourceKey, ResourceStore, key_of
+from tests.support.memory import MemoryKube, MemoryPool, MemoryZooKeeper, context
+
+NOBODY_LISTENS = 1
+
+
+def resource(
+    kind: str, name: str, *, namespace: str = "n", age: int = 0, deleted: bool = False, **spec: Any
+) -> dict[str, Any]:
+    """A resource; the larger `age` is, the older."""
+    metadata: dict[str, Any] = {
+        "name": name,
+        "namespace": namespace,
+        "uid": f"{kind}-{namespace}-{name}",
+        "generation": 1,
+        "resourceVersion": "1",
+        "creationTimestamp": f"2026-11-21T11:00:{59 - age:02}Z",
+        "finalizers": [FINALIZER] if spec.get("deletionPolicy") == "Delete" else [],
+    }
+    if deleted:
+        metadata["deletionTimestamp"] = "2026-11-21T12:00:00Z"
+    version = "odradek.io/v1alpha1"
+    return {"apiVersion": version, "kind": kind, "metadata": metadata, "spec": spec}
+
+
+def cluster(name: str = "c", config: dict[str, str] | None = None, **fields: Any) -> dict[str, Any]:
+    place = {"zookeeper": {"connect": "zk:2181"}}
+    brokers = {"replicas": 1, "config": config or {}}
+    return resource("KafkaCluster", name, **{**place, "brokers": brokers, **fields})
+
+
+def run(
+    batch: list[dict[str, Any]],
+    others: list[dict[str, Any]],
+    zookeeper: MemoryZooKeeper,
+    forbidden: frozenset[str] = frozenset(),
+) -> MemoryKube:
+    """Run one pass over a batch of resources of cluster c in namespace n."""
+    kube, store = MemoryKube(*batch, *others, forbidden=forbidden), ResourceStore()
+    for body in (*batch, *others):
+        if body["kind"] in KIND_ORDER:
+            store.put(body)
+    effects = context(kube, MemoryPool({"zk:2181": zookeeper}), forget=store.drop)
+    done = Reconciler(effects, store).reconcile("n", "c", {key_of(body): body for body in batch})
+    for result in done.values():
+        assert not isinstance(result, Exception), result
+    return kube
+
+
+def reason(kube: MemoryKube, kind: str, name: str) -> str:
+    """Reason of Ready."""
+    body = kube.get("odradek.io/v1alpha1", kind, "n", name)
+    assert body is not None
+    condition = condition_of(body["status"], "Ready")
+    assert condition is not None
+    return str(condition["reason"])
+
+
+def existing_topic() -> MemoryZooKeeper:
+    """A broker and topic t of one partition, made by transaction 77."""
+    endpoint = znodes.BrokerEndpoint("PLAINTEXT", "127.0.0.1", NOBODY_LISTENS)
+    broker = znodes.BrokerRegistration(BrokerId(0), (endpoint,))
+    topic = znodes.TopicAssignment({0: (BrokerId(0),)})
+    return MemoryZooKeeper(
+        {
+            znodes.broker_path(0): znodes.encode_broker(broker),
+            znodes.topic_path("t"): znodes.encode_topic(topic),
+        }
+    )
+
+
+def test_topics_of_a_cluster_in_conflict_touch_nothing_of_the_older_ones() -> None:
+    older = cluster(namespace="production", age=9)
+    wanted = {"clusterRef": {"name": "c"}, "deletionPolicy": "Delete"}
+    zookeeper = existing_topic()
+    kube = run([resource("Topic", "t", **wanted)], [cluster(), older], zookeeper)
+    assert reason(kube, "Topic", "t") == "ClusterConflict"
+    going = {**resource("Topic", "t", deleted=True, **wanted), "status": {"incarnation": 77}}
+    kube = run([going], [cluster(), older], zookeeper)
+    assert [one.reason for one in kube.told] == ["TopicAbandoned"]
+    assert zookeeper.committed == []
+    run([going], [cluster()], zookeeper)
+    assert zookeeper.created() == [znodes.delete_topic_path("t")]
+
+
+def test_topic_without_numbers_is_not_created_while_its_cluster_is_invalid() -> None:
+    wrong = cluster(config={"num.partitions": "8", "log.segment.bytes": "x"})
+    topic = resource("Topic", "new", clusterRef={"name": "c"})
+    assert reason(run([topic], [wrong], existing_topic()), "Topic", "new") == "ClusterInvalid"
+    mended = cluster(config={"num.partitions": "8"})
+    assert reason(run([topic], [mended], existing_topic()), "Topic", "new") == "Creating"
+
+
+def test_topics_whose_names_metrics_cannot_tell_apart_are_not_both_created() -> None:
+    wanted = {"clusterRef": {"name": "c"}, "partitions": 1, "replicationFactor": 1}
+    older = resource("Topic", "older", age=9, topicName="a.b", **wanted)
+    younger = resource("Topic", "younger", topicName="a_b", **wanted)
+    zookeeper = existing_topic()
+    kube = run([younger, older], [cluster()], zookeeper)
+    assert reason(kube, "Topic", "older") == "Creating"
+    assert zookeeper.created() == [znodes.topic_config_path("a.b"), znodes.topic_path("a.b")]
+    # In the next pass the other exists.
+    taken = existing_topic()
+    assignment = znodes.TopicAssignment({0: (BrokerId(0),)})
+    taken.put(znodes.topic_path("a.b"), znodes.encode_topic(assignment))
+    kube = run([younger], [cluster(), older], taken)
+    assert (reason(kube, "Topic", "younger"), taken.committed) == ("TopicCollision", [])
+
+
+def group_with_offsets() -> MemoryZooKeeper:
+    """Topic t and group g, which nobody reads with at the moment."""
+    zookeeper = existing_topic()
+    zookeeper.put(consumers.offset_path("g", "t", 0), b"5")
+    return zookeeper
+
+
+def test_younger_resource_of_a_group_waits_and_never_deletes_the_offsets_of_the_other() -> None:
+    wanted = {"clusterRef": {"name": "c"}, "group": "g"}
+    older = resource("ConsumerGroup", "a", age=9, **wanted)
+    younger = resource("ConsumerGroup", "b", deletionPolicy="Delete", **wanted)
+    zookeeper = group_with_offsets()
+    kube = run([older, younger], [cluster()], zookeeper)
+    reasons = [reason(kube, "ConsumerGroup", name) for name in ("a", "b")]
+    assert reasons == ["Observed", "ResourceConflict"]
+
+    going = resource("ConsumerGroup", "b", deleted=True, deletionPolicy="Delete", **wanted)
+    kube = run([going], [cluster(), older], zookeeper)
+    assert [one.reason for one in kube.told] == ["GroupAbandoned"]
+    assert zookeeper.deleted == []
+    # Nor does the older one while the younger is there to read on.
+    going = resource("ConsumerGroup", "a", age=9, deleted=True, deletionPolicy="Delete", **wanted)
+    run([going], [cluster(), younger], zookeeper)
+    assert zookeeper.deleted == []
+    run([going], [cluster()], zookeeper)
+    assert zookeeper.deleted == [consumers.group_path("g")]
+
+
+def test_groups_of_a_paused_cluster_start_no_driver_and_lose_no_offsets() -> None:
+    task = {"sink": {"console": {}}, "volume": {"size": "1Gi"}}
+    wanted = {"clusterRef": {"name": "c"}, "topics": ["t"], "job": task}
+    running = resource("ConsumerGroup", "g", **wanted)
+    going = resource("ConsumerGroup", "g", deleted=True, deletionPolicy="Delete", **wanted)
+    zookeeper = group_with_offsets()
+    for body in (running, going):
+        kube = run([body], [cluster(paused=True)], zookeeper)
+        assert reason(kube, "ConsumerGroup", "g") == "Paused"
+        assert (kube.names("Pod"), zookeeper.deleted) == ([], [])
+    assert run([running], [cluster()], zookeeper).names("Pod") == ["g-driver"]
+    run([going], [cluster()], zookeeper)
+    assert zookeeper.deleted == [consumers.group_path("g")]
+
+
+def test_claim_of_a_job_is_looked_at_once_for_each_generation() -> None:
+    task = {"sink": {"console": {}}, "volume": {"size": "1Gi"}}
+    group = resource("ConsumerGroup", "g", clusterRef={"name": "c"}, topics=["t"], job=task)
+    kube = run([group], [cluster()], group_with_offsets())
+    seen = kube.get("odradek.io/v1alpha1", "ConsumerGroup", "n", "g")
+    pod = kube.get("v1", "Pod", "n", "g-driver")
+    assert seen is not None
+    assert pod is not None
+    unread = frozenset({"PersistentVolumeClaim"})
+    kube = run([seen], [cluster(), pod], group_with_offsets(), unread)
+    assert reason(kube, "ConsumerGroup", "g") == "Pending"
+    changed = {**seen, "metadata": {**seen["metadata"], "generation": 2}}
+    kube = run([changed], [cluster(), pod], group_with_offsets(), unread)
+    assert reason(kube, "ConsumerGroup", "g") == "DriverRefused"
+
+
+def test_job_is_not_stopped_for_a_reset_that_cannot_be_carried_out_now() -> None:
+    task = {"sink": {"console": {}}, "volume": {"size": "1Gi"}}
+    wanted = {"clusterRef": {"name": "c"}, "topics": ["t"], "job": task}
+    started = run([resource("ConsumerGroup", "g", **wanted)], [cluster()], group_with_offsets())
+    (pod,) = [started.get("v1", "Pod", "n", name) for name in started.names("Pod")]
+    assert pod is not None
+    reset = {"requestId": "1", "strategy": "Earliest"}
+    zookeeper = group_with_offsets()
+    state = znodes.PartitionState(BrokerId(0), LeaderEpoch(0), (BrokerId(0),), ControllerEpoch(1))
+    zookeeper.put(znodes.state_path("t", 0), znodes.encode_state(state))
+    asking = resource("ConsumerGroup", "g", reset=reset, **wanted)
+    kube = run([asking], [cluster(), pod], zookeeper)
+    assert reason(kube, "ConsumerGroup", "g") == "BrokersUnreachable"
+    unheard = resource("ConsumerGroup", "g", reset=reset, **wanted)
+    refused = run([unheard], [cluster(), pod], group_with_offsets())
+    assert reason(refused, "ConsumerGroup", "g") == "ResetWithoutPartitions"
+    paused = run([asking], [cluster(paused=True), pod], zookeeper)
+    assert reason(paused, "ConsumerGroup", "g") == "Paused"
+    for each in (kube, refused, paused):
+        assert each.names("Pod") == ["g-driver"]
+
+
+def test_offsets_that_are_in_the_brokers_are_not_said_to_be_deleted_while_none_answers() -> None:
+    wanted = {"clusterRef": {"name": "c"}, "deletionPolicy": "Delete", "offsetStore": "Both"}
+    zookeeper = group_with_offsets()
+    group = resource("ConsumerGroup", "g", **wanted)
+    kube = run([group], [cluster()], zookeeper)
+    assert reason(kube, "ConsumerGroup", "g") == "BrokersUnreachable"
+    going = resource("ConsumerGroup", "g", deleted=True, **wanted)
+    kube = run([going], [cluster()], zookeeper)
+    assert reason(kube, "ConsumerGroup", "g") == "Deleting"
+    assert zookeeper.deleted == []
+
+
+def test_lag_that_is_not_known_any_more_has_no_series() -> None:
+    observed = resource("ConsumerGroup", "g", clusterRef={"name": "c"}, offsetStore="Both")
+    task = {"sink": {"console": {}}, "volume": {"size": "1Gi"}}
+    with_job = resource("ConsumerGroup", "g", clusterRef={"name": "c"}, topics=["t"], job=task)
+    invalid = resource("ConsumerGroup", "g", clusterRef={"name": "c"}, topicPattern="(")
+    older = resource("ConsumerGroup", "a", age=9, clusterRef={"name": "c"}, group="g")
+    away = cluster(zookeeper={"connect": "away:1"})
+    lag = metrics.GroupLag("n", "c", "g", {TopicPartition("t", 0): 5}, {}, read_at=7)
+
+    def series(batch: list[dict[str, Any]], *others: dict[str, Any]) -> set[tuple[str, float]]:
+        metrics.GROUP_LAGS.put(observed["metadata"]["uid"], lag)
+        run(batch, list(others), group_with_offsets())
+        return {
+            (one.name, one.value)
+            for family in metrics.GROUP_LAGS.collect()
+            for one in family.samples
+        }
+
+    # No broker answers in the first case. An alert asks when the lag was read last.
+    last_read = {("odradek_consumergroup_lag_read_timestamp_seconds", 7)}
+    assert series([observed], cluster()) == last_read
+    assert series([observed], away) == last_read
+    assert series([with_job], cluster()) == set()
+    assert series([invalid], cluster()) == set()
+    assert series([observed], cluster(), older) == set()
+    # The resource is gone.
+    assert series([], cluster()) == set()
+
+
+def test_lag_of_a_namespace_that_another_operator_acts_in_is_not_told() -> None:
+    observed = resource("ConsumerGroup", "g", clusterRef={"name": "c"})
+    lag = metrics.GroupLag("n", "c", "g", {}, {}, read_at=7)
+    metrics.GROUP_LAGS.put(observed["metadata"]["uid"], lag)
+    store = ResourceStore()
+    store.put(observed)
+    standby = Reconciler(context(MemoryKube(observed)), store, may_act=lambda _namespace: False)
+    standby.reconcile("n", "c", {key_of(observed): observed})
+    assert not [one for family in metrics.GROUP_LAGS.collect() for one in family.samples]
+
+
+@pytest.mark.parametrize("phase", ["", "Pending", "Planned", "AwaitingApproval"])
+def test_reassignment_that_is_deleted_before_it_has_begun_ends(phase: str) -> None:
+    wanted = {"clusterRef": {"name": "c"}, "mode": "AddBrokers", "brokers": [1]}
+    going = resource("Reassignment", "r", deleted=True, approval="Manual", **wanted)
+    going["metadata"]["finalizers"] = [FINALIZER]
+    going["status"] = {"phase": phase} if phase else {}
+    zookeeper = existing_topic()
+    kube = run([going], [cluster()], zookeeper)
+    left = kube.get("odradek.io/v1alpha1", "Reassignment", "n", "r")
+    assert left is not None
+    assert (left["metadata"]["finalizers"], zookeeper.committed) == ([], [])
+
+
+def test_group_is_deleted_even_if_its_spec_became_invalid() -> None:
+    wanted = {"clusterRef": {"name": "c"}, "deletionPolicy": "Delete", "topicPattern": "("}
+    zookeeper = group_with_offsets()
+    run([resource("ConsumerGroup", "g", deleted=True, **wanted)], [cluster()], zookeeper)
+    assert zookeeper.deleted == [consumers.group_path("g")]
+
+
+def test_racks_stay_when_the_nodes_may_no_longer_be_read() -> None:
+    brokers = {"replicas": 1, "rackTopologyKey": "zone"}
+    body = {**cluster(), "spec": {"zookeeper": {"connect": "zk:2181"}, "brokers": brokers}}
+    labels = {"zone": "a", "other": "b"}
+    node = {"kind": "Node", "metadata": {"name": "node-1", "labels": labels}}
+    before = run([body], [node], existing_topic()).get("v1", "ConfigMap", "n", "c-broker")
+    assert before is not None
+    assert before["data"]["racks"] == "node-1=a\n"
+
+    forbidden = frozenset({"Node"})
+    kube = run([body], [before], existing_topic(), forbidden)
+    assert kube.get("v1", "ConfigMap", "n", "c-broker") == before
+    # Where nothing is known from before, nothing is made up.
+    first = run([body], [], existing_topic(), forbidden)
+    assert (reason(first, "KafkaCluster", "c"), first.names("ConfigMap")) == ("ApplyRefused", [])
+
+
+def test_cluster_that_is_refused_goes_on_to_show_what_autoscalers_and_settings_need() -> None:
+    shown = {
+        "replicas": 1,
+        "selector": "a=b",
+        "brokers": [{"id": 0, "registered": True}],
+        "controllerId": 0,
+        "dynamicConfig": ["log.retention.ms"],
+    }
+    body = cluster(brokers={"replicas": 1, "rackTopologyKey": "zone"}) | {"status": shown}
+    conflicted = run([body], [cluster(name="d", age=9)], existing_topic())
+    refused = run([body], [], existing_topic(), frozenset({"Node"}))
+    for kube, why in ((conflicted, "ResourceConflict"), (refused, "ApplyRefused")):
+        assert reason(kube, "KafkaCluster", "c") == why
+        found = kube.get("odradek.io/v1alpha1", "KafkaCluster", "n", "c")
+        assert found is not None
+        assert shown.items() <= found["status"].items()
+
+
+def test_a_drain_waits_while_a_partition_lacks_a_replica() -> None:
+    def budget(zookeeper: MemoryZooKeeper | None) -> int:
+        body = cluster() if zookeeper is not None else cluster(zookeeper={"connect": "away:1"})
+        kube = run([body], [], zookeeper or MemoryZooKeeper())
+        found = kube.get("policy/v1", "PodDisruptionBudget", "n", "c-broker")
+        assert found is not None
+        return int(found["spec"]["maxUnavailable"])
+
+    def with_state(*in_sync: int) -> MemoryZooKeeper:
+        zookeeper = existing_topic()
+        isr = tuple(map(BrokerId, in_sync))
+        state = znodes.PartitionState(
+            isr[0] if isr else BrokerId(-1),
+            LeaderEpoch(0),
+            isr or (BrokerId(0),),
+            ControllerEpoch(1),
+        )
+        zookeeper.put(znodes.state_path("t", 0), znodes.encode_state(state))
+        return zookeeper
+
+    assert budget(with_state(0)) == 1
+    assert budget(with_state()) == 0
+    assert budget(existing_topic()) == 0
+    assert budget(None) == 0
+
+
+@pytest.mark.parametrize(
+    "path", [znodes.broker_path(0), znodes.CONTROLLER_PATH, znodes.broker_config_path("<default>")]
+)
+def test_cluster_of_a_znode_that_makes_no_sense_is_not_said_to_be_ready(path: str) -> None:
+    zookeeper = existing_topic()
+    zookeeper.put(path, b"torn")
+    body = cluster(config={"log.retention.ms": "5"})
+    kube = run([body], [], zookeeper)
+    assert reason(kube, "KafkaCluster", "c") == "ZnodeUnreadable"
+
+
+@pytest.mark.parametrize(("just_paused", "left"), [(False, []), (True, ["c-broker-0"])])
+def test_no_broker_is_restarted_once_the_cluster_is_paused(
+    just_paused: bool, left: list[str]
+) -> None:
+    zookeeper = existing_topic()
+    state = znodes.PartitionState(BrokerId(0), LeaderEpoch(0), (BrokerId(0),), ControllerEpoch(1))
+    zookeeper.put(znodes.state_path("t", 0), znodes.encode_state(state))
+    known, store = cluster(), ResourceStore()
+    store.put(known)
+    kube = run([known], [], zookeeper)
+    workload = kube.get("apps/v1", "StatefulSet", "n", "c-broker")
+    assert workload is not None
+    kube.apply({**workload, "status": {"updateRevision": "new", "observedGeneration": 1}})
+    labels = {"controller-revision-hash": "old"}
+    ready = {"conditions": [{"type": "Ready", "status": "True"}]}
+    meta = {"name": "c-broker-0", "namespace": "n", "labels": labels}
+    kube.apply({"kind": "Pod", "metadata": meta, "spec": {}, "status": ready})
+    if just_paused:
+        paused = cluster(paused=True)
+        kube.apply({**paused, "metadata": {**paused["metadata"], "generation": 2}})
+    effects = context(kube, MemoryPool({"zk:2181": zookeeper}))
+    Reconciler(effects, store).reconcile("n", "c", {key_of(known): known})
+    assert kube.names("Pod") == left
+
+
+def test_pod_that_cannot_be_scheduled_says_why_in_the_cluster() -> None:
+    said = "0/3 nodes are available: 3 node(s) didn't have free ports"
+    condition = {"type": "PodScheduled", "status": "False", "message": said}
+    pod = {
+        "kind": "Pod",
+        "metadata": {"name": "c-broker-0", "namespace": "n"},
+        "spec": {},
+        "status": {"phase": "Pending", "conditions": [condition]},
+    }
+    kube = run([cluster()], [pod], MemoryZooKeeper())
+    found = kube.get("odradek.io/v1alpha1", "KafkaCluster", "n", "c")
+    assert found is not None
+    ready = condition_of(found["status"], "Ready")
+    assert ready is not None
+    assert ready["message"] == f"0 of 1 brokers registered; c-broker-0: {said}"
+
+
+def test_sessions_of_clusters_that_moved_or_went_are_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[str] = []
+
+    class Session:
+        away_seconds = 0.0
+
+        def __init__(self, connect: str, _guard: object) -> None:
+            self._connect = connect
+            metrics.SESSION_AGE.labels(connect=connect).set(0)
+
+        away_since = None
+
+        def require(self) -> None:
+            pass
+
+        def close(self) -> None:
+            ended.append(self._connect)
+
+    monkeypatch.setattr(zookeeper, "ZooKeeper", Session)
+    pool = zookeeper.Pool(lambda: None)
+    first = pool.get("zk:2181")
+    pool.get("zk:2181/moved")
+    pool.keep(lambda: {"zk:2181", "zk:2181/unused"})
+    assert ended == ["zk:2181/moved"]
+    assert pool.get("zk:2181") is first
+
+
+def test_only_what_a_stored_cluster_names_is_kept_after_a_pass() -> None:
+    body, store, pool = cluster(), ResourceStore(), MemoryPool()
+    store.put(body)
+    reconciler = Reconciler(context(MemoryKube(body), pool), store)
+    reconciler.reconcile("n", "c", {key_of(body): body})
+    assert pool.kept == {"zk:2181"}
+    store.drop(body)
+    reconciler.reconcile("n", "c", {})
+    assert pool.kept == set()
+
+
+def test_session_of_a_cluster_that_is_gone_ends_with_the_pass_of_what_it_left() -> None:
+    # A cluster's end wakes all that is not ready, and both may come in one batch.
+    topic, store, pool = (
+        resource("Topic", "t", clusterRef={"name": "c"}),
+        ResourceStore(),
+        MemoryPool(),
+    )
+    store.put(topic)
+    pool.kept = {"zk:2181"}
+    Reconciler(context(MemoryKube(topic), pool), store).reconcile("n", "c", {key_of(topic): topic})
+    assert pool.kept == set()
+
+
+def test_queue_that_is_told_is_what_waits_now_behind_a_pass_that_hangs() -> None:
+    hangs, goes_on = threading.Event(), threading.Event()
+
+    def reconcile(
+        _namespace: str, _cluster: str, batch: Mapping[ResourceKey, Any]
+    ) -> dict[ResourceKey, float]:
+        hangs.set()
+        goes_on.wait(30)
+        return dict.fromkeys(batch, 60.0)
+
+    def waiting() -> float | None:
+        place = {"namespace": "n", "cluster": "c"}
+        return metrics.REGISTRY.get_sample_value("odradek_operator_queued_resources", place)
+
+    queues = WorkQueues(ResourceStore(), reconcile)
+    try:
+        queues.submit(cluster())
+        assert hangs.wait(30)
+        assert waiting() == 0
+        for name in ("t1", "t2"):
+            queues.submit(resource("Topic", name, clusterRef={"name": "c"}))
+        assert waiting() == 2
+    finally:
+        goes_on.set()
+        queues.stop()
+
+
+def test_cluster_that_is_gone_gets_one_more_pass_with_nothing_in_it() -> None:
+    batches: queue.Queue[set[str]] = queue.Queue()
+
+    def reconcile(
+        _namespace: str, _cluster: str, batch: Mapping[ResourceKey, Any]
+    ) -> dict[ResourceKey, float]:
+        batches.put({key.name for key in batch})
+        return dict.fromkeys(batch, 60.0)
+
+    queues = WorkQueues(ResourceStore(), reconcile)
+    try:
+        queues.submit(cluster())
+        assert batches.get(timeout=30) == {"c"}
+        queues.drop(cluster())
+        assert batches.get(timeout=30) == set()
+    finally:
+        queues.stop()
+
+
+def test_cluster_that_a_topic_read_first_is_still_news_when_its_event_comes() -> None:
+    body = cluster()
+    topic = resource("Topic", "t", clusterRef={"name": "c"}, partitions=1, replicationFactor=1)
+    kube, store = MemoryKube(body, topic), ResourceStore()
+    store.put(topic)
+    effects = context(kube, MemoryPool({"zk:2181": existing_topic()}), forget=store.drop)
+    Reconciler(effects, store).reconcile("n", "c", {key_of(topic): topic})
+    assert store.put(body)
+
+
+def test_job_of_a_cluster_in_conflict_says_so_and_one_of_a_taken_group_is_stopped() -> None:
+    task = {"sink": {"console": {}}, "volume": {"size": "1Gi"}}
+    wanted = {"clusterRef": {"name": "c"}, "topics": ["t"], "job": task, "group": "g"}
+    older = cluster(namespace="production", age=9)
+    kube = run([resource("ConsumerGroup", "g", **wanted)], [cluster(), older], existing_topic())
+    assert reason(kube, "ConsumerGroup", "g") == "ClusterConflict"
+
+    younger = resource("ConsumerGroup", "b", **wanted)
+    started = run([younger], [cluster()], group_with_offsets())
+    (pod,) = [started.get("v1", "Pod", "n", name) for name in started.names("Pod")]
+    rival = resource("ConsumerGroup", "a", age=9, **{**wanted, "job": None})
+    del rival["spec"]["job"]
+    kube = run([younger], [cluster(), rival, pod], group_with_offsets())
+    assert reason(kube, "ConsumerGroup", "b") == "ResourceConflict"
+    assert kube.names("Pod") == []
+    # Its end was wanted: once the group is free it starts at once, and nothing counts as a failure.
+    left = kube.get("odradek.io/v1alpha1", "ConsumerGroup", "n", "b")
+    again = run([left], [cluster()], group_with_offsets())
+    assert again.names("Pod") == ["b-driver"]

@@ -1,0 +1,57 @@
+"""Which resources are let go without an event: those that the API server has not, and no others."""
+
+from typing import Any
+
+from odradek_operator.loop.resync import Resync
+from odradek_operator.shared.spec import Body
+from odradek_operator.shared.store import ResourceStore
+from tests.reconcile.test_reconciler import resource
+from tests.support.memory import MemoryKube
+
+
+class Listing(MemoryKube):
+    """Has what MemoryKube has, but may list less. `lists` counts how often."""
+
+    hidden: frozenset[str] = frozenset()
+    lists = 0
+
+    def select(self, *place: Any) -> list[dict[str, Any]]:
+        self.lists += 1
+        return [one for one in super().select(*place) if one["metadata"]["name"] not in self.hidden]
+
+    def count(self, *place: Any) -> int:
+        found = super().select(*place)
+        return sum(one["metadata"]["name"] not in self.hidden for one in found)
+
+
+def departed(kube: Any, *known: Body) -> list[str]:
+    """Names of the resources that are passed on as gone, of those known."""
+    store = ResourceStore()
+    gone: list[str] = []
+    for body in known:
+        store.put(body)
+    Resync(
+        kube, store, lambda body: gone.append(body["metadata"]["name"]), lambda _namespaces: None
+    ).check()
+    return gone
+
+
+def test_nothing_is_listed_while_the_numbers_agree() -> None:
+    bodies = [resource("Topic", "a"), resource("KafkaCluster", "c"), resource("Topic", "a2")]
+    kube = Listing(*bodies)
+    assert departed(kube, *bodies) == []
+    assert kube.lists == 0
+
+
+def test_what_is_gone_or_another_of_its_name_is_let_go() -> None:
+    kept, gone, replaced = (resource("Topic", name) for name in ("kept", "gone", "replaced"))
+    another = {**replaced, "metadata": {**replaced["metadata"], "uid": "another"}}
+    assert departed(Listing(kept, another), kept, gone, replaced) == ["gone", "replaced"]
+
+
+def test_what_a_list_leaves_out_is_kept_as_long_as_it_can_be_read() -> None:
+    bodies = [resource("Topic", "a"), resource("Topic", "b")]
+    kube = Listing(*bodies)
+    kube.hidden = frozenset({"a", "b"})
+    assert departed(kube, *bodies) == []
+    assert kube.lists == 1
