@@ -105,9 +105,9 @@ async def test_role_of_a_newer_epoch_stays(broker: Replicas) -> None:
 async def test_log_on_a_failed_disk_is_left_alone(broker: Replicas) -> None:
     log = broker.logs.get(*KEY)
     assert log is not None
-    log.failure = OSError("the disk is gone")
+    log.fail(OSError("the disk is gone"))
     assert await is_kept(broker, MOVED)
-    log.failure = None
+    log._failure.error = None
 
 
 async def test_replica_that_is_wanted_again_before_its_turn_stays(broker: Replicas) -> None:
