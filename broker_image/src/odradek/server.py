@@ -401,9 +401,7 @@ class Server:
             try:
                 remaining = await self._ask_to_leave()
             except (KafkaError, OSError, TimeoutError) as failure:
-                logger.warning(
-                    "controlled shutdown, attempt %d failed: %s; retrying", attempt + 1, failure
-                )
+                logger.warning("controlled shutdown, attempt %d failed: %s", attempt + 1, failure)
                 continue
             if not remaining:
                 return

@@ -1,4 +1,4 @@
-"""What an answer consists of once it is encoded: bytes, and pieces of files that sendfile moves.
+"""The parts of an encoded answer: bytes, and file regions for sendfile.
 
 A fetch answer holds its records as `FileRegion`s. The codec writes only their length; whoever sends
 the answer moves the payload from the page cache to the socket and closes each region exactly once,

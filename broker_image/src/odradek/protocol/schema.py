@@ -1,4 +1,4 @@
-"""How a message is declared: a slotted dataclass whose fields say in which versions they exist.
+"""Declarations of messages: slotted dataclasses whose fields name the versions they exist in.
 
     @message(versions=(0, 9), flexible_from=9)
     class ProduceRequest(Request[ProduceResponse]):
