@@ -74,7 +74,7 @@ def test_advertised_listeners_default_to_listeners() -> None:
     ],
 )
 def test_bad_value_is_refused_with_key_and_reason(key: str, value: str, reason: str) -> None:
-    with pytest.raises(config.ConfigError, match=reason) as refused:
+    with pytest.raises(properties.ConfigError, match=reason) as refused:
         config.from_values({**REQUIRED, key: value})
     assert "\n" not in str(refused.value)
 
@@ -82,12 +82,12 @@ def test_bad_value_is_refused_with_key_and_reason(key: str, value: str, reason: 
 @pytest.mark.parametrize("missing", sorted(REQUIRED))
 def test_required_key_is_missed_by_name(missing: str) -> None:
     values = {key: value for key, value in REQUIRED.items() if key != missing}
-    with pytest.raises(config.ConfigError, match=missing):
+    with pytest.raises(properties.ConfigError, match=missing):
         config.from_values(values)
 
 
 def test_memory_for_requests_has_room_for_one() -> None:
-    with pytest.raises(config.ConfigError, match=r"queued\.max\.request\.bytes"):
+    with pytest.raises(properties.ConfigError, match=r"queued\.max\.request\.bytes"):
         broker(queued_max_request_bytes="1000", socket_request_max_bytes="1001")
     broker(queued_max_request_bytes="0")
 
@@ -130,9 +130,9 @@ def test_topic_has_the_brokers_message_format_unless_it_names_its_own() -> None:
     ],
 )
 def test_impossible_topic_entry_is_refused(entries: dict[str, str]) -> None:
-    with pytest.raises(config.ConfigError):
+    with pytest.raises(properties.ConfigError):
         config.check_topic_entries(entries)
-    with pytest.raises(config.ConfigError):
+    with pytest.raises(properties.ConfigError):
         config.resolve_topic(broker(), entries)
 
 
@@ -153,12 +153,12 @@ def test_numbers_and_lists_are_read_as_kafka_reads_them() -> None:
 
 def test_records_may_be_compacted_before_they_must_be() -> None:
     lags = {"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "9"}
-    with pytest.raises(config.ConflictError, match=r"min\.compaction\.lag\.ms=10 is larger"):
+    with pytest.raises(properties.ConflictError, match=r"min\.compaction\.lag\.ms=10 is larger"):
         config.check_topic_entries(lags)
     config.check_topic_entries({**lags, "max.compaction.lag.ms": "10"})
     for name, value in lags.items():
         config.check_topic_entries({name: value})
-    with pytest.raises(config.ConflictError, match=r"log\.cleaner\.min"):
+    with pytest.raises(properties.ConflictError, match=r"log\.cleaner\.min"):
         config.from_values(
             {**REQUIRED, **{f"log.cleaner.{name}": value for name, value in lags.items()}}
         )
@@ -179,7 +179,7 @@ def test_properties_text_is_read_as_java_reads_it() -> None:
 
 @given(st.text() | st.text(alphabet="\\u0=: \n#fz"))
 def test_no_properties_text_raises_anything_but_a_config_error(text: str) -> None:
-    with contextlib.suppress(config.ConfigError):
+    with contextlib.suppress(properties.ConfigError):
         config.from_values({**REQUIRED, **properties.load_properties(text)})
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -24,7 +25,7 @@ class ListedOffsets(ToolClient):
         self.nodes = {1: ("unused", 1)}
         self.leaders = {FULL: 1, EMPTY: 1, MOVING: 1, DARK: -1}
 
-    async def call(self, node: int, request: Request, version: int) -> messages.ListOffsetsResponse:
+    async def call(self, node: int, request: Request[Any], version: int) -> Any:
         assert isinstance(request, messages.ListOffsetsRequest)
         answers = {
             FULL.partition: (ErrorCode.NONE, 7),
