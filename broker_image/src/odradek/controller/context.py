@@ -72,8 +72,9 @@ class ControllerSettings:
 class ControllerContext:
     """The cluster as the controller of this epoch knows it.
 
-    `causes` are the reasons of writes in progress, `failed` the replicas on failed disks,
-    `deletions` the topics being deleted, `awaited` the brokers that the next event brings online.
+    `causes` are the reasons of writes in progress, `conflicts` how often each of them has failed,
+    `failed` the replicas on failed disks, `deletions` the topics being deleted, `awaited` the
+    brokers that the next event brings online.
     """
 
     broker_id: BrokerId
@@ -90,6 +91,7 @@ class ControllerContext:
     awaited: frozenset[BrokerId] = frozenset()
     deletions: frozenset[str] = frozenset()
     causes: Mapping[TopicPartition, Cause] = field(default_factory=dict)
+    conflicts: Mapping[TopicPartition, int] = field(default_factory=dict)
 
     def offline_partitions(self) -> list[TopicPartition]:
         """Return the partitions without a live leader, except those of deleted topics."""
@@ -110,6 +112,16 @@ class ControllerContext:
     def being_reassigned(self) -> list[TopicPartition]:
         """Return the partitions that are being reassigned."""
         return list(_being_reassigned(self.topics))
+
+    def replicated_partitions_on(self, broker_id: BrokerId) -> list[TopicPartition]:
+        """Return the partitions with several replicas that have one on a broker."""
+        return [
+            TopicPartition(topic, number)
+            for topic, assignment in self.topics.items()
+            if topic not in self.deletions
+            for number, replicas in assignment.partitions.items()
+            if broker_id in replicas and len(replicas) > 1
+        ]
 
     def replicated_partitions_led_by(self, broker_id: BrokerId) -> list[TopicPartition]:
         """Return the partitions with several replicas that a broker leads: it should not stop."""
@@ -192,6 +204,7 @@ class Draft:
         self.replicas = Editable(context.replicas)
         self.unclean = Editable(context.unclean)
         self.causes = Editable(context.causes)
+        self.conflicts = Editable(context.conflicts)
         self._creates: dict[TopicPartition, PartitionState] = {}
         self._updates: dict[TopicPartition, Leadership] = {}
         self._metadata: dict[BrokerId, dict[TopicPartition, PartitionMetadata]] = {}
@@ -305,6 +318,7 @@ class Draft:
             self.leaderships.edit().pop(partition, None)
             self.partitions.edit().pop(partition, None)
             self.causes.edit().pop(partition, None)
+            self.conflicts.edit().pop(partition, None)
         self.failed = frozenset(one for one in self.failed if one.partition.topic != topic)
         self.topics.edit().pop(topic)
         self.unclean.edit().pop(topic, None)
@@ -413,6 +427,7 @@ class Draft:
             replicas=self.replicas.current,
             unclean=self.unclean.current,
             causes=self.causes.current,
+            conflicts=self.conflicts.current,
         )
         # A broker that is new to this controller first receives metadata: where the others are. The
         # others first receive LeaderAndIsr, so that none tells clients that it leads too early.

@@ -40,6 +40,23 @@ def refusals(
     return {one: refusal for one, refusal in found.items() if refusal is not None}
 
 
+def depend_on_isr(context: ControllerContext, event: ReassignmentRequested) -> list[TopicPartition]:
+    """Return the partitions whose reassignment depends on their present in-sync replicas.
+
+    Reassignments that go on as they are do not, so that a long list of them stays cheap.
+    """
+    found = []
+    for partition, target in event.wanted.items():
+        now = _start(context, partition)
+        malformed = target is not None and _malformed(target) is not None
+        if now is None or malformed or partition not in context.leaderships:
+            continue
+        after = _wanted(now, target)
+        if after.abandoned or after != context.assignment(partition):
+            found.append(partition)
+    return found
+
+
 def _refusal(
     context: ControllerContext,
     partition: TopicPartition,

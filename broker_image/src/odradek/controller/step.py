@@ -4,7 +4,7 @@ Each event has one handler, which changes a draft of the context. New states go 
 (`leader_election`, `reassignment`). The result comes back as `StatesWritten`: a written state is
 sent to the replicas and to all brokers; after a conflict (a leader changed its in-sync replicas
 meanwhile) the decision is made again on the present state. So every path is level-triggered and may
-be repeated.
+be repeated. Elections that a partition can do without are given up after `MAX_CONFLICTS` in a row.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -42,6 +42,9 @@ from odradek.controller.events import (
 from odradek.controller.states import PartitionPhase, ReplicaPhase
 from odradek.values import NO_LEADER, BrokerId, TopicPartition
 from odradek.zk.znodes import TopicAssignment
+
+MAX_CONFLICTS = 10
+OPTIONAL_CAUSES = frozenset({Cause.PREFERRED, Cause.CONTROLLED_SHUTDOWN})
 
 
 def step(context: ControllerContext, event: Event) -> tuple[ControllerContext, list[Action]]:
@@ -134,6 +137,7 @@ def _on_states_written(draft: Draft, event: StatesWritten) -> None:
     for partition, leadership in event.written.items():
         before = draft.leaderships.get(partition)
         draft.causes.edit().pop(partition, None)
+        draft.conflicts.edit().pop(partition, None)
         _take_state(draft, partition, leadership)
         reassignment.release(draft, partition)
         lead = {leadership.state.leader, before.state.leader if before else NO_LEADER}
@@ -147,17 +151,21 @@ def _on_states_written(draft: Draft, event: StatesWritten) -> None:
     draft.add_update_metadata(draft.brokers if event.written else (), event.written)
     for partition, leadership in event.conflicts.items():
         cause = draft.causes.edit().pop(partition, Cause.AVAILABILITY)
+        conflicts = draft.conflicts.edit().pop(partition, 0) + 1
         _take_state(draft, partition, leadership)
         if cause is Cause.REASSIGNMENT and not draft.in_deleted_topic(partition):
             reassignment.announce(draft, partition)
-        else:
+        elif cause not in OPTIONAL_CAUSES or conflicts < MAX_CONFLICTS:
             leader_election.elect(draft, partition, cause)
-        if not draft.is_being_written(partition):
+        if draft.is_being_written(partition):
+            draft.conflicts.edit()[partition] = conflicts
+        else:
             # The state that somebody else wrote stays; brokers that missed it receive it here.
             draft.add_leader_and_isr(draft.replicas_of(partition), partition)
             draft.add_update_metadata(draft.brokers, [partition])
     for partition in event.missing:
         draft.causes.edit().pop(partition, None)
+        draft.conflicts.edit().pop(partition, None)
     reassignment.proceed_all(draft, [*event.written, *event.conflicts])
 
 
@@ -379,22 +387,29 @@ def _elect_requested(draft: Draft, event: ElectionRequested) -> None:
 
 
 def _rebalance(draft: Draft, _: RebalanceDue) -> None:
-    """Elect the preferred leaders of brokers that lead too few of their preferred partitions.
+    leader_election.elect_all(draft, imbalanced_partitions(draft.base), Cause.PREFERRED)
 
-    Not during reassignments, as in Kafka: their targets will need another balance.
+
+def imbalanced_partitions(context: ControllerContext) -> list[TopicPartition]:
+    """Return the preferred partitions that others lead, of brokers that lead too few of theirs.
+
+    None during reassignments, as in Kafka: their targets will need another balance.
     """
-    if draft.being_reassigned():
-        return
+    if context.being_reassigned():
+        return []
     preferred: dict[BrokerId, list[TopicPartition]] = {}
-    for partition in draft.leaderships:
-        if not draft.in_deleted_topic(partition):
-            preferred.setdefault(draft.replicas_of(partition)[0], []).append(partition)
+    for one in context.leaderships:
+        if one.topic not in context.deletions:
+            replicas = context.topics[one.topic].partitions[one.partition]
+            preferred.setdefault(replicas[0], []).append(one)
+    found = []
     for broker_id, partitions in sorted(preferred.items()):
         led_by_others = [
-            one for one in partitions if draft.leaderships[one].state.leader != broker_id
+            one for one in partitions if context.leaderships[one].state.leader != broker_id
         ]
-        if len(led_by_others) * 100 > len(partitions) * draft.settings.imbalance_percentage:
-            leader_election.elect_all(draft, led_by_others, Cause.PREFERRED)
+        if len(led_by_others) * 100 > len(partitions) * context.settings.imbalance_percentage:
+            found += led_by_others
+    return found
 
 
 def imbalance(context: ControllerContext) -> int:
