@@ -5,14 +5,15 @@ PY := .venv/bin/python
 PACKAGES := broker_image/src operator/src operator/spark_job/src
 SOURCES := $(PACKAGES) tests examples charts
 # What needs no other process: the pure cores and the codecs.
-CORES := tests/assignment tests/config tests/controller/test_core.py tests/controller/test_outbox.py \
-  tests/controller/test_transcripts.py tests/group/test_group.py tests/group/test_members.py \
-  tests/group/test_offsets.py tests/group/test_shard.py tests/protocol/test_codec.py \
-  tests/protocol/test_headers.py tests/zk/test_znodes.py tests/log/test_batches.py \
-  tests/log/test_compaction.py tests/log/test_log_behaviour.py tests/replica tests/net/test_frame.py \
+CORES := tests/assignment tests/config tests/controller/test_core.py \
+  tests/controller/test_outbox.py tests/controller/test_transcripts.py tests/group/test_group.py \
+  tests/group/test_members.py tests/group/test_offsets.py tests/group/test_shard.py \
+  tests/group/test_subscriptions.py tests/protocol/test_codec.py tests/protocol/test_headers.py \
+  tests/zk/test_znodes.py tests/log/test_batches.py tests/log/test_compaction.py \
+  tests/log/test_log_behaviour.py tests/replica tests/net/test_frame.py \
   tests/reconcile/test_cluster_planning.py tests/reconcile/test_group_planning.py \
-  tests/reconcile/test_job_planning.py tests/reconcile/test_topic_planning.py \
-  tests/reconcile/test_moves.py tests/reconcile/test_status.py tests/spark/test_config.py \
+  tests/reconcile/test_driver_planning.py tests/reconcile/test_topic_planning.py \
+  tests/reconcile/test_placement.py tests/reconcile/test_status.py tests/spark/test_config.py \
   tests/spark/test_offsets.py tests/spark/test_turns.py
 # Most tests wait most of the time, so there may be more workers than processors.
 WORKERS ?= 3

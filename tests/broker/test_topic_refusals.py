@@ -16,6 +16,7 @@ from odradek.protocol.messages.topics import (
     CreatePartitionsAssignment,
     CreatePartitionsRequest,
     CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
     CreateTopicsRequest,
     DeleteTopicsRequest,
 )
@@ -65,11 +66,17 @@ async def create(broker: Broker, *names: str) -> list[int]:
 
 
 async def grow(broker: Broker, count: int, *places: list[int]) -> int:
+    return (await grow_result(broker, count, *places)).error_code
+
+
+async def grow_result(
+    broker: Broker, count: int, *places: list[int]
+) -> CreatePartitionsTopicResult:
     assignments = [CreatePartitionsAssignment(broker_ids=brokers) for brokers in places]
     topic = CreatePartitionsTopic(name=TOPIC, count=count, assignments=assignments or None)
     request = CreatePartitionsRequest(topics=[topic], timeout_ms=TIMEOUT_MS, validate_only=False)
     [result] = (await ask(broker, request, 1)).results
-    return result.error_code
+    return result
 
 
 async def delete(broker: Broker, name: str, version: int = 3) -> int:
@@ -102,6 +109,13 @@ async def test_number_of_partitions_must_grow(cluster: Cluster) -> None:
     controller, _ = await controller_and_other(cluster)
     assert await grow(controller, 1) == ErrorCode.INVALID_PARTITIONS
     assert await grow(controller, 0) == ErrorCode.INVALID_PARTITIONS
+
+
+async def test_refusals_to_grow_have_the_words_of_kafka(cluster: Cluster) -> None:
+    controller, _ = await controller_and_other(cluster)
+    same, fewer = [(await grow_result(controller, count)).error_message for count in (1, 0)]
+    assert same == "Topic already has 1 partitions."
+    assert fewer == "Topic currently has 1 partitions, which is higher than the requested 0."
 
 
 async def test_names_that_collide_are_refused(cluster: Cluster) -> None:

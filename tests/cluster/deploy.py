@@ -65,9 +65,9 @@ def _replace_broker(paths: Paths, pod: Mapping[str, Any]) -> None:
             one["type"] == "Ready" and one["status"] == "True" for one in conditions
         )
 
-    wait_until(healthy, f"{cluster} is healthy", timeout_s=RESTART_SECONDS)
+    wait_until(healthy, f"{cluster} to be healthy", timeout_s=RESTART_SECONDS)
     control.kubectl(paths, "delete", "pod", pod["name"], *where, "--wait=false")
-    wait_until(replaced, f"{pod['name']} is ready again", timeout_s=RESTART_SECONDS)
+    wait_until(replaced, f"{pod['name']} to be Ready", timeout_s=RESTART_SECONDS)
 
 
 def up(paths: Paths) -> None:

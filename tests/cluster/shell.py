@@ -113,5 +113,5 @@ def wait_until(
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline:
-            raise ClusterError(f"timed out after {timeout_s:.0f} s: {what}")
+            raise ClusterError(f"timed out after {timeout_s:.0f} s waiting for {what}")
         time.sleep(interval_s)

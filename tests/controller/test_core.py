@@ -19,7 +19,7 @@ from odradek.controller.context import ControllerContext, ControllerSettings, Re
 from odradek.controller.election import Available, Cause, Choice
 from odradek.controller.events import Leadership
 from odradek.controller.states import IllegalControllerTransitionError, PartitionPhase, ReplicaPhase
-from odradek.controller.step import split, split_load, step
+from odradek.controller.step import broker_events, load_events, step
 from odradek.values import NO_LEADER, TopicPartition
 from odradek.zk.znodes import PartitionState, TopicAssignment
 from tests.controller.transcript import Replayer, brokers
@@ -104,24 +104,24 @@ def loaded(registered, isr):
 
 def test_broker_that_restarted_unseen_is_gone_first():
     read, written = loaded("1@60 2@10 3@70", (1, 2))
-    first, then = split_load(read, written, 5)
+    first, then = load_events(read, written, 5)
     assert first.brokers.keys() == {2, 3}
     assert then == events.BrokersChanged(read.brokers)
 
 
 def test_brokers_that_were_not_in_sync_or_became_so_later_are_online_from_the_start():
     read, written = loaded("1@10 2@20 3@70", (1, 2))
-    assert split_load(read, written, 5) == [read]
+    assert load_events(read, written, 5) == [read]
 
 
 def test_broker_that_the_previous_controller_read_did_not_restart_unseen():
     read, written = loaded("1@60 2@10 3@70", (1, 2))
-    assert split_load(read, written, 65) == [read]
+    assert load_events(read, written, 65) == [read]
 
 
 def test_whole_cluster_that_restarted_is_taken_as_it_is():
     read, written = loaded("1@60 2@61 3@62", (1, 2, 3))
-    assert split_load(read, written, 5) == [read]
+    assert load_events(read, written, 5) == [read]
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_new_controller_elects_uncleanly_only_if_no_replica_is_in_sync(registere
     read, written = loaded(registered, isr)
     replayer = Replayer()
     replayer.context = ControllerContext(1, 2, ControllerSettings(unclean_leader_election=True))
-    for event in split_load(read, written, 5):
+    for event in load_events(read, written, 5):
         replayer.advance(event)
     (found,) = replayer.context.leaderships.values()
     assert found.state.leader == leader
@@ -316,7 +316,7 @@ class Histories(RuleBasedStateMachine):
         for told in (self.roles, self.metadata):
             for key in [key for key in told if key[0] == broker]:
                 del told[key]
-        for event in split(self.context, self.registered()):
+        for event in broker_events(self.context, self.registered()):
             self.give(event)
 
     @rule(broker=st.sampled_from(BROKERS))

@@ -6,13 +6,15 @@ from odradek.controller import elect_leaders
 from odradek.controller.context import ControllerContext, ControllerSettings
 from odradek.controller.election import Cause
 from odradek.controller.events import (
+    BrokersChanged,
     ContextLoaded,
     ElectionRequested,
     Leadership,
+    ShutdownRequested,
     StatesWritten,
     WriteStates,
 )
-from odradek.controller.step import step
+from odradek.controller.step import MAX_CONFLICTS, step
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.values import NO_LEADER, TopicPartition
 from odradek.zk.znodes import PartitionState, TopicAssignment
@@ -100,3 +102,35 @@ def test_unclean_election_without_live_replicas_fails(context):
     outcome = elect_leaders.outcomes(context, [LEADERLESS], Cause.UNCLEAN)[LEADERLESS]
     assert isinstance(outcome, KafkaError)
     assert outcome.code is ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+
+
+def test_only_elections_that_an_in_sync_replica_can_win_depend_on_a_state(context):
+    named = [LED_BY_SECOND, LED_BY_FIRST, LEADERLESS, DELETED, TopicPartition("t", 9)]
+    preferred = elect_leaders.depend_on_isr(context, named, Cause.PREFERRED)
+    assert preferred == [LED_BY_SECOND], "broker 3 is down"
+    assert elect_leaders.depend_on_isr(context, named, Cause.UNCLEAN) == [LEADERLESS]
+    leaving, _ = step(context, ShutdownRequested(1))
+    assert not elect_leaders.depend_on_isr(leaving, [LED_BY_SECOND], Cause.PREFERRED)
+
+
+def test_preferred_election_is_given_up_after_many_conflicts_in_a_row(context):
+    context, actions = step(context, ElectionRequested((LED_BY_SECOND,), Cause.PREFERRED))
+    writes = 0
+    while any(isinstance(action, WriteStates) for action in actions):
+        writes += 1
+        newer = Leadership(PartitionState(2, 0, (1, 2), 1), writes)
+        context, actions = step(context, StatesWritten({}, conflicts={LED_BY_SECOND: newer}))
+    assert writes == MAX_CONFLICTS
+    assert not context.causes
+    assert not context.conflicts
+    outcome = elect_leaders.outcomes(context, [LED_BY_SECOND], Cause.PREFERRED)[LED_BY_SECOND]
+    assert outcome.code is ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+
+
+def test_a_partition_never_stays_without_leader_for_conflicts(context):
+    context, actions = step(context, BrokersChanged({2: context.brokers[2]}))
+    for version in range(1, 3 * MAX_CONFLICTS):
+        newer = Leadership(PartitionState(1, 0, (1, 2), 1), version)
+        context, actions = step(context, StatesWritten({}, conflicts={LED_BY_FIRST: newer}))
+        (write,) = [action for action in actions if isinstance(action, WriteStates)]
+        assert write.updates[LED_BY_FIRST] == Leadership(PartitionState(2, 1, (2,), 1), version)

@@ -4,7 +4,11 @@ import asyncio
 
 import pytest
 
+from odradek.controller import reassignment
+from odradek.controller.context import ControllerContext
+from odradek.controller.events import ContextLoaded, Leadership, ReassignmentRequested
 from odradek.controller.replica_assignment import ReplicaAssignment
+from odradek.controller.step import step
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages import control
 from odradek.values import BrokerId, TopicPartition
@@ -12,6 +16,7 @@ from odradek.zk import admin, znodes
 from odradek.zk.session import NoNodeError
 from odradek.zk.znodes import PartitionState, TopicAssignment
 from tests.controller.conftest import until
+from tests.controller.transcript import brokers
 
 PARTITION = TopicPartition("t", 0)
 
@@ -149,3 +154,26 @@ async def test_undecodable_request_does_not_stop_the_controller(cluster):
         await asyncio.sleep(0.01)
     assert one.active
     assert one.epoch == 1
+
+
+@pytest.mark.parametrize("isr", [(3,), (3, 1)], ids=["old", "present"])
+def test_states_are_read_for_what_a_request_changes(isr):
+    """On an old state, a cancelled reassignment looks as if it would lose records."""
+    one, other, unknown = (TopicPartition("t", number) for number in (0, 1, 2))
+    loaded = ContextLoaded(
+        brokers=brokers(["1", "2", "3"]),
+        topics={
+            "t": TopicAssignment({0: (3, 1), 1: (3, 1)}, {0: (3,), 1: (3,)}, {0: (1,), 1: (1,)})
+        },
+        leaderships={
+            one: Leadership(PartitionState(3, 1, isr, 1), 1),
+            other: Leadership(PartitionState(1, 1, (1,), 1), 1),
+        },
+    )
+    context, _ = step(ControllerContext(1, 1), loaded)
+    asked = ReassignmentRequested({one: (2,), other: (3,), unknown: (3,)}, by_znode=True)
+    assert reassignment.depend_on_isr(context, asked) == [one], "the other goes on as it is"
+    refused = reassignment.refusals(context, asked).keys()
+    assert refused == ({unknown} if 1 in isr else {one, unknown})
+    malformed = ReassignmentRequested({one: (), other: (2, 2)}, by_znode=True)
+    assert reassignment.depend_on_isr(context, malformed) == []

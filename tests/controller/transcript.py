@@ -11,7 +11,7 @@ import json
 from odradek.controller import candidacy, events, reassignment, replica_assignment
 from odradek.controller.context import ControllerContext, ControllerSettings
 from odradek.controller.events import Leadership, LiveBroker
-from odradek.controller.step import split, step
+from odradek.controller.step import broker_events, step
 from odradek.values import BrokerId, TopicPartition
 from odradek.zk.znodes import BrokerEndpoint, BrokerRegistration, PartitionState, TopicAssignment
 
@@ -46,7 +46,7 @@ class Replayer:
         if kind == "candidate":
             return self.candidate(*words)
         if kind == "brokers":
-            found = split(self.context, brokers(words))
+            found = broker_events(self.context, brokers(words))
             return [line for one in found for line in self.advance(one)]
         return self.advance(getattr(self, f"on_{kind.replace('-', '_')}")(words, options))
 

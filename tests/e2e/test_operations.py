@@ -261,7 +261,7 @@ def test_a_cluster_beside_another_grows_shrinks_and_goes_with_its_volumes(
         eventually(
             lambda: (
                 kubectl.condition("kafkacluster", name, "StorageGrown").get("reason")
-                == "ResizeRefused"
+                == "ResizeRejected"
             ),
             "the refusal is told",
         )

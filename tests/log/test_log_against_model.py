@@ -167,7 +167,7 @@ class LogMachine(RuleBasedStateMachine):
         self.partition.crash(self.log)
         self.log = self.partition.open(clean=False)
         assert self.partition.report is not None
-        assert self.partition.report.cut_bytes == 0
+        assert self.partition.report.truncated_bytes == 0
         self._start_at(max(self.start, self.log.log_start_offset))
         self._learn_epoch()
 

@@ -88,7 +88,7 @@ def test_a_directory_of_another_owner_refuses_the_start(
 def test_unreadable_ownership_refuses_the_start(make: Make, tmp_path: Path) -> None:
     make().close()
     (tmp_path / "a" / "meta.properties").write_bytes(b"\xff\xfe")
-    with pytest.raises(LogDirError, match="who owns"):
+    with pytest.raises(LogDirError, match="the owner"):
         make()
 
 

@@ -41,9 +41,9 @@ REASONS = {
         BrokersUnreachable ResetWaiting Resetting
     """,
     Truth.FAILED: """
-        ScaleDownBlocked ResourceConflict ZnodeUnreadable ApplyRefused DriverRefused
+        ScaleDownBlocked ResourceConflict ZnodeUnreadable ApplyRejected DriverRejected
         AdoptionRefused TopicExists TopicCollision TooManyPartitions
-        PartitionsOutgrown PartitionsNotAdded ReassignmentFailed
+        PartitionDecreaseUnsupported PartitionsNotAdded ReassignmentFailed
         InvalidReplicationFactor InvalidConfig InvalidReplicaAssignment InvalidTopicPattern
         JobFailing ResetTooLarge ResetWithoutPartitions InvalidReset
     """,

@@ -158,7 +158,7 @@ def test_volumes_grow_where_their_class_allows_it_and_otherwise_the_cluster_says
 
     def refused() -> bool:
         condition = place.kubectl.condition("kafkacluster", "main", "StorageGrown")
-        return condition.get("reason") == "ResizeRefused" and "resize" in condition["message"]
+        return condition.get("reason") == "ResizeRejected" and "resize" in condition["message"]
 
     eventually(refused, "why the second volume stays as it is", pause_s=0.5)
     assert (size(0), size(1)) == ("2Gi", "1Gi")
@@ -263,7 +263,7 @@ def test_volume_of_a_job_grows_while_its_driver_stays_and_otherwise_the_group_sa
     apply("2Gi")
     eventually(lambda: claim_size(place, "elastic-data") == "2Gi", "the growth", pause_s=0.5)
     eventually(lambda: "resize" in grown("rigid").get("message", ""), "why it stays", pause_s=0.5)
-    assert grown("rigid")["reason"] == "ResizeRefused"
+    assert grown("rigid")["reason"] == "ResizeRejected"
     eventually(lambda: grown("elastic").get("status") == "True", "that it has grown", pause_s=0.5)
     assert claim_size(place, "rigid-data") == "1Gi"
     assert drivers() == first
@@ -300,7 +300,7 @@ def test_driver_that_the_api_server_refuses_is_explained(place: Place, operator:
     eventually(counts, "the quota to count", pause_s=0.2)
     task = {"sink": {"console": {}}, "volume": {"size": "1Gi"}}
     place.kubectl.apply(group("refused", topics=["t"], job=task))
-    refused = place.wait_for("consumergroup", "refused", "DriverRefused")
+    refused = place.wait_for("consumergroup", "refused", "DriverRejected")
     assert "exceeded quota" in refused["message"]
 
 

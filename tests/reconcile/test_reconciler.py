@@ -179,7 +179,7 @@ def test_claim_of_a_job_is_looked_at_once_for_each_generation() -> None:
     assert reason(kube, "ConsumerGroup", "g") == "Pending"
     changed = {**seen, "metadata": {**seen["metadata"], "generation": 2}}
     kube = run([changed], [cluster(), pod], group_with_offsets(), unread)
-    assert reason(kube, "ConsumerGroup", "g") == "DriverRefused"
+    assert reason(kube, "ConsumerGroup", "g") == "DriverRejected"
 
 
 def test_job_is_not_stopped_for_a_reset_that_cannot_be_carried_out_now() -> None:
@@ -298,7 +298,7 @@ def test_racks_stay_when_the_nodes_may_no_longer_be_read() -> None:
     assert kube.get("v1", "ConfigMap", "n", "c-broker") == before
     # Where nothing is known from before, nothing is made up.
     first = run([body], [], existing_topic(), forbidden)
-    assert (reason(first, "KafkaCluster", "c"), first.names("ConfigMap")) == ("ApplyRefused", [])
+    assert (reason(first, "KafkaCluster", "c"), first.names("ConfigMap")) == ("ApplyRejected", [])
 
 
 def test_cluster_that_is_refused_goes_on_to_show_what_autoscalers_and_settings_need() -> None:
@@ -312,7 +312,7 @@ def test_cluster_that_is_refused_goes_on_to_show_what_autoscalers_and_settings_n
     body = cluster(brokers={"replicas": 1, "rackTopologyKey": "zone"}) | {"status": shown}
     conflicted = run([body], [cluster(name="d", age=9)], existing_topic())
     refused = run([body], [], existing_topic(), frozenset({"Node"}))
-    for kube, why in ((conflicted, "ResourceConflict"), (refused, "ApplyRefused")):
+    for kube, why in ((conflicted, "ResourceConflict"), (refused, "ApplyRejected")):
         assert reason(kube, "KafkaCluster", "c") == why
         found = kube.get("odradek.io/v1alpha1", "KafkaCluster", "n", "c")
         assert found is not None

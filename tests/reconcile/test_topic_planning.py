@@ -193,7 +193,7 @@ def test_placement_by_hand_moves_only_what_is_elsewhere() -> None:
 
 def test_topic_that_others_grew_is_reported_and_left() -> None:
     done = plan(body(partitions=2), existing(4), known=77)
-    assert (done.steps, reason(done)) == ((), "PartitionsOutgrown")
+    assert (done.steps, reason(done)) == ((), "PartitionDecreaseUnsupported")
 
 
 def test_drift_fits_into_the_status_whatever_others_wrote() -> None:

@@ -215,11 +215,16 @@ def test_destination_that_dies_is_given_up_and_everything_goes_back(
     kube.create(wanted)
     session = zookeeper.ZooKeeper(running.cluster.zookeeper.connect, lambda: None)
     lives = kills.Lives(kube, session, name)
+    registered = True
 
     def react() -> bool:
+        nonlocal registered
         time.sleep(0.3)
         status = (kube.get(kills.API, "Reassignment", name, "r") or {}).get("status", {})
         conditions = {one["type"]: one["status"] for one in status.get("conditions", ())}
+        if running.read("dying").adding and registered:
+            running.cluster.zookeeper.end_session_of(znodes.broker_path(3))
+            registered = False
         if conditions.get("DestinationMissing") == "True":
             lives.ahead = DEAD_AFTER
         return bool(status.get("phase") in FINISHED_PHASES)
@@ -312,6 +317,7 @@ def test_leaders_that_are_lost_during_a_move_end_it_and_everything_is_where_it_w
         conditions = {one["type"]: one["status"] for one in status.get("conditions", ())}
         if running.read("darkening").adding and not stopped:
             source.signal(signal.SIGSTOP)
+            running.cluster.zookeeper.end_session_of(znodes.broker_path(1))
             stopped = True
         if conditions.get("PartitionsOffline") == "True":
             lives.ahead = DEAD_AFTER

@@ -105,7 +105,7 @@ async def test_role_of_a_newer_epoch_stays(broker: Replicas) -> None:
 async def test_log_on_a_failed_disk_is_left_alone(broker: Replicas) -> None:
     log = broker.logs.get(*KEY)
     assert log is not None
-    log._failure.error = OSError("the disk is gone")
+    log.fail(OSError("the disk is gone"))
     assert await is_kept(broker, MOVED)
     log._failure.error = None
 

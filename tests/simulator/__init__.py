@@ -1,1 +1,1 @@
-"""Seeded schedules of faults for the broker's real code, in virtual time. See `run`."""
+"""Runs the broker's real code in virtual time, with a seeded schedule of faults. See `run`."""

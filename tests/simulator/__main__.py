@@ -1,8 +1,8 @@
-"""`python -m tests.simulator --seeds N`: run many schedules; a failing one is told with its trace.
+"""`python -m tests.simulator --seeds N`: run many schedules; print the trace of a failing one.
 
 A schedule depends on its seed and on the order of sets of strings, so the command starts itself
-again with a fixed PYTHONHASHSEED where that is missing. Exit status 1 says that a promise was
-broken; `--first SEED --seeds 1` replays it.
+again with a fixed PYTHONHASHSEED if there is none. Exit status 1: an invariant was broken;
+`--first SEED --seeds 1` replays the schedule.
 """
 
 from __future__ import annotations

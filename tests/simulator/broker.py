@@ -1,7 +1,7 @@
-"""A broker of the product's own code on a simulated session, network and disk.
+"""A broker of the real code on a simulated session, network and disk.
 
-Controller, replica manager, fetchers, ISR writer, registration and request handlers are the real
-ones. Left out are sockets, the codec, log files and groups.
+Controller, replica manager, fetchers, ISR writer, registration and request handlers are real.
+Sockets, the codec, log files and groups are left out.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ CONTROL = (LeaderAndIsrRequest, StopReplicaRequest, UpdateMetadataRequest)
 
 
 def name_of(broker_id: int) -> str:
-    """A broker's name on the network."""
+    """Return a broker's name on the network."""
     return f"broker-{broker_id}"
 
 
 @cache
 def settings(broker_id: int, durable: bool) -> tuple[BrokerConfig, TopicConfig]:
-    """A broker's configuration, and that of its topics."""
+    """Return a broker's configuration, and that of its topics."""
     config, _ = configuration.from_values(
         {
             "broker.id": str(broker_id),
@@ -93,14 +93,14 @@ class _TopicConfigs:
         return self._config
 
     async def read(self, topics: Iterable[str]) -> None:
-        """Nothing to read."""
+        """Do nothing: there is nothing to read."""
 
     def forget(self, topics: Iterable[str]) -> None:
-        """Nothing is kept."""
+        """Do nothing: nothing is kept."""
 
 
 class Broker:
-    """One broker over all its lives; `checks` hears of what the invariants are about."""
+    """One broker, also over restarts; `checks` receives what the invariants need."""
 
     def __init__(
         self,
@@ -127,12 +127,12 @@ class Broker:
 
     @property
     def alive(self) -> bool:
-        """Whether a process runs."""
+        """Return whether its process runs."""
         return self.process is not None
 
     @property
     def registered(self) -> bool:
-        """Whether this life has its znode."""
+        """Return whether its process has registered."""
         return (
             self.process is not None
             and self.registration is not None
@@ -140,7 +140,7 @@ class Broker:
         )
 
     def start(self) -> None:
-        """Begin a life."""
+        """Start a process."""
         self.registration: Registration | None = None
         self._world.say(f"{self.name} starts")
         process = self.process = Process(self._world, self.name)
@@ -149,7 +149,7 @@ class Broker:
         process.spawn(self._live(process))
 
     def kill(self, *, power_failed: bool) -> None:
-        """End the life at once."""
+        """Kill the process."""
         process = self.process
         if process is None:
             return
@@ -215,7 +215,7 @@ class Broker:
         try:
             await registration.start()
         except DuplicateBrokerError:
-            # The process ends, and whoever looks after it starts another.
+            # The process ends, and its supervisor starts another.
             self._world.later(RESTART_S, None, self._start_again, process)
             return
         await self.controller.start()

@@ -1,7 +1,7 @@
-"""Bugs to plant into the product for one schedule: what the simulator is worth.
+"""Bugs to plant into the real code, to show that the simulator finds them.
 
-Each replaces one decision of the real code by a plausible wrong one, the kind that was made before
-in systems like this.
+Each bug replaces one decision of the real code by a plausible wrong one. Similar systems have made
+these mistakes.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ async def _acknowledge_at_once(self: Appender, waiting: Sequence[Any], timeout_m
 
 
 async def _truncate_to_high_watermark(self: Any, client: Any, some: list[Any]) -> None:
-    """What followers did before KIP-101."""
+    """Truncate to the high watermark, as followers did before KIP-101."""
     for one in some:
         mark = one.partition.high_watermark
         await self._cut(one, truncation.Truncation(mark, complete=True))
 
 
 def _any_epoch(self: Partition, current_leader_epoch: int = -1) -> ErrorCode:
-    """Serve whoever asks, whatever leader epoch it believes in."""
+    """Serve requests with any leader epoch."""
     led = self.leader == self.broker_id
     return ErrorCode.NONE if led else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
@@ -43,7 +43,7 @@ _take_role = ReplicaManager._take_role
 
 
 async def _take_any_role(self: ReplicaManager, key: Any, state: Any) -> ErrorCode:
-    """Take the role of any leader epoch."""
+    """Accept LeaderAndIsr with any leader epoch."""
     partition = self._hosted.partitions.get(key)
     if partition is not None:
         partition.leader_epoch = -1
@@ -51,39 +51,39 @@ async def _take_any_role(self: ReplicaManager, key: Any, state: Any) -> ErrorCod
 
 
 def _obey(self: ReplicaManager, epoch: int) -> bool:
-    """Obey every controller, however long it is deposed."""
+    """Accept requests of any controller epoch."""
     return True
 
 
 def _count_unconfirmed(self: Isr) -> None:
-    """Count a set that ZooKeeper has not confirmed."""
+    """Use an ISR that ZooKeeper has not confirmed."""
     wanted = self.committed if self.pending is None else self.pending
     object.__setattr__(self, "maximal", frozenset(wanted))
 
 
 def _hear(self: ControllerLink, controller_epoch: int, connection_id: int) -> bool:
-    """Take what comes late on a connection that was given up for the latest news."""
+    """Accept late requests of a connection that the controller gave up."""
     return True
 
 
 def _join_anywhere(
     now: Isr, replica: int, replicas: Any, end_offset: int, mark: int, epoch_start: int
 ) -> bool:
-    """Let a follower in before it has what is committed."""
+    """Add a follower to the ISR before it has all committed records."""
     return now.pending is None and replica not in now.committed and replica in replicas
 
 
 def _always_certain(self: ReplicaManager, partition: Partition) -> bool:
-    """Take oneself for the leader until told otherwise."""
+    """Lead until the next LeaderAndIsr, also after the session may have expired."""
     return True
 
 
 async def _flush_nothing(self: Any, some: Any) -> None:
-    """Leave what flush.messages wants on the disk in memory."""
+    """Do not flush what flush.messages requires."""
 
 
 def _leave_all(self: StrayReplicas, request: Any) -> None:
-    """Keep what moved away while this broker was down, as Kafka does."""
+    """Keep stray replicas that moved away while this broker was down, as Kafka does."""
 
 
 BUGS: dict[str, list[tuple[object, str, Any]]] = {
@@ -112,7 +112,7 @@ BUGS: dict[str, list[tuple[object, str, Any]]] = {
 
 @contextlib.contextmanager
 def planted(name: str) -> Iterator[None]:
-    """The product with one bug."""
+    """Run the real code with one bug."""
     before = []
     for owner, attribute, wrong in BUGS[name]:
         before.append((owner, attribute, vars(owner)[attribute]))

@@ -1,7 +1,8 @@
-"""What must hold in every schedule, looked at while it runs and at its end.
+"""The invariants of every schedule, checked while it runs and at its end.
 
-Committed is what a producer was told, or what lies below a high watermark that a leader gives out:
-from then on its offset has that value for ever, and every member of the in-sync set holds it.
+A record is committed if its producer got an acknowledgement, or if it is below a high watermark
+that a leader returned. From then on its offset always has this value, and every in-sync replica has
+it.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ VOUCHED_S = 2.5
 
 
 class BrokenPromiseError(AssertionError):
-    """A promise was broken; the schedule ends."""
+    """An invariant was broken; the schedule ends."""
 
 
 class Checks:
-    """Listens to brokers, clients and ZooKeeper."""
+    """Checks the invariants on what brokers, clients and ZooKeeper report."""
 
     def __init__(self, world: World, keys: Iterable[TopicPartition]) -> None:
         self.brokers: Mapping[int, Broker] = {}
@@ -39,17 +40,17 @@ class Checks:
             key: [] for key in self._keys.values()
         }
         self._leaders: dict[tuple[TopicPartition, int], int] = {}
-        # The highest mark of each replica's life that was compared.
+        # The highest high watermark per replica and process that was compared.
         self._compared: dict[tuple[int, TopicPartition], tuple[object, int]] = {}
         self._controllers: dict[object, int] = {}
         self._seen: dict[tuple[TopicPartition, int, object], int] = {}
-        # Replicas that lost what was not flushed, until the set of those in sync is without them.
+        # Replicas that lost unflushed records, until they are out of the ISR.
         self.robbed: set[tuple[TopicPartition, int]] = set()
         self._deposed_at: dict[tuple[TopicPartition, int], float] = {}
         self.failure: BrokenPromiseError | None = None
 
     def fail(self, what: str) -> None:
-        """Note the first broken promise."""
+        """Record the first broken invariant."""
         if self.failure is None:
             self._world.say(f"VIOLATION: {what}")
             self.failure = BrokenPromiseError(what)
@@ -57,7 +58,7 @@ class Checks:
     # --- committed records --------------------------------------------------------------------
 
     def commit(self, key: TopicPartition, offset: int, value: str, who: str) -> None:
-        """From now on the offset has this value."""
+        """Record that the offset has this value for ever."""
         known = self._committed[key]
         if offset >= len(known):
             known.extend([None] * (offset + 1 - len(known)))
@@ -67,14 +68,14 @@ class Checks:
             self.fail(f"{key}@{offset} was {known[offset]}, and is {value} to {who}")
 
     def acknowledge(self, key: TopicPartition, offset: int, values: tuple[str, ...]) -> None:
-        """A producer was told."""
+        """Check an acknowledgement to a producer."""
         self.acknowledged.append((key, offset, values))
         for at, value in enumerate(values, offset):
             self.commit(key, at, value, "its producer")
         self._check_in_sync(key, offset, "acknowledged")
 
     def served(self, broker: Broker) -> None:
-        """A broker did something: compare what it newly shows as committed."""
+        """Compare the records that a broker newly shows as committed."""
         for key, partition in broker.replicas.partitions.items():
             life, mark = self._compared.get((broker.broker_id, key), (None, 0))
             if life is not partition:
@@ -89,13 +90,13 @@ class Checks:
                     self._check_in_sync(key, mark - 1, "shown as committed")
 
     def _check_in_sync(self, key: TopicPartition, offset: int, what: str) -> None:
-        """Every member of the in-sync set that ZooKeeper holds has the record on its disk."""
+        """Check that every replica in ZooKeeper's ISR has the record on its disk."""
         state = self.states.get(key)
         for member in state.isr if state is not None else ():
             self._check_holds(self.brokers[member], key, offset, what)
 
     def lost_power(self, broker_id: int) -> None:
-        """A broker lost what was not flushed."""
+        """Record that a broker lost unflushed records."""
         self.robbed |= {(key, broker_id) for key in self._keys.values()}
 
     def _check_holds(self, broker: Broker, key: TopicPartition, offset: int, what: str) -> None:
@@ -109,7 +110,7 @@ class Checks:
             )
 
     def cut(self, broker_id: int, log: SimulatedLog, end: int) -> None:
-        """A replica is about to cut its log: never committed records of an in-sync one."""
+        """Check that a replica truncates no committed records while it is in sync."""
         key = TopicPartition(log.topic, log.partition)
         state = self.states.get(key)
         if state is None or broker_id not in state.isr:
@@ -124,7 +125,7 @@ class Checks:
     # --- epochs -------------------------------------------------------------------------------
 
     def wrote(self, path: str, data: bytes) -> None:
-        """A znode changed."""
+        """Check a changed znode."""
         key = self._keys.get(path)
         if key is None:
             return
@@ -153,7 +154,7 @@ class Checks:
             self.fail(f"{key}: leaders {first} and {leader} in epoch {epoch}")
 
     def asked(self, broker: Broker, request: Any) -> None:
-        """A controller's request arrived."""
+        """Check a controller's request to a broker."""
         if self._world.trace is not None:
             told = ", ".join(
                 f"{one.partition_index}: leader {one.leader} epoch {one.leader_epoch}"
@@ -166,7 +167,7 @@ class Checks:
             )
 
     def obeyed(self, broker: Broker, request: Any, response: Any) -> None:
-        """A controller's request was answered."""
+        """Check the answer to a controller's request."""
         if response.error_code != ErrorCode.NONE:
             return
         process = broker.process
@@ -182,9 +183,9 @@ class Checks:
                     self._note_leader(key, partition.leader_epoch, partition.leader)
 
     def misled(self, broker_id: int, key: TopicPartition, what: str) -> None:
-        """A client was given an answer that only a leader may give who knows everything.
+        """Check a wrong answer that only a confirmed leader may give.
 
-        Followers vouch for a leader for a while: so long a deposed one may still be wrong.
+        A former leader may be wrong as long as followers still fetch from it.
         """
         since = self._deposed_at.get((key, broker_id), float("inf"))
         if self.states[key].leader == broker_id or self._world.now - since > VOUCHED_S:
@@ -193,9 +194,9 @@ class Checks:
     # --- consumers ----------------------------------------------------------------------------
 
     def fetched(self, key: TopicPartition, epoch: int, leader: int, mark: int) -> None:
-        """A consumer was told a high watermark by the leader of an epoch.
+        """Check that the high watermark that consumers receive never falls in a leader epoch.
 
-        A leader that is started again may lead on in its epoch, and find out anew.
+        A restarted leader may continue its epoch, and starts with a lower high watermark.
         """
         life = key, epoch, self.brokers[leader].process
         before = self._seen.get(life, 0)
@@ -206,7 +207,7 @@ class Checks:
     # --- the end ------------------------------------------------------------------------------
 
     def check_end(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Everything is healed and drained: every replica holds the same, and all of it."""
+        """Check, after healing, that all replicas have the same records, and all committed ones."""
         for key in self._keys.values():
             contents = {
                 broker_id: [

@@ -1,7 +1,7 @@
-"""Producers with acks=all and idempotence, and a consumer of what is committed.
+"""Producers with acks=all and idempotence, and a consumer of committed records.
 
-They know the cluster through what some broker tells, however old that is, as real clients do. A
-producer sends the same batch with the same sequence until it is acknowledged.
+They get their metadata from any broker, however old it is, as real clients do. A producer sends a
+batch with the same sequence number until it is acknowledged.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.simulator.world import Process, World
 PRODUCE_VERSION = 8
 FETCH_VERSION = 10
 RETRY_S = 0.15
-# What a client takes as a reason to look for the leader anew, or to wait.
+# The errors after which a client refreshes its metadata, or waits.
 RETRIABLE = frozenset(
     {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -42,7 +42,7 @@ RETRIABLE = frozenset(
 
 
 class Clients:
-    """All clients, in one process that no fault hits."""
+    """All clients, in one process without faults."""
 
     def __init__(self, world: World, network: Network, checks: Checks) -> None:
         self.process = Process(world, "clients")
@@ -54,7 +54,7 @@ class Clients:
         self._checks = checks
 
     def start(self, keys: list[TopicPartition], producers: int) -> None:
-        """Begin to send and to read."""
+        """Start to produce and to consume."""
         for key in keys:
             for number in range(producers):
                 self.process.spawn(self._produce(key, number))
@@ -62,7 +62,7 @@ class Clients:
             self.process.spawn(self._consume(key))
 
     def _leader(self, key: TopicPartition) -> tuple[int, int] | None:
-        """(leader, epoch) as a broker chosen by chance tells; it may be out of date."""
+        """Return (leader, epoch) from a random broker; they may be out of date."""
         living = [
             one
             for one in self._checks.brokers.values()

@@ -1,8 +1,8 @@
-"""A partition's log as a list of batches, and the disk on which it outlives its process.
+"""A partition's log as a list of batches, and the disk that keeps it.
 
-The decisions are the product's own: sequences are judged by `ProducerStates`, epochs by
-`EpochCache`. What a real log does with bytes and files is left out. A killed process leaves
-everything that it wrote; a power failure takes what was not flushed.
+`ProducerStates` checks the sequence numbers, `EpochCache` has the leader epochs, as in the real
+log. Bytes and files are left out. After a kill the disk has everything that was written; a power
+failure loses everything that was not flushed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Batch(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The offset behind the last record."""
+        """Return the offset after the last record."""
         return self.base_offset + len(self.values)
 
     def header(self) -> Header:
@@ -57,7 +57,7 @@ def pack(batches: list[Batch]) -> bytes:
 
 
 def unpack(data: bytes) -> list[Batch]:
-    """The inverse of `pack`."""
+    """Return the batches that `pack` packed."""
     return [Batch(*one) for one in marshal.loads(data)]
 
 
@@ -120,7 +120,7 @@ class SimulatedLog:
         self.on_cut: Callable[[int], None] = lambda end: None
 
     def stored(self, *, power_failed: bool) -> Stored:
-        """What a process that ends now leaves behind."""
+        """Return what the disk has if the process ends now."""
         end = self.recovery_point if power_failed else self.log_end_offset
         kept = [one for one in self.batches if one.end <= end]
         return Stored(kept, self.epochs.entries, self.checkpoint, self.recovery_point)
@@ -146,20 +146,20 @@ class SimulatedLog:
 
     @property
     def committable_end(self) -> int:
-        """How far the disk is as safe as flush.messages wants."""
+        """Return the offset up to which the log is flushed as flush.messages requires."""
         return self.recovery_point if self.flush_required else self.log_end_offset
 
     @property
     def latest_epoch(self) -> int:
-        """Newest leader epoch."""
+        """Return the latest leader epoch."""
         return self.epochs.latest
 
     def assign_epoch(self, epoch: int) -> None:
-        """Lead with this epoch from here on."""
+        """Start a leader epoch at the end of the log."""
         self.epochs.assign(epoch, self.log_end_offset)
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """The answer of OffsetForLeaderEpoch."""
+        """Return the answer to OffsetForLeaderEpoch."""
         return self.epochs.end_offset(epoch, self.log_end_offset)
 
     def needs_record_inspection(self, data: bytes, origin: Origin) -> bool:
@@ -179,7 +179,7 @@ class SimulatedLog:
         return AppendInfo(one.base_offset, one.end - 1, -1, 0, len(data), False)
 
     def append_as_follower(self, data: bytes) -> AppendInfo:
-        """Append what the leader sent."""
+        """Append the batches of a leader."""
         batches = unpack(data)
         for one in batches:
             if one.base_offset != self.log_end_offset:
@@ -197,7 +197,7 @@ class SimulatedLog:
     def read(
         self, offset: int, max_bytes: int, upto: int | None = None, *, min_one: bool = True
     ) -> LogSlice:
-        """Whole batches from `offset` on, below `upto`."""
+        """Return whole batches from `offset` on, below `upto`."""
         end = self.log_end_offset if upto is None else upto
         first = max(bisect_right(self.batches, offset, key=lambda one: one.base_offset) - 1, 0)
         found = []
@@ -211,7 +211,7 @@ class SimulatedLog:
     plan = read
 
     def truncate_to(self, offset: int) -> bool:
-        """Cut whole batches."""
+        """Truncate whole batches."""
         if offset >= self.log_end_offset:
             self.epochs.truncate_from_end(self.log_end_offset)
             return False
@@ -228,16 +228,16 @@ class SimulatedLog:
         return True
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Drop everything; nothing here moves log starts."""
+        """Remove all records; log starts never move here."""
         assert offset == 0, "no log start moves in a schedule"
         self.truncate_to(0)
 
     def advance_log_start(self, offset: int) -> None:
-        """No log start moves in a schedule."""
+        """Do nothing: log starts never move here."""
         assert offset <= self.log_start_offset
 
     def values(self, begin: int, end: int) -> list[tuple[int, str]]:
-        """(offset, value) of the records in a range."""
+        """Return (offset, value) of the records in a range."""
         first = max(bisect_right(self.batches, begin, key=lambda one: one.base_offset) - 1, 0)
         found = []
         for one in self.batches[first:]:
@@ -250,7 +250,7 @@ class SimulatedLog:
 
 
 class _Threads:
-    """Work that takes a while, during which the event loop goes on."""
+    """Simulate work in a thread, while the event loop continues."""
 
     def __init__(self, chance: Random) -> None:
         self._chance = chance
@@ -261,7 +261,7 @@ class _Threads:
 
 
 class Disk:
-    """The logs of one broker over all its lives; offers what is needed of a `LogManager`."""
+    """The logs of one broker, also over restarts; replaces the `LogManager`."""
 
     online_directories = ("/disk",)
 
@@ -273,7 +273,7 @@ class Disk:
         self.watch: Callable[[SimulatedLog], None] = lambda log: None
 
     def open(self) -> None:
-        """A new process reads what the last one left."""
+        """Load the logs in a new process."""
         self._logs = {}
         for key, stored in self._stored.items():
             self._open(key, stored)
@@ -286,36 +286,36 @@ class Disk:
         return log
 
     def leave(self, *, power_failed: bool) -> None:
-        """The process ends here and now."""
+        """End the process: lose unflushed records if the power failed."""
         self._stored = {
             key: log.stored(power_failed=power_failed) for key, log in self._logs.items()
         }
 
     def logs(self) -> dict[tuple[str, int], SimulatedLog]:
-        """Every log."""
+        """Return all logs."""
         return dict(self._logs)
 
     def get(self, topic: str, partition: int) -> Any:
-        """The log, None where there is none."""
+        """Return the log, None if there is none."""
         return self._logs.get((topic, partition))
 
     async def create_missing(
         self, wanted: Mapping[tuple[str, int], NewLog]
     ) -> dict[tuple[str, int], KafkaError]:
-        """Make logs; nothing is refused."""
+        """Create logs; always succeed."""
         for key in wanted:
             if key not in self._logs:
                 self._open(key, Stored())
         return {}
 
     async def delete(self, keys: Iterable[tuple[str, int]]) -> dict[tuple[str, int], KafkaError]:
-        """Remove logs; nothing is refused."""
+        """Delete logs; always succeed."""
         for key in keys:
             self._logs.pop(key, None)
         return {}
 
     async def write_high_watermarks(self, marks: dict[tuple[str, int], int]) -> None:
-        """The checkpoint, and, because it is as good a moment as any, a flush."""
+        """Write the checkpoint, and flush."""
         for key, mark in marks.items():
             log = self._logs.get(key)
             if log is not None:

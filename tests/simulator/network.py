@@ -1,8 +1,8 @@
-"""Calls between processes: they take time, get lost, arrive late, or find nobody.
+"""Calls between processes: they take time, get lost, arrive late, or are refused.
 
-A lost connection leaves it open whether the request arrives, as with TCP: it may still be in the
-buffers of a stopped process, or come long after the caller has given up and asked again on another
-connection. Requests of one client that are answered arrive in their order.
+As with TCP, a request may arrive although its connection was lost: it may be in the buffers of a
+stopped process, or arrive long after the caller retried on another connection. Requests of one
+client that are answered arrive in their order.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from tests.simulator.world import Process, World
 
 Serve = Callable[[Any, int, int], Awaitable[Any]]
-"""Answers a request of a version that came on a connection of this number."""
+"""Answers a request, given its version and the number of its connection."""
 
 CALL_TIMEOUT_S = 1.5
 LATE_S = 4.0
@@ -25,16 +25,16 @@ LATE_S = 4.0
 
 @dataclass(slots=True)
 class Weather:
-    """How bad the network is now; shares of calls."""
+    """The present faults of the network, as fractions of calls."""
 
     lost: float = 0.0
-    # The connection breaks at once, and the request arrives all the same, much later.
+    # The connection breaks at once, and the request still arrives, much later.
     late: float = 0.0
     slow: float = 0.02
 
 
 class Network:
-    """Who serves under which name, and which ways are cut."""
+    """The processes by name, and the links that are cut."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -54,13 +54,13 @@ class Network:
         return chance.uniform(0.0003, 0.003)
 
     def connect(self) -> int:
-        """The number of a new connection."""
+        """Return the number of a new connection."""
         return next(self._connection_ids)
 
     async def call(
         self, source: Process, target: str, request: Any, version: int, connection_id: int
     ) -> Any:
-        """The response. Raises ConnectionError or TimeoutError."""
+        """Return the response. Raise ConnectionError or TimeoutError."""
         server, serve = self._servers.get(target, (None, None))
         chance = self.world.chance
         if server is None or serve is None or server.dead:
@@ -106,8 +106,9 @@ def _resolve(future: asyncio.Future[Any], response: Any) -> None:
 
 
 class Client:
-    """What `net.client.PeerClient` offers, from one process to another: a connection that is given
-    up when an answer is missing.
+    """Replaces `net.client.PeerClient`: a connection between processes.
+
+    It is closed when an answer is missing.
     """
 
     def __init__(self, network: Network, source: Process, target: str) -> None:
@@ -129,4 +130,4 @@ class Client:
             raise
 
     async def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing: there is nothing to close."""

@@ -1,7 +1,7 @@
-"""One schedule: three brokers, their clients, the faults, the healing and the verdict.
+"""Runs one schedule: brokers, clients, faults, healing and the final check.
 
-`run(seed)` is deterministic for a given PYTHONHASHSEED; see `__main__`. The brokers run the
-product's own controller, replication and handlers, see `broker`.
+`run(seed)` is deterministic for a given PYTHONHASHSEED; see `__main__`. The brokers run the real
+controller, replication and handlers; see `broker`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Simulation:
         self.clients = Clients(world, self.network, self.checks)
 
     def run(self) -> None:
-        """Do everything. Raises BrokenPromiseError."""
+        """Run the schedule. Raise BrokenPromiseError."""
         for path in (*znodes.PERSISTENT_PATHS, znodes.BROKER_IDS_PATH, znodes.TOPICS_PATH):
             self.ensemble.ensure(path)
         replicas = {
@@ -137,7 +137,7 @@ class Simulation:
         return True
 
     def _is_left_over(self, key: TopicPartition, replicas: tuple[int, ...]) -> bool:
-        """Whether a broker still has something of a replica that moved to others."""
+        """Return whether a broker still has a stray replica."""
         return any(
             one not in replicas
             and (broker.disk.get(*key) is not None or key in broker.replicas.partitions)
@@ -153,7 +153,7 @@ class Simulation:
     def _hurt(self, fault: Fault) -> None:
         world, lasts = self.world, fault.lasts
         if self.checks.robbed:
-            # Lost records and another fault at once are beyond what replication promises.
+            # Replication does not survive lost records and another fault at the same time.
             world.say(f"fault left out: {fault.kind.value}")
             return
         victim = self._victim(fault.aim)
@@ -168,7 +168,7 @@ class Simulation:
             case Kind.KILL_ALL:
                 self._kill(list(self.brokers.values()), lasts, power_failed=safe)
             case Kind.POWER:
-                # More than one copy lost at a time is beyond what replication promises.
+                # Replication does not survive the loss of several copies at the same time.
                 if self.plan.durable or self._whole_enough():
                     self._kill([victim], lasts, power_failed=True)
             case Kind.PAUSE:
@@ -200,7 +200,7 @@ class Simulation:
                 self._reassign(fault.aim)
 
     def _reassign(self, aim: int) -> None:
-        """Ask for other replicas of a partition, as Kafka's tool does."""
+        """Request a reassignment of a partition, as Kafka's tool does."""
         path = znodes.REASSIGN_PARTITIONS_PATH
         wanted = list(permutations(self.plan.brokers, REPLICAS))
         key = self.keys[aim % len(self.keys)]
@@ -210,7 +210,7 @@ class Simulation:
             self.ensemble.apply(Create(path, znodes.encode_reassignment(where)), 0)
 
     def _victim(self, aim: int) -> Broker:
-        """The leader of a partition in half the cases, else the controller, else anybody."""
+        """Return a partition's leader in half the cases, else the controller, else any broker."""
         kind = aim % 4
         state = self.checks.states.get(self.keys[aim // 4 % len(self.keys)])
         if kind < 2 and state is not None and state.leader > 0:
@@ -280,7 +280,7 @@ class _TraceHandler(logging.Handler):
 
 
 def run(seed: int, trace: Callable[[str], None] | None = None) -> BrokenPromiseError | None:
-    """Do the schedule of a seed; what it broke, None where nothing."""
+    """Run the schedule of a seed; return the broken invariant, or None."""
     simulation = Simulation(schedule.plan(seed), trace)
     handler = _TraceHandler(simulation.world)
     root = logging.getLogger("odradek")

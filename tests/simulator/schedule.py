@@ -1,4 +1,4 @@
-"""Which faults happen when, from a seed."""
+"""The schedule of faults that follows from a seed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DURABLE = 0.25
 
 
 class Kind(enum.Enum):
-    """What happens to whom."""
+    """The kinds of faults."""
 
     KILL = "kill"
     KILL_TWO = "kill two"
@@ -43,13 +43,13 @@ SHARES = {
     Kind.DEPOSE: 2,
     Kind.REASSIGN: 0,
 }
-# Of schedules with a broker more than replicas.
+# Only in schedules with more brokers than replicas.
 MOVING_SHARES = {**SHARES, Kind.REASSIGN: 14}
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """At `at` seconds, for `lasts` seconds; `aim` chooses victims, see `Saboteur`."""
+    """At `at` seconds, for `lasts` seconds; `aim` chooses the broker, see `run`."""
 
     at: float
     kind: Kind
@@ -73,12 +73,12 @@ class Schedule:
 
     @property
     def over_at(self) -> float:
-        """When everything is to be healed."""
+        """Return when all faults end."""
         return max((one.at + one.lasts for one in self.faults), default=0.0) + CALM_S
 
 
 def plan(seed: int) -> Schedule:
-    """The schedule of a seed."""
+    """Return the schedule of a seed."""
     chance = random.Random(f"schedule {seed}")
     moving = chance.random() < MOVING
     shares = MOVING_SHARES if moving else SHARES
@@ -88,7 +88,7 @@ def plan(seed: int) -> Schedule:
         kind = chance.choices(list(shares), list(shares.values()))[0]
         lasts = _duration(kind, chance)
         faults.append(Fault(at, kind, chance.randrange(1 << 16), lasts))
-        # Faults overlap half the time.
+        # In half the schedules faults overlap.
         at += chance.choice((chance.uniform(0.0, 0.5), chance.uniform(0.2, lasts + 2)))
     durable = chance.random() < DURABLE
     brokers = tuple(range(1, REPLICAS + moving + 1))

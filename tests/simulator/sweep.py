@@ -1,4 +1,4 @@
-"""Many schedules, in several processes: a module that those can import, which `__main__` is not."""
+"""Many schedules in several processes, which can import this module, but not `__main__`."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ CHUNK = 20
 
 
 def attempt(seed: int, bug: str | None = None) -> str | None:
-    """What the schedule of a seed broke, None where nothing."""
+    """Return the invariant that the schedule of a seed broke, or None."""
     with bugs.planted(bug) if bug else contextlib.nullcontext():
         broken = run(seed)
     return None if broken is None else str(broken)
 
 
 def replay(seed: int, bug: str | None = None) -> list[str]:
-    """The trace of a schedule."""
+    """Return the trace of a schedule."""
     lines: list[str] = []
     with bugs.planted(bug) if bug else contextlib.nullcontext():
         run(seed, lines.append)
@@ -34,7 +34,7 @@ def _attempt(work: tuple[int, str | None]) -> tuple[int, str | None]:
 def attempts(
     first: int, count: int, bug: str | None, jobs: int
 ) -> Iterator[tuple[int, str | None]]:
-    """Seeds with what they broke, in order."""
+    """Yield the seeds in order, with the invariants that they broke."""
     work = [(seed, bug) for seed in range(first, first + count)]
     if jobs == 1:
         yield from map(_attempt, work)

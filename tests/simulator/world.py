@@ -1,9 +1,9 @@
-"""Virtual time, and processes that live in it.
+"""Virtual time, and the processes that run in it.
 
-Every process has an event loop of its own, so it can be stopped, continued and killed like a real
-one: a stopped process keeps what reaches it and runs late timers when it goes on. The world runs
-one callback batch at a time, always of the process that is due first, and moves time to the next
-event. All chance comes from one generator, so a seed is a schedule.
+Every process has its own event loop, so it can be stopped, continued and killed like a real one. A
+stopped process keeps messages that arrive, and runs late timers when it continues. The world always
+runs one batch of callbacks of the process that is due first, and moves time to the next event. One
+generator gives all random numbers, so a seed determines a schedule.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CLEANUP_ROUNDS = 50
 
 
 class _Loop(asyncio.BaseEventLoop):
-    """An event loop whose clock is the world's, and which waits for nothing."""
+    """An event loop with the world's clock, which never waits."""
 
     # What the base class keeps for itself, and typeshed does not name.
     _ready: deque[asyncio.Handle]
@@ -47,13 +47,13 @@ class _Loop(asyncio.BaseEventLoop):
         pass
 
     def due(self) -> float | None:
-        """When this loop has something to do, None for never."""
+        """Return when this loop has something to run, None for never."""
         if self._ready:
             return self._world.now
         return self._scheduled[0].when() if self._scheduled else None
 
     def turn(self) -> None:
-        """Run what is due."""
+        """Run the callbacks that are due."""
         asyncio._set_running_loop(self)
         try:
             self._run_once()
@@ -74,7 +74,7 @@ class Process:
         world.processes.append(self)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Begin a task; its failure is the process's."""
+        """Start a task; its failure is the process's failure."""
         task = self.loop.create_task(work)
         task.add_done_callback(self._ended)
         return task
@@ -84,7 +84,7 @@ class Process:
             self.failure = task.exception()
 
     def kill(self) -> None:
-        """End everything without a trace; whoever holds on to the process must look at `dead`."""
+        """End all tasks; who keeps a reference to the process must check `dead`."""
         self.dead = True
         self.world.processes.remove(self)
         for _ in range(CLEANUP_ROUNDS):
@@ -98,12 +98,12 @@ class Process:
 
 
 def _age(task: asyncio.Task[Any]) -> tuple[int, str]:
-    # A set of tasks has the order of their addresses; their default names are numbered.
+    # A set of tasks is ordered by address; the default names are numbered.
     return len(task.get_name()), task.get_name()
 
 
 class World:
-    """The clock, what is going to happen, and who lives."""
+    """The clock, the scheduled events, and the processes."""
 
     def __init__(self, seed: int) -> None:
         self.now = 0.0
@@ -122,18 +122,18 @@ class World:
             self.trace(f"{self.now:9.3f}  {line}")
 
     def clock_ms(self) -> int:
-        """The monotonic clock of every process."""
+        """Return the monotonic clock of every process."""
         return int(self.now * 1000)
 
     def later(
         self, seconds: float, process: Process | None, call: Callable[..., None], *arguments: Any
     ) -> None:
-        """Call something in a process after a while, unless it is dead by then; None: outside."""
+        """Schedule a call in a process, unless it is dead by then; None: outside all processes."""
         event = (self.now + seconds, next(self._order), process, call, arguments)
         heapq.heappush(self._events, event)
 
     def run(self, done: Callable[[], bool], seconds: float) -> bool:
-        """Let time pass until `done()`; False when `seconds` passed first."""
+        """Advance time until `done()`; return False if `seconds` passed first."""
         until = self.now + seconds
         while not done():
             self.steps += 1
@@ -161,6 +161,6 @@ class World:
         return True
 
     def end(self) -> None:
-        """Kill whoever lives."""
+        """Kill all processes."""
         for process in tuple(self.processes):
             process.kill()

@@ -1,9 +1,9 @@
-"""ZooKeeper as a value in memory, and the sessions through which brokers reach it.
+"""ZooKeeper in memory, and the sessions of brokers.
 
-The tree is linearizable; a session is an ordered connection with delays that can be cut. What was
-under way then fails with ConnectionLoss whether or not it was applied, and the session ends on the
-server when nothing was heard for its time-out. `SimulatedSession` offers what
-`odradek.zk.session.Session` promises, its `deadline` and its forgotten watches included.
+The tree is linearizable. A session is an ordered connection with delays, which can be cut. Calls in
+flight then fail with ConnectionLoss, applied or not, and the session expires on the server after
+its timeout. `SimulatedSession` has the interface of `odradek.zk.session.Session`, with its
+`deadline` and its lost watches.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class _Znode:
 
 
 class Ensemble:
-    """The tree, its sessions and its watches. `wrote` is told every change of a znode's data."""
+    """The tree, its sessions and its watches. `wrote` is called on every change of a znode."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -71,14 +71,14 @@ class Ensemble:
     # --- sessions ---
 
     def begin(self, session: SimulatedSession) -> int:
-        """A new session's id."""
+        """Return the id of a new session."""
         number = self._next_session
         self._next_session += 1
         self.sessions[number] = session
         return number
 
     def expire(self, number: int) -> None:
-        """End a session: its ephemeral znodes go."""
+        """End a session, and remove its ephemeral znodes."""
         session = self.sessions.pop(number, None)
         if session is None:
             return
@@ -89,7 +89,7 @@ class Ensemble:
     # --- operations ---
 
     def apply(self, operation: Operation, session: int) -> Any:
-        """Do one operation; raises what kazoo raises."""
+        """Apply one operation; raise the same errors as kazoo."""
         match operation:
             case Create():
                 return self._create(operation, session)
@@ -133,7 +133,7 @@ class Ensemble:
         return path
 
     def multi(self, operations: Sequence[Operation], session: int) -> list[Any]:
-        """All or nothing: looked at first, for nothing here is undone."""
+        """Apply all operations or none: check them first, since nothing can be undone."""
         created: set[str] = set()
         for index, operation in enumerate(operations):
             try:
@@ -159,7 +159,7 @@ class Ensemble:
         return node
 
     def stat(self, path: str) -> Stat:
-        """The stat of a znode that exists."""
+        """Return the stat of an existing znode."""
         node = self._node(path)
         return Stat(
             version=node.version,
@@ -172,7 +172,7 @@ class Ensemble:
         )
 
     def ensure(self, path: str) -> None:
-        """Create a znode and its parents where they are missing."""
+        """Create a znode and its missing parents."""
         if path not in self.tree:
             self.ensure(_parent(path))
             self.apply(Create(path), 0)
@@ -180,7 +180,7 @@ class Ensemble:
     # --- watches ---
 
     def watch(self, path: str, children: bool, session: SimulatedSession, watch: Watch) -> None:
-        """Tell a session's present connection of the next change."""
+        """Set a watch on a session's present connection."""
         self._watches.setdefault((path, children), {})[session, watch] = session.connection
 
     def _fire(self, path: str, kind: WatchKind) -> None:
@@ -205,7 +205,7 @@ class SimulatedSession:
         self.generation = 0
         self.negotiated_timeout_ms = int(SESSION_S * 1000)
         self.session_id = 0
-        # Grows with every connection made or broken; what belongs to an older one is dropped.
+        # Grows with every connection made or broken; messages of older ones are dropped.
         self.connection = 0
         self._ensemble = ensemble
         self._world = ensemble.world
@@ -221,14 +221,14 @@ class SimulatedSession:
 
     @property
     def deadline(self) -> float:
-        """The moment before which the session cannot have ended."""
+        """Return the time before which the session cannot have expired."""
         if self.session_id == 0:
             return float("-inf")
         return (self._world.now if self._heard else self._last_heard) + SESSION_S - BEAT_S
 
     @property
     def is_healthy(self) -> bool:
-        """Whether the servers hear of this client."""
+        """Return whether this client reaches the servers."""
         return self._heard
 
     # --- life ---
@@ -244,12 +244,12 @@ class SimulatedSession:
         self.state = SessionState.CLOSED
 
     def on_state(self, listener: Callable[[SessionState], None]) -> Callable[[], None]:
-        """Tell changes of the state."""
+        """Call the listener on each change of the state."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
     def fall_silent(self) -> None:
-        """Nothing of this client reaches the servers any more."""
+        """Stop all messages of this client to the servers."""
         if self._heard:
             self._heard, self._last_heard = False, self._world.now
             number, since = self.session_id, self._last_heard
@@ -260,23 +260,23 @@ class SimulatedSession:
             if self._ensemble.up:
                 self._ensemble.expire(number)
             else:
-                # Servers that return give every session its whole time-out again.
+                # Restarted servers give every session its whole timeout again.
                 self._world.later(SESSION_S, None, self._end_unless_heard, number, since)
 
     def cut(self) -> None:
-        """Break the connection and let nothing through until `mend`."""
+        """Break the connection, and allow no new one until `mend`."""
         self._cut = True
         self.fall_silent()
         self._break()
 
     def mend(self) -> None:
-        """Let connections through again."""
+        """Allow connections again."""
         self._cut = False
         if not self.process.dead:
             self._world.later(self._pause(), self.process, self._connect)
 
     def resume(self) -> None:
-        """The process goes on after it was stopped."""
+        """Continue after the process was stopped."""
         if not self._linked:
             self._world.later(self._pause(), self.process, self._connect)
         elif self.session_id in self._ensemble.sessions:
@@ -316,7 +316,7 @@ class SimulatedSession:
                 self._enter(SessionState.EXPIRED)
             self.session_id = self._ensemble.begin(self)
         self._heard = self._linked = True
-        # A stopped process may hear of the former connection's end only now.
+        # A stopped process may notice only now that its former connection ended.
         self.connection += 1
         self._enter(SessionState.CONNECTED)
 
@@ -332,7 +332,7 @@ class SimulatedSession:
     # --- calls ---
 
     def deliver(self, connection: int, call: Callable[..., None], *arguments: Any) -> None:
-        """Bring something to the process, behind what was sent before on this connection."""
+        """Deliver a message to the process, after earlier ones of this connection."""
         if connection != self.connection or self.process.dead:
             return
         self._told_until = max(self._told_until, self._world.now + self._delay())
@@ -397,12 +397,12 @@ class SimulatedSession:
         return self._ensemble.tree[path].data, stat
 
     async def get(self, path: str, watch: Watch | None = None) -> tuple[bytes, Stat]:
-        """Data and stat."""
+        """Return data and stat."""
         found: tuple[bytes, Stat] = await self._read(lambda _: self._get(path, watch))
         return found
 
     async def exists(self, path: str, watch: Watch | None = None) -> Stat | None:
-        """The stat, None where there is nothing."""
+        """Return the stat, None if the znode does not exist."""
 
         def look(_: int) -> Stat | None:
             if watch is not None:
@@ -413,7 +413,7 @@ class SimulatedSession:
         return found
 
     async def children(self, path: str, watch: Watch | None = None) -> list[str]:
-        """Names of children, sorted."""
+        """Return the names of the children, sorted."""
 
         def look(_: int) -> list[str]:
             self._ensemble.stat(path)
@@ -427,7 +427,7 @@ class SimulatedSession:
     async def get_all(
         self, paths: Iterable[str], watch: Watch | None = None
     ) -> dict[str, tuple[bytes, Stat]]:
-        """Those of the znodes that exist."""
+        """Return those of the znodes that exist."""
         wanted = list(paths)
 
         def look(_: int) -> dict[str, tuple[bytes, Stat]]:
@@ -445,7 +445,7 @@ class SimulatedSession:
         sequence: bool = False,
         make_parents: bool = False,
     ) -> str:
-        """Create a znode; its path."""
+        """Create a znode; return its path."""
         operation = Create(path, data, ephemeral, sequence)
         return str(await self._call(lambda owner: self._ensemble.apply(operation, owner)))
 
@@ -464,7 +464,7 @@ class SimulatedSession:
         await self._read(lambda _: self._ensemble.ensure(path))
 
     async def multi(self, wanted: Sequence[Operation]) -> list[Any]:
-        """All operations or none."""
+        """Apply all operations or none."""
         results: list[Any] = await self._call(lambda owner: self._ensemble.multi(wanted, owner))
         return results
 

@@ -25,7 +25,6 @@ from confluent_kafka.admin import AdminClient
 from kazoo.exceptions import KazooException
 from kazoo.handlers.threading import KazooTimeoutError
 
-from odradek.values import BrokerId
 from odradek.zk import znodes
 from tests.support import zookeeper
 from tests.support.ports import free_port
@@ -235,7 +234,7 @@ class Cluster:
     def crash(self, broker_id: int) -> None:
         """SIGKILL a broker and end its session, for which all would wait otherwise."""
         self.brokers[broker_id].kill()
-        self.zookeeper.end_session_of(znodes.broker_path(BrokerId(broker_id)))
+        self.zookeeper.end_session_of(znodes.broker_path(broker_id))
 
     def wait_for_members(self) -> None:
         """Wait until the metadata of all running brokers has all of them and one controller.

@@ -140,7 +140,7 @@ def test_reset_is_whole_or_not_at_all(tmp_path: Path) -> None:
         ):
             said, error = run(*reset, *way, status=1)
             assert said == ""
-            assert error == "odradek: no leader tells the offsets of split-1\n"
+            assert error == "odradek: failed to read the offsets of split-1: no leader answered\n"
         assert "torn" not in run("list", *at)[0].split()
 
 

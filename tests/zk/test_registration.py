@@ -150,7 +150,7 @@ async def test_former_that_lingers_as_the_server_stands_still_is_no_living_dupli
         try:
             with pytest.raises(DuplicateBrokerError):
                 await starting
-            goes = asyncio.ensure_future(registration.goes_after_all(session, 1))
+            goes = asyncio.ensure_future(registration.registration_disappears(session, 1))
             await asyncio.sleep(2)  # until it has not answered at once
             assert not goes.done()
         finally:

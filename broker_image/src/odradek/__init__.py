@@ -1,1 +1,1 @@
-"""The Odradek broker, and what the operator and the Spark job share with it."""
+"""The Odradek broker, and the modules that the operator and the Spark job share with it."""

@@ -1,6 +1,6 @@
 """The command line: `odradek broker`, `odradek zookeeper`, `odradek log`, `odradek groups`.
 
-A user's mistake is one line on stderr and exit status 2; a failure at run time is exit status 1.
+A usage error prints one line on stderr and exits with status 2, a runtime failure with status 1.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def broker(properties: str, override: tuple[str, ...]) -> None:
         _exit(f"ODRADEK_LOG_LEVEL is none of {', '.join(LOG_LEVELS)}", 2)
     for name in unknown:
         click.echo(f"odradek: warning: unknown configuration {name} is ignored", err=True)
-    # Late, so that a bad setting is reported without loading the whole broker.
+    # Imported late: an invalid setting is reported without loading the whole broker.
     from odradek import server
 
     sys.exit(server.run(settings, log_level))

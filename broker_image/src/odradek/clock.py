@@ -1,13 +1,13 @@
-"""The two clocks in milliseconds: of the calendar, and of what passes."""
+"""The wall clock and the monotonic clock, in milliseconds."""
 
 import time
 
 
 def wall_ms() -> int:
-    """Return the time since the epoch, in milliseconds; it may jump."""
+    """Return the wall-clock time in milliseconds since the Unix epoch; it may jump."""
     return time.time_ns() // 1_000_000
 
 
 def monotonic_ms() -> int:
-    """Return a time in milliseconds that never goes back; only differences mean something."""
+    """Return a monotonic time in milliseconds; only differences are meaningful."""
     return time.monotonic_ns() // 1_000_000

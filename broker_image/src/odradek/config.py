@@ -1,8 +1,8 @@
-"""Settings of a broker and of a topic: Kafka's own keys, defaults and bounds.
+"""Broker and topic configs: Kafka's keys, defaults and bounds.
 
-A `BrokerConfig` is read once from a server.properties file and never changes; a `TopicConfig` is
-resolved from the broker's defaults and the topic's own entries in `/config/topics/T`. Every limit
-of the broker (queue lengths, sizes, waits) is a field here. Field names are Kafka's keys with
+A `BrokerConfig` is read once from a server.properties file and never changes. A `TopicConfig` is
+resolved from the broker's defaults and the topic's entries in `/config/topics/T`. Every limit of
+the broker (queue lengths, sizes, waits) is a field here. Field names are Kafka's keys with
 underscores for dots.
 """
 
@@ -37,8 +37,8 @@ MINUTE_MS = 60_000
 MIN_COMPACTION_LAG, MAX_COMPACTION_LAG = "min.compaction.lag.ms", "max.compaction.lag.ms"
 CODECS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 
-# Keys of Kafka's list whose subject does not exist here (thread pools, fetch sessions, metric
-# windows and such): accepted in silence, since a server.properties made for Kafka holds them.
+# Kafka's keys without an equivalent here (thread pools, fetch sessions, metric windows and such):
+# accepted silently, because a server.properties made for Kafka contains them.
 INERT_KEYS = frozenset(
     {
         "num.network.threads",
@@ -284,7 +284,7 @@ class BrokerConfig:
     )
     offsets_load_buffer_size: int = key("offsets.load.buffer.size", 5_242_880, integer(1))
 
-    # this project's own
+    # keys of Odradek
     metrics_port: int = key("odradek.metrics.port", 0, integer(0, 65535))
 
     # filled by `load`
@@ -295,9 +295,9 @@ class BrokerConfig:
 def load(
     path: str | Path, overrides: Mapping[str, str] | None = None
 ) -> tuple[BrokerConfig, list[str]]:
-    """Read a server.properties file, apply overrides on top, check everything.
+    """Read a server.properties file, apply overrides, and check everything.
 
-    Returns the settings and the names of unknown keys. Raises ConfigError with a one-line reason.
+    Return the settings and the names of unknown keys. Raises ConfigError with a one-line reason.
     """
     try:
         text = Path(path).read_text(encoding="utf-8")
@@ -310,7 +310,7 @@ def load(
 
 
 def from_values(values: Mapping[str, str]) -> tuple[BrokerConfig, list[str]]:
-    """As `load`, from a mapping of Kafka's keys to text."""
+    """Read and check settings as `load` does, from a mapping of Kafka's keys to text."""
     fields = properties.read_fields(BrokerConfig, values)
     for required, name in (("broker_id", "broker.id"), ("zookeeper_connect", "zookeeper.connect")):
         if required not in fields:
@@ -387,9 +387,9 @@ def _endpoints(
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TopicConfig:
-    """One topic's settings: the broker's defaults overlaid by the topic's own entries (Z11).
+    """The settings of a topic: the broker's defaults overridden by the topic's entries (Z11).
 
-    `inherits` names the BrokerConfig field whose value is the default of the topic's key.
+    `inherits` names the BrokerConfig field that is the default of the topic's key.
     """
 
     cleanup_policy: tuple[str, ...] = key(
@@ -468,7 +468,7 @@ class TopicConfig:
         "unclean.leader.election.enable", False, boolean, inherits="unclean_leader_election_enable"
     )
 
-    # The format that message.format.version demands: every append asks for it.
+    # The magic of message.format.version: every append needs it.
     message_magic: int = dataclasses.field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -482,9 +482,9 @@ TOPIC_KEYS: Mapping[str, properties.ConfigKey] = {
 
 
 def resolve_topic(broker: BrokerConfig, overrides: Mapping[str, str]) -> TopicConfig:
-    """The settings of a topic with these entries on this broker.
+    """Return the settings of a topic with these entries on this broker.
 
-    Raises ConfigError for an unknown key or an impossible value.
+    Raises ConfigError for an unknown key or an invalid value.
     """
     for name in overrides:
         if name not in TOPIC_KEYS:
@@ -499,8 +499,9 @@ def resolve_topic(broker: BrokerConfig, overrides: Mapping[str, str]) -> TopicCo
 
 
 def check_topic_entries(entries: Mapping[str, str]) -> None:
-    """Raise ConfigError for the first entry with an unknown name or an impossible value, and
-    ConflictError where entries contradict each other; the broker's defaults do not count.
+    """Raise ConfigError for the first unknown name or invalid value.
+
+    Raises ConflictError if entries contradict each other; the broker's defaults do not count.
     """
     values: dict[str, Any] = {}
     for name, text in entries.items():

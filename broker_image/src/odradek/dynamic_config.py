@@ -1,10 +1,9 @@
-"""Broker settings that change while it runs (KIP-226): the defaults of topic settings, throttles.
+"""Dynamic broker configs (KIP-226): the defaults of topic configs, and replication quotas.
 
-A setting is looked up in `/config/brokers/N`, then in `/config/brokers/<default>` (every broker),
-then in the broker's own file. Keys that give a topic setting its default can change: topics take
-them from here at every change; not the message format, as in Kafka; and whether an unclean election
-is allowed is decided by the controller from its file. Limits of replication can change too: they
-are looked up here whenever something is copied.
+A config is looked up in `/config/brokers/N`, then in `/config/brokers/<default>` (every broker),
+then in the broker's file. Defaults of topic configs are dynamic: topics get them from here after
+each change. Two are not: the message format, as in Kafka, and unclean leader election, which the
+controller reads from its file. Replication quotas are dynamic too: each copy looks them up.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _LIMITS = {
     "follower_replication_throttled_rate",
     "replica_alter_log_dirs_io_max_bytes_per_second",
 }
-# By Kafka's name: the field of BrokerConfig, and how its text is read.
+# By Kafka's name: the field of BrokerConfig and its declaration.
 DYNAMIC_KEYS: Mapping[str, tuple[str, ConfigKey]] = {
     declared.name: (field, declared)
     for field, declared in properties.keys_of(BrokerConfig)
@@ -37,7 +36,7 @@ DYNAMIC_KEYS: Mapping[str, tuple[str, ConfigKey]] = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LayeredConfig:
-    """A broker's settings with the layers they come from; `effective` is the outcome."""
+    """The configs of a broker by layer; `effective` is the result."""
 
     static: BrokerConfig
     effective: BrokerConfig
@@ -48,7 +47,7 @@ class LayeredConfig:
 def layer(
     static: BrokerConfig, cluster: Mapping[str, str], own: Mapping[str, str]
 ) -> LayeredConfig:
-    """Put entries for every broker and entries of this one, both checked, over the file's."""
+    """Layer the checked entries of all brokers and of this broker over its file."""
     fields = {
         DYNAMIC_KEYS[name][0]: properties.parse_value(DYNAMIC_KEYS[name][1], name, text)
         for name, text in {**cluster, **own}.items()
@@ -57,7 +56,7 @@ def layer(
 
 
 def check(entries: Mapping[str, str]) -> None:
-    """Raise ConfigError for entries that cannot change at run time or make no sense."""
+    """Raise ConfigError for entries that are not dynamic or invalid."""
     fixed = sorted(entries.keys() - DYNAMIC_KEYS.keys())
     if fixed:
         raise ConfigError(f"Cannot update these configs dynamically: Set({', '.join(fixed)})")

@@ -1,8 +1,8 @@
-"""Versions of the message format by the names that settings give them.
+"""Message format versions, as configs name them, and their magic.
 
-`message.format.version` holds a version of Kafka, and each of those wrote one of three formats:
-magic 0 before 0.10.0, magic 1 before 0.11.0, magic 2 since. A version may be cut short behind its
-minor number (`2.8.1` is `2.8`), or name one of the steps between two releases (`0.11.0-IV1`).
+`message.format.version` is a version of Kafka, and each version wrote one of three formats: magic 0
+before 0.10.0, magic 1 before 0.11.0, magic 2 since. A version may have a patch number (`2.8.1` is
+`2.8`), or name one of the steps between two releases (`0.11.0-IV1`).
 """
 
 from functools import lru_cache
@@ -21,7 +21,7 @@ _FIRST_WITH_MAGIC_2 = _RELEASES.index("0.11.0")
 
 @lru_cache(maxsize=64)
 def magic_of(version: str) -> int:
-    """The magic that a version of Kafka writes. Raises ValueError for a version nobody knows."""
+    """Return the magic that a version of Kafka writes. Raises ValueError if it is unknown."""
     numbers = 3 if version.startswith("0.") else 2
     release, dash, step = ".".join(version.split(".")[:numbers]).partition("-IV")
     steps = _STEPS.get(release)
@@ -32,6 +32,6 @@ def magic_of(version: str) -> int:
 
 
 def version(text: str) -> str:
-    """Parser of a version for settings."""
+    """Parse a version in a config. Raises ValueError."""
     magic_of(text)
     return text

@@ -1,10 +1,9 @@
-"""Every Prometheus series of the broker.
+"""The Prometheus metrics of the broker.
 
-The hot paths add to plain integers here; what the broker knows anyway (roles, offsets, sizes,
-connections) is read when Prometheus asks. `BrokerMetrics.collect` turns both into series, in the
-thread of the metrics server. The number of series is bounded: traffic of topics beyond the first
-thousand is counted under one name; partitions and groups beyond the bounds have no series of their
-own.
+The hot paths add to plain integers here. Roles, offsets, sizes and connections are read from the
+broker at each scrape. `BrokerMetrics.collect` makes series of both, in the thread of the metrics
+server. The number of series is bounded: traffic of topics beyond the first thousand is counted
+under one name; partitions and groups beyond the bounds have no series of their own.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ class _Traffic:
 
 
 class _Latency:
-    """A histogram of one API: request counts by duration."""
+    """The histogram of one API: request counts by duration."""
 
     __slots__ = ("counts", "total_s")
 
@@ -70,7 +69,7 @@ class _Latency:
         self.total_s += seconds
 
     def cumulated(self) -> list[tuple[str, float]]:
-        """(upper bound, requests up to it), as Prometheus wants them."""
+        """Return (upper bound, requests up to it) for Prometheus."""
         total = 0
         buckets: list[tuple[str, float]] = []
         for bound, count in zip((*BUCKETS_S, float("inf")), self.counts, strict=True):
@@ -80,23 +79,23 @@ class _Latency:
 
 
 class HasConnections(Protocol):
-    """A listener, as far as it is counted here."""
+    """A listener, as far as metrics need it."""
 
     @property
     def connection_count(self) -> int:
-        """Connections open now."""
+        """Return the number of open connections."""
 
 
 class IsController(Protocol):
-    """The controller candidate, as far as it is shown here."""
+    """The controller candidate, as far as metrics need it."""
 
     @property
     def active(self) -> bool:
-        """Whether this broker is the controller."""
+        """Return whether this broker is the controller."""
 
 
 class BrokerMetrics(Collector):
-    """Counters of one broker and the series made of them. Counting belongs to the event loop."""
+    """The counters and series of one broker. Only the event loop may count."""
 
     def __init__(self) -> None:
         self._traffic: dict[str, _Traffic] = {}
@@ -115,7 +114,7 @@ class BrokerMetrics(Collector):
         groups: GroupCoordinator,
         listeners: Mapping[str, HasConnections],
     ) -> None:
-        """Take the parts whose state is read at each scrape."""
+        """Set the parts whose state is read at each scrape."""
         self._info = info
         self._replicas = replicas
         self._controller = controller
@@ -123,8 +122,9 @@ class BrokerMetrics(Collector):
         self._listeners = listeners
 
     def serve(self, port: int) -> Callable[[], None]:
-        """Answer Prometheus on this port from a thread of its own; returns what stops it. Raises
-        OSError.
+        """Serve Prometheus on a port, in a thread; return a function that stops it.
+
+        Raises OSError.
         """
         registry = CollectorRegistry()
         registry.register(self)
@@ -148,29 +148,29 @@ class BrokerMetrics(Collector):
         return traffic
 
     def bytes_in(self, topic: str, size: int, records: int) -> None:
-        """Records that producers appended."""
+        """Count records that producers appended."""
         traffic = self._of(topic)
         traffic.bytes_in += size
         traffic.messages_in += records
 
     def produce_converted(self, topic: str) -> None:
-        """A partition's records came in a format before 0.11."""
+        """Count produced records of a partition in a format before 0.11."""
         self._of(topic).produce_conversions += 1
 
     def fetch_converted(self, topic: str) -> None:
-        """A partition's records were asked for in a format older than theirs."""
+        """Count fetched records of a partition that were converted to an older format."""
         self._of(topic).fetch_conversions += 1
 
     def bytes_out(self, topic: str, size: int) -> None:
-        """Bytes that consumers fetched."""
+        """Count bytes that consumers fetched."""
         self._of(topic).bytes_out += size
 
     def bytes_replicated(self, topic: str, size: int) -> None:
-        """Bytes that followers fetched."""
+        """Count bytes that followers fetched."""
         self._of(topic).bytes_replicated += size
 
     def request_observers(self, names: Mapping[int, str]) -> Mapping[int, Callable[[float], None]]:
-        """For each API key the function that takes a request's duration in seconds."""
+        """Return per API key the function that records a request's duration in seconds."""
         return {
             key: self._latencies.setdefault(name, _Latency()).observe for key, name in names.items()
         }
@@ -178,7 +178,7 @@ class BrokerMetrics(Collector):
     # --- showing ------------------------------------------------------------------------------
 
     def collect(self) -> Iterable[Metric]:
-        """Every series, as of now."""
+        """Yield every metric with its present values."""
         info = GaugeMetricFamily(
             "odradek_broker_info", "Identity of this broker", labels=list(self._info)
         )
@@ -204,12 +204,12 @@ class BrokerMetrics(Collector):
             ("odradek_topic_bytes_out", "Bytes fetched by consumers", "bytes_out"),
             (
                 "odradek_topic_produce_conversions",
-                "Message sets of formats before 0.11 from producers",
+                "Message sets in formats before 0.11 from producers",
                 "produce_conversions",
             ),
             (
                 "odradek_topic_fetch_conversions",
-                "Answers converted to an older message format",
+                "Fetch responses converted to an older message format",
                 "fetch_conversions",
             ),
             (
@@ -226,7 +226,7 @@ class BrokerMetrics(Collector):
     def _request_series(self) -> Iterator[Metric]:
         family = HistogramMetricFamily(
             "odradek_request_duration_seconds",
-            "Time from a request's arrival to its answer, waiting included",
+            "Time from the arrival of a request to its response, delays included",
             labels=["api"],
         )
         for name, latency in self._latencies.items():
@@ -244,12 +244,12 @@ class BrokerMetrics(Collector):
             ("odradek_leader_count", "Partitions that this broker leads", len(led)),
             (
                 "odradek_under_replicated_partitions",
-                "Partitions led here whose in-sync set lacks a replica",
+                "Partitions that this broker leads whose ISR lacks a replica",
                 sum(len(one.isr.committed) < len(one.replicas) for one in led),
             ),
             (
                 "odradek_offline_partitions",
-                "Partitions of the cluster without a leader, as this broker was told",
+                "Partitions of the cluster without a leader, in this broker's metadata",
                 replicas.metadata.leaderless(),
             ),
             (
@@ -259,22 +259,24 @@ class BrokerMetrics(Collector):
             ),
             (
                 "odradek_active_controller",
-                "1 on the broker that is the controller",
+                "1 if this broker is the controller, else 0",
                 int(self._controller.active),
             ),
         ):
             yield GaugeMetricFamily(name, help_text, value=value)
         yield CounterMetricFamily(
-            "odradek_isr_shrinks", "Times a replica left an ISR", value=replicas.isr_writer.shrinks
+            "odradek_isr_shrinks",
+            "Times that a replica left an ISR",
+            value=replicas.isr_writer.shrinks,
         )
         yield CounterMetricFamily(
             "odradek_damaged_reads",
-            "Times a reader was told that the bytes it asked for are damaged",
+            "Fetches answered with CORRUPT_MESSAGE because the data is damaged",
             value=replicas.damaged_reads,
         )
         yield CounterMetricFamily(
             "odradek_isr_expands",
-            "Times a replica entered an ISR",
+            "Times that a replica joined an ISR",
             value=replicas.isr_writer.expands,
         )
 
@@ -283,12 +285,14 @@ class BrokerMetrics(Collector):
             return
         labels = ["topic", "partition"]
         size = GaugeMetricFamily("odradek_log_size_bytes", "Bytes on disk", labels=labels)
-        start = GaugeMetricFamily("odradek_log_start_offset", "First offset", labels=labels)
+        start = GaugeMetricFamily(
+            "odradek_log_start_offset", "Offset of the first record", labels=labels
+        )
         end = GaugeMetricFamily(
             "odradek_log_end_offset", "Offset of the next record", labels=labels
         )
         mark = GaugeMetricFamily(
-            "odradek_high_watermark", "Offset below which all is committed", labels=labels
+            "odradek_high_watermark", "Offset below which all records are committed", labels=labels
         )
         for key, partition in list(self._replicas.partitions.items())[:MOST_PARTITIONS]:
             values = [key.topic, str(key.partition)]
@@ -299,7 +303,7 @@ class BrokerMetrics(Collector):
         yield from (size, start, end, mark)
 
     def _group_series(self) -> Iterator[Metric]:
-        """Groups that this broker coordinates; of each the names that kafka_exporter gives them."""
+        """Yield metrics of the groups coordinated here, with kafka_exporter's names."""
         if self._groups is None:
             return
         summaries = self._groups.summaries()
@@ -333,8 +337,8 @@ class BrokerMetrics(Collector):
         yield from (by_state, members, generation, offset)
         commits = self._groups.commits
         yield CounterMetricFamily(
-            "odradek_offset_commits", "Offsets that groups committed", value=commits.stored
+            "odradek_offset_commits", "Offsets committed by groups", value=commits.stored
         )
         yield CounterMetricFamily(
-            "odradek_offsets_expired", "Offsets that were too old", value=commits.expired
+            "odradek_offsets_expired", "Committed offsets that expired", value=commits.expired
         )

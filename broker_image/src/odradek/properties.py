@@ -1,9 +1,9 @@
-"""Java properties files, and typed keys declared as dataclass fields.
+"""Java properties files, and typed config keys declared as dataclass fields.
 
-A settings class is a frozen dataclass whose fields are made by `key(...)`: the field's metadata
-holds the key's name in the file, its parser and its aliases, and the field's default is the
-setting's default. `read_fields` reads a mapping of strings by these declarations, which also answer
-"which keys exist", "what is the default" and "is this value allowed".
+A settings class is a frozen dataclass whose fields are made by `key(...)`. The metadata of a field
+has the name of the key, its parser and its aliases; the default of the field is the default of the
+key. `read_fields` reads a mapping of strings by these declarations. They also list the keys, their
+defaults and their valid values.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kazoo.hosts import collect_hosts
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
 
-# What Java's String.trim takes away; Python's strip knows more.
+# The characters that Java's String.trim removes; Python's strip removes more.
 _BLANKS = "".join(map(chr, range(ord(" ") + 1)))
 _THROTTLED_REPLICA = re.compile("[0-9]+:[0-9]+")
 
@@ -27,16 +27,16 @@ Settings = TypeVar("Settings")
 
 
 class ConfigError(ValueError):
-    """A setting cannot be used; the text is one line that names the key and the reason."""
+    """An invalid setting; the text is one line with the key and the reason."""
 
 
 class ConflictError(ConfigError):
-    """Settings that can be used each, but not together."""
+    """Settings that are valid by themselves but contradict each other."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ConfigKey:
-    """What a settings field is called in files and how its text is read."""
+    """The declaration of a settings field: its name in files, and its parser."""
 
     name: str
     parse: Parser
@@ -53,8 +53,8 @@ def key(
 ) -> Any:
     """Declare one setting.
 
-    Aliases are further names for it, weakest first, each with its own parser. `inherits` names the
-    field of another settings class that gives the default.
+    Aliases are other names of it, the weakest first, each with its own parser. `inherits` names the
+    field of another settings class that has the default.
     """
     return dataclasses.field(
         default=default, metadata={"key": ConfigKey(name, parse, aliases, inherits)}
@@ -62,14 +62,14 @@ def key(
 
 
 def keys_of(settings: type) -> Iterator[tuple[str, ConfigKey]]:
-    """(field name, key) for each declared setting of a settings class, in order of declaration."""
+    """Yield (field name, key) for each setting of a settings class, in order of declaration."""
     for field in dataclasses.fields(settings):
         if "key" in field.metadata:
             yield field.name, field.metadata["key"]
 
 
 def parse_value(declared: ConfigKey, name: str, text: str, parse: Parser | None = None) -> Any:
-    """The value of `text` for the key. Raises ConfigError naming the key as the user wrote it."""
+    """Return the value of `text`. Raises ConfigError with the key as the user wrote it."""
     try:
         return (parse or declared.parse)(text.strip(_BLANKS))
     except ValueError as error:
@@ -77,7 +77,7 @@ def parse_value(declared: ConfigKey, name: str, text: str, parse: Parser | None 
 
 
 def read_fields(settings: type, values: Mapping[str, str]) -> dict[str, Any]:
-    """Values of those fields whose key stands in `values`. Raises ConfigError on a bad one."""
+    """Return the fields whose keys are in `values`. Raises ConfigError for an invalid value."""
     fields: dict[str, Any] = {}
     for field, declared in keys_of(settings):
         for alias, parse in declared.aliases:
@@ -89,7 +89,7 @@ def read_fields(settings: type, values: Mapping[str, str]) -> dict[str, Any]:
 
 
 def known_names(settings: type) -> frozenset[str]:
-    """Every name, aliases included, under which a setting of the class may stand in a file."""
+    """Return every name, aliases included, of the settings of a class."""
     return frozenset(
         name
         for _, declared in keys_of(settings)
@@ -157,8 +157,9 @@ def _unicode(digits: str) -> str:
 
 
 def _plain(number: str) -> str:
-    """The text of a number without what only Python reads as one: what stands in ZooKeeper is for
-    Kafka's brokers, too. Raises ValueError.
+    """Return the text of a number that Java can read, too. Raises ValueError.
+
+    Kafka brokers read the same configs in ZooKeeper.
     """
     if "_" in number or not number.isascii():
         raise ValueError(number)
@@ -166,7 +167,7 @@ def _plain(number: str) -> str:
 
 
 def integer(at_least: int = -LONG_MAX - 1, at_most: int = LONG_MAX) -> Parser:
-    """Parser of a decimal number within bounds, both included."""
+    """Return a parser of decimal integers within bounds, both included."""
 
     def parse(text: str) -> int:
         try:
@@ -183,7 +184,7 @@ def integer(at_least: int = -LONG_MAX - 1, at_most: int = LONG_MAX) -> Parser:
 
 
 def scaled(factor: int, at_least: int = -LONG_MAX - 1) -> Parser:
-    """Parser of a number in a coarser unit (hours for a setting in milliseconds); -1 stays -1."""
+    """Return a parser of numbers in a coarser unit (hours for milliseconds); -1 stays -1."""
     plain = integer(at_least)
 
     def parse(text: str) -> int:
@@ -194,7 +195,7 @@ def scaled(factor: int, at_least: int = -LONG_MAX - 1) -> Parser:
 
 
 def decimal(at_least: float, at_most: float = float("inf")) -> Parser:
-    """Parser of a floating-point number within bounds."""
+    """Return a parser of floating-point numbers within bounds."""
 
     def parse(text: str) -> float:
         try:
@@ -209,7 +210,7 @@ def decimal(at_least: float, at_most: float = float("inf")) -> Parser:
 
 
 def boolean(text: str) -> bool:
-    """Parser of true and false, in any case."""
+    """Parse true or false, in any case."""
     match text.lower():
         case "true":
             return True
@@ -220,7 +221,7 @@ def boolean(text: str) -> bool:
 
 
 def one_of(*allowed: str) -> Parser:
-    """Parser of a word out of a fixed list."""
+    """Return a parser of one word out of a fixed list."""
 
     def parse(text: str) -> str:
         if text not in allowed:
@@ -231,7 +232,7 @@ def one_of(*allowed: str) -> Parser:
 
 
 def words(allowed: tuple[str, ...] = ()) -> Parser:
-    """Parser of a comma-separated list, as a tuple; with `allowed`, of those words only."""
+    """Return a parser of comma-separated words; with `allowed`, of those words only."""
 
     def parse(text: str) -> tuple[str, ...]:
         parts = [part.strip(_BLANKS) for part in text.split(",")] if text else []
@@ -244,7 +245,7 @@ def words(allowed: tuple[str, ...] = ()) -> Parser:
 
 
 def throttled_replicas(text: str) -> tuple[str, ...]:
-    """Parser of `partition:broker,...`, of `*` for every replica, or of nothing."""
+    """Parse `partition:broker,...`, `*` for every replica, or nothing."""
     listed: tuple[str, ...] = words()(text)
     if listed != ("*",) and not all(map(_THROTTLED_REPLICA.fullmatch, listed)):
         raise ValueError(
@@ -255,7 +256,7 @@ def throttled_replicas(text: str) -> tuple[str, ...]:
 
 
 def numbers_by_host(text: str) -> tuple[str, ...]:
-    """Parser of `host:number,...`."""
+    """Parse `host:number,...`."""
     listed: tuple[str, ...] = words()(text)
     for entry in listed:
         host, _, number = entry.rpartition(":")
@@ -265,14 +266,14 @@ def numbers_by_host(text: str) -> tuple[str, ...]:
 
 
 def non_empty(text: str) -> str:
-    """Parser of any text but the empty one."""
+    """Parse any text except the empty one."""
     if not text:
         raise ValueError("String must be non-empty")
     return text
 
 
 def zookeeper_servers(text: str) -> str:
-    """Parser of `host:port,.../chroot`."""
+    """Parse `host:port,.../chroot`."""
     hosts, _ = collect_hosts(non_empty(text))
     for host, _port in hosts:
         try:

@@ -1,14 +1,13 @@
-"""The composition root: builds the broker's parts, owns them, and knows in which order they start
-and stop.
+"""The composition root: builds and owns the broker's parts, and starts and stops them in order.
 
 Start: ZooKeeper session, cluster id, log directories (locked, checked and loaded), listeners,
-registration under `/brokers/ids`, controller candidate. A broker that is registered can answer.
-Stop, on SIGTERM or SIGINT: leaderships move away (controlled shutdown), requests in work are
+registration under `/brokers/ids`, controller candidate. A registered broker can serve requests.
+Stop, on SIGTERM or SIGINT: leaderships move away (controlled shutdown), requests in progress are
 answered, background work ends, logs are flushed and marked clean, and the session ends last, so
-that nobody takes this broker for gone while it still writes.
+that no other broker takes this one for dead while it still writes.
 
-A background task that fails takes the process down with a traceback: a broker that only seems to
-live is worse.
+A background task that fails ends the process with a traceback: a broker that runs without it would
+be worse.
 """
 
 from __future__ import annotations
@@ -88,7 +87,7 @@ def run(config: BrokerConfig, log_level: str) -> int:
 
 
 def _numbers_by_address(overrides: Sequence[str]) -> dict[str, int]:
-    """`host:number` entries with the host's addresses."""
+    """Resolve the hosts of `host:number` entries."""
     try:
         return {
             str(address[4][0]): int(number)
@@ -100,7 +99,7 @@ def _numbers_by_address(overrides: Sequence[str]) -> dict[str, int]:
 
 
 class _OneLine(logging.Formatter):
-    """Keeps names that clients make up from breaking lines of the log, or forging them."""
+    """Escapes control characters: names chosen by clients must not break or forge log lines."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  logging's name
         return super().formatMessage(record).translate(_ESCAPED_CONTROLS)
@@ -124,9 +123,9 @@ class Server:
         )
 
     async def run(self) -> int:
-        """Start, serve, stop; the exit status.
+        """Start, serve and stop; return the exit status.
 
-        Raises StartError, or an exception group when a task failed.
+        Raises StartError, or an exception group if a task failed.
         """
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -159,10 +158,10 @@ class Server:
         except (registration.ForeignClusterError, znodes.ZnodeError, LogDirError) as error:
             raise StartError(str(error)) from error
         except KazooException as failure:
-            raise StartError(f"ZooKeeper refuses: {failure!r}") from failure
+            raise StartError(f"failed to read the cluster id: ZooKeeper: {failure!r}") from failure
 
     def _remembered_cluster(self) -> str | None:
-        """The cluster that the log directories belong to, None for new ones."""
+        """Return the cluster id in the log directories, None if they are new."""
         for path in self._config.log_dirs:
             try:
                 meta = checkpoints.read_meta(os.path.join(path, checkpoints.META_PROPERTIES))
@@ -177,7 +176,7 @@ class Server:
         loading = True
 
         def tell_loop(path: str, error: OSError) -> None:
-            # While logs are loaded nobody uses them; `load` tells when no directory is left.
+            # Nothing uses logs while they are loaded; `load` fails if no directory is left.
             if not loading:
                 loop.call_soon_threadsafe(self._directory_failed, path)
 
@@ -196,7 +195,7 @@ class Server:
             raise StartError(str(error)) from error
         loading = False
         logger.info(
-            "%d partitions loaded in %.1f s", len(self._logs.logs()), time.monotonic() - began
+            "loaded %d partitions in %.1f s", len(self._logs.logs()), time.monotonic() - began
         )
 
     def _build(self, cluster_id: str) -> None:
@@ -236,7 +235,7 @@ class Server:
             registration=self._registration,
             producer_ids=ProducerIdManager(self._session, config.broker_id),
             metrics=self._metrics,
-            random=Random(),  # noqa: S311 spreads replicas, hides nothing
+            random=Random(),  # noqa: S311 (spreads replicas, no secrets)
         )
         quotas = ConnectionQuotas(self._limits())
         for endpoint in config.listeners:
@@ -246,7 +245,7 @@ class Server:
                 endpoint.port,
                 quotas,
                 Dispatcher(broker, endpoint.name).dispatch,
-                # Clients of other listeners are not to keep brokers apart.
+                # Clients of other listeners must not block connections between brokers.
                 protected=is_inter_broker and len(config.listeners) > 1,
             )
         self._metrics.watch(
@@ -287,7 +286,7 @@ class Server:
         return PeerClient(*address, f"broker-{self._config.broker_id}-fetcher")
 
     def _registration_now(self) -> znodes.BrokerRegistration:
-        """What this broker tells about itself; port 0 stands for the port that was bound."""
+        """Return the present registration payload, with the bound port for port 0."""
         return znodes.BrokerRegistration(
             broker_id=BrokerId(self._config.broker_id),
             endpoints=tuple(
@@ -326,7 +325,9 @@ class Server:
             try:
                 return await self._registration.start()
             except registration.DuplicateBrokerError as error:
-                if not await registration.goes_after_all(self._session, self._config.broker_id):
+                if not await registration.registration_disappears(
+                    self._session, self._config.broker_id
+                ):
                     raise StartError(str(error)) from error
 
     async def _serve_until_stopped(self) -> None:
@@ -339,7 +340,7 @@ class Server:
                 tasks.create_task(self._registration.run(), name="registration"),
                 tasks.create_task(self._tell_of_failed_directories(), name="failed directories"),
             ]
-            # Ends by itself once the listener is closed; an earlier end is a failure to accept.
+            # Ends once the listener is closed; an earlier end is a failure to accept.
             for listener in self._listeners.values():
                 tasks.create_task(listener.wait_closed(), name="listener")
             logger.info("broker %d is up", self._config.broker_id)
@@ -351,16 +352,16 @@ class Server:
     # --- stop ---------------------------------------------------------------------------------
 
     def _directory_failed(self, path: str) -> None:
-        """Go on without a failed log directory, or stop when it was the last."""
+        """Continue without a failed log directory, or stop if it was the last."""
         self._replicas.directory_failed(path)
         self._failed_directories.set()
         if not self._logs.online_directories:
-            logger.critical("no log directory is left, the broker stops")
+            logger.critical("no log directory is left; stopping")
             self._failed = True
             self._stop.set()
 
     async def _tell_of_failed_directories(self) -> None:
-        """Have the controller move leaderships off failed log directories (KIP-112)."""
+        """Notify the controller of failed log directories (KIP-112)."""
         while True:
             await self._failed_directories.wait()
             self._failed_directories.clear()
@@ -371,7 +372,7 @@ class Server:
                     sequence=True,
                 )
             except KazooException as failure:
-                logger.warning("the failed log directory cannot be announced now: %r", failure)
+                logger.warning("failed to announce a failed log directory: %r; retrying", failure)
                 self._failed_directories.set()
                 await asyncio.sleep(RETRY_S)
 
@@ -382,7 +383,7 @@ class Server:
                 async with asyncio.timeout(CONTROLLED_SHUTDOWN_LIMIT_S):
                     await self._move_leaderships()
             except TimeoutError:
-                logger.warning("leaderships could not all be moved in time")
+                logger.warning("failed to move all leaderships in time; stopping")
         self._groups.close()
         self._replicas.close()
         self._metadata.close()
@@ -392,7 +393,7 @@ class Server:
         await self._controller.stop()
 
     async def _move_leaderships(self) -> None:
-        """Ask the controller to give what this broker leads to others (controlled shutdown)."""
+        """Ask the controller to move leaderships to other brokers (controlled shutdown)."""
         config = self._config
         for attempt in range(config.controlled_shutdown_max_retries + 1):
             if attempt:
@@ -400,21 +401,21 @@ class Server:
             try:
                 remaining = await self._ask_to_leave()
             except (KafkaError, OSError, TimeoutError) as failure:
-                logger.warning("controlled shutdown, attempt %d: %s", attempt + 1, failure)
+                logger.warning("controlled shutdown, attempt %d failed: %s", attempt + 1, failure)
                 continue
             if not remaining:
                 return
-            logger.info("still leading %d partitions that nobody else can lead", remaining)
+            logger.info("still leader of %d partitions that no other broker can lead", remaining)
             return
 
     async def _ask_to_leave(self) -> int:
-        """How many partitions remain that no other replica can lead."""
+        """Return how many partitions remain that no other replica can lead."""
         broker_id = self._config.broker_id
         if self._controller.active:
             return len(await self._controller.controlled_shutdown(broker_id))
         client = self._connect(self._metadata.controller_id)
         if client is None:
-            raise ConnectionError("the controller is not known")
+            raise ConnectionError("the controller is unknown")
         try:
             answer = await client.call(
                 ControlledShutdownRequest(broker_id=broker_id),
@@ -424,5 +425,5 @@ class Server:
         finally:
             await client.close()
         if answer.error_code != ErrorCode.NONE:
-            raise ConnectionError(f"the controller refuses: {name_of(answer.error_code)}")
+            raise ConnectionError(f"the controller answered {name_of(answer.error_code)}")
         return len(answer.remaining_partitions)

@@ -1,4 +1,4 @@
-"""Values that every part of a cluster names: partitions, brokers and their epochs."""
+"""Values that all components share: partitions, broker ids and epochs."""
 
 from typing import NamedTuple, NewType
 
@@ -10,7 +10,7 @@ INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
 """The topics that only brokers write to; patterns of consumers never match them."""
 
 NO_LEADER = BrokerId(-1)
-"""The leader of a partition that nobody leads, in znodes and in requests."""
+"""The leader of a partition without a leader, in znodes and in requests."""
 
 
 class TopicPartition(NamedTuple):

@@ -1,7 +1,8 @@
-"""A real ZooKeeper server for laptops and tests: the one inside the jars that pyspark installs.
+"""A ZooKeeper server for laptops and tests, from the jars that pyspark installs.
 
-`write_config` makes the zoo.cfg, `command` the argument list; `odradek zookeeper` replaces itself
-by that process, tests start it as a child. In Kubernetes the chart runs ZooKeeper's own image.
+`write_config` writes the zoo.cfg, `command` returns the command line. `odradek zookeeper` replaces
+its process by the server; tests start it as a child. In Kubernetes the chart runs ZooKeeper's own
+image.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ class MissingError(Exception):
 def write_config(
     data_dir: Path, port: int, tick_time_ms: int = 1000, host: str = "127.0.0.1"
 ) -> Path:
-    """Write zoo.cfg and the log settings under `data_dir`, creating it; returns the zoo.cfg.
+    """Create `data_dir` and write zoo.cfg and the log settings to it; return the zoo.cfg.
 
-    Sessions may last 2 to 60 ticks, so brokers get the time-outs that they ask for.
+    Session timeouts may be 2 to 60 ticks, so brokers get those that they request.
     """
     data_dir.mkdir(parents=True, exist_ok=True)
     (data_dir / "log4j2.properties").write_text(LOG_SETTINGS, encoding="utf-8")
@@ -56,11 +57,11 @@ def write_config(
 
 
 def command(config: Path) -> list[str]:
-    """The command line of a server with this zoo.cfg. Raises MissingError."""
+    """Return the command line of a server with this zoo.cfg. Raises MissingError."""
     java = shutil.which("java")
     if java is None:
         raise MissingError("java is not on the PATH: install a Java 17 runtime")
-    # Where the package lies is enough: importing pyspark would cost a second and start nothing.
+    # The path of the package is enough: importing pyspark would take a second.
     spec = importlib.util.find_spec("pyspark")
     if spec is None or not spec.submodule_search_locations:
         raise MissingError(
@@ -82,7 +83,7 @@ def command(config: Path) -> list[str]:
 
 
 def _server_jars(jars: Path) -> list[Path]:
-    """The few of pyspark's jars that the server needs: a short class path starts faster."""
+    """Return the jars of pyspark that the server needs: a short class path starts faster."""
     wanted = (
         "zookeeper-",
         "log4j-",

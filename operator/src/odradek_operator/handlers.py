@@ -88,7 +88,7 @@ async def notice(event: Any, memo: Any, **_: Any) -> None:
     if event["type"] != "DELETED":
         runtime.queues.submit(body)
         return
-    await asyncio.to_thread(runtime.depart, body)
+    await asyncio.to_thread(runtime.on_deleted, body)
 
 
 @kopf.on.event("v1", "pods", labels={"app.kubernetes.io/managed-by": MANAGED_BY})

@@ -23,7 +23,7 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def server_bind(self) -> None:
-        """Bind without a look for this host's full name, which takes seconds where no DNS server
+        """Bind without looking up this host's full name, which takes seconds where no DNS server
         answers.
         """
         TCPServer.server_bind(self)
@@ -44,7 +44,7 @@ class Pages:
                 self.wfile.write(body)
 
             def log_message(self, format: str, *args: object) -> None:
-                """Probes are not worth a line each."""
+                """Log nothing: probes come every few seconds."""
 
         self._server = _Server(("", port), _PageHandler)
         self.port: int = self._server.server_address[1]

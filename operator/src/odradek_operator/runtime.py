@@ -98,7 +98,7 @@ class Runtime:
         )
         self.queues = WorkQueues(store, Reconciler(context, store, self._lease.act_in).reconcile)
         metrics.REGISTRY.register(ResourceStates(store, self._lease.acts_in))
-        self._resync = Resync(self._api, store, self.depart, self._lease.keep)
+        self._resync = Resync(self._api, store, self.on_deleted, self._lease.keep)
         self._pages = [
             health.Pages(
                 settings.health_port, {"/healthz": self._healthz, "/readyz": self._readyz}
@@ -113,7 +113,7 @@ class Runtime:
             self._resync.start()
         return acquired
 
-    def depart(self, body: Body) -> None:
+    def on_deleted(self, body: Body) -> None:
         """Drop a deleted resource, and post an Event if its data is retained."""
         self.queues.drop(body)
         kept = topic_plan.leaves_data(body) if body["kind"] == "Topic" else None

@@ -4,12 +4,16 @@ A watch only tells which znodes to read again (`ZnodeChange`, `TopicChange`). Th
 become an event. `advance` gives it to the core and carries out the actions, with all events that
 follow from them, before anything else is handled. Calls are answered from the resulting context.
 `loop` starts and stops the active controller.
+
+Leaders change in-sync replicas on their own, and announce it later. So states are read again before
+a decision that somebody requested: the rule of such an election may change nothing on an old state,
+and then no failed write would show that it was old.
 """
 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from odradek.config import BrokerConfig
 from odradek.controller import elect_leaders, reassignment
@@ -43,7 +47,7 @@ from odradek.controller.events import (
 )
 from odradek.controller.outbox import Outbox
 from odradek.controller.replica_assignment import ReplicaAssignment
-from odradek.controller.step import split, split_load, step
+from odradek.controller.step import broker_events, imbalanced_partitions, load_events, step
 from odradek.controller.store import ControllerStore
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.values import BrokerId, TopicPartition
@@ -129,7 +133,7 @@ class ActiveController:
             deletions=await zk.read_deletions(self._queue.watch(ZnodeChange.DELETIONS)),
         )
         written = {one: zxid for one, (_, zxid) in states.items()}
-        return split_load(loaded, written, self.lease.previous_election_zxid)
+        return load_events(loaded, written, self.lease.previous_election_zxid)
 
     async def read(self, change: ZnodeChange) -> None:
         """Read znodes that changed, and watch them again."""
@@ -137,7 +141,7 @@ class ActiveController:
         match change:
             case ZnodeChange.BROKERS:
                 brokers = await zk.read_brokers(watch)
-                for event in split(self.context, brokers):
+                for event in broker_events(self.context, brokers):
                     await self.advance(event)
             case ZnodeChange.TOPICS:
                 await self._read_topics()
@@ -158,7 +162,7 @@ class ActiveController:
             case ZnodeChange.PREFERRED:
                 wanted = await zk.read_preferred(watch)
                 if wanted is not None:
-                    await self.advance(PreferredRequested(wanted))
+                    await self._elect_preferred(wanted)
             case ZnodeChange.REASSIGNMENT:
                 assignments = await zk.read_reassignment(watch)
                 if assignments is not None:
@@ -169,7 +173,25 @@ class ActiveController:
                 states = await zk.read_states(watched, self._queue.on_state_change)
                 await self.advance(IsrChanged(states))
 
+    async def _read_states_again(self, partitions: Iterable[TopicPartition]) -> None:
+        """Take over the in-sync replicas that leaders wrote, without waiting for notifications."""
+        states = await self._store.read_states(partitions)
+        if states:
+            await self.advance(IsrChanged(states))
+
+    async def _elect_preferred(self, requested: Sequence[TopicPartition]) -> None:
+        refused = await self._refuse_elections(requested, Cause.PREFERRED)
+        wanted = tuple(one for one in requested if one not in refused)
+        await self.advance(PreferredRequested(wanted))
+        outcomes = elect_leaders.outcomes(self.context, wanted, Cause.PREFERRED)
+        for partition, result in (refused | dict(outcomes)).items():
+            if isinstance(result, KafkaError) and result.code != ErrorCode.ELECTION_NOT_NEEDED:
+                logger.warning(
+                    "failed to elect the preferred leader of %s: %s", partition, result.message
+                )
+
     async def _read_reassignment(self, event: ReassignmentRequested) -> None:
+        await self._read_states_again(reassignment.depend_on_isr(self.context, event))
         for partition, refusal in reassignment.refusals(self.context, event).items():
             logger.warning("failed to reassign %s: %s", partition, refusal.message)
         await self.advance(event)
@@ -207,10 +229,12 @@ class ActiveController:
 
     async def shut_down(self, broker_id: BrokerId) -> list[TopicPartition]:
         """Move leaderships off a broker; see `loop.Controller.controlled_shutdown`."""
+        await self.read(ZnodeChange.BROKERS)
         if broker_id not in self.context.brokers:
             raise KafkaError(
                 ErrorCode.BROKER_NOT_AVAILABLE, f"Broker {broker_id} is not registered."
             )
+        await self._read_states_again(self.context.replicated_partitions_on(broker_id))
         await self.advance(ShutdownRequested(broker_id))
         return sorted(self.context.replicated_partitions_led_by(broker_id))
 
@@ -219,16 +243,26 @@ class ActiveController:
     ) -> Mapping[TopicPartition, BrokerId | KafkaError]:
         """Elect leaders; see `loop.Controller.elect_leaders`."""
         requested = tuple(partitions)
-        refused = elect_leaders.refusals(self.context, requested, cause)
+        refused = await self._refuse_elections(requested, cause)
         wanted = tuple(one for one in requested if one not in refused)
         await self.advance(ElectionRequested(wanted, cause))
         return {**refused, **elect_leaders.outcomes(self.context, wanted, cause)}
+
+    async def _refuse_elections(
+        self, partitions: Sequence[TopicPartition], cause: Cause
+    ) -> dict[TopicPartition, KafkaError]:
+        """Read what elections depend on; return the partitions for which none is held, and why."""
+        await self.read(ZnodeChange.BROKERS)
+        await self._read_states_again(elect_leaders.depend_on_isr(self.context, partitions, cause))
+        return elect_leaders.refusals(self.context, partitions, cause)
 
     async def reassign(
         self, wanted: Mapping[TopicPartition, tuple[BrokerId, ...] | None]
     ) -> Mapping[TopicPartition, KafkaError | None]:
         """Start, replace and cancel reassignments; see `loop.Controller.reassign`."""
         event = ReassignmentRequested(wanted, by_znode=False)
+        await self.read(ZnodeChange.BROKERS)
+        await self._read_states_again(reassignment.depend_on_isr(self.context, event))
         refused = reassignment.refusals(self.context, event)
         accepted = {one: target for one, target in wanted.items() if one not in refused}
         await self.advance(ReassignmentRequested(accepted, by_znode=False))
@@ -240,11 +274,19 @@ class ActiveController:
         """Return ongoing reassignments; see `loop.Controller.list_reassignments`."""
         return reassignment.list_reassignments(self.context, partitions)
 
+    async def rebalance(self) -> None:
+        """Elect the preferred leaders of brokers that lead too few partitions (row C11)."""
+        due = imbalanced_partitions(self.context)
+        preferred = elect_leaders.depend_on_isr(self.context, due, Cause.PREFERRED)
+        await self._read_states_again(preferred)
+        await self.advance(RebalanceDue())
+
     # --- actions ---
 
     async def advance(self, event: Event) -> None:
         """Step the core with an event, and carry out all actions and the events that follow."""
         events = deque([event])
+        finished: list[str] = []
         while events:
             self.context, actions = step(self.context, events.popleft())
             self.outbox.update_brokers(self.context.brokers)
@@ -276,7 +318,8 @@ class ActiveController:
                     case RemoveDeletions(topics):
                         await self._store.remove_deletions(topics)
                     case FinishPreferredElection():
-                        await self._store.remove([znodes.PREFERRED_ELECTION_PATH])
+                        # Not before its elections, which a conflict may delay, are held.
+                        finished.append(znodes.PREFERRED_ELECTION_PATH)
                     case _:
                         self.outbox.send(action)
             if removed:
@@ -284,3 +327,4 @@ class ActiveController:
                 events.extend(map(TopicRemoved, removed))
                 # Topics with these names may have been created again meanwhile.
                 self._queue.put(ZnodeChange.TOPICS)
+        await self._store.remove(finished)

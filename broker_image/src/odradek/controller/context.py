@@ -72,8 +72,9 @@ class ControllerSettings:
 class ControllerContext:
     """The cluster as the controller of this epoch knows it.
 
-    `causes` are the reasons of writes in progress, `failed` the replicas on failed disks,
-    `deletions` the topics being deleted, `awaited` the brokers that the next event brings online.
+    `causes` are the reasons of writes in progress, `conflicts` how often each of them has failed,
+    `failed` the replicas on failed disks, `deletions` the topics being deleted, `awaited` the
+    brokers that the next event brings online.
     """
 
     broker_id: BrokerId
@@ -90,6 +91,7 @@ class ControllerContext:
     awaited: frozenset[BrokerId] = frozenset()
     deletions: frozenset[str] = frozenset()
     causes: Mapping[TopicPartition, Cause] = field(default_factory=dict)
+    conflicts: Mapping[TopicPartition, int] = field(default_factory=dict)
 
     def offline_partitions(self) -> list[TopicPartition]:
         """Return the partitions without a live leader, except those of deleted topics."""
@@ -110,6 +112,16 @@ class ControllerContext:
     def being_reassigned(self) -> list[TopicPartition]:
         """Return the partitions that are being reassigned."""
         return list(_being_reassigned(self.topics))
+
+    def replicated_partitions_on(self, broker_id: BrokerId) -> list[TopicPartition]:
+        """Return the partitions with several replicas that have one on a broker."""
+        return [
+            TopicPartition(topic, number)
+            for topic, assignment in self.topics.items()
+            if topic not in self.deletions
+            for number, replicas in assignment.partitions.items()
+            if broker_id in replicas and len(replicas) > 1
+        ]
 
     def replicated_partitions_led_by(self, broker_id: BrokerId) -> list[TopicPartition]:
         """Return the partitions with several replicas that a broker leads: it should not stop."""
@@ -192,6 +204,7 @@ class Draft:
         self.replicas = Editable(context.replicas)
         self.unclean = Editable(context.unclean)
         self.causes = Editable(context.causes)
+        self.conflicts = Editable(context.conflicts)
         self._creates: dict[TopicPartition, PartitionState] = {}
         self._updates: dict[TopicPartition, Leadership] = {}
         self._metadata: dict[BrokerId, dict[TopicPartition, PartitionMetadata]] = {}
@@ -305,6 +318,7 @@ class Draft:
             self.leaderships.edit().pop(partition, None)
             self.partitions.edit().pop(partition, None)
             self.causes.edit().pop(partition, None)
+            self.conflicts.edit().pop(partition, None)
         self.failed = frozenset(one for one in self.failed if one.partition.topic != topic)
         self.topics.edit().pop(topic)
         self.unclean.edit().pop(topic, None)
@@ -413,14 +427,15 @@ class Draft:
             replicas=self.replicas.current,
             unclean=self.unclean.current,
             causes=self.causes.current,
+            conflicts=self.conflicts.current,
         )
         # A broker that is new to this controller first receives metadata: where the others are. The
         # others first receive LeaderAndIsr, so that none tells clients that it leads too early.
-        fresh = self.brokers.keys() - self.base.brokers.keys()
+        added = self.brokers.keys() - self.base.brokers.keys()
         actions: list[Action] = [
-            *self._metadata_messages(fresh),
+            *self._metadata_messages(added),
             *self._role_messages(),
-            *self._metadata_messages(self.brokers.keys() - fresh),
+            *self._metadata_messages(self.brokers.keys() - added),
         ]
         actions += [
             StopReplicas(broker_id, tuple(partitions), delete)
@@ -437,17 +452,17 @@ class Draft:
 
     def _metadata_messages(self, to_whom: AbstractSet[BrokerId]) -> Iterator[UpdateMetadata]:
         """Yield one message per group of these brokers that receive the same partitions."""
-        living = tuple(self.brokers[broker_id] for broker_id in sorted(self.brokers))
+        live = tuple(self.brokers[broker_id] for broker_id in sorted(self.brokers))
         alike: dict[tuple[TopicPartition, ...], list[BrokerId]] = {}
         for broker_id, described in sorted(self._metadata.items()):
             if broker_id in to_whom:
                 alike.setdefault(tuple(described), []).append(broker_id)
         for partitions, to in alike.items():
             described = self._metadata[to[0]]
-            yield UpdateMetadata(tuple(to), living, tuple(described[one] for one in partitions))
+            yield UpdateMetadata(tuple(to), live, tuple(described[one] for one in partitions))
 
     def _role_messages(self) -> Iterator[LeaderAndIsr]:
         for broker_id, roles in sorted(self._roles.items()):
             leaders = sorted({role.leadership.state.leader for role in roles.values()})
-            living = tuple(self.brokers[leader] for leader in leaders if leader in self.brokers)
-            yield LeaderAndIsr(broker_id, tuple(roles.values()), living)
+            live = tuple(self.brokers[leader] for leader in leaders if leader in self.brokers)
+            yield LeaderAndIsr(broker_id, tuple(roles.values()), live)

@@ -24,9 +24,9 @@ def request(draft: Draft, topics: Collection[str]) -> None:
     unknown = [topic for topic in topics if topic not in draft.topics]
     if unknown:
         draft.remove_deletions(unknown)
-    fresh = sorted(set(topics) - set(unknown) - draft.deletions)
-    draft.deletions |= set(fresh)
-    for topic in fresh:
+    added = sorted(set(topics) - set(unknown) - draft.deletions)
+    draft.deletions |= set(added)
+    for topic in added:
         _start_topic(draft, topic)
 
 

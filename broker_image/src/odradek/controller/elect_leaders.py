@@ -25,6 +25,22 @@ def refusals(
     return {one: refusal for one, refusal in found.items() if refusal is not None}
 
 
+def depend_on_isr(
+    context: ControllerContext, partitions: Iterable[TopicPartition], cause: Cause
+) -> list[TopicPartition]:
+    """Return the partitions whose election depends on their present in-sync replicas.
+
+    A preferred replica whose broker is down or shuts down cannot lead in any case.
+    """
+    electable = context.brokers.keys() - context.shutting_down
+    return [
+        one
+        for one in partitions
+        if _refusal(context, one, cause) is None
+        and (cause is not Cause.PREFERRED or _preferred(context, one) in electable)
+    ]
+
+
 def _refusal(
     context: ControllerContext, partition: TopicPartition, cause: Cause
 ) -> KafkaError | None:
@@ -42,8 +58,12 @@ def _refusal(
 def _has_valid_leader(context: ControllerContext, partition: TopicPartition, cause: Cause) -> bool:
     leader = context.leaderships[partition].state.leader
     if cause is Cause.PREFERRED:
-        return leader == context.topics[partition.topic].partitions[partition.partition][0]
+        return leader == _preferred(context, partition)
     return leader in context.brokers
+
+
+def _preferred(context: ControllerContext, partition: TopicPartition) -> BrokerId:
+    return context.topics[partition.topic].partitions[partition.partition][0]
 
 
 def outcomes(

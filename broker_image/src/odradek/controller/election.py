@@ -45,8 +45,8 @@ class Choice:
 
 def choose_first(replicas: Sequence[BrokerId], available: Available) -> Choice | None:
     """Choose for a partition that never had a leader: all live replicas are in sync."""
-    living = tuple(replica for replica in replicas if replica in available.alive)
-    return Choice(living[0], living) if living else None
+    live = tuple(replica for replica in replicas if replica in available.alive)
+    return Choice(live[0], live) if live else None
 
 
 def choose_available(
@@ -57,19 +57,19 @@ def choose_available(
     The in-sync replicas are never emptied. If all of them are dead, they stay: each of them has
     every committed record, and the first to return may lead.
     """
-    living_isr = tuple(member for member in state.isr if member in available.alive)
+    live_isr = tuple(member for member in state.isr if member in available.alive)
     if state.leader in available.alive:
-        return _unless_same(Choice(state.leader, living_isr or (state.leader,)), state)
-    leader = _first(replicas, available.electable, living_isr) or _first(
-        replicas, available.alive, living_isr
+        return _unless_same(Choice(state.leader, live_isr or (state.leader,)), state)
+    leader = _first(replicas, available.electable, live_isr) or _first(
+        replicas, available.alive, live_isr
     )
     if leader is not None:
-        return Choice(leader, living_isr)
+        return Choice(leader, live_isr)
     if unclean:
         leader = _first(replicas, available.electable, replicas)
         if leader is not None:
             return Choice(leader, (leader,))
-    return _unless_same(Choice(NO_LEADER, living_isr or state.isr), state)
+    return _unless_same(Choice(NO_LEADER, live_isr or state.isr), state)
 
 
 def choose_preferred(

@@ -51,7 +51,7 @@ class ContextLoaded:
 
 @dataclass(frozen=True, slots=True)
 class BrokersChanged:
-    """All registered brokers. None may have restarted since the last event; see `split`."""
+    """All registered brokers, none restarted since the last event; see `step.broker_events`."""
 
     brokers: Mapping[BrokerId, LiveBroker]
 

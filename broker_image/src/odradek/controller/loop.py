@@ -29,6 +29,7 @@ from odradek.controller.event_queue import (
     TopicConfigChange,
     ZnodeChange,
 )
+from odradek.controller.events import RebalanceDue
 from odradek.controller.outbox import BrokerConnection, Outbox
 from odradek.controller.replica_assignment import ReplicaAssignment
 from odradek.controller.requests import Sender
@@ -252,6 +253,8 @@ class Controller:
             await self._controller.read_topic(item.topic)
         elif isinstance(item, TopicConfigChange):
             await self._controller.read_topic_config(item.topic)
+        elif isinstance(item, RebalanceDue):
+            await self._controller.rebalance()
         else:
             await self._controller.advance(item)
 

@@ -40,6 +40,23 @@ def refusals(
     return {one: refusal for one, refusal in found.items() if refusal is not None}
 
 
+def depend_on_isr(context: ControllerContext, event: ReassignmentRequested) -> list[TopicPartition]:
+    """Return the partitions whose reassignment depends on their present in-sync replicas.
+
+    Reassignments that go on as they are do not, so that a long list of them stays cheap.
+    """
+    found = []
+    for partition, target in event.wanted.items():
+        now = _start(context, partition)
+        malformed = target is not None and _malformed(target) is not None
+        if now is None or malformed or partition not in context.leaderships:
+            continue
+        after = _wanted(now, target)
+        if after.abandoned or after != context.assignment(partition):
+            found.append(partition)
+    return found
+
+
 def _refusal(
     context: ControllerContext,
     partition: TopicPartition,
@@ -49,16 +66,16 @@ def _refusal(
     malformed = None if target is None else _malformed(target)
     if malformed is not None:
         return KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, malformed)
-    now = _start(context, partition)
-    if target is None and (now is None or not now.is_being_reassigned):
+    current = _start(context, partition)
+    if target is None and (current is None or not current.is_being_reassigned):
         return KafkaError(
             ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, f"{partition} is not being reassigned."
         )
-    if now is None or partition.topic in context.deletions:
+    if current is None or partition.topic in context.deletions:
         return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The partition does not exist.")
-    after = _wanted(now, target)
+    after = _wanted(current, target)
     # A request through ZooKeeper waits for its brokers, as in Kafka: nobody receives an answer.
-    dead = [] if by_znode else [one for one in after.target if not _may_join(context, now, one)]
+    dead = [] if by_znode else [one for one in after.target if not _may_join(context, current, one)]
     if dead:
         return KafkaError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
@@ -83,9 +100,9 @@ def _malformed(target: tuple[BrokerId, ...]) -> str | None:
     return None
 
 
-def _may_join(context: ControllerContext, now: ReplicaAssignment, broker_id: BrokerId) -> bool:
+def _may_join(context: ControllerContext, current: ReplicaAssignment, broker_id: BrokerId) -> bool:
     alive = broker_id in context.brokers and broker_id not in context.shutting_down
-    return alive or broker_id in now.origin
+    return alive or broker_id in current.origin
 
 
 def request(draft: Draft, event: ReassignmentRequested) -> None:
@@ -93,10 +110,10 @@ def request(draft: Draft, event: ReassignmentRequested) -> None:
     refused = refusals(draft.base, event)
     done: dict[TopicPartition, tuple[BrokerId, ...] | None] = dict.fromkeys(refused)
     for partition, target in event.wanted.items():
-        now = _start(draft.base, partition)
-        if partition in refused or now is None:
+        current = _start(draft.base, partition)
+        if partition in refused or current is None:
             continue
-        after = _wanted(now, target)
+        after = _wanted(current, target)
         if after != draft.assignment(partition):
             draft.write_assignment(partition, after)
         if not event.by_znode:
@@ -109,23 +126,23 @@ def request(draft: Draft, event: ReassignmentRequested) -> None:
 
 def _start(context: ControllerContext, partition: TopicPartition) -> ReplicaAssignment | None:
     """Return where a new reassignment starts from: a handover that has begun counts as done."""
-    now = context.assignment(partition)
-    if now is None or not now.is_being_reassigned:
-        return now
-    going = [one for one in now.replicas if context.is_deleting(Replica(partition, one))]
-    if any(one not in now.abandoned for one in going):
-        return ReplicaAssignment(now.target)
-    return now.without(going)
+    current = context.assignment(partition)
+    if current is None or not current.is_being_reassigned:
+        return current
+    going = [one for one in current.replicas if context.is_deleting(Replica(partition, one))]
+    if any(one not in current.abandoned for one in going):
+        return ReplicaAssignment(current.target)
+    return current.without(going)
 
 
-def _wanted(now: ReplicaAssignment, target: tuple[BrokerId, ...] | None) -> ReplicaAssignment:
-    return now.reassign_to(now.origin if target is None else target)
+def _wanted(current: ReplicaAssignment, target: tuple[BrokerId, ...] | None) -> ReplicaAssignment:
+    return current.reassign_to(current.origin if target is None else target)
 
 
 # --- steps ----------------------------------------------------------------------------------------
 
 
-def note_assignments(draft: Draft, event: AssignmentsWritten) -> None:
+def on_assignments_written(draft: Draft, event: AssignmentsWritten) -> None:
     """Take over written assignments: start added replicas, and finish complete reassignments."""
     before = {one: draft.assignment(one) for one in event.written}
     draft.set_assignments(event.written)
@@ -138,15 +155,15 @@ def note_assignments(draft: Draft, event: AssignmentsWritten) -> None:
             if broker_id not in after.replicas:
                 draft.replicas.edit().pop(Replica(partition, broker_id), None)
         # A replica whose deletion started may be wanted again: it is deleted first, then new.
-        fresh = [
+        added = [
             one
             for one in after.replicas
             if one not in known.replicas or draft.is_deleting(Replica(partition, one))
         ]
-        for broker_id in fresh:
+        for broker_id in added:
             draft.replicas.edit().pop(Replica(partition, broker_id), None)
             draft.enter_replica(Replica(partition, broker_id), ReplicaPhase.NEW)
-        if fresh:
+        if added:
             announce(draft, partition)
         else:
             draft.add_update_metadata(draft.brokers, [partition])
@@ -197,8 +214,8 @@ def release(draft: Draft, partition: TopicPartition) -> None:
 
 def proceed(draft: Draft, partition: TopicPartition) -> None:
     """Do the next step of a reassignment, if it is possible."""
-    leadership, now = draft.leaderships.get(partition), draft.assignment(partition)
-    if leadership is None or now is None or not now.is_being_reassigned:
+    leadership, current = draft.leaderships.get(partition), draft.assignment(partition)
+    if leadership is None or current is None or not current.is_being_reassigned:
         return
     if draft.in_deleted_topic(partition) or draft.is_being_written(partition):
         return
@@ -209,10 +226,10 @@ def proceed(draft: Draft, partition: TopicPartition) -> None:
         if _choose(draft, partition, state) is not None:
             announce(draft, partition)
     elif ReplicaPhase.DELETION_STARTED not in phases:
-        if _can_hand_over(draft, partition, now, state):
-            draft.write_assignment(partition, ReplicaAssignment(now.target))
+        if _can_hand_over(draft, partition, current, state):
+            draft.write_assignment(partition, ReplicaAssignment(current.target))
         elif leaving:
-            draft.write_assignment(partition, now.without(leaving))
+            draft.write_assignment(partition, current.without(leaving))
 
 
 def proceed_all(draft: Draft, partitions: Iterable[TopicPartition]) -> None:
@@ -225,20 +242,24 @@ def _leaving(
     draft: Draft, partition: TopicPartition, state: PartitionState
 ) -> tuple[BrokerId, ...]:
     """Return the replicas that can be removed now."""
-    now = draft.assignment(partition)
-    if now is None:
+    current = draft.assignment(partition)
+    if current is None:
         return ()
-    return now.removing if _can_hand_over(draft, partition, now, state) else now.abandoned
+    return (
+        current.removing if _can_hand_over(draft, partition, current, state) else current.abandoned
+    )
 
 
 def _can_hand_over(
-    draft: Draft, partition: TopicPartition, now: ReplicaAssignment, state: PartitionState
+    draft: Draft, partition: TopicPartition, current: ReplicaAssignment, state: PartitionState
 ) -> bool:
     """Return whether the target can take over: it is in sync, or the handover has begun."""
-    if all(one in state.isr for one in now.target):
+    if all(one in state.isr for one in current.target):
         return True
     return any(
-        draft.is_deleting(Replica(partition, one)) for one in now.removing if one not in now.adding
+        draft.is_deleting(Replica(partition, one))
+        for one in current.removing
+        if one not in current.adding
     )
 
 
@@ -248,5 +269,9 @@ def list_reassignments(
     """Return the ongoing reassignments of these partitions, or all, without abandoned replicas."""
     asked = context.being_reassigned() if partitions is None else partitions
     found = {one: context.assignment(one) for one in asked}
-    wanted = {one: now.without(now.abandoned) for one, now in found.items() if now is not None}
+    wanted = {
+        one: current.without(current.abandoned)
+        for one, current in found.items()
+        if current is not None
+    }
     return {one: found for one, found in wanted.items() if found.is_being_reassigned}

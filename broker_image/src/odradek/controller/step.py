@@ -4,7 +4,7 @@ Each event has one handler, which changes a draft of the context. New states go 
 (`leader_election`, `reassignment`). The result comes back as `StatesWritten`: a written state is
 sent to the replicas and to all brokers; after a conflict (a leader changed its in-sync replicas
 meanwhile) the decision is made again on the present state. So every path is level-triggered and may
-be repeated.
+be repeated. Elections that a partition can do without are given up after `MAX_CONFLICTS` in a row.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -43,6 +43,9 @@ from odradek.controller.states import PartitionPhase, ReplicaPhase
 from odradek.values import NO_LEADER, BrokerId, TopicPartition
 from odradek.zk.znodes import TopicAssignment
 
+MAX_CONFLICTS = 10
+OPTIONAL_CAUSES = frozenset({Cause.PREFERRED, Cause.CONTROLLED_SHUTDOWN})
+
 
 def step(context: ControllerContext, event: Event) -> tuple[ControllerContext, list[Action]]:
     """Return the next context, and the actions in their order."""
@@ -51,7 +54,7 @@ def step(context: ControllerContext, event: Event) -> tuple[ControllerContext, l
     return draft.finish()
 
 
-def split(
+def broker_events(
     context: ControllerContext, brokers: Mapping[BrokerId, LiveBroker]
 ) -> list[BrokersChanged]:
     """Return the events for a new list of brokers.
@@ -69,7 +72,7 @@ def split(
     return [BrokersChanged(steady), BrokersChanged(brokers)]
 
 
-def split_load(
+def load_events(
     loaded: ContextLoaded, written: Mapping[TopicPartition, int], previous_election: int
 ) -> list[ContextLoaded | BrokersChanged]:
     """Return the events for what a new controller has read.
@@ -116,12 +119,12 @@ def _load(draft: Draft, event: ContextLoaded) -> None:
             draft.enter_replica(Replica(partition, broker_id), ReplicaPhase.NEW, phase_of_replica)
     # Before any election: a half deleted topic must not get new states.
     deletion.request(draft, event.deletions)
-    living = _living_partitions(draft)
-    leader_election.elect_all(draft, living)
+    live = _kept_partitions(draft)
+    leader_election.elect_all(draft, live)
     reassignment.resume(draft)
-    steady = [one for one in living if not draft.is_being_written(one)]
+    steady = [one for one in live if not draft.is_being_written(one)]
     # Also of partitions being written: a broker that just started must know that a topic exists.
-    draft.add_update_metadata(draft.brokers, living)
+    draft.add_update_metadata(draft.brokers, live)
     for partition in steady:
         if partition in draft.leaderships:
             draft.add_leader_and_isr(draft.replicas_of(partition), partition)
@@ -130,10 +133,11 @@ def _load(draft: Draft, event: ContextLoaded) -> None:
 # --- leaders --------------------------------------------------------------------------------------
 
 
-def _note_written(draft: Draft, event: StatesWritten) -> None:
+def _on_states_written(draft: Draft, event: StatesWritten) -> None:
     for partition, leadership in event.written.items():
         before = draft.leaderships.get(partition)
         draft.causes.edit().pop(partition, None)
+        draft.conflicts.edit().pop(partition, None)
         _take_state(draft, partition, leadership)
         reassignment.release(draft, partition)
         lead = {leadership.state.leader, before.state.leader if before else NO_LEADER}
@@ -147,17 +151,21 @@ def _note_written(draft: Draft, event: StatesWritten) -> None:
     draft.add_update_metadata(draft.brokers if event.written else (), event.written)
     for partition, leadership in event.conflicts.items():
         cause = draft.causes.edit().pop(partition, Cause.AVAILABILITY)
+        conflicts = draft.conflicts.edit().pop(partition, 0) + 1
         _take_state(draft, partition, leadership)
         if cause is Cause.REASSIGNMENT and not draft.in_deleted_topic(partition):
             reassignment.announce(draft, partition)
-        else:
+        elif cause not in OPTIONAL_CAUSES or conflicts < MAX_CONFLICTS:
             leader_election.elect(draft, partition, cause)
-        if not draft.is_being_written(partition):
+        if draft.is_being_written(partition):
+            draft.conflicts.edit()[partition] = conflicts
+        else:
             # The state that somebody else wrote stays; brokers that missed it receive it here.
             draft.add_leader_and_isr(draft.replicas_of(partition), partition)
             draft.add_update_metadata(draft.brokers, [partition])
     for partition in event.missing:
         draft.causes.edit().pop(partition, None)
+        draft.conflicts.edit().pop(partition, None)
     reassignment.proceed_all(draft, [*event.written, *event.conflicts])
 
 
@@ -168,11 +176,11 @@ def _take_state(draft: Draft, partition: TopicPartition, leadership: Leadership)
     for broker_id in draft.replicas_of(partition):
         replica = Replica(partition, broker_id)
         if draft.replicas.get(replica) is ReplicaPhase.NEW:
-            living = draft.is_alive(partition, broker_id)
-            draft.enter_replica(replica, ReplicaPhase.ONLINE if living else ReplicaPhase.OFFLINE)
+            live = draft.is_alive(partition, broker_id)
+            draft.enter_replica(replica, ReplicaPhase.ONLINE if live else ReplicaPhase.OFFLINE)
 
 
-def _note_isr(draft: Draft, event: IsrChanged) -> None:
+def _on_isr_changed(draft: Draft, event: IsrChanged) -> None:
     newer = {
         partition: leadership
         for partition, leadership in event.leaderships.items()
@@ -191,7 +199,7 @@ def _note_isr(draft: Draft, event: IsrChanged) -> None:
 def _change_brokers(draft: Draft, event: BrokersChanged) -> None:
     before = draft.brokers
     gone = before.keys() - event.brokers.keys()
-    fresh = event.brokers.keys() - before.keys()
+    added = event.brokers.keys() - before.keys()
     draft.brokers = event.brokers
     draft.awaited = frozenset()
     draft.shutting_down -= gone
@@ -204,16 +212,16 @@ def _change_brokers(draft: Draft, event: BrokersChanged) -> None:
         draft.add_update_metadata(
             draft.brokers, [one for one in affected if not draft.is_being_written(one)]
         )
-    if fresh:
+    if added:
         draft.add_update_metadata(before.keys() & event.brokers.keys())
-        draft.add_update_metadata(fresh, _living_partitions(draft))
-        for broker_id in sorted(fresh):
+        draft.add_update_metadata(added, _kept_partitions(draft))
+        for broker_id in sorted(added):
             _bring_online(draft, broker_id)
         leader_election.elect_all(draft, _leaderless(draft))
         # The other brokers' metadata still lists their replicas as offline.
         returned = [
             one
-            for one in draft.partitions_on(fresh)
+            for one in draft.partitions_on(added)
             if not draft.in_deleted_topic(one) and not draft.is_being_written(one)
         ]
         draft.add_update_metadata(draft.brokers, returned)
@@ -243,7 +251,7 @@ def _bring_online(draft: Draft, broker_id: BrokerId) -> None:
             draft.add_leader_and_isr([broker_id], partition)
 
 
-def _living_partitions(draft: Draft) -> list[TopicPartition]:
+def _kept_partitions(draft: Draft) -> list[TopicPartition]:
     return [one for one in draft.all_partitions() if not draft.in_deleted_topic(one)]
 
 
@@ -268,7 +276,7 @@ def _begin_shutdown(draft: Draft, event: ShutdownRequested) -> None:
         leader_election.elect(draft, partition, Cause.CONTROLLED_SHUTDOWN)
 
 
-def _question_replicas(draft: Draft, event: LogDirFailed) -> None:
+def _check_replicas(draft: Draft, event: LogDirFailed) -> None:
     """Send a broker LeaderAndIsr again: it answers partitions on the failed disk with an error."""
     for partition in draft.partitions_on({event.broker_id}):
         if partition in draft.leaderships and not draft.in_deleted_topic(partition):
@@ -288,7 +296,7 @@ def _fail_replicas(draft: Draft, event: ReplicasFailed) -> None:
 
 
 def _resend(draft: Draft, event: ResendRequired) -> None:
-    draft.add_update_metadata([event.broker_id], _living_partitions(draft))
+    draft.add_update_metadata([event.broker_id], _kept_partitions(draft))
     mine = draft.partitions_on({event.broker_id})
     for partition in mine:
         if partition in draft.leaderships and not draft.in_deleted_topic(partition):
@@ -379,22 +387,29 @@ def _elect_requested(draft: Draft, event: ElectionRequested) -> None:
 
 
 def _rebalance(draft: Draft, _: RebalanceDue) -> None:
-    """Elect the preferred leaders of brokers that lead too few of their preferred partitions.
+    leader_election.elect_all(draft, imbalanced_partitions(draft.base), Cause.PREFERRED)
 
-    Not during reassignments, as in Kafka: their targets will need another balance.
+
+def imbalanced_partitions(context: ControllerContext) -> list[TopicPartition]:
+    """Return the preferred partitions that others lead, of brokers that lead too few of theirs.
+
+    None during reassignments, as in Kafka: their targets will need another balance.
     """
-    if draft.being_reassigned():
-        return
+    if context.being_reassigned():
+        return []
     preferred: dict[BrokerId, list[TopicPartition]] = {}
-    for partition in draft.leaderships:
-        if not draft.in_deleted_topic(partition):
-            preferred.setdefault(draft.replicas_of(partition)[0], []).append(partition)
+    for one in context.leaderships:
+        if one.topic not in context.deletions:
+            replicas = context.topics[one.topic].partitions[one.partition]
+            preferred.setdefault(replicas[0], []).append(one)
+    found = []
     for broker_id, partitions in sorted(preferred.items()):
         led_by_others = [
-            one for one in partitions if draft.leaderships[one].state.leader != broker_id
+            one for one in partitions if context.leaderships[one].state.leader != broker_id
         ]
-        if len(led_by_others) * 100 > len(partitions) * draft.settings.imbalance_percentage:
-            leader_election.elect_all(draft, led_by_others, Cause.PREFERRED)
+        if len(led_by_others) * 100 > len(partitions) * context.settings.imbalance_percentage:
+            found += led_by_others
+    return found
 
 
 def imbalance(context: ControllerContext) -> int:
@@ -408,11 +423,11 @@ def imbalance(context: ControllerContext) -> int:
 
 _HANDLERS: dict[type, Callable[[Draft, Any], None]] = {
     ContextLoaded: _load,
-    StatesWritten: _note_written,
-    IsrChanged: _note_isr,
+    StatesWritten: _on_states_written,
+    IsrChanged: _on_isr_changed,
     BrokersChanged: _change_brokers,
     ShutdownRequested: _begin_shutdown,
-    LogDirFailed: _question_replicas,
+    LogDirFailed: _check_replicas,
     ReplicasFailed: _fail_replicas,
     ResendRequired: _resend,
     TopicsChanged: _change_topics,
@@ -424,6 +439,6 @@ _HANDLERS: dict[type, Callable[[Draft, Any], None]] = {
     PreferredRequested: _elect_preferred,
     ElectionRequested: _elect_requested,
     ReassignmentRequested: reassignment.request,
-    AssignmentsWritten: reassignment.note_assignments,
+    AssignmentsWritten: reassignment.on_assignments_written,
     RebalanceDue: _rebalance,
 }

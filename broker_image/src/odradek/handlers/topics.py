@@ -353,10 +353,14 @@ async def _grow(
         )
     extra = topic.count - len(present)
     if extra <= 0:
-        raise KafkaError(
-            ErrorCode.INVALID_PARTITIONS,
-            f"Topic '{topic.name}' has {len(present)} partitions; {topic.count} is not more.",
+        # Scripts look for Kafka's words.
+        reason = (
+            f"Topic already has {len(present)} partitions."
+            if extra == 0
+            else f"Topic currently has {len(present)} partitions, "
+            f"which is higher than the requested {topic.count}."
         )
+        raise KafkaError(ErrorCode.INVALID_PARTITIONS, reason)
     _check_number(new_partitions)
     added = _added_replicas(broker, topic, len(present), extra)
     if validate_only:

@@ -1,8 +1,8 @@
-"""Which logs are compacted next, by `log.cleaner.threads` threads beside each other.
+"""Compaction by `log.cleaner.threads` threads: which log is next, and what a failure means.
 
-They work apart from the rest of the background work, for a compaction may take hours (it is also
-throttled), and retention and checkpoints must not wait that long. A log that cannot be compacted is
-left alone until the next start, as Kafka does it: it would else be the dirtiest one for ever.
+These threads are apart from the other background work: a compaction may take hours, because it is
+throttled, and retention and checkpoints must not wait for it. A log that cannot be compacted is
+skipped until the next start, as in Kafka; else it would be the dirtiest one for ever.
 """
 
 import logging
@@ -14,7 +14,7 @@ from weakref import WeakSet
 from odradek.config import BrokerConfig
 from odradek.log.directory import Directory
 from odradek.log.partition import checkpoints, cleaner
-from odradek.log.partition.cleaner import Dirty, Throttle
+from odradek.log.partition.cleaner import DirtyRange, Throttle
 from odradek.log.partition.log import Log, LogEnvironment
 from odradek.log.records.batch import CorruptBatchError
 from odradek.log.segment.files import FileRetiredError, StoppedError
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 class _Task:
     log: Log
     directory: Directory
-    dirty: Dirty
+    dirty: DirtyRange
 
     @property
     def urgency(self) -> tuple[bool, float]:
@@ -35,7 +35,7 @@ class _Task:
 
 
 class Compactor:
-    """Compacts logs, one a call of `compact`; the threads that call it share the buffers' bytes and
+    """Compacts one log per call of `compact`. The threads that call it share the buffers' bytes and
     the throttle.
     """
 
@@ -54,8 +54,8 @@ class Compactor:
         self._changed = threading.Condition()
 
     def compact(self) -> bool:
-        """Compact the log that needs it most and that no other thread is at; False when there is
-        none, or the process is short of descriptors or memory. Blocks.
+        """Compact the dirtiest log that no other thread compacts; return False when there is none,
+        or the process is short of descriptors or memory. Blocks.
         """
         with self._changed:
             task = None if self._stopping.is_set() else self._dirtiest()
@@ -70,7 +70,7 @@ class Compactor:
                 self._changed.notify_all()
 
     def stop(self) -> None:
-        """End what is under way, and wait for that; what was copied so far is thrown away."""
+        """Stop the compactions under way and wait for that. Unfinished copies are removed."""
         self._stopping.set()
         with self._changed:
             while self._under_work:
@@ -93,7 +93,7 @@ class Compactor:
                 if self._may_be_compacted(log):
                     dirty = self._dirt(log, directory, firsts.get(key, 0), now_ms)
                     if dirty is None or dirty.truncations != truncations[key]:
-                        continue  # what the checkpoint says may have been cut away since
+                        continue  # what the checkpoint says may have been truncated since
                     if cleaner.is_due(log, dirty):
                         found.append(_Task(log, directory, dirty))
         return max(found, key=lambda task: task.urgency, default=None)
@@ -107,7 +107,7 @@ class Compactor:
             and log not in self._uncleanable
         )
 
-    def _dirt(self, log: Log, directory: Directory, first: int, now_ms: int) -> Dirty | None:
+    def _dirt(self, log: Log, directory: Directory, first: int, now_ms: int) -> DirtyRange | None:
         try:
             return cleaner.dirty_range(log, first, now_ms)
         except (FileRetiredError, CorruptBatchError):
@@ -121,13 +121,18 @@ class Compactor:
         try:
             end = cleaner.clean(log, task.dirty, self._max_keys, self._throttle, self._buffer_bytes)
         except (FileRetiredError, StoppedError):
-            return True  # deleted or truncated under our hands, or the broker stops
+            return True  # deleted or truncated meanwhile, or the broker stops
         except (CorruptBatchError, KafkaError) as error:
             if log.closed or log.segments.truncations != task.dirty.truncations:
-                return True  # a file that became shorter while it was read is not damaged
+                return True  # truncated while it was read, not damaged
             if isinstance(error.__cause__, OSError):
-                return log.failure is not None  # the log has told of its disk itself
-            logger.error("%s-%d cannot be compacted: %s", log.topic, log.partition, error)
+                return log.failure is not None  # the log has reported its disk itself
+            logger.error(
+                "failed to compact %s-%d: %s; skipped until the next start",
+                log.topic,
+                log.partition,
+                error,
+            )
             self._uncleanable.add(log)
             return True
         except OSError as error:
@@ -138,5 +143,5 @@ class Compactor:
 
 
 def _cannot_clean(log: Log, directory: Directory, error: OSError) -> None:
-    if not log.closed:  # else the partition was deleted meanwhile, with its paths
+    if not log.closed:  # a partition deleted meanwhile has no paths any more
         directory.judge(error)

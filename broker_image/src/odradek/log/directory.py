@@ -1,9 +1,9 @@
-"""One of `log.dirs`: who owns it, the partitions in it, and Kafka's checkpoint files.
+"""One directory of `log.dirs`: its owner, its partitions, and Kafka's checkpoint files.
 
-`meta.properties` says which cluster and broker a directory belongs to, `.lock` keeps a second
-process out. A directory whose disk fails goes offline with its partitions, and its owner is told
-once. Nothing is retried on it: after a failed fsync nobody knows what the disk holds. That the
-process ran short of descriptors or memory says nothing of the disk, and is tried again in its time.
+`meta.properties` says which cluster and broker a directory belongs to; `.lock` keeps a second
+process out. A directory whose disk fails goes offline with its partitions, and `on_failure` is
+called once. Nothing is retried on it: after a failed fsync nobody knows what the disk holds. A
+shortage of descriptors or memory says nothing about the disk, and that work is retried later.
 """
 
 import contextlib
@@ -43,14 +43,12 @@ def deleted_name(topic: str, partition: int, unique: str) -> str:
 
 
 class LogDirError(Exception):
-    """The log directories cannot be used; the message is one line for the operator of the
-    broker.
-    """
+    """The log directories cannot be used. The message is one line for the broker's operator."""
 
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """A partition's folder as found at the start, and what the checkpoints say of it."""
+    """The folder of a partition as found at the start, and what the checkpoints say about it."""
 
     name: str
     key: TopicPartition
@@ -76,7 +74,7 @@ class Directory:
         return len(self._logs)
 
     def file(self, name: str) -> str:
-        """Path of a file of the directory itself."""
+        """Return path of a file of the directory itself."""
         return os.path.join(self.path, name)
 
     # -- start ----------------------------------------------------------------------------------
@@ -95,7 +93,9 @@ class Directory:
         try:
             meta = checkpoints.read_meta(self.file(checkpoints.META_PROPERTIES))
         except CorruptCheckpointError as error:
-            raise LogDirError(f"cannot tell who owns {self.path}: {error}") from None
+            raise LogDirError(
+                f"failed to read the owner of log directory {self.path}: {error}"
+            ) from None
         if meta is None:
             checkpoints.write_meta(self.file(checkpoints.META_PROPERTIES), owner)
             return
@@ -109,7 +109,7 @@ class Directory:
                 )
 
     def folders(self) -> tuple[list[Folder], list[str]]:
-        """The partitions' folders, and paths of those that wait to be removed. Takes the
+        """Return the folders of partitions, and the paths of those to be removed. Takes the
         clean-shutdown mark away. Raises OSError.
         """
         clean = checkpoints.take_clean_mark(self.path)
@@ -134,7 +134,7 @@ class Directory:
     # -- partitions -----------------------------------------------------------------------------
 
     def add(self, key: TopicPartition, log: Log) -> None:
-        """Take a partition in."""
+        """Add a partition."""
         with self._lock:
             self._logs[key] = log
 
@@ -144,18 +144,20 @@ class Directory:
             self._logs.pop(key, None)
 
     def logs(self) -> dict[TopicPartition, Log]:
-        """The partitions of the directory."""
+        """Return the partitions of the directory."""
         with self._lock:
             return dict(self._logs)
 
     def sync_names(self) -> None:
-        """Make durable which folders there are. Raises OSError."""
+        """Make the names of the folders durable. Raises OSError."""
         os.fsync(self._names_fd)
 
     # -- checkpoints ----------------------------------------------------------------------------
 
     def checkpoint(self, name: str) -> dict[TopicPartition, int]:
-        """A checkpoint's offsets; a damaged file says nothing, which only costs a longer scan."""
+        """Return the offsets of a checkpoint; none for a damaged file, which only costs a longer
+        recovery.
+        """
         try:
             return checkpoints.read_offsets(self.file(name))
         except CorruptCheckpointError as error:
@@ -165,14 +167,14 @@ class Directory:
     def _write_offsets(
         self, name: str, offsets: Callable[[], Mapping[TopicPartition, int]]
     ) -> None:
-        """Replace a checkpoint by what `offsets` tells when its turn has come: who waited for that
-        brings nothing stale. Raises OSError.
+        """Replace a checkpoint by what `offsets` returns once the lock is held, so that a caller
+        that waited writes nothing stale. Raises OSError.
         """
         with self._checkpoint_lock:
             checkpoints.write_offsets(self.file(name), offsets())
 
     def write_recovery_points(self) -> None:
-        """Write up to where each log is known to be on the disk."""
+        """Write the recovery point of each log."""
         with self._judging():
             self._write_offsets(checkpoints.RECOVERY_POINTS, self._recovery_points)
 
@@ -180,7 +182,9 @@ class Directory:
         return {key: log.recovery_point for key, log in self.logs().items()}
 
     def write_start_offsets(self) -> None:
-        """Write where logs start, as Kafka only where the segments' names do not already tell."""
+        """Write the log start offsets; as in Kafka, only those that the segments' names do not
+        tell.
+        """
         with self._judging():
             self._write_offsets(checkpoints.LOG_START_OFFSETS, self._start_offsets)
 
@@ -196,7 +200,7 @@ class Directory:
         self._write_offsets(checkpoints.LOG_START_OFFSETS, self._start_offsets)
 
     def write_high_watermarks(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Write up to where each log is committed: what `offsets` tells, or the log itself."""
+        """Write the high watermark of each log: that of `offsets`, or else the log's own."""
         with self._judging():
             self._write_offsets(
                 checkpoints.HIGH_WATERMARKS,
@@ -206,8 +210,8 @@ class Directory:
             )
 
     def note_cleaned(self, log: Log, end: int, truncations: int) -> None:
-        """Write where the dirty part of a log begins now, unless it was deleted meanwhile, or
-        truncated more than `truncations` times.
+        """Write where the dirty part of a log begins now. Does nothing for a log that was deleted
+        meanwhile, or truncated more than `truncations` times.
         """
         with self._judging(), self._cleaned_lock:
             if (
@@ -226,10 +230,10 @@ class Directory:
         )
 
     def note_truncated(self, log: Log) -> None:
-        """Lower a log's checkpoints before what they speak of is written anew.
+        """Lower a log's checkpoints before the truncated offsets are written again.
 
-        The directory goes offline where that cannot be, whatever the reason: they would be believed
-        after a crash.
+        If that fails, the directory goes offline, whatever the reason: a restart after a crash
+        would believe the old checkpoints.
         """
         try:
             self._write_checkpoints()
@@ -241,8 +245,8 @@ class Directory:
             self.fail(error)
 
     def forget(self, keys: Collection[TopicPartition]) -> None:
-        """Take deleted partitions out of all checkpoints, lest new ones of the names inherit
-        them.
+        """Remove deleted partitions from all checkpoints: new ones of the same names must not
+        inherit them.
         """
         with self._judging():
             self._write_checkpoints()
@@ -271,11 +275,11 @@ class Directory:
         self._on_failure(self.path, error)
 
     def judge(self, error: OSError) -> None:
-        """Go offline if it was the disk that failed."""
+        """Go offline if `error` says that the disk failed."""
         if is_disk_failure(error):
             self.fail(error)
         else:
-            logger.error("log directory %s: %s", self.path, error)
+            logger.error("failed to use log directory %s: %s; retrying", self.path, error)
 
     @contextlib.contextmanager
     def _judging(self) -> Iterator[None]:
@@ -285,7 +289,7 @@ class Directory:
             self.judge(error)
 
     def close(self, threads: Executor) -> None:
-        """Make every partition durable, leave the clean-shutdown mark, and let go."""
+        """Make every partition durable, leave the clean-shutdown mark, and release the lock."""
         if self.lock_fd < 0:
             return
         logs = self.logs().values()
@@ -302,13 +306,18 @@ class Directory:
 
 
 def _close_all(logs: Iterable[Log], threads: Executor) -> bool:
-    """Close logs beside each other, for an fsync mostly waits. False when one could not be."""
+    """Close logs in parallel, because an fsync mostly waits; return False when one failed."""
 
     def close(log: Log) -> bool:
         try:
             log.close()
         except KafkaError as error:
-            logger.error("%s-%d was not closed: %s", log.topic, log.partition, error)
+            logger.error(
+                "failed to close %s-%d: %s; it is recovered at the next start",
+                log.topic,
+                log.partition,
+                error,
+            )
             return False
         return True
 

@@ -1,7 +1,7 @@
-"""The work on logs that nobody waits for: fsync of rolled segments, retention, removal of what was
-deleted, checkpoints. Compaction is the `compactor`'s.
+"""Background work: fsync of rolled segments, retention, removal of files, checkpoints.
 
-One round does everything that is due. `stop` ends a round under way at the next log.
+One round does everything that is due. `stop` ends a round under way after the current log.
+Compaction is apart, in `compactor`.
 """
 
 import logging
@@ -23,7 +23,7 @@ _PRODUCER_EXPIRY_INTERVAL_S = 600.0
 
 
 class Housekeeper:
-    """Does the rounds, one at a time; `doom` and `stop` may be called from any thread."""
+    """Runs the rounds, one at a time. `doom` and `stop` may be called from any thread."""
 
     def __init__(
         self, config: BrokerConfig, directories: Iterable[Directory], environment: LogEnvironment
@@ -38,13 +38,13 @@ class Housekeeper:
         self._due: dict[str, float] = {}
 
     def doom(self, directory: Directory, path: str, after_ms: int = 0) -> None:
-        """Remove a folder once a delay is over."""
+        """Schedule the removal of a folder."""
         due = self._environment.monotonic() + after_ms / 1000
         with self._lock:
             self._doomed.append((due, directory, path))
 
     def stop(self) -> None:
-        """End the round under way, and wait for that."""
+        """Stop the round under way and wait for that."""
         self._stopping.set()
         with self._round:
             pass
@@ -92,7 +92,7 @@ class Housekeeper:
         return True
 
     def _each(self, logs: Iterable[Log], work: Callable[[Log], object]) -> None:
-        """Apply `work` to each log; a refusal concerns that log only and was already reported."""
+        """Apply `work` to each log. An error concerns that log only and was reported already."""
         for log in logs:
             if self._stopping.is_set():
                 raise StoppedError
@@ -101,9 +101,11 @@ class Housekeeper:
             try:
                 work(log)
             except FileRetiredError:
-                continue  # truncated or deleted under our hands: nothing is left to do
+                continue  # truncated or deleted meanwhile: nothing is left to do
             except (KafkaError, CorruptBatchError) as error:
-                logger.warning("%s-%d: %s", log.topic, log.partition, error)
+                logger.warning(
+                    "failed to maintain %s-%d: %s; retrying", log.topic, log.partition, error
+                )
 
     def _remove_doomed(self, now: float) -> None:
         with self._lock:

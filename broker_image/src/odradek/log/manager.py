@@ -1,9 +1,9 @@
-"""The logs of a broker, over all its `log.dirs`.
+"""The logs of a broker, in all its `log.dirs`.
 
-`load` opens every partition; `run` does the background work (see `housekeeping` and `compactor`)
-until it is cancelled; `close` makes everything durable and leaves the clean-shutdown marks. A
-directory that fails (see `directory`) takes its partitions with it, and `on_dir_failure` is told.
-The others go on.
+`load` opens every partition. `run` does the background work (see `housekeeping` and `compactor`)
+until it is cancelled. `close` makes everything durable and leaves the clean-shutdown marks. A
+directory that fails (see `directory`) takes its partitions offline, and `on_dir_failure` is called;
+the other directories go on.
 """
 
 import asyncio
@@ -36,8 +36,8 @@ _CLOSING_THREADS = 16
 
 @dataclass(frozen=True, slots=True)
 class NewLog:
-    """A log to be made. With `is_new=False` (the partition is known to have lived here) none is
-    made while a directory is offline: it may hold the data.
+    """A log to be created. With `is_new=False`, for a partition that existed here before, none is
+    created while a directory is offline, because that directory may hold the data.
     """
 
     config: TopicConfig
@@ -45,9 +45,7 @@ class NewLog:
 
 
 class LogManager:
-    """Owner of every `Log` of the broker. Methods block unless async; safe to call from any
-    thread.
-    """
+    """Owns every `Log` of the broker. Methods block unless async. Safe to call from any thread."""
 
     def __init__(
         self,
@@ -61,7 +59,7 @@ class LogManager:
         self.config = config
         self.cluster_id = cluster_id
         self.disk = DiskThreads(len(config.log_dirs) * 2 + 2 + config.log_cleaner_threads)
-        # Reading from a cold disk keeps nobody else waiting for a thread.
+        # Threads of their own, so that reads from a cold disk delay nothing else.
         self.readers = DiskThreads(config.num_io_threads)
         self._topic_config = topic_config
         self._environment = replace(
@@ -82,7 +80,7 @@ class LogManager:
     # -- start ----------------------------------------------------------------------------------
 
     def load(self, progress: Callable[[int, int], None] = lambda done, total: None) -> None:
-        """Lock the directories and open every partition found; `progress(done, total)` counts
+        """Lock the directories and open every partition found. `progress(done, total)` counts
         partitions.
 
         Raises LogDirError when a directory belongs to another broker or cluster, is in use, or when
@@ -135,11 +133,11 @@ class LogManager:
         except OSError as error:
             directory.fail(error)
             return
-        if report.cut_bytes or report.dropped_segments or report.rebuilt:
+        if report.truncated_bytes or report.dropped_segments or report.rebuilt:
             logger.warning(
-                "%s: cut %d bytes, dropped %d segments, rebuilt %s",
+                "recovered %s: truncated %d bytes, dropped %d segments, rebuilt %s",
                 folder.name,
-                report.cut_bytes,
+                report.truncated_bytes,
                 report.dropped_segments,
                 ", ".join(map(os.path.basename, report.rebuilt)) or "nothing",
             )
@@ -152,8 +150,8 @@ class LogManager:
             self._logs[folder.key] = log, directory
             directory.add(folder.key, log)
         log.high_watermark = folder.high_watermark
-        if log.flush_required:  # a crash left it so, and nothing of it counts before
-            with contextlib.suppress(KafkaError):  # its directory is offline then
+        if log.flush_required:  # after a crash: nothing is committable before
+            with contextlib.suppress(KafkaError):  # then its directory is offline
                 log.flush()
 
     # -- partitions -----------------------------------------------------------------------------
@@ -167,12 +165,12 @@ class LogManager:
         return [directory for directory in self._directories if directory.failure is None]
 
     def logs(self) -> dict[TopicPartition, Log]:
-        """Every partition, also those of failed directories."""
+        """Return every partition, also those of failed directories."""
         with self._lock:
             return {key: log for key, (log, _) in self._logs.items()}
 
     def get(self, topic: str, partition: int) -> Log | None:
-        """The log of a partition, None when this broker has none."""
+        """Return the log of a partition, None when this broker has none."""
         entry = self._logs.get(TopicPartition(topic, partition))
         return entry[0] if entry is not None else None
 
@@ -185,10 +183,10 @@ class LogManager:
     def make_missing(
         self, wanted: Mapping[TopicPartition, NewLog]
     ) -> dict[TopicPartition, KafkaError]:
-        """Make those of the logs that there are not yet, each in the directory with the fewest
-        partitions; which cannot be made, and why (KAFKA_STORAGE_ERROR).
+        """Create the logs that do not exist yet, each in the directory with the fewest partitions;
+        return the ones that failed, with KAFKA_STORAGE_ERROR.
 
-        Partitions come in hundreds, so their directory is made durable once for all of them.
+        Partitions come in hundreds, so each directory is made durable once for all of them.
         """
         refused: dict[TopicPartition, KafkaError] = {}
         touched: dict[str, Directory] = {}
@@ -210,7 +208,7 @@ class LogManager:
         return refused
 
     def _make(self, key: TopicPartition, new: NewLog) -> Directory:
-        """Make a log; the directory that it is in, whose own entry is not durable yet."""
+        """Create a log; return its directory, in which the new name is not durable yet."""
         topic, partition = key
         online = self._online()
         if not online or (not new.is_new and len(online) < len(self._directories)):
@@ -240,10 +238,11 @@ class LogManager:
         return await self.disk.run(self.remove, keys)
 
     def remove(self, keys: Collection[TopicPartition]) -> dict[TopicPartition, KafkaError]:
-        """Take partitions away at once; their folders are renamed and deleted after
+        """Remove partitions at once. Their folders are renamed, and deleted after
         file.delete.delay.ms.
 
-        Returns which could not be renamed, and why; their directories are offline then.
+        Return the ones that could not be renamed, with the error; their directories are offline
+        then.
         """
         taken: dict[str, tuple[Directory, list[tuple[TopicPartition, Log]]]] = {}
         with self._lock:
@@ -295,7 +294,7 @@ class LogManager:
             directory.write_high_watermarks(offsets)
 
     async def run(self) -> None:
-        """Do the background work until cancelled."""
+        """Run the background work until cancelled."""
         compacting = self.config.log_cleaner_threads if self.config.log_cleaner_enable else 0
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._keep_house())
@@ -313,11 +312,11 @@ class LogManager:
                 await asyncio.sleep(self.config.log_cleaner_backoff_ms / 1000)
 
     def housekeep(self) -> None:
-        """One round of the background work that is due, but for compaction."""
+        """Run one round of the background work that is due, except compaction."""
         self._housekeeper.round()
 
     def compact(self) -> bool:
-        """Compact the partition that needs it most; False when none does."""
+        """Compact the dirtiest partition; return False when none is due."""
         return self._compactor.compact()
 
     def _home_of(self, log: Log) -> Directory:
@@ -325,8 +324,8 @@ class LogManager:
         return next(directory for directory in self._directories if directory.path == parent)
 
     def close(self) -> None:
-        """Close every log, write the checkpoints and the clean-shutdown marks, let go of the
-        directories. Background work under way ends first.
+        """Close every log, write the checkpoints and the clean-shutdown marks, release the
+        directories. Stops the background work first.
         """
         self._housekeeper.stop()
         self._compactor.stop()

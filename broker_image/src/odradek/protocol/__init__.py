@@ -1,1 +1,1 @@
-"""Kafka's wire protocol: what the messages are and how they become bytes, without any I/O."""
+"""Kafka's wire protocol: messages and their codec, without any I/O."""

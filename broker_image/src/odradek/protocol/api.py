@@ -1,4 +1,4 @@
-"""The table of request keys this code can encode and decode, with the versions it knows.
+"""The table of API keys, with their messages and the versions that the codec knows.
 
 Which of them a broker advertises is decided where requests are handled.
 """

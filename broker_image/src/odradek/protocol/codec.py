@@ -1,4 +1,4 @@
-"""Messages to bytes and back.
+"""Encodes and decodes messages.
 
 The first use of a class in a version compiles its code (see `compiler`); from then on a message
 costs one call. What follows a message in its buffer is left alone, as Kafka does: `decode` tells

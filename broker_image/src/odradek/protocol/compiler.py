@@ -1,4 +1,4 @@
-"""Turns a declaration into straight-line Python, once for each class and version.
+"""Compiles a declaration to straight-line Python, once per class and version.
 
 What is known from the version (which fields exist, how lengths are written, which nulls are legal)
 is decided while the source is written, so none of it is asked while messages pass. Neighbouring

@@ -1,4 +1,4 @@
-"""What stands before the body of every request and response.
+"""The headers of requests and responses.
 
     request   api_key i16, api_version i16, correlation_id i32, client_id nullable string, tags
     response  correlation_id i32, tags

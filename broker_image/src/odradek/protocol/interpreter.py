@@ -1,4 +1,4 @@
-"""The codec without compilation: walks the declaration field by field.
+"""The reference codec: walks the declaration of a message field by field.
 
 It is the reference that tests hold the compiled codec equal to, and says plainly what the wire
 format is. Nothing on a hot path uses it.

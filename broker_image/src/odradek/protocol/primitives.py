@@ -1,4 +1,4 @@
-"""The smallest pieces of the wire format: fixed-size numbers and variable-length integers.
+"""The primitive types of the wire format: fixed-size numbers and variable-length integers.
 
 All numbers are big-endian. Flexible versions (KIP-482) write lengths as unsigned varints, one more
 than the real length, with 0 for null; older versions write int16 or int32 lengths with -1 for

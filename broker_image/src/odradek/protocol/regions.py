@@ -1,4 +1,4 @@
-"""What an answer consists of once it is encoded: bytes, and pieces of files that sendfile moves.
+"""The parts of an encoded answer: bytes, and file regions for sendfile.
 
 A fetch answer holds its records as `FileRegion`s. The codec writes only their length; whoever sends
 the answer moves the payload from the page cache to the socket and closes each region exactly once,
@@ -23,7 +23,7 @@ class FileRegion(Protocol):
 
     @property
     def length(self) -> int:
-        """Bytes in the region; all of them are in the file."""
+        """Return the number of bytes in the region; the file has all of them."""
 
     def close(self) -> None:
         """Let go of the file; called exactly once by the last owner."""
@@ -41,12 +41,12 @@ IN_MEMORY: Final = (bytes, bytearray, memoryview)
 
 
 def part_length(part: Part) -> int:
-    """Bytes that `part` puts on the wire."""
+    """Return how many bytes `part` has on the wire."""
     return len(part) if isinstance(part, IN_MEMORY) else part.length
 
 
 def total_length(parts: Iterable[Part]) -> int:
-    """Bytes that `parts` put on the wire together."""
+    """Return how many bytes `parts` have on the wire."""
     return sum(map(part_length, parts))
 
 

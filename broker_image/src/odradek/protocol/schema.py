@@ -1,4 +1,4 @@
-"""How a message is declared: a slotted dataclass whose fields say in which versions they exist.
+"""Declarations of messages: slotted dataclasses whose fields name the versions they exist in.
 
     @message(versions=(0, 9), flexible_from=9)
     class ProduceRequest(Request[ProduceResponse]):
@@ -64,7 +64,7 @@ class Field:
         return self.nullable_since is not None and version >= self.nullable_since
 
     def absent_value(self) -> Any:
-        """Value of the field when the wire does not carry it."""
+        """Return the value of the field in versions without it."""
         if self.default_factory is not None:
             return self.default_factory()
         return self.default
@@ -84,11 +84,11 @@ class Schema:
         return self.flexible_from is not None and version >= self.flexible_from
 
     def plain_fields(self, version: int) -> list[Field]:
-        """Fields of this version in the order of the wire, without the tagged ones."""
+        """Return the fields of this version in wire order, without tagged fields."""
         return [f for f in self.fields if f.tag is None and f.exists_in(version)]
 
     def tagged_fields(self, version: int) -> dict[int, Field]:
-        """Tagged fields of this version by tag, in ascending order."""
+        """Return the tagged fields of this version by tag, in ascending order."""
         tagged = {f.tag: f for f in self.fields if f.tag is not None and f.exists_in(version)}
         return dict(sorted(tagged.items()))
 

@@ -64,7 +64,8 @@ class Partition:
     - The high watermark of a leader never falls. That of a follower may: a new leader can have a
       lower one.
     - The leader epoch never falls.
-    - `followers` are the other replicas if this broker is leader, else there are none.
+    - `followers` are the other replicas, and whatever else the in-sync set named, if this broker is
+      leader; else there are none.
     """
 
     __slots__ = (
@@ -139,7 +140,7 @@ class Partition:
             replica: FollowerProgress(
                 last_caught_up_ms=now if replica in state.isr else rules.NEVER_MS
             )
-            # An in-sync replica that is none of the replicas never fetches, and so leaves the set.
+            # A broker in the in-sync set that is no replica never fetches, and so leaves the set.
             for replica in dict.fromkeys((*state.replicas, *state.isr))
             if replica != self.broker_id
         }
@@ -161,7 +162,8 @@ class Partition:
         self._check_role()
 
     def _check_role(self) -> None:
-        others = set(self.replicas) - {self.broker_id} if self.is_leader else set()
+        others = {*self.replicas, *self.isr.committed} - {self.broker_id}
+        others = others if self.is_leader else set()
         assert self.followers.keys() == others, f"{self.key}: followers {list(self.followers)}"
 
     def _take(self, state: LeaderAndIsrPartitionState) -> None:

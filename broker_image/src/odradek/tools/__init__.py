@@ -1,1 +1,1 @@
-"""Commands for people: they ask brokers and ZooKeeper, and run in no broker."""
+"""Command-line tools: clients of brokers and ZooKeeper."""

@@ -1,4 +1,4 @@
-"""Questions of command-line tools to brokers. Versions are those every broker since 2.1 answers."""
+"""The client of command-line tools for brokers, with API versions of Kafka 2.1 and later."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EARLIEST, LATEST = -2, -1
 _TIMEOUT_MS = 30_000
 _RETRY_S = 0.3
 _RETRIES = 100
-_PASSING = {
+_RETRIABLE = {
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_COORDINATOR,
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -41,7 +41,7 @@ def parse_addresses(text: str) -> list[tuple[str, int]]:
 
 
 class ToolClient:
-    """The brokers of one cluster, found through any of `addresses`."""
+    """A client of the brokers of one cluster, found through any of `addresses`."""
 
     def __init__(self, addresses: Iterable[tuple[str, int]]) -> None:
         self._bootstrap = list(addresses)
@@ -50,7 +50,7 @@ class ToolClient:
         self.leaders: dict[TopicPartition, int] = {}
 
     async def connect(self) -> None:
-        """Learn brokers, topics and leaders. Raises ToolError where no broker answers."""
+        """Read brokers, topics and leaders. Raises ToolError if no broker answers."""
         failure: Exception = ConnectionError("no address")
         for address in self._bootstrap:
             try:
@@ -66,40 +66,40 @@ class ToolClient:
                 for partition in topic.partitions
             }
             return
-        raise ToolError(f"no broker answers: {failure}", 1)
+        raise ToolError(f"failed to reach any broker: {failure}", 1)
 
     def _client(self, address: tuple[str, int]) -> PeerClient:
         if address not in self._clients:
             self._clients[address] = PeerClient(*address, "odradek-tools")
         return self._clients[address]
 
-    async def ask(self, node: int, request: Request[ResponseT], version: int) -> ResponseT:
-        """Ask one broker by its id. Raises ToolError."""
+    async def call(self, node: int, request: Request[ResponseT], version: int) -> ResponseT:
+        """Send a request to the broker with this id; return the response. Raises ToolError."""
         if node not in self.nodes:
-            raise ToolError(f"broker {node} is not known", 1)
+            raise ToolError(f"broker {node} is unknown", 1)
         try:
             return await self._client(self.nodes[node]).call(request, version, _TIMEOUT_MS)
         except (ConnectionError, TimeoutError) as error:
             raise ToolError(f"broker {node}: {error}", 1) from error
 
     async def coordinator(self, group: str) -> int:
-        """The id of the group's coordinator, waiting for one that is being elected."""
+        """Return the broker id of the group's coordinator; wait for its election."""
         for _ in range(_RETRIES):
             for node in self.nodes:
-                answer = await self.ask(node, groups.FindCoordinatorRequest(key=group), 1)
+                answer = await self.call(node, groups.FindCoordinatorRequest(key=group), 1)
                 if answer.error_code == ErrorCode.NONE:
                     self.nodes[answer.node_id] = (answer.host, answer.port)
                     return answer.node_id
-                if answer.error_code not in _PASSING:
+                if answer.error_code not in _RETRIABLE:
                     raise ToolError(f"group {group}: {name_of(answer.error_code)}")
                 break
             await asyncio.sleep(_RETRY_S)
         raise ToolError(f"group {group} has no coordinator", 1)
 
     @staticmethod
-    async def pause(code: int) -> bool:
-        """Tell whether an error passes, after having waited a little."""
-        if code in _PASSING:
+    async def pause_if_retriable(code: int) -> bool:
+        """Return whether an error is retriable; if so, first wait a little."""
+        if code in _RETRIABLE:
             await asyncio.sleep(_RETRY_S)
             return True
         return False
@@ -107,9 +107,9 @@ class ToolClient:
     async def offsets(
         self, partitions: Collection[TopicPartition], timestamp: int
     ) -> dict[TopicPartition, int]:
-        """The first offset at or after a time (ms), or of `EARLIEST` or `LATEST`.
+        """Return the first offsets at or after a time (ms), or at `EARLIEST` or `LATEST`.
 
-        It is -1 where no record is so late. Partitions that no leader tells of are left out.
+        The offset is -1 if there is no such record. Partitions without an answer are left out.
         """
         by_leader: dict[int, dict[str, list[int]]] = {}
         for partition in partitions:
@@ -119,7 +119,7 @@ class ToolClient:
                 topics.setdefault(partition.topic, []).append(partition.partition)
         answers = await asyncio.gather(
             *(
-                self.ask(leader, _list_offsets(topics, timestamp), 1)
+                self.call(leader, _list_offsets(topics, timestamp), 1)
                 for leader, topics in by_leader.items()
             )
         )
@@ -134,12 +134,12 @@ class ToolClient:
     async def every_offset(
         self, partitions: Collection[TopicPartition], timestamp: int
     ) -> dict[TopicPartition, int]:
-        """Answer as `offsets` does, for all of them. Raises ToolError where a leader is missing."""
+        """Return offsets as `offsets` does. Raises ToolError if a partition has no answer."""
         found = await self.offsets(partitions, timestamp)
         missing = sorted(set(partitions) - found.keys())
         if missing:
             names = ", ".join(map(str, missing))
-            raise ToolError(f"no leader tells the offsets of {names}", 1)
+            raise ToolError(f"failed to read the offsets of {names}: no leader answered", 1)
         return found
 
     async def close(self) -> None:

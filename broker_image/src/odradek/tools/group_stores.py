@@ -1,4 +1,4 @@
-"""Groups as their two keepers know them: a coordinator among the brokers, or ZooKeeper."""
+"""The two stores of consumer groups: the coordinators on brokers, and ZooKeeper."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _CONNECT_S = 15.0
 
 @dataclass(frozen=True, slots=True)
 class MemberDescription:
-    """A member and what it reads."""
+    """A member of a group and its partitions."""
 
     consumer_id: str
     host: str
@@ -36,7 +36,7 @@ class MemberDescription:
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """A group at one moment. `coordinator` is `host:port (id)`, or `-` for one in ZooKeeper."""
+    """The state of a group. `coordinator` is `host:port (id)`, `-` for groups in ZooKeeper."""
 
     group: str
     state: str
@@ -47,34 +47,34 @@ class GroupDescription:
 
 
 class GroupStore(Protocol):
-    """Where groups are kept. Everything raises ToolError."""
+    """A store of consumer groups. Every method raises ToolError."""
 
     async def states(self) -> list[tuple[str, str]]:
-        """Every group with its state, sorted."""
+        """Return every group with its state, sorted."""
 
     async def describe(self, group: str) -> GroupDescription:
-        """One group; a group that nobody knows is Dead."""
+        """Return the state of a group; an unknown group is Dead."""
 
     async def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Set offsets of a group without members."""
+        """Set committed offsets of a group without members."""
 
     async def delete(self, group: str) -> None:
-        """Forget a group without members, and its offsets."""
+        """Delete a group without members, and its offsets."""
 
 
 class Coordinators:
-    """Groups that the brokers coordinate."""
+    """Groups with a coordinator on a broker."""
 
-    def __init__(self, brokers: ToolClient) -> None:
-        self._brokers = brokers
+    def __init__(self, client: ToolClient) -> None:
+        self._client = client
 
     async def states(self) -> list[tuple[str, str]]:
-        """Every group with its state, sorted."""
+        """Return every group with its state, sorted."""
         found: dict[str, str] = {}
-        for node in list(self._brokers.nodes):
+        for node in list(self._client.nodes):
             while True:
-                answer = await self._brokers.ask(node, groups.ListGroupsRequest(), 4)
-                if not await self._brokers.pause(answer.error_code):
+                answer = await self._client.call(node, groups.ListGroupsRequest(), 4)
+                if not await self._client.pause_if_retriable(answer.error_code):
                     break
             if answer.error_code != ErrorCode.NONE:
                 raise ToolError(f"broker {node}: {name_of(answer.error_code)}", 1)
@@ -82,19 +82,19 @@ class Coordinators:
         return sorted(found.items())
 
     async def describe(self, group: str) -> GroupDescription:
-        """One group; a group that nobody knows is Dead."""
+        """Return the state of a group; an unknown group is Dead."""
         while True:
-            node = await self._brokers.coordinator(group)
+            node = await self._client.coordinator(group)
             request = groups.DescribeGroupsRequest(groups=[group])
-            [described] = (await self._brokers.ask(node, request, 1)).groups
+            [described] = (await self._client.call(node, request, 1)).groups
             fetch = group_offsets.OffsetFetchRequest(group_id=group, topics=None)
-            fetched = await self._brokers.ask(node, fetch, 2)
+            fetched = await self._client.call(node, fetch, 2)
             code = described.error_code or fetched.error_code
-            if not await self._brokers.pause(code):
+            if not await self._client.pause_if_retriable(code):
                 break
         if code != ErrorCode.NONE:
             raise ToolError(f"group {group}: {name_of(code)}", 1)
-        host, port = self._brokers.nodes[node]
+        host, port = self._client.nodes[node]
         return GroupDescription(
             group,
             described.group_state,
@@ -118,7 +118,7 @@ class Coordinators:
         )
 
     async def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Set offsets of a group without members."""
+        """Set committed offsets of a group without members."""
         topics: dict[str, list[group_offsets.OffsetCommitRequestPartition]] = {}
         for partition, offset in sorted(offsets.items()):
             topics.setdefault(partition.topic, []).append(
@@ -136,8 +136,8 @@ class Coordinators:
             ],
         )
         while True:
-            node = await self._brokers.coordinator(group)
-            answer = await self._brokers.ask(node, request, 3)
+            node = await self._client.coordinator(group)
+            answer = await self._client.call(node, request, 3)
             failed = {
                 TopicPartition(topic.name, part.partition_index): part.error_code
                 for topic in answer.topics
@@ -147,23 +147,23 @@ class Coordinators:
             if not failed:
                 return
             partition, code = next(iter(failed.items()))
-            if not await self._brokers.pause(code):
+            if not await self._client.pause_if_retriable(code):
                 raise ToolError(f"partition {partition}: {name_of(code)}", 1)
 
     async def delete(self, group: str) -> None:
-        """Forget a group without members, and its offsets."""
+        """Delete a group without members, and its offsets."""
         while True:
-            node = await self._brokers.coordinator(group)
+            node = await self._client.coordinator(group)
             request = groups.DeleteGroupsRequest(groups_names=[group])
-            [result] = (await self._brokers.ask(node, request, 1)).results
+            [result] = (await self._client.call(node, request, 1)).results
             if result.error_code == ErrorCode.NONE:
                 return
-            if not await self._brokers.pause(result.error_code):
+            if not await self._client.pause_if_retriable(result.error_code):
                 raise ToolError(f"group {group}: {name_of(result.error_code)}")
 
 
 def _assigned(data: bytes) -> tuple[TopicPartition, ...]:
-    """The partitions in a consumer's assignment; other protocols have none that are known."""
+    """Return the partitions of a consumer's assignment, none for other protocol types."""
     found = []
     try:
         (topics,) = struct.unpack_from(">i", data, 2)
@@ -182,7 +182,7 @@ def _assigned(data: bytes) -> tuple[TopicPartition, ...]:
 
 
 def connect(zookeeper: str) -> KazooClient:
-    """A started client of `host:port,.../chroot`. Raises ToolError."""
+    """Return a started client of `host:port,.../chroot`. Raises ToolError."""
     try:
         client = KazooClient(hosts=zookeeper_servers(zookeeper))
     except ValueError as error:
@@ -196,7 +196,7 @@ def connect(zookeeper: str) -> KazooClient:
 
 
 def broker_addresses(client: KazooClient) -> list[tuple[str, int]]:
-    """Where the registered brokers listen without encryption."""
+    """Return the PLAINTEXT addresses of the registered brokers."""
     found = []
     for name in client.get_children(znodes.BROKER_IDS_PATH):
         path = znodes.broker_path(int(name))
@@ -207,7 +207,7 @@ def broker_addresses(client: KazooClient) -> list[tuple[str, int]]:
 
 
 class OldGroups:
-    """Groups that balance through ZooKeeper; also those that only keep offsets there."""
+    """Groups that balance through ZooKeeper, or only have offsets there."""
 
     def __init__(self, client: KazooClient) -> None:
         self._client = client
@@ -219,14 +219,14 @@ class OldGroups:
             return []
 
     async def states(self) -> list[tuple[str, str]]:
-        """Every group with its state, sorted."""
+        """Return every group with its state, sorted."""
         return [
             (group, STABLE if self._children(consumers.consumer_ids_path(group)) else EMPTY)
             for group in self._children(consumers.CONSUMERS_PATH)
         ]
 
     async def describe(self, group: str) -> GroupDescription:
-        """One group; a group that nobody knows is Dead."""
+        """Return the state of a group; an unknown group is Dead."""
         if self._client.exists(consumers.group_path(group)) is None:
             return GroupDescription(group, DEAD)
         ids = self._children(consumers.consumer_ids_path(group))
@@ -254,7 +254,7 @@ class OldGroups:
         )
 
     def _leaves(self, folder: str) -> list[tuple[TopicPartition, str]]:
-        """Partitions with their znodes below FOLDER/T/P."""
+        """Return partitions and their znodes FOLDER/T/P."""
         folder = folder.rstrip("/")
         return [
             (TopicPartition(topic, int(number)), f"{folder}/{topic}/{number}")
@@ -264,7 +264,7 @@ class OldGroups:
         ]
 
     async def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Set offsets of a group without members."""
+        """Set committed offsets of a group without members."""
         self._refuse_members(group)
         for partition, offset in sorted(offsets.items()):
             path = consumers.offset_path(group, partition.topic, partition.partition)
@@ -272,10 +272,10 @@ class OldGroups:
                 self._client.ensure_path(path)
                 self._client.set(path, consumers.encode_offset(offset))
             except KazooException as error:
-                raise ToolError(f"{path} cannot be written: {error!r}", 1) from error
+                raise ToolError(f"failed to write {path}: {error!r}", 1) from error
 
     async def delete(self, group: str) -> None:
-        """Forget a group without members, and its offsets."""
+        """Delete a group without members, and its offsets."""
         self._refuse_members(group)
         if self._client.exists(consumers.group_path(group)) is None:
             raise ToolError(f"group {group}: {ErrorCode.GROUP_ID_NOT_FOUND.name}")

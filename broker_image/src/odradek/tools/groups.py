@@ -1,8 +1,8 @@
 """`odradek groups`: list, describe, move and delete consumer groups, and move them between stores.
 
-Groups of the coordinator are reached with --bootstrap-server, those that balance through ZooKeeper
-with --zookeeper. Tables have the columns of kafka-consumer-groups. Whatever changes something only
-shows what it would do, unless --execute is given. A user's mistake is one line and exit status 2.
+--bootstrap-server selects groups with a coordinator, --zookeeper groups that balance through
+ZooKeeper. Tables have the columns of kafka-consumer-groups. Commands that change something only
+print their plan unless --execute is given. A usage error is one line and exit status 2.
 """
 
 from __future__ import annotations
@@ -50,14 +50,16 @@ def _store_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _group_options = click.option("--group", "names", multiple=True, required=True, help="Repeatable.")
-_execute = click.option("--execute", is_flag=True, help="Do it; otherwise only show what would be.")
+_execute = click.option(
+    "--execute", is_flag=True, help="Apply the change; otherwise only print it."
+)
 
 
 @asynccontextmanager
 async def _opened(
     bootstrap_server: str | None, zookeeper: str | None
 ) -> AsyncIterator[tuple[GroupStore, ToolClient]]:
-    """The store that was asked for, and the brokers of the same cluster."""
+    """Yield the selected store, and a client of the brokers of its cluster."""
     if (bootstrap_server is None) == (zookeeper is None):
         raise ToolError("give either --bootstrap-server or --zookeeper")
     async with _both(bootstrap_server, zookeeper) as (coordinators, old_groups, brokers):
@@ -99,7 +101,7 @@ def _run(work: Coroutine[Any, Any, None]) -> None:
 
 
 def _table(header: Collection[str], rows: Iterable[Collection[object]]) -> None:
-    """Columns as wide as their widest cell, the last one open."""
+    """Print a table with aligned columns."""
     lines = [tuple(header), *(tuple(map(str, row)) for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
     for line in lines:
@@ -233,7 +235,7 @@ def reset_offsets(
     execute: bool,
     **ways: Any,
 ) -> None:
-    """Move groups that have no members."""
+    """Reset the offsets of groups without members."""
 
     async def work() -> None:
         chosen = [name for name, value in ways.items() if value not in (None, False)]
@@ -311,7 +313,7 @@ async def _wanted(
             since = plans.parse_datetime_ms(value)
         case _:
             since = wall_ms() - plans.parse_duration_ms(value)
-    # A partition without a record that late is moved to its end.
+    # A partition without such a record is moved to its end.
     ends = await brokers.every_offset(partitions, LATEST)
     firsts = await brokers.every_offset(partitions, max(since, 0))
     return {part: ends[part] if first < 0 else first for part, first in firsts.items()}
@@ -345,7 +347,7 @@ def _show_plan(plan: Mapping[str, Mapping[TopicPartition, int]], export: bool) -
 def delete(
     bootstrap_server: str | None, zookeeper: str | None, names: tuple[str, ...], execute: bool
 ) -> None:
-    """Forget groups that have no members, and their offsets."""
+    """Delete groups without members, and their offsets."""
 
     async def work() -> None:
         async with _opened(bootstrap_server, zookeeper) as (store, _):
@@ -366,7 +368,7 @@ def delete(
 @_store_options
 @_group_options
 @click.option(
-    "--to", type=click.Choice(["kafka", "zookeeper"]), required=True, help="Where offsets shall be."
+    "--to", type=click.Choice(["kafka", "zookeeper"]), required=True, help="The target store."
 )
 @_execute
 def migrate(
@@ -380,7 +382,7 @@ def migrate(
 
     async def work() -> None:
         if zookeeper is None:
-            raise ToolError("--zookeeper is needed: one of the two stores is there")
+            raise ToolError("--zookeeper is required")
         plan = {}
         async with _both(bootstrap_server, zookeeper) as (coordinators, old_groups, brokers):
             assert old_groups is not None

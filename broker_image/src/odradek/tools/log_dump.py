@@ -1,9 +1,9 @@
-"""`odradek log dump|verify PATH`: what is in a partition's files, and whether it is sound.
+"""`odradek log dump|verify PATH`: print the files of a partition, and check them.
 
-PATH is a file of a segment or a partition folder. `dump` prints a line a batch (and a record, with
---records), an index entry or a producer; `verify` checks every checksum, the order of offsets and
-every index entry against the log, prints what is wrong and exits with 1. A path that cannot be read
-is one line on stderr and exit status 2. Files larger than 64 MiB show progress on a terminal.
+PATH is a file of a segment or a partition folder. `dump` prints one line per batch (and per record,
+with --records), index entry or producer. `verify` checks every checksum, the order of offsets, and
+every index entry against the log; it prints what is wrong and exits with 1. A path that cannot be
+read is one line on stderr and exit status 2. Files larger than 64 MiB show progress on a terminal.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _KNOWN = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, producers.SNAPSHOT_SUFFIX
 
 @click.group("log")
 def commands() -> None:
-    """Look into a partition's files."""
+    """Print and check a partition's files, and repair them."""
 
 
 @commands.command()
@@ -95,7 +95,7 @@ def fail(message: str, status: int) -> NoReturn:
 
 
 def files(path: Path) -> list[Path]:
-    """The files to look at, in order of offset. Ends the process for a path that has none."""
+    """Return the files to read, in order of offset. Ends the process for a path that has none."""
     if path.is_dir():
         found = sorted(
             file for file in path.iterdir() if file.suffix in _KNOWN or file.name == EPOCHS
@@ -112,7 +112,7 @@ def files(path: Path) -> list[Path]:
 
 
 def _batches(file: Path) -> Iterator[tuple[int, Header, memoryview]]:
-    """Each batch of a log file with its position and bytes, checksum checked.
+    """Yield each batch of a log file with its position and bytes, after checking its checksum.
 
     Raises CorruptBatchError, also for a last batch that is cut off.
     """
@@ -192,7 +192,7 @@ def _dump_snapshot(file: Path) -> None:
 
 
 def _entries(file: Path) -> Iterator[tuple[int, int]]:
-    """Entries of an index file; zeros of a preallocated tail are left out."""
+    """Yield the entries of an index file, without the zeros of a preallocated tail."""
     entry = (OffsetIndex if file.suffix == INDEX_SUFFIX else TimeIndex).ENTRY
     data = file.read_bytes()
     whole = len(data) - len(data) % entry.size
@@ -209,7 +209,7 @@ def _describe(file: Path, first: int, second: int) -> str:
 
 
 def problems(file: Path) -> Iterator[str]:
-    """What is wrong with a file, line by line."""
+    """Yield what is wrong with a file, line by line."""
     if file.suffix == LOG_SUFFIX:
         yield from _log_problems(file)
     elif file.suffix == producers.SNAPSHOT_SUFFIX:
@@ -239,7 +239,7 @@ def _log_problems(file: Path) -> Iterator[str]:
 
 
 def _index_problems(file: Path) -> Iterator[str]:
-    """Entries that do not rise, or that the log beside the index does not bear out."""
+    """Yield entries that do not rise, or that disagree with the log beside the index."""
     entry = (OffsetIndex if file.suffix == INDEX_SUFFIX else TimeIndex).ENTRY
     if file.stat().st_size % entry.size:
         yield f"{file.stat().st_size} bytes are no whole entries"

@@ -1,11 +1,10 @@
-"""`odradek log repair PATH`: cut damaged segments behind their last sound batch, and make their
-indexes anew.
+"""`odradek log repair PATH`: truncate damaged segments and rebuild their indexes.
 
-PATH is a partition folder, or the `.log` file of one segment. Without --execute nothing is touched:
-the command says what it would do and exits with 1, with 0 where there is nothing to do. What is cut
-off or thrown away is kept beside the segment, in a file that neither this broker nor Kafka looks
-at. Offsets that are lost stay a gap, as compaction leaves them. A folder whose broker runs is
-refused, as is a path that is no log: one line, exit status 2.
+PATH is a partition folder, or the `.log` file of one segment. Without --execute nothing is changed:
+the command says what it would do and exits with 1, or with 0 when there is nothing to do. What is
+removed is kept beside the segment, in a file that neither this broker nor Kafka reads. Lost offsets
+stay a gap, as compaction leaves them. A folder whose broker runs is refused, as is a path that is
+no log: one line, exit status 2.
 """
 
 from __future__ import annotations
@@ -41,8 +40,9 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What is to be done to one segment: keep `sound` of its `size` bytes, and make its indexes
-    anew. `lost` is the gap that stays; empty where only the indexes are wrong.
+    """The repair of one segment: keep `sound` of its `size` bytes, and rebuild its indexes.
+
+    `lost` is the gap that stays, empty where only the indexes are wrong.
     """
 
     log: Path
@@ -53,18 +53,18 @@ class Cut:
 
     @property
     def removed(self) -> Path:
-        """Where the bytes go that are cut off."""
+        """File that keeps the bytes that are removed."""
         return self.log.with_name(f"{self.log.name}.removed-at-{self.sound}")
 
 
 @click.command()
 @click.argument("path", type=click.Path(path_type=Path))
-@click.option("--execute", is_flag=True, help="Do it; without this only say what would be done.")
+@click.option("--execute", is_flag=True, help="Repair; without this only say what would be done.")
 def repair(path: Path, execute: bool) -> None:
-    """Cut the segments of PATH behind their last sound batch, where they are damaged.
+    """Truncate the damaged segments of PATH behind their last sound batch.
 
-    What is cut off is lost to readers. If another replica has it, moving the partition's folder
-    away, so that the broker copies it anew, loses nothing.
+    What is removed is lost to readers. If another replica has it, move the partition's folder
+    away instead: the broker copies it again, and nothing is lost.
     """
     logs = _logs(path)
     with _locked(logs[0].parent.parent), log_dump.readable(path):
@@ -73,12 +73,12 @@ def repair(path: Path, execute: bool) -> None:
         for cut in cuts:
             _tell(cut)
         for snapshot in snapshots:
-            click.echo(f"{snapshot.name}: moved aside, the broker makes it anew")
+            click.echo(f"{snapshot.name}: moved aside, the broker rebuilds it")
         if not cuts and not snapshots:
             click.echo("sound")
             return
         if not execute:
-            click.echo("nothing was changed; --execute does it")
+            click.echo("nothing was changed; run with --execute to repair")
             sys.exit(1)
         for cut in cuts:
             _carry_out(cut)
@@ -89,7 +89,7 @@ def repair(path: Path, execute: bool) -> None:
 
 
 def _logs(path: Path) -> list[Path]:
-    """The log files that PATH means, oldest first. Ends the process where there are none."""
+    """Return the log files of PATH, oldest first. Ends the process when there are none."""
     if path.is_dir():
         found = [
             one for one in log_dump.files(path) if one.suffix == LOG_SUFFIX and one.stem.isdecimal()
@@ -124,7 +124,7 @@ def _locked(directory: Path) -> Iterator[None]:
 
 
 def _find_damage(log: Path) -> Cut | None:
-    """What is to be done to a segment, None when it is sound."""
+    """Return the repair that a segment needs, None when it is sound."""
     size, base = log.stat().st_size, int(log.stem)
     following = _next_base(log)
     order, sound = BatchSequence(base), 0
@@ -155,7 +155,7 @@ def _next_base(log: Path) -> int | None:
 
 
 def _useless_snapshots(folder: Path, cuts: list[Cut]) -> list[Path]:
-    """Snapshots of producers that are damaged, or speak of what is cut off the log's end."""
+    """Return the producer snapshots that are damaged, or are above the truncated end of the log."""
     last = max(_logs(folder))
     end = next((cut.lost.start for cut in cuts if cut.log == last and cut.sound < cut.size), None)
     useless = []
@@ -168,11 +168,11 @@ def _useless_snapshots(folder: Path, cuts: list[Cut]) -> list[Path]:
 
 def _tell(cut: Cut) -> None:
     if cut.sound == cut.size:
-        click.echo(f"{cut.log.name}: indexes made anew: {cut.reason}")
+        click.echo(f"{cut.log.name}: indexes rebuilt: {cut.reason}")
         return
     lost = f", offsets {cut.lost.start}..{cut.lost.stop - 1} are lost" if cut.lost else ""
     click.echo(
-        f"{cut.log.name}: {cut.reason}: {cut.size - cut.sound} bytes cut off at {cut.sound}, "
+        f"{cut.log.name}: {cut.reason}: {cut.size - cut.sound} bytes truncated at {cut.sound}, "
         f"kept in {cut.removed.name}{lost}"
     )
 

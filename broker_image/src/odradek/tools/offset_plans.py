@@ -1,6 +1,6 @@
-"""Where a reset moves a group: what a user asked for becomes an offset a partition. Pure.
+"""Plans of offset resets: from the options of a command to one offset per partition. Pure.
 
-The ways are those of kafka-consumer-groups; offsets outside a log are moved to its nearest end.
+The options are those of kafka-consumer-groups. Offsets outside a log are moved to its nearest end.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _DURATION = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """First offset and end of a partition's log."""
+    """Log start and log end of a partition."""
 
     start: int
     end: int
 
     def clamp(self, offset: int) -> int:
-        """The nearest offset that can be read from."""
+        """Return the nearest offset within the log."""
         return max(self.start, min(offset, self.end))
 
 
@@ -100,7 +100,7 @@ def parse_csv(text: str, group: str) -> dict[TopicPartition, int]:
 
 
 def render_csv(group: str | None, plan: Mapping[TopicPartition, int]) -> str:
-    """Lines that `parse_csv` reads; with the group where several are in one file."""
+    """Return lines that `parse_csv` reads; `group` is their first field unless None."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     for partition, offset in sorted(plan.items()):
@@ -112,7 +112,7 @@ def render_csv(group: str | None, plan: Mapping[TopicPartition, int]) -> str:
 def shifted(
     partitions: Collection[TopicPartition], committed: Mapping[TopicPartition, int], by: int
 ) -> dict[TopicPartition, int]:
-    """Committed offsets moved by a number of records. Raises ToolError where there is none."""
+    """Return committed offsets shifted by `by`. Raises ToolError if one is missing."""
     missing = sorted(set(partitions) - committed.keys())
     if missing:
         raise ToolError(f"partition {missing[0]} has no committed offset to shift")
@@ -122,14 +122,16 @@ def shifted(
 def within(
     wanted: Mapping[TopicPartition, int], bounds: Mapping[TopicPartition, Bounds]
 ) -> tuple[dict[TopicPartition, int], list[str]]:
-    """Wanted offsets as far as the logs reach, and a sentence for each that was moved.
+    """Return the wanted offsets, moved into their logs, and one warning per moved offset.
 
-    Raises ToolError for a partition whose log nobody tells of.
+    Raises ToolError for a partition with unknown bounds.
     """
     plan, moved = {}, []
     for partition, offset in sorted(wanted.items()):
         if partition not in bounds:
-            raise ToolError(f"no leader tells where partition {partition} begins and ends", 1)
+            raise ToolError(
+                f"failed to read the log bounds of partition {partition}: no leader answered", 1
+            )
         plan[partition] = bounds[partition].clamp(offset)
         if plan[partition] != offset:
             moved.append(f"offset {offset} of {partition} is moved to {plan[partition]}")
@@ -141,9 +143,9 @@ def copyable(
     target: Mapping[TopicPartition, int],
     existing: Collection[TopicPartition],
 ) -> tuple[dict[TopicPartition, int], list[str]]:
-    """Offsets of one store that the other can take, and a sentence for each that stays behind.
+    """Return the offsets to copy to another store, and one warning per omitted offset.
 
-    A group that went on from its offsets in the target is never moved back.
+    An offset that is higher in the target is never moved back.
     """
     plan, left = {}, []
     for partition, offset in sorted(source.items()):

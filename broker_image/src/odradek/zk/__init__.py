@@ -1,1 +1,1 @@
-"""ZooKeeper: what every znode holds, and the session that reads and writes them."""
+"""ZooKeeper: paths and payloads of all znodes, and the session that reads and writes them."""

@@ -1,9 +1,9 @@
-"""What several writers share: rules for topic names, and topic changes as lists of operations.
+"""Topic changes as lists of ZooKeeper operations, and the rules for topic names.
 
-The broker (asyncio), the operator (plain kazoo) and Kafka's own tools all create, grow and delete
-topics by writing the same znodes; the controller sees the change and acts. Here each change is one
-transaction where ZooKeeper allows it: a topic never appears without its configuration.
-`session.Session.multi` or `operations.commit` applies the lists.
+The broker (asyncio), the operator (plain kazoo) and Kafka's tools create, grow and delete topics by
+writing the same znodes; the controller watches them and acts. Each change is one transaction where
+ZooKeeper allows it: a topic never appears without its configuration. `session.Session.multi` or
+`operations.commit` applies the lists.
 """
 
 import re
@@ -19,9 +19,9 @@ from odradek.zk.session import Session
 from odradek.zk.znodes import BrokerRegistration, ConfigChange, TopicAssignment
 
 LONGEST_TOPIC_NAME = 249  # with "-" and a partition number it must fit into a folder's name
-# Bytes of znodes that are written on a user's word. A server cuts off whoever sends more than its
-# jute.maxbuffer (1 MiB) at once, with all else that was under way in the session. A topic whose
-# partitions all move has up to 3.5 times its size at rest.
+# Limits of znodes that users can fill, in bytes. A server closes the session of a client that sends
+# more than its jute.maxbuffer (1 MiB) at once, with all its pending requests. A topic whose
+# partitions are all being reassigned has up to 3.5 times its normal size.
 LARGEST_TOPIC = 300_000
 LARGEST_CONFIG = 600_000
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
@@ -45,12 +45,12 @@ def check_topic_name(topic: str) -> None:
 
 
 def metric_name(topic: str) -> str:
-    """Return what metrics call a topic: they have '_' for '.' too."""
+    """Return the topic's name in metrics, which have '_' for '.' too."""
     return topic.replace(".", "_")
 
 
 def check_collision(topic: str, existing: Iterable[str]) -> None:
-    """Raise INVALID_TOPIC_EXCEPTION if metrics could not tell an existing topic from this one."""
+    """Raise INVALID_TOPIC_EXCEPTION if an existing topic has the same name in metrics."""
     shared = metric_name(topic)
     rivals = [name for name in existing if name != topic and metric_name(name) == shared]
     if rivals:
@@ -61,7 +61,7 @@ def check_collision(topic: str, existing: Iterable[str]) -> None:
 
 
 def check_topic_size(assignment: TopicAssignment) -> None:
-    """Raise INVALID_PARTITIONS for more partitions and replicas than one znode takes."""
+    """Raise INVALID_PARTITIONS for more partitions and replicas than one znode can hold."""
     size = len(znodes.encode_topic(assignment))
     if size > LARGEST_TOPIC:
         raise KafkaError(
@@ -72,7 +72,7 @@ def check_topic_size(assignment: TopicAssignment) -> None:
 
 
 def check_config_size(config: Mapping[str, str]) -> None:
-    """Raise INVALID_CONFIG for more settings than one znode takes."""
+    """Raise INVALID_CONFIG for more configs than one znode can hold."""
     size = len(znodes.encode_config(config))
     if size > LARGEST_CONFIG:
         raise KafkaError(
@@ -88,7 +88,7 @@ def create_topic(
     *,
     config_exists: bool = False,
 ) -> list[Operation]:
-    """Return what creates a topic: configuration first, then partitions, in one transaction.
+    """Return the transaction that creates a topic: first its configuration, then its partitions.
 
     `config_exists` replaces a configuration that an earlier topic of this name left behind.
     """
@@ -100,21 +100,21 @@ def create_topic(
 
 
 def grow_topic(topic: str, assignment: TopicAssignment, version: int) -> list[Operation]:
-    """Return what gives a topic all partitions of `assignment`, if its znode has this version."""
+    """Return the transaction that sets all partitions of a topic, if its znode has `version`."""
     return [SetData(znodes.topic_path(topic), znodes.encode_topic(assignment), version)]
 
 
 def request_deletion(topic: str) -> list[Operation]:
-    """Return what asks the controller to delete a topic."""
+    """Return the transaction that requests the deletion of a topic."""
     return [Create(znodes.delete_topic_path(topic))]
 
 
 def change_config(
     entity_type: str, name: str, config: Mapping[str, str], version: int | None
 ) -> list[Operation]:
-    """Return what replaces the overrides of an entity and tells the brokers.
+    """Return the transaction that replaces an entity's overrides and notifies the brokers.
 
-    `version` is that of its znode as it was read, None where there was none.
+    `version` is the version of its znode that was read, None if there was no znode.
     """
     path, data = znodes.config_path(entity_type, name), znodes.encode_config(config)
     notice = znodes.encode_config_change(ConfigChange(f"{entity_type}/{name}"))
@@ -157,8 +157,8 @@ async def apply_grow_topic(
 ) -> None:
     """Add partitions to a topic.
 
-    Raises KafkaError UNKNOWN_TOPIC_OR_PARTITION, INVALID_PARTITIONS where one exists already or
-    all do not fit, or REASSIGNMENT_IN_PROGRESS.
+    Raises KafkaError UNKNOWN_TOPIC_OR_PARTITION, REASSIGNMENT_IN_PROGRESS, or INVALID_PARTITIONS if
+    a partition exists already or the znode would be too large.
     """
     path = znodes.topic_path(topic)
     while True:
@@ -181,7 +181,7 @@ async def apply_grow_topic(
             raise _unknown_topic(topic) from None
         except TransactionFailedError as failure:
             if isinstance(failure.error, BadVersionError):
-                continue  # somebody else changed the topic: look again
+                continue  # the topic changed meanwhile: read it again
             if isinstance(failure.error, NoNodeError):
                 raise _unknown_topic(topic) from None
             raise
@@ -189,7 +189,7 @@ async def apply_grow_topic(
 
 
 async def apply_request_deletion(session: Session, topic: str) -> None:
-    """Ask for a deletion; asking twice is no error. Raises UNKNOWN_TOPIC_OR_PARTITION."""
+    """Request a deletion; repeating it is no error. Raises UNKNOWN_TOPIC_OR_PARTITION."""
     if await session.exists(znodes.topic_path(topic)) is None:
         raise _unknown_topic(topic)
     try:

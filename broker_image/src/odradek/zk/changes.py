@@ -1,12 +1,12 @@
-"""Notices of changed configuration: /config/changes/config_change_N (row Z11).
+"""Notifications of changed configuration: /config/changes/config_change_N (row Z11).
 
-Whoever changes the overrides of an entity writes its znode and then a sequential notice that names
-it. Every broker watches the notices, remembers the number of the last one it has handled, and reads
-the entity again for each newer one, so that a change takes effect without a restart. Notices are
-removed by any broker once they are old enough for all to have seen them.
+A client that changes the overrides of an entity writes its znode and then a sequential notification
+that names it. Every broker watches the notifications, remembers the number of the last one that it
+handled, and reads the entity again for each newer one: a change needs no restart. Any broker
+deletes notifications that are old enough for all brokers to have seen them.
 
-`start` marks the present notices as seen: a broker starts watching first and reads its
-configuration afterwards, and so misses nothing.
+`start` marks the present notifications as seen: a broker first watches and then reads its
+configuration, so it misses no change.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ NOTICE_LIFETIME_MS = 15 * 60 * 1000  # Kafka's change expiration
 
 
 class ConfigChanges:
-    """Calls `on_change(entity_type, entity_name)` once for every new notice, in their order.
+    """Calls `on_change(entity_type, entity_name)` once per new notification, in order.
 
     The type is topics, brokers, clients or users; the name is a topic, a broker id, `<default>`, or
     for users `U/clients/C`.
@@ -45,35 +45,37 @@ class ConfigChanges:
         self._fired = asyncio.Event()
 
     async def start(self) -> None:
-        """Mark the present notices as seen and watch for others."""
+        """Mark the present notifications as seen, and watch for others."""
         self._session.on_state(self._note_state)
         self._last = max((number for number, _ in await self._list()), default=-1)
 
     async def run(self) -> None:
-        """Handle notices until cancelled."""
+        """Handle notifications until cancelled."""
         while True:
             await self._fired.wait()
             self._fired.clear()
             try:
                 await self._handle(await self._list())
             except SessionExpiredError:
-                logger.info("configuration changes are looked at again with the next session")
+                logger.info(
+                    "session expired; configuration changes are read again with the next session"
+                )
 
     def _note_state(self, state: SessionState) -> None:
         if state is SessionState.CONNECTED:
-            self._fired.set()  # the watch went with the old connection
+            self._fired.set()  # the watch was lost with the old connection
 
     def _note_watch(self, _: WatchEvent) -> None:
         self._fired.set()
 
     async def _list(self) -> list[tuple[int, str]]:
-        """Return (number, path) of the notices, oldest first, and watch for more."""
+        """Return (number, path) of the notifications, oldest first, and watch for more."""
         found = []
         for name in await self._session.children(znodes.CONFIG_CHANGES_PATH, self._note_watch):
             try:
                 number = znodes.parse_sequence(name, znodes.CONFIG_CHANGE_PREFIX)
             except ZnodeError:
-                continue  # not a notice
+                continue  # not a notification
             found.append((number, f"{znodes.CONFIG_CHANGES_PATH}/{name}"))
         return sorted(found)
 
@@ -93,7 +95,7 @@ class ConfigChanges:
         try:
             change = znodes.decode_config_change(path, data)
         except ZnodeError as error:
-            logger.error("ignored: %s", error)
+            logger.error("ignoring a notification: %s", error)
             return
         logger.info("configuration of %s changed", change.entity_path)
         await self._on_change(change.entity_type, change.entity_name)
@@ -106,4 +108,4 @@ class ConfigChanges:
         except SessionExpiredError:
             raise
         except KazooException as error:
-            logger.info("%s is purged later: %s", path, type(error).__name__)
+            logger.info("failed to delete %s: %s; retrying later", path, type(error).__name__)

@@ -1,8 +1,8 @@
 """Znodes of consumer groups that balance through ZooKeeper (rows Z6, Z7, Z8).
 
-A member of group G registers the ephemeral /consumers/G/ids/ID, claims each partition it reads
-with the ephemeral /consumers/G/owners/T/P, and leaves its offsets in /consumers/G/offsets/T/P.
-Pure, like `znodes`: old Kafka consumers, the Spark job, the operator and the broker share them.
+A member of group G creates the ephemeral /consumers/G/ids/ID, owns each partition it reads by the
+ephemeral /consumers/G/owners/T/P, and commits offsets to /consumers/G/offsets/T/P. Pure, like
+`znodes`: old Kafka consumers, the Spark job, the operator and the broker share these znodes.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""Reads and writes the JSON that znodes hold, refusing garbage by name.
+"""Reads and writes the JSON payloads of znodes, with checked types.
 
 Writers of these znodes are many: this broker, its operator, Apache Kafka and people with a shell. A
 reader therefore goes through `Fields`, whose getters check the type of what is there and raise

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ProducerIdBlock:
-    """Producer ids `first` to `last`, both included, that one broker may hand out."""
+    """Producer ids `first` to `last`, both included, that one broker may allocate."""
 
     broker_id: BrokerId
     first: int

@@ -1,10 +1,10 @@
-"""A broker's place in the cluster: its ephemeral /brokers/ids/N, and the cluster's identity.
+"""Registration of a broker: its ephemeral /brokers/ids/N, and the cluster id.
 
-The znode lives as long as the session. After a crash the one of the previous incarnation lingers
-until its session expires, so an existing znode is waited for; one that outlives the wait belongs to
-a living broker with the same id, and registering fails. After the session was lost the broker
-registers again, and then tells its listeners, the controller among them: a broker must be
-registered before it may be elected.
+The znode exists as long as the session. After a crash the znode of the previous process remains
+until its session expires, so an existing znode is waited for. If it outlives the wait, it belongs
+to a live broker with the same id, and registration fails. After a lost session the broker registers
+again and then calls its listeners, among them the controller candidate: a broker must be registered
+before it may be elected.
 """
 
 import asyncio
@@ -28,13 +28,13 @@ from odradek.zk.znodes import BrokerRegistration
 
 logger = logging.getLogger(__name__)
 
-# A server rounds the end of a session up to its next tick, and asks its leader; half a time-out
-# more than the time-out covers both.
+# A server rounds the end of a session up to its next tick and asks its leader; one and a half
+# session timeouts cover both.
 LINGER_FACTOR = 1.5
 
 
 class DuplicateBrokerError(Exception):
-    """A living broker has this broker.id."""
+    """A live broker has this broker.id."""
 
 
 class ForeignClusterError(Exception):
@@ -42,10 +42,10 @@ class ForeignClusterError(Exception):
 
 
 async def create_persistent_paths(session: Session) -> None:
-    """Create the znodes that every cluster has, where they are missing.
+    """Create the znodes of every cluster where they are missing.
 
-    Without data, not with empty data: Kafka cannot tell an empty block of producer ids from a
-    damaged one, and would not start in this cluster.
+    They have null data, not empty data: for Kafka an empty block of producer ids is damaged, and it
+    would not start in this cluster.
     """
     for path in znodes.PERSISTENT_PATHS:
         while True:
@@ -56,9 +56,9 @@ async def create_persistent_paths(session: Session) -> None:
 
 
 async def ensure_cluster_id(session: Session, expected: str | None = None) -> str:
-    """Return the id of the cluster, making one if it is new.
+    """Return the cluster id; generate one for a new cluster.
 
-    `expected` is what the log directories remember; ForeignClusterError is raised where it differs.
+    `expected` is the cluster id in the log directories; raises ForeignClusterError if it differs.
     """
     await session.ensure("/cluster")
     while True:
@@ -69,7 +69,7 @@ async def ensure_cluster_id(session: Session, expected: str | None = None) -> st
             try:
                 await session.create(znodes.CLUSTER_ID_PATH, znodes.encode_cluster_id(fresh))
             except (NodeExistsError, ConnectionLoss):
-                continue  # another broker was first, or the answer was lost: read again
+                continue  # another broker created it, or the answer was lost: read again
             return fresh
         found = znodes.decode_cluster_id(znodes.CLUSTER_ID_PATH, data)
         if expected is not None and found != expected:
@@ -77,17 +77,17 @@ async def ensure_cluster_id(session: Session, expected: str | None = None) -> st
         return found
 
 
-async def goes_after_all(session: Session, broker_id: int) -> bool:
-    """Whether the znode goes that was taken for that of a living broker.
+async def registration_disappears(session: Session, broker_id: int) -> bool:
+    """Return whether the znode that blocked the registration disappears after all.
 
-    A server that stood still, or waited for its disk, ended no session meanwhile, and a watch that
-    was lost with its connection tells nothing. Only from one that answers at once it is final.
+    A server that was stopped or waited for its disk expired no session meanwhile, and a watch does
+    not fire if its connection was lost. So only an answer that comes at once counts.
     """
     linger = session.negotiated_timeout_ms / 1000 * (LINGER_FACTOR - 1)
     path, clock = znodes.broker_path(BrokerId(broker_id)), asyncio.get_running_loop().time
     while True:
         asked_at = clock()
-        # A session that ends meanwhile is followed by another.
+        # A new session follows one that ends meanwhile.
         with contextlib.suppress(SessionExpiredError):
             if await session.exists(path) is None:
                 return True
@@ -99,8 +99,8 @@ async def goes_after_all(session: Session, broker_id: int) -> bool:
 class Registration:
     """Keeps one broker registered. `epoch` is the broker epoch, the czxid of its znode (KIP-380).
 
-    `registration` makes the payload at the moment of writing. `start` registers once, `run` keeps
-    registered until cancelled. Both raise DuplicateBrokerError.
+    `registration` returns the payload at the time of writing. `start` registers once, `run` again
+    after each lost session, until cancelled. Both raise DuplicateBrokerError.
     """
 
     def __init__(self, session: Session, registration: Callable[[], BrokerRegistration]) -> None:
@@ -109,7 +109,7 @@ class Registration:
         self._registration = registration
         self._expired = asyncio.Event()
         self._registered = asyncio.Event()
-        # When the znode was asked for that is now there, on the loop's clock.
+        # When the creation of the present znode was requested, on the loop's clock.
         self._asked_at = 0.0
         self._listeners: list[Callable[[], Awaitable[None]]] = []
 
@@ -118,11 +118,11 @@ class Registration:
         self._listeners.append(listener)
 
     async def admits_request(self) -> bool:
-        """Whether a request of the controller that came right now is meant for this registration.
+        """Return whether a request of the controller that came now is for this registration.
 
-        While there is none, the controller still takes this broker for its former self, with the
-        leaderships and the log that it had. What comes after the znode was asked for may be meant
-        for the new one; it waits for the answer.
+        While there is none, the controller still assumes the previous registration, with its
+        leaderships and its log. A request that comes after the creation of the znode was requested
+        may be for the new registration: it waits for the outcome.
         """
         if self.epoch != -1:
             return True
@@ -131,11 +131,11 @@ class Registration:
         return came >= self._asked_at
 
     async def start(self) -> None:
-        """Register for the first time; may be called again where it failed."""
+        """Register for the first time; may be called again after a failure."""
         forget = self._session.on_state(self._note_state)
         try:
             while self.epoch == -1:
-                # A session that ends meanwhile is followed by another.
+                # A new session follows one that ends meanwhile.
                 with contextlib.suppress(SessionExpiredError):
                     await self._register()
         except DuplicateBrokerError:
@@ -143,7 +143,7 @@ class Registration:
             raise
 
     async def run(self) -> None:
-        """Register again whenever the session was lost."""
+        """Register again after each lost session, until cancelled."""
         while True:
             await self._expired.wait()
             self._expired.clear()
@@ -153,7 +153,7 @@ class Registration:
                     for listener in self._listeners:
                         await listener()
             except SessionExpiredError:
-                # Lost again meanwhile: its own event begins the next round.
+                # Lost again meanwhile: begin the next round.
                 self._expired.set()
 
     def _note_state(self, state: SessionState) -> None:
@@ -178,22 +178,24 @@ class Registration:
                 if not await self._settle_existing(path, data, give_up):
                     unanswered = None
                     continue
-                asked_at = unanswered or asked_at  # the controller may have seen it since
+                asked_at = unanswered or asked_at  # the controller may have seen it since then
             except ConnectionLoss:
                 unanswered = asked_at
                 continue
             except SessionExpiredError:
-                unanswered = None  # the znode, if there was one, went with its session
+                unanswered = None  # its znode, if any, was deleted with the session
                 continue
             stat = await self._session.exists(path)
             if stat is not None and stat.owner == self._session.session_id:
                 self.epoch, self._asked_at = stat.czxid, asked_at
                 self._registered.set()
-                logger.info("broker %d registered, epoch %d", registration.broker_id, self.epoch)
+                logger.info(
+                    "registered broker %d, broker epoch %d", registration.broker_id, self.epoch
+                )
                 return
 
     async def _settle_existing(self, path: str, data: bytes, give_up: float) -> bool:
-        """Return True once the znode is this session's; False when it went and may be created."""
+        """Return True if the znode is of this session, False once it is gone and may be created."""
         gone = asyncio.Event()
 
         def notice(_: WatchEvent) -> None:
@@ -208,7 +210,7 @@ class Registration:
             return True
         try:
             async with asyncio.timeout_at(give_up):
-                logger.info("waiting for the end of session %#x, which holds %s", stat.owner, path)
+                logger.info("waiting for the end of session %#x, which owns %s", stat.owner, path)
                 await gone.wait()
         except TimeoutError:
             holder = znodes.decode_broker(path, found)

@@ -1,23 +1,22 @@
-"""One ZooKeeper session for asyncio.
+"""A ZooKeeper session for asyncio, on top of kazoo.
 
-kazoo runs the connection in threads of its own. A call here queues a request with kazoo and awaits
-a future; kazoo's completion thread appends the answer to an inbox and wakes the loop once for all
-that came meanwhile, so a thousand pipelined reads cost a handful of wake-ups. Watches and state
-changes come to the loop the same way.
+kazoo runs the connection in its own threads. A call queues a request with kazoo and awaits a
+future. kazoo's completion thread appends the answer to an inbox and wakes the loop once for all
+queued answers, so a thousand pipelined reads cost a few wake-ups. Watches and state changes come to
+the loop the same way.
 
-Reads are repeated when the connection breaks under them. Writes are not: `ConnectionLoss` says that
-the outcome is unknown, and only the caller can tell what to look at. While the connection is down
-calls wait; when the session turns out to have expired they raise `SessionExpiredError`, kazoo
-starts a new session, and the owners of ephemeral znodes and watches put them back when told
-CONNECTED.
+Reads are retried when the connection breaks. Writes are not: `ConnectionLoss` means that the
+outcome is unknown, and the caller has to check it. While the connection is down, calls wait. If the
+session has expired, they raise `SessionExpiredError`, kazoo starts a new session, and the owners of
+ephemeral znodes and watches restore them on CONNECTED.
 
-kazoo forgets all watches when a connection breaks (it sends no SetWatches), so CONNECTED after
+kazoo drops all watches when a connection breaks (it sends no SetWatches), so CONNECTED after
 SUSPENDED means: read again and watch again. Watches lost this way do not fire.
 
-`deadline` answers whether the session can have ended unseen. The server counts the time-out from
-the last packet it got; an answer proves that the server got the question, no earlier than it was
-sent. So the session lives at least until (start of the last answered call) + time-out, and a
-heartbeat call keeps that moment fresh. kazoo itself reports only SUSPENDED while it is cut off.
+`deadline` is the time until which the session surely lives. The server counts the session timeout
+from the last packet that it received, and an answer proves that it received the request, no earlier
+than it was sent. So the session lives at least until (start of the last answered call) + timeout; a
+heartbeat keeps this time up to date. kazoo itself reports only SUSPENDED while it is disconnected.
 """
 
 import asyncio
@@ -63,16 +62,16 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-# Heartbeats in one session time-out: `deadline` is never older than this part of it. As many as
-# Java's clients send, and no more than kazoo: what is sent keeps kazoo from pinging, and an
-# unanswered ping is how it notices that a server, or the way to it, has gone silent.
+# Heartbeats per session timeout; `deadline` is never older than this fraction of it. As many as
+# Java's clients send, and no more than kazoo: a request delays the next ping of kazoo, and kazoo
+# needs an unanswered ping to notice that a server or the network has failed.
 HEARTBEATS_PER_TIMEOUT = 3
 FIRST_RECONNECT_SECONDS = 0.05
 LONGEST_RECONNECT_SECONDS = 0.5
 
 
 class SessionState(enum.Enum):
-    """What the session knows of itself."""
+    """The state of a session."""
 
     CONNECTED = "connected"
     SUSPENDED = "suspended"
@@ -81,7 +80,7 @@ class SessionState(enum.Enum):
 
 
 class WatchKind(enum.Enum):
-    """What a watch saw."""
+    """The kind of a change that a watch reports."""
 
     CREATED = EventType.CREATED
     DELETED = EventType.DELETED
@@ -99,7 +98,7 @@ class WatchEvent:
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """What ZooKeeper tells of a znode beside its data.
+    """The metadata of a znode.
 
     `owner` is the session of an ephemeral, `created_ms` the server's wall clock.
     """
@@ -119,7 +118,7 @@ StateListener = Callable[[SessionState], None]
 
 @dataclass(frozen=True, slots=True)
 class _KazooWatch:
-    """Hands kazoo's event to the loop; equal for equal callbacks, so kazoo keeps one a path."""
+    """Passes kazoo's event to the loop; equal for equal callbacks: kazoo keeps one per path."""
 
     session: "Session"
     callback: Watch
@@ -133,8 +132,8 @@ class _KazooWatch:
 class Session:
     """A session with the servers of a connect string `host:port[,host:port...][/chroot]`.
 
-    Used from one event loop only. `timeout_ms` is asked for; the servers may grant another within
-    their bounds (`negotiated_timeout_ms`).
+    Used from one event loop only. `timeout_ms` is the requested session timeout; the servers may
+    grant another one (`negotiated_timeout_ms`).
     """
 
     def __init__(
@@ -195,7 +194,7 @@ class Session:
             await asyncio.to_thread(_stop, client)
 
     async def close(self) -> None:
-        """End the session; its ephemeral znodes go at once. Idempotent."""
+        """End the session, which deletes its ephemeral znodes at once. Idempotent."""
         if self._heartbeat is not None:
             self._heartbeat.cancel()
             self._heartbeat = None
@@ -207,13 +206,13 @@ class Session:
 
     @property
     def session_id(self) -> int:
-        """Return the owner of the session's ephemeral znodes, 0 while there is none."""
+        """Return the id of the session, 0 while there is none; it owns ephemeral znodes."""
         if self._client is None or self._client.client_id is None:
             return 0
         return int(self._client.client_id[0])
 
     def on_state(self, listener: StateListener) -> Callable[[], None]:
-        """Call `listener` on the loop at every change of state; returns what takes it off again."""
+        """Call `listener` on the loop at each change of state; return what removes it."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
@@ -283,7 +282,7 @@ class Session:
     async def multi(self, wanted: Sequence[Operation]) -> list[Any]:
         """Apply all operations or none.
 
-        Returns one result an operation: the path of Create, the Stat of SetData, True otherwise.
+        Returns one result per operation: the path of Create, the Stat of SetData, True otherwise.
         Raises operations.TransactionFailedError naming the operation that failed.
         """
 
@@ -304,7 +303,7 @@ class Session:
         return None if watch is None else _KazooWatch(self, watch)
 
     async def _read(self, request: Callable[[Any], Any]) -> Any:
-        """Repeat a call that changes nothing until the connection holds or the session is over."""
+        """Repeat a read until the connection holds or the session is over."""
         while True:
             try:
                 return await self._call(request)
@@ -339,7 +338,7 @@ class Session:
             self.deadline = max(self.deadline, started + self.negotiated_timeout_ms / 1000)
 
     def _beat(self) -> None:
-        """Ask the server something cheap, and again before a part of the time-out is over."""
+        """Send a cheap request, and schedule the next heartbeat."""
         if self._client is None or self._loop is None:
             return
         if self.state is SessionState.CONNECTED:
@@ -366,7 +365,7 @@ class Session:
             is_first = not self._inbox
             self._inbox.append((callback, arguments))
         if is_first:
-            with contextlib.suppress(RuntimeError):  # the loop closed since it was looked at
+            with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
                 loop.call_soon_threadsafe(self._drain)
 
     def _drain(self) -> None:
@@ -379,7 +378,7 @@ class Session:
                 logger.exception("a ZooKeeper callback failed")
 
     def _kazoo_state(self, state: str) -> None:
-        """Note a change of state; called by kazoo's connection thread."""
+        """Pass a change of state to the loop; called by kazoo's connection thread."""
         if state == KazooState.CONNECTED:
             new = SessionState.CONNECTED
         elif state == KazooState.SUSPENDED:
@@ -424,7 +423,7 @@ def _stop(client: Any) -> None:
 
 
 def _note_negotiated_timeout(client: Any, tell: Callable[[int], None]) -> None:
-    """Learn what time-out the server grants, which kazoo reads and keeps to itself."""
+    """Report the session timeout that the server grants; kazoo does not publish it."""
     connection = client._connection
     invoke = connection._invoke
 
@@ -438,7 +437,7 @@ def _note_negotiated_timeout(client: Any, tell: Callable[[int], None]) -> None:
 
 
 def _is_answer(error: Exception) -> bool:
-    """Say whether the server answered, if only with a refusal."""
+    """Return whether the server answered, if only with an error."""
     return isinstance(error, KazooException) and not isinstance(
         error, ConnectionLoss | SessionExpiredError | ConnectionClosedError
     )

@@ -1,10 +1,10 @@
-"""Every znode the cluster uses: its path, what writes it, what reads it.
+"""Paths and payloads of the cluster's znodes, as Apache Kafka writes them.
 
-For each znode there is a path function, `encode_*` returning the bytes that Apache Kafka 2.1 would
-write, and `decode_*(path, data)` which takes what any version up to 2.8 writes and raises
-`ZnodeError` on anything else. Nothing here connects to anything, so the broker (asyncio) and the
-operator and the Spark job (plain kazoo) use the same declarations. Znodes of consumer groups are in
-`consumers`.
+Each znode has a path function, `encode_*`, which returns the bytes that Kafka 2.1 would write, and
+`decode_*(path, data)`, which reads what any version up to 2.8 writes and raises `ZnodeError` for
+anything else. Nothing here connects to ZooKeeper, so the broker (asyncio), the operator and the
+Spark job (plain kazoo) share the declarations. Znodes of consumer groups are in `consumers`, the
+block of producer ids in `producer_ids`.
 
     /brokers/ids/N                           ephemeral  broker registration            row Z3
     /brokers/topics/T                                   replicas of each partition     row Z1
@@ -13,7 +13,7 @@ operator and the Spark job (plain kazoo) use the same declarations. Znodes of co
     /controller                              ephemeral  who is controller              row Z5
     /controller_epoch                                   how many controllers there were row Z4
     /config/{topics,brokers,clients,users}/NAME         overrides                      row Z11
-    /config/changes/config_change_N          sequential notice of a changed override   row Z11
+    /config/changes/config_change_N          sequential changed override, for brokers  row Z11
     /admin/delete_topics[/T]                            topics to be deleted           row Z10
     /admin/reassign_partitions                          wanted replicas                row Z9
     /admin/preferred_replica_election                   partitions to be balanced      row Z9
@@ -51,7 +51,7 @@ LOG_DIR_EVENTS_PATH = "/log_dir_event_notification"
 LOG_DIR_EVENT_PREFIX = "log_dir_event_"
 PRODUCER_ID_BLOCK_PATH = "/latest_producer_id_block"
 
-# What a broker creates when it starts, parents first, as Kafka does.
+# A broker creates these when it starts, parents first, as Kafka does.
 PERSISTENT_PATHS = (
     "/consumers",
     BROKER_IDS_PATH,
@@ -101,7 +101,7 @@ class BrokerEndpoint:
 
 @dataclass(frozen=True, slots=True)
 class BrokerRegistration:
-    """What a broker tells about itself; `timestamp_ms` is when it registered, by the wall clock."""
+    """The registration of a broker; `timestamp_ms` is its wall-clock time."""
 
     broker_id: BrokerId
     endpoints: tuple[BrokerEndpoint, ...]
@@ -145,7 +145,7 @@ def encode_broker(registration: BrokerRegistration) -> bytes:
 
 
 def decode_broker(path: str, data: bytes | None) -> BrokerRegistration:
-    """Read versions 1 to 5; versions 1 and 2 know one plain listener, 3 no listener names."""
+    """Read versions 1 to 5; versions 1 and 2 have one plain listener, 3 no listener names."""
     fields = Fields.parse(path, data)
     version = fields.require_version(1, 2, 3, 4, 5)
     broker_id = BrokerId(parse_integer(path, path.rpartition("/")[2].encode()))
@@ -190,7 +190,7 @@ def _decode_endpoint(path: str, text: str, protocols: Mapping[str, str]) -> Brok
 class TopicAssignment:
     """Which brokers hold each partition of a topic; the first of a list is the preferred leader.
 
-    `adding` and `removing` tell a reassignment under way (KIP-455); `topic_id` is kept for Kafka
+    `adding` and `removing` describe an ongoing reassignment (KIP-455); `topic_id` is kept for Kafka
     2.8, which writes it.
     """
 
@@ -249,7 +249,7 @@ def _decode_replicas(fields: Fields, name: str) -> dict[int, tuple[BrokerId, ...
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """Who leads a partition and who is in sync; `leader` is NO_LEADER when no replica may lead."""
+    """Leader and in-sync set of a partition; `leader` is NO_LEADER if there is none."""
 
     leader: BrokerId
     leader_epoch: LeaderEpoch
@@ -345,12 +345,12 @@ def decode_controller(path: str, data: bytes | None) -> ControllerClaim:
 
 
 def encode_controller_epoch(epoch: int) -> bytes:
-    """Return the number as plain text."""
+    """Return the controller epoch as plain text."""
     return str(epoch).encode()
 
 
 def decode_controller_epoch(path: str, data: bytes | None) -> ControllerEpoch:
-    """Read the number of the controllers so far."""
+    """Read the controller epoch."""
     return ControllerEpoch(parse_integer(path, data))
 
 
@@ -394,22 +394,22 @@ class ConfigChange:
 
     @property
     def entity_type(self) -> str:
-        """The first part of the path."""
+        """Return the first part of the path."""
         return self.entity_path.partition("/")[0]
 
     @property
     def entity_name(self) -> str:
-        """What follows the first part."""
+        """Return the rest of the path."""
         return self.entity_path.partition("/")[2]
 
 
 def encode_config_change(change: ConfigChange) -> bytes:
-    """Return version 2 of the notice."""
+    """Return version 2 of the notification."""
     return dump({"version": 2, "entity_path": change.entity_path})
 
 
 def decode_config_change(path: str, data: bytes | None) -> ConfigChange:
-    """Read versions 1 and 2 of the notice."""
+    """Read versions 1 and 2 of the notification."""
     fields = Fields.parse(path, data)
     if fields.require_version(1, 2) == 1:
         change = ConfigChange(f"{fields.string('entity_type')}/{fields.string('entity_name')}")
@@ -426,7 +426,7 @@ def decode_config_change(path: str, data: bytes | None) -> ConfigChange:
 
 
 def delete_topic_path(topic: str) -> str:
-    """Return /admin/delete_topics/T, an empty znode that asks for the deletion of T."""
+    """Return /admin/delete_topics/T, an empty znode that requests the deletion of T."""
     return f"{DELETE_TOPICS_PATH}/{topic}"
 
 
@@ -446,7 +446,7 @@ def decode_delete_topics(path: str, data: bytes | None) -> tuple[str, ...]:
 
 
 def encode_reassignment(wanted: Mapping[TopicPartition, Sequence[int]]) -> bytes:
-    """Return the replicas that each partition shall have."""
+    """Return the target replicas of each partition."""
     return dump(
         {
             "version": 1,
@@ -461,7 +461,7 @@ def encode_reassignment(wanted: Mapping[TopicPartition, Sequence[int]]) -> bytes
 def decode_reassignment(
     path: str, data: bytes | None
 ) -> dict[TopicPartition, tuple[BrokerId, ...]]:
-    """Read the replicas that each partition shall have."""
+    """Read the target replicas of each partition."""
     fields = Fields.parse(path, data)
     fields.require_version(1)
     return {
@@ -471,7 +471,7 @@ def decode_reassignment(
 
 
 def encode_partitions(partitions: Iterable[TopicPartition]) -> bytes:
-    """Return a list of partitions: the payload of preferred elections and of ISR notices."""
+    """Return a list of partitions, for preferred elections and ISR change notifications."""
     return dump(
         {
             "version": 1,
@@ -494,7 +494,7 @@ def _decode_partition(entry: Fields) -> TopicPartition:
 encode_preferred_election = encode_partitions
 decode_preferred_election = decode_partitions
 
-# --- notices ----------------------------------------------------------------------------------
+# --- notifications -------------------------------------------------------------------------------
 
 encode_isr_change = encode_partitions
 decode_isr_change = decode_partitions
@@ -503,12 +503,12 @@ LOG_DIR_FAILED_EVENT = 1
 
 
 def encode_log_dir_event(broker_id: int) -> bytes:
-    """Return the notice that a log.dir of this broker failed."""
+    """Return the notification that a log directory of this broker failed."""
     return dump({"version": 1, "broker": broker_id, "event": LOG_DIR_FAILED_EVENT})
 
 
 def decode_log_dir_event(path: str, data: bytes | None) -> BrokerId:
-    """Read which broker lost a log.dir."""
+    """Read which broker has a failed log directory."""
     fields = Fields.parse(path, data)
     fields.require_version(1)
     if fields.integer("event") != LOG_DIR_FAILED_EVENT:

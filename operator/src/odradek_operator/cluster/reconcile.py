@@ -92,7 +92,7 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
         except KubeError as error:
             if error.code not in apply.REFUSALS:
                 raise
-            refused = status.stalled("ApplyRefused", str(error))
+            refused = status.stalled("ApplyRejected", str(error))
             status_update.write_status(
                 context, body, refused, status_update.remembered(body, _SHOWN), events
             )
@@ -209,7 +209,7 @@ def _grow_claims(
         claim = f"data-{name}-{ordinal}"
         refused = apply.grow_claim(context, meta.namespace, claim, wanted.storage.size)
         if refused is not None:
-            return (Condition("StorageGrown", False, "ResizeRefused", refused),)
+            return (Condition("StorageGrown", False, "ResizeRejected", refused),)
     return ()
 
 

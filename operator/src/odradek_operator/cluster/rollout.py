@@ -27,7 +27,7 @@ from odradek_operator.shared.views import Partitions
 
 @dataclass(frozen=True, slots=True)
 class BrokerPod:
-    """One broker as seen: the pod by Kubernetes, the registration by ZooKeeper.
+    """The observed state of a broker: its pod and its registration.
 
     `trouble` is why the pod does not run, in Kubernetes' words. One that is not `own` is no pod of
     this cluster's: a Kafka broker in the same znodes, or one that was just scaled away.
@@ -61,7 +61,7 @@ class ClusterView:
 
     @property
     def own(self) -> tuple[BrokerPod, ...]:
-        """The brokers that this cluster answers for."""
+        """The brokers of this KafkaCluster."""
         return tuple(one for one in self.brokers if one.own)
 
     @property
@@ -94,7 +94,7 @@ def next_to_roll(view: ClusterView) -> BrokerPod | None:
 
 
 def safe_replicas(wanted: int, current: int | None, partitions: Partitions | None) -> int:
-    """Return how many brokers there may be: fewer only when those that go hold nothing."""
+    """Return the allowed number of brokers: fewer only if the removed ones hold no replicas."""
     if current is None or wanted >= current:
         return wanted
     if partitions is None or partitions.unreadable:
@@ -182,11 +182,11 @@ def _warnings(spec: ClusterSpec) -> tuple[Condition, ...]:
     if found:
         texts = "; ".join(text for _, text in found)
         return (Condition("ConfigWarning", True, found[0][0], texts),)
-    return (Condition("ConfigWarning", False, "NothingFound"),)
+    return (Condition("ConfigWarning", False, "NoWarnings"),)
 
 
 def proposal(spec: ClusterSpec, allowed: int) -> dict[str, Any] | None:
-    """Return the spec of the Reassignment after which fewer brokers are enough."""
+    """Return the spec of the Reassignment that a scale-down needs first."""
     if allowed <= spec.replicas:
         return None
     return {"mode": "RemoveBrokers", "brokers": list(range(spec.replicas, allowed))}

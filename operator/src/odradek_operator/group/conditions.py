@@ -36,7 +36,7 @@ def judge_verdict(
     return "WARN" if over_lag or over_time else "OK"
 
 
-# Phases in which somebody reads, or nobody has to.
+# Phases in which a driver consumes, or none has to.
 _AS_WANTED = frozenset({"Running", "Completed", "Suspending", "Suspended"})
 
 
@@ -78,7 +78,7 @@ def judge_job(
         "job": drivers.status_fields(decision.memory, driver, report),
     }
     if phase == "Running" and told.get("state", phase) != phase:
-        # The container serves, but the query does not run yet, or no more.
+        # The container is ready, but the query is not running yet, or no longer.
         return status.progressing(told["state"], f"the driver reports {told['state']}"), fields
     return _job_conditions(decision), fields
 

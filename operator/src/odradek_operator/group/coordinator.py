@@ -30,12 +30,12 @@ Entry = TypeVar("Entry")
 
 
 class GroupBusyError(Exception):
-    """The coordinator refuses a change since the group has members."""
+    """The coordinator rejects a change because the group has members."""
 
 
 @dataclass(frozen=True, slots=True)
 class CoordinatedGroup:
-    """A group as its coordinator has it; `state` is Kafka's, Dead for one that is not there."""
+    """A group as its coordinator describes it; `state` is Kafka's, Dead if it does not exist."""
 
     state: str
     members: int
@@ -47,7 +47,7 @@ def find_offsets(
 ) -> dict[TopicPartition, int]:
     """Return the offset of each partition at a time (-1 the end, -2 the beginning).
 
-    A partition whose leader does not answer is missing; -1 says that no record is that late.
+    A partition whose leader does not answer is missing; -1 means that no record is that late.
     """
     by_leader: dict[int, list[TopicPartition]] = {}
     for partition, leader in leaders.items():
@@ -143,7 +143,7 @@ def commit(brokers: OperatorClient, group: str, offsets: Mapping[TopicPartition,
 
 
 def delete(brokers: OperatorClient, group: str) -> None:
-    """Delete a group; one that is not there is no error. Raises BrokerError, or GroupBusyError."""
+    """Delete a group, if it exists. Raises BrokerError, or GroupBusyError."""
     request = DeleteGroupsRequest(groups_names=[group])
     (result,) = brokers.call(find_coordinator(brokers, group), request, 0).results
     if result.error_code != ErrorCode.GROUP_ID_NOT_FOUND:

@@ -23,11 +23,11 @@ from odradek_operator.shared.spec import JobSpec, parse_time
 HEALTHY_AFTER: Final = timedelta(minutes=5)
 FIRST_WAIT_SECONDS: Final = 2.0
 LONGEST_WAIT_SECONDS: Final = 300.0
-# After so many failures of its own in a row a job is called broken; it is still tried again.
+# After so many consecutive failures a job is reported as failing; it is still restarted.
 BROKEN_AFTER: Final = 5
 SPEC_HASH: Final = "odradek.io/spec-hash"
 
-# Pod reasons that Kubernetes gives when it, and not the container, ended the pod.
+# Pod reasons that Kubernetes sets when it ended the pod itself.
 _INFRASTRUCTURE_REASONS: Final = frozenset(
     {
         "Evicted",
@@ -43,7 +43,7 @@ _INFRASTRUCTURE_REASONS: Final = frozenset(
         "OutOfpods",
     }
 )
-# 128 + SIGKILL and 128 + SIGTERM: nobody but the outside sends those, except the OOM killer.
+# 128 + SIGKILL and 128 + SIGTERM: sent from outside the container, or by the OOM killer.
 _KILLED: Final = frozenset({137, 143})
 
 
@@ -67,7 +67,7 @@ class RestartState:
 
     @property
     def wait(self) -> timedelta:
-        """How long after the last restart the next may come."""
+        """The back-off after the last restart."""
         failures = self.application + self.infrastructure
         if failures == 0:
             return timedelta()
@@ -86,7 +86,7 @@ class DriverDecision:
 
 
 def remember(status: Mapping[str, Any]) -> RestartState:
-    """Read the memory out of a ConsumerGroup's status."""
+    """Read the restart state from a ConsumerGroup's status."""
     job = status.get("job", {})
     restarts = job.get("restarts", {})
     stamp = job.get("lastRestartTime")
@@ -106,7 +106,7 @@ def decide(
     memory: RestartState,
     now: datetime,
 ) -> DriverDecision:
-    """Return what to do with the driver pod, which is as it was just now; None: there is none."""
+    """Return what to do with the driver pod, which was just read; None: there is none."""
     if pod is not None and "deletionTimestamp" in pod["metadata"]:
         left = _memory_of_ending(job, pod, wanted_hash, memory)
         return DriverDecision(Action.NONE, left, "the old driver pod is terminating", 2.0)
@@ -142,7 +142,7 @@ def _has_completed(job: JobSpec, pod: Mapping[str, Any], wanted_hash: str) -> bo
 def _memory_of_ending(
     job: JobSpec, pod: Mapping[str, Any], wanted_hash: str, memory: RestartState
 ) -> RestartState:
-    """A job that is done stays so, even where its pod goes before that could be written down."""
+    """Return the state to keep: a completed job stays so even if its pod is already terminating."""
     if job.suspend:
         return _phase(memory, "Suspending")
     if _has_completed(job, pod, wanted_hash):
@@ -156,7 +156,7 @@ def _phase(memory: RestartState, phase: str) -> RestartState:
 
 def _decide_absent(memory: RestartState, wanted_hash: str, now: datetime) -> DriverDecision:
     if memory.phase in ("Running", "Starting", "Pending"):
-        # It was there and nobody here took it away.
+        # The pod existed, and this operator did not delete it.
         lost = RestartState("Restarting", memory.application, memory.infrastructure + 1, now)
         return DriverDecision(Action.NONE, lost, "the driver pod is gone", 0.0)
     if memory.phase == "Completed" and memory.completed_hash == wanted_hash:
@@ -169,7 +169,7 @@ def _decide_absent(memory: RestartState, wanted_hash: str, now: datetime) -> Dri
 
 
 def _decide_ended(pod: Mapping[str, Any], memory: RestartState, now: datetime) -> DriverDecision:
-    """Count the end once, then keep the pod, and its log, until the restart is due."""
+    """Count the failure once, then keep the pod, and its log, until the restart is due."""
     outside, text = classify(pod)
     if memory.phase != "Restarting":
         since = _reset_if_healthy(pod, memory, _finished_at(pod) or now)
@@ -223,7 +223,7 @@ def _finished_at(pod: Mapping[str, Any]) -> datetime | None:
 
 
 def classify(pod: Mapping[str, Any]) -> tuple[bool, str]:
-    """Return whether something outside ended this pod, and what is known of its end."""
+    """Return whether infrastructure ended this pod, and a description of its end."""
     status = pod.get("status", {})
     if status.get("reason") in _INFRASTRUCTURE_REASONS:
         return True, f"{status['reason']}: {status.get('message', '')}".strip(": ")

@@ -28,7 +28,7 @@ from odradek_operator.shared.spec import GroupSpec, JobSpec, ResourceMeta
 
 METRICS_PORT: Final = 9405
 JOB_FILE: Final = "/etc/odradek/job.json"
-# A driver on a node that is lost is given up after this, and not after five minutes.
+# A driver on a lost node is evicted after this, not after the default of five minutes.
 _LOST_NODE: Final = tuple(
     {
         "key": f"node.kubernetes.io/{trouble}",
@@ -95,7 +95,7 @@ def job_file(
 
 
 def spec_hash(text: str, pod: Object) -> str:
-    """Return the hash that tells whether a driver runs the present job.
+    """Return the hash by which an outdated driver is recognised.
 
     The broker addresses are left out: they are where a client starts, and a running driver follows
     the cluster by its metadata. `suspend` has no meaning for a running driver either.
@@ -179,7 +179,7 @@ def _pod_spec(meta: ResourceMeta, job: JobSpec, platform: Platform) -> Object:
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": 30,
         "securityContext": pod_security(),
-        # Of those that fit a taint the first counts.
+        # The first toleration that matches a taint counts.
         "tolerations": [*_LOST_NODE, *(dict(one) for one in job.tolerations)],
         "containers": [_container(job, platform, mounts)],
         "volumes": volumes,

@@ -26,7 +26,7 @@ Offsets = Mapping[TopicPartition, int]
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What was seen at one moment, in seconds of a monotonic clock."""
+    """One observation; `at` is in seconds of a monotonic clock."""
 
     at: float
     members: int
@@ -58,7 +58,7 @@ def extend(window: Sequence[Sample], sample: Sample) -> tuple[Sample, ...]:
 
 
 def seconds_behind(window: Sequence[Sample], partition: TopicPartition) -> int | None:
-    """Return for how long the next record to be read has been there.
+    """Return how long ago the next record to be read was appended.
 
     The moment at which the log's end passed the commit lies between two samples and is taken to lie
     where a steady writer would have put it. Longer ago than the window it is only known to be at

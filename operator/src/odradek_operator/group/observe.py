@@ -35,7 +35,7 @@ WAIT_SECONDS: Final = 3.0
 
 @dataclass(frozen=True, slots=True)
 class GroupContext:
-    """What a group sees of its cluster. `addresses` is None while no broker is known.
+    """What a group needs of its cluster. `addresses` is None while no broker is registered.
 
     `windows` keeps the last samples of each resource, by uid.
     """
@@ -62,7 +62,7 @@ def reconcile(
     request: Reset | None,
     around: GroupContext,
 ) -> float:
-    """Tell how a group is, and carry out its reset."""
+    """Report the state of a group, and execute its reset."""
     cluster = around.cluster
     if cluster.owner is not Owner.PRESENT:
         text = f"KafkaCluster {wanted.cluster} is {cluster.owner.value}"
@@ -119,13 +119,13 @@ def _look(zookeeper: ZooKeeper, brokers: OperatorClient, wanted: GroupSpec, cloc
     view = view_group(zookeeper, brokers, wanted)
     leaders = find_leaders(zookeeper, wanted, view)
     committed = {one: offset for one, offset in view.committed.items() if one in leaders}
-    # Ends are asked for after the commits were read, or a busy group would show a negative lag.
+    # Read log ends after commits: otherwise a busy group would show a negative lag.
     ends = coordinator.find_offsets(brokers, {one: leaders[one] for one in committed}, reset.LATEST)
     return _Seen(view, leaders, Sample(clock, view.members, committed, ends))
 
 
 def view_group(zookeeper: ZooKeeper, brokers: OperatorClient, wanted: GroupSpec) -> ObservedGroup:
-    """Return a group as the stores of its offsets have it. Raises BrokerError."""
+    """Return a group as its offset stores hold it. Raises BrokerError."""
     view = ObservedGroup(False, 0, {})
     if wanted.offset_store != "Kafka":
         view = read_group(zookeeper, wanted.group)
@@ -156,7 +156,7 @@ def find_leaders(
 
 
 def _topics(zookeeper: ZooKeeper, wanted: GroupSpec, view: ObservedGroup) -> list[str]:
-    """Return the topics of a group: as its spec has them, or those that it has offsets of."""
+    """Return the topics of a group: those of its spec, or those with committed offsets."""
     if wanted.topics:
         return sorted(wanted.topics)
     if wanted.topic_pattern is not None:
@@ -189,7 +189,7 @@ def _fields(
 def _series(
     context: ReconcileContext, body: Body, wanted: GroupSpec, window: tuple[Sample, ...]
 ) -> metrics.GroupLag:
-    """Return what is told to Prometheus; of an empty window, that the lag is not known."""
+    """Return the series for Prometheus; an empty window means that the lag is unknown."""
     records = window[-1].lags if window else {}
     behind = {one: group_lag.seconds_behind(window, one) for one in records}
     complete = bool(window) and len(records) == len(window[-1].committed)

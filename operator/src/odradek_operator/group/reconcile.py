@@ -32,14 +32,14 @@ _GROWN: Final = "StorageGrown"
 
 
 def group_name(body: Body) -> str:
-    """Return the group that a resource is about, valid or not."""
+    """Return the group of a resource, whether its spec is valid or not."""
     return str(body["spec"].get("group", body["metadata"]["name"]))
 
 
 def reconcile(
     context: ReconcileContext, body: Body, around: GroupContext, rival: str | None
 ) -> float:
-    """Bring one group nearer to its spec.
+    """Reconcile one group.
 
     `rival` names another resource of the same group: an older one, and for a resource that is being
     deleted any, since the offsets then are not this one's alone.
@@ -58,12 +58,12 @@ def reconcile(
             apply.set_finalizer(context, body, False)
         return OBSERVE_SECONDS
     if meta.deleting or rival is not None or wanted.job is not None:
-        # The group goes, or another resource or a driver tells its lag.
+        # The group is being deleted, or another resource or a driver reports its lag.
         metrics.GROUP_LAGS.drop(meta.uid)
     if meta.deleting:
         return _delete(context, around, body, meta, wanted, rival)
     if rival is not None:
-        # Noted before the driver goes: it ends on purpose, and starts anew once the group is free.
+        # Written before the driver is deleted: it was no failure, and may restart later.
         stopped = drivers.RestartState("Suspended")
         fields = _remembered(body)
         if wanted.job is not None:
@@ -92,12 +92,12 @@ def _paused(paused: bool) -> Condition:
 
 
 def _remembered(body: Body) -> dict[str, Any]:
-    """Return the part of the status that must outlive whatever else it tells."""
+    """Return the fields of the status that must be kept in any case."""
     return {name: body.get("status", {}).get(name) for name in ("job", "lastReset")}
 
 
 def _reset(run: _Run, body: Body, request: Reset) -> float:
-    """Carry out a reset of a group with a job: look whether it can be, stop, move, go on.
+    """Reset the offsets of a group with a job: check, stop the driver, commit, restart.
 
     The driver is a member of the group, so offsets move only after it has gone. It is not stopped
     for a request that is refused, nor for one that has to wait for others anyway.
@@ -121,7 +121,7 @@ def _reset(run: _Run, body: Body, request: Reset) -> float:
         return 0.0
     if outcome.last is None:
         remembered = _remembered(body)
-    # Its end was wanted: it starts again as one that was suspended does.
+    # The driver was stopped on purpose: it restarts like a suspended one.
     remembered["job"] = drivers.status_fields(
         drivers.RestartState("Suspended"), run.driver_name, None
     )
@@ -155,7 +155,7 @@ def _next_step(run: _Run, body: Body, request: Reset, pod: Object | None) -> Out
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """A job that is to run."""
+    """A job that should run."""
 
     context: ReconcileContext
     meta: ResourceMeta
@@ -168,7 +168,7 @@ class _Run:
         return driver_objects.driver_name(self.meta.name)
 
     def driver(self) -> Object | None:
-        """Return the driver's pod, or another of its name."""
+        """Return the pod with the driver's name, whoever owns it."""
         return self.context.kube.get("v1", "Pod", self.meta.namespace, self.driver_name)
 
     def reconcile(
@@ -179,7 +179,8 @@ class _Run:
     ) -> float:
         """Start, keep or stop the driver.
 
-        `hold` stops it, and is told meanwhile; `instead` is told of a job that runs on as it was.
+        `hold`: stop the driver and report these conditions meanwhile. `instead`: report these
+        conditions although the job keeps running.
         """
         task = replace(self.task, suspend=True) if hold else self.task
         return _run(self, body, task, hold or instead)
@@ -219,7 +220,7 @@ def _run(run: _Run, body: Body, task: JobSpec, told: tuple[Condition, ...]) -> f
     except KubeError as error:
         if error.code not in apply.REFUSALS:
             raise
-        refused = status.stalled("DriverRefused", str(error))
+        refused = status.stalled("DriverRejected", str(error))
         status_update.write_status(context, body, refused, _remembered(body))
         return OBSERVE_SECONDS
     report = fetch_report(pod) if pod is not None else None
@@ -256,8 +257,8 @@ def _act(
         return []
     if decision.action is Action.DELETE:
         assert pod is not None
-        # That the pod goes on purpose is remembered before it goes, or a crash in between would
-        # count its end as a failure; `write_status` of the caller comes too late for that.
+        # The status says so before the pod is deleted, or a crash in between would
+        # count its end as a failure; the caller writes the status too late for that.
         remembered = {**body.get("status", {}).get("job", {}), **_memory_fields(decision, meta)}
         status_update.write_status(context, body, (), {"job": remembered})
         context.kube.delete(pod)
@@ -270,7 +271,7 @@ def _act(
             context.kube.apply(claim)
     apply.apply_object(context, driver_objects.config_map(meta, text))
     try:
-        # Created, not applied: two drivers must not be made out of one stale read.
+        # Create, do not apply: a stale read must not lead to two drivers.
         context.kube.create(made)
     except KubeError as error:
         if error.code != 409:
@@ -282,9 +283,9 @@ def _act(
 def _grow_volume(
     context: ReconcileContext, body: Body, meta: ResourceMeta, task: JobSpec
 ) -> tuple[Condition, ...]:
-    """Make the volume as large as is wanted, and tell of it.
+    """Expand the volume to the size in the spec, and report it.
 
-    What the status says of this generation is believed: the claim is not read in each pass.
+    The status of this generation is trusted, so that the claim is not read every time.
     """
     if task.volume_size is None:
         return ()
@@ -296,8 +297,8 @@ def _grow_volume(
         name = driver_objects.claim_name(meta.name)
         refused = apply.grow_claim(context, meta.namespace, name, task.volume_size)
         if refused is not None:
-            return (Condition(_GROWN, False, "ResizeRefused", refused),)
-    return (Condition(_GROWN, True, "AsWanted"),)
+            return (Condition(_GROWN, False, "ResizeRejected", refused),)
+    return (Condition(_GROWN, True, "AsSpecified"),)
 
 
 def _memory_fields(decision: drivers.DriverDecision, meta: ResourceMeta) -> dict[str, Any]:
@@ -305,7 +306,7 @@ def _memory_fields(decision: drivers.DriverDecision, meta: ResourceMeta) -> dict
 
 
 def _remove_driver(context: ReconcileContext, meta: ResourceMeta) -> bool:
-    """Stop the driver of a group that has no job any more; True while it is not gone."""
+    """Delete the driver of a group without a job; True while the pod still exists."""
     driver = driver_objects.driver_name(meta.name)
     pod = context.kube.get("v1", "Pod", meta.namespace, driver)
     if pod is None or not _owns(meta, pod):

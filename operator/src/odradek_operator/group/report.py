@@ -11,7 +11,7 @@ from odradek_operator.group import driver_objects
 
 
 def read_report(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Keep of a driver's report what has the right type; a driver of another version may differ."""
+    """Return the well-typed fields of a driver's report, which may come from another version."""
     numbers = ("lastBatchId", "totalLag", "executors", "members")
     kept: dict[str, Any] = {
         name: raw[name]
@@ -30,7 +30,7 @@ _REPORT_SECONDS: Final = 2.0
 
 
 def fetch_report(pod: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Ask a running driver how it goes; None when it does not say."""
+    """Fetch the report of a running driver; None if it does not answer."""
     address = pod.get("status", {}).get("podIP")
     if not address or pod["status"].get("phase") != "Running":
         return None

@@ -17,7 +17,7 @@ from odradek_operator.shared.spec import Body, InvalidSpec
 DRY_RUN: Final = "DryRun"
 APPLYING: Final = "Applying"
 DONE: Final = "Done"
-# Where a log begins and ends, in the place of a timestamp.
+# Pseudo-timestamps of the beginning and the end of a log.
 EARLIEST: Final = -2
 LATEST: Final = -1
 LARGEST: Final = 1024
@@ -39,7 +39,7 @@ class Reset:
 
     @property
     def question(self) -> int:
-        """The timestamp to ask the leaders for."""
+        """The timestamp to look up at the leaders."""
         match self.strategy:
             case "Earliest":
                 return EARLIEST
@@ -109,7 +109,7 @@ def compute(
             case "Offset":
                 target = request.number
             case _:
-                # No record is that late: reading goes on at the end.
+                # No record is that late: continue at the end.
                 target = found.get(partition, end)
                 target = end if target < 0 else target
         wanted[partition] = min(max(target, begins[partition]), end)
@@ -117,14 +117,14 @@ def compute(
 
 
 def done(request: Reset, body: Body) -> bool:
-    """Return whether this request was carried out, or shown if that is all it asks for."""
+    """Return whether this request is complete; a dry run is once its offsets are shown."""
     last = body.get("status", {}).get("lastReset", {})
     phase = DRY_RUN if request.dry_run else DONE
     return bool(last.get("requestId") == request.request_id and last.get("phase") == phase)
 
 
 def begun(request: Reset, body: Body) -> dict[TopicPartition, int] | None:
-    """Return the offsets of a request that was begun and not ended."""
+    """Return the target offsets of a request in progress."""
     last = body.get("status", {}).get("lastReset", {})
     if last.get("requestId") != request.request_id or last.get("phase") != APPLYING:
         return None

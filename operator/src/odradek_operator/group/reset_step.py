@@ -28,7 +28,7 @@ _COMMIT_BATCH: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a step. `last` is status.lastReset from now on; None leaves it as it was.
+    """The outcome of a step. `last` is the new status.lastReset; None leaves it unchanged.
 
     `problem` are the conditions of a reset that waits, or with `refused` of one that cannot be.
     """
@@ -40,7 +40,7 @@ class Outcome:
 
 
 def waits(reason: str, text: str) -> Outcome:
-    """Return the outcome of a step that is tried again."""
+    """Return the outcome of a step that is retried."""
     return Outcome(problem=status.progressing(reason, text))
 
 
@@ -50,7 +50,7 @@ def _refused(reason: str, text: str) -> Outcome:
 
 @dataclass(frozen=True, slots=True)
 class ResetStep:
-    """A request of a group that is so now; `leaders` are those of the partitions it is about."""
+    """A reset request and the current state of its group; `leaders` are per partition to reset."""
 
     context: ReconcileContext
     zookeeper: ZooKeeper
@@ -61,7 +61,7 @@ class ResetStep:
     leaders: Mapping[TopicPartition, int]
 
     def run(self, body: Body, paused: bool) -> Outcome:
-        """Do the next thing. Raises BrokerError, UnreachableError."""
+        """Execute the next step. Raises BrokerError, UnreachableError."""
         request, members = self.request, self.view.members
         if paused and not request.dry_run:
             return waits("Paused", "the KafkaCluster is paused; the reset is pending")
@@ -81,7 +81,7 @@ class ResetStep:
         return Outcome(last, (event,))
 
     def begin(self) -> Outcome:
-        """Work out the offsets to be, changing nothing. Raises BrokerError."""
+        """Compute the target offsets without changing anything. Raises BrokerError."""
         if len(self.leaders) > reset.LARGEST:
             text = f"at most {reset.LARGEST} per reset: set spec.topics"
             return _refused("ResetTooLarge", f"{len(self.leaders)} partitions; {text}")
@@ -113,9 +113,9 @@ def _waits_for(whom: str) -> Outcome:
 
 
 def _commit_znodes(zookeeper: ZooKeeper, group: str, targets: Mapping[TopicPartition, int]) -> None:
-    """Write offsets into a group's znodes, with the parents that are missing.
+    """Write offsets into a group's znodes, creating missing parents.
 
-    Raises UnreachableError where somebody else writes there at the same time: look again then.
+    Raises UnreachableError if another client writes there at the same time: retry then.
     """
     paths = {
         consumers.offset_path(group, one.topic, one.partition): offset

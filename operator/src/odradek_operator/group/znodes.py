@@ -13,7 +13,7 @@ from odradek_operator.shared.zookeeper import ZooKeeper
 
 @dataclass(frozen=True, slots=True)
 class ObservedGroup:
-    """A group as the stores of its offsets have it; `exists` is whether any of them knows it."""
+    """A group as its offset stores hold it; `exists` if any of them knows it."""
 
     exists: bool
     members: int
@@ -21,7 +21,7 @@ class ObservedGroup:
 
 
 def read_group(zookeeper: ZooKeeper, name: str) -> ObservedGroup:
-    """Return a group as its znodes show it."""
+    """Return a group as its znodes hold it."""
     offsets = f"{consumers.group_path(name)}/offsets"
     root = consumers.group_path(name)
     found = zookeeper.children([root, consumers.consumer_ids_path(name), offsets])

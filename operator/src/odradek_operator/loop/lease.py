@@ -70,7 +70,7 @@ class Lease:
         return self._clock() < self.held_until
 
     def acquire(self) -> bool:
-        """Wait for the Lease, then keep it by a thread; False if `release` came first."""
+        """Wait for the Lease, then renew it in a thread; False if `release` came first."""
         while not self._stop.is_set():
             if self._attempt():
                 self._thread = threading.Thread(target=self._renew, name="lease", daemon=True)
@@ -80,7 +80,7 @@ class Lease:
         return False
 
     def want(self) -> None:
-        """Try for the Lease by a thread, and keep it; returns at once."""
+        """Acquire and renew the Lease in a thread; returns at once."""
         self._thread = threading.Thread(target=self._strive, name="lease", daemon=True)
         self._thread.start()
 
@@ -89,7 +89,7 @@ class Lease:
         self._renew()
 
     def release(self) -> None:
-        """Give the Lease up, so that the next holder need not wait."""
+        """Release the Lease, so that the next holder need not wait."""
         self._stop.set()
         if self._thread is None:
             return
@@ -176,7 +176,7 @@ def _is_ending(error: KubeError) -> bool:
 
 
 class Leases:
-    """The Lease at home, which comes first, and those of the namespaces that are looked after."""
+    """The Lease in the operator's own namespace, and those of the namespaces it reconciles."""
 
     def __init__(self, kube: Kube, home: str, name: str, identity: str) -> None:
         self._kube = kube
@@ -194,17 +194,17 @@ class Leases:
         return self._home.held
 
     def acquire(self) -> bool:
-        """Wait for the Lease at home; False if `release` came first."""
+        """Wait for the Lease in the own namespace; False if `release` came first."""
         return self._home.acquire()
 
     def act_in(self, namespace: str) -> bool:
-        """Say that this thread works for a namespace now; False if another operator does."""
+        """Bind this thread to a namespace; False if another operator acts there."""
         lease = self._by_namespace.get(namespace) or self._want(namespace)
         self._acting.lease = lease
         return time.monotonic() < min(self._home.held_until, lease.held_until)
 
     def acts_in(self, namespace: str) -> bool:
-        """Return whether this process acts in a namespace now; it asks for no Lease."""
+        """Return whether this process acts in a namespace now, without acquiring its Lease."""
         with self._lock:
             lease = self._by_namespace.get(namespace)
         return self.held and lease is not None and lease.held
@@ -225,7 +225,7 @@ class Leases:
             return found
 
     def keep(self, namespaces: AbstractSet[str]) -> None:
-        """Give up the Leases of other namespaces: nothing is left there, or they are gone.
+        """Release the Leases of other namespaces, which have no resources left.
 
         Whoever still works there is stopped by `check`, and takes the Lease anew the next time.
         """
@@ -240,7 +240,7 @@ class Leases:
             lease.release()
 
     def release(self) -> None:
-        """Give all Leases up, the one at home last."""
+        """Release all Leases, the one in the own namespace last."""
         with self._lock:
             leases = list(self._by_namespace.values())
         for lease in reversed(leases):

@@ -60,7 +60,7 @@ def _namespace(body: Body) -> str:
 
 
 def _is_at_rest(body: Body) -> bool:
-    """Return whether a resource is paused, or waits for data that move or for somebody's approval.
+    """Return whether a resource is paused, or waits for a move of data or for an approval.
 
     Moves take as long as they take. Whether they end well is told at their end.
     """

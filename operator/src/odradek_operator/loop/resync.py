@@ -45,7 +45,7 @@ class Resync:
         self._gone = gone
         self._keep = keep
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="departures", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="resync", daemon=True)
 
     def start(self) -> None:
         """Begin to compare."""

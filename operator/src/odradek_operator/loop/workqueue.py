@@ -52,7 +52,7 @@ class ClusterQueue:
         self._due: dict[ResourceKey, float] = {}
         self._failures: dict[ResourceKey, int] = {}
         self._stopping = False
-        self._pass_began: float | None = None
+        self._batch_began: float | None = None
         # Computed per scrape: behind a batch that hangs, the queue length shows it.
         metrics.QUEUED.labels(namespace=namespace, cluster=cluster).set_function(self._waiting)
         self._thread = threading.Thread(
@@ -62,8 +62,8 @@ class ClusterQueue:
 
     @property
     def stuck(self) -> bool:
-        """Return whether the thread has died, or has been in one pass for too long."""
-        began = self._pass_began
+        """Return whether the thread has died, or has been in one batch for too long."""
+        began = self._batch_began
         late = began is not None and time.monotonic() - began > STUCK_SECONDS
         return late or not (self._thread.is_alive() or self._stopping)
 
@@ -90,9 +90,9 @@ class ClusterQueue:
             batch = self._take()
             if batch is None:
                 return
-            self._pass_began = time.monotonic()
+            self._batch_began = time.monotonic()
             try:
-                self._pass(batch)
+                self._run_batch(batch)
             except Exception:
                 # Without this a bug would end the thread unnoticed.
                 log.exception(
@@ -101,7 +101,7 @@ class ClusterQueue:
                 for key in batch:
                     self._requeue(key, RuntimeError("failed to reconcile the batch"))
             finally:
-                self._pass_began = None
+                self._batch_began = None
 
     def _take(self) -> list[ResourceKey] | None:
         """Wait for due resources and return a batch, in order of kind; None at the end."""
@@ -121,7 +121,7 @@ class ClusterQueue:
                 self._wake.wait(None if earliest is None else max(0.0, earliest - now))
             return None
 
-    def _pass(self, batch: list[ResourceKey]) -> None:
+    def _run_batch(self, batch: list[ResourceKey]) -> None:
         bodies = {key: body for key in batch if (body := self._store.get(key)) is not None}
         for key in set(batch) - set(bodies):
             self._failures.pop(key, None)

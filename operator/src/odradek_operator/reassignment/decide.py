@@ -25,13 +25,13 @@ from odradek_operator.reassignment.placement import Layout, Replicas
 from odradek_operator.shared.spec import ReassignmentSpec
 from odradek_operator.shared.views import TopicView
 
-# A broker that restarts is back before this; one that is not will not catch up either.
+# A restarting broker is back before this.
 DEAD_AFTER: Final = timedelta(seconds=90)
 
 
 @dataclass(frozen=True, slots=True)
 class ReassignmentPlan:
-    """Replicas to be and that were; the incarnation of each topic; bytes of each partition.
+    """New and original replicas; the incarnation per topic; bytes per partition.
 
     `leaderless` are the partitions that had no leader before anything was moved.
     """
@@ -44,7 +44,7 @@ class ReassignmentPlan:
 
     @property
     def hash(self) -> str:
-        """What a person approves: it covers the replicas before and after, and nothing else."""
+        """What a user approves: it covers the replicas before and after, and nothing else."""
         text = b"\n".join(
             (znodes.encode_reassignment(self.targets), znodes.encode_reassignment(self.originals))
         )
@@ -57,7 +57,7 @@ class ReassignmentPlan:
 
     @property
     def total_bytes(self) -> int:
-        """What has to be copied, as it was when the plan was made."""
+        """Bytes to copy, as of when the plan was made."""
         return sum(len(self.added(one)) * self.sizes.get(one, 0) for one in self.targets)
 
 
@@ -66,7 +66,7 @@ def make_plan(
     topics: Mapping[str, TopicView],
     brokers: Mapping[BrokerId, str | None],
 ) -> ReassignmentPlan:
-    """Return what a Reassignment means for these topics; `brokers` may get replicas.
+    """Return the plan of a Reassignment for these topics; `brokers` may get replicas.
 
     Sizes are left for who can ask for them. Raises moves.PlanError. A partition that is being moved
     already is planned from where that leads.
@@ -107,7 +107,7 @@ def make_plan(
 
 @dataclass(frozen=True, slots=True)
 class PartitionView:
-    """A partition as it is. `adding` and `removing` tell of a move under way."""
+    """The observed state of a partition. `adding` and `removing`: a move in progress."""
 
     replicas: Replicas
     in_sync: frozenset[int] = frozenset()
@@ -158,7 +158,7 @@ class ReassignmentDecision:
     failures: tuple[str, ...] = ()
 
     def count(self, state: MoveState) -> int:
-        """Return how many partitions are so."""
+        """Return how many partitions are in this state."""
         return sum(one is state for one in self.states.values())
 
 
@@ -168,7 +168,7 @@ def look(
     brokers: frozenset[int],
     requested: Layout | None,
 ) -> ReassignmentView:
-    """Return the partitions of a plan as they are."""
+    """Return the observed state of a plan's partitions."""
     found: dict[TopicPartition, PartitionView] = {}
     for partition in plan.targets:
         topic = topics[partition.topic]
@@ -188,7 +188,7 @@ def look(
 
 
 def is_stale(plan: ReassignmentPlan, view: ReassignmentView) -> bool:
-    """Return whether a plan that has not begun was made for other replicas than there are."""
+    """Return whether the replicas changed since the plan was made, before its start."""
     return any(
         partition not in view.partitions or view.partitions[partition].replicas != before
         for partition, before in plan.originals.items()
@@ -223,7 +223,7 @@ def decide_moves(
             rolling_back = "PartitionsOffline"
         else:
             forward = _go(plan, view, plan.targets, None, missing, at_once)
-            # Nothing more is moved until it is clear what takes leaders away.
+            # Submit nothing while leaders are missing.
             return replace(forward, offline=offline, submit={} if offline else forward.submit)
     return replace(
         _go_back(plan, view, rolling_back, deleting, at_once, offline, lost), offline=offline
@@ -284,7 +284,7 @@ def _moves_forward(
         return False
     if (view.requested or {}).get(partition) == target:
         return True
-    # Only what this plan adds: a move by somebody else is not this plan's to stop.
+    # Only what this plan adds: it must not stop the move of another client.
     return bool(seen.adding or seen.removing) and _leads_to(seen, target)
 
 
@@ -320,7 +320,7 @@ def _go(
         if not needed:
             ready[partition] = goal[partition]
         elif rolling_back is not None:
-            # Nobody can bring back what was on a dead broker.
+            # Replicas on a dead broker cannot be restored.
             states[partition] = MoveState.FAILED
             failures = (*failures, f"{partition} cannot go back to brokers {sorted(needed)}")
     result = ReassignmentDecision(
@@ -369,7 +369,7 @@ def _classify(
 
 
 def _foreign(plan: ReassignmentPlan, view: ReassignmentView, goal: Layout) -> str | None:
-    """Say whose move is under way, if it is not this plan's."""
+    """Return a description of a move in progress that is not this plan's."""
     for partition, replicas in (view.requested or {}).items():
         known = (plan.targets.get(partition), plan.originals.get(partition))
         if replicas not in known:
@@ -424,12 +424,12 @@ def percent(decision: ReassignmentDecision, moved: int | None, total: int) -> in
         return 100
     done = decision.count(MoveState.DONE)
     share = moved / total if moved is not None and total else done / max(1, len(decision.states))
-    # Not before it has ended is it all: the last byte is copied before the last step.
+    # 100 only at the end: the last byte is copied before the last step.
     return min(99, int(share * 100))
 
 
 def arrival(started: datetime, now: datetime, moved: int | None, total: int) -> datetime | None:
-    """Return when it will have ended at the pace so far, or None while nobody can tell."""
+    """Return the estimated end at the pace so far; None while it is unknown."""
     if not moved or total <= moved:
         return None
     return now + (now - started) * ((total - moved) / moved)

@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ReassignmentContext:
-    """What a Reassignment sees of its cluster. `endpoints` are host and port of each broker.
+    """What a Reassignment needs of its cluster. `endpoints` are host and port per broker.
 
     `other_running` names another Reassignment that runs, looked up when it matters.
     """
@@ -58,7 +58,7 @@ class ReassignmentContext:
 
 
 def reconcile(context: ReconcileContext, body: Body, around: ReassignmentContext) -> float:
-    """Bring one Reassignment nearer to its end."""
+    """Reconcile one Reassignment."""
     return _Pass(context, body, around).run()
 
 
@@ -83,7 +83,7 @@ class _Pass:
         if self.meta.deleting and not self.meta.has_finalizer:
             return STEADY_SECONDS
         if self.meta.deleting and self.memory.phase != "Running":
-            # Nothing was begun.
+            # Nothing was started.
             apply.set_finalizer(self.context, self.body, False)
             return STEADY_SECONDS
         owner = self.around.cluster.owner
@@ -114,10 +114,10 @@ class _Pass:
         return ending and self.context.now() - self.meta.deleted > TERMINATING_TIMEOUT
 
     def _wait(self, reason: str, message: str) -> float:
-        self._tell(self.memory.phase or "Pending", reason, message)
+        self._report(self.memory.phase or "Pending", reason, message)
         return WAIT_SECONDS
 
-    def _tell(self, phase: str, reason: str, message: str, **fields: Any) -> None:
+    def _report(self, phase: str, reason: str, message: str, **fields: Any) -> None:
         """Write the status; fields that are not given stay as they were."""
         before = self.body.get("status", {})
         kept = {name: value for name, value in before.items() if name not in _BUILT}
@@ -146,7 +146,7 @@ class _Pass:
             plan = make_plan(self.wanted, topics, self.around.cluster.brokers)
         except PlanError as error:
             waits = error.reason == "BrokerUnavailable"
-            self._tell("Pending" if waits else "Refused", error.reason, error.message)
+            self._report("Pending" if waits else "Refused", error.reason, error.message)
             return WAIT_SECONDS if waits else STEADY_SECONDS
         if not plan.targets:
             self.flags = replace(self.flags, planned=True)
@@ -159,7 +159,7 @@ class _Pass:
             self.context.kube.create(made)
         except KubeError as error:
             if error.code in (413, 422):
-                self._tell("Refused", "PlanTooLarge", f"plan fewer partitions at once: {error}")
+                self._report("Refused", "PlanTooLarge", f"plan fewer partitions at once: {error}")
                 return STEADY_SECONDS
             if error.code != 409:
                 raise
@@ -167,7 +167,7 @@ class _Pass:
         self.flags = replace(self.flags, planned=True)
         approved = not self.wanted.manual or self.wanted.approved == plan.hash
         phase = "Planned" if approved else "AwaitingApproval"
-        self._tell(
+        self._report(
             phase,
             phase,
             self._call_for_approval(plan) if not approved else f"{len(plan.targets)} partitions",
@@ -200,7 +200,7 @@ class _Pass:
         if plan is None:
             return self._plan(zookeeper)
         topics, view = self._look(zookeeper, plan)
-        # The partitions moved meanwhile, or are led by another: what was approved is not this.
+        # The partitions changed meanwhile, so the approval is for another plan.
         if self.wanted.mode != "PreferredLeader" and is_stale(plan, view):
             if _being_moved(topics):
                 self.flags = replace(self.flags, blocked="its partitions are being moved")
@@ -209,7 +209,7 @@ class _Pass:
                 )
             return self._plan(zookeeper)
         if self.wanted.manual and self.wanted.approved != plan.hash:
-            self._tell("AwaitingApproval", "AwaitingApproval", self._call_for_approval(plan))
+            self._report("AwaitingApproval", "AwaitingApproval", self._call_for_approval(plan))
             return STEADY_SECONDS
         other = self.around.other_running()
         if other is not None:
@@ -225,7 +225,7 @@ class _Pass:
         started = reassignment_status.stamp(self.context.now())
         rates = self._rates(zookeeper, plan) if rate is not None else None
         text = "about to submit the first batch"
-        self._tell("Running", "Running", text, startedAt=started, ratesBefore=rates)
+        self._report("Running", "Running", text, startedAt=started, ratesBefore=rates)
         return 0.0
 
     # --- while it runs ----------------------------------------------------------------------
@@ -233,7 +233,7 @@ class _Pass:
     def _look(
         self, zookeeper: ZooKeeper, plan: ReassignmentPlan
     ) -> tuple[dict[str, TopicView], ReassignmentView]:
-        # The request is read first: what it asked for and is gone by then shows in the topics.
+        # Read the request first: what it asked for and is gone by then shows in the topics.
         requested = read_request(zookeeper, self._request_path)
         topics = observe.topics(zookeeper, sorted({one.topic for one in plan.targets}))
         brokers = frozenset[int](self.around.endpoints)
@@ -263,15 +263,15 @@ class _Pass:
             offline=_without_leader(decision) if decision.offline else None,
         )
         if decision.rolling_back != self.memory.rolling_back:
-            # Known before it is acted upon: a destination that comes back changes nothing any more.
-            self._tell_progress(plan, decision)
+            # Written before it is acted upon: a destination that returns changes nothing any more.
+            self._report_progress(plan, decision)
             return 0.0
         rate = self.wanted.throttle if self.wanted.mode != "PreferredLeader" else None
         if decision.ended is not None:
             rate = None
         if rate is not None and not self.memory.throttled:
             self.flags = replace(self.flags, throttled=True)
-            self._tell_progress(plan, decision, ratesBefore=self._rates(zookeeper, plan))
+            self._report_progress(plan, decision, ratesBefore=self._rates(zookeeper, plan))
             return 0.0
         if self.memory.throttled and not self._throttle(zookeeper, plan, topics, rate):
             return apply.SOON_SECONDS
@@ -284,7 +284,7 @@ class _Pass:
         elif decision.stop:
             controller = observe.controller(zookeeper)
             requests.stop(self.around.endpoints, controller, decision.stop)
-        self._tell_progress(plan, decision)
+        self._report_progress(plan, decision)
         return RUNNING_SECONDS
 
     def _decide(self, plan: ReassignmentPlan, view: ReassignmentView) -> ReassignmentDecision:
@@ -306,12 +306,12 @@ class _Pass:
     def _rates(
         self, zookeeper: ZooKeeper, plan: ReassignmentPlan
     ) -> dict[str, dict[str, str]] | None:
-        """Return the rates that others have set, known before they are replaced."""
+        """Return the rates set by others, to be written to the status before they are replaced."""
         found = broker_configs(zookeeper, throttle.brokers(plan))
         rates = {str(one): throttle.rates(have) for one, (have, _) in found.items()}
         return {one: there for one, there in rates.items() if there} or None
 
-    def _tell_progress(
+    def _report_progress(
         self, plan: ReassignmentPlan, decision: ReassignmentDecision, **fields: Any
     ) -> None:
         now = self.context.now()
@@ -324,7 +324,7 @@ class _Pass:
         if self.memory.started is not None:
             eta = arrival(self.memory.started, now, moved, total)
         reason, message = _headline(decision)
-        self._tell(
+        self._report(
             "Running",
             reason,
             message,
@@ -341,7 +341,7 @@ class _Pass:
         topics: Mapping[str, TopicView],
         rate: int | None,
     ) -> bool:
-        """Make throttles so, or take them away; False if a race was lost."""
+        """Set or remove the throttles; False if a race was lost."""
         back = self.memory.rolling_back is not None
         changes: list[list[operations.Operation]] = []
         for broker_id, (have, version) in broker_configs(zookeeper, throttle.brokers(plan)).items():
@@ -367,7 +367,7 @@ class _Pass:
         return True
 
     def _submit(self, zookeeper: ZooKeeper, topics: Mapping[str, TopicView], batch: Layout) -> bool:
-        """Ask the controller for a batch, of the very topics that were seen."""
+        """Submit a batch to the controller, conditional on the versions of the topics."""
         if not apply.still_wanted(self.context, self.body):
             return False
         checks = [
@@ -396,7 +396,7 @@ class _Pass:
         return self._end(decision.ended, reassignment_status.summary(decision), **fields)
 
     def _give_up(self, zookeeper: ZooKeeper) -> float:
-        """End without the plan, which somebody deleted; throttles go from wherever they are."""
+        """End without the plan, which was deleted; remove all throttles."""
         if self.memory.throttled and not self._unthrottle_everything(zookeeper):
             return apply.SOON_SECONDS
         self.flags = replace(self.flags, throttled=False)
@@ -420,7 +420,7 @@ class _Pass:
 
     def _end(self, phase: str, message: str, **fields: Any) -> float:
         finished = reassignment_status.stamp(self.context.now())
-        self._tell(phase, phase, message, finishedAt=finished, **fields)
+        self._report(phase, phase, message, finishedAt=finished, **fields)
         if self.meta.has_finalizer:
             apply.set_finalizer(self.context, self.body, False)
         return self._left()

@@ -27,7 +27,7 @@ Endpoints = Mapping[int, tuple[str, int]]
 def replica_bytes(
     endpoints: Endpoints, ids: Iterable[int], partitions: Iterable[TopicPartition]
 ) -> dict[tuple[TopicPartition, int], int]:
-    """Return bytes by partition and broker; what a broker does not tell is missing."""
+    """Return bytes per partition and broker; those of unreachable brokers are missing."""
     topics = [
         DescribableLogDirTopic(topic=topic, partition_index=numbers)
         for topic, numbers in _by_topic(partitions).items()
@@ -59,7 +59,7 @@ def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
 
 
 def sizes(endpoints: Endpoints, plan: ReassignmentPlan) -> dict[TopicPartition, int]:
-    """Return the bytes of each partition of a plan, as its largest replica has them."""
+    """Return the size of the largest replica per partition of a plan."""
     holders = {one for replicas in plan.originals.values() for one in replicas}
     largest: dict[TopicPartition, int] = {}
     for (partition, _), size in replica_bytes(endpoints, holders, plan.targets).items():
@@ -68,7 +68,7 @@ def sizes(endpoints: Endpoints, plan: ReassignmentPlan) -> dict[TopicPartition, 
 
 
 def moved(endpoints: Endpoints, plan: ReassignmentPlan, decision: ReassignmentDecision) -> int:
-    """Return how many bytes are copied: all of what is done, part of what moves."""
+    """Return how many bytes have been copied, partly copied replicas included."""
     done = [one for one, state in decision.states.items() if state is MoveState.DONE]
     moving = [one for one, state in decision.states.items() if state is MoveState.MOVING]
     copied = sum(len(plan.added(one)) * plan.sizes.get(one, 0) for one in done)
@@ -83,9 +83,9 @@ def moved(endpoints: Endpoints, plan: ReassignmentPlan, decision: ReassignmentDe
 def stop(
     endpoints: Endpoints, controller: int | None, partitions: Iterable[TopicPartition]
 ) -> None:
-    """Have the controller stop moves and put the replicas of before back (KIP-455).
+    """Ask the controller to cancel reassignments, which restores the original replicas (KIP-455).
 
-    Where it does not, a move ends only by its own end, and goes back after that.
+    If that fails, a move runs to its end and is rolled back afterwards.
     """
     request = AlterPartitionReassignmentsRequest(
         timeout_ms=STOP_TIMEOUT_MS,

@@ -29,7 +29,7 @@ LONGEST_HISTORY: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class ReassignmentState:
-    """What the status says so far; `phase` is empty before anybody looked.
+    """What the status says so far; `phase` is empty before the first reconciliation.
 
     `rates` are the throttles that brokers had before this one.
     """
@@ -47,7 +47,7 @@ class ReassignmentState:
 
 
 def remember(body: Body) -> ReassignmentState:
-    """Read the memory out of a Reassignment's status."""
+    """Read the state from a Reassignment's status."""
     found = body.get("status", {})
     missing = _holding(found, "DestinationMissing")
     offline = _holding(found, "PartitionsOffline")
@@ -82,7 +82,7 @@ def stamp(moment: datetime | None) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Flags:
-    """Conditions beside those that every resource has, with the reason or message of each."""
+    """Conditions besides those of every resource, with the reason or message of each."""
 
     planned: bool = False
     approved: bool = False
@@ -127,7 +127,7 @@ def _problem(kind: str, text: str | None) -> Condition:
 
 
 def history(body: Body, phase: str, now: datetime) -> list[dict[str, Any]]:
-    """Return the phases so far with their beginnings, the present one last."""
+    """Return the phases so far with their start times, the current one last."""
     before: list[dict[str, Any]] = list(body.get("status", {}).get("history", ()))
     if before and before[-1]["phase"] == phase:
         return before
@@ -135,7 +135,7 @@ def history(body: Body, phase: str, now: datetime) -> list[dict[str, Any]]:
 
 
 def summary(decision: ReassignmentDecision) -> str:
-    """Return how far it is, in words."""
+    """Return the progress as a sentence."""
     total, done = len(decision.states), decision.count(MoveState.DONE)
     moving, failed = decision.count(MoveState.MOVING), decision.count(MoveState.FAILED)
     text = f"{done} of {total} partitions done, {moving} moving"

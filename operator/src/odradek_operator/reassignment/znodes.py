@@ -10,7 +10,7 @@ from odradek_operator.shared.zookeeper import ZooKeeper
 
 
 def read_request(zookeeper: ZooKeeper, path: str) -> dict[TopicPartition, tuple[int, ...]] | None:
-    """Return what the controller was asked to move, or to elect; None where nothing is."""
+    """Return the pending request to the controller to move or to elect; None if there is none."""
     found = zookeeper.read([path])[path]
     if found is None:
         return None

@@ -1,7 +1,7 @@
-"""Questions to brokers over Kafka's protocol, blocking, for the loops' threads.
+"""Requests to brokers over Kafka's protocol, blocking, for the threads of the work queues.
 
-One connection a question or two: the operator asks seldom, and a connection kept open would only be
-one more thing that can be stale. Versions are those that every broker since Kafka 2.4 answers.
+A connection lasts for a few requests: the operator asks seldom, and an idle connection would only
+become stale. Versions are those that every broker since Kafka 2.4 answers.
 """
 
 from __future__ import annotations

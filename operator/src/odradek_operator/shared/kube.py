@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 
 
 class KubeError(Exception):
-    """The API server refused (`code` is the HTTP status) or did not answer (`code` 0)."""
+    """The API server rejected the request (`code` is the HTTP status) or did not answer (0)."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(f"{code}: {message}" if code else message)
@@ -62,7 +62,7 @@ def connect() -> Kube:
         config.load_incluster_config(settings)
     except kubernetes.config.ConfigException:
         config.load_kube_config(client_configuration=settings)
-    # Whoever calls tries again in its own time; a retry in here would only hide a dead API server.
+    # Callers retry at their own pace; a retry here would only hide a dead API server.
     settings.retries = False
     return Kube(kubernetes.client.ApiClient(settings))
 
@@ -105,7 +105,7 @@ class Kube:
         return len(page["items"]) + int(page["metadata"].get("remainingItemCount", 0))
 
     def apply(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
-        """Make an object so, creating it where there is none."""
+        """Apply an object, creating it if it does not exist."""
         meta = wanted["metadata"]
         path = _path(wanted["apiVersion"], wanted["kind"], meta["namespace"], meta["name"])
         return self._write("PATCH", path, wanted, _APPLY)
@@ -155,7 +155,7 @@ class Kube:
                 raise
 
     def post_event(self, body: Body, event: Event) -> None:
-        """Post an Event; one that does not get through is logged and forgotten."""
+        """Post an Event; a failure is logged and ignored."""
         meta = body["metadata"]
         stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         posted = {
@@ -252,7 +252,7 @@ def custom(kube: Kube, kind: str, namespace: str, name: str) -> dict[str, Any] |
 
 
 def differs(wanted: Any, live: Any, *, quantities: bool = False) -> bool:
-    """Return whether a live object lacks something wanted; what it has besides does not count.
+    """Return whether a live object differs from what is wanted; additional fields are ignored.
 
     Lists are compared by place. `quantities` says that these are amounts of resources, which the
     API server writes in its own way: 1000m comes back as 1, 1024Mi as 1Gi.

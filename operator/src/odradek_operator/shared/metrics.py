@@ -79,7 +79,7 @@ class GroupLag:
 
 
 class GroupLags(Collector):
-    """Lags of the groups without a job, under the names that jobs tell theirs by.
+    """Lags of the groups without a job, with the metric names that jobs use.
 
     A group that is not observed any more has no series. One whose lag is not known has none of its
     lag instead of an old one, and goes on to tell when it was read last.
@@ -89,7 +89,7 @@ class GroupLags(Collector):
         self._known: dict[str, GroupLag] = {}
 
     def put(self, uid: str, lag: GroupLag) -> None:
-        """Tell the lag of a resource from now on."""
+        """Export the lag of a resource from now on."""
         known = self._known.get(uid)
         if known is not None and lag.read_at is None:
             lag = replace(lag, read_at=known.read_at)

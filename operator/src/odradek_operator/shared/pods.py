@@ -13,7 +13,7 @@ def is_ready(pod: Mapping[str, Any]) -> bool:
 
 
 def pending_reason(pod: Mapping[str, Any]) -> str | None:
-    """Return why a pod does not run yet where something is wrong: not scheduled, or no image."""
+    """Return why a pod cannot run: not scheduled, or no image; None if nothing is wrong."""
     status = pod.get("status", {})
     for container in status.get("containerStatuses", ()):
         waiting = container.get("state", {}).get("waiting")

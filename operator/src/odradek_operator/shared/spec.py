@@ -57,7 +57,7 @@ _REPLICA_COUNTS: Final = ("default.replication.factor", "min.insync.replicas", O
 
 
 class InvalidSpec(Exception):  # noqa: N818 (what is wrong is the spec, and users read the name)
-    """A resource that cannot be carried out as written: `reason` in CamelCase, and a sentence."""
+    """A spec that cannot be executed: `reason` in CamelCase, and a sentence."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -89,7 +89,7 @@ class ResourceMeta:
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """One claim a broker; `storage_class` None means the default class."""
+    """One volume per broker; `storage_class` None means the default class."""
 
     size: str
     storage_class: str | None

@@ -9,7 +9,7 @@ from odradek.zk.znodes import TopicAssignment
 from odradek_operator.shared.spec import TopicSpec
 from odradek_operator.shared.views import TopicView
 
-# A reassignment under way keeps its throttles here (KIP-73); they are never drift.
+# A running reassignment keeps its throttles here (KIP-73); they are never drift.
 THROTTLE_KEYS: Final = frozenset(
     {"leader.replication.throttled.replicas", "follower.replication.throttled.replicas"}
 )
@@ -57,7 +57,7 @@ def _cut(value: object, longest: int) -> str:
 
 
 def wanted_config(spec: TopicSpec, have: Mapping[str, str]) -> dict[str, str]:
-    """Return the configuration to be: the spec's keys, and those that are left to others."""
+    """Return the wanted configuration: the spec's keys, and those that are left to others."""
     kept = spec.unmanaged | (THROTTLE_KEYS - set(spec.config))
     return {**spec.config, **{name: text for name, text in have.items() if name in kept}}
 

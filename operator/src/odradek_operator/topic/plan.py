@@ -268,7 +268,7 @@ def _plan_existing(
         text = "partitions are added once the topic's reassignment has completed"
         return _waiting("Updating", text, shown, requeue_after=10.0)
     if differences:
-        blocked = _blocked("PartitionsOutgrown", drift.describe(differences), shown)
+        blocked = _blocked("PartitionDecreaseUnsupported", drift.describe(differences), shown)
         mended = (*blocked.conditions, _drift_condition(differences))
         return replace(blocked, conditions=mended)
     if not leaders[0].status:
@@ -365,14 +365,14 @@ def was_just_created(body: Body, now: datetime) -> bool:
 
 def _synced(differences: drift.Drift) -> Condition:
     if differences:
-        return Condition("Synced", False, "Differs", f"{len(differences)} fields differ")
+        return Condition("Synced", False, "OutOfSync", f"{len(differences)} fields differ")
     return Condition("Synced", True, "Synced")
 
 
 def _drift_condition(differences: drift.Drift) -> Condition:
     if differences:
         text = ", ".join(one["field"] for one in differences)
-        return Condition("DriftDetected", True, "Differs", text)
+        return Condition("DriftDetected", True, "DriftDetected", text)
     return Condition("DriftDetected", False, "NoDrift")
 
 

@@ -52,7 +52,7 @@ class RequestDeletion:
 
 @dataclass(frozen=True, slots=True)
 class OwnMove:
-    """A Reassignment that a Topic made: whether it has ended, and how it stands."""
+    """A Reassignment that a Topic created: whether it has ended, and its progress."""
 
     name: str
     finished: bool
@@ -61,14 +61,14 @@ class OwnMove:
 
 @dataclass(frozen=True, slots=True)
 class StartMove:
-    """Create a Reassignment, unless one of this Topic has not ended."""
+    """Create a Reassignment, unless another one of this Topic is still running."""
 
     wanted: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class SetFinalizer:
-    """Add or take away the operator's finalizer."""
+    """Add or remove the operator's finalizer."""
 
     present: bool
 

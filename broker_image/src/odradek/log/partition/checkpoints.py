@@ -36,7 +36,7 @@ _VERSION = "0"
 
 
 class CorruptCheckpointError(Exception):
-    """A checkpoint file that is not in the format above."""
+    """A checkpoint file in another format than the one above."""
 
 
 def read_offsets(path: str) -> dict[TopicPartition, int]:
@@ -53,14 +53,14 @@ def read_offsets(path: str) -> dict[TopicPartition, int]:
 
 
 def write_offsets(path: str, offsets: Mapping[TopicPartition, int]) -> None:
-    """Replace the file, durably."""
+    """Replace the file durably."""
     rows = (f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items())
     write_atomically(path, _format(rows))
 
 
 def read_epochs(path: str) -> list[tuple[int, int]] | None:
-    """Return [(epoch, first offset)]; None when a missing or empty file says nothing of the log.
-    Raises CorruptCheckpointError.
+    """Return [(epoch, first offset)]; None when the file is missing or empty and says nothing about
+    the log. Raises CorruptCheckpointError.
     """
     rows = _read(path, 2)
     if rows is None:
@@ -72,7 +72,7 @@ def read_epochs(path: str) -> list[tuple[int, int]] | None:
 
 
 def format_epochs(entries: Iterable[tuple[int, int]]) -> bytes:
-    """The bytes of an epoch checkpoint."""
+    """Return the bytes of an epoch checkpoint."""
     return _format(f"{epoch} {offset}" for epoch, offset in entries)
 
 
@@ -103,7 +103,7 @@ def _read(path: str, columns: int) -> list[list[str]] | None:
 
 @dataclass(frozen=True, slots=True)
 class LogDirMeta:
-    """Who owns a log directory."""
+    """The owner of a log directory."""
 
     broker_id: int
     cluster_id: str
@@ -127,13 +127,13 @@ def read_meta(path: str) -> LogDirMeta | None:
 
 
 def write_meta(path: str, meta: LogDirMeta) -> None:
-    """Replace meta.properties, durably."""
+    """Replace meta.properties durably."""
     text = f"#\n#\nbroker.id={meta.broker_id}\nversion=0\ncluster.id={meta.cluster_id}\n"
     write_atomically(path, text.encode())
 
 
 def take_clean_mark(directory: str) -> bool:
-    """Tell whether the directory was closed cleanly, and remove the mark: it holds for one
+    """Return whether the directory was closed cleanly, and remove the mark: it holds for one
     start.
     """
     try:

@@ -1,18 +1,18 @@
 """Compaction: of each key only the newest record stays.
 
-A log is clean up to its first dirty offset (`cleaner-offset-checkpoint`) and dirty from there to
+A log is clean up to its first dirty offset (`cleaner-offset-checkpoint`). It is dirty from there to
 the last rolled segment that is replicated and older than min.compaction.lag.ms. One cleaning reads
-the dirty part into a map key -> newest offset, bounded in entries; then every segment up to the end
-of the map is copied without the records that the map supersedes, neighbours merged up to
-segment.bytes. Offsets, producer fields and batch boundaries stay; a batch that loses nothing is
-copied byte for byte, one that loses everything goes unless it is its producer's newest, which stays
-as an empty batch so that the producer's sequence survives. Tombstones go once they were clean for
-delete.retention.ms. Control batches always stay.
+the dirty part into a map from key to newest offset, of bounded size. Then it copies every segment
+up to the end of the map without the records that the map supersedes, and merges neighbours up to
+segment.bytes. Offsets, producer fields and batch boundaries stay. A batch that loses no record is
+copied byte for byte. A batch that loses all goes, unless it is its producer's newest: that one
+stays as an empty batch, so that the producer's sequence survives. Tombstones go when they have been
+clean for delete.retention.ms. Control batches always stay.
 
-Copies are written as `.cleaned`, made durable, renamed to `.swap` (from then on they are complete),
-the originals become `.deleted`, and the copies take their names: recovery finishes or undoes every
-point in between. Appends and reads go on meanwhile; if a cleaned segment was truncated or retired
-in the meantime the copy is thrown away.
+Copies are written as `.cleaned` and made durable. They are renamed to `.swap`, and are complete
+from then on; the originals become `.deleted`, and the copies take their names. Recovery finishes or
+undoes every state in between. Appends and reads go on meanwhile. If a cleaned segment was truncated
+or deleted in the meantime, its copy is removed.
 """
 
 import threading
@@ -33,10 +33,10 @@ BYTES_PER_KEY = 160
 
 
 @dataclass(frozen=True, slots=True)
-class Dirty:
-    """What a cleaning of a log would do: dirty offsets [start, end), bytes before and inside.
+class DirtyRange:
+    """What a cleaning would do: dirty offsets [start, end), bytes before and inside.
 
-    It holds until the log is truncated once more than `truncations` times.
+    It is valid while the log was truncated `truncations` times.
     """
 
     start: int
@@ -66,7 +66,7 @@ class Throttle:
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     def spend(self, count: int) -> None:
-        """Account for `count` bytes, waiting as long as they are ahead of the rate.
+        """Account for `count` bytes, and wait while they are ahead of the rate.
 
         Raises StoppedError.
         """
@@ -78,12 +78,12 @@ class Throttle:
             raise StoppedError
 
 
-def dirty_range(log: Log, first_dirty: int, now_ms: int) -> Dirty:
-    """The part of a log that may be cleaned now. Raises OSError and CorruptBatchError."""
+def dirty_range(log: Log, first_dirty: int, now_ms: int) -> DirtyRange:
+    """Return the part of a log that may be cleaned now. Raises OSError and CorruptBatchError."""
     truncations = log.segments.truncations
     config, segments = log.config, tuple(log.segments)
     start = max(first_dirty, segments[0].base_offset)
-    if start > log.log_end_offset:  # the log was cut below its clean part
+    if start > log.log_end_offset:  # the log was truncated below its clean part
         start = segments[0].base_offset
     end, clean, dirty, oldest = start, 0, 0, now_ms
     for number, segment in enumerate(segments[:-1]):
@@ -100,25 +100,25 @@ def dirty_range(log: Log, first_dirty: int, now_ms: int) -> Dirty:
         dirty += segment.size
         end = upper
     overdue = dirty > 0 and now_ms - oldest > config.max_compaction_lag_ms
-    return Dirty(start, end, clean, dirty, overdue, truncations)
+    return DirtyRange(start, end, clean, dirty, overdue, truncations)
 
 
-def is_due(log: Log, dirty: Dirty) -> bool:
-    """Tell whether a log wants cleaning: dirty enough, or dirty for too long."""
+def is_due(log: Log, dirty: DirtyRange) -> bool:
+    """Return whether a log needs cleaning: it is dirty enough, or has been dirty for too long."""
     if "compact" not in log.config.cleanup_policy or dirty.dirty_bytes == 0:
         return False
     return dirty.overdue or dirty.ratio >= log.config.min_cleanable_dirty_ratio
 
 
 def clean(
-    log: Log, dirty: Dirty, max_keys: int, throttle: Throttle, buffer_bytes: int = 524_288
+    log: Log, dirty: DirtyRange, max_keys: int, throttle: Throttle, buffer_bytes: int = 524_288
 ) -> int:
-    """Compact `log` as far as the map reaches, reading `buffer_bytes` at once; return the new first
+    """Compact `log` up to the end of the map, reading `buffer_bytes` at once; return the new first
     dirty offset.
 
-    Raises OSError, StoppedError, FileRetiredError where the log was cut or lost segments meanwhile,
-    and CorruptBatchError where it is damaged; of the segments that it was at, nothing is changed
-    then.
+    Raises OSError, StoppedError, FileRetiredError when the log was truncated or lost segments
+    meanwhile, and CorruptBatchError when it is damaged. The segments it was working on are
+    unchanged then.
     """
     newest, end = _newest_offsets(log, dirty, max_keys, throttle, buffer_bytes)
     if end <= dirty.start:
@@ -131,9 +131,11 @@ def clean(
 
 
 def _newest_offsets(
-    log: Log, dirty: Dirty, max_keys: int, throttle: Throttle, buffer_bytes: int
+    log: Log, dirty: DirtyRange, max_keys: int, throttle: Throttle, buffer_bytes: int
 ) -> tuple[dict[bytes, int], int]:
-    """Key -> newest offset of the dirty part, and where the map ends: a batch boundary."""
+    """Return the newest offset per key of the dirty part, and the batch boundary where the map
+    ends.
+    """
     newest: dict[bytes, int] = {}
     reached = dirty.start
     for segment in log.segments[:-1]:
@@ -153,8 +155,8 @@ def _newest_offsets(
 
 
 def _delete_horizon_ms(segments: Sequence[Segment], start: int, retention_ms: int) -> int:
-    """Tombstones in segments modified at or before this time may go: they have been clean so
-    long.
+    """Return the newest modification time of segments whose tombstones may go, because they have
+    been clean for long enough.
     """
     clean_segments = [
         segment
@@ -167,7 +169,7 @@ def _delete_horizon_ms(segments: Sequence[Segment], start: int, retention_ms: in
 
 
 def _groups(segments: Sequence[Segment], segment_bytes: int) -> Iterator[list[Segment]]:
-    """Neighbours whose copies surely fit into one segment."""
+    """Yield neighbours whose copies surely fit into one segment."""
     group: list[Segment] = []
     size = 0
     for number, segment in enumerate(segments):
@@ -226,7 +228,7 @@ def _filter(
     *,
     keep_tombstones: bool,
 ) -> tuple[Buffer | None, Header]:
-    """The batch without superseded records: unchanged, smaller, emptied, or None."""
+    """Return the batch without superseded records: unchanged, smaller, emptied, or None."""
     if header.is_control or header.base_offset >= end:
         return bytes(data), header
     found = contents.decode(data) if header.record_count > 0 else []
@@ -257,7 +259,7 @@ def _is_newest_of_its_producer(log: Log, header: Header) -> bool:
 
 
 def _batches(segment: Segment, at_once: int) -> Iterator[tuple[memoryview, Header]]:
-    """Every batch of a segment. Raises CorruptBatchError if one is damaged."""
+    """Yield every batch of a segment. Raises CorruptBatchError if one is damaged."""
     fd = segment.log.acquire()
     try:
         yield from batch_file.whole_batches(fd, segment.size, at_once=at_once)

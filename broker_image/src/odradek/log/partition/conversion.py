@@ -1,11 +1,10 @@
-"""Between message formats: what old producers send, what old consumers can read, what topics of an
-old message.format.version store.
+"""Conversion of message formats for old producers, old consumers, and old topics.
 
-Records go through memory one batch at a time; all of it takes microseconds a record, so callers
-keep it off the event loop where they can. The rules are those of Kafka 2.8: a produced message set
-becomes one batch of the same codec; towards an old consumer each batch becomes a set of the same
-codec, without record headers and without control batches. What old formats cannot say is refused:
-producer ids and transactions with UNSUPPORTED_FOR_MESSAGE_FORMAT, zstd with
+Records go through memory one batch at a time. That takes microseconds per record, so callers keep
+it off the event loop where they can. The rules are those of Kafka 2.8. A produced message set
+becomes one batch of the same codec. For an old consumer each batch becomes a message set of the
+same codec, without record headers and without control batches. What old formats cannot express is
+refused: producer ids and transactions with UNSUPPORTED_FOR_MESSAGE_FORMAT, zstd with
 UNSUPPORTED_COMPRESSION_TYPE.
 """
 
@@ -34,11 +33,11 @@ _UNPACKED_TO_PACKED = 128
 
 
 def to_batch(data: View, config: TopicConfig, now_ms: int) -> bytes:
-    """The magic-2 batch of a message set from a producer, offsets from 0 on.
+    """Return the magic-2 batch of a message set from a producer, offsets from 0 on.
 
     Uncompressed messages become one batch, as does a wrapper, which must be alone. Raises
     KafkaError: CORRUPT_MESSAGE for bytes that are no sound message set, cut-off ones included,
-    MESSAGE_TOO_LARGE for a message over max.message.bytes or for far more of it once unpacked,
+    MESSAGE_TOO_LARGE for a message over max.message.bytes or for far more of it when unpacked,
     INVALID_RECORD for a set that is sound but breaks a rule, INVALID_TIMESTAMP.
     """
     outer = _produced(data, config.max_message_bytes)
@@ -52,7 +51,9 @@ def to_batch(data: View, config: TopicConfig, now_ms: int) -> bytes:
 
 
 def _produced(data: View, max_bytes: int) -> Sequence[tuple[int, Header]]:
-    """The outer messages of a produced set, each whole, of a right checksum and of one magic."""
+    """Return the outer messages of a produced set. Each is whole and has a right checksum, all have
+    one magic.
+    """
     end = 0
     outer: list[tuple[int, Header]] = []
     try:
@@ -80,7 +81,9 @@ def _produced(data: View, max_bytes: int) -> Sequence[tuple[int, Header]]:
 def _dated(
     data: View, outer: Sequence[tuple[int, Header]], limit: int, config: TopicConfig, now_ms: int
 ) -> Iterator[Record]:
-    """The records of a produced set of at most `limit` bytes unpacked, their times checked."""
+    """Yield the records of a produced set of at most `limit` bytes unpacked, after checking their
+    timestamps.
+    """
     unlimited = config.message_timestamp_type == "LogAppendTime"
     limit_ms = config.message_timestamp_difference_max_ms
     for position, header in outer:
@@ -101,7 +104,9 @@ def _dated(
 
 
 def _numbered(found: Iterator[Record]) -> Iterator[Record]:
-    """Offsets as a batch has them: what producers write there has never been trustworthy."""
+    """Yield the records with offsets as a batch has them. The offsets that producers send are not
+    used.
+    """
     for number, record in enumerate(found):
         yield Record(number, record.timestamp, record.key, record.value)
 
@@ -110,14 +115,14 @@ def _numbered(found: Iterator[Record]) -> Iterator[Record]:
 
 
 class OldFormat(NamedTuple):
-    """A batch taken apart for a topic whose message.format.version is below 0.11."""
+    """A batch unpacked for a topic whose message.format.version is below 0.11."""
 
     found: Sequence[Record]
     magic: int
     codec: int
 
     def message_set(self, base_offset: int, append_time_ms: int | None) -> bytes:
-        """The bytes to store, with offsets from `base_offset` on."""
+        """Return the bytes to store, with offsets from `base_offset` on."""
         first = self.found[0].offset
         shifted = [
             replace(
@@ -133,7 +138,7 @@ class OldFormat(NamedTuple):
 
 
 def for_old_topic(header: Header, data: View, magic: int) -> OldFormat:
-    """Take a validated batch apart for storing it as `magic`. Raises KafkaError."""
+    """Unpack a validated batch to store it as `magic`. Raises KafkaError."""
     if header.producer_id >= 0 or header.is_transactional or header.is_control:
         raise KafkaError(
             ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
@@ -160,14 +165,14 @@ def _no_zstd(magic: int) -> KafkaError:
 
 
 class Converted(NamedTuple):
-    """What a piece of a log is in an older format, and the offset behind the piece."""
+    """A part of a log in an older format, and the offset behind that part."""
 
     data: bytes
     next_offset: int
 
 
 def needs_conversion(region: FileRegion, magic: int) -> bool:
-    """Tell whether a piece of a log holds a batch of a newer format than `magic`.
+    """Return whether a region holds a batch of a newer format than `magic`.
 
     Raises KafkaError CORRUPT_MESSAGE or KAFKA_STORAGE_ERROR.
     """
@@ -178,11 +183,11 @@ def needs_conversion(region: FileRegion, magic: int) -> bool:
 def read_as_message_set(
     reader: LogReader, region: FileRegion, offset: int, upto: int | None, magic: int, room: int
 ) -> bytes:
-    """What a reader that begins at `offset` and knows `magic` gets of a log, about `room` bytes.
+    """Return about `room` bytes for a consumer that reads from `offset` and knows `magic`.
 
-    `region` is what a read from there gave; where nothing of it is left, of transaction markers for
-    instance, what follows below `upto` is read, for a reader without a message would never get
-    past. Empty only at the end. Raises KafkaError.
+    `region` is the result of a read from there. When nothing of it is left after conversion, for
+    instance because it holds transaction markers only, what follows below `upto` is read: a
+    consumer without a message would never get past it. Empty only at the end. Raises KafkaError.
     """
     with _readable():
         piece = to_message_set(region, offset, magic, room)
@@ -199,13 +204,13 @@ def read_as_message_set(
 
 
 def to_message_set(region: FileRegion, offset: int, magic: int, room: int) -> Converted:
-    """Convert the whole batches of a piece of a log for a reader that begins at `offset`.
+    """Convert the whole batches of a region for a consumer that reads from `offset`.
 
-    The answer has at most `room` bytes, or as many as the piece if those are more; the first batch
-    is in it however large it is. What does not fit is for the next fetch. The answer is empty where
-    nothing is left. Uncompressed records below `offset` are left out, as some old readers need it.
-    Raises KafkaError UNSUPPORTED_COMPRESSION_TYPE where zstd comes first, CorruptBatchError and
-    OSError.
+    The result has at most `room` bytes, or as many as the region if those are more; the first batch
+    is in it however large it is. What does not fit is for the next fetch. The result is empty when
+    nothing is left. Uncompressed records below `offset` are left out, because some old consumers
+    need that. Raises KafkaError UNSUPPORTED_COMPRESSION_TYPE where zstd comes first,
+    CorruptBatchError and OSError.
     """
     room = max(room, region.length)
     out: list[bytes] = []
@@ -236,7 +241,7 @@ def _readable() -> Iterator[None]:
 
 
 def _older(data: memoryview, header: Header, offset: int, magic: int) -> bytes:
-    """One batch in an older format; nothing for markers and emptied batches."""
+    """Return one batch in an older format; nothing for markers and emptied batches."""
     if header.magic <= magic:
         return bytes(data)
     if header.is_control or header.record_count <= 0:
@@ -250,7 +255,7 @@ def _older(data: memoryview, header: Header, offset: int, magic: int) -> bytes:
 
 
 def _batches(region: FileRegion) -> Iterator[tuple[memoryview, Header]]:
-    """The whole batches of a region, checked. Raises CorruptBatchError and OSError."""
+    """Yield the whole batches of a region, checked. Raises CorruptBatchError and OSError."""
     end = region.position + region.length
     try:
         yield from batch_file.whole_batches(region.fd, end, region.position)

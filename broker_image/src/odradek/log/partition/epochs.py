@@ -1,16 +1,15 @@
-"""Which leader epoch wrote which offsets: the file `leader-epoch-checkpoint` and the answers made
-from it.
+"""Leader epochs: which epoch wrote which offsets, kept in the file `leader-epoch-checkpoint`.
 
-A list of (epoch, first offset), both strictly rising. Followers find where their log parts from the
-leader's by asking for the end of an epoch (KIP-101, KIP-279) instead of trusting the high
-watermark. The file is Kafka's text format; it is rewritten at every change, made durable with the
-log's flush, and rebuilt from the batches (each carries its epoch) when it is missing or unreadable.
+Followers ask for the end offset of an epoch to find where their log diverges from the leader's
+(KIP-101, KIP-279), instead of trusting the high watermark. The file is in Kafka's text format. It
+is rewritten at every change, made durable with the log's flush, and rebuilt from the batches (each
+carries its epoch) when it is missing or unreadable.
 """
 
 import os
 import threading
 from bisect import bisect_left, bisect_right
-from itertools import pairwise
+from itertools import pairwise, starmap
 
 from odradek.log.partition import checkpoints
 from odradek.log.segment.files import fsync_path, remove_if_there, write_atomically
@@ -21,8 +20,11 @@ UNDEFINED_OFFSET = -1
 
 
 class EpochCache:
-    """The epochs of one partition, in memory and in its file. Safe to read while one thread
+    """The leader epochs of one partition, in memory and in its file. Safe to read while one thread
     writes.
+
+    Invariant: the entries (epoch, first offset) rise strictly in both. `_write` asserts
+    it for the first and the last two, where changes happen.
     """
 
     __slots__ = ("_entries", "_lock", "_unsynced", "directory")
@@ -45,8 +47,8 @@ class EpochCache:
             return list(self._entries)
 
     def load(self) -> bool:
-        """Read the file; False when it says nothing or is not to be trusted, and the batches must
-        be asked.
+        """Read the file; return False when it says nothing or cannot be trusted, and the batches
+        must be read.
         """
         try:
             entries = checkpoints.read_epochs(self.path)
@@ -54,10 +56,9 @@ class EpochCache:
             return False
         if entries is None:
             return False
-        rising = all(
-            earlier[0] < later[0] and earlier[1] < later[1] for earlier, later in pairwise(entries)
-        )
-        if not rising or any(epoch < 0 or offset < 0 for epoch, offset in entries):
+        if not all(starmap(_rises, pairwise(entries))) or any(
+            epoch < 0 or offset < 0 for epoch, offset in entries
+        ):
             return False
         self._entries = entries
         return True
@@ -69,7 +70,7 @@ class EpochCache:
         return entries[-1][0] if entries else UNDEFINED_EPOCH
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """Note that `epoch` begins at `start_offset`; entries it contradicts are dropped."""
+        """Note that `epoch` begins at `start_offset`; entries that contradict it are dropped."""
         if epoch < 0 or epoch == self.latest:
             return
         with self._lock:
@@ -80,10 +81,11 @@ class EpochCache:
         self._write()
 
     def end_offset(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """Largest epoch not above `epoch`, and the offset where it ends; (-1, -1) when unknown.
+        """Return the largest epoch not above `epoch`, and the offset where it ends; (-1, -1) when
+        unknown.
 
-        Kafka's rules: the newest epoch ends at the log end; for an epoch below every known one the
-        answer is that epoch and the first known offset.
+        Kafka's rules: the newest epoch ends at the log end offset; for an epoch below every known
+        one the result is that epoch and the first known offset.
         """
         entries = self._entries
         if epoch < 0 or not entries or epoch > entries[-1][0]:
@@ -95,7 +97,7 @@ class EpochCache:
         return (epoch if following == 0 else entries[following - 1][0]), end
 
     def epoch_of(self, offset: int) -> int:
-        """Epoch that wrote `offset`, -1 when unknown."""
+        """Return the epoch that wrote `offset`, -1 when unknown."""
         entries = self._entries
         found = bisect_right(entries, offset, key=lambda entry: entry[1])
         return entries[found - 1][0] if found else UNDEFINED_EPOCH
@@ -123,13 +125,17 @@ class EpochCache:
             self._write()
 
     def clear(self) -> None:
-        """Forget everything, the file too."""
+        """Forget everything, and remove the file."""
         with self._lock:
             self._entries = []
         remove_if_there(self.path)
 
     def _write(self) -> None:
-        write_atomically(self.path, checkpoints.format_epochs(self._entries), durable=False)
+        entries = self._entries
+        if len(entries) > 1:
+            assert _rises(*entries[:2]), entries
+            assert _rises(*entries[-2:]), entries
+        write_atomically(self.path, checkpoints.format_epochs(entries), durable=False)
         self._unsynced = True
 
     def flush(self) -> None:
@@ -139,3 +145,7 @@ class EpochCache:
             if self._entries:
                 fsync_path(self.path)
             fsync_path(self.directory)
+
+
+def _rises(earlier: tuple[int, int], later: tuple[int, int]) -> bool:
+    return earlier[0] < later[0] and earlier[1] < later[1]

@@ -1,4 +1,4 @@
-"""Whether a log can be used: it goes offline when its disk fails, and it is closed once."""
+"""The failure state of a log: offline after a disk error, or closed."""
 
 import contextlib
 import logging

@@ -1,4 +1,4 @@
-"""One partition on disk: the rules of appending, truncation, retention and flushing.
+"""The log of one partition: the rules of appending, truncation, retention and flushing.
 
 An append checks the header and the checksum, asks the producer state, patches offset and epoch,
 makes one write, and publishes. It reads records only where it must: for the keys of a compacted
@@ -393,7 +393,7 @@ class Log:
                 return True
             segment = segments.holding(offset)
             try:
-                position, end = segment.cut_for(offset)
+                position, end = segment.truncation_point(offset)
             except CorruptBatchError as error:
                 raise self._failure.damaged(segment, error) from error
             if end <= segments.log_start_offset:  # no readable record is left

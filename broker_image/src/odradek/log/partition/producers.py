@@ -1,4 +1,4 @@
-"""What the log knows of its producers, so that a retried batch is written once.
+"""Producer state: what the log knows of its producers, so that a retry is written once.
 
 Of each producer id the last five batches are kept: their sequence ranges and offsets. A batch whose
 range is among them is a repeat and gets its first offset back; one that follows the last is new;
@@ -43,7 +43,7 @@ class CorruptSnapshotError(Exception):
 
 
 class Written(NamedTuple):
-    """One batch a producer wrote: last sequence, last offset, and how many records came before the
+    """One batch of a producer: last sequence, last offset, and the number of records before the
     last.
     """
 
@@ -87,7 +87,7 @@ class ProducerStates:
 
     def __init__(self, expiry_ms: int) -> None:
         self._producers: dict[int, Producer] = {}
-        # Whether a producer that wrote here may be unknown by now: it expired, or its batches went.
+        # True when a producer that wrote here may be unknown: expired, or its batches deleted.
         self.forgetful = False
         self.expiry_ms = expiry_ms
         self.end_offset = 0
@@ -97,18 +97,18 @@ class ProducerStates:
         return len(self._producers)
 
     def get(self, producer_id: int) -> Producer | None:
-        """State of a producer id, None when unknown."""
+        """Return state of a producer id, None when unknown."""
         return self._producers.get(producer_id)
 
     def check(self, header: Header, origin: Origin) -> Written | None:
-        """Judge a batch before it is written: the earlier batch if it is a repeat, None if it is
-        new.
+        """Check a batch before it is written; return the earlier batch if it is a duplicate, None
+        if it is new.
 
         Raises KafkaError INVALID_PRODUCER_EPOCH for an old epoch, OUT_OF_ORDER_SEQUENCE_NUMBER for
         a gap, and INVALID_TXN_STATE for a plain batch inside the producer's transaction. An unknown
-        producer may start at any sequence (2.5 and later) where it may have been forgotten. Where
-        it surely never wrote, its first batches were refused, and one that overtook them must not
-        be taken: its acknowledgement would count for them too.
+        producer may start at any sequence (2.5 and later) if the log may have forgotten it. If it
+        surely never wrote here, its first batches were refused, and a batch that overtook them must
+        not be taken: its acknowledgement would count for them too.
         """
         if header.producer_id == NO_PRODUCER_ID:
             return None
@@ -159,8 +159,8 @@ class ProducerStates:
             )
 
     def update(self, header: Header, marker_epoch: int | None = None) -> None:
-        """Take a written batch into account; `marker_epoch` is a control batch's coordinator
-        epoch.
+        """Note a batch that was written; `marker_epoch` is the coordinator epoch of a control
+        batch.
         """
         self.end_offset = header.last_offset + 1
         if header.producer_id == NO_PRODUCER_ID:
@@ -209,7 +209,7 @@ class ProducerStates:
     # -- snapshots ------------------------------------------------------------------------------
 
     def encode(self) -> bytes:
-        """The bytes of a snapshot."""
+        """Return the bytes of a snapshot."""
         body = b"".join(
             _ENTRY.pack(
                 producer.producer_id,
@@ -237,7 +237,7 @@ class ProducerStates:
     def write_snapshot(self, directory: str) -> None:
         """Write a snapshot at the end offset, unless there is one.
 
-        Not durable by itself: it is checked when read, and the log's flush syncs it.
+        It is not durable by itself: it is checked when read, and the log's flush syncs it.
         """
         if self.end_offset == self.snapshot_offset:
             return
@@ -247,7 +247,7 @@ class ProducerStates:
 
 
 def snapshot_path(directory: str, offset: int) -> str:
-    """Path of the snapshot at `offset`."""
+    """Return path of the snapshot at `offset`."""
     return os.path.join(directory, f"{offset:020d}{SNAPSHOT_SUFFIX}")
 
 
@@ -279,7 +279,7 @@ def decode(data: bytes) -> list[Producer]:
 
 
 def list_snapshots(directory: str) -> list[int]:
-    """Offsets of the snapshots in `directory`, rising."""
+    """Return the offsets of the snapshots in `directory`, rising."""
     offsets = []
     for name in os.listdir(directory):
         stem, suffix = os.path.splitext(name)

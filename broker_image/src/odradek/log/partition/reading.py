@@ -1,4 +1,4 @@
-"""Reads from a partition: planning, verification of the bytes, lookup by timestamp.
+"""The reader of a log: planning of reads, verification, lookup by timestamp.
 
 A plan names a segment, a position and a length. It takes the state lock of the segment list for a
 moment, and no disk time to speak of. Only then the file is held. When the segment goes away in

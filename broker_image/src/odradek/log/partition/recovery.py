@@ -1,13 +1,12 @@
-"""Opening a partition folder: after a clean shutdown without looking at batches, after a crash by
-checking them.
+"""Recovery: opening a partition folder after a clean shutdown or after a crash.
 
-A clean shutdown leaves `.kafka_cleanshutdown` in the log directory; then sizes are taken from the
-files, and only the last batches of the last segment are looked at. Without it every segment from
-the recovery point on (what was not surely synced) is read whole: checksums verified, the file cut
-behind the last valid batch, later segments dropped, indexes, epochs and producer state rebuilt.
-Leftovers of interrupted deletions and compactions are finished or undone as Kafka does: `.deleted`
-and `.cleaned` go, a `.log.swap` is complete and takes the place of the segments it was made from.
-No content of any file makes opening fail; only an OSError does.
+A clean shutdown leaves `.kafka_cleanshutdown` in the log directory. Then sizes are taken from the
+files, and only the last batches of the last segment are read. Without it every segment from the
+recovery point on (what may not be on the disk) is read whole: checksums are verified, the file is
+truncated behind the last valid batch, later segments are dropped, and indexes, leader epochs and
+producer state are rebuilt. Interrupted deletions and compactions are finished or undone as in
+Kafka: `.deleted` and `.cleaned` files are removed; a `.log.swap` is complete and replaces the
+segments it was made from. No content of any file makes opening fail; only an OSError does.
 """
 
 import os
@@ -35,17 +34,17 @@ _GARBAGE = (DELETED_SUFFIX, CLEANED_SUFFIX, ".tmp")
 
 @dataclass(slots=True)
 class Report:
-    """What opening had to do, for the broker's own log."""
+    """What opening a log had to repair, for the broker's own log."""
 
     scanned_segments: int = 0
-    cut_bytes: int = 0
+    truncated_bytes: int = 0
     dropped_segments: int = 0
     rebuilt: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpointed:
-    """What the directory's checkpoints say of a partition."""
+    """What the directory's checkpoints say about a partition."""
 
     clean: bool
     recovery_point: int = 0
@@ -60,7 +59,7 @@ def open_log(
     environment: LogEnvironment,
     known: Checkpointed,
 ) -> tuple[Log, Report]:
-    """Open the log in `directory`, making the folder if needed. Raises OSError only."""
+    """Open the log in `directory`; create the folder if needed. Raises OSError only."""
     os.makedirs(directory, exist_ok=True)
     log = Log(directory, topic, partition, config, environment)
     report = Report()
@@ -79,7 +78,9 @@ def open_log(
 
 
 def _load_epochs(log: Log) -> bool:
-    """False when the batches must be asked; those of a format before 0.11 carry no epochs."""
+    """Load the leader epochs; return False when the batches must be read for them. Formats before
+    0.11 carry none.
+    """
     if log.config.message_magic < 2:
         log.epochs.clear()
         return True
@@ -87,7 +88,7 @@ def _load_epochs(log: Log) -> bool:
 
 
 def _first_dirty(segments: list[Segment], known: Checkpointed) -> int:
-    """Number of the first segment that has to be read whole."""
+    """Return the number of the first segment that has to be read whole."""
     if known.clean:
         return len(segments)
     below = sum(1 for segment in segments if segment.base_offset <= known.recovery_point)
@@ -112,7 +113,7 @@ def _recover(
         segment = segments[number]
         cut = _check_segment(log, segment, epochs_known)
         report.scanned_segments += 1
-        report.cut_bytes += cut
+        report.truncated_bytes += cut
         if cut and number + 1 < len(segments):
             for doomed in segments[number + 1 :]:
                 doomed.retire()
@@ -121,8 +122,8 @@ def _recover(
                 report.dropped_segments += 1
             return segments[: number + 1]
         if number + 1 < len(segments):
-            # Indexes grow in files of full size: nobody else would trim those of a closed segment,
-            # and Kafka, which believes what lies below the recovery point, would read the rest.
+            # Index files are preallocated at full size. Nothing else would trim those of a closed
+            # segment, and Kafka, which trusts all below the recovery point, would read the rest.
             segment.become_inactive()
     return segments
 
@@ -138,7 +139,9 @@ def _check_segment(log: Log, segment: Segment, note_epochs: bool) -> int:
 def _end_of(
     log: Log, segments: list[Segment], first_dirty: int, epochs_known: bool, report: Report
 ) -> int:
-    """The log end; a last segment that is not whole in spite of a clean shutdown is recovered."""
+    """Return the log end offset. Recovers a last segment that is not whole in spite of a clean
+    shutdown.
+    """
     if not segments:
         return 0
     last = segments[-1]
@@ -146,7 +149,7 @@ def _end_of(
         return last.next_offset()
     except CorruptBatchError:
         report.scanned_segments += 1
-        report.cut_bytes += _check_segment(log, last, epochs_known)
+        report.truncated_bytes += _check_segment(log, last, epochs_known)
         return last.next_offset()
 
 
@@ -156,13 +159,13 @@ def _rebuild_epochs(log: Log, segments: list[Segment], report: Report) -> None:
             for _, header in segment.scan(0):
                 log.note_epoch(header)
         except CorruptBatchError:
-            continue  # damage inside a closed segment is reported to whoever reads it
+            continue  # damage inside a closed segment is reported to its readers
     if segments and any(segment.size for segment in segments):
         report.rebuilt.append(log.epochs.path)
 
 
 def _finish(log: Log, segments: list[Segment], end: int, known: Checkpointed) -> None:
-    """Settle offsets, epochs and producers, and hand the segments to the log."""
+    """Set offsets, leader epochs and producers, and hand the segments to the log."""
     start = max(known.log_start_offset, segments[0].base_offset if segments else 0)
     if not segments or end < start:
         for segment in segments:
@@ -174,7 +177,7 @@ def _finish(log: Log, segments: list[Segment], end: int, known: Checkpointed) ->
         segments, end = [fresh], start
     recovery_point = end if known.clean else min(max(known.recovery_point, start), end)
     log.install(segments, start, end, recovery_point)
-    # An epoch that begins at the log end has led without writing yet: it stays known.
+    # An epoch that begins at the log end offset is of a leader that wrote nothing yet: keep it.
     log.epochs.truncate_from_end(end + 1)
     log.epochs.truncate_from_start(start)
     try:
@@ -182,7 +185,7 @@ def _finish(log: Log, segments: list[Segment], end: int, known: Checkpointed) ->
             log.producers, log.directory, segments, start, end, log.segment_settings().created_ms
         )
     except CorruptBatchError:
-        log.producers.clear(end)  # what is behind the damage cannot be known
+        log.producers.clear(end)  # the batches behind the damage are unknown
 
 
 def _tidy(log: Log, report: Report) -> dict[int, int]:

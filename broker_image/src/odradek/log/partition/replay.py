@@ -1,6 +1,4 @@
-"""Producer state from files: the newest usable snapshot, then the headers of the batches behind
-it.
-"""
+"""Producer state from files: the newest usable snapshot, then the headers of later batches."""
 
 from collections.abc import Sequence
 
@@ -24,10 +22,10 @@ def rebuild(
     log_end: int,
     now_ms: int,
 ) -> None:
-    """Fill `states` with what `segments` say up to `log_end`.
+    """Fill `states` from `segments` up to `log_end`.
 
-    Snapshots outside (log start, log end] and damaged ones are removed. Raises CorruptBatchError
-    and OSError.
+    Snapshots outside (log start offset, log end offset] and damaged ones are removed. Raises
+    CorruptBatchError and OSError.
     """
     states.clear(log_start)
     for at in reversed(list_snapshots(directory)):
@@ -43,7 +41,7 @@ def rebuild(
             continue
         remove_if_there(path)
     if states.snapshot_offset >= 0 and not states.forgetful:
-        # A snapshot leaves out who had expired before: possible once the log is that old.
+        # A snapshot lacks producers that expired before it: possible once the log is that old.
         oldest = next((header for _, header in segments[0].scan(0)), None)
         age_ms = 0 if oldest is None else now_ms - oldest.max_timestamp
         states.forgetful = age_ms >= states.expiry_ms
@@ -67,7 +65,7 @@ def _replay(states: ProducerStates, segments: Sequence[Segment], log_end: int) -
 
 
 def marker_epoch(segment: Segment, position: int, header: Header) -> int | None:
-    """Coordinator epoch of a control batch on disk, None for a data batch."""
+    """Return coordinator epoch of a control batch on disk, None for a data batch."""
     if not header.is_control:
         return None
     return contents.marker_epoch(header, segment.read(position, header.size))

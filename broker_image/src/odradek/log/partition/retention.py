@@ -1,4 +1,4 @@
-"""When a segment ends and when it goes: decisions over plain values, no files, no clock."""
+"""Decisions when to roll a segment and when to delete it. Plain values: no files, no clock."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class SegmentFacts:
-    """What a decision needs to know of a segment; `newest_ms` is its newest record or its file's
-    time.
+    """What a decision needs of a segment; `newest_ms` is the time of its newest record, or of its
+    file.
     """
 
     base_offset: int
@@ -26,10 +26,9 @@ class RetentionLimits:
 def must_roll(
     size_after: int, segment_bytes: int, age_ms: int, segment_ms: int, index_full: bool
 ) -> bool:
-    """Tell whether a segment that is not empty gives way to a new one before it grows to
-    `size_after`.
+    """Return whether a segment that is not empty must roll before it grows to `size_after`.
 
-    Kafka's LogSegment.shouldRoll.
+    As Kafka's LogSegment.shouldRoll.
     """
     return size_after > segment_bytes or age_ms > segment_ms or index_full
 
@@ -42,11 +41,11 @@ def deletable(
     now_ms: int,
     limits: RetentionLimits,
 ) -> int:
-    """How many of the oldest segments may go.
+    """Return how many of the oldest segments may be deleted.
 
-    A segment goes when it lies wholly below the log start offset, is older than retention.ms, or
-    when without it the log still has retention.bytes; never one that holds records at or above the
-    high watermark.
+    A segment is deleted when it lies wholly below the log start offset, is older than retention.ms,
+    or when the log still has retention.bytes without it; never one that holds records at or above
+    the high watermark.
     """
     surplus = sum(segment.size for segment in segments) - limits.retention_bytes
     count = 0

@@ -1,4 +1,4 @@
-"""The segments of a partition in offset order, and the offsets that change along with them.
+"""The segment list of a log: its segments in offset order, and the offsets that go with them.
 
 Two locks guard them. `append_lock` serialises everything that changes a log; it may be held across
 disk calls. `state_lock` guards the fields that readers need; it is never held across a disk call,

@@ -1,4 +1,4 @@
-"""What is checked of a batch before it is appended as leader, as Kafka's LogValidator does.
+"""Checks of a batch before it is appended as leader, as Kafka's LogValidator does them.
 
 Nothing here depends on where the batch will lie, so it can run outside the append lock.
 """

@@ -79,7 +79,7 @@ View = bytes | bytearray | memoryview
 
 
 class Origin(Enum):
-    """Who appends: clients are checked fully, coordinators may write without sequences."""
+    """Who appends. Clients are checked fully; coordinators may write without sequences."""
 
     CLIENT = "client"
     COORDINATOR = "coordinator"
@@ -87,9 +87,7 @@ class Origin(Enum):
 
 
 class CorruptBatchError(Exception):
-    """Bytes that are no valid batch; `position` counts from the start of the buffer that was
-    scanned.
-    """
+    """Bytes that are no valid batch; `position` counts from the start of the buffer."""
 
     def __init__(self, position: int, reason: str) -> None:
         super().__init__(f"{reason} at byte {position}")
@@ -98,7 +96,7 @@ class CorruptBatchError(Exception):
 
 
 class UnfinishedBatchError(CorruptBatchError):
-    """Bytes that end before a batch does, so that there is none."""
+    """Bytes that end before the batch does."""
 
 
 class Header(NamedTuple):
@@ -217,7 +215,7 @@ def scan(buffer: View, position: int = 0) -> Iterator[tuple[int, Header]]:
 
 
 def check_crc(buffer: View, position: int, header: Header) -> None:
-    """Compute the checksum of the whole batch at `position`; raise CorruptBatchError if it is
+    """Compute the checksum of the whole batch at `position`. Raises CorruptBatchError if it is
     wrong.
     """
     end = position + header.length + LOG_OVERHEAD
@@ -230,14 +228,13 @@ def check_crc(buffer: View, position: int, header: Header) -> None:
 
 
 def is_compressed(records: View) -> bool:
-    """Tell whether a magic-2 batch names a codec, without a look at the rest of it."""
+    """Return whether a magic-2 batch names a codec. Reads nothing else of it."""
     return len(records) >= HEADER_SIZE and records[_ATTRIBUTES_END - 1] & CODEC_MASK != 0
 
 
 def understates_time(records: View) -> bool:
-    """Tell whether the largest timestamp of a magic-2 batch cannot be: it is below the first.
-
-    Nothing else of the batch is looked at.
+    """Return whether the largest timestamp of a magic-2 batch is below its first, which cannot be
+    right. Reads nothing else of it.
     """
     if len(records) < HEADER_SIZE:
         return False

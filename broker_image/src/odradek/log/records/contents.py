@@ -1,4 +1,4 @@
-"""The few places where an append or a lookup has to look past a batch's header."""
+"""Access to the records inside a batch, for what its header does not tell."""
 
 from collections.abc import Sequence
 
@@ -11,14 +11,14 @@ View = bytes | bytearray | memoryview
 
 
 def decode(data: View, position: int = 0) -> list[Record]:
-    """The records of the batch at `position`, of any format. Raises CorruptBatchError."""
+    """Return the records of the batch at `position`, of any format. Raises CorruptBatchError."""
     if len(data) - position > batch.MAGIC_POSITION and data[position + batch.MAGIC_POSITION] < 2:
         return list(legacy.decode(data, position))
     return records.decode(data, position)
 
 
 def rebuild(header: Header, kept: Sequence[Record]) -> tuple[bytes, Header]:
-    """The batch of `header`, in its own format, with only `kept` of its records, and its new
+    """Return the batch of `header`, in its own format, with only the records `kept`, and its new
     header.
     """
     if header.magic == 2:
@@ -27,8 +27,8 @@ def rebuild(header: Header, kept: Sequence[Record]) -> tuple[bytes, Header]:
 
 
 def unreadable(error: CorruptBatchError) -> KafkaError:
-    """The refusal of a batch that cannot be taken apart: too large if it unpacks to more than
-    memory is given for, else corrupt.
+    """Return the error for a batch that cannot be unpacked: MESSAGE_TOO_LARGE if it unpacks to more
+    than the limit, else CORRUPT_MESSAGE.
     """
     cause = error.__cause__
     bomb = isinstance(cause, compression.CompressionError) and cause.too_large
@@ -38,8 +38,8 @@ def unreadable(error: CorruptBatchError) -> KafkaError:
 
 
 def check_keys(data: View) -> None:
-    """Refuse a batch with a record without key: a compacted topic could never clean it
-    (INVALID_RECORD).
+    """Refuse a batch with a record without key, which a compacted topic could never clean. Raises
+    KafkaError INVALID_RECORD.
     """
     try:
         found = records.decode(data)
@@ -68,7 +68,7 @@ def check_count(header: Header, data: View) -> None:
 
 
 def date(header: Header, data: View) -> tuple[Header, View]:
-    """Give a batch the largest timestamp of its records: lookups by time and retention go by it.
+    """Set the largest timestamp of a batch from its records, for lookups by time and retention.
 
     Raises KafkaError.
     """
@@ -93,7 +93,7 @@ def _check_times(found: Sequence[Record]) -> None:
 
 
 def recompress(header: Header, data: View, compression_type: str) -> tuple[Header, View]:
-    """Bring a batch to the topic's compression.type; `producer` never comes here."""
+    """Convert a batch to a compression.type other than `producer`. Raises KafkaError."""
     if header.is_control:
         return header, data
     codec = compression.CODECS[compression_type]
@@ -111,7 +111,8 @@ def recompress(header: Header, data: View, compression_type: str) -> tuple[Heade
 
 
 def marker_epoch(header: Header, data: View) -> int | None:
-    """Coordinator epoch of a transaction marker; None for other or emptied control batches.
+    """Return the coordinator epoch of a transaction marker; None for other or emptied control
+    batches.
 
     The value of a marker is version i16, coordinator epoch i32 (Kafka's EndTxnMarker).
     """
@@ -125,7 +126,7 @@ def marker_epoch(header: Header, data: View) -> int | None:
 
 
 def is_commit(marker: Record) -> bool:
-    """Tell whether a control record says that its producer's transaction counts.
+    """Return whether a control record commits its producer's transaction.
 
     Its key is version i16, type i16: 0 abort, 1 commit (Kafka's ControlRecordType).
     """
@@ -133,8 +134,8 @@ def is_commit(marker: Record) -> bool:
 
 
 def first_since(header: Header, data: View, timestamp: int, offset: int) -> tuple[int, int] | None:
-    """Offset and timestamp of the first record of a batch not older than `timestamp`, from `offset`
-    on.
+    """Return offset and timestamp of the first record of a batch, from `offset` on, that is not
+    older than `timestamp`; None when there is none.
 
     Raises CorruptBatchError.
     """

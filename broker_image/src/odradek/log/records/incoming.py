@@ -1,6 +1,4 @@
-"""A follower's bytes, taken apart: whole batches, checked, in runs that fit into one segment
-each.
-"""
+"""A follower's received batches: checked, and split into runs that fit into one segment."""
 
 from collections.abc import Iterator, Sequence
 
@@ -13,7 +11,9 @@ Batches = Sequence[tuple[int, Header]]
 
 
 def checked(data: Buffer) -> Batches:
-    """The whole batches of a follower's bytes, each with a right checksum, offsets rising."""
+    """Return the whole batches of a leader's bytes. Raises KafkaError CORRUPT_MESSAGE for a wrong
+    checksum, or offsets that do not rise.
+    """
     expected = -1
     try:
         batches = list(batch.scan(data))
@@ -28,7 +28,7 @@ def checked(data: Buffer) -> Batches:
 
 
 def runs(batches: Batches, segment_bytes: int) -> Iterator[Batches]:
-    """Split batches into runs that fit into one segment each, in size and in offsets."""
+    """Yield runs of batches that fit into one segment each, in size and in offsets."""
     run: list[tuple[int, Header]] = []
     size = 0
     for entry in batches:

@@ -84,12 +84,12 @@ def decode(
 
 
 def first_offset(data: View, header: Header) -> int:
-    """The offset of the first record of a message or wrapper. Raises CorruptBatchError."""
+    """Return the offset of the first record of a message or wrapper. Raises CorruptBatchError."""
     return header.base_offset if header.codec == compression.NONE else next(decode(data)).offset
 
 
 def _unwrapped(outer: _Message, codec: int, limit: int) -> memoryview:
-    """The message set inside a wrapper, at least one byte."""
+    """Return the message set inside a wrapper, at least one byte."""
     if outer.value is None:
         raise CompressionError("compressed message without value")
     if codec > compression.LZ4:
@@ -104,7 +104,7 @@ def _unwrapped(outer: _Message, codec: int, limit: int) -> memoryview:
 
 
 def _base_offset(outer: _Message, body: memoryview) -> int:
-    """What to add to the offsets inside a wrapper."""
+    """Return what to add to the offsets inside a wrapper."""
     if outer.magic == 0 or outer.offset == 0:
         return 0  # producers leave the wrapper's offset at 0
     at = last = 0
@@ -118,7 +118,7 @@ def _base_offset(outer: _Message, body: memoryview) -> int:
 
 
 def _inside(body: memoryview) -> Iterator[_Message]:
-    """The messages of a decompressed set, each sound."""
+    """Yield the messages of a decompressed set, each sound."""
     at = 0
     while at < len(body):
         message, end = _message(body, at)
@@ -131,7 +131,7 @@ def _inside(body: memoryview) -> Iterator[_Message]:
 
 
 def _message(view: memoryview, position: int) -> tuple[_Message, int]:
-    """The message at `position` and where it ends."""
+    """Return the message at `position`, and where it ends."""
     try:
         offset, size, _, magic, attributes = _HEAD.unpack_from(view, position)
     except struct.error:
@@ -164,10 +164,10 @@ def _nullable(view: memoryview, position: int, end: int) -> tuple[bytes | None, 
 
 
 def encode(found: Sequence[Record], magic: int, codec: int, *, append_time: bool = False) -> bytes:
-    """The message set of some records, whose offsets rise: a wrapper if `codec` compresses.
+    """Return the message set of records whose offsets rise: a wrapper if `codec` compresses.
 
-    Headers are left out, the formats have none. With `append_time` the records' time, one for all,
-    is that of the append.
+    Record headers are left out, because the formats have none. With `append_time` all records have
+    one time, that of the append.
     """
     stamp = batch.LOG_APPEND_TIME if append_time and magic else 0
     relative_to = found[0].offset if magic and codec != compression.NONE else 0
@@ -207,7 +207,7 @@ def _encoded(
 
 
 def rebuild(header: Header, kept: Sequence[Record]) -> tuple[bytes, Header]:
-    """The message or wrapper of `header` with only `kept`, at least one, of its records, and its
+    """Return the message or wrapper of `header` with only the records `kept`, at least one, and its
     new header.
     """
     data = encode(kept, header.magic, header.codec, append_time=header.is_log_append_time)

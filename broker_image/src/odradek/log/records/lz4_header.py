@@ -17,12 +17,12 @@ _MASK = 0xFFFFFFFF
 
 
 def with_right_check(frame: bytes) -> bytes:
-    """The frame with the check byte that the lz4 format demands."""
+    """Return the frame with the check byte that the lz4 format demands."""
     return _with_check(frame, _MARK_SIZE)
 
 
 def with_old_check(frame: bytes) -> bytes:
-    """The frame with the check byte that clients of magic 0 expect."""
+    """Return the frame with the check byte that clients of magic 0 expect."""
     return _with_check(frame, 0)
 
 
@@ -34,13 +34,13 @@ def _with_check(frame: bytes, hashed_from: int) -> bytes:
     at += 8 if flags & _CONTENT_SIZE_FLAG else 0
     at += 4 if flags & _DICTIONARY_FLAG else 0
     if at >= len(frame):
-        return frame  # cut off: whoever decompresses it says so
+        return frame  # cut off: decompression reports it
     check = xxhash32(frame[hashed_from:at]) >> 8 & 0xFF
     return frame[:at] + bytes((check,)) + frame[at + 1 :]
 
 
 def xxhash32(data: bytes) -> int:
-    """The xxHash32 of `data` with seed 0; for headers, not for bulk."""
+    """Return the xxHash32 of `data` with seed 0; for headers, not for bulk."""
     first, second, third, fourth, fifth = _PRIMES
     position = 0
     if len(data) >= 16:

@@ -1,5 +1,4 @@
-"""Records inside a magic-2 batch: for lookups by time, compaction, internal topics, tools and
-tests.
+"""Records inside a magic-2 batch: encode, decode, rebuild.
 
 The produce and fetch path never comes here. A record is, after decompression: length varint,
 attributes i8, timestamp delta varlong, offset delta varint, key and value (varint length, -1 for
@@ -21,7 +20,7 @@ View = bytes | bytearray | memoryview
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record; times in ms, offset absolute."""
+    """One record. Timestamp in ms, absolute offset."""
 
     offset: int
     timestamp: int
@@ -32,7 +31,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class BatchOptions:
-    """What a batch says about itself besides its records."""
+    """Fields of a batch besides its records."""
 
     codec: int = compression.NONE
     leader_epoch: int = -1

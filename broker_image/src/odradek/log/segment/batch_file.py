@@ -1,8 +1,7 @@
-"""Reading whole batches from a file, each checked to the last byte: before they are served from the
-disk, at recovery, at compaction.
+"""Reading of whole, checked batches from a file, for fetches, recovery and compaction.
 
 A batch's checksum does not cover its base offset and its leader epoch, because a broker writes
-them. `BatchSequence` holds those against the batches around: both only rise in a log.
+them. `BatchSequence` compares those with the batches around: both only rise in a log.
 """
 
 from collections.abc import Iterator
@@ -24,7 +23,7 @@ class OutOfOrderError(CorruptBatchError):
 
 
 class BatchSequence:
-    """What the batches seen so far let expect of the next one."""
+    """What the batches so far demand of the next one."""
 
     __slots__ = ("leader_epoch", "next_offset")
 
@@ -53,11 +52,11 @@ class BatchSequence:
 def whole_batches(
     fd: int, end: int, start: int = 0, at_once: int = _CHUNK
 ) -> Iterator[tuple[memoryview, Header]]:
-    """Yield each batch of the file's bytes from `start` to `end` with its header, reading `at_once`
+    """Yield each batch of the file's bytes from `start` to `end` with its header. Reads `at_once`
     bytes, and more only where a batch is longer.
 
-    Raises CorruptBatchError, its position counted from the file's beginning, at the first batch
-    that is not sound, CutOffError where that reaches over `end`.
+    Raises CorruptBatchError at the first batch that is not sound, CutOffError where that goes over
+    `end`. Positions count from the start of the file.
     """
     position, chunk = start, min(_FIRST_CHUNK, at_once)
     data, data_start = memoryview(b""), start

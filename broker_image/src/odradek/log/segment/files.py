@@ -1,15 +1,14 @@
-"""The one place where the log touches the disk: positioned writes, fsync, and files that are read
-by sendfile.
+"""File access of the log: positioned writes, fsync, and files that sendfile reads.
 
-`SharedFile` is an open file counted by its users. A `Region` (file descriptor, position, length)
-holds one count from the moment a fetch is planned until its last byte is sent, so a segment that
-retention deletes or truncation replaces stays readable under a transfer. A file with no user may be
-closed at any time (`close_idle`) and opens again by itself, so thousands of idle partitions cost
-few descriptors.
+`SharedFile` is an open file with a count of its users. A `Region` (file descriptor, position,
+length) holds one count from the moment a fetch is planned until its last byte is sent. So a segment
+that retention deletes or truncation replaces stays readable during a transfer. A file without users
+may be closed at any time (`close_idle`) and opens again by itself, so thousands of idle partitions
+cost few descriptors.
 
-Every call here may block. The broker calls the short ones (a write into the page cache, a header
-read) directly and sends the rest (fsync, cold reads, recovery) through `DiskThreads`, so that a
-slow disk never stalls heartbeats or the ZooKeeper session.
+Every call here may block. The broker makes the short ones (a write into the page cache, a header
+read) directly and runs the rest (fsync, cold reads, recovery) in `DiskThreads`, so that a slow disk
+never stalls heartbeats or the ZooKeeper session.
 """
 
 import asyncio
@@ -32,20 +31,20 @@ _NOT_THE_DISK = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR
 
 
 def is_disk_failure(error: OSError) -> bool:
-    """Tell whether `error` condemns the directory it came from."""
+    """Return whether `error` says that the disk of its directory failed."""
     return error.errno not in _NOT_THE_DISK
 
 
 class FileRetiredError(Exception):
-    """The file was deleted from the log; whoever planned a read on it has to plan again."""
+    """The file left the log; a read that was planned on it has to be planned again."""
 
 
 class StoppedError(Exception):
-    """The broker stops; what was under way in the background is given up."""
+    """The broker stops; background work under way is abandoned."""
 
 
 class SharedFile:
-    """A file opened on demand, counted by users, read-write unless `read_only`."""
+    """A file that is opened on demand and counts its users; read-write unless `read_only`."""
 
     __slots__ = ("_fd", "_lock", "_retired", "_used", "_users", "path", "read_only")
 
@@ -74,7 +73,7 @@ class SharedFile:
             return self._fd
 
     def release(self) -> None:
-        """Give back one `acquire`."""
+        """Release one `acquire`."""
         with self._lock:
             assert self._users > 0, f"{self.path} released more often than acquired"
             self._users -= 1
@@ -82,7 +81,7 @@ class SharedFile:
                 self._close()
 
     def modified_ns(self) -> int:
-        """When the file was last written, ns since 1970. Raises as `acquire`."""
+        """Return when the file was last written, ns since 1970. Raises as `acquire`."""
         fd = self.acquire()
         try:
             return os.fstat(fd).st_mtime_ns
@@ -90,7 +89,7 @@ class SharedFile:
             self.release()
 
     def set_modified_ns(self, time_ns: int) -> None:
-        """Make the file look as if last written then. Raises as `acquire`."""
+        """Set the time of the last write. Raises as `acquire`."""
         fd = self.acquire()
         try:
             os.utime(fd, ns=(time_ns, time_ns))
@@ -98,14 +97,14 @@ class SharedFile:
             self.release()
 
     def retire(self) -> None:
-        """Close the descriptor as soon as nobody uses it, and never open it again."""
+        """Close the descriptor as soon as it has no users, and never open it again."""
         with self._lock:
             self._retired = True
             if self._users == 0:
                 self._close()
 
     def close_idle(self) -> None:
-        """Close a descriptor that nobody holds and nobody asked for since the last call."""
+        """Close a descriptor that has no users and had none since the last call."""
         with self._lock:
             if self._users == 0 and not self._used:
                 self._close()
@@ -118,7 +117,7 @@ class SharedFile:
 
 
 class Region:
-    """A piece of a segment file: what sendfile needs, and the hold that keeps it readable.
+    """A part of a log file: what sendfile needs, and the count that keeps the file open.
 
     `fd` is valid until `close()`, which may be called more than once. Structural type
     `odradek.protocol.regions.FileRegion`.
@@ -140,7 +139,7 @@ class Region:
         return data
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Release the file."""
         file, self._file = self._file, None
         if file is not None:
             file.release()
@@ -153,10 +152,10 @@ class Region:
 
 
 def write_all(fd: int, buffers: Sequence[Buffer], position: int) -> int:
-    """Write `buffers` one after another at `position` and return their total length.
+    """Write `buffers` one after another at `position`; return their total length.
 
-    A short write is continued; what cannot be written raises OSError, and then any prefix of the
-    bytes may be in the file: the caller truncates it.
+    A short write is continued. When a write fails, OSError is raised and any prefix of the bytes
+    may be in the file: the caller truncates it.
     """
     total = sum(map(len, buffers))
     written = os.pwritev(fd, buffers, position)
@@ -188,7 +187,7 @@ def read_exactly(fd: int, length: int, position: int) -> bytes:
 
 
 def fsync_path(path: str) -> None:
-    """Make the data of the file or the names in the directory at `path` durable."""
+    """Make the data of a file, or the names in a directory, durable."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -199,8 +198,8 @@ def fsync_path(path: str) -> None:
 def write_atomically(path: str, data: bytes, *, durable: bool = True) -> None:
     """Replace the file at `path`: temporary name, fsync, rename, fsync of the directory.
 
-    With `durable=False` the fsyncs are left out: after a power loss either content may be found, so
-    only files that are checked when read, and can be rebuilt, are written this way.
+    With `durable=False` the fsyncs are left out. After a power failure either content may be found,
+    so this is only for files that are checked when read and can be rebuilt.
     """
     temporary = path + ".tmp"
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
@@ -216,13 +215,15 @@ def write_atomically(path: str, data: bytes, *, durable: bool = True) -> None:
 
 
 def remove_if_there(path: str) -> None:
-    """Delete a file; one that is already gone is fine."""
+    """Delete a file if it exists."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
 
 
 class DiskThreads:
-    """A bounded pool for disk work that may block; owned by the broker, closed last."""
+    """A bounded pool of threads for disk work that may block. The broker owns it and closes it
+    last.
+    """
 
     def __init__(self, threads: int) -> None:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="disk")
@@ -238,7 +239,7 @@ class DiskThreads:
 
 
 def remove_tree(path: str) -> None:
-    """Delete a folder and the files in it; what is already gone is fine."""
+    """Delete a folder and the files in it, as far as they exist."""
     try:
         for entry in os.scandir(path):
             if entry.is_dir(follow_symlinks=False):

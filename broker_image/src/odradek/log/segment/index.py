@@ -32,12 +32,14 @@ class CorruptIndexError(Exception):
 
 
 class _Index:
-    """What both indexes share: a sorted array, most of it in the file, its newest end in memory.
+    """A sorted array, most of it in the file, its newest entries in memory; the base of both
+    indexes.
 
     One writer at a time; lookups may run beside it. `_ends` pairs the number of entries in the file
-    with the entries still in memory and is replaced as a whole, so that a lookup always sees both
-    halves of one moment. A dropped map lives on for whoever still reads it, but a read of what the
-    file has no more would be a fatal signal: the file is cut when no lookup is under way.
+    with the entries still in memory, and is replaced as a whole, so that a lookup always sees both
+    halves of one moment. A dropped map stays usable for whoever still reads it, but a read behind
+    the end of the file would be a fatal signal. So the file is truncated only while no lookup is
+    under way.
     """
 
     __slots__ = (
@@ -72,7 +74,7 @@ class _Index:
         return written + len(pending) // self.ENTRY.size
 
     def load(self) -> None:
-        """Take the entry count from the file's size; a missing file is created empty.
+        """Take the number of entries from the size of the file; create a missing file, empty.
 
         Raises CorruptIndexError when the size is no multiple of an entry.
         """
@@ -88,14 +90,14 @@ class _Index:
         self._checked = size == 0
 
     def reset(self) -> None:
-        """Forget every entry, in the file too."""
+        """Forget every entry, also in the file."""
         self._ends = 0, bytearray()
         self._count_room()
         self._checked = True
         self.trim()
 
     def trim(self) -> None:
-        """Write what is in memory and cut the file to the entries."""
+        """Write the entries in memory, and truncate the file behind the last entry."""
         self._spill()
         fd = self.file.acquire()
         try:
@@ -125,7 +127,7 @@ class _Index:
         self.file.close_idle()
 
     def flush(self) -> None:
-        """Write everything to the disk itself."""
+        """Make all entries durable."""
         self._spill()
         fd = self.file.acquire()
         try:
@@ -163,7 +165,7 @@ class _Index:
         self._allocated = True
 
     def _mapped(self, entries: int) -> mmap.mmap:
-        """The map, which covers at least the first `entries`, of which there are some."""
+        """Return the map, which covers at least the first `entries`, of which there are some."""
         mapped = self._map
         if mapped is None or len(mapped) < entries * self.ENTRY.size:
             fd = self.file.acquire()
@@ -185,8 +187,8 @@ class _Index:
         raise NotImplementedError
 
     def _floor(self, target: int, back: int = 0) -> tuple[int, int, int]:
-        """Number of entries whose first field is at most `target`, and the last of them, or the one
-        `back` before it; zeros where there is none.
+        """Return the number of entries whose first field is at most `target`, and the last of them,
+        or the one `back` before it; zeros when there is none.
         """
         with self._looking_up:
             return self._floor_of(*self._ends, target, back)
@@ -234,17 +236,19 @@ class _Index:
 
 
 class OffsetIndex(_Index):
-    """Offsets to file positions."""
+    """Maps offsets to file positions."""
 
     __slots__ = ()
     ENTRY = struct.Struct(">ii")
 
     def append(self, offset: int, position: int) -> None:
-        """Add: what was appended at `position` ends with `offset`; larger than all before."""
+        """Add an entry: the batches appended at `position` end with `offset`, which is larger than
+        all before.
+        """
         self._add(self.ENTRY.pack(offset - self.base_offset, position))
 
     def lookup(self, offset: int) -> int:
-        """File position to scan from for `offset`, at or before its batch.
+        """Return the file position from which to scan for `offset`, at or before its batch.
 
         Raises CorruptIndexError.
         """
@@ -255,7 +259,7 @@ class OffsetIndex(_Index):
         return self._floor(offset - self.base_offset, back=1)[2]
 
     def last(self) -> tuple[int, int]:
-        """Offset and position of the last entry; base offset and 0 when there is none."""
+        """Return offset and position of the last entry; base offset and 0 when there is none."""
         entry = self._last_entry()
         return (self.base_offset, 0) if entry is None else (self.base_offset + entry[0], entry[1])
 
@@ -272,7 +276,7 @@ class OffsetIndex(_Index):
 
 
 class TimeIndex(_Index):
-    """Timestamps (ms) to offsets."""
+    """Maps timestamps (ms) to offsets."""
 
     __slots__ = ("_last",)
     ENTRY = struct.Struct(">qi")
@@ -282,7 +286,7 @@ class TimeIndex(_Index):
         self._last: tuple[int, int] | None = None
 
     def append(self, timestamp: int, offset: int) -> None:
-        """Add an entry if `timestamp` is newer than every one before; else nothing changes."""
+        """Add an entry if `timestamp` is newer than all before; else do nothing."""
         last = self._last
         if last is None:
             last = self.last()
@@ -291,7 +295,7 @@ class TimeIndex(_Index):
             self._last = (timestamp, offset)
 
     def last(self) -> tuple[int, int]:
-        """Timestamp and offset of the last entry; -1 and the base offset when there is none."""
+        """Return timestamp and offset of the last entry; -1 and the base offset if none."""
         if self._last is None:
             entry = self._last_entry()
             if entry is None:
@@ -300,8 +304,8 @@ class TimeIndex(_Index):
         return self._last
 
     def lookup(self, timestamp: int) -> tuple[int, int] | None:
-        """The newest entry (timestamp, offset) not newer than `timestamp`: up to that offset no
-        record is newer. None when there is no such entry.
+        """Return the newest entry (timestamp, offset) not newer than `timestamp`: no record up to
+        that offset is newer. None when there is no such entry.
         """
         count, found, relative = self._floor(timestamp)
         return (found, self.base_offset + relative) if count else None
@@ -317,12 +321,12 @@ class TimeIndex(_Index):
         self._last = None
 
     def reset(self) -> None:
-        """Forget every entry, in the file too."""
+        """Forget every entry, also in the file."""
         self._last = None
         super().reset()
 
     def load(self) -> None:
-        """As for every index."""
+        """As `_Index.load`."""
         self._last = None
         super().load()
 

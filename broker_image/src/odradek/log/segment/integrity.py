@@ -1,4 +1,4 @@
-"""Verification of bytes on the disk before they are served: they must be what was appended.
+"""Verification of bytes on the disk before they are served.
 
 A batch's checksum covers its content, not its base offset and leader epoch. Those are compared with
 the batch before and the batch after. In a compacted log a reader may find no batch at the offset it
@@ -99,7 +99,7 @@ def _check_following(
         else:
             return
     except CorruptBatchError:
-        return  # reported to whoever reads on
+        return  # reported to the reader of that batch
     sequence.take(position, following)
 
 

@@ -1,13 +1,12 @@
-"""One segment of a partition: a `.log` file of batches and its two indexes, named by the base
-offset.
+"""One segment of a partition: a `.log` file of batches and its two indexes.
 
-Only the newest segment grows. `append` writes bytes and index entries at the end; nothing of that
-is visible until `publish` moves `size`, so a failed write leaves a segment as it was. A lookup goes
-index, then scan of batch headers; the last batches written are remembered in `Tail`, so that
-reading at the end needs neither.
+Only the newest segment grows. `append` writes bytes and index entries at the end. They become
+visible when `publish` raises `size`, so a failed write leaves a segment as it was. A lookup reads
+the index and then scans batch headers. `Tail` remembers the last batches written, so reading at the
+end needs neither.
 
 An index that proves wrong is rebuilt from the log on the spot. `recover` is the strict form after a
-crash: it computes every checksum and cuts the file behind the last valid batch.
+crash: it verifies every checksum and truncates the file behind the last valid batch.
 """
 
 import contextlib
@@ -36,13 +35,13 @@ _HEADER_CHUNK = 8192
 
 
 def file_name(offset: int, suffix: str) -> str:
-    """Kafka's name of a segment file: the offset in 20 digits, then the suffix."""
+    """Return Kafka's name of a segment file: the offset in 20 digits, then the suffix."""
     return f"{offset:020d}{suffix}"
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentSettings:
-    """What a segment needs of the topic's configuration, and when it was made (wall clock, ms)."""
+    """Settings of a segment from the topic's configuration, and its creation time (ms)."""
 
     index_interval_bytes: int
     index_max_bytes: int
@@ -51,13 +50,13 @@ class SegmentSettings:
 
 
 class Segment:
-    """A segment; one writer at a time, any number of readers."""
+    """A segment. One writer at a time, any number of readers."""
 
     __slots__ = (
-        "_bytes_since_index", "_first_timestamp", "_indexes_checked", "_looking", "_max_timestamp",
-        "_preallocated", "base_offset", "created_ms", "directory", "index", "interval_bytes",
-        "jitter_ms", "log", "offset_of_max_timestamp", "size", "tail", "time_index",
-        "trusted_from",
+        "_bytes_since_index", "_check_lock", "_first_timestamp", "_indexes_checked",
+        "_max_timestamp", "_preallocated", "base_offset", "created_ms", "directory", "index",
+        "interval_bytes", "jitter_ms", "log", "offset_of_max_timestamp", "size", "tail",
+        "time_index", "trusted_from",
     )  # fmt: skip
 
     def __init__(
@@ -77,7 +76,7 @@ class Segment:
         self.created_ms = settings.created_ms
         self.jitter_ms = settings.jitter_ms
         self.size = 0
-        # What lies below was not written by this process, or is not looked at as fresh any more.
+        # Bytes below this position were not written by this process: they are verified when read.
         self.trusted_from = 0
         self.tail = Tail()
         self.offset_of_max_timestamp = base_offset
@@ -85,13 +84,15 @@ class Segment:
         self._first_timestamp: int | None = None
         self._bytes_since_index = 0
         self._indexes_checked = True
-        self._looking = threading.RLock()  # held for the first look at what `open` took over
+        self._check_lock = (
+            threading.RLock()
+        )  # held for the first check of files that `open` took over
         self._preallocated = False
 
     # -- life -----------------------------------------------------------------------------------
 
     def create(self, preallocated_bytes: int = 0) -> None:
-        """Make the three files, empty. Leftovers of the same name are emptied.
+        """Create the three files, empty. Existing files of the same name are emptied.
 
         With `preallocated_bytes` the log file has that length, a hole, until the segment is
         finished (Kafka's `preallocate`).
@@ -109,7 +110,7 @@ class Segment:
     def open(self, log_size: int) -> None:
         """Take over existing files; `log_size` is the length of the `.log` file.
 
-        Indexes are only measured here; what is in them is checked at the first lookup.
+        Only the sizes of the indexes are read here. Their entries are checked at the first lookup.
         """
         self.size = self.trusted_from = log_size
         self._max_timestamp = None
@@ -121,11 +122,11 @@ class Segment:
             self.rebuild_indexes()
 
     def become_inactive(self) -> None:
-        """Finish the files as Kafka does when a segment rolls or closes: newest timestamp, then
-        trim.
+        """Finish the files, as Kafka does when a segment rolls or closes: add the newest timestamp,
+        then trim.
         """
         if self._preallocated:
-            self._cut_file(self.size)
+            self._truncate_log(self.size)
         self._finish_indexes()
 
     def _finish_indexes(self) -> None:
@@ -145,7 +146,7 @@ class Segment:
         self.time_index.flush()
 
     def retire(self) -> None:
-        """Close the files once nobody reads them."""
+        """Close the files as soon as they have no readers."""
         for file in (self.log, self.index.file, self.time_index.file):
             file.retire()
 
@@ -166,7 +167,7 @@ class Segment:
         self.time_index.file.path = base + TIME_INDEX_SUFFIX + new
 
     def paths(self) -> list[str]:
-        """Every file of the segment that may exist, with the suffix it has now."""
+        """Return every file of the segment that may exist, with its present suffix."""
         base = os.path.join(self.directory, file_name(self.base_offset, ""))
         ending = self.log.path[len(base) + len(LOG_SUFFIX) :]
         return [base + suffix + ending for suffix in SEGMENT_SUFFIXES]
@@ -174,12 +175,12 @@ class Segment:
     # -- writing --------------------------------------------------------------------------------
 
     def accepts(self, offset: int) -> bool:
-        """Tell whether `offset` can be written relative to the base offset."""
+        """Return whether `offset` can be written relative to the base offset."""
         return 0 <= offset - self.base_offset <= MAX_RELATIVE_OFFSET
 
     @property
     def has_full_index(self) -> bool:
-        """Tell whether one of the indexes takes no more entries."""
+        """Return whether one of the indexes takes no more entries."""
         return self.index.is_full or self.time_index.is_full
 
     def append(
@@ -187,9 +188,9 @@ class Segment:
     ) -> None:
         """Write `length` bytes of whole batches at the end, with index entries where they are due.
 
-        `batches` gives (position within the buffers, header as stored). Nothing shows before
-        `publish`. When a write fails the file is cut back and OSError is raised: no torn bytes are
-        left to be read.
+        `batches` gives (position within the buffers, header as stored). Readers see nothing before
+        `publish`. When a write fails, the file is truncated to its old size and OSError is raised,
+        so that no torn bytes stay.
         """
         position = self.size
         fd = self.log.acquire()
@@ -235,9 +236,9 @@ class Segment:
                 self._max_timestamp, self.offset_of_max_timestamp = newest, header.last_offset
         self.size += length
 
-    def cut_for(self, offset: int) -> tuple[int, int]:
-        """File position where batches that reach `offset` begin, and the offset the log then ends
-        with.
+    def truncation_point(self, offset: int) -> tuple[int, int]:
+        """Return the position where a truncation to `offset` cuts, which is the begin of a batch,
+        and the log end offset after it.
         """
         found = self.find(offset)
         if found is None:
@@ -249,18 +250,18 @@ class Segment:
         return position, min(offset, first)
 
     def truncate_files(self, end_offset: int, now_ms: int) -> None:
-        """Bring the files down to `size`, which the owner has lowered to what `cut_for` gave."""
+        """Truncate the files to `size`, the position that `truncation_point` returned."""
         self._checked_indexes()
         self.index.truncate_to(end_offset)
         self.time_index.truncate_to(end_offset)
-        self._cut_file(self.size)
+        self._truncate_log(self.size)
         if self.size == 0:
             self.created_ms = now_ms
             self._first_timestamp = None
         self._bytes_since_index = 0
         self._load_max_timestamp()
 
-    def _cut_file(self, size: int) -> None:
+    def _truncate_log(self, size: int) -> None:
         fd = self.log.acquire()
         try:
             os.ftruncate(fd, size)
@@ -271,11 +272,11 @@ class Segment:
     # -- reading --------------------------------------------------------------------------------
 
     def find(self, offset: int, end: int | None = None) -> tuple[int, Header] | None:
-        """Position and header of the first batch whose last offset is at least `offset`; None at
-        the end.
+        """Return position and header of the first batch whose last offset is at least `offset`;
+        None at the end.
 
-        `end` is the published size the caller saw. Raises CorruptBatchError when the log itself is
-        damaged.
+        `end` is the published size that the caller saw. Raises CorruptBatchError when the log
+        itself is damaged.
         """
         end = self.size if end is None else end
         if end == 0:
@@ -332,7 +333,7 @@ class Segment:
             self.log.release()
 
     def next_offset(self) -> int:
-        """Offset after the last batch. Raises CorruptBatchError if torn."""
+        """Return the offset after the last batch. Raises CorruptBatchError if that is torn."""
         _, start = self._checked_indexes().last()
         end = self.base_offset
         for _, header in self.scan(start):
@@ -345,14 +346,16 @@ class Segment:
     def max_timestamp(self) -> int:
         """Largest timestamp in the segment, ms; -1 when no record has one."""
         if self._max_timestamp is None:
-            with self._looking:
+            with self._check_lock:
                 if self._max_timestamp is None:
                     self._load_max_timestamp()
         assert self._max_timestamp is not None
         return self._max_timestamp
 
     def _load_max_timestamp(self) -> None:
-        """From the last time index entry, and the batches behind it up to the first damaged one."""
+        """Load it from the last time index entry, and from the batches after it up to the first
+        damaged one.
+        """
         self._checked_indexes()
         newest, newest_offset = self.time_index.last()
         with contextlib.suppress(CorruptBatchError):
@@ -362,8 +365,8 @@ class Segment:
         self._max_timestamp, self.offset_of_max_timestamp = newest, newest_offset
 
     def first_timestamp(self) -> int:
-        """Timestamp of the first batch, ms; -1 when the segment is empty or the batch has none, or
-        is damaged.
+        """Return the timestamp of the first batch, ms; -1 when the segment is empty, or the batch
+        has none or is damaged.
         """
         if self._first_timestamp is None and self.size:
             with contextlib.suppress(CorruptBatchError):
@@ -373,21 +376,25 @@ class Segment:
         return -1 if self._first_timestamp is None else self._first_timestamp
 
     def age_for_roll(self, now_ms: int, newest_timestamp: int) -> int:
-        """Kafka's age of a segment: by record time if there is one, else since its creation."""
+        """Return the age of a segment as Kafka counts it: by record time if there is one, else
+        since its creation.
+        """
         first = self._first_timestamp
         if first is None:
             first = self.first_timestamp()
         return newest_timestamp - first if first >= 0 else now_ms - self.created_ms
 
     def newest_or_modified_ms(self) -> int:
-        """Largest timestamp, or the file's modification time when no record has one."""
+        """Return the largest timestamp, or the file's modification time when no record has one."""
         if self.max_timestamp >= 0:
             return self.max_timestamp
         return self.log.modified_ns() // 1_000_000
 
     def batches_since(self, timestamp: int, offset: int) -> Iterator[tuple[memoryview, Header]]:
-        """Yield batches that may hold the first record not older than `timestamp`, nor below
-        `offset`. Raises CorruptBatchError at a damaged one, also if it is passed over.
+        """Yield batches that may hold the first record, from `offset` on, that is not older than
+        `timestamp`.
+
+        Raises CorruptBatchError at a damaged one, also if it is passed over.
         """
         if self.size == 0:
             return
@@ -401,8 +408,8 @@ class Segment:
             self.log.release()
 
     def _start_since(self, timestamp: int, offset: int) -> int:
-        """Where `batches_since` begins; a time index entry that the log does not bear out says
-        nothing.
+        """Return the position where `batches_since` begins. A time index entry that disagrees with
+        the log is ignored.
         """
         self._checked_indexes()
         entry = self.time_index.lookup(timestamp)
@@ -416,9 +423,9 @@ class Segment:
     # -- indexes --------------------------------------------------------------------------------
 
     def _checked_indexes(self) -> OffsetIndex:
-        """The offset index, after both were looked through once since they were opened."""
+        """Return the offset index, after both were checked once since they were opened."""
         if not self._indexes_checked:
-            with self._looking:
+            with self._check_lock:
                 if not self._indexes_checked:
                     try:
                         self._check_indexes()
@@ -428,9 +435,9 @@ class Segment:
         return self.index
 
     def _check_indexes(self) -> None:
-        """Compare the last entry of each index with the batch it speaks of.
+        """Compare the last entry of each index with the batch it points to.
 
-        The indexes themselves see to it that their entries are in order.
+        The order of the entries is checked by the indexes themselves.
         """
         if self.index.entries:
             offset, position = self.index.last()
@@ -447,13 +454,13 @@ class Segment:
             raise CorruptIndexError(f"{self.time_index.file.path}: last entry is not in the log")
 
     def rebuild_indexes(self) -> None:
-        """Make both indexes anew from the batch headers, up to the first damaged one."""
+        """Rebuild both indexes from the batch headers, up to the first damaged one."""
         self._reset_indexes()
         try:
             for position, header in self.scan(0):
                 self._index_one(position, header)
         except CorruptBatchError:
-            pass  # what lies behind the damage is reported to whoever reads it
+            pass  # damage is reported to readers
         self._finish_indexes()
 
     def _reset_indexes(self) -> None:
@@ -472,11 +479,11 @@ class Segment:
             )
 
     def recover(self, on_batch: Callable[[int, Header, memoryview], None]) -> int:
-        """Check every batch, rebuild the indexes, cut behind the last valid batch; return the bytes
-        cut.
+        """Check every batch, rebuild the indexes, truncate behind the last valid batch; return the
+        number of bytes removed.
 
         `on_batch(position, header, whole batch)` is called for each valid batch in order. Used
-        after a crash, when anything behind the recovery point may be torn or missing.
+        after a crash, when anything from the recovery point on may be torn or missing.
         """
         self._reset_indexes()
         self.tail = Tail()

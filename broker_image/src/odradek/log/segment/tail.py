@@ -1,6 +1,4 @@
-"""Where the newest batches of a segment are, so that reads near the end need no index and no
-scan.
-"""
+"""Positions of a segment's newest batches: reads near the end need no index and no scan."""
 
 from array import array
 from bisect import bisect_left
@@ -9,9 +7,7 @@ _TAIL_BATCHES = 128
 
 
 class Tail:
-    """Where the last batches are: at most 128 (last offset, position) pairs, oldest dropped
-    first.
-    """
+    """At most 128 (last offset, position) pairs, one per batch; the oldest are dropped first."""
 
     __slots__ = ("_first", "_last_offsets", "_positions")
 
@@ -32,7 +28,7 @@ class Tail:
         self._positions.append(position)
 
     def find(self, offset: int, end: int) -> tuple[int, int] | None:
-        """Start and end position of the first batch whose last offset is at least `offset`.
+        """Return start and end position of the first batch whose last offset is at least `offset`.
 
         None when that batch is not remembered; `end` is where the last one ends.
         """

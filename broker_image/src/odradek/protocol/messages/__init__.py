@@ -1,1 +1,1 @@
-"""Declarations of the messages, one family a file; the codec turns them into bytes."""
+"""Declarations of the messages, one file per family of APIs."""
