@@ -62,7 +62,7 @@ async def test_offsets_that_no_leader_tells_are_left_out() -> None:
 async def test_offsets_are_asked_for_all_or_none(
     partitions: Sequence[TopicPartition], missing: str
 ) -> None:
-    with pytest.raises(ToolError, match=f"offsets of {missing}$") as failure:
+    with pytest.raises(ToolError, match=f"offsets of {missing}: no leader answered$") as failure:
         await ListedOffsets().every_offset(partitions, LATEST)
     assert failure.value.status == 1
     assert await ListedOffsets().every_offset([FULL, EMPTY], LATEST) == {FULL: 7, EMPTY: -1}
