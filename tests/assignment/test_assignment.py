@@ -1,6 +1,8 @@
 """Replica and range assignment against what Kafka's own code gives."""
 
+from collections.abc import Mapping
 from random import Random
+from typing import TypeVar
 
 import pytest
 from hypothesis import given, settings
@@ -9,13 +11,21 @@ from hypothesis import strategies as st
 from odradek import assignment
 from odradek.assignment import Start
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.values import TopicPartition
+from odradek.values import BrokerId, TopicPartition
 
-FIVE = dict.fromkeys(range(5), None)
-SIX_IN_THREE_RACKS = {0: "r1", 1: "r3", 2: "r3", 3: "r2", 4: "r2", 5: "r1"}
+Rack = TypeVar("Rack", str, str | None)
 
 
-def test_assignment_equals_the_table_in_kafkas_admin_utils():
+def by_broker(racks: Mapping[int, Rack]) -> dict[BrokerId, Rack]:
+    """Return brokers with their racks."""
+    return {BrokerId(number): rack for number, rack in racks.items()}
+
+
+FIVE = by_broker(dict[int, str | None].fromkeys(range(5)))
+SIX_IN_THREE_RACKS = by_broker({0: "r1", 1: "r3", 2: "r3", 3: "r2", 4: "r2", 5: "r1"})
+
+
+def test_assignment_equals_the_table_in_kafkas_admin_utils() -> None:
     """The table printed above AdminUtils.assignReplicasToBrokers: 10 partitions, 5 brokers."""
     laid = assignment.assign_replicas(FIVE, 10, 3, Start.fixed(0))
     assert laid == {
@@ -32,13 +42,13 @@ def test_assignment_equals_the_table_in_kafkas_admin_utils():
     }
 
 
-def test_racks_alternate_as_in_kafkas_rack_aware_test():
+def test_racks_alternate_as_in_kafkas_rack_aware_test() -> None:
     assert assignment.alternate_racks(SIX_IN_THREE_RACKS) == [0, 3, 1, 5, 4, 2]
-    uneven = {0: "a", 1: "a", 2: "a", 3: "b"}
+    uneven = by_broker({0: "a", 1: "a", 2: "a", 3: "b"})
     assert assignment.alternate_racks(uneven) == [0, 3, 1, 2]
 
 
-def test_rack_aware_assignment_equals_kafkas_rack_aware_test():
+def test_rack_aware_assignment_equals_kafkas_rack_aware_test() -> None:
     laid = assignment.assign_replicas(SIX_IN_THREE_RACKS, 7, 3, Start(0, 0))
     assert laid == {
         0: (0, 3, 1),
@@ -58,8 +68,10 @@ def test_rack_aware_assignment_equals_kafkas_rack_aware_test():
     seed=st.integers(0, 1000),
     data=st.data(),
 )
-def test_replicas_are_distinct_cover_racks_and_leaders_are_spread(racks, partitions, seed, data):
-    brokers = dict(enumerate(racks))
+def test_replicas_are_distinct_cover_racks_and_leaders_are_spread(
+    racks: list[str], partitions: int, seed: int, data: st.DataObject
+) -> None:
+    brokers = by_broker(dict(enumerate(racks)))
     factor = data.draw(st.integers(1, len(brokers)))
     start = Start.draw(Random(seed), len(brokers))
     laid = assignment.assign_replicas(brokers, partitions, factor, start)
@@ -72,8 +84,12 @@ def test_replicas_are_distinct_cover_racks_and_leaders_are_spread(racks, partiti
     assert max(counts) - min(counts) <= 1
 
 
-def test_one_broker_holds_every_partition():
-    assert assignment.assign_replicas({7: None}, 3, 1, Start(0, 0)) == {0: (7,), 1: (7,), 2: (7,)}
+def test_one_broker_holds_every_partition() -> None:
+    assert assignment.assign_replicas({BrokerId(7): None}, 3, 1, Start(0, 0)) == {
+        0: (7,),
+        1: (7,),
+        2: (7,),
+    }
 
 
 @pytest.mark.parametrize(
@@ -84,21 +100,23 @@ def test_one_broker_holds_every_partition():
         (1, 6, ErrorCode.INVALID_REPLICATION_FACTOR, "factor: 6 .*brokers: 5"),
     ],
 )
-def test_impossible_numbers_are_refused_with_the_numbers(partitions, factor, code, words):
+def test_impossible_numbers_are_refused_with_the_numbers(
+    partitions: int, factor: int, code: ErrorCode, words: str
+) -> None:
     with pytest.raises(KafkaError, match=words) as caught:
         assignment.assign_replicas(FIVE, partitions, factor, Start(0, 0))
     assert caught.value.code == code
 
 
-def test_partial_racks_are_refused_or_ignored():
-    partial = {0: "a", 1: None}
+def test_partial_racks_are_refused_or_ignored() -> None:
+    partial = by_broker({0: "a", 1: None})
     with pytest.raises(KafkaError, match=r"1 of 2 have none: \[1\]"):
         assignment.assign_replicas(partial, 1, 1, Start(0, 0))
     assert assignment.forget_partial_racks(partial) == {0: None, 1: None}
-    assert assignment.forget_partial_racks({0: "a", 1: "b"}) == {0: "a", 1: "b"}
+    assert assignment.forget_partial_racks(by_broker({0: "a", 1: "b"})) == {0: "a", 1: "b"}
 
 
-def test_added_partitions_continue_the_assignment_from_partition_0():
+def test_added_partitions_continue_the_assignment_from_partition_0() -> None:
     whole = assignment.assign_replicas(FIVE, 10, 3, Start.fixed(2))
     first = {partition: whole[partition] for partition in range(4)}
     added = assignment.add_partitions(first, FIVE, 10)
@@ -114,7 +132,7 @@ def test_added_partitions_continue_the_assignment_from_partition_0():
 
 
 @pytest.mark.parametrize("wanted", [1, 2])
-def test_partitions_never_shrink(wanted):
+def test_partitions_never_shrink(wanted: int) -> None:
     with pytest.raises(KafkaError, match=f"has 2 .* requested {wanted}") as caught:
         assignment.add_partitions({0: (1,), 1: (2,)}, FIVE, wanted)
     assert caught.value.code == ErrorCode.INVALID_PARTITIONS
@@ -133,19 +151,19 @@ def test_partitions_never_shrink(wanted):
         ({0: [0, 9]}, r"unknown brokers \[9\]"),
     ],
 )
-def test_bad_manual_assignments_are_refused(manual, words):
+def test_bad_manual_assignments_are_refused(manual: dict[int, list[int]], words: str) -> None:
     with pytest.raises(KafkaError, match=words) as caught:
         assignment.check_manual(manual, FIVE)
     assert caught.value.code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
 
 
-def test_manual_assignment_for_growth_keeps_the_factor():
+def test_manual_assignment_for_growth_keeps_the_factor() -> None:
     assert assignment.check_manual({2: [1, 0]}, FIVE, 2, 2) == {2: (1, 0)}
     with pytest.raises(KafkaError, match="has 1 and not 2"):
         assignment.check_manual({2: [1]}, FIVE, 2, 2)
 
 
-def test_four_partitions_on_three_consumers_give_the_first_one_more():
+def test_four_partitions_on_three_consumers_give_the_first_one_more() -> None:
     threads = assignment.thread_names({"c1": 1, "c2": 1, "c3": 1})
     assert assignment.assign_range(range(4), threads) == {
         "c1-0": (0, 1),
@@ -155,7 +173,9 @@ def test_four_partitions_on_three_consumers_give_the_first_one_more():
 
 
 @given(st.sets(st.integers(0, 50)), st.sets(st.text("abc", min_size=1, max_size=3), min_size=1))
-def test_every_partition_has_one_owner_and_shares_differ_by_one(partitions, threads):
+def test_every_partition_has_one_owner_and_shares_differ_by_one(
+    partitions: set[int], threads: set[str]
+) -> None:
     owned = assignment.assign_range(partitions, threads)
     assert sorted(p for mine in owned.values() for p in mine) == sorted(partitions)
     sizes = [len(mine) for _, mine in sorted(owned.items())]
@@ -163,7 +183,7 @@ def test_every_partition_has_one_owner_and_shares_differ_by_one(partitions, thre
     assert sizes == sorted(sizes, reverse=True)
 
 
-def test_topics_are_assigned_to_the_consumers_that_read_them():
+def test_topics_are_assigned_to_the_consumers_that_read_them() -> None:
     subscriptions = {"c2": {"t": 1}, "c1": {"t": 2, "u": 1}}
     owned = assignment.assign_group(subscriptions, {"t": range(4), "u": [0], "other": [0]})
     assert owned == {

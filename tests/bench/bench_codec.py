@@ -11,6 +11,7 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from odradek.net.connection import ClientInfo
 from odradek.net.connection_quotas import ConnectionLimits, ConnectionQuotas
@@ -39,7 +40,7 @@ from odradek.protocol.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
-from odradek.protocol.regions import Part
+from odradek.protocol.regions import Part, total_length
 
 BATCH_BYTES = 64 * 1024
 VERSIONS = {"plain": 8, "flexible": 9}
@@ -130,7 +131,7 @@ def bench_messages() -> None:
         frame = memoryview(produce_frame(version))
         report(
             f"Produce {name}: header, decode, answer",
-            microseconds(lambda f=frame: answer_produce(f)),
+            microseconds(partial(answer_produce, frame)),
         )
     for partitions in (1, 100):
         for version in (11, 12):
@@ -138,22 +139,22 @@ def bench_messages() -> None:
             found = fetch_response(partitions)
             report(
                 f"Fetch v{version} of {partitions}: decode",
-                microseconds(lambda a=asked, v=version: codec.decode(FetchRequest, v, a)),
+                microseconds(partial(codec.decode, FetchRequest, version, asked)),
             )
             report(
                 f"Fetch v{version} of {partitions}: encode",
-                microseconds(lambda f=found, v=version: codec.encode_parts(f, v)),
+                microseconds(partial(codec.encode_parts, found, version)),
             )
     answer = metadata_response(1000)
     for version in (8, 9):
         encoded = memoryview(codec.encode(answer, version))
         report(
             f"Metadata v{version} of 1000 topics: encode",
-            microseconds(lambda v=version: codec.encode(answer, v)),
+            microseconds(partial(codec.encode, answer, version)),
         )
         report(
             f"Metadata v{version} of 1000 topics: decode",
-            microseconds(lambda e=encoded, v=version: codec.decode(MetadataResponse, v, e)),
+            microseconds(partial(codec.decode, MetadataResponse, version, encoded)),
         )
     report(
         "Metadata v8 of 1000 topics: encode, interpreted",
@@ -176,7 +177,7 @@ async def bench_listener(requests: int = 2000) -> None:
         answer = bytearray(4096)
         for in_flight in (1, 5):
             began = time.perf_counter()
-            answer_bytes = 4 + sum(map(len, answer_produce(memoryview(payload))))
+            answer_bytes = 4 + total_length(answer_produce(memoryview(payload)))
             for _ in range(requests // in_flight):
                 await loop.sock_sendall(sock, frame * in_flight)
                 received = 0

@@ -23,7 +23,7 @@ from odradek.log.manager import LogManager
 from odradek.log.partition.log import Log, LogEnvironment
 from odradek.log.records import compression, records
 from odradek.log.records.records import BatchOptions
-from tests.support.logs import Partition
+from tests.support.logs import Partition, new_log
 
 pytestmark = pytest.mark.bench
 BATCH_BYTES = 64 * 1024
@@ -120,7 +120,7 @@ def test_opening_two_thousand_partitions(tmp_path: Path) -> None:
     first.load()
     data = batch_of(2000)
     for partition in range(2000):
-        log = first.create("topic", partition, topic)
+        log = new_log(first, "topic", partition, topic)
         log.append_as_leader(data, 0)
     closing = seconds(first.close)
     del first, log

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import socket
 import struct
+from collections.abc import Iterator
+from typing import Any, cast
 
 import pytest
 
@@ -14,7 +16,7 @@ from odradek.protocol import codec, headers
 from odradek.protocol.api import APIS, ApiKey
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from odradek.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from odradek.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from odradek.protocol.messages.produce import (
     PartitionProduceData,
     ProduceRequest,
@@ -29,6 +31,7 @@ from odradek.protocol.messages.topics import (
     CreateTopicsRequest,
     DeleteTopicsRequest,
 )
+from odradek.protocol.schema import Request, ResponseT
 from tests.support.broker import Cluster, wait_until
 from tests.support.clients import create_topic, produce_all
 from tests.support.memory_use import resident_bytes
@@ -48,7 +51,7 @@ def topic(cluster: Cluster) -> None:
 
 
 @pytest.fixture(autouse=True)
-def broker_still_serves_a_good_client(cluster: Cluster) -> object:
+def broker_still_serves_a_good_client(cluster: Cluster) -> Iterator[None]:
     before = resident_bytes(cluster.brokers[1].pid)
     yield
     assert ask(cluster, ApiVersionsRequest(), 0).error_code == ErrorCode.NONE
@@ -93,13 +96,13 @@ def send(cluster: Cluster, data: bytes) -> bytes | None:
         return answer(connection)
 
 
-def ask(cluster: Cluster, request: object, version: int) -> object:
+def ask(cluster: Cluster, request: Request[ResponseT], version: int) -> ResponseT:
     """Send a request and decode what comes back; it must come."""
     data = send(cluster, request_bytes(request, version))
     assert data is not None, "closed instead of answered"
     api = next(one for one in APIS.values() if one.request is type(request))
     _, position = headers.decode_response_header(api, version, data)
-    return codec.decode(api.response, version, data, position)[0]
+    return cast("ResponseT", codec.decode(api.response, version, data, position)[0])
 
 
 @pytest.mark.parametrize(
@@ -189,7 +192,7 @@ def produce_request(
     )
 
 
-def batch(value: bytes = b"v", **options: object) -> bytes:
+def batch(value: bytes = b"v", **options: Any) -> bytes:
     return records.make([(b"k", value)], 1_700_000_000_000, records.BatchOptions(**options))
 
 
@@ -412,7 +415,7 @@ def test_transactional_producer_is_refused_for_good(cluster: Cluster) -> None:
     assert found.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
 
-def fetched(cluster: Cluster, version: int, offset: int = 0, **session: int) -> object:
+def fetched(cluster: Cluster, version: int, offset: int = 0, **session: Any) -> FetchResponse:
     return ask(
         cluster,
         FetchRequest(
@@ -456,4 +459,4 @@ def test_fetch_returns_whole_batches_with_their_checksums(cluster: Cluster, vers
     one = fetched(cluster, version).responses[0].partition_responses[0]
     assert one.error_code == ErrorCode.NONE
     assert one.high_watermark == one.last_stable_offset > 0
-    assert list(records.decode(bytes(one.record_set), 0))
+    assert list(records.decode(bytes(cast("bytes", one.record_set)), 0))

@@ -184,7 +184,7 @@ class Aiokafka:
     def shorten(self, topic: str, offset: int) -> int:
         part = aiokafka.TopicPartition(topic, 0)
         wanted = {part: AiokafkaRecords(offset)}
-        return self._ask(lambda client: client.delete_records(wanted))[part]
+        return int(self._ask(lambda client: client.delete_records(wanted))[part])
 
     def delete(self, topic: str) -> None:
         answer = self._ask(lambda client: client.delete_topics([topic]))

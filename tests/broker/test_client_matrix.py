@@ -11,6 +11,7 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import cast
 
 import aiokafka
 import confluent_kafka
@@ -128,13 +129,15 @@ def read_librdkafka(bootstrap: str, topic: str, start: int) -> list[Record]:
         one = consumer.poll(1)
         if one is not None:
             assert one.error() is None
+            offset = one.offset()
+            assert offset is not None
             found.append(
                 Record(
-                    one.offset(),
+                    offset,
                     one.timestamp()[1],
                     one.key(),
                     one.value(),
-                    tuple(one.headers() or ()),
+                    tuple(cast("list[tuple[str, bytes | None]]", one.headers() or [])),
                 )
             )
     consumer.close()
@@ -213,7 +216,7 @@ def test_every_client_finds_offsets_by_time(cluster: Cluster) -> None:
         part = aiokafka.TopicPartition(topic, 0)
         found = await other.offsets_for_times({part: wanted})
         await other.stop()
-        return found[part].offset
+        return int(found[part].offset)
 
     assert asyncio.run(by_aiokafka()) == 7
 

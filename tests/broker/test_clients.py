@@ -6,11 +6,13 @@ import asyncio
 import subprocess
 import time
 import uuid
+from functools import partial
 
 import aiokafka
 import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic
+from kazoo.client import KazooClient
 
 from tests.support.broker import Cluster, wait_until
 from tests.support.clients import kafka
@@ -47,8 +49,9 @@ def produce(cluster: Cluster, topic: str, values: list[bytes], **settings: objec
     failures: list[object] = []
 
     def delivered(number: int, error: object, message: confluent_kafka.Message) -> None:
-        if error is None:
-            offsets[number] = message.offset()
+        offset = message.offset()
+        if error is None and offset is not None:
+            offsets[number] = offset
         else:
             failures.append(error)
 
@@ -58,7 +61,7 @@ def produce(cluster: Cluster, topic: str, values: list[bytes], **settings: objec
             topic,
             value,
             partition=0,
-            on_delivery=lambda error, message, number=number: delivered(number, error, message),
+            on_delivery=partial(delivered, number),
         )
     assert producer.flush(120) == 0
     assert not failures
@@ -77,7 +80,9 @@ def consume(cluster: Cluster, topic: str, count: int, offset: int = 0) -> list[b
         message = consumer.poll(1)
         if message is not None:
             assert message.error() is None
-            values.append(message.value())
+            value = message.value()
+            assert value is not None
+            values.append(value)
     consumer.close()
     return values
 
@@ -195,6 +200,10 @@ def test_topic_grows_and_keeps_what_it_has(cluster: Cluster) -> None:
     assert consume(cluster, topic, 1) == [b"old"]
 
 
+def is_gone(client: KazooClient, path: str) -> bool:
+    return client.exists(path) is None
+
+
 def test_deleted_topic_leaves_neither_znodes_nor_folders(cluster: Cluster) -> None:
     topic = fresh_topic(cluster, partitions=2, file_delete_delay_ms="0")
     produce(cluster, topic, [b"gone"])
@@ -203,7 +212,7 @@ def test_deleted_topic_leaves_neither_znodes_nor_folders(cluster: Cluster) -> No
     admin(cluster).delete_topics([topic])[topic].result(120)
     with cluster.zookeeper.client() as client:
         for path in (f"/brokers/topics/{topic}", f"/config/topics/{topic}"):
-            wait_until(lambda path=path: client.exists(path) is None, f"{path} is gone")
+            wait_until(partial(is_gone, client, path), f"{path} is gone")
         wait_until(
             lambda: client.exists(f"/admin/delete_topics/{topic}") is None, "request is gone"
         )

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import random
 from pathlib import Path
+from typing import cast
 
 from odradek.log.records import batch as batches
 from odradek.net.client import PeerClient
@@ -52,7 +53,8 @@ async def _read(broker: Broker) -> tuple[dict[int, bytes | None], list[int]]:
                 await asyncio.sleep(0.2)
                 continue
             assert answer.error_code == ErrorCode.NONE
-            records = [one for one in whole_records(answer.record_set) if one.offset >= offset]
+            fetched = whole_records(cast("bytes", answer.record_set))
+            records = [one for one in fetched if one.offset >= offset]
             assert records[0].offset == offset, "no record is passed over in silence"
             found |= {one.offset: one.value for one in records}
             offset = records[-1].offset + 1

@@ -66,7 +66,9 @@ class Writer:
 
         def delivered(error: KafkaError | None, message: confluent_kafka.Message) -> None:
             if error is None:
-                self.acknowledged[message.offset()] = value
+                offset = message.offset()
+                assert offset is not None
+                self.acknowledged[offset] = value
             else:
                 self.error = error
 

@@ -9,6 +9,7 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import aiokafka
@@ -80,7 +81,9 @@ def drain(count: int, *members: confluent_kafka.Consumer) -> list[bytes]:
             for one in members:
                 for message in one.consume(500, 0.1):
                     assert message.error() is None, message.error()
-                    got.append(message.value())
+                    value = message.value()
+                    assert value is not None
+                    got.append(value)
 
     def has_come() -> bool:
         take(0.1)
@@ -175,8 +178,10 @@ def test_synchronous_commits_leave_no_record_to_be_read_twice(cluster: Cluster, 
     while len(read) < 150:
         message = first.poll(60)
         assert message is not None
-        read.append(message.value())
-        first.commit(message, asynchronous=False)
+        value = message.value()
+        assert value is not None
+        read.append(value)
+        first.commit(message=message, asynchronous=False)
     first.close()
     second = member(cluster.bootstrap, "resume")
     second.subscribe([topic])
@@ -207,7 +212,9 @@ def test_static_member_returns_to_its_share_without_a_rebalance(
 
 def describe(cluster: Cluster, group: str) -> confluent_kafka.admin.ConsumerGroupDescription:
     client = AdminClient({"bootstrap.servers": cluster.bootstrap, **QUIET})
-    return client.describe_consumer_groups([group], request_timeout=60)[group].result(120)
+    answer = client.describe_consumer_groups([group], request_timeout=60)[group].result(120)
+    assert isinstance(answer, confluent_kafka.admin.ConsumerGroupDescription)
+    return answer
 
 
 async def test_asyncio_consumers_share_a_group(cluster: Cluster, topic: str) -> None:
@@ -358,7 +365,7 @@ def test_offsets_survive_the_death_of_their_coordinator(tmp_path: Path) -> None:
         for number in range(1, COORDINATOR_KILLS + 1):
             wait_until(lambda: shares(one) == [1], "assigned")
             commit = confluent_kafka.TopicPartition("t", 0, number)
-            wait_until(lambda commit=commit: committed_now(one, commit), "committed")
+            wait_until(partial(committed_now, one, commit), "committed")
             victim = coordinator_of(running, "durable")
             running.crash(victim)
             again = member(running.bootstrap, "durable")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import resource
+from functools import partial
 from pathlib import Path
 
 import confluent_kafka
@@ -37,8 +38,11 @@ def test_failed_directory_moves_leadership_and_the_broker_stays(tmp_path: Path) 
                 path = znodes.state_path(topic, 0)
                 return znodes.decode_state(path, client.get(path)[0])
 
+            def both_in_sync(topic: str) -> bool:
+                return len(state(topic).isr) == 2
+
             for topic in ("doomed", "spared"):
-                wait_until(lambda topic=topic: len(state(topic).isr) == 2, "both in sync")
+                wait_until(partial(both_in_sync, topic), "both in sync")
             fill(cluster.bootstrap, "doomed", LARGEST_FILE + 2_000_000)
             wait_until(lambda: state("doomed").isr == (2,), "the failed replica is out")
             wait_until(lambda: state("doomed").leader == 2, "the other replica leads")

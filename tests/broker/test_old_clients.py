@@ -8,6 +8,7 @@ import time
 import urllib.request
 import uuid
 from collections.abc import Iterator, Sequence
+from typing import cast
 
 import pytest
 
@@ -28,6 +29,7 @@ from odradek.protocol.messages.produce import (
     ProduceRequest,
     TopicProduceData,
 )
+from odradek.protocol.schema import Request, ResponseT
 from tests.support.broker import STEADY, Cluster, wait_until
 from tests.support.clients import consume_all, create_topic, kafka, produce_all
 from tests.support.ports import free_port
@@ -73,7 +75,7 @@ def read(connection: socket.socket, count: int) -> bytes:
     return data
 
 
-def ask(cluster: Cluster, request: object, version: int) -> object:
+def ask(cluster: Cluster, request: Request[ResponseT], version: int) -> ResponseT:
     """Send a request and decode what comes back."""
     api = next(one for one in APIS.values() if one.request is type(request))
     header = headers.RequestHeader(api.key, version, 7, "test")
@@ -82,7 +84,7 @@ def ask(cluster: Cluster, request: object, version: int) -> object:
         connection.sendall(struct.pack(">i", len(data)) + data)
         answer = read(connection, struct.unpack(">i", read(connection, 4))[0])
     _, position = headers.decode_response_header(api, version, answer)
-    return codec.decode(api.response, version, answer, position)[0]
+    return cast("ResponseT", codec.decode(api.response, version, answer, position)[0])
 
 
 def fresh(cluster: Cluster, **config: str) -> str:
@@ -128,7 +130,7 @@ def fetch(
         topics=[FetchTopic(topic=topic, partitions=[part])],
     )
     one = ask(cluster, request, version).responses[0].partition_responses[0]
-    return one.error_code, bytes(one.record_set)
+    return one.error_code, bytes(cast("bytes", one.record_set))
 
 
 def records_of(data: bytes, magic: int) -> list[Record]:

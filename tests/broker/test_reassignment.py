@@ -21,14 +21,15 @@ from confluent_kafka.admin import (
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
-from odradek.values import TopicPartition
+from odradek.values import BrokerId, TopicPartition
 from odradek.zk import znodes
 from tests.support.broker import Broker, Cluster, start_together, wait_until
 from tests.support.clients import await_leaders, make_topic, produce_all
 
 PARTITIONS = 6
 RECORDS = 600
-TARGET = (4, 3)
+TARGET = (BrokerId(4), BrokerId(3))
+BOTH = (BrokerId(1), BrokerId(2))
 RATE = 50_000  # bytes a second
 WATCHED_WINDOWS = 5  # of a second, in which a throttle lets this many times its rate pass
 
@@ -157,7 +158,8 @@ def settle_rate(broker: Broker, key: str, rate: int) -> None:
     asked = ConfigResource(ResourceType.BROKER, name)
 
     def is_in_force() -> bool:
-        return admin.describe_configs([asked])[asked].result(60)[key].value == str(rate)
+        found = admin.describe_configs([asked])[asked].result(60)
+        return str(found[key].value) == str(rate)
 
     wait_until(is_in_force, f"{key} is {rate}")
 
@@ -191,7 +193,7 @@ def test_either_side_copies_no_faster_than_its_throttle_until_that_is_lifted(
     assert time.monotonic() - began > WATCHED_WINDOWS / 2
     settle_rate(cluster.brokers[held_back], f"{throttled}.rate", 1_000_000_000)
     wait_until(
-        lambda: placed(zookeeper, "t") == znodes.TopicAssignment(dict.fromkeys(range(6), (1, 2))),
+        lambda: placed(zookeeper, "t") == znodes.TopicAssignment(dict.fromkeys(range(6), BOTH)),
         "the partitions have moved",
     )
     assert copied() >= size

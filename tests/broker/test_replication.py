@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import confluent_kafka
@@ -70,7 +71,10 @@ class Writer:
 
     def _note(self, error: object, message: confluent_kafka.Message) -> None:
         if error is None:
-            self.acknowledged[message.value()] = message.offset()
+            value, offset = message.value(), message.offset()
+            assert value is not None
+            assert offset is not None
+            self.acknowledged[value] = offset
 
     def __enter__(self) -> Writer:
         self._thread.start()
@@ -117,16 +121,17 @@ def test_every_replica_gets_every_record_byte_for_byte(three: Cluster) -> None:
     check_replicas_are_identical(three)
 
 
+def has_other_leader(client: KazooClient, former: int) -> bool:
+    return state(client).leader not in (former, -1)
+
+
 def test_killed_leader_loses_no_acknowledged_record_and_comes_back_in_sync(three: Cluster) -> None:
     with three.zookeeper.client() as client, Writer(three.bootstrap) as writer:
         for _ in range(2):
             writer.wait_for_more(200)
             before = led(client)
             three.crash(before.leader)
-            wait_until(
-                lambda before=before: state(client).leader not in (before.leader, -1),
-                "a new leader",
-            )
+            wait_until(partial(has_other_leader, client, before.leader), "a new leader")
             assert state(client).leader_epoch > before.leader_epoch
             writer.wait_for_more(200)
             three.brokers[before.leader].start()
@@ -187,7 +192,7 @@ def test_too_few_replicas_refuse_acks_all(three: Cluster) -> None:
             TOPIC,
             b"y",
             partition=0,
-            on_delivery=lambda error, _: errors.append(error and error.code()),
+            on_delivery=lambda error, _: errors.append(error.code() if error else None),
         )
         assert producer.flush(120) == 0
         return errors[-1] == confluent_kafka.KafkaError.NOT_ENOUGH_REPLICAS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -26,7 +26,8 @@ def test_every_acknowledged_record_survives_sigterm_and_sigkill(own_cluster: Clu
     create_topic(own_cluster.bootstrap, "kept", partitions=2)
     sent: list[bytes] = []
     crash = partial(own_cluster.crash, broker.broker_id)
-    for round_number, end in enumerate((broker.terminate, crash, crash)):
+    ends: tuple[Callable[[], object], ...] = (broker.terminate, crash, crash)
+    for round_number, end in enumerate(ends):
         values = [b"%d-%d" % (round_number, number) for number in range(300)]
         produce_all(own_cluster.bootstrap, "kept", values, partitions=2)
         sent += values
@@ -215,9 +216,10 @@ def test_unwritable_topic_is_an_error_and_not_a_hang(cluster: Cluster) -> None:
     producer = confluent_kafka.Producer(
         {"bootstrap.servers": cluster.bootstrap, "message.timeout.ms": 60_000}
     )
-    errors: list[confluent_kafka.KafkaError] = []
+    errors: list[confluent_kafka.KafkaError | None] = []
     producer.produce("no/such", b"x", on_delivery=lambda error, message: errors.append(error))
     assert producer.flush(120) == 0
+    assert errors[0] is not None
     assert errors[0].code() in (
         confluent_kafka.KafkaError.TOPIC_EXCEPTION,
         confluent_kafka.KafkaError._UNKNOWN_TOPIC,

@@ -20,6 +20,7 @@ from odradek.protocol.messages.topics import (
     CreateTopicsRequest,
     DeleteTopicsRequest,
 )
+from odradek.protocol.schema import Request, ResponseT
 from odradek.values import BrokerId
 from odradek.zk import admin, znodes
 from odradek.zk.operations import commit
@@ -39,7 +40,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield running
 
 
-async def ask(broker: Broker, request: object, version: int) -> object:
+async def ask(broker: Broker, request: Request[ResponseT], version: int) -> ResponseT:
     client = PeerClient("127.0.0.1", broker.port, "asker")
     try:
         return await client.call(request, version, TIMEOUT_MS)

@@ -35,6 +35,22 @@ DELIVERY_MS = 600_000
 PRODUCERS = {"p0": 1, "p1": 1, "p2": 5}
 
 
+def place_of(message: confluent_kafka.Message) -> Place:
+    """Return the partition of a message that has one."""
+    topic, partition = message.topic(), message.partition()
+    assert topic is not None
+    assert partition is not None
+    return Place(topic, partition)
+
+
+def offset_and_value(message: confluent_kafka.Message) -> tuple[int, str]:
+    """Return the offset and the text of a message that is no error."""
+    offset, value = message.offset(), message.value()
+    assert offset is not None
+    assert value is not None
+    return offset, value.decode()
+
+
 class Load:
     """Every client of a run; a context manager that starts them and ends them in order."""
 
@@ -168,8 +184,8 @@ class Load:
         error = message.error()
         place = Place(message.topic() or "", message.partition() or 0)
         if error is None:
-            value = message.value().decode()
-            self._history.reads.append(Read(reader, place, message.offset(), value))
+            offset, value = offset_and_value(message)
+            self._history.reads.append(Read(reader, place, offset, value))
         elif error.code() in (
             confluent_kafka.KafkaError._AUTO_OFFSET_RESET,
             confluent_kafka.KafkaError.OFFSET_OUT_OF_RANGE,
@@ -195,9 +211,9 @@ class Load:
         self, consumer: confluent_kafka.Consumer, messages: Sequence[confluent_kafka.Message]
     ) -> None:
         offsets: dict[Place, int] = {}
-        for one in messages:
-            place = Place(one.topic(), one.partition())
-            offsets[place] = max(offsets.get(place, 0), one.offset() + 1)
+        for message in messages:
+            place, (offset, _) = place_of(message), offset_and_value(message)
+            offsets[place] = max(offsets.get(place, 0), offset + 1)
         wanted = [TopicPartition(*place, offset) for place, offset in offsets.items()]
         began = time.monotonic_ns()
         try:
@@ -296,10 +312,10 @@ def read_to_end(
         if time.monotonic() > until:
             raise AssertionError(f"the final read did not reach the end of {set(places) - ended}")
         for message in consumer.consume(1000, 0.5):
-            place = Place(message.topic(), message.partition())
-            if message.error() is None:
-                found[place].append((message.offset(), message.value().decode()))
-            elif message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF:
+            place, error = place_of(message), message.error()
+            if error is None:
+                found[place].append(offset_and_value(message))
+            elif error.code() == confluent_kafka.KafkaError._PARTITION_EOF:
                 ended.add(place)
     consumer.close()
     return found

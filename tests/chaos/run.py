@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from kazoo.client import KazooClient
@@ -139,7 +140,7 @@ def _do_faults(
         healed_ns = time.monotonic_ns()
         verdict.done[fault.kind] += 1
         what = f"after fault {number}, {fault.kind.value}: {story}"
-        note_stuck(verdict, f"no progress {what}", lambda since=healed_ns: load.behind(since))
+        note_stuck(verdict, f"no progress {what}", partial(load.behind, healed_ns))
         progress = (time.monotonic_ns() - began_ns) / 1e9
         verdict.seconds_to_progress.append(progress)
         back = note_stuck(verdict, f"not in sync {what}", lambda: out_of_sync(client))

@@ -60,7 +60,7 @@ def tagged(frame: bytes, random: Random) -> bytes:
 def retitled(frame: bytes, random: Random) -> bytes:
     """The body is that of another key or version."""
     key = random.choice((-1, *range(52), 999))
-    version = random.choice((-1, *range(14), 2**15 - 1))
+    version: int = random.choice((-1, *range(14), 2**15 - 1))
     keeps_key = random.random() < 0.7
     start = frame[:2] if keeps_key else key.to_bytes(2, signed=True)
     return start + version.to_bytes(2, signed=True) + frame[4:]

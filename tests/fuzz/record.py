@@ -15,6 +15,7 @@ import subprocess
 import tempfile
 import threading
 from pathlib import Path
+from typing import Any
 
 import aiokafka
 import confluent_kafka
@@ -25,7 +26,7 @@ from odradek.protocol.primitives import LENGTH32
 from tests.fuzz import corpus
 from tests.support import clients, kafka_peer
 from tests.support.broker import Cluster
-from tests.support.zookeeper import free_port
+from tests.support.ports import free_port
 
 LONGEST_FRAME = 1500
 
@@ -70,10 +71,10 @@ class Proxy:
 
 
 def _librdkafka(bootstrap: str) -> None:
-    where = {"bootstrap.servers": bootstrap, "client.id": "librdkafka"}
+    where: dict[str, Any] = {"bootstrap.servers": bootstrap, "client.id": "librdkafka"}
     admin = confluent_kafka.admin.AdminClient(where)
     clients.create_topic(bootstrap, "fuzzed-too", 2)
-    plain = {"enable.idempotence": False, "compression.type": "lz4"}
+    plain: dict[str, Any] = {"enable.idempotence": False, "compression.type": "lz4"}
     clients.produce_all(bootstrap, corpus.TOPIC, [b"x"], **where)
     clients.produce_all(bootstrap, corpus.TOPIC, [b"x"], **where, **plain)
     consumer = confluent_kafka.Consumer(

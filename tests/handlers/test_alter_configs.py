@@ -16,6 +16,7 @@ from odradek.protocol.messages.configs import (
     AlterConfigsResource,
     DescribeConfigsRequest,
     DescribeConfigsResource,
+    DescribeConfigsResponse,
     IncrementalAlterableConfig,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResource,
@@ -287,7 +288,9 @@ async def test_settings_of_brokers_are_looked_up_from_the_nearest_to_the_farthes
         resource_type=TOPICS, resource_name=TOPIC, configuration_keys=["segment.bytes"]
     )
     request = DescribeConfigsRequest(resources=[resource], include_synonyms=True)
-    [result] = (await configs.describe_configs(broker, request, CONTEXT)).results
+    answer = await configs.describe_configs(broker, request, CONTEXT)
+    assert isinstance(answer, DescribeConfigsResponse)
+    [result] = answer.results
     [found] = result.configs
     assert (found.value, found.config_source) == ("3000", configs.DYNAMIC_BROKER)
     assert [(one.source, one.value) for one in found.synonyms] == [

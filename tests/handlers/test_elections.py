@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping
 from types import SimpleNamespace
+from typing import cast
 
 from odradek.controller.election import Cause
+from odradek.controller.loop import Controller
 from odradek.handlers import elections
 from odradek.handlers.context import Broker, RequestContext
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -32,11 +34,15 @@ def with_controller(broker: Broker, outcome: Outcomes | KafkaError) -> Broker:
             raise outcome
         return outcome
 
-    return dataclasses.replace(broker, controller=SimpleNamespace(elect_leaders=elect))
+    return dataclasses.replace(
+        broker, controller=cast("Controller", SimpleNamespace(elect_leaders=elect))
+    )
 
 
 async def elect(broker: Broker, partitions: list[int] | None) -> dict[int, int]:
-    named = partitions and [TopicPartitions(topic=TOPIC, partition_id=partitions)]
+    named = None
+    if partitions is not None:
+        named = [TopicPartitions(topic=TOPIC, partition_id=partitions)]
     request = ElectLeadersRequest(election_type=0, topic_partitions=named, timeout_ms=10)
     answer = await elections.elect_leaders(broker, request, CONTEXT)
     assert answer.error_code == ErrorCode.NONE
@@ -49,7 +55,7 @@ async def elect(broker: Broker, partitions: list[int] | None) -> dict[int, int]:
 
 async def test_only_the_partitions_that_are_late_time_out(broker: Broker) -> None:
     needless = KafkaError(ErrorCode.ELECTION_NOT_NEEDED)
-    outcomes = {
+    outcomes: Outcomes = {
         TopicPartition(TOPIC, 0): ELECTED,
         TopicPartition(TOPIC, 1): ELECTED,
         TopicPartition(TOPIC, 2): needless,

@@ -18,6 +18,7 @@ from odradek.log.partition import checkpoints, cleaner
 from odradek.log.partition.log import Log
 from odradek.log.segment import batch_file, files
 from odradek.log.segment.files import read_exactly
+from odradek.values import TopicPartition
 from tests.log.conftest import COMPACTED, Make, dirty_log
 from tests.support.logs import batch, new_log, read_all
 
@@ -134,7 +135,7 @@ def test_segment_that_goes_under_its_compaction_is_no_failure_of_the_disk(
 def first_dirty(log: Log) -> int:
     """Where the checkpoint says that the dirty part begins."""
     path = Path(log.directory).parent / checkpoints.CLEANER_OFFSETS
-    return checkpoints.read_offsets(str(path)).get((log.topic, log.partition), 0)
+    return checkpoints.read_offsets(str(path)).get(TopicPartition(log.topic, log.partition), 0)
 
 
 def test_what_retention_kept_from_being_compacted_does_not_count_as_clean(
@@ -182,7 +183,7 @@ def test_compaction_of_a_deleted_log_says_nothing_of_a_new_one_of_its_name(
 
     def clean_and_delete(log: Log, *rest: Any) -> int:
         end = clean(log, *rest)
-        assert not manager.remove([("a", 0)])
+        assert not manager.remove([TopicPartition("a", 0)])
         new_log(manager, "a", 0, COMPACTED)
         return end
 
@@ -201,7 +202,7 @@ def test_compaction_of_a_deleted_log_leaves_the_files_of_a_new_one_alone(
     other = folder / "00000000000000000000.log.cleaned"
 
     def delete_and_make() -> None:
-        assert not manager.remove([("a", 0)])
+        assert not manager.remove([TopicPartition("a", 0)])
         new_log(manager, "a", 0, COMPACTED)
         other.touch()
 

@@ -15,6 +15,7 @@ from odradek.log.manager import NewLog
 from odradek.log.partition import checkpoints
 from odradek.log.segment import files
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.values import TopicPartition
 from tests.log.conftest import COMPACTED, Make, dirty_log
 from tests.support.logs import FakeClock, batch, new_log, read_all
 
@@ -24,7 +25,7 @@ async def test_a_partition_that_cannot_be_made_takes_its_directory_only(
 ) -> None:
     manager = make()
     (tmp_path / "a" / "t-0").write_bytes(b"in the way")
-    keys = [("t", partition) for partition in range(3)]
+    keys = [TopicPartition("t", partition) for partition in range(3)]
     refused = await manager.create_missing(dict.fromkeys(keys, NewLog(TopicConfig())))
     assert {key: refusal.code for key, refusal in refused.items()} == {
         ("t", 0): ErrorCode.KAFKA_STORAGE_ERROR
@@ -135,7 +136,7 @@ def test_no_background_work_takes_a_directory_offline_for_want_of_descriptors(
         patched.setattr(os, "scandir", failing(24))
         with pytest.raises(KafkaError):
             new_log(manager, "new", 0, TopicConfig())
-        assert not manager.remove([("doomed", 0)])
+        assert not manager.remove([TopicPartition("doomed", 0)])
         assert not os.path.exists(doomed.directory)
         manager.save_high_watermarks({})
         clock.advance(3_600_000)

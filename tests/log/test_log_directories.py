@@ -49,10 +49,10 @@ def test_partitions_survive_a_clean_restart(make: Make) -> None:
     second = make()
     assert {key: log.directory for key, log in second.logs().items()} == homes
     for partition in range(4):
-        log = second.get("t", partition)
-        assert log is not None
-        assert [one.value for one in read_all(log)] == [b"%d" % partition]
-        assert log.latest_epoch == 3
+        reopened = second.get("t", partition)
+        assert reopened is not None
+        assert [one.value for one in read_all(reopened)] == [b"%d" % partition]
+        assert reopened.latest_epoch == 3
 
 
 def test_appended_records_survive_a_crash(make: Make) -> None:
@@ -61,8 +61,9 @@ def test_appended_records_survive_a_crash(make: Make) -> None:
     for number in range(50):
         log.append_as_leader(batch(b"%d" % number), 0)
     crash(first)
-    log = make().get("t", 0)  # type: ignore[assignment]
-    assert [one.value for one in read_all(log)] == [b"%d" % number for number in range(50)]
+    reopened = make().get("t", 0)
+    assert reopened is not None
+    assert [one.value for one in read_all(reopened)] == [b"%d" % number for number in range(50)]
 
 
 def test_the_clean_mark_holds_for_one_start(make: Make, tmp_path: Path) -> None:
@@ -115,7 +116,7 @@ async def test_a_deleted_partition_is_gone_at_once_and_its_files_later(
     log = new_log(manager, "t", 0, TopicConfig())
     log.append_as_leader(batch(b"old"), 0)
     region = log.reader.read(0, 100).region
-    assert not await manager.delete([("t", 0)])
+    assert not await manager.delete([TopicPartition("t", 0)])
     assert manager.get("t", 0) is None
     again = new_log(manager, "t", 0, TopicConfig())
     assert again.log_end_offset == 0
@@ -156,7 +157,7 @@ async def test_partitions_made_and_deleted_together_wait_for_the_disk_once(
     manager = make()
     synced: list[str] = []
     monkeypatch.setattr(Directory, "sync_names", lambda self: synced.append(self.path))
-    keys = [("t", partition) for partition in range(20)]
+    keys = [TopicPartition("t", partition) for partition in range(20)]
     assert not await manager.create_missing(dict.fromkeys(keys, NewLog(TopicConfig())))
     assert sorted(manager.logs()) == keys
     assert sorted(synced) == manager.online_directories
@@ -175,7 +176,7 @@ def test_a_partition_deleted_under_a_flush_does_not_fail_its_directory(
     flush_epochs = log.epochs.flush
 
     def deleted_meanwhile() -> None:
-        assert not manager.remove([("t", 0)])
+        assert not manager.remove([TopicPartition("t", 0)])
         flush_epochs()
 
     monkeypatch.setattr(type(log.epochs), "flush", lambda _: deleted_meanwhile())
@@ -248,12 +249,12 @@ def test_a_partition_inherits_nothing_from_a_deleted_one_of_its_name(
     log = dirty_log(manager, "t")
     log.flush()
     assert manager.compact()
-    manager.save_high_watermarks({("t", 0): 20})
+    manager.save_high_watermarks({TopicPartition("t", 0): 20})
     manager.housekeep()
     names = checkpoints.RECOVERY_POINTS, checkpoints.HIGH_WATERMARKS, checkpoints.CLEANER_OFFSETS
     found = [str(tmp_path / "a" / name) for name in names]
     assert all(checkpoints.read_offsets(path) for path in found)
-    assert not manager.remove([("t", 0)])
+    assert not manager.remove([TopicPartition("t", 0)])
     assert [checkpoints.read_offsets(path) for path in found] == [{}] * 3
 
 
@@ -264,7 +265,7 @@ def test_no_work_on_a_deleted_log_touches_a_new_one_of_its_name(
     log = new_log(manager, "t", 0, TopicConfig(retention_bytes=0))
     log.append_as_leader(batch(b"old"), 0)
     log.high_watermark = 1
-    assert not manager.remove([("t", 0)])
+    assert not manager.remove([TopicPartition("t", 0)])
     new_log(manager, "t", 0, TopicConfig()).append_as_leader(batch(b"new"), 0)
     before = {path.name: path.read_bytes() for path in Path(log.directory).iterdir()}
     for work in (
@@ -318,7 +319,7 @@ def test_a_compacted_partition_can_start_anew_at_any_offset(make: Make) -> None:
 def test_an_interrupted_deletion_is_finished_after_restart(make: Make, tmp_path: Path) -> None:
     manager = make(dirs=("a",))
     new_log(manager, "t", 0, TopicConfig())
-    assert not manager.remove([("t", 0)])
+    assert not manager.remove([TopicPartition("t", 0)])
     manager.close()
     second = make(dirs=("a",))
     second.housekeep()
@@ -331,7 +332,7 @@ def test_high_watermarks_are_kept_per_directory(make: Make, tmp_path: Path) -> N
     for partition in range(2):
         log = new_log(manager, "t", partition, TopicConfig())
         log.append_as_leader(batch(b"a", b"b", b"c"), 0)
-    manager.save_high_watermarks({("t", 0): 2, ("t", 1): 3})
+    manager.save_high_watermarks({TopicPartition("t", 0): 2, TopicPartition("t", 1): 3})
     manager.close()
     found = [
         checkpoints.read_offsets(str(tmp_path / name / checkpoints.HIGH_WATERMARKS))

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -218,7 +219,7 @@ def test_dump_shows_old_messages_and_verify_finds_them_sound(partition: Partitio
 # -- topics of an old message.format.version ------------------------------------------------------
 
 
-def put(log: Log, codec: int = 0, count: int = 3, **options: int) -> list[Record]:
+def put(log: Log, codec: int = 0, count: int = 3, **options: Any) -> list[Record]:
     """Append a batch as a client; what must be there then."""
     base = log.log_end_offset
     found = [Record(at, START_MS + at, b"k%d" % at, b"v") for at in range(count)]
@@ -242,8 +243,10 @@ def test_a_topic_of_an_old_format_stores_it(
     log = partition.open(clean=True)
     partition.clock.advance(50)
     written = [one for _ in range(5) for one in put(log, codec)]
-    time = {"timestamp": START_MS + 50} if stamps else {}
-    expected = [replace(one, **({"timestamp": -1} if magic == 0 else time)) for one in written]
+    time: dict[str, Any] = {"timestamp": START_MS + 50} if stamps else {}
+    expected = [
+        replace(one, **(dict[str, Any](timestamp=-1) if magic == 0 else time)) for one in written
+    ]
     assert read_all(log) == expected
     assert set(formats_of(log).values()) == {(magic, codec)}
     assert len(log.segments) > 1

@@ -6,6 +6,7 @@ import random
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -23,7 +24,7 @@ def partition(tmp_path: Path) -> Partition:
     partition = Partition(tmp_path / "topic-0", CONFIG)
     log = partition.open(clean=True)
     for number in range(40):
-        values = {"producer_id": 3, "producer_epoch": 0, "base_sequence": number}
+        values: dict[str, Any] = {"producer_id": 3, "producer_epoch": 0, "base_sequence": number}
         log.append_as_leader(batch(b"value%d" % number, codec=number % 5, **values), number // 10)
     partition.close(log)
     return partition

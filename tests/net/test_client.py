@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -97,9 +99,8 @@ async def read_correlation_id(reader: asyncio.StreamReader) -> int:
 
 def heartbeat_answer(correlation_id: int) -> bytes:
     entry = APIS[12]
-    answer = b"".join(  # type: ignore[arg-type]  # no regions in it
-        headers.encode_response(entry, 0, correlation_id, HeartbeatResponse(error_code=7))
-    )
+    parts = headers.encode_response(entry, 0, correlation_id, HeartbeatResponse(error_code=7))
+    answer = b"".join(cast("list[bytes]", parts))  # no regions in it
     return struct.pack(">i", len(answer)) + answer
 
 
@@ -155,7 +156,7 @@ async def test_concurrent_calls_get_their_own_answers() -> None:
         assert [answer.error_code for answer in await asyncio.gather(*calls)] == list(range(50))
 
 
-async def test_fetched_records_stay_valid_after_later_fetches(tmp_path) -> None:
+async def test_fetched_records_stay_valid_after_later_fetches(tmp_path: Path) -> None:
     path = tmp_path / "segment"
     path.write_bytes(b"".join(bytes((n,)) * 100_000 for n in range(5)))
     with path.open("rb") as file:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
 from odradek.net.connection import ClientInfo
 from odradek.net.connection_quotas import ConnectionLimits, ConnectionQuotas, RequestMemory
@@ -16,16 +18,14 @@ from tests.net.test_listener import connected, echo, framed, read_frame
 LARGE = 3 * READ_AHEAD_BYTES
 
 
-def limits(**changed: object) -> ConnectionLimits:
-    return ConnectionLimits(
-        **{
-            "max_frame_bytes": 1_000_000,
-            "max_connections": 100,
-            "max_connections_per_ip": 100,
-            "max_idle_ms": 60_000,
-            **changed,
-        }
+def limits(**changed: Any) -> ConnectionLimits:
+    usual = ConnectionLimits(
+        max_frame_bytes=1_000_000,
+        max_connections=100,
+        max_connections_per_ip=100,
+        max_idle_ms=60_000,
     )
+    return dataclasses.replace(usual, **changed)
 
 
 @contextlib.asynccontextmanager

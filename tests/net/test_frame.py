@@ -107,7 +107,7 @@ def test_frame_in_use_is_not_overwritten_by_what_follows_and_pins_the_buffer() -
         more = more[taken:]
     assert len(reader.room()) == 0
     assert reader.capacity == INITIAL_BUFFER_BYTES
-    assert frame == b"in use"
+    assert bytes(frame) == b"in use"
 
 
 def test_frames_given_away_stay_as_they_are() -> None:

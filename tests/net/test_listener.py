@@ -9,6 +9,7 @@ import socket
 import struct
 import weakref
 from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -108,6 +109,7 @@ async def test_pipelined_requests_are_answered_in_order_though_later_ones_are_qu
 )
 async def test_pipelined_requests_leave_turns_to_others(answer_bytes: int, in_a_row: int) -> None:
     rounds, answered_in_round = 0, list[int]()
+    going: asyncio.Handle
 
     def go_round() -> None:
         nonlocal rounds, going
@@ -131,7 +133,7 @@ async def test_pipelined_requests_leave_turns_to_others(answer_bytes: int, in_a_
 
 async def test_request_without_answer_does_not_hold_up_the_next() -> None:
     async def silent_on_a(frame: memoryview, peer: ClientInfo) -> Sequence[Part] | None:
-        return None if frame == b"a" else [bytes(frame)]
+        return None if bytes(frame) == b"a" else [bytes(frame)]
 
     async with listening(silent_on_a) as listener, connected(listener) as (reader, writer):
         writer.write(framed(b"a") + framed(b"b") + framed(b"a") + framed(b"c"))
@@ -171,7 +173,7 @@ async def test_failure_of_dispatch_is_logged_and_closes_that_connection_only(
     failure: Exception, level: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def refuse_bad(frame: memoryview, peer: ClientInfo) -> Sequence[Part]:
-        if frame == b"bad":
+        if bytes(frame) == b"bad":
             raise failure
         return [bytes(frame)]
 
@@ -223,7 +225,7 @@ async def test_peer_that_never_reads_stops_being_read_and_holds_up_nobody() -> N
         slow.close()
 
 
-async def test_sendfile_moves_a_large_region_around_bytes(tmp_path) -> None:
+async def test_sendfile_moves_a_large_region_around_bytes(tmp_path: Path) -> None:
     content = bytes(range(256)) * 40_000
     path = tmp_path / "segment"
     path.write_bytes(b"before" + content + b"after")
@@ -240,7 +242,7 @@ async def test_sendfile_moves_a_large_region_around_bytes(tmp_path) -> None:
     assert region.closed == 1
 
 
-async def test_regions_are_closed_once_when_the_peer_dies_in_the_middle(tmp_path) -> None:
+async def test_regions_are_closed_once_when_the_peer_dies_in_the_middle(tmp_path: Path) -> None:
     path = tmp_path / "segment"
     path.write_bytes(bytes(8_000_000))
     with path.open("rb") as file:
@@ -259,7 +261,7 @@ async def test_regions_are_closed_once_when_the_peer_dies_in_the_middle(tmp_path
 
 
 async def test_regions_are_closed_once_when_the_listener_closes_under_a_slow_reader(
-    tmp_path,
+    tmp_path: Path,
 ) -> None:
     path = tmp_path / "segment"
     path.write_bytes(bytes(8_000_000))
@@ -277,7 +279,7 @@ async def test_regions_are_closed_once_when_the_listener_closes_under_a_slow_rea
     assert [region.closed for region in regions] == [1, 1]
 
 
-async def test_file_shorter_than_its_region_closes_the_connection(tmp_path) -> None:
+async def test_file_shorter_than_its_region_closes_the_connection(tmp_path: Path) -> None:
     path = tmp_path / "segment"
     path.write_bytes(b"short")
     with path.open("rb") as file:

@@ -98,7 +98,7 @@ def spoken(cluster: Cluster, admin: AdminClient, tools: Tools) -> list[str]:
         lines += some
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
     for number in range(5):
-        headers = [("number", str(number)), ("more", "yes")]
+        headers: list[tuple[str, str | bytes | None]] = [("number", str(number)), ("more", "yes")]
         producer.produce("spoken", b"last", b"k", 0, timestamp=LATER_MS + number, headers=headers)
         lines.append(f"number:{number},more:yes|k|last")
     assert producer.flush(60) == 0

@@ -79,5 +79,12 @@ def test_go_client(cluster: Cluster, client: str, codec: str) -> None:
 @pytest.mark.parametrize("codec", ["none", "gzip"])
 def test_kafkajs(cluster: Cluster, codec: str) -> None:
     """Other codecs come to it from packages of other people."""
-    program = ["node", NODE / "client.js", "roundtrip", cluster.bootstrap, f"js-{codec}", codec]
+    program: list[str | Path] = [
+        "node",
+        NODE / "client.js",
+        "roundtrip",
+        cluster.bootstrap,
+        f"js-{codec}",
+        codec,
+    ]
     check(run(program, NODE_PATH=node_path(NODE)))

@@ -120,7 +120,7 @@ class Groups:
     def _members(self) -> dict[str, int]:
         """The coordinator of each member, by the member's id."""
         admin = AdminClient({"bootstrap.servers": self._bootstrap, **QUIET})
-        found = {}
+        found: dict[str, int] = {}
         for answer in admin.describe_consumer_groups(self.names, request_timeout=60).values():
             with contextlib.suppress(KafkaException):  # a coordinator that is just moving
                 group = answer.result(120)

@@ -12,6 +12,7 @@ import itertools
 import signal
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import confluent_kafka
@@ -172,7 +173,7 @@ class Steps:
     def _everywhere(self, told: Callable[[AdminClient], bool], what: str) -> None:
         for broker in self._cluster.brokers.values():
             admin = AdminClient({"bootstrap.servers": broker.address, **QUIET})
-            wait_until(lambda admin=admin: told(admin), f"{what} at {broker.broker_id}")
+            wait_until(partial(told, admin), f"{what} at {broker.broker_id}")
 
 
 def _partitions(admin: AdminClient, topic: str) -> list[int]:

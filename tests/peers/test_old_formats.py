@@ -9,11 +9,13 @@ from __future__ import annotations
 import itertools
 import signal
 import time
+from functools import partial
 from pathlib import Path
 
 import confluent_kafka
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from odradek import values
 from odradek.log.partition import checkpoints
 from odradek.log.records import batch as batches
 from tests.support import zookeeper
@@ -21,6 +23,7 @@ from tests.support.broker import Broker, wait_until
 from tests.support.clients import QUIET, committed, create_topic
 from tests.support.kafka_broker import KafkaBroker
 from tests.support.kafka_peer import Tools
+from tests.support.ports import free_port
 
 CODECS = ("none", "gzip", "snappy", "lz4")
 FORMATS = {"0.9.0": 0, "0.10.2": 1}
@@ -120,12 +123,14 @@ def seen_by_clients(address: str) -> tuple[Seen, dict[str, list[int]], list[int]
     while len(ended) < len(TOPICS):
         assert time.monotonic() < until, f"only the ends of {ended} were reached"
         for one in consumer.consume(500, 0.1):
-            if one.error() is None:
+            name, error = one.topic(), one.error()
+            assert name is not None
+            if error is None:
                 seen = one.offset(), one.timestamp(), one.key(), one.value()
-                found[one.topic()].append(seen)
+                found[name].append(seen)
             else:
-                assert one.error().code() == confluent_kafka.KafkaError._PARTITION_EOF
-                ended.add(one.topic())
+                assert error.code() == confluent_kafka.KafkaError._PARTITION_EOF
+                ended.add(name)
     consumer.unassign()
     by_time: dict[str, list[int]] = {}
     for topic in TOPICS:
@@ -145,7 +150,7 @@ def is_compacted(broker: Broker, topic: str) -> bool:
     """Whether the cleaner has reached the segment that is being written."""
     known = checkpoints.read_offsets(str(broker.log_dir / checkpoints.CLEANER_OFFSETS))
     newest = max(int(path.stem) for path in (broker.log_dir / f"{topic}-0").glob("*.log"))
-    return known.get((topic, 0), 0) == newest > 0
+    return known.get(values.TopicPartition(topic, 0), 0) == newest > 0
 
 
 def work(
@@ -156,7 +161,7 @@ def work(
     commit(broker.address, position)
     for topic in TOPICS:
         if topic.endswith("compacted"):
-            wait_until(lambda topic=topic: is_compacted(broker, topic), f"{topic} is compacted")
+            wait_until(partial(is_compacted, broker, topic), f"{topic} is compacted")
     return seen_by_clients(broker.address)
 
 
@@ -194,7 +199,7 @@ def magic_on_disk(broker: Broker, topic: str) -> set[int]:
 def test_each_serves_the_old_formats_that_the_other_wrote(tmp_path: Path, tools: Tools) -> None:
     numbers = itertools.count()
     with zookeeper.Server(tmp_path) as server:
-        port = zookeeper.free_port()
+        port = free_port()
         apache = KafkaBroker(tmp_path, 1, server.connect, SETTINGS, port)
         ours = Broker(tmp_path, 1, server.connect, SETTINGS, port)
         try:

@@ -4,6 +4,7 @@ positions in ZooKeeper (P1-P3, G1, O, Z6-Z8)."""
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
@@ -52,8 +53,8 @@ def test_topics_are_made_described_grown_configured_and_deleted_through_zookeepe
         "the brokers know the settings",
     )
     old.run(*configs, "--alter", "--delete-config", "segment.bytes")
-    said = old.run(*configs, "--describe").strip()
-    assert said == "Configs for topic 'ancient' are retention.ms=88000"
+    described = old.run(*configs, "--describe").strip()
+    assert described == "Configs for topic 'ancient' are retention.ms=88000"
     old.run(*command, "--delete", "--topic", "ancient")
     await_partitions(cluster, "ancient", 0)
 
@@ -82,7 +83,7 @@ def written(cluster: Cluster, old: Tools) -> list[str]:
     for codec in CODECS:
         some = [f"new {codec} {number}" for number in range(20)]
         values = [one.encode() for one in some]
-        settings = {"compression.type": codec}
+        settings: dict[str, Any] = {"compression.type": codec}
         produce_all(cluster.bootstrap, "old-lines", values, **settings)
         lines += [f"null:{one}" for one in some]
     return lines

@@ -146,8 +146,8 @@ def move(
             tools.run(CONFIGS, *at[1:], "--alter", *broker, "--add-config", rates)
     wait_until(lambda: are_placed(cluster, topic, target), "the partitions have moved")
     verified = tools.run(*at, "--reassignment-json-file", file, "--verify")
-    for number in (0, 1):
-        assert f"Reassignment of partition {topic}-{number} is complete." in verified
+    for partition in (0, 1):
+        assert f"Reassignment of partition {topic}-{partition} is complete." in verified
     assert throttles(cluster, topic) == {}
     wait_until(
         lambda: (

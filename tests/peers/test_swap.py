@@ -12,6 +12,7 @@ import signal
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
 import confluent_kafka
 import pytest
@@ -25,6 +26,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from odradek import values
 from odradek.log.partition import checkpoints
 from odradek.net.client import PeerClient
 from odradek.protocol.messages.offsets import (
@@ -39,6 +41,7 @@ from tests.support.broker import Broker, wait_until
 from tests.support.clients import QUIET, await_controller, committed
 from tests.support.kafka_broker import KafkaBroker
 from tests.support.kafka_peer import Tools
+from tests.support.ports import free_port
 from tests.support.sampling import how_many
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -132,7 +135,7 @@ def seen_by_clients(address: str) -> dict[str, Seen]:
             bounds[topic],
             [_record(one) for one in read[topic]],
             # This broker knows no transactions: it shows the records of aborted ones to everybody.
-            [] if topic == "decided" else [one.offset() for one in decided[topic]],
+            [] if topic == "decided" else [offset_of(one) for one in decided[topic]],
             by_time[topic],
             positions[topic],
         )
@@ -151,11 +154,12 @@ def _read(consumer: Consumer) -> dict[str, list[Message]]:
     while len(ended) < len(TOPICS):
         assert time.monotonic() < until, f"only the ends of {ended} were reached"
         for message in consumer.consume(500, 0.1):
-            if message.error() is None:
-                found[message.topic()].append(message)
+            topic, error = topic_of(message), message.error()
+            if error is None:
+                found[topic].append(message)
             else:
-                assert message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF
-                ended.add(message.topic())
+                assert error.code() == confluent_kafka.KafkaError._PARTITION_EOF
+                ended.add(topic)
     return found
 
 
@@ -182,9 +186,21 @@ async def _offsets_by_time(
     return by_time
 
 
+def topic_of(message: Message) -> str:
+    topic = message.topic()
+    assert topic is not None
+    return topic
+
+
+def offset_of(message: Message) -> int:
+    offset = message.offset()
+    assert offset is not None
+    return offset
+
+
 def _record(message: Message) -> Record:
-    headers = tuple((name, value) for name, value in message.headers() or ())
-    return Record(message.offset(), message.timestamp(), message.key(), message.value(), headers)
+    headers = tuple(cast("list[tuple[str, bytes | None]]", message.headers() or []))
+    return Record(offset_of(message), message.timestamp(), message.key(), message.value(), headers)
 
 
 class Writer:
@@ -300,10 +316,11 @@ class Writer:
         while ended != set(TOPICS):
             assert time.monotonic() < until, f"the group did not reach the ends: {ended}"
             for message in consumer.consume(500, 0.2):
-                if message.error() is None:
-                    last[message.topic()] = message.offset()
-                elif message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF:
-                    ended.add(message.topic())
+                topic, error = topic_of(message), message.error()
+                if error is None:
+                    last[topic] = offset_of(message)
+                elif error.code() == confluent_kafka.KafkaError._PARTITION_EOF:
+                    ended.add(topic)
         positions = [
             TopicPartition(topic, 0, offset - 3, f"remark on {topic}")
             for topic, offset in last.items()
@@ -316,13 +333,13 @@ def is_compacted(broker: Broker) -> bool:
     """Whether the cleaner has reached the segment that is being written."""
     known = checkpoints.read_offsets(str(broker.log_dir / checkpoints.CLEANER_OFFSETS))
     newest = max(int(path.stem) for path in (broker.log_dir / "compacted-0").glob("*.log"))
-    return known.get(("compacted", 0), 0) == newest > 0
+    return known.get(values.TopicPartition("compacted", 0), 0) == newest > 0
 
 
 def is_start_written(broker: Broker) -> bool:
     """Whether the log start that clients see is in the checkpoint."""
     known = checkpoints.read_offsets(str(broker.log_dir / checkpoints.LOG_START_OFFSETS))
-    return known.get(("shortened", 0)) == start_of(broker.address, "shortened")
+    return known.get(values.TopicPartition("shortened", 0)) == start_of(broker.address, "shortened")
 
 
 def start_of(address: str, topic: str) -> int:
@@ -362,7 +379,7 @@ def check_files(tools: Tools, broker: Broker) -> None:
 @pytest.mark.timeout(1200)
 def test_each_serves_what_the_other_wrote(tmp_path: Path, tools: Tools) -> None:
     with zookeeper.Server(tmp_path) as server:
-        port = zookeeper.free_port()
+        port = free_port()
         apache = KafkaBroker(tmp_path, 1, server.connect, SETTINGS, port)
         ours = Broker(tmp_path, 1, server.connect, SETTINGS, port)
         try:

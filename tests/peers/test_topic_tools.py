@@ -60,7 +60,7 @@ def too_large(cluster: Cluster, topic: str, size: int) -> bool:
         topic,
         b"x" * size,
         b"key",
-        on_delivery=lambda error, _: errors.append(error and error.name()),
+        on_delivery=lambda error, _: errors.append(error.name() if error else None),
     )
     assert producer.flush(120) == 0
     assert errors in ([None], ["MSG_SIZE_TOO_LARGE"])

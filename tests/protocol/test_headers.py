@@ -82,10 +82,10 @@ def test_refusal_of_an_unknown_api_versions_version_is_readable_by_everybody() -
 
 
 def test_error_codes_have_no_gap_and_kafkas_numbers() -> None:
-    assert ErrorCode.NONE == 0
-    assert ErrorCode.UNKNOWN_SERVER_ERROR == -1
-    assert ErrorCode.NOT_LEADER_OR_FOLLOWER == 6
-    assert ErrorCode.FENCED_LEADER_EPOCH == 74
+    assert ErrorCode.NONE.value == 0
+    assert ErrorCode.UNKNOWN_SERVER_ERROR.value == -1
+    assert ErrorCode.NOT_LEADER_OR_FOLLOWER.value == 6
+    assert ErrorCode.FENCED_LEADER_EPOCH.value == 74
     assert sorted(ErrorCode) == list(range(-1, len(ErrorCode) - 1))
 
 

@@ -50,7 +50,8 @@ def plausible(value: Any) -> Any:
         fields["error_code"] //= 257  # by which samples count
     if "log_append_time_ms" in fields:
         fields["log_append_time_ms"] = abs(fields["log_append_time_ms"])
-    return type(value)(**fields)
+    cls: type[Any] = type(value)
+    return cls(**fields)
 
 
 @pytest.mark.parametrize(("cls", "version"), SHARED, ids=message_id)

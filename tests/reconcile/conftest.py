@@ -243,7 +243,8 @@ class Place:
 
     def finish_moves(self) -> None:
         """Do what a controller does with a request whose new replicas have caught up."""
-        for partition, replicas in self.requested().items():
+        for partition, target in self.requested().items():
+            replicas = tuple(map(BrokerId, target))
             before = self.read(partition.topic)
             moved = {**before.partitions, partition.partition: replicas}
             self.client.set(

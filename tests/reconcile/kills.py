@@ -103,7 +103,9 @@ class _Pool:
 def client(kubeconfig: Path) -> FusedKube:
     """Return a client of the test's API server."""
     settings = kubernetes.client.Configuration()
-    kubernetes.config.load_kube_config(str(kubeconfig), client_configuration=settings)
+    kubernetes.config.load_kube_config(  # type: ignore[no-untyped-call]
+        str(kubeconfig), client_configuration=settings
+    )
     settings.retries = False
     return FusedKube(kubernetes.client.ApiClient(settings))
 

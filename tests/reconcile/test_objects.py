@@ -10,6 +10,7 @@ from odradek.dynamic_config import DYNAMIC_KEYS
 from odradek.properties import load_properties
 from odradek_operator.cluster import objects as cluster_objects
 from odradek_operator.cluster import settings
+from odradek_operator.group import driver as group_driver
 from odradek_operator.group import driver_objects
 from odradek_operator.group.driver_objects import Addresses
 from odradek_operator.group.report import read_report
@@ -223,7 +224,7 @@ def mark(wanted: spec.GroupSpec, bootstrap: str = "h:1") -> str:
     addresses = Addresses(bootstrap, "zk:2/a")
     text = driver_objects.job_file(META, wanted, wanted.job, PLATFORM, addresses)
     pod = driver_objects.driver_pod(META, wanted.job, PLATFORM, text)
-    return str(pod["metadata"]["annotations"][driver_objects.SPEC_HASH])
+    return str(pod["metadata"]["annotations"][group_driver.SPEC_HASH])
 
 
 def test_driver_is_replaced_for_what_it_must_know_and_for_nothing_else() -> None:

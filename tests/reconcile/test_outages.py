@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -78,7 +79,7 @@ def fill(place: Place) -> None:
     )
     wait_for_request(place)
     for topic in ("kept", "going"):
-        eventually(lambda topic=topic: place.client.exists(znodes.topic_path(topic)), topic)
+        eventually(partial(place.client.exists, znodes.topic_path(topic)), topic)
         place.elect(topic)
     await_reasons(place, EVERYTHING)
 
@@ -148,7 +149,12 @@ def test_api_server_away_for_a_minute(
         own_api.start_api()
         # It is ready a moment before it tells clients of all kinds.
         asking = place.topic("asked", **ONE)
-        eventually(lambda: place.kubectl.apply(asking) or True, "a topic to be asked for")
+
+        def is_asked_for() -> bool:
+            place.kubectl.apply(asking)
+            return True
+
+        eventually(is_asked_for, "a topic to be asked for")
         mended = {"retention.ms": "5000000"}
         eventually(
             lambda: config(place, "topics", "kept") == mended,

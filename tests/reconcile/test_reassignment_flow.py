@@ -4,6 +4,8 @@ The test does the controller's part where it must stand still to be looked at.
 """
 
 import json
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from odradek.values import BrokerId, TopicPartition
@@ -33,6 +35,10 @@ def wait_for_request(place: Place) -> dict[TopicPartition, tuple[int, ...]]:
 def config(place: Place, kind: str, name: str) -> dict[str, str]:
     path = znodes.config_path(kind, name)
     return znodes.decode_config(path, place.client.get(path)[0])
+
+
+def is_requested(place: Place, wanted: Mapping[TopicPartition, tuple[int, ...]]) -> bool:
+    return place.requested() == wanted
 
 
 def test_approved_plan_runs_in_throttled_batches_and_leaves_no_throttle(
@@ -117,7 +123,7 @@ def test_foreign_request_is_waited_for_and_cancel_takes_everything_back(
     # What this controller cannot stop ends, and then goes back like the rest.
     place.finish_moves()
     for back in ({TopicPartition("t", 0): (0,)}, {TopicPartition("t", 1): (1,)}):
-        eventually(lambda back=back: place.requested() == back, "the way back", pause_s=0.1)
+        eventually(partial(is_requested, place, back), "the way back", pause_s=0.1)
         place.finish_moves()
     place.wait_for("reassignment", "r", "Cancelled")
     assert place.read("t").partitions == {0: (0,), 1: (1,)}
@@ -195,7 +201,7 @@ def test_topic_changes_its_replicas_by_itself_and_brokers_go_only_when_empty(
     place.kubectl("patch", "kafkacluster", "main", "--type=merge", "--patch", patch)
 
     def smaller() -> bool:
-        return place.kubectl.get("statefulset", "main-broker")["spec"]["replicas"] == 2
+        return bool(place.kubectl.get("statefulset", "main-broker")["spec"]["replicas"] == 2)
 
     eventually(smaller, "two brokers", pause_s=0.5)
     assert "proposedReassignment" not in place.kubectl.get("kafkacluster", "main")["status"]

@@ -87,7 +87,7 @@ def existing_topic() -> MemoryZooKeeper:
 
 def test_topics_of_a_cluster_in_conflict_touch_nothing_of_the_older_ones() -> None:
     older = cluster(namespace="production", age=9)
-    wanted = {"clusterRef": {"name": "c"}, "deletionPolicy": "Delete"}
+    wanted: dict[str, Any] = {"clusterRef": {"name": "c"}, "deletionPolicy": "Delete"}
     zookeeper = existing_topic()
     kube = run([resource("Topic", "t", **wanted)], [cluster(), older], zookeeper)
     assert reason(kube, "Topic", "t") == "ClusterConflict"
@@ -108,7 +108,7 @@ def test_topic_without_numbers_is_not_created_while_its_cluster_is_invalid() -> 
 
 
 def test_topics_whose_names_metrics_cannot_tell_apart_are_not_both_created() -> None:
-    wanted = {"clusterRef": {"name": "c"}, "partitions": 1, "replicationFactor": 1}
+    wanted: dict[str, Any] = {"clusterRef": {"name": "c"}, "partitions": 1, "replicationFactor": 1}
     older = resource("Topic", "older", age=9, topicName="a.b", **wanted)
     younger = resource("Topic", "younger", topicName="a_b", **wanted)
     zookeeper = existing_topic()
@@ -131,7 +131,7 @@ def group_with_offsets() -> MemoryZooKeeper:
 
 
 def test_younger_resource_of_a_group_waits_and_never_deletes_the_offsets_of_the_other() -> None:
-    wanted = {"clusterRef": {"name": "c"}, "group": "g"}
+    wanted: dict[str, Any] = {"clusterRef": {"name": "c"}, "group": "g"}
     older = resource("ConsumerGroup", "a", age=9, **wanted)
     younger = resource("ConsumerGroup", "b", deletionPolicy="Delete", **wanted)
     zookeeper = group_with_offsets()
@@ -153,7 +153,7 @@ def test_younger_resource_of_a_group_waits_and_never_deletes_the_offsets_of_the_
 
 def test_groups_of_a_paused_cluster_start_no_driver_and_lose_no_offsets() -> None:
     task = {"sink": {"console": {}}, "volume": {"size": "1Gi"}}
-    wanted = {"clusterRef": {"name": "c"}, "topics": ["t"], "job": task}
+    wanted: dict[str, Any] = {"clusterRef": {"name": "c"}, "topics": ["t"], "job": task}
     running = resource("ConsumerGroup", "g", **wanted)
     going = resource("ConsumerGroup", "g", deleted=True, deletionPolicy="Delete", **wanted)
     zookeeper = group_with_offsets()
@@ -184,7 +184,7 @@ def test_claim_of_a_job_is_looked_at_once_for_each_generation() -> None:
 
 def test_job_is_not_stopped_for_a_reset_that_cannot_be_carried_out_now() -> None:
     task = {"sink": {"console": {}}, "volume": {"size": "1Gi"}}
-    wanted = {"clusterRef": {"name": "c"}, "topics": ["t"], "job": task}
+    wanted: dict[str, Any] = {"clusterRef": {"name": "c"}, "topics": ["t"], "job": task}
     started = run([resource("ConsumerGroup", "g", **wanted)], [cluster()], group_with_offsets())
     (pod,) = [started.get("v1", "Pod", "n", name) for name in started.names("Pod")]
     assert pod is not None
@@ -205,7 +205,11 @@ def test_job_is_not_stopped_for_a_reset_that_cannot_be_carried_out_now() -> None
 
 
 def test_offsets_that_are_in_the_brokers_are_not_said_to_be_deleted_while_none_answers() -> None:
-    wanted = {"clusterRef": {"name": "c"}, "deletionPolicy": "Delete", "offsetStore": "Both"}
+    wanted: dict[str, Any] = {
+        "clusterRef": {"name": "c"},
+        "deletionPolicy": "Delete",
+        "offsetStore": "Both",
+    }
     zookeeper = group_with_offsets()
     group = resource("ConsumerGroup", "g", **wanted)
     kube = run([group], [cluster()], zookeeper)
@@ -258,7 +262,7 @@ def test_lag_of_a_namespace_that_another_operator_acts_in_is_not_told() -> None:
 
 @pytest.mark.parametrize("phase", ["", "Pending", "Planned", "AwaitingApproval"])
 def test_reassignment_that_is_deleted_before_it_has_begun_ends(phase: str) -> None:
-    wanted = {"clusterRef": {"name": "c"}, "mode": "AddBrokers", "brokers": [1]}
+    wanted: dict[str, Any] = {"clusterRef": {"name": "c"}, "mode": "AddBrokers", "brokers": [1]}
     going = resource("Reassignment", "r", deleted=True, approval="Manual", **wanted)
     going["metadata"]["finalizers"] = [FINALIZER]
     going["status"] = {"phase": phase} if phase else {}
@@ -270,7 +274,11 @@ def test_reassignment_that_is_deleted_before_it_has_begun_ends(phase: str) -> No
 
 
 def test_group_is_deleted_even_if_its_spec_became_invalid() -> None:
-    wanted = {"clusterRef": {"name": "c"}, "deletionPolicy": "Delete", "topicPattern": "("}
+    wanted: dict[str, Any] = {
+        "clusterRef": {"name": "c"},
+        "deletionPolicy": "Delete",
+        "topicPattern": "(",
+    }
     zookeeper = group_with_offsets()
     run([resource("ConsumerGroup", "g", deleted=True, **wanted)], [cluster()], zookeeper)
     assert zookeeper.deleted == [consumers.group_path("g")]
@@ -499,7 +507,12 @@ def test_cluster_that_a_topic_read_first_is_still_news_when_its_event_comes() ->
 
 def test_job_of_a_cluster_in_conflict_says_so_and_one_of_a_taken_group_is_stopped() -> None:
     task = {"sink": {"console": {}}, "volume": {"size": "1Gi"}}
-    wanted = {"clusterRef": {"name": "c"}, "topics": ["t"], "job": task, "group": "g"}
+    wanted: dict[str, Any] = {
+        "clusterRef": {"name": "c"},
+        "topics": ["t"],
+        "job": task,
+        "group": "g",
+    }
     older = cluster(namespace="production", age=9)
     kube = run([resource("ConsumerGroup", "g", **wanted)], [cluster(), older], existing_topic())
     assert reason(kube, "ConsumerGroup", "g") == "ClusterConflict"
@@ -507,6 +520,7 @@ def test_job_of_a_cluster_in_conflict_says_so_and_one_of_a_taken_group_is_stoppe
     younger = resource("ConsumerGroup", "b", **wanted)
     started = run([younger], [cluster()], group_with_offsets())
     (pod,) = [started.get("v1", "Pod", "n", name) for name in started.names("Pod")]
+    assert pod is not None
     rival = resource("ConsumerGroup", "a", age=9, **{**wanted, "job": None})
     del rival["spec"]["job"]
     kube = run([younger], [cluster(), rival, pod], group_with_offsets())
@@ -514,5 +528,6 @@ def test_job_of_a_cluster_in_conflict_says_so_and_one_of_a_taken_group_is_stoppe
     assert kube.names("Pod") == []
     # Its end was wanted: once the group is free it starts at once, and nothing counts as a failure.
     left = kube.get("odradek.io/v1alpha1", "ConsumerGroup", "n", "b")
+    assert left is not None
     again = run([left], [cluster()], group_with_offsets())
     assert again.names("Pod") == ["b-driver"]

@@ -12,6 +12,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import confluent_kafka
@@ -77,6 +78,15 @@ class Writer:
         assert not self._thread.is_alive()
 
 
+def record_of(message: confluent_kafka.Message) -> tuple[int, tuple[int, bytes]]:
+    """Return the partition of a message, and its offset with its value."""
+    partition, offset, value = message.partition(), message.offset(), message.value()
+    assert partition is not None
+    assert offset is not None
+    assert value is not None
+    return partition, (offset, value)
+
+
 def write_with_librdkafka(bootstrap: str) -> Callable[[Writer], None]:
     def write(writer: Writer) -> None:
         # Its own defaults but for the idempotence, without which a retry may change the order.
@@ -87,8 +97,8 @@ def write_with_librdkafka(bootstrap: str) -> Callable[[Writer], None]:
             if error is not None:
                 writer.errors.append(error)
             else:
-                place = writer.acknowledged[message.partition()]
-                place.append((message.offset(), message.value()))
+                partition, record = record_of(message)
+                writer.acknowledged[partition].append(record)
 
         for partition, value in writer.values():
             producer.produce(TOPIC, value, partition=partition, on_delivery=note)
@@ -145,7 +155,8 @@ class Reader:
                 if message.error() is not None:
                     self.errors.append(message.error())
                 else:
-                    self.read[message.partition()].append((message.offset(), message.value()))
+                    partition, record = record_of(message)
+                    self.read[partition].append(record)
 
     def count(self) -> int:
         return sum(map(len, self.read.values()))
@@ -160,7 +171,8 @@ def ends(bootstrap: str) -> list[int]:
     """Where the partitions end: how many records were ever appended to each."""
     client = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
     asked = {
-        confluent_kafka.TopicPartition(TOPIC, one): OffsetSpec.latest() for one in range(PARTITIONS)
+        confluent_kafka.TopicPartition(TOPIC, one): OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        for one in range(PARTITIONS)
     }
     return [one.result(120).offset for one in client.list_offsets(asked).values()]
 
@@ -208,14 +220,15 @@ def test_a_new_broker_gets_its_share_and_leads_while_clients_write_and_read(
         ]
         reader = Reader(bootstrap)
 
+        def has_passed(writer: Writer, count: int) -> bool:
+            return writer.count() > count
+
         def all_write() -> None:
             """Wait until each client has written on, and was told so."""
             before = [one.count() for one in writers]
             for one, reached in zip(writers, before, strict=True):
                 eventually(
-                    lambda one=one, reached=reached: one.count() > reached + 100,
-                    f"{one.name} to write",
-                    pause_s=0.1,
+                    partial(has_passed, one, reached + 100), f"{one.name} to write", pause_s=0.1
                 )
 
         all_write()

@@ -1,7 +1,7 @@
 """Passes over resources that are as wanted: what they cost, and that changes are seen."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from kazoo.client import KazooClient
@@ -18,7 +18,7 @@ from tests.reconcile.conftest import elect, once_reachable, register
 from tests.reconcile.test_reconciler import resource
 from tests.support import zookeeper
 from tests.support.kubectl import eventually
-from tests.support.memory import MemoryKube, context
+from tests.support.memory import MemoryKube, MemoryPool, context
 
 
 class Operated:
@@ -33,8 +33,10 @@ class Operated:
         self.kube, self._store = MemoryKube(*self._bodies), ResourceStore()
         for body in self._bodies:
             self._store.put(body)
-        self.pool: Any = Pool(lambda: None)
-        self._reconciler = Reconciler(context(self.kube, self.pool), self._store)
+        self.pool = Pool(lambda: None)
+        self._reconciler = Reconciler(
+            context(self.kube, cast("MemoryPool", self.pool)), self._store
+        )
 
     def reconcile(self) -> None:
         """Do one pass over everything."""

@@ -1,5 +1,7 @@
 """Topics through the real operator process, the real API server and the real ZooKeeper."""
 
+from functools import partial
+
 from odradek.values import BrokerId
 from odradek.zk import znodes
 from tests.reconcile.conftest import Operator, Place
@@ -178,7 +180,7 @@ def test_operator_killed_at_any_moment_ends_with_one_topic_and_no_finalizer_left
     operator.start()
     for name in names:
         path = znodes.topic_path(name)
-        eventually(lambda path=path: place.client.exists(path), "the topic", pause_s=0.2)
+        eventually(partial(place.client.exists, path), "the topic", pause_s=0.2)
         place.elect(name)
     for name in names:
         place.wait_for("topic", name, "Synced")
@@ -188,7 +190,7 @@ def test_operator_killed_at_any_moment_ends_with_one_topic_and_no_finalizer_left
     operator.start()
     for name in names:
         path = znodes.delete_topic_path(name)
-        eventually(lambda path=path: place.client.exists(path), "a request", pause_s=0.2)
+        eventually(partial(place.client.exists, path), "a request", pause_s=0.2)
         place.finish_deletion(name)
     place.kubectl("wait", "--for=delete", "topic", "--all", "--timeout=120s")
 

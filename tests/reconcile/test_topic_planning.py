@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import yaml
@@ -17,6 +17,7 @@ from odradek.zk.znodes import PartitionState, TopicAssignment
 from odradek_operator.shared import spec, status, status_update
 from odradek_operator.shared.spec import FINALIZER
 from odradek_operator.shared.views import ClusterState, Owner, TopicView
+from odradek_operator.shared.zookeeper import ZooKeeper
 from odradek_operator.topic import drift
 from odradek_operator.topic import plan as topic_plan
 from odradek_operator.topic import reconcile as topic_reconcile
@@ -140,12 +141,14 @@ def test_incomplete_set_of_brokers_is_waited_for_until_it_has_settled() -> None:
 
 def test_defaults_of_a_cluster_whose_spec_is_invalid_are_waited_for_and_not_guessed() -> None:
     unknown = replace(CLUSTER, default_partitions=None, default_replication_factor=None)
-    for fields in ({}, {"partitions": 2}, {"replicationFactor": 2}):
+    too_few: tuple[dict[str, Any], ...] = ({}, {"partitions": 2}, {"replicationFactor": 2})
+    for fields in too_few:
         assert reason(plan(body(**fields), TopicView(), unknown, CREATING)) == "ClusterInvalid"
-    for fields in (
+    enough: tuple[dict[str, Any], ...] = (
         {"partitions": 2, "replicationFactor": 2},
         {"replicaAssignment": {"0": [1, 2]}},
-    ):
+    )
+    for fields in enough:
         assert plan(body(**fields), TopicView(), unknown, CREATING).steps
 
 
@@ -287,7 +290,8 @@ def test_topic_is_deleted_even_if_its_spec_became_invalid(fields: dict[str, Any]
         spec.parse_topic(resource)
     kube, zookeeper = MemoryKube(resource), MemoryZooKeeper()
     resource["status"] = {"incarnation": 77}
-    topic_reconcile.reconcile(context(kube), zookeeper, resource, existing(1), CLUSTER, None)
+    client = cast("ZooKeeper", zookeeper)
+    topic_reconcile.reconcile(context(kube), client, resource, existing(1), CLUSTER, None)
     assert zookeeper.created() == [znodes.delete_topic_path("t")]
 
 

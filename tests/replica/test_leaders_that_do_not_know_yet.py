@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from odradek.clock import monotonic_ms
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.fetch import (
     FetchablePartitionResponse,
@@ -16,7 +17,6 @@ from odradek.protocol.messages.fetch import (
     FetchResponse,
 )
 from odradek.replica.fetcher import FIRST_RETRY_MS
-from odradek.replica.manager import monotonic_ms
 from tests.support import logs
 from tests.support.replicas import KEY, Replicas
 

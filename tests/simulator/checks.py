@@ -225,9 +225,9 @@ class Checks:
                 for at, value in enumerate(values, offset):
                     if place == key and held.get(at) != value:
                         self.fail(f"{value} was acknowledged at {key}@{at}: {held.get(at)}")
-            for at, value in enumerate(self._committed[key]):
-                if value is not None and held.get(at) != value:
-                    self.fail(f"{value} was committed at {key}@{at}: {held.get(at)}")
+            for at, committed in enumerate(self._committed[key]):
+                if committed is not None and held.get(at) != committed:
+                    self.fail(f"{committed} was committed at {key}@{at}: {held.get(at)}")
             if len(set(held.values())) != len(held):
                 self.fail(f"{key} holds a value twice")
             if positions[key] != len(held):

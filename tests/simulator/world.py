@@ -12,6 +12,7 @@ import asyncio
 import heapq
 import itertools
 import random
+from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -21,6 +22,11 @@ CLEANUP_ROUNDS = 50
 
 class _Loop(asyncio.BaseEventLoop):
     """An event loop with the world's clock, which never waits."""
+
+    # What the base class keeps for itself, and typeshed does not name.
+    _ready: deque[asyncio.Handle]
+    _scheduled: list[asyncio.TimerHandle]
+    _run_once: Callable[[], None]
 
     def __init__(self, world: World) -> None:
         super().__init__()
@@ -44,7 +50,7 @@ class _Loop(asyncio.BaseEventLoop):
         """Return when this loop has something to run, None for never."""
         if self._ready:
             return self._world.now
-        return self._scheduled[0]._when if self._scheduled else None
+        return self._scheduled[0].when() if self._scheduled else None
 
     def turn(self) -> None:
         """Run the callbacks that are due."""
@@ -147,11 +153,11 @@ class World:
             if chosen is not None:
                 chosen.loop.turn()
             else:
-                _, _, process, call, arguments = heapq.heappop(self._events)
-                if process is None:
+                _, _, target, call, arguments = heapq.heappop(self._events)
+                if target is None:
                     call(*arguments)
-                elif not process.dead:
-                    process.loop.call_soon(call, *arguments)
+                elif not target.dead:
+                    target.loop.call_soon(call, *arguments)
         return True
 
     def end(self) -> None:

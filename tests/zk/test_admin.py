@@ -8,13 +8,16 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.values import BrokerId
 from odradek.zk import admin, operations, znodes
 from odradek.zk.registration import create_persistent_paths
+from odradek.zk.session import Session
 from odradek.zk.znodes import TopicAssignment
+from tests.support import zookeeper
+from tests.zk.conftest import OpenSession
 
 ASSIGNMENT = TopicAssignment({0: (BrokerId(1), BrokerId(2))})
 
 
 @pytest.fixture
-async def session(sessions):
+async def session(sessions: OpenSession) -> Session:
     opened = await sessions()
     await create_persistent_paths(opened)
     return opened
@@ -33,13 +36,13 @@ async def session(sessions):
         ("a\n", "other characters"),
     ],
 )
-def test_illegal_topic_names_are_refused(name, words):
+def test_illegal_topic_names_are_refused(name: str, words: str) -> None:
     with pytest.raises(KafkaError, match=words) as caught:
         admin.check_topic_name(name)
     assert caught.value.code == ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
-def test_legal_names_pass_and_collisions_are_named():
+def test_legal_names_pass_and_collisions_are_named() -> None:
     for name in ("a", "A-b_c.9", "a" * 249, "__consumer_offsets", "..."):
         admin.check_topic_name(name)
     admin.check_collision("a.b", ["a.b", "c"])
@@ -47,7 +50,7 @@ def test_legal_names_pass_and_collisions_are_named():
         admin.check_collision("a.b", ["a_b", "c"])
 
 
-async def test_topic_comes_with_its_configuration(session):
+async def test_topic_comes_with_its_configuration(session: Session) -> None:
     await admin.apply_create_topic(session, "t", ASSIGNMENT, {"retention.ms": "1"})
     assert (await session.get("/brokers/topics/t"))[0] == znodes.encode_topic(ASSIGNMENT)
     assert (await session.get("/config/topics/t"))[0] == znodes.encode_config({"retention.ms": "1"})
@@ -57,13 +60,13 @@ async def test_topic_comes_with_its_configuration(session):
     assert b"retention" in (await session.get("/config/topics/t"))[0]
 
 
-async def test_configuration_left_behind_is_replaced(session):
+async def test_configuration_left_behind_is_replaced(session: Session) -> None:
     await session.create("/config/topics/t", znodes.encode_config({"cleanup.policy": "compact"}))
     await admin.apply_create_topic(session, "t", ASSIGNMENT, {})
     assert (await session.get("/config/topics/t"))[0] == znodes.encode_config({})
 
 
-async def test_racing_creators_make_one_topic(sessions, session):
+async def test_racing_creators_make_one_topic(sessions: OpenSession, session: Session) -> None:
     other = await sessions()
     results = await asyncio.gather(
         *(admin.apply_create_topic(one, "t", ASSIGNMENT, {}) for one in (session, other)),
@@ -72,7 +75,9 @@ async def test_racing_creators_make_one_topic(sessions, session):
     assert sorted(map(str, results)) == ["None", "TOPIC_ALREADY_EXISTS: Topic 't' already exists."]
 
 
-async def test_growth_keeps_old_partitions_and_loses_no_race(sessions, session):
+async def test_growth_keeps_old_partitions_and_loses_no_race(
+    sessions: OpenSession, session: Session
+) -> None:
     await admin.apply_create_topic(session, "t", ASSIGNMENT, {})
     other = await sessions()
     results = await asyncio.gather(
@@ -89,7 +94,9 @@ async def test_growth_keeps_old_partitions_and_loses_no_race(sessions, session):
         await admin.apply_grow_topic(session, "missing", {1: (BrokerId(1),)})
 
 
-async def test_topics_and_settings_that_fit_no_znode_are_refused_and_the_largest_can_move(session):
+async def test_topics_and_settings_that_fit_no_znode_are_refused_and_the_largest_can_move(
+    session: Session,
+) -> None:
     here, there = (tuple(map(BrokerId, range(first, first + 3))) for first in (100, 200))
     largest = dict.fromkeys(range(13_000), here)
     with pytest.raises(KafkaError, match="INVALID_PARTITIONS"):
@@ -110,7 +117,7 @@ async def test_topics_and_settings_that_fit_no_znode_are_refused_and_the_largest
     await session.set(znodes.topic_path("t"), znodes.encode_topic(moving))
 
 
-async def test_deletion_is_asked_for_once(session):
+async def test_deletion_is_asked_for_once(session: Session) -> None:
     await admin.apply_create_topic(session, "t", ASSIGNMENT, {})
     await admin.apply_request_deletion(session, "t")
     await admin.apply_request_deletion(session, "t")
@@ -119,7 +126,9 @@ async def test_deletion_is_asked_for_once(session):
         await admin.apply_request_deletion(session, "missing")
 
 
-async def test_config_change_leaves_a_notice_in_the_same_transaction(server, chroot, session):
+async def test_config_change_leaves_a_notice_in_the_same_transaction(
+    server: zookeeper.Server, chroot: str, session: Session
+) -> None:
     with server.client(chroot) as client:
         operations.commit(client, admin.change_config("topics", "t", {"a": "1"}, None))
         operations.commit(client, admin.change_config("topics", "t", {"a": "2"}, 0))

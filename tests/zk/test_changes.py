@@ -2,40 +2,47 @@
 
 import asyncio
 import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
 
 import pytest
 
 from odradek.zk import admin
 from odradek.zk.changes import NOTICE_LIFETIME_MS, ConfigChanges
 from odradek.zk.registration import create_persistent_paths
+from odradek.zk.session import Session
+from tests.support import zookeeper
+from tests.zk.conftest import OpenSession
+
+Run = Callable[[Coroutine[Any, Any, None]], None]
 
 
 class Heard:
-    def __init__(self, session, **options):
-        self.queue = asyncio.Queue()
+    def __init__(self, session: Session, **options: Any) -> None:
+        self.queue = asyncio.Queue[tuple[str, str]]()
         self.changes = ConfigChanges(session, self.note, **options)
 
-    async def note(self, entity_type, name):
+    async def note(self, entity_type: str, name: str) -> None:
         await self.queue.put((entity_type, name))
 
 
 @pytest.fixture
-async def session(sessions):
+async def session(sessions: OpenSession) -> Session:
     opened = await sessions()
     await create_persistent_paths(opened)
     return opened
 
 
 @pytest.fixture
-async def running():
-    tasks = []
+async def running() -> AsyncIterator[Run]:
+    tasks: list[asyncio.Future[None]] = []
     yield lambda work: tasks.append(asyncio.ensure_future(work))
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def test_only_new_changes_are_told_in_order(session, running):
+async def test_only_new_changes_are_told_in_order(session: Session, running: Run) -> None:
     await session.multi(admin.change_config("topics", "old", {}, None))
     heard = Heard(session)
     await heard.changes.start()
@@ -51,7 +58,9 @@ async def test_only_new_changes_are_told_in_order(session, running):
     ]
 
 
-async def test_notices_of_old_tools_are_understood_and_garbage_is_passed_over(session, running):
+async def test_notices_of_old_tools_are_understood_and_garbage_is_passed_over(
+    session: Session, running: Run
+) -> None:
     heard = Heard(session)
     await heard.changes.start()
     running(heard.changes.run())
@@ -62,7 +71,9 @@ async def test_notices_of_old_tools_are_understood_and_garbage_is_passed_over(se
     assert await heard.queue.get() == ("topics", "t")
 
 
-async def test_changes_are_heard_after_the_session_was_lost(server, session, sessions, running):
+async def test_changes_are_heard_after_the_session_was_lost(
+    server: zookeeper.Server, session: Session, sessions: OpenSession, running: Run
+) -> None:
     heard = Heard(session)
     await heard.changes.start()
     running(heard.changes.run())
@@ -72,7 +83,7 @@ async def test_changes_are_heard_after_the_session_was_lost(server, session, ses
     assert await heard.queue.get() == ("topics", "t")
 
 
-async def test_old_notices_are_purged_once_handled(session, running):
+async def test_old_notices_are_purged_once_handled(session: Session, running: Run) -> None:
     later = time.time_ns() // 1_000_000 + 2 * NOTICE_LIFETIME_MS
     heard = Heard(session, now_ms=lambda: later)
     await heard.changes.start()

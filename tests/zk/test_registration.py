@@ -1,6 +1,8 @@
 """Registration of brokers and the identity of the cluster, on a real ZooKeeper."""
 
 import asyncio
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -9,18 +11,20 @@ from odradek.zk import registration, znodes
 from odradek.zk.registration import DuplicateBrokerError, ForeignClusterError, Registration
 from odradek.zk.session import ConnectionLoss
 from odradek.zk.znodes import BrokerEndpoint, BrokerRegistration
+from tests.support import zookeeper
+from tests.zk.conftest import OpenSession
 
 
-def broker(port=9092):
+def broker(port: int = 9092) -> Callable[[], BrokerRegistration]:
     return lambda: BrokerRegistration(BrokerId(1), (BrokerEndpoint("PLAINTEXT", "h", port),))
 
 
-async def until_it_waits_for_the_former(caplog):
+async def until_it_waits_for_the_former(caplog: pytest.LogCaptureFixture) -> None:
     while not any("waiting for the end of session" in one for one in caplog.messages):
         await asyncio.sleep(0.01)
 
 
-async def test_persistent_paths_exist_and_may_be_made_twice(sessions):
+async def test_persistent_paths_exist_and_may_be_made_twice(sessions: OpenSession) -> None:
     session = await sessions()
     await registration.create_persistent_paths(session)
     await registration.create_persistent_paths(session)
@@ -28,17 +32,20 @@ async def test_persistent_paths_exist_and_may_be_made_twice(sessions):
     assert sorted(found) == sorted(znodes.PERSISTENT_PATHS)
 
 
-async def test_the_block_of_producer_ids_has_no_data_before_the_first(server, chroot, sessions):
+async def test_the_block_of_producer_ids_has_no_data_before_the_first(
+    server: zookeeper.Server, chroot: str, sessions: OpenSession
+) -> None:
     await registration.create_persistent_paths(await sessions())
 
-    def stored():
+    def stored() -> bytes | None:
         with server.client(chroot) as client:
-            return client.get(znodes.PRODUCER_ID_BLOCK_PATH)[0]
+            data: bytes | None = client.get(znodes.PRODUCER_ID_BLOCK_PATH)[0]
+            return data
 
     assert await asyncio.to_thread(stored) is None, "Kafka does not start where it is empty data"
 
 
-async def test_all_brokers_agree_on_one_cluster_id(sessions):
+async def test_all_brokers_agree_on_one_cluster_id(sessions: OpenSession) -> None:
     one, two = await sessions(), await sessions()
     ids = await asyncio.gather(*map(registration.ensure_cluster_id, (one, two)))
     assert len(set(ids)) == 1
@@ -47,7 +54,7 @@ async def test_all_brokers_agree_on_one_cluster_id(sessions):
         await registration.ensure_cluster_id(two, "another-cluster")
 
 
-async def test_broker_epoch_is_the_czxid_of_the_znode(sessions):
+async def test_broker_epoch_is_the_czxid_of_the_znode(sessions: OpenSession) -> None:
     session = await sessions()
     mine = Registration(session, broker())
     await mine.start()
@@ -58,8 +65,8 @@ async def test_broker_epoch_is_the_czxid_of_the_znode(sessions):
 
 
 async def test_request_of_a_controller_that_does_not_know_of_the_restart_is_not_admitted(
-    server, chroot, sessions, caplog
-):
+    server: zookeeper.Server, chroot: str, sessions: OpenSession, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("INFO")
     session = await sessions()
     with server.client(chroot) as old:
@@ -76,8 +83,8 @@ async def test_request_of_a_controller_that_does_not_know_of_the_restart_is_not_
 
 
 async def test_request_that_overtakes_the_answer_to_the_registration_waits_and_is_admitted(
-    sessions,
-):
+    sessions: OpenSession,
+) -> None:
     session = await sessions()
     mine = Registration(session, broker())
     starting = asyncio.ensure_future(mine.start())
@@ -86,12 +93,14 @@ async def test_request_that_overtakes_the_answer_to_the_registration_waits_and_i
     await starting
 
 
-async def test_request_that_comes_before_a_lost_answer_is_missed_is_admitted(sessions, monkeypatch):
+async def test_request_that_comes_before_a_lost_answer_is_missed_is_admitted(
+    sessions: OpenSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
     session = await sessions()
     mine = Registration(session, broker())
-    create, came = session.create, []
+    create, came = session.create, list[asyncio.Future[bool]]()
 
-    async def created_but_not_answered(*arguments, **options):
+    async def created_but_not_answered(*arguments: Any, **options: Any) -> None:
         monkeypatch.undo()
         await create(*arguments, **options)
         came.append(asyncio.ensure_future(mine.admits_request()))
@@ -103,7 +112,7 @@ async def test_request_that_comes_before_a_lost_answer_is_missed_is_admitted(ses
     assert await came[0]
 
 
-async def test_live_duplicate_id_refuses_to_start(sessions):
+async def test_live_duplicate_id_refuses_to_start(sessions: OpenSession) -> None:
     first = Registration(await sessions(), broker(9092))
     await first.start()
     second = Registration(await sessions(timeout_ms=2000), broker(9093))
@@ -112,8 +121,8 @@ async def test_live_duplicate_id_refuses_to_start(sessions):
 
 
 async def test_lingering_znode_of_the_previous_incarnation_is_waited_for(
-    server, chroot, sessions, caplog
-):
+    server: zookeeper.Server, chroot: str, sessions: OpenSession, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("INFO")
     session = await sessions()
     with server.client(chroot) as old:
@@ -127,8 +136,8 @@ async def test_lingering_znode_of_the_previous_incarnation_is_waited_for(
 
 
 async def test_former_that_lingers_as_the_server_stands_still_is_no_living_duplicate(
-    server, chroot, sessions, caplog
-):
+    server: zookeeper.Server, chroot: str, sessions: OpenSession, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("INFO")
     session = await sessions(timeout_ms=2000)
     mine = Registration(session, broker())
@@ -151,7 +160,7 @@ async def test_former_that_lingers_as_the_server_stands_still_is_no_living_dupli
     assert mine.epoch > 0
 
 
-async def test_own_znode_is_taken_over_with_the_new_payload(sessions):
+async def test_own_znode_is_taken_over_with_the_new_payload(sessions: OpenSession) -> None:
     """A create whose answer was lost leaves the znode to this session."""
     session = await sessions()
     await session.create("/brokers/ids/1", b"old", ephemeral=True, make_parents=True)
@@ -159,13 +168,15 @@ async def test_own_znode_is_taken_over_with_the_new_payload(sessions):
     assert (await session.get("/brokers/ids/1"))[0] == znodes.encode_broker(broker()())
 
 
-async def test_broker_registers_again_after_expiry_and_tells(server, sessions):
+async def test_broker_registers_again_after_expiry_and_tells(
+    server: zookeeper.Server, sessions: OpenSession
+) -> None:
     session = await sessions()
     mine = Registration(session, broker())
     await mine.start()
     told = asyncio.Event()
 
-    async def tell():
+    async def tell() -> None:
         told.set()
 
     mine.on_registered(tell)
@@ -174,5 +185,7 @@ async def test_broker_registers_again_after_expiry_and_tells(server, sessions):
     await asyncio.to_thread(server.expire_session, session._client.client_id)
     await told.wait()
     assert mine.epoch > first
-    assert (await session.exists("/brokers/ids/1")).owner == session.session_id
+    stat = await session.exists("/brokers/ids/1")
+    assert stat is not None
+    assert stat.owner == session.session_id
     running.cancel()

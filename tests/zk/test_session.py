@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
 
@@ -14,26 +16,30 @@ from odradek.zk.session import (
     Session,
     SessionExpiredError,
     SessionState,
+    WatchEvent,
     WatchKind,
 )
 from tests.support import zookeeper
 from tests.support.ports import free_port
+from tests.zk.conftest import OpenSession
 
 START_MS = zookeeper.START_SECONDS * 1000
 
 
-def watcher():
+def watcher() -> tuple[Callable[[WatchEvent], None], Callable[[], Awaitable[WatchEvent]]]:
     """Return (callback, awaitable next event)."""
-    events = asyncio.Queue()
+    events = asyncio.Queue[WatchEvent]()
     return events.put_nowait, events.get
 
 
-async def until(condition):
+async def until(condition: Callable[[], bool]) -> None:
     while not condition():
         await asyncio.sleep(0.01)
 
 
-async def test_chroot_is_created_and_hidden(server, chroot, sessions):
+async def test_chroot_is_created_and_hidden(
+    server: zookeeper.Server, chroot: str, sessions: OpenSession
+) -> None:
     session = await sessions()
     assert await session.create("/a/b", b"x", make_parents=True) == "/a/b"
     assert await session.children("/") == ["a"]
@@ -41,7 +47,7 @@ async def test_chroot_is_created_and_hidden(server, chroot, sessions):
         assert client.get(f"{chroot}/a/b")[0] == b"x"
 
 
-async def test_reads_writes_and_their_errors(sessions):
+async def test_reads_writes_and_their_errors(sessions: OpenSession) -> None:
     session = await sessions()
     await session.create("/n", b"1")
     data, stat = await session.get("/n")
@@ -58,7 +64,7 @@ async def test_reads_writes_and_their_errors(sessions):
     assert await session.exists("/n") is None
 
 
-async def test_of_two_conditional_writers_one_wins(sessions):
+async def test_of_two_conditional_writers_one_wins(sessions: OpenSession) -> None:
     one, two = await sessions(), await sessions()
     await one.create("/n", b"")
     results = await asyncio.gather(
@@ -67,7 +73,7 @@ async def test_of_two_conditional_writers_one_wins(sessions):
     assert sorted(type(result).__name__ for result in results) == ["BadVersionError", "Stat"]
 
 
-async def test_many_reads_are_pipelined_and_missing_ones_left_out(sessions):
+async def test_many_reads_are_pipelined_and_missing_ones_left_out(sessions: OpenSession) -> None:
     session = await sessions()
     await session.multi([Create(f"/n{i}", str(i).encode()) for i in range(300)])
     found = await session.get_all(f"/n{i}" for i in range(400))
@@ -76,7 +82,9 @@ async def test_many_reads_are_pipelined_and_missing_ones_left_out(sessions):
     }
 
 
-async def test_multi_is_all_or_nothing_and_names_what_failed(server, chroot, sessions):
+async def test_multi_is_all_or_nothing_and_names_what_failed(
+    server: zookeeper.Server, chroot: str, sessions: OpenSession
+) -> None:
     session = await sessions()
     await session.create("/fence", b"")
     path, stat, checked = await session.multi(
@@ -96,7 +104,7 @@ async def test_multi_is_all_or_nothing_and_names_what_failed(server, chroot, ses
     assert await session.exists("/new") is not None
 
 
-async def test_watches_fire_once_on_the_loop(sessions):
+async def test_watches_fire_once_on_the_loop(sessions: OpenSession) -> None:
     session = await sessions()
     notice, next_event = watcher()
     assert await session.exists("/n", notice) is None
@@ -116,13 +124,13 @@ async def test_watches_fire_once_on_the_loop(sessions):
     assert (await next_event()).kind is WatchKind.DELETED
 
 
-async def test_negotiated_timeout_is_the_servers(sessions):
+async def test_negotiated_timeout_is_the_servers(sessions: OpenSession) -> None:
     # The server of these tests allows no more. The least is too little for a busy machine.
     assert (await sessions(timeout_ms=60_000)).negotiated_timeout_ms == 30_000
     assert (await sessions(timeout_ms=3000)).negotiated_timeout_ms == 3000
 
 
-async def test_no_server_is_a_connection_error():
+async def test_no_server_is_a_connection_error() -> None:
     session = Session(f"127.0.0.1:{free_port()}", 2000, connection_timeout_ms=300)
     with pytest.raises(ConnectionError, match="within 300 ms"):
         await session.start()
@@ -130,9 +138,11 @@ async def test_no_server_is_a_connection_error():
         await Session(f"127.0.0.1:{free_port()}/c", 2000, 300).start()
 
 
-async def test_expired_session_is_replaced_in_place(server, sessions):
+async def test_expired_session_is_replaced_in_place(
+    server: zookeeper.Server, sessions: OpenSession
+) -> None:
     session = await sessions()
-    states = []
+    states: list[SessionState] = []
     session.on_state(states.append)
     await session.create("/mine", ephemeral=True)
     old = session.session_id
@@ -144,7 +154,7 @@ async def test_expired_session_is_replaced_in_place(server, sessions):
     await until(lambda: session.deadline > time.monotonic())
 
 
-async def test_deadline_stands_still_while_the_server_is_silent(tmp_path):
+async def test_deadline_stands_still_while_the_server_is_silent(tmp_path: Path) -> None:
     with zookeeper.Server(tmp_path, tick_time_ms=200) as server:
         session = Session(server.connect, 4000, START_MS)
         await session.start()
@@ -160,11 +170,11 @@ async def test_deadline_stands_still_while_the_server_is_silent(tmp_path):
         assert session.deadline < time.monotonic()
 
 
-async def test_session_outlives_a_restart_of_the_server(tmp_path):
+async def test_session_outlives_a_restart_of_the_server(tmp_path: Path) -> None:
     with zookeeper.Server(tmp_path) as server:
         session = Session(server.connect, 30_000, START_MS)
         await session.start()
-        states = []
+        states: list[SessionState] = []
         session.on_state(states.append)
         await session.create("/mine", ephemeral=True)
         old = session.session_id
@@ -182,21 +192,21 @@ async def test_session_outlives_a_restart_of_the_server(tmp_path):
 class Way:
     """A way to a server. When it is silent nothing passes, not even the end of a connection."""
 
-    def __init__(self, target):
+    def __init__(self, target: int) -> None:
         self.silent = False
         self._target = target
-        self._writers = []
+        self._writers: list[asyncio.StreamWriter] = []
 
-    async def open(self):
+    async def open(self) -> None:
         self._listening = await asyncio.start_server(self._join, "127.0.0.1", 0)
         self.port = self._listening.sockets[0].getsockname()[1]
 
-    async def _join(self, reader, writer):
+    async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._target)
         self._writers += [writer, far_writer]
         await asyncio.gather(self._pass(reader, far_writer), self._pass(far_reader, writer))
 
-    async def _pass(self, reader, writer):
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError):
             while data := await reader.read(65536):
                 if not self.silent:
@@ -204,13 +214,13 @@ class Way:
         if not self.silent:
             writer.close()
 
-    def close(self):
+    def close(self) -> None:
         self._listening.close()
         for writer in self._writers:
             writer.close()
 
 
-async def test_another_way_is_taken_where_one_falls_silent(server):
+async def test_another_way_is_taken_where_one_falls_silent(server: zookeeper.Server) -> None:
     ways = [Way(server.port), Way(server.port)]
     for way in ways:
         await way.open()
@@ -229,7 +239,9 @@ async def test_another_way_is_taken_where_one_falls_silent(server):
         way.close()
 
 
-async def test_calls_on_an_expired_session_fail_by_name(server, sessions):
+async def test_calls_on_an_expired_session_fail_by_name(
+    server: zookeeper.Server, sessions: OpenSession
+) -> None:
     session = await sessions()
     await session.create("/n")
     client_id = session._client.client_id

@@ -3,6 +3,8 @@
 import json
 import re
 import uuid
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -20,7 +22,7 @@ BROKER = (
 STATE = b'{"controller_epoch":5,"leader":1,"version":1,"leader_epoch":0,"isr":[1,2]}'
 
 
-def test_broker_registration_has_version_4_bytes():
+def test_broker_registration_has_version_4_bytes() -> None:
     registration = znodes.BrokerRegistration(
         broker_id=BrokerId(1),
         endpoints=(znodes.BrokerEndpoint("PLAINTEXT", "h", 9092),),
@@ -31,7 +33,7 @@ def test_broker_registration_has_version_4_bytes():
     assert znodes.decode_broker("/brokers/ids/1", BROKER) == registration
 
 
-def test_broker_without_plaintext_listener_writes_null_host_and_reads_it_back():
+def test_broker_without_plaintext_listener_writes_null_host_and_reads_it_back() -> None:
     registration = znodes.BrokerRegistration(
         BrokerId(3), (znodes.BrokerEndpoint("INTERNAL", "::1", 9093, "SSL"),)
     )
@@ -59,13 +61,13 @@ def test_broker_without_plaintext_listener_writes_null_host_and_reads_it_back():
         ),
     ],
 )
-def test_registrations_of_every_version_are_read(data, listener):
+def test_registrations_of_every_version_are_read(data: bytes, listener: str) -> None:
     read = znodes.decode_broker("/brokers/ids/7", data)
     assert read.broker_id == 7
     assert read.endpoint(listener) == znodes.BrokerEndpoint(listener, "old", 9092)
 
 
-def test_topic_is_written_in_version_1_and_read_in_all():
+def test_topic_is_written_in_version_1_and_read_in_all() -> None:
     assignment = znodes.TopicAssignment({1: (BrokerId(2),), 0: (BrokerId(1), BrokerId(2))})
     assert znodes.encode_topic(assignment) == b'{"version":1,"partitions":{"0":[1,2],"1":[2]}}'
     v2 = (
@@ -81,7 +83,7 @@ def test_topic_is_written_in_version_1_and_read_in_all():
     assert znodes.encode_topic(znodes.decode_topic("/brokers/topics/t", v3)) == v3
 
 
-def test_state_has_kafka_bytes():
+def test_state_has_kafka_bytes() -> None:
     state = znodes.PartitionState(
         BrokerId(1), LeaderEpoch(0), (BrokerId(1), BrokerId(2)), ControllerEpoch(5)
     )
@@ -89,7 +91,7 @@ def test_state_has_kafka_bytes():
     assert znodes.decode_state("/s", STATE) == state
 
 
-def test_cluster_id_is_22_characters_and_its_version_a_string():
+def test_cluster_id_is_22_characters_and_its_version_a_string() -> None:
     cluster_id = znodes.new_cluster_id(uuid.UUID(int=2**128 - 1))
     assert len(cluster_id) == 22
     data = znodes.encode_cluster_id(cluster_id)
@@ -97,7 +99,7 @@ def test_cluster_id_is_22_characters_and_its_version_a_string():
     assert znodes.decode_cluster_id("/cluster/id", data) == cluster_id
 
 
-def test_controller_claim_and_epoch():
+def test_controller_claim_and_epoch() -> None:
     claim = znodes.ControllerClaim(BrokerId(1), 1700000000000)
     data = b'{"version":1,"brokerid":1,"timestamp":"1700000000000"}'
     assert znodes.encode_controller(claim) == data
@@ -106,7 +108,7 @@ def test_controller_claim_and_epoch():
     assert znodes.decode_controller_epoch("/controller_epoch", b"5") == 5
 
 
-def test_config_and_both_versions_of_its_notice():
+def test_config_and_both_versions_of_its_notice() -> None:
     data = b'{"version":1,"config":{"retention.ms":"1000"}}'
     assert znodes.encode_config({"retention.ms": "1000"}) == data
     assert znodes.decode_config("/config/topics/t", data) == {"retention.ms": "1000"}
@@ -121,13 +123,13 @@ def test_config_and_both_versions_of_its_notice():
 
 
 @pytest.mark.parametrize("entity", ["topics/../x", "topics/", "topics", "/t", "./t", "topics//t"])
-def test_a_notice_that_names_no_entity_is_refused(entity):
+def test_a_notice_that_names_no_entity_is_refused(entity: str) -> None:
     notice = znodes.encode_config_change(znodes.ConfigChange(entity))
     with pytest.raises(znodes.ZnodeError):
         znodes.decode_config_change("/c", notice)
 
 
-def test_delete_topics_payload_of_the_articles_and_empty_node_of_kafka():
+def test_delete_topics_payload_of_the_articles_and_empty_node_of_kafka() -> None:
     assert znodes.decode_delete_topics("/d", b'{\n"version": 1,\n"topics": ["foo", "bar"]\n}') == (
         "foo",
         "bar",
@@ -137,7 +139,7 @@ def test_delete_topics_payload_of_the_articles_and_empty_node_of_kafka():
     assert znodes.encode_delete_topics(["foo"]) == b'{"version":1,"topics":["foo"]}'
 
 
-def test_reassignment_and_preferred_election():
+def test_reassignment_and_preferred_election() -> None:
     data = b'{"version":1,"partitions":[{"topic":"T","partition":0,"replicas":[2,3]}]}'
     wanted = {TopicPartition("T", 0): (2, 3)}
     assert znodes.encode_reassignment(wanted) == data
@@ -147,7 +149,7 @@ def test_reassignment_and_preferred_election():
     assert znodes.decode_preferred_election("/p", data) == (TopicPartition("T", 0),)
 
 
-def test_notices_and_producer_ids():
+def test_notices_and_producer_ids() -> None:
     assert znodes.encode_log_dir_event(1) == b'{"version":1,"broker":1,"event":1}'
     assert znodes.decode_log_dir_event("/l", b'{"version":1,"broker":1,"event":1}') == 1
     block = producer_ids.ProducerIdBlock(BrokerId(1), 0, 999)
@@ -169,25 +171,27 @@ def test_notices_and_producer_ids():
         ({".*": 1}, "white_list", {"logs-a": 1, "logs-b": 1, "t": 1}),
     ],
 )
-def test_topics_of_a_subscription(subscription, pattern, expected):
+def test_topics_of_a_subscription(
+    subscription: dict[str, int], pattern: str, expected: dict[str, int]
+) -> None:
     registration = consumers.ConsumerRegistration(subscription, pattern)
     existing = ["logs-a", "logs-b", "t", "__consumer_offsets"]
     assert consumers.topics_read("/c", registration, existing) == expected
 
 
-def test_pattern_means_no_internal_topic():
+def test_pattern_means_no_internal_topic() -> None:
     existing = ["__consumer_offsets", "__mine", "t", "tt"]
     assert consumers.topics_matched(re.compile(".*"), existing) == ["__mine", "t", "tt"]
     assert consumers.topics_matched(re.compile("t"), existing) == ["t"]
 
 
-def test_subscription_that_is_no_pattern_is_refused():
+def test_subscription_that_is_no_pattern_is_refused() -> None:
     registration = consumers.ConsumerRegistration({"(": 1}, "white_list")
     with pytest.raises(ZnodeError, match="is not a pattern"):
         consumers.topics_read("/c", registration, ["t"])
 
 
-def test_consumer_znodes():
+def test_consumer_znodes() -> None:
     registration = consumers.ConsumerRegistration({"T": 1}, "static", 1700000000000)
     data = b'{"version":1,"subscription":{"T":1},"pattern":"static","timestamp":"1700000000000"}'
     assert consumers.encode_consumer(registration) == data
@@ -266,7 +270,9 @@ JSON = st.recursive(
 @pytest.mark.parametrize("decode", DECODERS, ids=lambda decode: decode.__name__)
 @settings(deadline=None)
 @given(value=JSON, version=st.integers(0, 6))
-def test_json_garbage_is_refused_by_name_only(decode, value, version):
+def test_json_garbage_is_refused_by_name_only(
+    decode: Callable[[str, bytes], object], value: Any, version: int
+) -> None:
     if isinstance(value, dict):
         value = value | {"version": version}
     try:
@@ -279,11 +285,13 @@ def test_json_garbage_is_refused_by_name_only(decode, value, version):
 @pytest.mark.parametrize(
     "data", [b"\xff\xfe", b"{", b"[]", b"[" * 100000, b'"x', b"1-1-", "²".encode()]
 )
-def test_bytes_that_are_not_the_payload_are_refused(decode, data):
+def test_bytes_that_are_not_the_payload_are_refused(
+    decode: Callable[[str, bytes], object], data: bytes
+) -> None:
     with pytest.raises(znodes.ZnodeError, match="/some/path"):
         decode("/some/path", data)
 
 
-def test_parents_come_before_children_in_persistent_paths_when_created_recursively():
+def test_parents_come_before_children_in_persistent_paths_when_created_recursively() -> None:
     assert len(set(znodes.PERSISTENT_PATHS)) == 13
     assert "/latest_producer_id_block" in znodes.PERSISTENT_PATHS
