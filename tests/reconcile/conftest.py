@@ -9,7 +9,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -66,7 +66,7 @@ class Operator:
     """`kopf run` as the image runs it, with the chart's rights; a context manager.
 
     `home` is the namespace of its release, the watched one where left out; `through` a kubeconfig
-    whose way to the API server it takes. `kill` is SIGKILL.
+    whose way to the API server it takes, `modules` are loaded before it. `kill` is SIGKILL.
     """
 
     def __init__(
@@ -78,6 +78,7 @@ class Operator:
         *,
         home: str = "",
         through: Path | None = None,
+        modules: Sequence[str] = (),
     ) -> None:
         home = home or namespace
         kubeconfig = account.write_kubeconfig(
@@ -85,6 +86,7 @@ class Operator:
         )
         self.log = log
         self.namespace = namespace
+        self._modules = (*modules, "odradek_operator.handlers")
         self.health_port = free_port()
         self.metrics_port = free_port()
         self._environment = {
@@ -101,8 +103,8 @@ class Operator:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "kopf", "run", "-m", "odradek_operator.handlers"]
-        command += ["--log-format=json", "-n", self.namespace]
+        command = [sys.executable, "-m", "kopf", "run", "--log-format=json", "-n", self.namespace]
+        command += [word for module in self._modules for word in ("-m", module)]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, env=self._environment)
 

@@ -15,6 +15,7 @@ from tests.reconcile.test_reassignment_flow import config
 from tests.support.api_proxy import KINDS, ApiProxy
 from tests.support.apiserver import ApiServer
 from tests.support.kubectl import eventually
+from tests.support.sampling import FULL
 
 
 @pytest.fixture
@@ -27,7 +28,10 @@ def proxy(api: ApiServer, tmp_path: Path) -> Iterator[ApiProxy]:
 def misled(api: ApiServer, proxy: ApiProxy, place: Place, tmp_path: Path) -> Iterator[Operator]:
     """An operator that is told what the proxy tells."""
     log = tmp_path / "operator.log"
-    with Operator(api, place.namespace, log, "operator-0", through=proxy.kubeconfig) as process:
+    modules = () if FULL else ("tests.reconcile.frequent_resync",)
+    with Operator(
+        api, place.namespace, log, "operator-0", through=proxy.kubeconfig, modules=modules
+    ) as process:
         yield process
     print(log.read_text())
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import cast
 
 import pytest
 
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages import offsets as messages
-from odradek.protocol.schema import Request
+from odradek.protocol.schema import Request, ResponseT
 from odradek.tools.client import LATEST, ToolClient
 from odradek.tools.errors import ToolError
 from odradek.values import TopicPartition
@@ -25,8 +25,11 @@ class ListedOffsets(ToolClient):
         self.nodes = {1: ("unused", 1)}
         self.leaders = {FULL: 1, EMPTY: 1, MOVING: 1, DARK: -1}
 
-    async def call(self, node: int, request: Request[Any], version: int) -> Any:
+    async def call(self, node: int, request: Request[ResponseT], version: int) -> ResponseT:
         assert isinstance(request, messages.ListOffsetsRequest)
+        return cast("ResponseT", self.listed(request))
+
+    def listed(self, request: messages.ListOffsetsRequest) -> messages.ListOffsetsResponse:
         answers = {
             FULL.partition: (ErrorCode.NONE, 7),
             EMPTY.partition: (ErrorCode.NONE, -1),
@@ -62,7 +65,7 @@ async def test_offsets_that_no_leader_tells_are_left_out() -> None:
 async def test_offsets_are_asked_for_all_or_none(
     partitions: Sequence[TopicPartition], missing: str
 ) -> None:
-    with pytest.raises(ToolError, match=f"offsets of {missing}$") as failure:
+    with pytest.raises(ToolError, match=f"offsets of {missing}: no leader answered$") as failure:
         await ListedOffsets().every_offset(partitions, LATEST)
     assert failure.value.status == 1
     assert await ListedOffsets().every_offset([FULL, EMPTY], LATEST) == {FULL: 7, EMPTY: -1}

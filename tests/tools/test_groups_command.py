@@ -251,7 +251,7 @@ def test_copy_passes_over_deleted_topics_and_never_goes_back(cluster: Cluster) -
             "'x' is not a duration",
         ),
         (["reset-offsets", "AT", "--group", "g", "--from-file", "/nowhere"], "cannot read"),
-        (["migrate", "AT", "--group", "g", "--to", "kafka"], "--zookeeper is needed"),
+        (["migrate", "AT", "--group", "g", "--to", "kafka"], "--zookeeper is required"),
     ],
 )
 def test_mistake_is_one_line(cluster: Cluster, arguments: list[str], words: str) -> None:
