@@ -180,8 +180,8 @@ def truncations(frames: Iterable[bytes]) -> list[bytes]:
 
 
 async def drip(address: tuple[str, int], frame: bytes, announced: int, seconds: float) -> int:
-    """Send a frame of an announced size byte by byte, give up after its size, and return how many
-    bytes were sent.
+    """Send an announced size and its frame byte by byte, but for at most `seconds` once more than
+    the size is sent; return the number of bytes sent.
     """
     _, writer = await asyncio.open_connection(*address)
     until = asyncio.get_running_loop().time() + seconds
