@@ -1,1 +1,1 @@
-"""Faults against real brokers under load, and a checker of what the clients were promised."""
+"""Faults against real brokers under load, and a checker of the promises to clients."""

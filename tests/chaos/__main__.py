@@ -1,4 +1,4 @@
-"""`python -m tests.chaos`: the whole quota of faults, in rounds, each with a verdict of one line.
+"""`python -m tests.chaos`: the whole quota of faults, in rounds, each with a one-line verdict.
 
 At the end it tells how many faults of each kind were done. Exit status 1 says that a promise was
 broken; the folder of such a round with every log and the recorded history is kept, and its path is
@@ -47,7 +47,7 @@ def main(
     kafka: tuple[int, ...],
     keep: bool,
 ) -> None:
-    """Run three brokers under load, hurt them, and check what the clients were promised."""
+    """Run three brokers under load, hurt them, and check the promises to clients."""
     # The onlooker's connection breaks with every restart of ZooKeeper; that is no news here.
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)
     if count is None:
@@ -76,7 +76,7 @@ def main(
 def _round(
     what: str, plan: Sequence[faults.Fault], kafka: Sequence[int], keep: bool, bar: Any
 ) -> Verdict:
-    """One cluster's run, told as it goes."""
+    """Run one cluster, and print its progress."""
     directory = Path(tempfile.mkdtemp(prefix="chaos-"))
 
     def tell(line: str) -> None:

@@ -1,4 +1,4 @@
-"""What a history must not show. Pure functions; each returns one line a violation.
+"""What a history must not show. Pure functions; each returns one line per violation.
 
 The promises are those of acks=all with min.insync.replicas 2 and idempotent producers: a record
 that was acknowledged stays at its offset, an offset has one value for ever, no value has two
@@ -25,7 +25,7 @@ _SMALLEST_BATCH = 61
 
 
 def lost(history: History) -> list[str]:
-    """Acknowledged records that the final read does not show at their offset."""
+    """Return acknowledged records that the final read does not show at their offset."""
     final = {place: dict(records) for place, records in history.final.items()}
     present = {place: set(records.values()) for place, records in final.items()}
     found = []
@@ -39,7 +39,7 @@ def lost(history: History) -> list[str]:
 
 
 def duplicated(history: History) -> list[str]:
-    """Values that the final read shows more than once: the producers were idempotent.
+    """Return values that the final read shows more than once: the producers were idempotent.
 
     A librdkafka producer with several requests in flight takes a new producer epoch once a request
     overtakes one that was refused, and sends whatever is unanswered again under it; no broker can
@@ -62,7 +62,7 @@ def duplicated(history: History) -> list[str]:
 
 
 def producer_epochs(history: History) -> dict[tuple[Place, int], tuple[int, int]]:
-    """Producer id and epoch under which each record was written, from one image a partition."""
+    """Return the producer id and epoch of each record, from one image per partition."""
     found: dict[tuple[Place, int], tuple[int, int]] = {}
     for image in {one.place: one for one in history.images}.values():
         for position, base, last in batches(image.data):
@@ -72,7 +72,7 @@ def producer_epochs(history: History) -> dict[tuple[Place, int], tuple[int, int]
 
 
 def inconsistent(history: History) -> list[str]:
-    """Offsets at which two values were ever seen, by whomever."""
+    """Return offsets at which any two readers saw different values."""
     values: dict[tuple[Place, int], set[str]] = defaultdict(set)
     for place, offset, value in _observed(history):
         values[place, offset].add(value)
@@ -95,7 +95,7 @@ def _observed(history: History) -> Iterator[tuple[Place, int, str]]:
 
 
 def vanished(history: History) -> list[str]:
-    """Records that a consumer was given and that the final read does not have."""
+    """Return records that a consumer received and that the final read does not have."""
     final = {place: dict(records) for place, records in history.final.items()}
     return [
         f"{one.reader} read {one.value} at {one.place}@{one.offset}, gone in the end"
@@ -105,7 +105,7 @@ def vanished(history: History) -> list[str]:
 
 
 def invented(history: History) -> list[str]:
-    """Values in the final read that no producer sent."""
+    """Return values in the final read that no producer sent."""
     found = []
     for place, records in history.final.items():
         for offset, value in records:
@@ -116,7 +116,7 @@ def invented(history: History) -> list[str]:
 
 
 def skipped(history: History) -> list[str]:
-    """Steps of an assigned consumer, and gaps of the final read, other than to the next offset."""
+    """Return steps of an assigned consumer or the final read to another than the next offset."""
     positions: dict[tuple[str, Place], int] = {}
     found = []
     steps = [(one.reader, one.place, one.offset) for one in history.reads]
@@ -132,7 +132,7 @@ def skipped(history: History) -> list[str]:
 
 
 def disordered(history: History) -> list[str]:
-    """Records of one producer, within one producer epoch, in another order than it sent them."""
+    """Return records of one producer epoch that lie in another order than they were sent."""
     epochs = producer_epochs(history)
     last: dict[tuple[Place, str, object], int] = {}
     found = []
@@ -148,7 +148,7 @@ def disordered(history: History) -> list[str]:
 
 
 def out_of_time(history: History) -> list[str]:
-    """Records sent after another's acknowledgement that lie before it."""
+    """Return records that lie before one that was acknowledged before they were sent."""
     found = []
     places: dict[Place, list[tuple[int, int]]] = defaultdict(list)
     known = [one for one in history.acknowledged if one.offset != UNKNOWN]
@@ -178,7 +178,7 @@ def _running_maximum(pairs: Iterable[tuple[int, int]]) -> tuple[list[int], list[
 
 
 def uncommitted(history: History) -> list[str]:
-    """Group offsets that fell: read back lower than a commit that had already succeeded."""
+    """Return group offsets that fell: read back lower than a commit that had succeeded."""
     found = []
     places: dict[Place, list[tuple[int, int]]] = defaultdict(list)
     for one in history.commits:
@@ -201,7 +201,7 @@ def uncommitted(history: History) -> list[str]:
 
 
 def fallen_epochs(history: History) -> list[str]:
-    """Controller or leader epochs that fell, and leader epochs with two leaders."""
+    """Return controller or leader epochs that fell, and leader epochs with two leaders."""
     found = []
     for before, after in zip(
         history.controller_epochs, history.controller_epochs[1:], strict=False
@@ -224,7 +224,7 @@ def fallen_epochs(history: History) -> list[str]:
 
 
 def broken_states(history: History) -> list[str]:
-    """States whose leader is not in sync, whose in-sync set is empty or not of the replicas."""
+    """Return states whose leader is not in sync, or whose ISR is empty or not of the replicas."""
     return [
         f"{one.place}: leader {one.leader}, in sync {one.isr}, replicas {one.replicas}"
         for one in dict.fromkeys(history.states)
@@ -235,7 +235,7 @@ def broken_states(history: History) -> list[str]:
 
 
 def diverged(history: History) -> list[str]:
-    """Replicas whose bytes below the high watermark differ from those of the first replica."""
+    """Return replicas whose bytes below the high watermark differ from the first replica's."""
     found = []
     for place, mark in history.high_watermarks.items():
         images = [one for one in history.images if one.place == place]
@@ -253,7 +253,7 @@ def diverged(history: History) -> list[str]:
 
 
 def below(data: bytes, mark: int) -> bytes:
-    """The whole batches of a replica that end below an offset."""
+    """Return the whole batches of a replica that end below an offset."""
     end = len(data)
     for position, _, last in batches(data):
         if last >= mark:
@@ -263,7 +263,7 @@ def below(data: bytes, mark: int) -> bytes:
 
 
 def batches(data: bytes) -> Iterator[tuple[int, int, int]]:
-    """Position, first and last offset of each whole batch (magic 2)."""
+    """Yield position, first and last offset of each whole batch (magic 2)."""
     position = 0
     while position + _SMALLEST_BATCH <= len(data):
         base, length = _HEAD.unpack_from(data, position)
@@ -276,7 +276,7 @@ def batches(data: bytes) -> Iterator[tuple[int, int, int]]:
 
 
 def failed_clients(history: History) -> list[str]:
-    """Errors after which a client cannot go on; no fault here excuses one."""
+    """Return errors after which a client cannot continue; no fault here excuses one."""
     return list(history.client_failures)
 
 
@@ -298,6 +298,6 @@ CHECKS: dict[str, Callable[[History], list[str]]] = {
 
 
 def check(history: History) -> dict[str, list[str]]:
-    """The violations of each check that found some."""
+    """Return the violations by check, for the checks that found some."""
     found = {name: rule(history) for name, rule in CHECKS.items()}
     return {name: violations for name, violations in found.items() if violations}

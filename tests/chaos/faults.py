@@ -1,4 +1,4 @@
-"""Which faults, in which order, from a seed; and how each is done to a running cluster.
+"""The faults that follow from a seed, in order, and how each is done to a running cluster.
 
 `plan` and `rounds` are pure: one seed gives one plan, so a run can be asked for again. `QUOTA` is
 what the long run does; shorter runs take from the kinds in the same shares. The double kill takes a
@@ -26,7 +26,7 @@ NOBODY = -1
 
 
 class Kind(enum.Enum):
-    """What is done; the value is its name on the command line."""
+    """The kinds of faults; the value is the name on the command line."""
 
     KILL_LEADER = "kill-leader"
     KILL_CONTROLLER = "kill-controller"
@@ -63,7 +63,7 @@ class Fault:
 
 
 def rounds(seed: int) -> list[list[Fault]]:
-    """The quota, dealt to `ROUNDS` runs of equal length."""
+    """Return the quota, divided into `ROUNDS` runs of equal length."""
     chance = random.Random(seed)
     kinds = [kind for kind, count in QUOTA.items() for _ in range(count)]
     dealt = [kinds[number::ROUNDS] for number in range(ROUNDS)]
@@ -73,7 +73,7 @@ def rounds(seed: int) -> list[list[Fault]]:
 
 
 def plan(seed: int, count: int, kinds: Sequence[Kind] = tuple(QUOTA)) -> list[Fault]:
-    """`count` faults of the given kinds; the first ones are of each kind once where they fit."""
+    """Return `count` faults of these kinds; the first ones are one of each kind, if they fit."""
     chance = random.Random(seed)
     chosen = chance.sample(kinds, len(kinds)) if count >= len(kinds) else []
     weights = [QUOTA[kind] for kind in kinds]
@@ -93,7 +93,7 @@ def _fault(kind: Kind, chance: random.Random) -> Fault:
 
 
 class Saboteur:
-    """Does faults to a cluster and heals them; knows who leads from ZooKeeper."""
+    """Does faults to a cluster and heals them; reads from ZooKeeper which broker leads."""
 
     def __init__(self, cluster: Cluster, places: Sequence[Place], client: KazooClient) -> None:
         self._cluster = cluster
@@ -101,7 +101,7 @@ class Saboteur:
         self._client = client
 
     def hurt(self, fault: Fault) -> str:
-        """Do the fault, keep it and heal it; what was done, in words."""
+        """Do a fault, wait, and heal it; return a description of it."""
         match fault.kind:
             case Kind.KILL_LEADER:
                 return self._kill([self._leader(fault.aim)], fault.hold_seconds)

@@ -1,8 +1,8 @@
 """What was observed during a run: values only, no connection, no clock.
 
 Times are monotonic nanoseconds of the one process that runs every client. An acknowledgement holds
-when it came; a send without one is in doubt and binds nobody. `write` keeps a run as JSON lines, so
-that a verdict can be looked into afterwards.
+from its arrival; a send without one is in doubt and promises nothing. `write` saves a run as JSON
+lines, so that a verdict can be examined afterwards.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ class Acknowledged:
 
     @property
     def value(self) -> str:
-        """The record's value, unique over the run."""
+        """Return the record's value, unique over the run."""
         return value_of(self.producer, self.number)
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """A record that a consumer was given, in the order of its reads."""
+    """A record that a consumer received, in the order of its reads."""
 
     reader: str
     place: Place
@@ -108,12 +108,12 @@ class History:
 
 
 def value_of(producer: str, number: int) -> str:
-    """The value that a producer gives its record of that number."""
+    """Return the value that a producer gives its record of that number."""
     return f"{producer}:{number}"
 
 
 def write(history: History, path: Path) -> None:
-    """Write everything but the images, one JSON object a line, in the order of the fields."""
+    """Write everything but the images, one JSON object per line, in the order of the fields."""
     with path.open("w") as out:
         for name in ("acknowledged", "reads", "commits", "committed_seen", "states"):
             for one in getattr(history, name):

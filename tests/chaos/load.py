@@ -1,4 +1,4 @@
-"""The clients of a run, each in a thread of its own, writing down what they were told.
+"""The clients of a run, each in a thread of its own, recording the answers.
 
 Producers are idempotent with acks=all and give every record a unique value; they spread over all
 partitions in turn. One consumer is assigned every partition and reads from the start on; two others
@@ -89,13 +89,13 @@ class Load:
             thread.join()
 
     def stop_sending(self) -> None:
-        """End the producers; returns when each has an answer for everything it sent."""
+        """End the producers; return when each has an answer for everything it sent."""
         self._stop_sending.set()
         for thread in self._senders:
             thread.join()
 
     def behind(self, moment_ns: int) -> list[Place]:
-        """The partitions that acknowledged no record that was sent after a moment."""
+        """Return the partitions that acknowledged no record that was sent after a moment."""
         return [place for place in self._places if self._latest_sent_ns.get(place, 0) <= moment_ns]
 
     # --- producers ---
@@ -180,7 +180,7 @@ class Load:
         consumer.close()
 
     def _take(self, reader: str, message: confluent_kafka.Message) -> bool:
-        """Note a message, or an error after which this consumer reads elsewhere than it should."""
+        """Record a message, or an error after which this consumer reads at a wrong offset."""
         error = message.error()
         place = Place(message.topic() or "", message.partition() or 0)
         if error is None:
@@ -194,7 +194,7 @@ class Load:
         return error is None
 
     def _take_part(self, number: int) -> None:
-        """Live as a member of the group again and again, reading what is new and committing it."""
+        """Join the group again and again; read new records and commit them."""
         life = 0
         while not self._stop.is_set():
             life += 1
@@ -237,10 +237,10 @@ class Load:
                 self._history.states.extend(read_states(self._client, self._places))
 
     def read_committed(self) -> None:
-        """Read the group's offsets back, when the cluster is whole again.
+        """Read the group's offsets back, after the cluster has healed.
 
-        Before that a coordinator that was stopped and does not know of its successor may answer
-        with what it knew, as Kafka's does.
+        Before that, a coordinator that was stopped and does not know of its successor may answer
+        with old offsets, as Kafka's does.
         """
         began = time.monotonic_ns()
         wanted = [TopicPartition(*place) for place in self._places]
@@ -261,7 +261,7 @@ class Load:
 
 
 def read_states(client: KazooClient, places: Sequence[Place]) -> Iterator[State]:
-    """The state znode of each partition, with its replicas. Raises KazooException."""
+    """Yield the state znode of each partition, with its replicas. Raise KazooException."""
     for place in places:
         path = znodes.state_path(*place)
         state = znodes.decode_state(path, client.get(path)[0])
@@ -272,10 +272,10 @@ def read_states(client: KazooClient, places: Sequence[Place]) -> Iterator[State]
 
 
 def without_leader(bootstrap: str, places: Sequence[Place]) -> list[Place]:
-    """The partitions whose leader does not answer as such yet.
+    """Return the partitions whose leader does not answer as leader yet.
 
-    A load should not begin before: Apache Kafka takes the second batch of an idempotent producer
-    for its first where that one came too early, and acknowledges both.
+    A load should not begin before: if the first batch of an idempotent producer came too early,
+    Apache Kafka takes the second one for the first, and acknowledges both.
     """
     consumer = confluent_kafka.Consumer(
         {"bootstrap.servers": bootstrap, "group.id": "onlooker", **QUIET}
@@ -293,7 +293,7 @@ def without_leader(bootstrap: str, places: Sequence[Place]) -> list[Place]:
 def read_to_end(
     bootstrap: str, places: Sequence[Place], seconds: float = 120
 ) -> dict[Place, list[tuple[int, str]]]:
-    """Every record of the partitions, from the start to the high watermark."""
+    """Return every record of the partitions, from the start to the high watermark."""
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": bootstrap,

@@ -1,8 +1,8 @@
 """One run: a cluster, its load, the faults of a plan, then healing, the final read and the verdict.
 
-After each fault everything is healed, and the run goes on once every partition has acknowledged a
-record that was sent after the fault and every replica is in sync again. What takes longer than
-`HEAL_SECONDS` is itself a violation: the cluster has to come back by itself.
+After each fault everything is healed. The run continues once every partition has acknowledged a
+record that was sent after the fault, and every replica is in sync again. If that takes longer than
+`HEAL_SECONDS`, it is itself a violation: the cluster must recover by itself.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ SETTINGS = {
 
 @dataclass(slots=True)
 class Verdict:
-    """What a run came to: its violations by check, and how long after each fault had begun (its
+    """The result of a run: its violations by check, and how long after each fault had begun (its
     own duration included) every partition acknowledged new records.
     """
 
@@ -77,7 +77,7 @@ def run(
     tell: Callable[[str], None],
     kinds: Mapping[int, type[Broker]] | None = None,
 ) -> Verdict:
-    """Do a plan to a new cluster below `directory`; `tell` is given each fault's story."""
+    """Do a plan to a new cluster below `directory`; `tell` receives a line per fault."""
 
     def do_plan(cluster: Cluster, client: KazooClient, load: Load, verdict: Verdict) -> None:
         _do_faults(cluster, client, load, plan, verdict, tell)
@@ -151,7 +151,7 @@ def _do_faults(
 
 
 def note_stuck(verdict: Verdict, what: str, missing: Callable[[], Sequence[object]]) -> float:
-    """Wait until nothing is missing; a violation names what still is. Returns the seconds."""
+    """Wait until nothing is missing, and return the seconds; a violation names what is missing."""
     began = time.monotonic()
     while left := missing():
         if time.monotonic() > began + HEAL_SECONDS:
@@ -162,7 +162,7 @@ def note_stuck(verdict: Verdict, what: str, missing: Callable[[], Sequence[objec
 
 
 def out_of_sync(client: KazooClient) -> list[str]:
-    """The partitions of the load that lack a leader or a replica."""
+    """Return the partitions of the load that lack a leader or an in-sync replica."""
     try:
         states = list(read_states(client, PLACES))
     except KazooException as error:
@@ -175,7 +175,7 @@ def out_of_sync(client: KazooClient) -> list[str]:
 
 
 def read_images(cluster: Cluster) -> list[Image]:
-    """The bytes of every replica of the load's partitions."""
+    """Return the bytes of every replica of the load's partitions."""
     return [
         Image(
             broker_id,

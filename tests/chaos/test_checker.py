@@ -33,7 +33,7 @@ def batch(offset: int, value: str, producer_epoch: int = 0) -> bytes:
 
 
 def sound() -> History:
-    """Five records of one producer, read, committed and replicated as they should be."""
+    """Return five records of one producer, read, committed and replicated correctly."""
     values = [value_of("p", number) for number in range(COUNT)]
     data = b"".join(batch(offset, value) for offset, value in enumerate(values))
     return History(

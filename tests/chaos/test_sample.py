@@ -1,4 +1,4 @@
-"""Some minutes of the real thing: faults of every kind, and no promise broken."""
+"""Some minutes against real brokers: faults of every kind, and no broken promise."""
 
 from pathlib import Path
 

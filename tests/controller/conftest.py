@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import itertools
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any, TypeVar
 
 import pytest
 
@@ -17,6 +19,15 @@ from tests.support import zookeeper
 
 _numbers = itertools.count()
 
+RequestT = TypeVar("RequestT")
+
+
+class BrokerController(Controller):
+    """The controller of one broker, with what it works on."""
+
+    session: Session
+    registration: Registration
+
 
 class Cluster:
     """Controllers on one chroot; `received[port]` are the requests to the broker on that port.
@@ -25,15 +36,15 @@ class Cluster:
     StopReplica, and `broken` partitions of LeaderAndIsr are answered with storage errors.
     """
 
-    def __init__(self, server, chroot):
+    def __init__(self, server: zookeeper.Server, chroot: str) -> None:
         self.server, self.chroot = server, chroot
-        self.received = {}
-        self.down = set()
-        self.errors = {}
-        self.broken = {}
+        self.received: dict[int, list[Any]] = {}
+        self.down: set[int] = set()
+        self.errors: dict[int, int] = {}
+        self.broken: dict[int, set[tuple[str, int]]] = {}
         self.stack = contextlib.AsyncExitStack()
 
-    async def session(self):
+    async def session(self) -> Session:
         connect = self.server.connect + self.chroot
         timeout_ms, start_ms = zookeeper.SESSION_SECONDS * 1000, zookeeper.START_SECONDS * 1000
         session = Session(connect, timeout_ms, start_ms)
@@ -42,7 +53,9 @@ class Cluster:
         await create_persistent_paths(session)
         return session
 
-    async def broker(self, broker_id, session=None, **settings):
+    async def broker(
+        self, broker_id: int, session: Session | None = None, **settings: str
+    ) -> BrokerController:
         """Register a broker, and start its controller."""
         session = session or await self.session()
         port = 9000 + broker_id
@@ -61,7 +74,9 @@ class Cluster:
         )
         await registration.start()
         running = asyncio.ensure_future(registration.run())
-        controller = Controller(config.from_values(values)[0], session, self._connect, registration)
+        controller = BrokerController(
+            config.from_values(values)[0], session, self._connect, registration
+        )
         controller.session = session
         controller.registration = registration
         self.stack.callback(running.cancel)
@@ -69,13 +84,13 @@ class Cluster:
         await controller.start()
         return controller
 
-    def _connect(self, host, port):
+    def _connect(self, host: str, port: int) -> "RecordingConnection":
         return RecordingConnection(self, port)
 
-    def requests(self, broker_id, kind):
+    def requests(self, broker_id: int, kind: type[RequestT]) -> list[RequestT]:
         return [one for one in self.received.get(9000 + broker_id, ()) if isinstance(one, kind)]
 
-    def roles(self, broker_id):
+    def roles(self, broker_id: int) -> dict[tuple[str, int], tuple[int, int, list[int]]]:
         """Return leader, leader epoch and ISR by partition that a broker received last."""
         return {
             (topic.topic_name, one.partition_index): (one.leader, one.leader_epoch, one.isr)
@@ -84,7 +99,7 @@ class Cluster:
             for one in topic.partition_states
         }
 
-    def metadata(self, broker_id):
+    def metadata(self, broker_id: int) -> dict[tuple[str, int], int]:
         """Return the leader by partition that a broker received last."""
         return {
             (topic.topic_name, one.partition_index): one.leader
@@ -95,10 +110,10 @@ class Cluster:
 
 
 class RecordingConnection:
-    def __init__(self, cluster, port):
+    def __init__(self, cluster: Cluster, port: int) -> None:
         self.cluster, self.port = cluster, port
 
-    async def call(self, request, version, timeout_ms):
+    async def call(self, request: Any, version: int, timeout_ms: int) -> Any:
         await asyncio.sleep(0)
         if self.port in self.cluster.down:
             raise ConnectionError("down")
@@ -128,24 +143,24 @@ class RecordingConnection:
                     ]
                 )
 
-    async def close(self):
+    async def close(self) -> None:
         pass
 
 
-async def until(condition):
+async def until(condition: Callable[[], object]) -> None:
     """Wait for a condition that only other tasks can make true."""
     while not condition():
         await asyncio.sleep(0.01)
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[zookeeper.Server]:
     with zookeeper.Server(tmp_path_factory.mktemp("zk")) as running:
         yield running
 
 
 @pytest.fixture
-async def cluster(server):
+async def cluster(server: zookeeper.Server) -> AsyncIterator[Cluster]:
     cluster = Cluster(server, f"/controller{next(_numbers)}")
     async with cluster.stack:
         yield cluster

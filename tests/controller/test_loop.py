@@ -1,6 +1,10 @@
 """Controllers that are elected and send requests to recording brokers, on a real ZooKeeper."""
 
 import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -8,36 +12,42 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages import control
 from odradek.values import BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
 from odradek.zk import admin, znodes
-from odradek.zk.operations import Delete
-from odradek.zk.session import ConnectionLoss
+from odradek.zk.operations import Delete, Operation
+from odradek.zk.session import ConnectionLoss, Session
 from odradek.zk.znodes import PartitionState, TopicAssignment
 from tests.controller.conftest import Cluster, until
+from tests.controller.values import partition_state
 from tests.support import zookeeper
 
 
-def replicas(**partitions):
+def replicas(**partitions: tuple[int, ...]) -> TopicAssignment:
     """Return an assignment: p0=(1, 2)."""
     return TopicAssignment(
         {int(name[1:]): tuple(map(BrokerId, brokers)) for name, brokers in partitions.items()}
     )
 
 
-async def state(session, topic, partition):
+async def state(session: Session, topic: str, partition: int) -> tuple[PartitionState, int]:
     path = znodes.state_path(topic, partition)
     data, stat = await session.get(path)
     return znodes.decode_state(path, data), stat.version
 
 
-async def has(session, path):
+async def has(session: Session, path: str) -> bool:
     return await session.exists(path) is not None
 
 
-async def until_async(condition):
+def has_role(cluster: Cluster, topic: str) -> bool:
+    """Return whether broker 1 has a role for partition 0."""
+    return (topic, 0) in cluster.roles(1)
+
+
+async def until_async(condition: Callable[[], Awaitable[bool]]) -> None:
     while not await condition():
         await asyncio.sleep(0.01)
 
 
-async def test_one_of_three_brokers_becomes_controller_with_epoch_1(cluster):
+async def test_one_of_three_brokers_becomes_controller_with_epoch_1(cluster: Cluster) -> None:
     controllers = await asyncio.gather(*(cluster.broker(n) for n in (1, 2, 3)))
     await until(lambda: any(one.active for one in controllers))
     (winner,) = [one for one in controllers if one.active]
@@ -49,7 +59,9 @@ async def test_one_of_three_brokers_becomes_controller_with_epoch_1(cluster):
     assert stat.owner == winner.session.session_id
 
 
-async def test_another_broker_is_elected_when_the_controller_stops_or_its_znode_is_deleted(cluster):
+async def test_another_broker_is_elected_when_the_controller_stops_or_its_znode_is_deleted(
+    cluster: Cluster,
+) -> None:
     one = await cluster.broker(1)
     await until(lambda: one.active)
     two = await cluster.broker(2)
@@ -60,7 +72,7 @@ async def test_another_broker_is_elected_when_the_controller_stops_or_its_znode_
     await until(lambda: two.active and two.epoch == 3)
 
 
-async def test_new_topic_gets_states_and_leaders_that_all_brokers_receive(cluster):
+async def test_new_topic_gets_states_and_leaders_that_all_brokers_receive(cluster: Cluster) -> None:
     controller = await cluster.broker(1)
     await cluster.broker(2)
     await until(
@@ -78,7 +90,7 @@ async def test_new_topic_gets_states_and_leaders_that_all_brokers_receive(cluste
     )
     await until(lambda: cluster.metadata(1) == {("t", 0): 1, ("t", 1): 2})
     found, version = await state(controller.session, "t", 0)
-    assert (found, version) == (PartitionState(1, 0, (1, 2), 1), 0)
+    assert (found, version) == (partition_state(1, 0, (1, 2), 1), 0)
     (topic,) = cluster.requests(1, control.LeaderAndIsrRequest)[0].topic_states
     assert topic.partition_states[0].is_new
     # Metadata without topics comes first: the other brokers. A leader knows that it leads before
@@ -89,7 +101,7 @@ async def test_new_topic_gets_states_and_leaders_that_all_brokers_receive(cluste
     assert about_topics == [control.LeaderAndIsrRequest, control.UpdateMetadataRequest]
 
 
-async def test_partitions_added_to_a_topic_get_leaders(cluster):
+async def test_partitions_added_to_a_topic_get_leaders(cluster: Cluster) -> None:
     controller = await cluster.broker(1)
     await until(lambda: controller.active)
     await admin.apply_create_topic(controller.session, "t", replicas(p0=(1,)), {})
@@ -98,17 +110,19 @@ async def test_partitions_added_to_a_topic_get_leaders(cluster):
     await until(lambda: cluster.roles(1).get(("t", 1)) == (1, 0, [1]))
 
 
-async def test_two_hundred_partitions_are_created_in_batches(cluster):
+async def test_two_hundred_partitions_are_created_in_batches(cluster: Cluster) -> None:
     controller = await cluster.broker(1)
     await until(lambda: controller.active)
     many = TopicAssignment({number: (BrokerId(1),) for number in range(200)})
     await admin.apply_create_topic(controller.session, "big", many, {})
     await until(lambda: len(cluster.roles(1)) == 200)
     assert len(cluster.requests(1, control.LeaderAndIsrRequest)) == 1
-    assert await state(controller.session, "big", 199) == (PartitionState(1, 0, (1,), 1), 0)
+    assert await state(controller.session, "big", 199) == (partition_state(1, 0, (1,), 1), 0)
 
 
-async def test_failed_broker_loses_its_leaderships_and_returns_as_follower(cluster):
+async def test_failed_broker_loses_its_leaderships_and_returns_as_follower(
+    cluster: Cluster,
+) -> None:
     controller = await cluster.broker(1)
     await until(lambda: controller.active)
     leader = await cluster.broker(2)
@@ -122,7 +136,7 @@ async def test_failed_broker_loses_its_leaderships_and_returns_as_follower(clust
     await until(lambda: cluster.roles(2)["t", 0] == (1, 1, [1]))
 
 
-async def test_isr_written_by_the_leader_is_not_overwritten(cluster):
+async def test_isr_written_by_the_leader_is_not_overwritten(cluster: Cluster) -> None:
     """The controller decides on an old version, the write conflicts, and it decides again."""
     controller = await cluster.broker(1)
     await until(lambda: controller.active)
@@ -143,10 +157,12 @@ async def test_isr_written_by_the_leader_is_not_overwritten(cluster):
     await others[0].session.close()
     await until(lambda: cluster.roles(1)["t", 0][0] != 2)
     assert cluster.roles(1)["t", 0] == (1, 1, [1])
-    assert await state(controller.session, "t", 0) == (PartitionState(1, 1, (1,), 1), 2)
+    assert await state(controller.session, "t", 0) == (partition_state(1, 1, (1,), 1), 2)
 
 
-async def test_isr_change_notification_reaches_every_broker_and_is_removed(cluster):
+async def test_isr_change_notification_reaches_every_broker_and_is_removed(
+    cluster: Cluster,
+) -> None:
     controller = await cluster.broker(1)
     await until(lambda: controller.active)
     await cluster.broker(2)
@@ -159,20 +175,20 @@ async def test_isr_change_notification_reaches_every_broker_and_is_removed(clust
     notice = znodes.encode_isr_change([TopicPartition("t", 0)])
     await session.create("/isr_change_notification/isr_change_", notice, sequence=True)
 
-    def last_isr():
+    def last_isr() -> list[list[int]]:
         request = cluster.requests(2, control.UpdateMetadataRequest)[-1]
         return [one.isr for topic in request.topic_states for one in topic.partition_states]
 
     await until(lambda: last_isr() == [[1]])
 
-    async def removed():
+    async def removed() -> bool:
         return await session.children("/isr_change_notification") == []
 
     await until_async(removed)
 
 
 @pytest.mark.parametrize("form", ["child", "payload"])
-async def test_topic_is_deleted_from_brokers_and_znodes(cluster, form):
+async def test_topic_is_deleted_from_brokers_and_znodes(cluster: Cluster, form: str) -> None:
     controller = await cluster.broker(1)
     await until(lambda: controller.active)
     session = controller.session
@@ -183,7 +199,7 @@ async def test_topic_is_deleted_from_brokers_and_znodes(cluster, form):
     else:
         await session.set("/admin/delete_topics", znodes.encode_delete_topics(["t", "unknown"]))
 
-    async def gone():
+    async def gone() -> bool:
         left = [await has(session, p) for p in ("/brokers/topics/t", "/config/topics/t")]
         data, _ = await session.get("/admin/delete_topics")
         return not any(left) and data == b"" and not await session.children("/admin/delete_topics")
@@ -206,7 +222,9 @@ async def test_topic_is_deleted_from_brokers_and_znodes(cluster, form):
     ],
     ids=["many partitions", "something below a partition", "a partition more"],
 )
-async def test_topic_is_deleted_with_all_znodes_below_it(cluster, partitions, changed):
+async def test_topic_is_deleted_with_all_znodes_below_it(
+    cluster: Cluster, partitions: int, changed: str | None
+) -> None:
     controller = await cluster.broker(1)
     await until(lambda: controller.active)
     session = controller.session
@@ -217,7 +235,7 @@ async def test_topic_is_deleted_with_all_znodes_below_it(cluster, partitions, ch
         await session.create(changed, b"")
     await admin.apply_request_deletion(session, "t")
 
-    async def gone():
+    async def gone() -> bool:
         left = [await has(session, p) for p in ("/brokers/topics/t", "/config/topics/t")]
         return not any(left) and not await session.children("/admin/delete_topics")
 
@@ -226,8 +244,8 @@ async def test_topic_is_deleted_with_all_znodes_below_it(cluster, partitions, ch
 
 @pytest.mark.parametrize("partitions", [1, 60])
 async def test_recreated_topic_stays_when_the_answer_to_the_removal_is_lost(
-    cluster, monkeypatch, partitions
-):
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, partitions: int
+) -> None:
     controller = await cluster.broker(1)
     await until(lambda: controller.active)
     session, multi = controller.session, controller.session.multi
@@ -235,7 +253,7 @@ async def test_recreated_topic_stays_when_the_answer_to_the_removal_is_lost(
     await admin.apply_create_topic(session, "t", placed, {"a": "former"})
     await until(lambda: len(cluster.roles(1)) == partitions)
 
-    async def removed_and_made_anew(operations):
+    async def removed_and_made_anew(operations: Sequence[Operation]) -> list[Any]:
         results = await multi(operations)
         if Delete("/brokers/topics/t") in operations:
             monkeypatch.undo()
@@ -246,7 +264,7 @@ async def test_recreated_topic_stays_when_the_answer_to_the_removal_is_lost(
     monkeypatch.setattr(session, "multi", removed_and_made_anew)
     await admin.apply_request_deletion(session, "t")
 
-    def leaders_sent():
+    def leaders_sent() -> list[int]:
         return [
             one.leader
             for request in cluster.requests(1, control.UpdateMetadataRequest)
@@ -261,7 +279,9 @@ async def test_recreated_topic_stays_when_the_answer_to_the_removal_is_lost(
     assert await has(session, "/brokers/topics/t")
 
 
-async def test_deletion_waits_for_a_dead_broker_and_continues_when_it_returns(cluster):
+async def test_deletion_waits_for_a_dead_broker_and_continues_when_it_returns(
+    cluster: Cluster,
+) -> None:
     controller = await cluster.broker(1)
     await until(lambda: controller.active)
     other = await cluster.broker(2)
@@ -277,14 +297,14 @@ async def test_deletion_waits_for_a_dead_broker_and_continues_when_it_returns(cl
     assert await has(session, "/brokers/topics/t")
     await cluster.broker(2)
 
-    async def gone():
+    async def gone() -> bool:
         return not await has(session, "/brokers/topics/t")
 
     await until_async(gone)
     assert cluster.requests(2, control.StopReplicaRequest)
 
 
-async def test_deletion_request_is_removed_if_deletion_is_disabled(cluster):
+async def test_deletion_request_is_removed_if_deletion_is_disabled(cluster: Cluster) -> None:
     controller = await cluster.broker(1, delete_topic_enable="false")
     await until(lambda: controller.active)
     session = controller.session
@@ -292,7 +312,7 @@ async def test_deletion_request_is_removed_if_deletion_is_disabled(cluster):
     await until(lambda: ("t", 0) in cluster.roles(1))
     await admin.apply_request_deletion(session, "t")
 
-    async def dropped():
+    async def dropped() -> bool:
         return not await session.children("/admin/delete_topics")
 
     await until_async(dropped)
@@ -300,7 +320,7 @@ async def test_deletion_request_is_removed_if_deletion_is_disabled(cluster):
     assert not cluster.requests(1, control.StopReplicaRequest)
 
 
-async def test_next_controller_finishes_a_deletion_and_offline_elections(cluster):
+async def test_next_controller_finishes_a_deletion_and_offline_elections(cluster: Cluster) -> None:
     one = await cluster.broker(1)
     await until(lambda: one.active)
     two = await cluster.broker(2)
@@ -318,13 +338,13 @@ async def test_next_controller_finishes_a_deletion_and_offline_elections(cluster
     found, _ = await state(two.session, "t", 0)
     assert found.controller_epoch == 2
 
-    async def gone():
+    async def gone() -> bool:
         return not await has(two.session, "/brokers/topics/d")
 
     await until_async(gone)
 
 
-async def test_fenced_controller_cannot_write_and_resigns(cluster):
+async def test_fenced_controller_cannot_write_and_resigns(cluster: Cluster) -> None:
     one = await cluster.broker(1)
     await until(lambda: one.active)
     # Another controller was elected unseen: the epoch changed while /controller still names us.
@@ -336,7 +356,9 @@ async def test_fenced_controller_cannot_write_and_resigns(cluster):
     assert found.controller_epoch == 8
 
 
-async def test_controller_is_elected_again_after_its_session_expired(cluster, server):
+async def test_controller_is_elected_again_after_its_session_expired(
+    cluster: Cluster, server: zookeeper.Server
+) -> None:
     one = await cluster.broker(1)
     await until(lambda: one.active)
     await admin.apply_create_topic(one.session, "t", replicas(p0=(1,)), {})
@@ -347,7 +369,9 @@ async def test_controller_is_elected_again_after_its_session_expired(cluster, se
     await until(lambda: cluster.roles(1).get(("u", 0)) == (1, 0, [1]))
 
 
-async def test_controlled_shutdown_moves_leaders_and_returns_those_that_stay(cluster):
+async def test_controlled_shutdown_moves_leaders_and_returns_those_that_stay(
+    cluster: Cluster,
+) -> None:
     controller = await cluster.broker(1)
     await until(lambda: controller.active)
     await cluster.broker(2)
@@ -356,15 +380,17 @@ async def test_controlled_shutdown_moves_leaders_and_returns_those_that_stay(clu
     await admin.apply_create_topic(session, "t", replicas(p0=(2, 1), p1=(1, 2), p2=(2,)), {})
     await until(lambda: len(cluster.roles(2)) == 3)
     assert await controller.controlled_shutdown(2) == []
-    assert (await state(session, "t", 0))[0] == PartitionState(1, 1, (1,), 1)
-    assert (await state(session, "t", 1))[0] == PartitionState(1, 1, (1,), 1)
-    assert (await state(session, "t", 2))[0] == PartitionState(2, 0, (2,), 1)
+    assert (await state(session, "t", 0))[0] == partition_state(1, 1, (1,), 1)
+    assert (await state(session, "t", 1))[0] == partition_state(1, 1, (1,), 1)
+    assert (await state(session, "t", 2))[0] == partition_state(2, 0, (2,), 1)
     with pytest.raises(KafkaError) as caught:
         await controller.controlled_shutdown(9)
     assert caught.value.code == ErrorCode.BROKER_NOT_AVAILABLE
 
 
-async def test_controlled_shutdown_is_refused_by_a_broker_that_is_not_controller(cluster):
+async def test_controlled_shutdown_is_refused_by_a_broker_that_is_not_controller(
+    cluster: Cluster,
+) -> None:
     one = await cluster.broker(1)
     await until(lambda: one.active)
     two = await cluster.broker(2)
@@ -373,7 +399,9 @@ async def test_controlled_shutdown_is_refused_by_a_broker_that_is_not_controller
     assert caught.value.code == ErrorCode.NOT_CONTROLLER
 
 
-async def test_preferred_election_moves_leaders_back_and_removes_its_znode(cluster):
+async def test_preferred_election_moves_leaders_back_and_removes_its_znode(
+    cluster: Cluster,
+) -> None:
     controller = await cluster.broker(1)
     await until(lambda: controller.active)
     await cluster.broker(2)
@@ -393,13 +421,13 @@ async def test_preferred_election_moves_leaders_back_and_removes_its_znode(clust
     await session.create("/admin/preferred_replica_election", wanted)
     await until(lambda: cluster.roles(2)["t", 0] == (2, 2, [1, 2]))
 
-    async def removed():
+    async def removed() -> bool:
         return not await has(session, "/admin/preferred_replica_election")
 
     await until_async(removed)
 
 
-async def test_undecodable_znodes_do_not_stop_the_controller(cluster):
+async def test_undecodable_znodes_do_not_stop_the_controller(cluster: Cluster) -> None:
     session = await cluster.session()
     await session.create("/brokers/topics/garbage", b"{")
     await session.create("/brokers/ids/77", b"no json", ephemeral=True)
@@ -410,20 +438,22 @@ async def test_undecodable_znodes_do_not_stop_the_controller(cluster):
     await until(lambda: ("t", 0) in cluster.roles(1))
 
 
-async def test_unreachable_broker_gets_all_requests_in_order_when_it_returns(cluster):
+async def test_unreachable_broker_gets_all_requests_in_order_when_it_returns(
+    cluster: Cluster,
+) -> None:
     controller = await cluster.broker(1)
     await until(lambda: controller.active)
     cluster.down.add(9002)
     await cluster.broker(2)
     for name in ("a", "b"):
         await admin.apply_create_topic(controller.session, name, replicas(p0=(1, 2)), {})
-        await until(lambda name=name: (name, 0) in cluster.roles(1))
+        await until(partial(has_role, cluster, name))
     cluster.down.clear()
     await until(lambda: len(cluster.roles(2)) == 2)
     assert list(cluster.roles(2)) == [("a", 0), ("b", 0)]
 
 
-async def test_restart_of_zookeeper_changes_no_leader_and_loses_no_watch(tmp_path):
+async def test_restart_of_zookeeper_changes_no_leader_and_loses_no_watch(tmp_path: Path) -> None:
     with zookeeper.Server(tmp_path) as server:
         cluster = Cluster(server, "/restarted")
         async with cluster.stack:
@@ -437,13 +467,13 @@ async def test_restart_of_zookeeper_changes_no_leader_and_loses_no_watch(tmp_pat
             await admin.apply_create_topic(two.session, "u", replicas(p0=(2, 1)), {})
             await until(lambda: cluster.roles(1).get(("u", 0)) == (2, 0, [2, 1]))
             assert (one.active, one.epoch, two.active) == (True, 1, False)
-            assert await state(two.session, "t", 0) == (PartitionState(1, 0, (1, 2), 1), 0)
+            assert await state(two.session, "t", 0) == (partition_state(1, 0, (1, 2), 1), 0)
             # The other candidate's watch on /controller is set again too.
             await one.stop()
             await until(lambda: two.active and two.epoch == 2)
 
 
-async def test_log_dir_failure_moves_the_leaders_of_the_failed_disk(cluster):
+async def test_log_dir_failure_moves_the_leaders_of_the_failed_disk(cluster: Cluster) -> None:
     controller = await cluster.broker(1)
     await until(lambda: controller.active)
     await cluster.broker(2)
@@ -458,7 +488,9 @@ async def test_log_dir_failure_moves_the_leaders_of_the_failed_disk(cluster):
     assert cluster.roles(1)["t", 0] == (2, 0, [2, 1])
 
 
-async def test_unclean_election_by_topic_configuration_takes_effect_at_once(cluster):
+async def test_unclean_election_by_topic_configuration_takes_effect_at_once(
+    cluster: Cluster,
+) -> None:
     controller = await cluster.broker(1)
     await until(lambda: controller.active)
     other = await cluster.broker(2)

@@ -1,7 +1,9 @@
 """The outbox: order, retries, overflow, and the events that answers cause."""
 
 import asyncio
+from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
+from typing import Any, TypeVar
 
 import pytest
 
@@ -14,28 +16,31 @@ from odradek.controller.events import (
     StopReplicas,
     UpdateMetadata,
 )
-from odradek.controller.outbox import Outbox, Sender
+from odradek.controller.outbox import Outbox
+from odradek.controller.requests import Sender
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages import control
-from odradek.values import TopicPartition
+from odradek.values import BrokerId, ControllerEpoch, TopicPartition
 from tests.controller.conftest import until
 from tests.controller.transcript import brokers
 
 ONE = TopicPartition("t", 0)
+TWO = BrokerId(2)
+ErrorT = TypeVar("ErrorT")
 
 
 class ScriptedConnection:
     """Answers each call with the next of `answers`; an exception is raised."""
 
-    def __init__(self):
-        self.calls = []
-        self.registrations = []
-        self.answers = []
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, int, int]] = []
+        self.registrations: list[int] = []
+        self.answers: list[Any] = []
         self.gate = asyncio.Event()
         self.gate.set()
         self.closed = False
 
-    async def call(self, request, version, timeout_ms):
+    async def call(self, request: Any, version: int, timeout_ms: int) -> Any:
         await self.gate.wait()
         self.calls.append((type(request).__name__, version, request.controller_epoch))
         self.registrations.append(request.broker_epoch)
@@ -44,15 +49,15 @@ class ScriptedConnection:
             raise answer
         return answer
 
-    async def close(self):
+    async def close(self) -> None:
         self.closed = True
 
 
 @pytest.fixture
-async def recorded():
+async def recorded() -> AsyncIterator[SimpleNamespace]:
     recorded = SimpleNamespace(connection=ScriptedConnection(), events=[], fenced=[])
     recorded.outbox = Outbox(
-        Sender(1, 5, "PLAINTEXT", 1000),
+        Sender(BrokerId(1), ControllerEpoch(5), "PLAINTEXT", 1000),
         lambda host, port: recorded.connection,
         recorded.events.append,
         lambda: recorded.fenced.append(True),
@@ -62,14 +67,16 @@ async def recorded():
     await recorded.outbox.close()
 
 
-def update():
-    return UpdateMetadata((2,), (), ())
+def update() -> UpdateMetadata:
+    return UpdateMetadata((TWO,), (), ())
 
 
-async def test_requests_are_sent_in_order_and_retried_until_acknowledged(recorded):
+async def test_requests_are_sent_in_order_and_retried_until_acknowledged(
+    recorded: SimpleNamespace,
+) -> None:
     recorded.connection.answers = [ConnectionError("down"), TimeoutError("slow")]
     recorded.outbox.send(update())
-    recorded.outbox.send(StopReplicas(2, (ONE,), delete=False))
+    recorded.outbox.send(StopReplicas(TWO, (ONE,), delete=False))
     recorded.connection.answers += [
         control.UpdateMetadataResponse(),
         control.StopReplicaResponse(partition_errors=[]),
@@ -80,17 +87,19 @@ async def test_requests_are_sent_in_order_and_retried_until_acknowledged(recorde
     ]
 
 
-async def test_requests_name_the_broker_epoch_that_they_are_meant_for(recorded):
+async def test_requests_name_the_broker_epoch_that_they_are_meant_for(
+    recorded: SimpleNamespace,
+) -> None:
     recorded.outbox.update_brokers(brokers(["2@57"]))
-    refused = {"error_code": ErrorCode.STALE_BROKER_EPOCH, "partition_errors": []}
+    refused: dict[str, Any] = {"error_code": ErrorCode.STALE_BROKER_EPOCH, "partition_errors": []}
     recorded.connection.answers = [
         control.UpdateMetadataResponse(error_code=ErrorCode.STALE_BROKER_EPOCH),
         control.LeaderAndIsrResponse(**refused),
         control.StopReplicaResponse(**refused),
     ]
     recorded.outbox.send(update())
-    recorded.outbox.send(LeaderAndIsr(2, (), ()))
-    recorded.outbox.send(StopReplicas(2, (ONE,), delete=True))
+    recorded.outbox.send(LeaderAndIsr(TWO, (), ()))
+    recorded.outbox.send(StopReplicas(TWO, (ONE,), delete=True))
     recorded.outbox.send(update())
     await until(lambda: len(recorded.connection.calls) == 4)
     assert recorded.connection.registrations == [57] * 4
@@ -98,14 +107,14 @@ async def test_requests_name_the_broker_epoch_that_they_are_meant_for(recorded):
     assert not recorded.fenced
 
 
-async def test_stale_controller_epoch_fences_the_controller(recorded):
+async def test_stale_controller_epoch_fences_the_controller(recorded: SimpleNamespace) -> None:
     recorded.connection.answers = [control.UpdateMetadataResponse(error_code=11)]
     recorded.outbox.send(update())
     await until(lambda: recorded.fenced)
 
 
-async def test_answers_become_events(recorded):
-    def error(kind, number, code):
+async def test_answers_become_events(recorded: SimpleNamespace) -> None:
+    def error(kind: Callable[..., ErrorT], number: int, code: int) -> ErrorT:
         return kind(topic_name="t", partition_index=number, error_code=code)
 
     recorded.connection.answers = [
@@ -124,31 +133,33 @@ async def test_answers_become_events(recorded):
         ),
     ]
     three = tuple(TopicPartition("t", number) for number in range(3))
-    recorded.outbox.send(LeaderAndIsr(2, (), ()))
-    recorded.outbox.send(StopReplicas(2, three, delete=True))
+    recorded.outbox.send(LeaderAndIsr(TWO, (), ()))
+    recorded.outbox.send(StopReplicas(TWO, three, delete=True))
     await until(lambda: len(recorded.events) == 2)
     assert recorded.events == [
-        ReplicasFailed(2, frozenset({ONE})),
-        ReplicasStopped(2, frozenset({three[0], three[2]}), frozenset({three[1]})),
+        ReplicasFailed(TWO, frozenset({ONE})),
+        ReplicasStopped(TWO, frozenset({three[0], three[2]}), frozenset({three[1]})),
     ]
 
 
-async def test_overflow_requires_sending_the_full_state_again(recorded, monkeypatch):
+async def test_overflow_requires_sending_the_full_state_again(
+    recorded: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "LONGEST_QUEUE", 3)
     recorded.connection.gate.clear()
     for _ in range(6):
         recorded.outbox.send(update())
-    assert recorded.events == [ResendRequired(2)]
+    assert recorded.events == [ResendRequired(TWO)]
     assert recorded.outbox.queued() < 4
 
 
-async def test_gone_or_restarted_broker_gets_no_earlier_requests(recorded):
+async def test_gone_or_restarted_broker_gets_no_earlier_requests(recorded: SimpleNamespace) -> None:
     recorded.connection.gate.clear()
     recorded.outbox.send(update())
     old, recorded.connection = recorded.connection, ScriptedConnection()
     recorded.outbox.update_brokers(brokers(["2@99"]))
     old.gate.set()
-    recorded.outbox.send(StopReplicas(2, (ONE,), delete=False))
+    recorded.outbox.send(StopReplicas(TWO, (ONE,), delete=False))
     recorded.connection.answers = [control.StopReplicaResponse(partition_errors=[])]
     await until(lambda: recorded.connection.calls)
     assert [name for name, _, _ in recorded.connection.calls] == ["StopReplicaRequest"]

@@ -1,6 +1,7 @@
 """Partition reassignments from request to end, on a real ZooKeeper and recording brokers."""
 
 import asyncio
+from collections.abc import Mapping
 
 import pytest
 
@@ -11,37 +12,38 @@ from odradek.controller.replica_assignment import ReplicaAssignment
 from odradek.controller.step import step
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages import control
-from odradek.values import BrokerId, TopicPartition
+from odradek.values import BrokerId, ControllerEpoch, TopicPartition
 from odradek.zk import admin, znodes
-from odradek.zk.session import NoNodeError
-from odradek.zk.znodes import PartitionState, TopicAssignment
-from tests.controller.conftest import until
+from odradek.zk.session import NoNodeError, Session
+from odradek.zk.znodes import TopicAssignment
+from tests.controller.conftest import BrokerController, Cluster, until
 from tests.controller.transcript import brokers
+from tests.controller.values import broker_ids, partition_state, topic_assignment
 
 PARTITION = TopicPartition("t", 0)
 
 
-async def topic(session):
+async def topic(session: Session) -> TopicAssignment:
     path = znodes.topic_path("t")
     return znodes.decode_topic(path, (await session.get(path))[0])
 
 
-async def join(session, leader, *isr):
+async def join(session: Session, leader: int, *isr: int) -> None:
     """Write the state as a leader does when followers caught up, without a notification."""
     path = znodes.state_path("t", 0)
     data, stat = await session.get(path)
     now = znodes.decode_state(path, data)
     assert now.leader == leader
-    wanted = PartitionState(leader, now.leader_epoch, isr, now.controller_epoch)
+    wanted = partition_state(leader, now.leader_epoch, isr, now.controller_epoch)
     await session.set(path, znodes.encode_state(wanted), stat.version)
 
 
-async def request(session, targets):
-    wanted = {TopicPartition("t", number): ids for number, ids in targets.items()}
+async def request(session: Session, targets: dict[int, tuple[int, ...]]) -> None:
+    wanted = {TopicPartition("t", number): broker_ids(*ids) for number, ids in targets.items()}
     await session.create(znodes.REASSIGN_PARTITIONS_PATH, znodes.encode_reassignment(wanted))
 
 
-async def requested(session):
+async def requested(session: Session) -> Mapping[TopicPartition, tuple[int, ...]] | None:
     path = znodes.REASSIGN_PARTITIONS_PATH
     try:
         return znodes.decode_reassignment(path, (await session.get(path))[0])
@@ -49,7 +51,9 @@ async def requested(session):
         return None
 
 
-async def start(cluster, *ids, replicas=(1, 2)):
+async def start(
+    cluster: Cluster, *ids: int, replicas: tuple[int, ...] = (1, 2)
+) -> list[BrokerController]:
     """Create a topic with one partition; return the brokers' controllers, the first one active."""
     controllers = [await cluster.broker(ids[0])]
     await until(lambda: controllers[0].active)
@@ -61,31 +65,31 @@ async def start(cluster, *ids, replicas=(1, 2)):
     return controllers
 
 
-def stopped(cluster, broker_id):
+def stopped(cluster: Cluster, broker_id: int) -> bool:
     return any(
         request.delete_partitions
         for request in cluster.requests(broker_id, control.StopReplicaRequest)
     )
 
 
-async def test_request_in_zookeeper_reassigns_a_partition_and_is_removed(cluster):
+async def test_request_in_zookeeper_reassigns_a_partition_and_is_removed(cluster: Cluster) -> None:
     one, *_ = await start(cluster, 1, 2, 3)
     session = await cluster.session()
     await request(session, {0: (3,), 5: (1,)})
     await until(lambda: cluster.roles(3).get(("t", 0)) == (1, 1, [1, 2]))
-    assert await topic(session) == TopicAssignment({0: (3, 1, 2)}, {0: (3,)}, {0: (1, 2)})
+    assert await topic(session) == topic_assignment({0: (3, 1, 2)}, {0: (3,)}, {0: (1, 2)})
     assert await requested(session) == {PARTITION: (3,)}, "rejected entries are removed"
     await join(session, 1, 1, 2, 3)
     await until(lambda: cluster.roles(3)["t", 0] == (3, 2, [3]))
     await until(lambda: stopped(cluster, 1) and stopped(cluster, 2))
     while await requested(session) is not None:
         await asyncio.sleep(0.01)
-    assert await topic(session) == TopicAssignment({0: (3,)})
+    assert await topic(session) == topic_assignment({0: (3,)})
     assert one.active
     assert cluster.metadata(2) == {("t", 0): 3}
 
 
-async def test_reassignment_continues_under_the_next_controller(cluster):
+async def test_reassignment_continues_under_the_next_controller(cluster: Cluster) -> None:
     one, two, three = await start(cluster, 1, 2, 3)
     session = await cluster.session()
     await one.reassign({PARTITION: (BrokerId(2), BrokerId(3))})
@@ -97,17 +101,19 @@ async def test_reassignment_continues_under_the_next_controller(cluster):
     while (await topic(session)).adding:
         await asyncio.sleep(0.01)
     # The reassignment does not wait for the deletion on a broker that is gone.
-    assert await topic(session) == TopicAssignment({0: (2, 3)})
+    assert await topic(session) == topic_assignment({0: (2, 3)})
 
 
-async def test_reassignment_is_answered_listed_and_cancelled(cluster):
+async def test_reassignment_is_answered_listed_and_cancelled(cluster: Cluster) -> None:
     one, two, _ = await start(cluster, 1, 2, 3)
     unknown = TopicPartition("u", 0)
     answers = await one.reassign({PARTITION: (BrokerId(3),), unknown: (BrokerId(1),)})
     assert answers[PARTITION] is None
-    assert answers[unknown].code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    refused = answers[unknown]
+    assert refused is not None
+    assert refused.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert await one.list_reassignments(None) == {
-        PARTITION: ReplicaAssignment((3, 1, 2), (3,), (1, 2))
+        PARTITION: ReplicaAssignment(broker_ids(3, 1, 2), broker_ids(3), broker_ids(1, 2))
     }
     assert await one.list_reassignments([unknown]) == {}
     assert await one.reassign({PARTITION: None}) == {PARTITION: None}
@@ -115,15 +121,16 @@ async def test_reassignment_is_answered_listed_and_cancelled(cluster):
     await until(lambda: stopped(cluster, 3))
     while (await topic(one.session)).adding:
         await asyncio.sleep(0.01)
-    assert await topic(one.session) == TopicAssignment({0: (1, 2)})
+    assert await topic(one.session) == topic_assignment({0: (1, 2)})
     late = (await one.reassign({PARTITION: None}))[PARTITION]
+    assert late is not None
     assert late.code is ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
     with pytest.raises(KafkaError) as refusal:
         await two.reassign({PARTITION: None})
     assert refusal.value.code is ErrorCode.NOT_CONTROLLER
 
 
-async def test_request_to_a_broker_overrides_the_one_in_zookeeper(cluster):
+async def test_request_to_a_broker_overrides_the_one_in_zookeeper(cluster: Cluster) -> None:
     one, *_ = await start(cluster, 1, 2, 3)
     session = await cluster.session()
     await request(session, {0: (3,)})
@@ -133,10 +140,10 @@ async def test_request_to_a_broker_overrides_the_one_in_zookeeper(cluster):
     await until(lambda: cluster.roles(2)["t", 0][0] == 2)
     while (await topic(session)).removing:
         await asyncio.sleep(0.01)
-    assert await topic(session) == TopicAssignment({0: (2,)})
+    assert await topic(session) == topic_assignment({0: (2,)})
 
 
-async def test_partitions_are_not_added_to_a_topic_that_is_reassigned(cluster):
+async def test_partitions_are_not_added_to_a_topic_that_is_reassigned(cluster: Cluster) -> None:
     one, *_ = await start(cluster, 1, 2, 3)
     await one.reassign({PARTITION: (BrokerId(3),)})
     with pytest.raises(KafkaError) as refusal:
@@ -144,7 +151,7 @@ async def test_partitions_are_not_added_to_a_topic_that_is_reassigned(cluster):
     assert refusal.value.code is ErrorCode.REASSIGNMENT_IN_PROGRESS
 
 
-async def test_undecodable_request_does_not_stop_the_controller(cluster):
+async def test_undecodable_request_does_not_stop_the_controller(cluster: Cluster) -> None:
     one, *_ = await start(cluster, 1, 2)
     session = await cluster.session()
     await session.create(znodes.REASSIGN_PARTITIONS_PATH, b"{")
@@ -157,23 +164,25 @@ async def test_undecodable_request_does_not_stop_the_controller(cluster):
 
 
 @pytest.mark.parametrize("isr", [(3,), (3, 1)], ids=["old", "present"])
-def test_states_are_read_for_what_a_request_changes(isr):
+def test_states_are_read_for_what_a_request_changes(isr: tuple[int, ...]) -> None:
     """On an old state, a cancelled reassignment looks as if it would lose records."""
     one, other, unknown = (TopicPartition("t", number) for number in (0, 1, 2))
     loaded = ContextLoaded(
         brokers=brokers(["1", "2", "3"]),
         topics={
-            "t": TopicAssignment({0: (3, 1), 1: (3, 1)}, {0: (3,), 1: (3,)}, {0: (1,), 1: (1,)})
+            "t": topic_assignment({0: (3, 1), 1: (3, 1)}, {0: (3,), 1: (3,)}, {0: (1,), 1: (1,)})
         },
         leaderships={
-            one: Leadership(PartitionState(3, 1, isr, 1), 1),
-            other: Leadership(PartitionState(1, 1, (1,), 1), 1),
+            one: Leadership(partition_state(3, 1, isr, 1), 1),
+            other: Leadership(partition_state(1, 1, (1,), 1), 1),
         },
     )
-    context, _ = step(ControllerContext(1, 1), loaded)
-    asked = ReassignmentRequested({one: (2,), other: (3,), unknown: (3,)}, by_znode=True)
+    context, _ = step(ControllerContext(BrokerId(1), ControllerEpoch(1)), loaded)
+    asked = ReassignmentRequested(
+        {one: broker_ids(2), other: broker_ids(3), unknown: broker_ids(3)}, by_znode=True
+    )
     assert reassignment.depend_on_isr(context, asked) == [one], "the other goes on as it is"
     refused = reassignment.refusals(context, asked).keys()
     assert refused == ({unknown} if 1 in isr else {one, unknown})
-    malformed = ReassignmentRequested({one: (), other: (2, 2)}, by_znode=True)
+    malformed = ReassignmentRequested({one: (), other: broker_ids(2, 2)}, by_znode=True)
     assert reassignment.depend_on_isr(context, malformed) == []

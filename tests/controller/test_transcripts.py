@@ -11,7 +11,7 @@ FILES = sorted((Path(__file__).parent / "transcripts").glob("*.txt"))
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_core_acts_as_the_transcript_says(path):
+def test_core_acts_as_the_transcript_says(path: Path) -> None:
     """Set ODRADEK_RECORD=1 to record the present actions of the core, and review the diff."""
     now = transcript.replay(path.read_text())
     if os.environ.get("ODRADEK_RECORD"):

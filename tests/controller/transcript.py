@@ -7,19 +7,22 @@ partition fail with this present state. Lines with `#` are comments.
 """
 
 import json
+from collections.abc import Iterable, Mapping
 
 from odradek.controller import candidacy, events, reassignment, replica_assignment
 from odradek.controller.context import ControllerContext, ControllerSettings
 from odradek.controller.events import Leadership, LiveBroker
 from odradek.controller.step import broker_events, step
-from odradek.values import BrokerId, TopicPartition
-from odradek.zk.znodes import BrokerEndpoint, BrokerRegistration, PartitionState, TopicAssignment
+from odradek.protocol.errors import KafkaError
+from odradek.values import BrokerId, ControllerEpoch, TopicPartition
+from odradek.zk.znodes import BrokerEndpoint, BrokerRegistration, TopicAssignment
+from tests.controller.values import broker_ids, partition_state, topic_assignment
 
 
-def replay(text):
+def replay(text: str) -> str:
     """Return the transcript with the actions of the present code."""
     replayer = Replayer()
-    lines = []
+    lines: list[str] = []
     for line in text.splitlines():
         if line.startswith(">"):
             lines += [line, *(f"  {one}" for one in replayer.event(line[1:].split()))]
@@ -34,13 +37,13 @@ def replay(text):
 class Replayer:
     """One context, and the candidate states of the brokers."""
 
-    def __init__(self):
-        self.context = ControllerContext(BrokerId(1), 1)
-        self.conflicts = {}
-        self.candidates = {}
-        self.refused = {}
+    def __init__(self) -> None:
+        self.context = ControllerContext(BrokerId(1), ControllerEpoch(1))
+        self.conflicts: dict[TopicPartition, Leadership] = {}
+        self.candidates: dict[str, candidacy.CandidateState] = {}
+        self.refused: dict[TopicPartition, KafkaError] = {}
 
-    def event(self, words):
+    def event(self, words: list[str]) -> list[str]:
         kind, words = words[0], words[1:]
         options = dict(word.split("=", 1) for word in words if "=" in word)
         if kind == "candidate":
@@ -52,7 +55,7 @@ class Replayer:
 
     # --- the election of the controller ---
 
-    def candidate(self, broker, event):
+    def candidate(self, broker: str, event: str) -> list[str]:
         before = self.candidates.get(broker, candidacy.CandidateState.UNREGISTERED)
         transition = candidacy.transition(before, candidacy.CandidateEvent(event))
         self.candidates[broker] = transition.state
@@ -61,12 +64,14 @@ class Replayer:
 
     # --- events ---
 
-    def on_load(self, words, options):
+    def on_load(self, words: list[str], options: dict[str, str]) -> events.Event:
         settings = ControllerSettings(
             options.get("unclean") == "true",
             options.get("delete", "true") == "true",
         )
-        self.context = ControllerContext(BrokerId(1), int(options.get("epoch", "1")), settings)
+        self.context = ControllerContext(
+            BrokerId(1), ControllerEpoch(int(options.get("epoch", "1"))), settings
+        )
         topics = {
             name: assignment(found)
             for name, found in json.loads(options.get("topics", "{}")).items()
@@ -81,7 +86,7 @@ class Replayer:
             topics[one.topic] = replica_assignment.with_changes(
                 topics[one.topic], {one.partition: moving}
             )
-        states = {}
+        states: dict[TopicPartition, Leadership] = {}
         for entry in options.get("states", "").split(";"):
             if entry:
                 name, leader, epoch, isr, version = entry.split("/")
@@ -93,63 +98,63 @@ class Replayer:
             deletions=frozenset(filter(None, options.get("deletions", "").split(","))),
         )
 
-    def on_topic(self, words, options):
+    def on_topic(self, words: list[str], options: dict[str, str]) -> events.Event:
         return events.TopicsChanged({words[0]: assignment(json.loads(options["partitions"]))})
 
-    def on_vanished(self, words, options):
+    def on_vanished(self, words: list[str], options: dict[str, str]) -> events.Event:
         return events.TopicsChanged({}, frozenset(words))
 
-    def on_grow(self, words, options):
+    def on_grow(self, words: list[str], options: dict[str, str]) -> events.Event:
         return events.PartitionsChanged(words[0], assignment(json.loads(options["partitions"])))
 
-    def on_delete(self, words, options):
+    def on_delete(self, words: list[str], options: dict[str, str]) -> events.Event:
         return events.DeletionsRequested(frozenset(words))
 
-    def on_stopped(self, words, options):
+    def on_stopped(self, words: list[str], options: dict[str, str]) -> events.Event:
         done = frozenset(map(partition, filter(None, options.get("deleted", "").split(","))))
         failed = frozenset(map(partition, filter(None, options.get("failed", "").split(","))))
-        return events.ReplicasStopped(int(words[0]), done, failed)
+        return events.ReplicasStopped(BrokerId(int(words[0])), done, failed)
 
-    def on_removed(self, words, options):
+    def on_removed(self, words: list[str], options: dict[str, str]) -> events.Event:
         return events.TopicRemoved(words[0])
 
-    def on_isr(self, words, options):
+    def on_isr(self, words: list[str], options: dict[str, str]) -> events.Event:
         found = leadership(options["leader"], options["epoch"], options["isr"], options["version"])
         return events.IsrChanged({partition(words[0]): found})
 
-    def on_preferred(self, words, options):
+    def on_preferred(self, words: list[str], options: dict[str, str]) -> events.Event:
         return events.PreferredRequested(tuple(map(partition, words)))
 
-    def on_reassign(self, words, options):
+    def on_reassign(self, words: list[str], options: dict[str, str]) -> events.Event:
         """Read `reassign t-0=1,2`: the entries of /admin/reassign_partitions."""
         return events.ReassignmentRequested(targets(options), by_znode=True)
 
-    def on_alter(self, words, options):
+    def on_alter(self, words: list[str], options: dict[str, str]) -> events.Event:
         """Read `alter t-0=1,2 t-1=back`: the targets of a request; `back` cancels."""
         asked = events.ReassignmentRequested(targets(options), by_znode=False)
         self.refused = reassignment.refusals(self.context, asked)
         accepted = {one: to for one, to in asked.wanted.items() if one not in self.refused}
         return events.ReassignmentRequested(accepted, by_znode=False)
 
-    def on_rebalance(self, words, options):
+    def on_rebalance(self, words: list[str], options: dict[str, str]) -> events.Event:
         return events.RebalanceDue()
 
-    def on_shutdown(self, words, options):
-        return events.ShutdownRequested(int(words[0]))
+    def on_shutdown(self, words: list[str], options: dict[str, str]) -> events.Event:
+        return events.ShutdownRequested(BrokerId(int(words[0])))
 
-    def on_log_dir_failed(self, words, options):
-        return events.LogDirFailed(int(words[0]))
+    def on_log_dir_failed(self, words: list[str], options: dict[str, str]) -> events.Event:
+        return events.LogDirFailed(BrokerId(int(words[0])))
 
-    def on_replicas_failed(self, words, options):
-        return events.ReplicasFailed(int(words[0]), frozenset(map(partition, words[1:])))
+    def on_replicas_failed(self, words: list[str], options: dict[str, str]) -> events.Event:
+        return events.ReplicasFailed(BrokerId(int(words[0])), frozenset(map(partition, words[1:])))
 
-    def on_unclean(self, words, options):
+    def on_unclean(self, words: list[str], options: dict[str, str]) -> events.Event:
         return events.UncleanChanged(words[0], words[1] == "true")
 
-    def on_resend(self, words, options):
-        return events.ResendRequired(int(words[0]))
+    def on_resend(self, words: list[str], options: dict[str, str]) -> events.Event:
+        return events.ResendRequired(BrokerId(int(words[0])))
 
-    def conflict(self, words):
+    def conflict(self, words: list[str]) -> None:
         options = dict(word.split("=") for word in words[1:])
         self.conflicts[partition(words[0])] = leadership(
             options["leader"], options["epoch"], options["isr"], options["version"]
@@ -157,10 +162,10 @@ class Replayer:
 
     # --- the core ---
 
-    def advance(self, event):
+    def advance(self, event: events.Event) -> list[str]:
         lines = [f"refused {one}: {error.code.name}" for one, error in self.refused.items()]
         self.refused = {}
-        queue = [event]
+        queue: list[events.Event] = [event]
         while queue:
             self.context, actions = step(self.context, queue.pop(0))
             for action in actions:
@@ -174,8 +179,9 @@ class Replayer:
                 lines.append("= written, with conflicts" if conflicts else "= written")
         return lines or ["nothing"]
 
-    def write(self, action):
-        written, conflicts = {}, {}
+    def write(self, action: events.WriteStates) -> events.StatesWritten:
+        written: dict[TopicPartition, Leadership] = {}
+        conflicts: dict[TopicPartition, Leadership] = {}
         for one, state in action.creates.items():
             written[one] = Leadership(state, 0)
         for one, wanted in action.updates.items():
@@ -186,53 +192,53 @@ class Replayer:
         return events.StatesWritten(written, conflicts)
 
 
-def partition(text):
+def partition(text: str) -> TopicPartition:
     topic, _, number = text.rpartition("-")
     return TopicPartition(topic, int(number))
 
 
-def assignment(found):
-    return TopicAssignment({int(number): tuple(replicas) for number, replicas in found.items()})
+def assignment(found: Mapping[str, list[int]]) -> TopicAssignment:
+    return topic_assignment({int(number): replicas for number, replicas in found.items()})
 
 
-def targets(options):
+def targets(options: Mapping[str, str]) -> dict[TopicPartition, tuple[BrokerId, ...] | None]:
     return {
         partition(name): None if found == "back" else numbers(found)
         for name, found in options.items()
     }
 
 
-def numbers(text):
-    return tuple(map(int, filter(None, text.split(","))))
+def numbers(text: str) -> tuple[BrokerId, ...]:
+    return broker_ids(*map(int, filter(None, text.split(","))))
 
 
-def leadership(leader, epoch, isr, version):
+def leadership(leader: str, epoch: str, isr: str, version: str) -> Leadership:
     members = tuple(int(member) for member in isr.split(","))
-    return Leadership(PartitionState(int(leader), int(epoch), members, 1), int(version))
+    return Leadership(partition_state(int(leader), int(epoch), members, 1), int(version))
 
 
-def brokers(words):
+def brokers(words: Iterable[str]) -> dict[BrokerId, LiveBroker]:
     """Read `1 2 3@57`: ids, with epochs where they matter."""
-    found = {}
+    found: dict[BrokerId, LiveBroker] = {}
     for word in words:
         name, _, epoch = word.partition("@")
         registration = BrokerRegistration(
             BrokerId(int(name)), (BrokerEndpoint("PLAINTEXT", f"host{name}", 9092),)
         )
-        found[int(name)] = LiveBroker(registration, int(epoch or name))
+        found[BrokerId(int(name))] = LiveBroker(registration, int(epoch or name))
     return found
 
 
-def ids(numbers):
+def ids(numbers: Iterable[int]) -> str:
     return ",".join(map(str, numbers)) or "nobody"
 
 
-def describe(found):
+def describe(found: Leadership) -> str:
     state = found.state
     return f"leader={state.leader} epoch={state.leader_epoch} isr={ids(state.isr)}"
 
 
-def render(action):
+def render(action: events.Action) -> list[str]:
     """Return the lines that show an action."""
     match action:
         case events.UpdateMetadata(to, living, partitions):

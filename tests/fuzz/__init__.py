@@ -1,4 +1,4 @@
-"""Frames that no client means to send, against a real broker process.
+"""Frames that no sound client sends, against a real broker process.
 
 `corpus` has sound requests: those that real clients sent (`captures.txt`) and a plausible one of
 every key and version served. `mutate` damages them, `attack` sends them and counts what the broker

@@ -15,7 +15,7 @@ from tests.fuzz.siege import Siege
 @click.option("--frames", default=1_000_000, show_default=True, help="Frames to send.")
 @click.option("--seed", default=None, type=int, help="Seed; by default the time.")
 def main(frames: int, seed: int | None) -> None:
-    """Send damaged frames to a broker of its own."""
+    """Start a broker and send damaged frames to it."""
     seed = int(time.time()) if seed is None else seed
     print(f"seed {seed}")
     with tempfile.TemporaryDirectory() as directory, Siege(Path(directory)) as siege:

@@ -1,9 +1,9 @@
 """Sends frames to a broker and counts those that it dispatched.
 
 A frame that cannot be decoded ends its connection, so each connection carries sound frames first
-and one unsound frame last. The sender knows which is which by decoding them itself, and thereby
-what must come back: an answer with the frame's correlation id to each sound one in order, and the
-end of the connection after the unsound one.
+and one unsound frame last. The sender decodes them itself to know which is which, and what must
+come back: an answer with the frame's correlation id to each sound one in order, and the end of the
+connection after the unsound one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LEAST_DRIPPED = LENGTH32.size + 1
 
 @dataclass(slots=True)
 class Tally:
-    """What became of the frames; `surprises` must stay empty."""
+    """The results of the frames; `surprises` must stay empty."""
 
     dispatched: int = 0
     answered: int = 0
@@ -43,7 +43,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Shot:
-    """A frame and what is to be expected of it."""
+    """A frame and the expected reaction to it."""
 
     frame: bytes
     sound: bool
@@ -51,7 +51,7 @@ class Shot:
 
 
 def judged(frame: bytes) -> Shot:
-    """The frame as a broker should take it."""
+    """Return a frame with the reaction that a broker should have to it."""
     try:
         header, position = headers.decode_request_header(frame)
         served = SERVED.get(header.api_key)
@@ -130,7 +130,7 @@ def _framed(shot: Shot) -> bytes:
 
 
 def _answers(received: bytearray) -> list[bytes]:
-    """Correlation ids of the answers."""
+    """Return the correlation ids of the answers."""
     found: list[bytes] = []
     position = 0
     while position + 8 <= len(received):
@@ -141,7 +141,7 @@ def _answers(received: bytearray) -> list[bytes]:
 
 
 def _count(shots: list[Shot], answers: list[bytes], ended: bool, tally: Tally) -> None:
-    """Match answers with the frames that they belong to; the first that lacks one ended it."""
+    """Match answers with their frames; the first frame without one ended the connection."""
     remaining = iter(answers)
     expected = next(remaining, None)
     for shot in shots:
@@ -164,7 +164,7 @@ def _count(shots: list[Shot], answers: list[bytes], ended: bool, tally: Tally) -
 
 
 def salvo(frames: Sequence[bytes], count: int, random: Random) -> list[bytes]:
-    """`count` bad frames that a broker is not meant to obey to its ruin."""
+    """Return `count` bad frames that would not rightly stop a broker."""
     found: list[bytes] = []
     while len(found) < count:
         is_forged = random.random() < FORGED_SHARE
@@ -175,13 +175,13 @@ def salvo(frames: Sequence[bytes], count: int, random: Random) -> list[bytes]:
 
 
 def truncations(frames: Iterable[bytes]) -> list[bytes]:
-    """Every frame cut at every byte."""
+    """Return every frame, cut at every byte."""
     return [frame[:end] for frame in frames for end in range(len(frame))]
 
 
 async def drip(address: tuple[str, int], frame: bytes, announced: int, seconds: float) -> int:
-    """Send a frame of an announced size byte by byte, more of it than the size alone, and give up;
-    the bytes sent.
+    """Send a frame of an announced size byte by byte, give up after its size, and return how many
+    bytes were sent.
     """
     _, writer = await asyncio.open_connection(*address)
     until = asyncio.get_running_loop().time() + seconds

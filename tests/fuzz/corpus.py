@@ -64,13 +64,13 @@ _ZEROS: dict[Kind, Any] = {
 
 
 def captured() -> list[bytes]:
-    """Requests that real clients sent, as `python -m tests.fuzz.record` wrote them down."""
+    """Return requests that real clients sent, as `python -m tests.fuzz.record` recorded them."""
     lines = CAPTURES.read_text().splitlines()
     return [bytes.fromhex(line.rpartition(" ")[2]) for line in lines]
 
 
 def generated() -> list[bytes]:
-    """A plausible request and two odd ones of each key and version that the broker serves."""
+    """Return a plausible and two odd requests per key and version that the broker serves."""
     return [
         frame_of(message, version)
         for served in SERVED.values()
@@ -84,14 +84,14 @@ def generated() -> list[bytes]:
 
 
 def frame_of(request: Any, version: int) -> bytes:
-    """The bytes of a request and its header."""
+    """Return the bytes of a request and its header."""
     api = next(one for one in APIS.values() if one.request is type(request))
     header = headers.RequestHeader(api.key, version, 7, "fuzz")
     return headers.encode_request_header(header) + codec.encode(request, version)
 
 
 def plausible(cls: type[Any], version: int) -> Any:
-    """A request with one element in each array, about a topic that exists."""
+    """Return a request with one element in each array, about a topic that exists."""
     values = {}
     for field in schema.of(cls).fields:
         item = field.type.item
@@ -110,10 +110,10 @@ def plausible(cls: type[Any], version: int) -> Any:
 
 
 def breaks_the_cluster(frame: bytes) -> bool:
-    """Whether a sound request would rightly be obeyed and end the test.
+    """Return whether a broker would rightly obey a sound request and end the test.
 
-    Without authorization a broker believes who claims to be a newer controller, as Kafka does, and
-    lets go of its leaderships when its own shutdown is announced.
+    Without authorization a broker believes anyone who claims to be a newer controller, as Kafka
+    does, and gives up its leaderships when its own shutdown is announced.
     """
     try:
         header, position = headers.decode_request_header(frame)

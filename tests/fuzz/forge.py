@@ -1,7 +1,7 @@
-"""Record batches whose checksum is right and whose content is not, and fetches of what they left.
+"""Record batches with a right checksum and wrong content, and fetches of what they left.
 
-A damaged batch is refused by its checksum and shows nothing of what lies behind it: decompression,
-conversion between message formats, reading for consumers that know only old formats.
+The checksum already rejects a damaged batch. Forged batches test what comes after it:
+decompression, conversion between message formats, reading for consumers of old formats.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BOMB_BYTES = 160_000_000
 
 
 def frame(random: Random) -> bytes:
-    """A Produce with a forged batch, or a Fetch in a version that may have it converted."""
+    """Return a Produce with a forged batch, or a Fetch whose version may require conversion."""
     if random.random() < 0.4:
         return corpus.frame_of(_fetch(random), random.choice((0, 1, 2, 3, 4, 9, 10, 12)))
     version = random.randrange(10)
@@ -102,7 +102,7 @@ def _fetch(random: Random) -> FetchRequest:
 
 
 def bomb(codec: int, version: int) -> bytes:
-    """A small Produce that holds a large nothing; before version 3 it has to be unpacked."""
+    """Return a small Produce of many compressed zeros; before version 3 it must be unpacked."""
     found = [Record(0, 0, None, bytes(BOMB_BYTES), ())]
     if version >= 3:
         data = records.encode(found, BatchOptions(codec=codec))

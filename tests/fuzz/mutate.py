@@ -1,4 +1,4 @@
-"""Ways to damage a frame. Everything random comes from the generator that is given."""
+"""Ways to damage a frame. All randomness comes from the given generator."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BODY_AT = 8
 
 
 def flipped(frame: bytes, random: Random) -> bytes:
-    """A few bits are others, most often in the body."""
+    """Flip a few bits, most often in the body."""
     data = bytearray(frame)
     first = 0 if random.random() < 0.05 else min(BODY_AT, len(data) - 1)
     for _ in range(random.choice((1, 1, 1, 2, 4, 16))):
@@ -27,19 +27,19 @@ def flipped(frame: bytes, random: Random) -> bytes:
 
 
 def overwritten(frame: bytes, random: Random) -> bytes:
-    """A number somewhere is extreme, as a length or count may be."""
+    """Make a number extreme, as a length or count may be."""
     value = random.choice(random.choice((INT32S, INT16S, UVARINTS)))
     at = random.randrange(min(BODY_AT, len(frame) - 1), len(frame))
     return frame[:at] + value + frame[at + len(value) :]
 
 
 def cut(frame: bytes, random: Random) -> bytes:
-    """The end is missing."""
+    """Cut off the end."""
     return frame[: random.randrange(len(frame))]
 
 
 def with_hole(frame: bytes, random: Random) -> bytes:
-    """A piece is missing in the middle, or is there twice."""
+    """Remove or repeat a piece in the middle."""
     first = random.randrange(len(frame))
     after = min(len(frame), first + random.randrange(1, 16))
     piece = frame[first:after] * random.choice((0, 2, 50))
@@ -47,7 +47,7 @@ def with_hole(frame: bytes, random: Random) -> bytes:
 
 
 def tagged(frame: bytes, random: Random) -> bytes:
-    """The empty section of tagged fields at the end announces some, sound or not."""
+    """Replace the empty section of tagged fields at the end by some fields, sound or not."""
     count = random.choice((1, 2, 127, 2**32 - 1))
     section = write_uvarint(count)
     for _ in range(min(count, random.randrange(1, 4))):
@@ -58,7 +58,7 @@ def tagged(frame: bytes, random: Random) -> bytes:
 
 
 def retitled(frame: bytes, random: Random) -> bytes:
-    """The body is that of another key or version."""
+    """Change the key or version, so that the body does not fit."""
     key = random.choice((-1, *range(52), 999))
     version: int = random.choice((-1, *range(14), 2**15 - 1))
     keeps_key = random.random() < 0.7
@@ -67,7 +67,7 @@ def retitled(frame: bytes, random: Random) -> bytes:
 
 
 def noise(frame: bytes, random: Random) -> bytes:
-    """Nothing but random bytes behind the first of the header."""
+    """Keep the start of the header, and replace the rest by random bytes."""
     return frame[: random.choice((0, 4, BODY_AT))] + random.randbytes(random.randrange(200))
 
 
@@ -83,7 +83,7 @@ MUTATIONS: Sequence[Callable[[bytes, Random], bytes]] = (
 
 
 def damaged(frame: bytes, random: Random) -> bytes:
-    """The frame after one mutation, now and then after two."""
+    """Return the frame after one mutation, sometimes after two."""
     data = random.choice(MUTATIONS)(frame, random)
     if data and random.random() < 0.1:
         data = random.choice(MUTATIONS)(data, random)

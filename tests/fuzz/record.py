@@ -1,8 +1,8 @@
-"""Writes down what real clients send, as a start for the fuzzer.
+"""Records the requests of real clients, as a start for the fuzzer.
 
     python -m tests.fuzz.record
 
-The broker advertises the address of a proxy, which keeps one request of each client, key and
+The broker advertises the address of a proxy, which keeps one request per client, key and
 version. The controller reaches its own broker through it too, so its requests are among them. A
 line of `captures.txt` is: client id, key, version, the frame in hexadecimal.
 """

@@ -1,4 +1,4 @@
-"""A broker under attack, and a good client that looks after it."""
+"""A broker under attack, and a sound client that checks it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COMPLAINT = re.compile(
 
 
 class Siege:
-    """One broker process with a topic to attack and one to look after; a context manager."""
+    """One broker process with a topic to attack and one to check; a context manager."""
 
     def __init__(self, directory: Path) -> None:
         # Names that a mutation makes up are not to become topics.
@@ -59,7 +59,7 @@ class Siege:
         self._cluster.__exit__(kind, error, trace)
 
     def endure(self, frames: int, seed: int) -> attack.Tally:
-        """Send so many damaged frames, and every sound one cut at every byte."""
+        """Send this many damaged frames, and every sound one cut at every byte."""
         random = Random(seed)
         sound = [*corpus.generated(), *corpus.captured()]
         cuts = attack.truncations(sound)
@@ -76,7 +76,7 @@ class Siege:
         return total
 
     def check(self) -> None:
-        """A good client is served, memory is where it was, and nothing of ours went wrong."""
+        """Check that a sound client is served, memory has not grown, and no bug was logged."""
         bootstrap = self._cluster.bootstrap
         value = str(self._produced).encode()
         assert clients.produce_all(bootstrap, GOOD_TOPIC, [value]) == [self._produced]
@@ -94,7 +94,7 @@ class Siege:
             )
 
     def fire(self, shot: attack.Shot) -> bytes:
-        """Send one frame alone; what comes back until the broker closes."""
+        """Send one frame alone; return what comes back until the broker closes."""
         with socket.create_connection(self.address, 60) as sock:
             sock.settimeout(60)
             try:
@@ -104,7 +104,7 @@ class Siege:
                 return b""
 
     def peak_bytes(self) -> int:
-        """The most memory that the broker ever held."""
+        """Return the most memory that the broker ever held."""
         text = Path(f"/proc/{self._broker.pid}/status").read_text()
         found = re.search(r"VmHWM:\s+(\d+) kB", text)
         assert found is not None

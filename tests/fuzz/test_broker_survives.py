@@ -1,7 +1,7 @@
 """Two hundred thousand damaged frames, slow senders and memory bombs against one real broker.
 
-After each round a good client produces and consumes, the broker's memory is where it was, and its
-log knows of no error of its own.
+After each round a sound client produces and consumes, the broker's memory has not grown, and its
+log has no error of its own.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def test_small_elements_in_huge_numbers_are_refused_before_they_become_objects(
 def test_small_batches_of_a_large_nothing_cost_no_more_than_the_bound_of_a_batch(
     siege: Siege, version: int, codec: int
 ) -> None:
-    """New batches are not unpacked; old ones have to be, and then memory is bounded."""
+    """New batches are not unpacked; old ones must be, and then memory is bounded."""
     allowed = 24 * MEBIBYTE if version >= 3 else 2 * DEFAULT_LIMIT + 64 * MEBIBYTE
     peak_before = siege.peak_bytes()
     shot = attack.Shot(forge.bomb(codec, version), sound=True)

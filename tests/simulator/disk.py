@@ -43,7 +43,7 @@ class Batch(NamedTuple):
         return self.base_offset + len(self.values)
 
     def header(self) -> Header:
-        """What the producer states look at."""
+        """Return the header fields that the producer states read."""
         count = len(self.values)
         return Header(
             self.base_offset, 0, self.leader_epoch, 2, 0, 0, count - 1, 0, 0,
@@ -52,7 +52,7 @@ class Batch(NamedTuple):
 
 
 def pack(batches: list[Batch]) -> bytes:
-    """Batches as they travel."""
+    """Return batches as the network carries them."""
     return marshal.dumps([tuple(one) for one in batches])
 
 
@@ -73,17 +73,17 @@ class _Epochs(EpochCache):
 
 @dataclass(slots=True)
 class Region:
-    """A piece of a log on its way."""
+    """A range of a log in a response."""
 
     data: bytes
 
     @property
     def length(self) -> int:
-        """Bytes."""
+        """Return the number of bytes."""
         return len(self.data)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no file is open."""
 
 
 @dataclass(slots=True)
@@ -136,12 +136,12 @@ class SimulatedLog:
 
     @property
     def reader(self) -> SimulatedLog:
-        """The log reads itself."""
+        """Return the log, which is its own reader."""
         return self
 
     @property
     def flush_required(self) -> bool:
-        """Whether flush.messages wants an fsync."""
+        """Return whether flush.messages requires an fsync."""
         return self.log_end_offset - self.recovery_point >= self.config.flush_messages
 
     @property
@@ -163,7 +163,7 @@ class SimulatedLog:
         return self.epochs.end_offset(epoch, self.log_end_offset)
 
     def needs_record_inspection(self, data: bytes, origin: Origin) -> bool:
-        """Nothing is compressed here."""
+        """Do nothing: no record is compressed here."""
         return False
 
     def append_as_leader(
