@@ -30,9 +30,14 @@ async def present(session):
 
 async def start(cluster, preferred, *isr):
     """Return a controller that knows broker 1 as leader of partition 0, and these in sync."""
+    return (await start_both(cluster, preferred, *isr))[0]
+
+
+async def start_both(cluster, preferred, *isr):
+    """Return broker 2's candidate too."""
     controller = await cluster.broker(1)
     await until(lambda: controller.active)
-    await cluster.broker(2)
+    other = await cluster.broker(2)
     await until(lambda: 9002 in cluster.told)
     session = controller.session
     others = {one.partition: (ONE, TWO) for one in OTHERS}
@@ -44,7 +49,12 @@ async def start(cluster, preferred, *isr):
     await session.create("/isr_change_notification/isr_change_", notice, sequence=True)
     while await session.children("/isr_change_notification"):
         pass
-    return controller
+    return controller, other
+
+
+async def leave(candidate):
+    await candidate.stop()
+    await candidate.session.close()
 
 
 @pytest.fixture
@@ -161,3 +171,20 @@ async def test_request_finds_a_broker_whose_registration_no_watch_reported_yet(
     monkeypatch.setattr(queue, "put", lambda item: item is ZnodeChange.BROKERS or put(item))
     await cluster.broker(2)
     assert await controller.reassign({PARTITION: (TWO,)}) == {PARTITION: None}
+
+
+@pytest.mark.parametrize("told", [False, True], ids=["not announced", "announced"])
+async def test_broker_that_dies_right_after_it_joined_leaves_the_in_sync_replicas(cluster, told):
+    controller, other = await start_both(cluster, (ONE, TWO), ONE)
+    session = controller.session
+    if told:  # after the controller noticed that the broker is gone
+        await leave(other)
+        await until(lambda: TWO not in controller._controller.context.brokers)
+    await write_isr(session, ONE, ONE, TWO)
+    if told:
+        notice = znodes.encode_isr_change([PARTITION])
+        await session.create("/isr_change_notification/isr_change_", notice, sequence=True)
+    else:
+        await leave(other)
+    await until(lambda: cluster.roles(1)["t", 0] == (1, 2, [1]))
+    assert await present(session) == PartitionState(1, 2, (1,), 1)
