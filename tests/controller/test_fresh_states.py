@@ -213,7 +213,9 @@ async def test_broker_that_dies_right_after_it_joined_leaves_the_in_sync_replica
     session = controller.session
     if told:  # after the controller noticed that the broker is gone
         await leave(other)
-        await until(lambda: TWO not in controller._controller.context.brokers)
+        active = controller._controller
+        assert active is not None
+        await until(lambda: TWO not in active.context.brokers)
     await write_isr(session, ONE, ONE, TWO)
     if told:
         notice = znodes.encode_isr_change([PARTITION])
