@@ -41,7 +41,7 @@ lint: .venv/.ready ## style, import contracts
 	@.venv/bin/ruff check $(SOURCES)
 	@.venv/bin/lint-imports
 
-type: .venv/.ready ## mypy, strict, on the three packages
+type: .venv/.ready ## mypy, strict, on packages and tests
 	@.venv/bin/mypy
 
 unit: .venv/.ready ## every test that needs no Kubernetes node

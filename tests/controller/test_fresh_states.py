@@ -37,9 +37,16 @@ async def start(
     cluster: Cluster, preferred: tuple[BrokerId, ...], *isr: BrokerId
 ) -> BrokerController:
     """Return a controller that knows broker 1 as leader of partition 0, and these in sync."""
+    return (await start_both(cluster, preferred, *isr))[0]
+
+
+async def start_both(
+    cluster: Cluster, preferred: tuple[BrokerId, ...], *isr: BrokerId
+) -> tuple[BrokerController, BrokerController]:
+    """Return the controllers of broker 1, which is active, and of broker 2."""
     controller = await cluster.broker(1)
     await until(lambda: controller.active)
-    await cluster.broker(2)
+    other = await cluster.broker(2)
     await until(lambda: 9002 in cluster.received)
     session = controller.session
     others = {one.partition: (ONE, TWO) for one in OTHERS}
@@ -51,7 +58,12 @@ async def start(
     await session.create("/isr_change_notification/isr_change_", notice, sequence=True)
     while await session.children("/isr_change_notification"):
         pass
-    return controller
+    return controller, other
+
+
+async def leave(candidate: BrokerController) -> None:
+    await candidate.stop()
+    await candidate.session.close()
 
 
 def code_of(result: BrokerId | KafkaError) -> ErrorCode:
@@ -191,3 +203,24 @@ async def test_request_finds_a_broker_whose_registration_no_watch_reported_yet(
     monkeypatch.setattr(queue, "put", put_all_but_brokers)
     await cluster.broker(2)
     assert await controller.reassign({PARTITION: (TWO,)}) == {PARTITION: None}
+
+
+@pytest.mark.parametrize("told", [False, True], ids=["not announced", "announced"])
+async def test_broker_that_dies_right_after_it_joined_leaves_the_in_sync_replicas(
+    cluster: Cluster, told: bool
+) -> None:
+    controller, other = await start_both(cluster, (ONE, TWO), ONE)
+    session = controller.session
+    if told:  # after the controller noticed that the broker is gone
+        await leave(other)
+        active = controller._controller
+        assert active is not None
+        await until(lambda: TWO not in active.context.brokers)
+    await write_isr(session, ONE, ONE, TWO)
+    if told:
+        notice = znodes.encode_isr_change([PARTITION])
+        await session.create("/isr_change_notification/isr_change_", notice, sequence=True)
+    else:
+        await leave(other)
+    await until(lambda: cluster.roles(1)["t", 0] == (1, 2, [1]))
+    assert await present(session) == PartitionState(ONE, LeaderEpoch(2), (ONE,), ControllerEpoch(1))

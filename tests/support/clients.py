@@ -173,7 +173,7 @@ def consume_all(bootstrap: str, topic: str, partitions: int, count: int) -> list
             continue
         error, partition = message.error(), message.partition()
         if error is None:
-            # A tombstone has None for a value; few callers read any.
+            # None for a record that deletes its key, which is not the same as an empty value.
             values.append(cast("bytes", message.value()))
         elif error.code() == confluent_kafka.KafkaError._PARTITION_EOF:
             assert partition is not None

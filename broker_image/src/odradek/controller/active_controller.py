@@ -5,9 +5,8 @@ become an event. `advance` gives it to the core and carries out the actions, wit
 follow from them, before anything else is handled. Calls are answered from the resulting context.
 `loop` starts and stops the active controller.
 
-Leaders change in-sync replicas on their own, and announce it later. So states are read again before
-a decision that somebody requested: the rule of such an election may change nothing on an old state,
-and then no failed write would show that it was old.
+Leaders change in-sync replicas on their own, and announce it later. So states are read again where
+a decision on an old state may be to change nothing: then no failed write shows that it was old.
 """
 
 import asyncio
@@ -47,7 +46,13 @@ from odradek.controller.events import (
 )
 from odradek.controller.outbox import Outbox
 from odradek.controller.replica_assignment import ReplicaAssignment
-from odradek.controller.step import broker_events, imbalanced_partitions, load_events, step
+from odradek.controller.step import (
+    broker_events,
+    departed_partitions,
+    imbalanced_partitions,
+    load_events,
+    step,
+)
 from odradek.controller.store import ControllerStore
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.values import BrokerId, TopicPartition
@@ -141,6 +146,7 @@ class ActiveController:
         match change:
             case ZnodeChange.BROKERS:
                 brokers = await zk.read_brokers(watch)
+                await self._read_states_again(departed_partitions(self.context, brokers))
                 for event in broker_events(self.context, brokers):
                     await self.advance(event)
             case ZnodeChange.TOPICS:

@@ -72,6 +72,31 @@ def broker_events(
     return [BrokersChanged(steady), BrokersChanged(brokers)]
 
 
+def departed_partitions(
+    context: ControllerContext, brokers: Mapping[BrokerId, LiveBroker]
+) -> list[TopicPartition]:
+    """Return the partitions that brokers left, by this new list, while known to be out of sync.
+
+    Leaders may have added them to the in-sync replicas since.
+    """
+    departed = {
+        broker_id
+        for broker_id, known in context.brokers.items()
+        if broker_id not in brokers or brokers[broker_id].epoch != known.epoch
+    }
+    if not departed:
+        return []
+
+    def is_concerned(partition: TopicPartition, isr: tuple[BrokerId, ...]) -> bool:
+        if partition.topic in context.deletions:
+            return False
+        replicas = context.topics[partition.topic].partitions[partition.partition]
+        return any(one in departed and one not in isr for one in replicas)
+
+    found = context.leaderships.items()
+    return [one for one, leadership in found if is_concerned(one, leadership.state.isr)]
+
+
 def load_events(
     loaded: ContextLoaded, written: Mapping[TopicPartition, int], previous_election: int
 ) -> list[ContextLoaded | BrokersChanged]:
@@ -189,8 +214,13 @@ def _on_isr_changed(draft: Draft, event: IsrChanged) -> None:
         and leadership.zk_version > draft.leaderships[partition].zk_version
     }
     draft.leaderships.edit().update(newer)
-    draft.add_update_metadata(draft.brokers if newer else (), newer)
-    reassignment.proceed_all(draft, newer)
+    # A leader may have added a replica before it noticed that the replica's broker is gone.
+    for partition, leadership in newer.items():
+        if not all(draft.is_alive(partition, member) for member in leadership.state.isr):
+            leader_election.elect(draft, partition, Cause.AVAILABILITY)
+    unwritten = [one for one in newer if not draft.is_being_written(one)]
+    draft.add_update_metadata(draft.brokers if unwritten else (), unwritten)
+    reassignment.proceed_all(draft, unwritten)
 
 
 # --- brokers --------------------------------------------------------------------------------------
