@@ -85,13 +85,18 @@ def _each_partition_once(topics: list[FetchTopic]) -> list[FetchTopic]:
 
     As in Kafka, the last entry of a partition counts, in the place of the first.
     """
-    unique = {(topic.topic, part.partition): part for topic in topics for part in topic.partitions}
-    if len(unique) == sum(len(topic.partitions) for topic in topics):
+    if len({topic.topic for topic in topics}) == len(topics) and not any(map(_has_repeats, topics)):
         return topics
+    unique = {(topic.topic, part.partition): part for topic in topics for part in topic.partitions}
     return [
         FetchTopic(topic=name, partitions=[part for _, part in entries])
         for name, entries in groupby(unique.items(), key=lambda entry: entry[0][0])
     ]
+
+
+def _has_repeats(topic: FetchTopic) -> bool:
+    count = len(topic.partitions)
+    return count > 1 and len({part.partition for part in topic.partitions}) < count
 
 
 def _refuse_zstd(broker: Broker, results: Sequence[FetchResult]) -> None:
