@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from odradek.handlers import fetch
@@ -11,6 +13,7 @@ from odradek.log.records.batch import Origin
 from odradek.log.segment.files import Region
 from odradek.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from odradek.protocol.regions import Records
+from odradek.replica import reads
 from tests.support import logs
 from tests.support.replicas import KEY, Replicas
 
@@ -49,3 +52,39 @@ async def test_old_clients_get_what_the_file_becomes_in_their_format(
     found = await records_in_answer(broker, replicas, version)
     assert isinstance(found, bytes)
     assert [header.magic for _, header in batches.scan(found)] == [magic]
+
+
+async def test_a_partition_named_twice_is_planned_and_answered_once(
+    broker: Broker, replicas: Replicas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await replicas.lead()
+    await replicas.manager.append([(KEY, logs.batch(b"value"))], 1, 0, Origin.CLIENT)
+    planned: list[int] = []
+    read = reads.FetchReader._read
+
+    def counted(self: reads.FetchReader, spec: reads.FetchSpec, *rest: Any) -> reads.FetchResult:
+        planned.append(spec.offset)
+        return read(self, spec, *rest)
+
+    monkeypatch.setattr(reads.FetchReader, "_read", counted)
+    asked = [
+        FetchPartition(partition=KEY.partition, fetch_offset=offset, partition_max_bytes=1 << 20)
+        for offset in (9, 5, 0)
+    ]
+    other = FetchPartition(partition=7, fetch_offset=0, partition_max_bytes=1)
+    request = FetchRequest(
+        replica_id=-1,
+        max_wait_ms=0,
+        min_bytes=1,
+        topics=[
+            FetchTopic(topic=KEY.topic, partitions=[*asked[:2], other]),
+            FetchTopic(topic=KEY.topic, partitions=asked[2:]),
+        ],
+    )
+    answer = await fetch.fetch(broker, request, RequestContext(11, "c", "PLAINTEXT", "h", 1))
+    [topic] = answer.responses
+    assert [part.partition for part in topic.partition_responses] == [KEY.partition, 7]
+    found = topic.partition_responses[0].record_set
+    assert isinstance(found, Region)
+    found.close()
+    assert planned == [0, 0], "the last entry counts"

@@ -317,3 +317,40 @@ async def test_id_and_epoch_of_before_come_together(
     answer = await producers.init_producer_id(broker, request, call(4))
     assert answer.error_code == code
     assert answer.producer_epoch == (0 if code is ErrorCode.NONE else -1)
+
+
+async def test_a_partition_named_twice_gets_no_offset(broker: Broker, replicas: Replicas) -> None:
+    await replicas.lead()
+    await append(replicas)
+    parts = [
+        ListOffsetsPartition(partition_index=index, timestamp=-1)
+        for index in (KEY.partition, 7, KEY.partition)
+    ]
+    for version in (0, 1, 5):
+        request = ListOffsetsRequest(
+            replica_id=-1, topics=[ListOffsetsTopic(name=KEY.topic, partitions=parts)]
+        )
+        answer = await offsets.list_offsets(broker, request, call(version))
+        assert [(one.partition_index, one.error_code) for one in answer.topics[0].partitions] == [
+            (KEY.partition, ErrorCode.INVALID_REQUEST),
+            (7, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+            (KEY.partition, ErrorCode.INVALID_REQUEST),
+        ]
+
+
+async def test_the_last_deletion_of_a_partition_counts(broker: Broker, replicas: Replicas) -> None:
+    await replicas.lead()
+    await append(replicas, 5)
+    named = [
+        DeleteRecordsTopic(
+            name=KEY.topic,
+            partitions=[DeleteRecordsPartition(partition_index=KEY.partition, offset=offset)],
+        )
+        for offset in (4, 99, 2)
+    ]
+    request = DeleteRecordsRequest(timeout_ms=0, topics=named)
+    answer = await offsets.delete_records(broker, request, call(2))
+    [topic] = answer.topics
+    [result] = topic.partitions
+    assert (result.error_code, result.low_watermark) == (ErrorCode.NONE, 2)
+    assert replicas.manager.partitions[KEY].log.log_start_offset == 2

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
 from odradek.config import TopicConfig
 from odradek.log.records import batch as codec
-from odradek.log.records import compression, records
-from odradek.log.records.batch import Origin
-from odradek.log.records.records import BatchOptions, Record
+from odradek.log.records import compression, contents, legacy, records
+from odradek.log.records.batch import CorruptBatchError, Origin
+from odradek.log.records.records import MAX_OBJECTS, BatchOptions, Record
 from odradek.protocol.errors import ErrorCode, KafkaError
 from tests.log.test_compaction import compact
 from tests.support.logs import START_MS, Partition, read_all
@@ -62,3 +63,77 @@ def test_clients_write_no_record_time_above_int64_to_a_compacted_topic(tmp_path:
     with pytest.raises(KafkaError) as caught:
         log.append_as_leader(overflowing(b"a", b"b"), 0)
     assert caught.value.code is ErrorCode.INVALID_TIMESTAMP
+
+
+def null_headers(*counts: int) -> bytes:
+    """Return a compressed batch with one record per count of null headers; a negative count has
+    none.
+    """
+    body = bytearray()
+    for number, count in enumerate(counts):
+        record = bytearray(2)  # attributes, and no time after the first record's
+        for value in (number, -1, -1, count):
+            records._put_varint(record, value)
+        record += b"\x01\x01" * max(count, 0)
+        records._put_varint(body, len(record))
+        body += record
+    plain = [Record(number, START_MS, b"", b"") for number in range(len(counts))]
+    header = codec.parse(records.encode(plain, ZSTD))
+    return codec.seal(header, compression.compress(compression.ZSTD, body))
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [
+        (3 * MAX_OBJECTS,),
+        (MAX_OBJECTS // 2, MAX_OBJECTS // 2),
+        (-MAX_OBJECTS, MAX_OBJECTS),
+        (MAX_OBJECTS,),
+    ],
+)
+def test_a_batch_of_too_many_headers_is_refused(tmp_path: Path, counts: tuple[int, ...]) -> None:
+    bomb = null_headers(*counts)
+    assert len(bomb) < 4096
+    compacted = TopicConfig(cleanup_policy=("compact",))
+    log = Partition(tmp_path / "topic-0", compacted).open(clean=True)
+    with pytest.raises(KafkaError) as caught:
+        log.append_as_leader(bomb, 0)
+    assert caught.value.code is ErrorCode.MESSAGE_TOO_LARGE
+    assert log.log_end_offset == 0
+
+
+def test_a_batch_of_too_many_headers_takes_little_memory() -> None:
+    bomb = null_headers(3 * MAX_OBJECTS)
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorruptBatchError):
+            records.decode(bomb)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 64 << 20
+
+
+def test_a_batch_that_claims_too_many_records_is_not_unpacked() -> None:
+    true = records.make([(None, b"")], START_MS, ZSTD)
+    header = codec.parse(true)._replace(record_count=MAX_OBJECTS + 1)
+    with pytest.raises(CorruptBatchError) as caught:
+        records.decode(codec.seal(header, true[codec.HEADER_SIZE :]))
+    assert contents.unreadable(caught.value).code is ErrorCode.MESSAGE_TOO_LARGE
+
+
+def test_a_batch_of_many_small_records_is_decoded() -> None:
+    found = [Record(number, number, b"k", None, (("h", None),) * 3) for number in range(50_000)]
+    assert records.decode(records.encode(found, ZSTD)) == found
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_a_wrapper_of_too_many_messages_is_refused(
+    monkeypatch: pytest.MonkeyPatch, magic: int
+) -> None:
+    monkeypatch.setattr(legacy, "MAX_OBJECTS", 1000)
+    found = [Record(number, -1, b"k", None) for number in range(1001)]
+    assert list(legacy.decode(legacy.encode(found[:1000], magic, compression.GZIP)))
+    with pytest.raises(CorruptBatchError) as caught:
+        list(legacy.decode(legacy.encode(found, magic, compression.GZIP)))
+    assert contents.unreadable(caught.value).code is ErrorCode.MESSAGE_TOO_LARGE

@@ -42,7 +42,7 @@ async def listening(
 
 async def all_taken(memory: RequestMemory) -> None:
     async with asyncio.timeout(60):
-        while memory.take(0):
+        while not memory.full:
             await asyncio.sleep(0.002)
 
 
@@ -115,7 +115,61 @@ async def test_memory_of_a_connection_that_ends_in_the_middle_comes_back() -> No
             writer.write(framed(bytes(LARGE)))
             await asyncio.sleep(0.05)
         assert await read_frame(reader) == bytes(LARGE)
-    assert quotas.memory.take(1)
+    assert quotas.memory.take("another", 1)
+
+
+async def test_an_announcement_takes_no_memory() -> None:
+    quotas = ConnectionQuotas(limits(max_queued_bytes=1))
+    async with (
+        listening(quotas) as listener,
+        connected(listener) as (_, announcing),
+        connected(listener) as (reader, writer),
+    ):
+        announcing.write(framed(bytes(LARGE))[:9])
+        writer.write(framed(b"1" * LARGE))
+        assert await read_frame(reader) == b"1" * LARGE
+
+
+async def test_requests_that_fill_the_memory_together_are_all_answered() -> None:
+    quotas = ConnectionQuotas(limits(max_queued_bytes=2 * LARGE))
+    async with listening(quotas) as listener, contextlib.AsyncExitStack() as stack:
+        peers = [await stack.enter_async_context(connected(listener)) for _ in range(6)]
+        for _, writer in peers:
+            writer.write(framed(bytes(4 * LARGE))[: 2 * READ_AHEAD_BYTES])
+        await all_taken(quotas.memory)
+        for _, writer in peers:
+            writer.write(framed(bytes(4 * LARGE))[2 * READ_AHEAD_BYTES :])
+        answers = await asyncio.gather(*(read_frame(reader) for reader, _ in peers))
+        assert answers == [bytes(4 * LARGE)] * len(peers)
+    assert quotas.memory.take("another", 1)
+
+
+async def test_a_frame_that_stalls_is_closed_and_its_memory_comes_back() -> None:
+    quotas = ConnectionQuotas(limits(max_queued_bytes=1, frame_timeout_ms=2000))
+    async with (
+        listening(quotas) as listener,
+        connected(listener) as (stalled, stalling),
+        connected(listener) as (short, shortly),
+        connected(listener) as (idle, idler),
+        connected(listener) as (slow, dripping),
+    ):
+        stalling.write(framed(bytes(LARGE))[:-1])
+        shortly.write(b"\0")
+        await all_taken(quotas.memory)
+        ended = asyncio.gather(stalled.read(), short.read())
+        frame = framed(b"drop by drop" * 1000)
+        position = 0
+        async with asyncio.timeout(60):
+            while not ended.done():
+                dripping.write(frame[position : position + 1])
+                position += 1
+                await asyncio.sleep(0.02)
+        assert all(rest == b"" for rest in ended.result())
+        assert not quotas.memory.full
+        dripping.write(frame[position:])
+        assert await read_frame(slow) == frame[4:]
+        idler.write(framed(b"still there"))
+        assert await read_frame(idle) == b"still there"
 
 
 async def test_peer_that_left_is_not_waited_for_beyond_the_idle_time() -> None:
@@ -140,11 +194,31 @@ async def test_peer_that_left_is_not_waited_for_beyond_the_idle_time() -> None:
 
 def test_memory_without_a_bound_is_always_there() -> None:
     memory = RequestMemory()
-    assert all(memory.take(1 << 40) for _ in range(3))
+    assert all(memory.take(number, 1 << 40) for number in range(3))
 
 
 def test_no_bound_on_memory_at_zero() -> None:
     memory = RequestMemory(0)
     assert not memory.limited
-    assert memory.take(LARGE)
-    assert memory.take(LARGE)
+    assert memory.take("one", LARGE)
+    assert memory.take("other", LARGE)
+
+
+def test_only_the_request_that_began_first_exceeds_the_limit() -> None:
+    memory = RequestMemory(10)
+    assert memory.take("first", 4)
+    assert memory.take("second", 6)
+    assert memory.full
+    assert not memory.take("third", 1)
+    assert not memory.take("second", 7)
+    assert memory.take("first", 20)
+    retried: list[str] = []
+    memory.when_free(lambda: retried.append("second"))
+    memory.give_back("third")
+    assert not retried, "nothing was released"
+    memory.give_back("first")
+    assert retried == ["second"]
+    assert memory.take("second", 20)
+    assert not memory.take("third", 1)
+    memory.give_back("second")
+    assert memory.take("third", 1)

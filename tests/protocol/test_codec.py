@@ -33,7 +33,7 @@ from odradek.protocol.messages.produce import (
     TopicProduceData,
 )
 from odradek.protocol.messages.topics import DeleteTopicsRequest
-from odradek.protocol.primitives import MAX_ELEMENTS, read_uvarint, write_uvarint
+from odradek.protocol.primitives import MAX_ELEMENTS, MAX_UNKNOWN_TAGS, read_uvarint, write_uvarint
 from odradek.protocol.regions import Part, total_length
 from tests.support.file_regions import CountedRegion
 from tests.support.messages import every_message, message_id, messages
@@ -225,6 +225,39 @@ def test_tagged_field_must_fill_its_announced_size(announced: int) -> None:
     for decode in (codec.decode, interpreter.decode):
         with pytest.raises(MalformedError):
             decode(FetchResponse, 12, wrong)
+
+
+@pytest.mark.parametrize("decode", [codec.decode, interpreter.decode])
+@pytest.mark.parametrize("topics", [1, 5])
+def test_tags_that_nobody_knows_are_limited_per_message(decode: Any, topics: int) -> None:
+    """Metadata 9: topics, each with a name and tags, three flags, and tags."""
+
+    def request(tags_in_all: int) -> bytes:
+        each, rest = divmod(tags_in_all, topics)
+        data = write_uvarint(topics + 1)
+        for count in (each + rest, *[each] * (topics - 1)):
+            data += b"\x02t" + write_uvarint(count) + b"\x63\x01x" * count
+        return data + bytes(4)
+
+    message, end = decode(MetadataRequest, 9, request(MAX_UNKNOWN_TAGS))
+    assert [topic.name for topic in message.topics or ()] == ["t"] * topics
+    assert end == len(request(MAX_UNKNOWN_TAGS))
+    with pytest.raises(MalformedError, match="too many tagged fields"):
+        decode(MetadataRequest, 9, request(MAX_UNKNOWN_TAGS + 1))
+
+
+@pytest.mark.parametrize("decode", [codec.decode, interpreter.decode])
+def test_repeated_tags_count_as_unknown_ones(decode: Any) -> None:
+    """Fetch 12 knows one tag, the cluster id, which null leaves at one byte."""
+    plain = codec.encode(FetchRequest(replica_id=-1, max_wait_ms=0, min_bytes=0, topics=[]), 12)
+
+    def request(count: int) -> bytes:
+        return plain[:-1] + write_uvarint(count) + b"\x00\x01\x00" * count
+
+    message, _ = decode(FetchRequest, 12, request(MAX_UNKNOWN_TAGS + 1))
+    assert message.cluster_id is None
+    with pytest.raises(MalformedError, match="too many tagged fields"):
+        decode(FetchRequest, 12, request(MAX_UNKNOWN_TAGS + 2))
 
 
 def test_text_that_is_not_utf8_is_malformed() -> None:

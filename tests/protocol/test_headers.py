@@ -9,6 +9,7 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.headers import RequestHeader
 from odradek.protocol.messages.api_versions import ApiVersionsResponse
 from odradek.protocol.messages.groups import HeartbeatResponse
+from odradek.protocol.primitives import MAX_UNKNOWN_TAGS, write_uvarint
 
 HEADERS = [
     pytest.param(RequestHeader(3, 8, 7, "me"), "00030008 00000007 00026d65", id="plain"),
@@ -44,6 +45,21 @@ def test_client_id_longer_than_the_frame_is_malformed() -> None:
 def test_tags_of_a_request_header_are_skipped() -> None:
     data = bytes.fromhex("00030009 00000007 0000 01 05 02 abcd")
     assert headers.decode_request_header(data) == (RequestHeader(3, 9, 7, ""), len(data))
+
+
+@pytest.mark.parametrize("count", [MAX_UNKNOWN_TAGS, MAX_UNKNOWN_TAGS + 1])
+def test_tags_of_a_header_are_limited(count: int) -> None:
+    tags = write_uvarint(count) + b"\x05\x00" * count
+    request = bytes.fromhex("00030009 00000007 0000") + tags
+    response = bytes.fromhex("00000009") + tags
+    if count <= MAX_UNKNOWN_TAGS:
+        assert headers.decode_request_header(request)[1] == len(request)
+        assert headers.decode_response_header(APIS[12], 4, response) == (9, len(response))
+        return
+    with pytest.raises(MalformedError):
+        headers.decode_request_header(request)
+    with pytest.raises(MalformedError):
+        headers.decode_response_header(APIS[12], 4, response)
 
 
 def test_unknown_key_and_version_still_give_the_correlation_id() -> None:

@@ -9,6 +9,7 @@ threads.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 
 from odradek.handlers.context import Broker, RequestContext
 from odradek.log.partition import conversion
@@ -19,6 +20,7 @@ from odradek.protocol.messages.fetch import (
     FetchEpochEndOffset,
     FetchRequest,
     FetchResponse,
+    FetchTopic,
 )
 from odradek.protocol.regions import Records, part_length
 from odradek.replica import reads
@@ -37,6 +39,7 @@ async def fetch(broker: Broker, request: FetchRequest, context: RequestContext) 
     """Read from the partitions, in the order of the request."""
     if request.session_epoch > 0:
         return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, responses=[])
+    topics = _each_partition_once(request.topics)
     specs = [
         FetchSpec(
             TopicPartition(topic.topic, part.partition),
@@ -46,7 +49,7 @@ async def fetch(broker: Broker, request: FetchRequest, context: RequestContext) 
             part.log_start_offset,
             part.last_fetched_epoch,
         )
-        for topic in request.topics
+        for topic in topics
         for part in topic.partitions
     ]
     limits = FetchLimits(
@@ -74,7 +77,26 @@ async def fetch(broker: Broker, request: FetchRequest, context: RequestContext) 
     except BaseException:
         reads.release(results)
         raise
-    return _response(broker, request, results, records)
+    return _response(broker, request, topics, results, records)
+
+
+def _each_partition_once(topics: list[FetchTopic]) -> list[FetchTopic]:
+    """Return the topics without repeated partitions.
+
+    As in Kafka, the last entry of a partition counts, in the place of the first.
+    """
+    if len({topic.topic for topic in topics}) == len(topics) and not any(map(_has_repeats, topics)):
+        return topics
+    unique = {(topic.topic, part.partition): part for topic in topics for part in topic.partitions}
+    return [
+        FetchTopic(topic=name, partitions=[part for _, part in entries])
+        for name, entries in groupby(unique.items(), key=lambda entry: entry[0][0])
+    ]
+
+
+def _has_repeats(topic: FetchTopic) -> bool:
+    count = len(topic.partitions)
+    return count > 1 and len({part.partition for part in topic.partitions}) < count
 
 
 def _refuse_zstd(broker: Broker, results: Sequence[FetchResult]) -> None:
@@ -136,6 +158,7 @@ async def _for_old_client(
 def _response(
     broker: Broker,
     request: FetchRequest,
+    asked: Sequence[FetchTopic],
     results: Sequence[FetchResult],
     records: Sequence[Records],
 ) -> FetchResponse:
@@ -144,7 +167,7 @@ def _response(
         broker.metrics.bytes_out if request.replica_id < 0 else broker.metrics.bytes_replicated
     )
     topics: list[FetchableTopicResponse] = []
-    for topic in request.topics:
+    for topic in asked:
         answers: list[FetchablePartitionResponse] = []
         for _ in topic.partitions:
             result, found = next(remaining)

@@ -88,17 +88,14 @@ async def _commit_to_zookeeper(
 async def offset_fetch(
     broker: Broker, request: messages.OffsetFetchRequest, context: RequestContext
 ) -> messages.OffsetFetchResponse:
-    """Return the committed offsets of a group, -1 where there is none."""
+    """Return the committed offsets of a group, -1 where there is none, once per partition."""
     if context.version == 0:
         return await _fetch_from_zookeeper(broker, request)
     error, committed = await broker.groups.commits.committed(request.group_id)
-    asked: dict[str, list[int]] = {}
+    asked = _asked_once(request.topics or [])
     if request.topics is None:
         for topic, index in committed:
-            asked.setdefault(topic, []).append(index)
-    else:
-        for wanted in request.topics:
-            asked.setdefault(wanted.name, []).extend(wanted.partition_indexes)
+            asked.setdefault(topic, {})[index] = None
     none = CommittedOffset(-1, "", -1)
     return messages.OffsetFetchResponse(
         # Version 1 has no top-level error: each partition carries it.
@@ -121,6 +118,14 @@ async def offset_fetch(
             for topic, indexes in asked.items()
         ],
     )
+
+
+def _asked_once(topics: Iterable[messages.OffsetFetchRequestTopic]) -> dict[str, dict[int, None]]:
+    """Return the partitions by topic; a committed offset may have much metadata to answer with."""
+    asked: dict[str, dict[int, None]] = {}
+    for topic in topics:
+        asked.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
+    return asked
 
 
 async def _fetch_from_zookeeper(
@@ -148,10 +153,9 @@ async def _fetch_from_zookeeper(
     return messages.OffsetFetchResponse(
         topics=[
             messages.OffsetFetchResponseTopic(
-                name=topic.name,
-                partitions=[await one(topic.name, index) for index in topic.partition_indexes],
+                name=topic, partitions=[await one(topic, index) for index in indexes]
             )
-            for topic in request.topics or []
+            for topic, indexes in _asked_once(request.topics or []).items()
         ]
     )
 
@@ -160,12 +164,12 @@ async def offset_delete(
     broker: Broker, request: messages.OffsetDeleteRequest, context: RequestContext
 ) -> messages.OffsetDeleteResponse:
     """Delete the offsets of topics that the group does not read."""
-    keys = [
+    keys = dict.fromkeys(
         TopicPartition(topic.name, partition.partition_index)
         for topic in request.topics
         for partition in topic.partitions
-    ]
-    error, errors = await broker.groups.commits.delete_offsets(request.group_id, keys)
+    )
+    error, errors = await broker.groups.commits.delete_offsets(request.group_id, list(keys))
     if error is not ErrorCode.NONE:
         return messages.OffsetDeleteResponse(error_code=error, topics=[])
     return messages.OffsetDeleteResponse(

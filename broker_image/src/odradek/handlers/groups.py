@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from odradek.group.group import Group
 from odradek.group.members import JoinSpec
 from odradek.group.partitioning import OFFSETS_TOPIC, partition_of
@@ -146,10 +148,10 @@ async def describe_groups(
 
     A group that is named twice is answered once: a short request must not make an endless answer.
     """
-    found = [
-        _described(group_id, *broker.groups.find(group_id))
-        for group_id in dict.fromkeys(request.groups)
-    ]
+    found = []
+    for group_id in dict.fromkeys(request.groups):
+        found.append(_described(group_id, *broker.groups.find(group_id)))
+        await asyncio.sleep(0)  # hashing thousands of long ids must not delay others
     if request.include_authorized_operations:
         for group in found:
             if group.error_code == ErrorCode.NONE:
@@ -213,11 +215,9 @@ async def delete_groups(
     broker: Broker, request: messages.DeleteGroupsRequest, context: RequestContext
 ) -> messages.DeleteGroupsResponse:
     """Delete groups without members, and their offsets."""
-    return messages.DeleteGroupsResponse(
-        results=[
-            messages.DeletableGroupResult(
-                group_id=group_id, error_code=await broker.groups.commits.delete_group(group_id)
-            )
-            for group_id in dict.fromkeys(request.groups_names)
-        ]
-    )
+    results = []
+    for group_id in dict.fromkeys(request.groups_names):
+        error = await broker.groups.commits.delete_group(group_id)
+        results.append(messages.DeletableGroupResult(group_id=group_id, error_code=error))
+        await asyncio.sleep(0)  # as in `describe_groups`
+    return messages.DeleteGroupsResponse(results=results)

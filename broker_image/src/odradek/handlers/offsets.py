@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Container
 from dataclasses import dataclass
 
@@ -40,13 +41,27 @@ UNKNOWN = -1
 async def list_offsets(
     broker: Broker, request: ListOffsetsRequest, context: RequestContext
 ) -> ListOffsetsResponse:
-    """Return offsets by timestamp, or of the log start (-2) and the log end (-1)."""
+    """Return offsets by timestamp, or of the log start (-2) and the log end (-1).
+
+    As in Kafka, a partition that is named twice is refused.
+    """
+    counts = Counter(
+        TopicPartition(topic.name, part.partition_index)
+        for topic in request.topics
+        for part in topic.partitions
+    )
     return ListOffsetsResponse(
         topics=[
             ListOffsetsTopicResponse(
                 name=topic.name,
                 partitions=[
-                    await _list_one(broker, request.replica_id, context.version, topic.name, part)
+                    ListOffsetsPartitionResponse(
+                        partition_index=part.partition_index, error_code=ErrorCode.INVALID_REQUEST
+                    )
+                    if counts[TopicPartition(topic.name, part.partition_index)] > 1
+                    else await _list_one(
+                        broker, request.replica_id, context.version, topic.name, part
+                    )
                     for part in topic.partitions
                 ],
             )
@@ -213,12 +228,10 @@ async def delete_records(
     answer = DeleteRecordsResponse(
         topics=[
             DeleteRecordsTopicResult(
-                name=topic.name,
-                partitions=[
-                    _delete_before(broker, topic.name, part, begun) for part in topic.partitions
-                ],
+                name=name,
+                partitions=[_delete_before(broker, name, part, begun) for part in partitions],
             )
-            for topic in request.topics
+            for name, partitions in _deletions_once(request).items()
         ]
     )
 
@@ -239,6 +252,16 @@ async def delete_records(
         else:
             one.result.low_watermark = one.partition.low_watermark(alive)
     return answer
+
+
+def _deletions_once(request: DeleteRecordsRequest) -> dict[str, list[DeleteRecordsPartition]]:
+    """Return the deletions by topic; as in Kafka, the last entry of a partition counts."""
+    topics: dict[str, dict[int, DeleteRecordsPartition]] = {}
+    for topic in request.topics:
+        topics.setdefault(topic.name, {}).update(
+            (part.partition_index, part) for part in topic.partitions
+        )
+    return {name: list(partitions.values()) for name, partitions in topics.items()}
 
 
 def _delete_before(

@@ -4,8 +4,8 @@ As in Kafka, the next request of a connection is dispatched once the kernel has 
 the previous one. This keeps pipelined answers in order and limits the memory of a peer: one request
 in progress, one answer being sent, and one buffer of bytes read ahead. When that buffer is full the
 socket is not read any more, and TCP slows the peer down. A peer that does not read its answers
-delays only itself. The rest of a request larger than the first buffer is read only when there is
-memory for it (see `connection_quotas`).
+delays only itself. A request larger than the first buffer is read on only when there is memory for
+it (see `connection_quotas`).
 
 The socket stays registered for reading while a request is in progress. So the usual peer, which
 sends its next request after the answer, costs no epoll call besides the wait.
@@ -68,7 +68,6 @@ class Connection:
         self._dispatch = dispatch
         self._reader = FrameReader(max_frame_bytes)
         self._memory = memory
-        self._memory_taken = 0
         self._reading = False
         self._ended = False  # the peer sends no more
         self._closing = False  # we answer no more
@@ -83,8 +82,13 @@ class Connection:
             return 0.0
         return self._loop.time() - self._last_active
 
+    @property
+    def has_partial_frame(self) -> bool:
+        """Return whether a frame began to arrive and the rest is waited for."""
+        return self._arrival is not None and self._reader.buffered_bytes > 0
+
     def release_spare_memory(self) -> None:
-        """Shrink the buffer if it is empty and no request is in progress."""
+        """Shrink a buffer that is nearly empty, unless a request is in progress."""
         if self._arrival is not None:
             self._reader.release_spare()
 
@@ -116,7 +120,7 @@ class Connection:
             self._turn += 1
             if parts is not None:
                 await self._answer(parts)
-            if self._memory_taken:
+            if self._memory.limited:
                 self._give_memory_back()
             elif self._reader.capacity > _KEPT_BYTES > len(frame):
                 # One large request must not keep its memory while small ones follow.
@@ -214,27 +218,27 @@ class Connection:
         self._last_active = self._loop.time()
 
     def _read_on(self) -> None:
-        """Read, or wait until there is memory for the announced frame."""
-        announced = self._reader.announced
-        if announced > READ_AHEAD_BYTES and not self._memory_taken:
-            if not self._memory.take(announced):
+        """Read, or wait until there is memory for the buffer of the incomplete frame."""
+        if self._memory.limited:
+            needed = max(self._reader.capacity, self._reader.wanted)
+            if needed > READ_AHEAD_BYTES and not self._memory.take(self, needed):
                 self._stop_reading()
                 self._memory.when_free(self._memory_is_free)
                 return
-            self._memory_taken = announced
         self._start_reading()
 
     def _memory_is_free(self) -> None:
-        if not self._closing:
-            self._read_on()
+        if self._closing:
+            return
+        self._read_on()
+        if self._reading:
+            self._note_activity()
 
     def _give_memory_back(self) -> None:
-        if self._memory.limited:
-            # Otherwise a buffer that grew would stay, without being counted.
+        """Shrink the buffer, which would otherwise stay without being counted; release memory."""
+        if self._reader.capacity > READ_AHEAD_BYTES:
             self._reader.release_spare()
-        taken, self._memory_taken = self._memory_taken, 0
-        if taken:
-            self._memory.give_back(taken)
+        self._memory.give_back(self)
 
     def _start_reading(self) -> None:
         if not self._reading:

@@ -1,11 +1,11 @@
 """Quotas shared by all connections of a broker: their number, and memory for requests.
 
 Connections are counted over all listeners, in total and per address (`max.connections`,
-`max.connections.per.ip`). Memory is counted for requests that do not fit into the first buffer of a
-connection: the whole size is reserved before the rest of the request is read, and released when it
-is answered. As in Kafka (`queued.max.request.bytes`) a request may start while any memory is left,
-so one request can exceed the limit. A request that has started never waits again, so there is no
-deadlock.
+`max.connections.per.ip`). Memory (`queued.max.request.bytes`) is counted for requests that do not
+fit into the first buffer of a connection: each step by which the buffer grows is reserved before
+more of the request is read, and all are released when it is answered. So a peer takes no memory by
+announcing a large request. While no memory is left, only the request that began first is read on,
+and may exceed the limit: there is no deadlock, and one that stalls is closed by the listener.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ from dataclasses import dataclass, field
 from typing import Final
 
 UNLIMITED: Final = -1
+FRAME_TIMEOUT_MS: Final = 30_000
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
     """Limits of connections and of the memory that they take in the broker and in the kernel.
 
-    The kernel chooses a socket buffer of size 0 or less.
+    A connection is closed when a frame began to arrive and nothing more of it comes for
+    `frame_timeout_ms`. The kernel chooses a socket buffer of size 0 or less.
     """
 
     max_frame_bytes: int
@@ -32,6 +34,7 @@ class ConnectionLimits:
     max_idle_ms: int
     max_connections_of_ip: Mapping[str, int] = field(default_factory=dict)
     max_queued_bytes: int = UNLIMITED
+    frame_timeout_ms: int = FRAME_TIMEOUT_MS
     socket_send_bytes: int = UNLIMITED
     socket_receive_bytes: int = UNLIMITED
 
@@ -79,24 +82,37 @@ class RequestMemory:
 
     def __init__(self, limit: int = UNLIMITED) -> None:
         self._limit = limit
-        self._taken = 0
+        self.limited = limit > 0
+        # By the owner of the request, in the order in which requests began.
+        self._taken: dict[object, int] = {}
+        self._total = 0
         self._waiting: deque[Callable[[], None]] = deque()
 
     @property
-    def limited(self) -> bool:
-        """Return whether there is a limit."""
-        return self._limit > 0
+    def full(self) -> bool:
+        """Return whether no memory is left."""
+        return self.limited and self._total >= self._limit
 
-    def take(self, size: int) -> bool:
-        """Reserve memory; return False if none is left."""
-        if self.limited and self._taken >= self._limit:
+    def take(self, owner: object, size: int) -> bool:
+        """Reserve memory for a request, `size` bytes in all.
+
+        Return False if none is left, unless the request of this owner began first.
+        """
+        taken = self._taken.get(owner, 0)
+        if size <= taken:
+            return True
+        if self.full and owner is not next(iter(self._taken)):
             return False
-        self._taken += size
+        self._taken[owner] = size
+        self._total += size - taken
         return True
 
-    def give_back(self, size: int) -> None:
-        """Release memory, and let waiting connections retry."""
-        self._taken -= size
+    def give_back(self, owner: object) -> None:
+        """Release the memory of a request, and let waiting connections retry."""
+        taken = self._taken.pop(owner, 0)
+        if not taken:
+            return
+        self._total -= taken
         ready, self._waiting = self._waiting, deque()
         for retry in ready:
             retry()

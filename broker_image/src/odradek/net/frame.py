@@ -3,7 +3,8 @@
 A frame is an int32 size and that many bytes. The reader owns one buffer: `room()` is where the next
 bytes go, `received(n)` says how many came, `next_frame()` returns a complete frame or None. The
 buffer doubles as bytes arrive and does not follow the announced size, so a peer takes only memory
-for bytes that it has sent.
+for bytes that it has sent. Beyond READ_AHEAD_BYTES it grows in `room()`, so that the caller can
+first make sure of the memory.
 
 If a reader reuses its buffer, `next_frame()` ends the use of the previous frame: its bytes may be
 overwritten from then on. Until then `room()` is empty once the buffer is full, which is how a busy
@@ -38,8 +39,8 @@ class FrameReader:
         self._was_filled = False
         self._start = 0  # first byte that is not part of a frame returned so far
         self._end = 0  # end of the bytes received
-        # Bytes of the incomplete frame, with its size field.
-        self.announced = 0
+        # The capacity to which `room()` will grow the buffer; 0 while it is large enough.
+        self.wanted = 0
 
     @property
     def buffered_bytes(self) -> int:
@@ -53,6 +54,8 @@ class FrameReader:
 
     def room(self) -> memoryview:
         """Return where received bytes go; empty only while a frame in use pins the buffer."""
+        if self.wanted:
+            self._replace(self.wanted)
         return self._view[self._end :]
 
     def received(self, count: int) -> None:
@@ -75,17 +78,17 @@ class FrameReader:
             raise ProtocolViolation(f"frame of {size} bytes, limit {self._max_frame_bytes}")
         total = SIZE_BYTES + size
         if available < total:
-            self.announced = total
             self._make_room(total)
             return None
-        self.announced = 0
         frame = self._view[self._start + SIZE_BYTES : self._start + total]
         self._start += total
         return frame if self._reuse else self._give_away(frame)
 
     def release_spare(self) -> None:
-        """Go back to the initial buffer if nothing is buffered; only while no frame is in use."""
-        if self._start == self._end and len(self._view) > self._least:
+        """Go back to the initial buffer if it has room for more than what is buffered; only while
+        no frame is in use.
+        """
+        if self.buffered_bytes < self._least < len(self._view):
             self._replace(self._least)
 
     def _make_room(self, needed: int) -> None:
@@ -99,7 +102,7 @@ class FrameReader:
             self._view[:held] = self._view[self._start : self._end]
             self._start, self._end = 0, held
         if self._end == len(self._view):
-            self._replace(min(needed, 2 * len(self._view)))
+            self.wanted = min(needed, 2 * len(self._view))
 
     def _give_away(self, frame: memoryview) -> memoryview:
         if len(frame) <= COPIED_FRAME_BYTES:
@@ -114,3 +117,4 @@ class FrameReader:
         view[:held] = self._view[self._start : self._end]
         self._view, self._start, self._end = view, 0, held
         self._was_filled = False
+        self.wanted = 0

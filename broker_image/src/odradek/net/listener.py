@@ -2,7 +2,8 @@
 
 At the maximum of connections the listener stops accepting until one ends; peers wait in the
 backlog. Above the maximum per address a connection is closed at once (see `connection_quotas`). A
-sweep closes connections that were idle for too long (`connections.max.idle.ms`).
+sweep closes connections that were idle for too long (`connections.max.idle.ms`), or stalled in the
+middle of a frame.
 """
 
 import asyncio
@@ -170,15 +171,21 @@ class Listener:
         self._quotas.leave(connection.peer.host)
 
     async def _sweep(self) -> None:
-        """Close idle connections and shrink grown buffers, a few times per idle timeout."""
+        """Close idle and stalled connections and shrink grown buffers, a few times per timeout."""
         max_idle = self._limits.max_idle_ms / 1000
-        pause = min(max_idle / 4, _MAX_SWEEP_SECONDS)
+        frame_timeout = self._limits.frame_timeout_ms / 1000
+        pause = min(max_idle / 4, frame_timeout / 4, _MAX_SWEEP_SECONDS)
         while True:
             await asyncio.sleep(pause)
             for connection, task in list(self._connections.items()):
                 idle = connection.idle_seconds()
                 if idle >= max_idle:
                     logger.info("closing %s: idle for %.0f s", connection.peer.host, idle)
+                    task.cancel()
+                elif idle >= frame_timeout and connection.has_partial_frame:
+                    logger.info(
+                        "closing %s: frame incomplete for %.0f s", connection.peer.host, idle
+                    )
                     task.cancel()
                 elif idle >= pause:
                     connection.release_spare_memory()

@@ -18,6 +18,7 @@ from odradek.protocol.primitives import (
     FIXED,
     MAX_ELEMENTS,
     MAX_STRING,
+    MAX_UNKNOWN_TAGS,
     SHORT_UVARINTS,
     Kind,
     MalformedError,
@@ -37,6 +38,8 @@ def compile_decoder(cls: type, version: int) -> Decoder:
     """Return `decode(buffer, position, end) -> (message, next position)`."""
     writer = _DecoderSource(version, schema.of(cls).is_flexible(version))
     writer.line(f"left = {MAX_ELEMENTS}")
+    if writer.flexible:
+        writer.line(f"tags = {MAX_UNKNOWN_TAGS}")
     result = writer.read_struct(cls)
     writer.line(f"return {result}, pos")
     compiled: Decoder = writer.build("decode(buf, pos, end)", cls)
@@ -138,8 +141,8 @@ class _Source:
 
 
 class _DecoderSource(_Source):
-    """Writes a decoder; `buf`, `pos`, `end` and `left`, the elements it may yet make, are
-    the locals it works on.
+    """Writes a decoder; `buf`, `pos`, `end`, and the elements and unknown tagged fields that it may
+    yet read, `left` and `tags`, are the locals it works on.
     """
 
     def flush(self) -> None:
@@ -162,7 +165,7 @@ class _DecoderSource(_Source):
         if self.flexible and tagged:
             values.update(self._read_tagged(tagged))
         elif self.flexible:
-            self.line("if buf[pos]: pos = skip_tagged_fields(buf, pos, end)")
+            self.line("if buf[pos]: pos, tags = skip_tagged_fields(buf, pos, end, tags)")
             self.line("else: pos += 1")
         result = self.local()
         self.line(f"{result} = new({self.constant(cls)})")
@@ -176,6 +179,11 @@ class _DecoderSource(_Source):
         for field in tagged.values():
             self.line(f"{values[field.name]} = {self.absent(field)}")
         count, tag, stop = self._read_uvarint(), self.local(), self.local()
+        self.line(f"if {count} > {len(tagged)}:")
+        self.indent()
+        self.line(f"tags -= {count} - {len(tagged)}")
+        self.line("if tags < 0: raise Malformed('too many tagged fields')")
+        self.dedent()
         self.line(f"for _ in range({count}):")
         self.indent()
         self._read_uvarint(tag)

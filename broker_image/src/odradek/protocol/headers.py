@@ -46,7 +46,7 @@ def decode_request_header(frame: Buffer) -> tuple[RequestHeader, int]:
         client_id, position = _read_client_id(frame, position)
         api = APIS.get(key)
         if api is not None and api.is_flexible(version):
-            position = skip_tagged_fields(frame, position, len(frame))
+            position, _ = skip_tagged_fields(frame, position, len(frame))
     except (struct.error, IndexError, UnicodeDecodeError) as error:
         raise MalformedError(f"request header: {error}") from error
     return RequestHeader(key, version, correlation_id, client_id), position
@@ -78,7 +78,7 @@ def decode_response_header(api: Api, version: int, frame: Buffer) -> tuple[int, 
         (correlation_id,) = LENGTH32.unpack_from(frame)
         position = LENGTH32.size
         if api.has_flexible_response_header(version):
-            position = skip_tagged_fields(frame, position, len(frame))
+            position, _ = skip_tagged_fields(frame, position, len(frame))
     except (struct.error, IndexError) as error:
         raise MalformedError(f"response header: {error}") from error
     return correlation_id, position

@@ -14,6 +14,7 @@ from odradek.protocol.primitives import (
     LENGTH32,
     MAX_ELEMENTS,
     MAX_STRING,
+    MAX_UNKNOWN_TAGS,
     STRUCTS,
     Kind,
     MalformedError,
@@ -52,6 +53,7 @@ class _Reader:
         self.version = version
         self.flexible = flexible
         self.elements_left = MAX_ELEMENTS
+        self.unknown_tags_left = MAX_UNKNOWN_TAGS
 
     def structure(self, cls: type) -> Any:
         declared = schema.of(cls)
@@ -65,7 +67,11 @@ class _Reader:
 
     def tagged_section(self, known: dict[int, Field]) -> dict[str, Any]:
         values = {}
-        for _ in range(self.uvarint()):
+        count = self.uvarint()
+        self.unknown_tags_left -= max(count - len(known), 0)
+        if self.unknown_tags_left < 0:
+            raise MalformedError("too many tagged fields")
+        for _ in range(count):
             tag, size = self.uvarint(), self.uvarint()
             stop = self.position + size
             if stop > len(self.view):

@@ -48,6 +48,9 @@ SHORT_UVARINTS: Final = [bytes((value,)) for value in range(0x80)]
 # object of a hundred, so the size of a frame alone bounds too little. What a controller tells of
 # 100 000 partitions with three replicas has to pass.
 MAX_ELEMENTS: Final = 1_000_000
+# Tagged fields of a message or header that its schema does not know. Each takes two bytes and half
+# a microsecond; Kafka's own messages have a few at most.
+MAX_UNKNOWN_TAGS: Final = 10_000
 # Strings are never longer in either style: the older one counts in int16.
 MAX_STRING: Final = 0x7FFF
 
@@ -81,13 +84,21 @@ def write_uvarint(value: int) -> bytes:
     return bytes(out)
 
 
-def skip_tagged_fields(buffer: Buffer, position: int, end: int) -> int:
-    """Return the position after a section of tagged fields that nobody here knows."""
+def skip_tagged_fields(
+    buffer: Buffer, position: int, end: int, allowed: int = MAX_UNKNOWN_TAGS
+) -> tuple[int, int]:
+    """Skip a section of unknown tagged fields; return the position after it, and how many more
+    fields are allowed.
+
+    Raises MalformedError when there are more than `allowed`.
+    """
     count, position = read_uvarint(buffer, position)
+    if count > allowed:
+        raise MalformedError("too many tagged fields")
     for _ in range(count):
         _tag, position = read_uvarint(buffer, position)
         size, position = read_uvarint(buffer, position)
         position += size
         if position > end:
             raise MalformedError("tagged field exceeds the message")
-    return position
+    return position, allowed - count

@@ -29,7 +29,12 @@ from typing import NamedTuple
 from odradek.log.records import batch, compression, lz4_header
 from odradek.log.records.batch import CorruptBatchError, Header
 from odradek.log.records.compression import CompressionError
-from odradek.log.records.records import DEFAULT_LIMIT, Record
+from odradek.log.records.records import (
+    DEFAULT_LIMIT,
+    MAX_OBJECTS,
+    Record,
+    too_many_objects,
+)
 
 View = bytes | bytearray | memoryview
 
@@ -57,10 +62,10 @@ def decode(
 ) -> Iterator[Record]:
     """Yield the records of the message at `position`: itself, or those inside if it is a wrapper.
 
-    Offsets are absolute. `limit` bounds what a wrapper decompresses to, in bytes. Messages as
-    producers send them (`as_stored=False`) must be of their wrapper's magic; in old logs others
-    occur. Raises CorruptBatchError, for a wrong checksum inside a wrapper too; that of the outer
-    message is the caller's to check, see `batch.check_crc`.
+    Offsets are absolute. `limit` bounds what a wrapper decompresses to, in bytes, and MAX_OBJECTS
+    the messages inside. Messages as producers send them (`as_stored=False`) must be of their
+    wrapper's magic; in old logs others occur. Raises CorruptBatchError, for a wrong checksum inside
+    a wrapper too; that of the outer message is the caller's to check, see `batch.check_crc`.
     """
     outer, _ = _message(memoryview(data), position)
     codec = outer.attributes & batch.CODEC_MASK
@@ -71,7 +76,9 @@ def decode(
         body = _unwrapped(outer, codec, limit)
         base = _base_offset(outer, body)
         dated = bool(outer.magic and outer.attributes & batch.LOG_APPEND_TIME)
-        for message in _inside(body):
+        for number, message in enumerate(_inside(body)):
+            if number >= MAX_OBJECTS:
+                raise too_many_objects()
             if message.magic != outer.magic and not as_stored:
                 raise CorruptBatchError(0, f"magic {message.magic} in magic {outer.magic}")
             timestamp = outer.timestamp if dated else message.timestamp

@@ -15,6 +15,10 @@ from odradek.log.records.batch import CorruptBatchError, Header
 DEFAULT_LIMIT = 128 * 1024 * 1024
 """Largest decompressed size of one batch, bytes."""
 
+MAX_OBJECTS = 1 << 20
+"""Most records and headers of one batch that are decoded: two bytes become a header of more than a
+hundred."""
+
 View = bytes | bytearray | memoryview
 
 
@@ -108,7 +112,11 @@ def make(
 
 
 def decode(data: View, position: int = 0, limit: int = DEFAULT_LIMIT) -> list[Record]:
-    """Return the records of the magic-2 batch at `position`. Raises CorruptBatchError."""
+    """Return the records of the magic-2 batch at `position`.
+
+    Raises CorruptBatchError; its cause is CompressionError if the batch unpacks to more than
+    `limit` bytes or MAX_OBJECTS.
+    """
     header = batch.parse(data, position)
     if header.magic != 2:
         raise CorruptBatchError(position, f"magic {header.magic}")
@@ -116,17 +124,26 @@ def decode(data: View, position: int = 0, limit: int = DEFAULT_LIMIT) -> list[Re
         raise CorruptBatchError(position, "batch cut off")
     view = memoryview(data)[position : position + header.size]
     try:
+        if header.record_count > MAX_OBJECTS:
+            raise too_many_objects()
         body = compression.decompress(header.codec, view[batch.HEADER_SIZE :], limit)
+        return list(_records(bytes(body), header))
     except compression.CompressionError as error:
         raise CorruptBatchError(position, str(error)) from error
-    try:
-        return list(_records(bytes(body), header))
     except (IndexError, UnicodeDecodeError) as error:
         raise CorruptBatchError(position, "record cut off or unreadable") from error
 
 
+def too_many_objects() -> compression.CompressionError:
+    """Return the error for a batch of more than MAX_OBJECTS."""
+    return compression.CompressionError(
+        f"more than {MAX_OBJECTS} records and headers", too_large=True
+    )
+
+
 def _records(body: bytes, header: Header) -> Iterator[Record]:
     position = 0
+    left = MAX_OBJECTS - header.record_count
     for _ in range(header.record_count):
         length, position = _varint(body, position)
         end = position + length
@@ -140,6 +157,9 @@ def _records(body: bytes, header: Header) -> Iterator[Record]:
         key, position = _bytes(body, position, end)
         value, position = _bytes(body, position, end)
         count, position = _varint(body, position)
+        left -= max(count, 0)
+        if left < 0:
+            raise too_many_objects()
         headers = []
         for _ in range(count):
             name, position = _bytes(body, position, end)
