@@ -77,6 +77,14 @@ def test_keys_of_the_operator_are_refused(key: str) -> None:
     assert refused.value.reason == "InvalidConfig"
 
 
+def test_security_settings_that_brokers_do_not_support_are_refused() -> None:
+    # A broker with such a setting does not start: its pod would crash again and again.
+    with pytest.raises(spec.InvalidSpec, match=r"remove authorizer\.class\.name, and") as refused:
+        cluster(config={"authorizer.class.name": "kafka.security.authorizer.AclAuthorizer"})
+    assert refused.value.reason == "InvalidConfig"
+    assert cluster(config={"security.inter.broker.protocol": "PLAINTEXT"}).unknown_keys == ()
+
+
 def test_line_break_cannot_smuggle_a_key() -> None:
     with pytest.raises(spec.InvalidSpec):
         cluster(config={"unheard.of": "1\nbroker.id=7"})
