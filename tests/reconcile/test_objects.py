@@ -132,6 +132,16 @@ def test_broker_that_serves_nobody_never_holds_up_a_drain(
     assert budget["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
 
 
+def test_probes_ask_what_only_a_working_event_loop_answers() -> None:
+    broker = stateful_set(cluster())["spec"]["template"]["spec"]["containers"][0]
+    assert {"name": "metrics", "containerPort": 9404, "protocol": "TCP"} in broker["ports"]
+    ready, alive = broker["readinessProbe"], broker["livenessProbe"]
+    assert ready["httpGet"] == {"path": "/readyz", "port": "metrics"}
+    assert alive["httpGet"] == {"path": "/healthz", "port": "metrics"}
+    # A machine that pauses for a minute is no reason to restart every broker on it.
+    assert alive["periodSeconds"] * alive["failureThreshold"] >= 60
+
+
 def test_configuration_change_changes_the_template_and_racks_do_not() -> None:
     before = stateful_set(cluster())["spec"]["template"]
     assert stateful_set(cluster(config={"num.partitions": "2"}))["spec"]["template"] != before
