@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
 
 from odradek.config import TopicConfig
-from odradek.log.partition import producers
+from odradek.log.partition import epochs, producers
 from odradek.log.partition.log import AppendInfo, Log
 from odradek.log.records.batch import Origin
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -189,3 +190,50 @@ def test_snapshot_bytes_are_kafkas() -> None:
         + START_MS.to_bytes(8, "big").hex() + "ffffffff" "ffffffffffffffff"
     )  # fmt: skip
     assert producers.decode(encoded)[0].last_sequence == 11
+
+
+def test_follower_without_descriptors_knows_the_producers_of_what_it_wrote(
+    log: Log, partition: Partition, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader = Partition(tmp_path / "leader-0").open(clean=True)
+    send(leader, 0, 2)
+    leader.append_as_leader(batch(b"2", producer_id=5, producer_epoch=0, base_sequence=2), 7)
+    copied = b"".join(segment.read(0, segment.size) for segment in leader.segments)
+
+    def no_descriptor(path: str, *_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, "no descriptor is left", path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(epochs, "write_atomically", no_descriptor)
+        with pytest.raises(KafkaError):
+            log.append_as_follower(copied)
+    assert (log.log_end_offset, log.producers.end_offset) == (3, 3)
+    assert log.epochs.entries == leader.epochs.entries == [(0, 0), (7, 2)]
+    # This replica becomes leader, and the producer tries again.
+    assert send(log, 0, 2).duplicate
+    assert send(log, 2).duplicate
+    assert log.log_end_offset == 3
+    # The next flush writes the file that could not be written.
+    log.flush()
+    again = epochs.EpochCache(log.directory)
+    assert again.load()
+    assert again.entries == [(0, 0), (7, 2)]
+    partition.close(log)
+
+
+def test_epoch_that_cannot_be_written_is_not_assigned(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_descriptor(path: str, *_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, "no descriptor is left", path)
+
+    send(log, 0)
+    with monkeypatch.context() as patched:
+        patched.setattr(epochs, "write_atomically", no_descriptor)
+        with pytest.raises(KafkaError):
+            log.assign_epoch(4)
+    assert log.epochs.entries == [(0, 0)]
+    log.assign_epoch(4)
+    again = epochs.EpochCache(log.directory)
+    assert again.load()
+    assert again.entries == [(0, 0), (4, 1)]

@@ -77,6 +77,14 @@ def test_keys_of_the_operator_are_refused(key: str) -> None:
     assert refused.value.reason == "InvalidConfig"
 
 
+def test_security_settings_that_brokers_do_not_support_are_refused() -> None:
+    # A broker with such a setting does not start: its pod would crash again and again.
+    with pytest.raises(spec.InvalidSpec, match=r"remove authorizer\.class\.name, and") as refused:
+        cluster(config={"authorizer.class.name": "kafka.security.authorizer.AclAuthorizer"})
+    assert refused.value.reason == "InvalidConfig"
+    assert cluster(config={"security.inter.broker.protocol": "PLAINTEXT"}).unknown_keys == ()
+
+
 def test_line_break_cannot_smuggle_a_key() -> None:
     with pytest.raises(spec.InvalidSpec):
         cluster(config={"unheard.of": "1\nbroker.id=7"})
@@ -122,6 +130,16 @@ def test_broker_that_serves_nobody_never_holds_up_a_drain(
     budget = desired("PodDisruptionBudget", cluster(), evictable=evictable)["spec"]
     assert budget["maxUnavailable"] == unavailable
     assert budget["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
+
+
+def test_probes_ask_what_only_a_working_event_loop_answers() -> None:
+    broker = stateful_set(cluster())["spec"]["template"]["spec"]["containers"][0]
+    assert {"name": "metrics", "containerPort": 9404, "protocol": "TCP"} in broker["ports"]
+    ready, alive = broker["readinessProbe"], broker["livenessProbe"]
+    assert ready["httpGet"] == {"path": "/readyz", "port": "metrics"}
+    assert alive["httpGet"] == {"path": "/healthz", "port": "metrics"}
+    # A machine that pauses for a minute is no reason to restart every broker on it.
+    assert alive["periodSeconds"] * alive["failureThreshold"] >= 60
 
 
 def test_configuration_change_changes_the_template_and_racks_do_not() -> None:

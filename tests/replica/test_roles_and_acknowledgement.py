@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from kazoo.exceptions import ConnectionLoss
 
+from odradek.log.partition import epochs
 from odradek.log.records.batch import Origin
 from odradek.protocol.errors import ErrorCode
 from odradek.replica.appends import AppendOutcome
@@ -410,3 +412,38 @@ async def test_failed_directory_is_told_whatever_the_epoch(broker: Replicas) -> 
         ErrorCode.NONE,
         {KEY: ErrorCode.KAFKA_STORAGE_ERROR},
     )
+
+
+def no_descriptor(path: str, *_: object, **__: object) -> None:
+    raise OSError(errno.EMFILE, "no descriptor is left", path)
+
+
+@pytest.mark.parametrize("former_leader", [None, 1, 2])
+async def test_role_is_taken_whole_or_not_at_all(
+    broker: Replicas, monkeypatch: pytest.MonkeyPatch, former_leader: int | None
+) -> None:
+    former_epoch = -1
+    if former_leader is not None:
+        await broker.take(leader=former_leader, isr=(1, 2), replicas=(1, 2), epoch=3)
+        former_epoch = 3
+    broker.session.generation += 1
+    with monkeypatch.context() as patched:
+        patched.setattr(epochs, "write_atomically", no_descriptor)
+        refused = await broker.take(leader=1, isr=(1, 2), replicas=(1, 2), epoch=4)
+    assert refused == (ErrorCode.NONE, {KEY: ErrorCode.KAFKA_STORAGE_ERROR})
+    partition = broker.manager.partitions[KEY]
+    assert not partition.is_leader
+    assert partition.leader_epoch == former_epoch
+    assert not broker.manager.role_confirmed(partition)
+    assert partition.log.latest_epoch < 4
+    assert (await produce(broker, b"a", acks=-1)).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert partition.propose_shrink() is None
+    # A lack of descriptors is no failure of the disk, and the same request is accepted later.
+    accepted = await broker.take(leader=1, isr=(1, 2), replicas=(1, 2), epoch=4)
+    assert accepted == (ErrorCode.NONE, {KEY: ErrorCode.NONE})
+    assert partition.is_leader
+    assert partition.followers.keys() == {2}
+    assert broker.manager.role_confirmed(partition)
+    assert epochs.EpochCache(partition.log.directory).load()
+    assert partition.log.epochs.entries[-1] == (4, 0)
+    assert (await produce(broker, b"a")).error is ErrorCode.REQUEST_TIMED_OUT

@@ -9,11 +9,11 @@ underscores for dots.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from odradek import message_format, properties
+from odradek import message_format, properties, security_settings
 from odradek.properties import (
     INT_MAX,
     LONG_MAX,
@@ -46,7 +46,6 @@ INERT_KEYS = frozenset(
         "num.replica.alter.log.dirs.threads",
         "zookeeper.sync.time.ms",
         "zookeeper.max.in.flight.requests",
-        "zookeeper.set.acl",
         "queued.max.requests",
         "max.incremental.fetch.session.cache.slots",
         "fetch.purgatory.purge.interval.requests",
@@ -311,6 +310,11 @@ def load(
 
 def from_values(values: Mapping[str, str]) -> tuple[BrokerConfig, list[str]]:
     """Read and check settings as `load` does, from a mapping of Kafka's keys to text."""
+    if refused := security_settings.unsupported(values):
+        raise ConfigError(
+            "TLS, authentication and authorization are not supported; remove "
+            f"{', '.join(refused)}, and let only trusted networks reach the broker"
+        )
     fields = properties.read_fields(BrokerConfig, values)
     for required, name in (("broker_id", "broker.id"), ("zookeeper_connect", "zookeeper.connect")):
         if required not in fields:
@@ -327,8 +331,15 @@ def from_values(values: Mapping[str, str]) -> tuple[BrokerConfig, list[str]]:
         config.log_cleaner_min_compaction_lag_ms,
         config.log_cleaner_max_compaction_lag_ms,
     )
-    unknown = sorted(set(values) - properties.known_names(BrokerConfig) - INERT_KEYS)
-    return config, unknown
+    return config, unknown_keys(values)
+
+
+def unknown_keys(names: Iterable[str]) -> list[str]:
+    """Return the names, sorted, that are no settings of Kafka 2.8 or of this broker."""
+    known = properties.known_names(BrokerConfig) | INERT_KEYS
+    return sorted(
+        name for name in set(names) - known if not security_settings.is_security_setting(name)
+    )
 
 
 def _with_endpoints(config: BrokerConfig) -> BrokerConfig:

@@ -2,26 +2,35 @@
 
 The hot paths add to plain integers here. Roles, offsets, sizes and connections are read from the
 broker at each scrape. `BrokerMetrics.collect` makes series of both, in the thread of the metrics
-server. The number of series is bounded: traffic of topics beyond the first thousand is counted
-under one name; partitions and groups beyond the bounds have no series of their own.
+server, which answers the kubelet's probes too (`health`). The number of series is bounded: traffic
+of topics beyond the first thousand is counted under one name; partitions and groups beyond the
+bounds have no series of their own.
 """
 
 from __future__ import annotations
 
+import socket
+import threading
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
+from socketserver import TCPServer
 from typing import TYPE_CHECKING, Protocol
+from wsgiref.simple_server import WSGIRequestHandler
+from wsgiref.types import StartResponse, WSGIEnvironment
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
     HistogramMetricFamily,
     Metric,
 )
+from prometheus_client.exposition import ThreadingWSGIServer
 from prometheus_client.registry import Collector
+
+from odradek.health import Health
 
 if TYPE_CHECKING:
     from odradek.group.coordinator import GroupCoordinator
@@ -78,6 +87,28 @@ class _Latency:
         return buckets
 
 
+class _HttpServer(ThreadingWSGIServer):
+    """Listens on every address of the host, as a listener without a host does."""
+
+    if socket.has_dualstack_ipv6():
+        address_family = socket.AF_INET6
+
+    def server_bind(self) -> None:
+        """Bind without looking up this host's full name, which takes seconds where no DNS server
+        answers.
+        """
+        if self.address_family == socket.AF_INET6:
+            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = "localhost", self.server_address[1]
+        self.setup_environ()
+
+
+class _HttpHandler(WSGIRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        """Log nothing: probes come every few seconds."""
+
+
 class HasConnections(Protocol):
     """A listener, as far as metrics need it."""
 
@@ -121,14 +152,28 @@ class BrokerMetrics(Collector):
         self._groups = groups
         self._listeners = listeners
 
-    def serve(self, port: int) -> Callable[[], None]:
-        """Serve Prometheus on a port, in a thread; return a function that stops it.
+    def serve(self, port: int, health: Health) -> Callable[[], None]:
+        """Serve Prometheus and probes on a port, in a thread; return a function that stops it.
 
         Raises OSError.
         """
         registry = CollectorRegistry()
         registry.register(self)
-        server, thread = start_http_server(port, registry=registry)
+        show_metrics = make_wsgi_app(registry)
+
+        def respond(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+            answer = health.answer(environ["PATH_INFO"])
+            if answer is None:
+                shown: Iterable[bytes] = show_metrics(environ, start_response)
+                return shown
+            status, text = answer
+            start_response(f"{status} {status.phrase}", [("Content-Type", "text/plain")])
+            return [f"{text}\n".encode()]
+
+        server = _HttpServer(("", port), _HttpHandler)
+        server.set_app(respond)
+        thread = threading.Thread(target=server.serve_forever, name="metrics", daemon=True)
+        thread.start()
 
         def stop() -> None:
             server.shutdown()

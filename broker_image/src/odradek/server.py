@@ -1,7 +1,8 @@
 """The composition root: builds and owns the broker's parts, and starts and stops them in order.
 
-Start: ZooKeeper session, cluster id, log directories (locked, checked and loaded), listeners,
-registration under `/brokers/ids`, controller candidate. A registered broker can serve requests.
+Start: metrics and probes, ZooKeeper session, cluster id, log directories (locked, checked and
+loaded), listeners, registration under `/brokers/ids`, controller candidate. A registered broker can
+serve requests.
 Stop, on SIGTERM or SIGINT: leaderships move away (controlled shutdown), requests in progress are
 answered, background work ends, logs are flushed and marked clean, and the session ends last, so
 that no other broker takes this one for dead while it still writes.
@@ -34,6 +35,7 @@ from odradek.group.coordinator import GroupCoordinator
 from odradek.group.partitioning import PartitionCount
 from odradek.handlers.context import Broker
 from odradek.handlers.dispatch import Dispatcher
+from odradek.health import Health
 from odradek.log.directory import LogDirError
 from odradek.log.manager import LogManager
 from odradek.log.partition import checkpoints
@@ -113,7 +115,9 @@ class Server:
         self._stop = asyncio.Event()
         self._failed = False
         self._failed_directories = asyncio.Event()
+        self._serving = False
         self._metrics = BrokerMetrics()
+        self._health = Health(self._why_not_ready)
         self._metadata = MetadataCache()
         self._listeners: dict[str, Listener] = {}
         self._session = Session(
@@ -131,6 +135,7 @@ class Server:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
         async with contextlib.AsyncExitStack() as cleanup:
+            self._serve_metrics(cleanup)
             await self._open_session(cleanup)
             cluster_id = await self._cluster_id()
             await self._load_logs(cluster_id)
@@ -143,6 +148,25 @@ class Server:
         return int(self._failed)
 
     # --- start --------------------------------------------------------------------------------
+
+    def _serve_metrics(self, cleanup: contextlib.AsyncExitStack) -> None:
+        """Serve metrics and probes from the beginning: loading the logs may take minutes."""
+        port = self._config.metrics_port
+        if not port:
+            return
+        try:
+            cleanup.callback(self._metrics.serve(port, self._health))
+        except OSError as error:
+            raise StartError(f"cannot serve metrics on {port}: {error}") from error
+        heartbeat = asyncio.create_task(self._health.run(), name="heartbeat")
+        cleanup.callback(heartbeat.cancel)
+
+    def _why_not_ready(self) -> str:
+        if not self._serving:
+            return "the broker starts or stops"
+        if self._registration.epoch == -1:
+            return "the broker is not registered in ZooKeeper"
+        return ""
 
     async def _open_session(self, cleanup: contextlib.AsyncExitStack) -> None:
         try:
@@ -303,20 +327,12 @@ class Server:
         )
 
     async def _start_serving(self, cleanup: contextlib.AsyncExitStack) -> None:
-        config = self._config
         for name, listener in self._listeners.items():
             try:
                 await listener.start()
             except OSError as error:
                 raise StartError(f"cannot listen on {name}: {error}") from error
             cleanup.push_async_callback(listener.close, 0)
-        if config.metrics_port:
-            try:
-                cleanup.callback(self._metrics.serve(config.metrics_port))
-            except OSError as error:
-                raise StartError(
-                    f"cannot serve metrics on {config.metrics_port}: {error}"
-                ) from error
         await self._register()
         await self._controller.start()
 
@@ -343,8 +359,10 @@ class Server:
             # Ends once the listener is closed; an earlier end is a failure to accept.
             for listener in self._listeners.values():
                 tasks.create_task(listener.wait_closed(), name="listener")
+            self._serving = True
             logger.info("broker %d is up", self._config.broker_id)
             await self._stop.wait()
+            self._serving = False
             await self._stop_serving()
             for task in background:
                 task.cancel()

@@ -247,19 +247,20 @@ class ReplicaManager:
             if state.leader_epoch == partition.leader_epoch:
                 partition.told_in_session = self._session.generation
             return ErrorCode.STALE_CONTROLLER_EPOCH
+        if partition is None:
+            partition = self._host(key)
+        if partition.offline:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        generation = self._session.generation
+        self._fetchers.unfollow(key)
         try:
-            if partition is None:
-                partition = self._host(key)
-            if partition.offline:
-                return ErrorCode.KAFKA_STORAGE_ERROR
-            partition.told_in_session = self._session.generation
-            self._fetchers.unfollow(key)
             async with partition.truncation_lock:
                 if state.leader == self.config.broker_id:
                     partition.lead(state)
                 else:
                     partition.follow(state)
                     self._fetchers.follow(partition)
+                partition.told_in_session = generation
         except KafkaError as refusal:
             logger.error(
                 "%s: failed to take the role of leader epoch %d: %s",
@@ -267,6 +268,9 @@ class ReplicaManager:
                 state.leader_epoch,
                 refusal,
             )
+            # Its former role is over. It has none until a request for this epoch or a later one.
+            partition.retire()
+            self._hosted.wake_all(key)
             return refusal.code
         logger.info(
             "%s: %s in leader epoch %d, leader %d, ISR %s, log end %d, high watermark %d",

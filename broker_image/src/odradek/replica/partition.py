@@ -130,12 +130,13 @@ class Partition:
     def lead(self, state: LeaderAndIsrPartitionState) -> None:
         """Become leader of a new leader epoch.
 
-        The positions of the followers are unknown until they fetch.
+        The positions of the followers are unknown until they fetch. Raises KafkaError if the epoch
+        cannot be written; then nothing changed.
         """
+        self.log.assign_epoch(state.leader_epoch)
         self._take(state)
         now = self.clock_ms()
         self.leader_epoch_start = self.log.log_end_offset
-        self.log.assign_epoch(state.leader_epoch)
         self.followers = {
             replica: FollowerProgress(
                 last_caught_up_ms=now if replica in state.isr else rules.NEVER_MS

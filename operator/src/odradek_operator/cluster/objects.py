@@ -281,9 +281,18 @@ def _container(meta: ResourceMeta, spec: ClusterSpec, image: str, pull_policy: s
             {"name": "metrics", "containerPort": spec.metrics_port, "protocol": "TCP"},
         ],
         "readinessProbe": {
-            "tcpSocket": {"port": spec.port},
+            "httpGet": {"path": "/readyz", "port": "metrics"},
             "periodSeconds": 5,
+            "timeoutSeconds": 5,
             "failureThreshold": 3,
+        },
+        # A broker answers this also while it recovers its logs. 90 s without an answer are longer
+        # than a machine or its disk may pause.
+        "livenessProbe": {
+            "httpGet": {"path": "/healthz", "port": "metrics"},
+            "periodSeconds": 10,
+            "timeoutSeconds": 5,
+            "failureThreshold": 9,
         },
         "resources": dict(spec.resources),
         "securityContext": container_security(),

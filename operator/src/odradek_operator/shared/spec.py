@@ -279,7 +279,7 @@ def parse_cluster(body: Body) -> ClusterSpec:
         config=config,
         default_partitions=int(config.get("num.partitions", "1")),
         default_replication_factor=int(config.get("default.replication.factor", "1")),
-        unknown_keys=_unknown_keys(config),
+        unknown_keys=tuple(broker_config.unknown_keys(config)),
         rack_key=brokers.get("rackTopologyKey"),
         resources=brokers.get("resources", {}),
         node_selector=brokers.get("nodeSelector", {}),
@@ -288,11 +288,6 @@ def parse_cluster(body: Body) -> ClusterSpec:
         priority_class=brokers.get("priorityClassName"),
         paused=spec.get("paused", False),
     )
-
-
-def _unknown_keys(config: Mapping[str, str]) -> tuple[str, ...]:
-    known = properties.known_names(broker_config.BrokerConfig) | broker_config.INERT_KEYS
-    return tuple(sorted(set(config) - known))
 
 
 def _check_broker_config(config: Mapping[str, str], zookeeper: str) -> None:

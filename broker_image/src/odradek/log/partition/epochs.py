@@ -27,12 +27,15 @@ class EpochCache:
     it for the first and the last two, where changes happen.
     """
 
-    __slots__ = ("_entries", "_lock", "_unsynced", "directory")
+    __slots__ = ("_entries", "_file_lock", "_lock", "_unsynced", "_unwritten", "directory")
 
     def __init__(self, directory: str) -> None:
         self.directory = directory
         self._entries: list[tuple[int, int]] = []
         self._lock = threading.Lock()
+        self._file_lock = threading.Lock()
+        # The file may lack entries, or not be on the disk itself yet.
+        self._unwritten = False
         self._unsynced = False
 
     @property
@@ -70,7 +73,22 @@ class EpochCache:
         return entries[-1][0] if entries else UNDEFINED_EPOCH
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """Note that `epoch` begins at `start_offset`; entries that contradict it are dropped."""
+        """Note that `epoch` begins at `start_offset`; entries that contradict it are dropped.
+
+        Changes nothing if it raises OSError.
+        """
+        previous = self._entries
+        try:
+            self.note(epoch, start_offset)
+        except OSError:
+            with self._lock:
+                self._entries = previous
+            raise
+
+    def note(self, epoch: int, start_offset: int) -> None:
+        """As `assign`, for a batch that is in the log already: the entry stays if this raises
+        OSError, and the next flush writes the file.
+        """
         if epoch < 0 or epoch == self.latest:
             return
         with self._lock:
@@ -131,20 +149,29 @@ class EpochCache:
         remove_if_there(self.path)
 
     def _write(self) -> None:
-        entries = self._entries
-        if len(entries) > 1:
-            assert _rises(*entries[:2]), entries
-            assert _rises(*entries[-2:]), entries
-        write_atomically(self.path, checkpoints.format_epochs(entries), durable=False)
-        self._unsynced = True
+        with self._file_lock:
+            entries = self._entries
+            if len(entries) > 1:
+                assert _rises(*entries[:2]), entries
+                assert _rises(*entries[-2:]), entries
+            self._unwritten = True
+            write_atomically(self.path, checkpoints.format_epochs(entries), durable=False)
+            self._unwritten = False
+            self._unsynced = True
 
     def flush(self) -> None:
-        """Make the file durable if it changed."""
+        """Make the file durable if it changed; write it first where that failed."""
+        if self._unwritten:
+            self._write()
         if self._unsynced:
             self._unsynced = False
-            if self._entries:
-                fsync_path(self.path)
-            fsync_path(self.directory)
+            try:
+                if self._entries:
+                    fsync_path(self.path)
+                fsync_path(self.directory)
+            except OSError:
+                self._unsynced = True
+                raise
 
 
 def _rises(earlier: tuple[int, int], later: tuple[int, int]) -> bool:

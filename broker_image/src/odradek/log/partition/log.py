@@ -340,7 +340,6 @@ class Log:
         segment.append(buffers, size, batches)
         segments.publish(batches, size, last_offset + 1)
         for at, header in batches:
-            self.note_epoch(header)
             if header.producer_id >= 0:
                 marker = None
                 if header.attributes & batch.CONTROL:
@@ -348,6 +347,8 @@ class Log:
                     marker = contents.marker_epoch(header, whole)
                 self.producers.update(header, marker)
         self.producers.end_offset = last_offset + 1
+        # Last, because it writes a file, which can fail: the batches are in the log all the same.
+        self._note_epochs(batches)
 
     # -- rolling --------------------------------------------------------------------------------
 
@@ -546,6 +547,17 @@ class Log:
         with self._append_lock, self._failure.guard():
             self.epochs.assign(epoch, self.log_end_offset)
 
+    def _note_epochs(self, batches: Batches) -> None:
+        """Note the leader epochs of all batches, and raise the last error afterwards."""
+        failure: OSError | None = None
+        for _, header in batches:
+            try:
+                self.note_epoch(header)
+            except OSError as error:
+                failure = error
+        if failure is not None:
+            raise failure
+
     def note_epoch(self, header: Header) -> None:
         """Note the leader epoch of a batch that was written.
 
@@ -553,7 +565,7 @@ class Log:
         more, so they go, and replicas trust the high watermark, as in Kafka.
         """
         if header.magic == 2 and header.leader_epoch > self.epochs.latest:
-            self.epochs.assign(header.leader_epoch, header.base_offset)
+            self.epochs.note(header.leader_epoch, header.base_offset)
         elif header.magic < 2 and self.epochs.entries:
             self.epochs.clear()
 

@@ -1,0 +1,68 @@
+"""Kafka's security settings that are not supported: a broker that has one does not start.
+
+Whoever sets an authorizer or a key store relies on it. A broker that ignored the setting would be
+open to everybody. A setting with Kafka's default asks for nothing, and is accepted. The defaults
+are those of 2.8.2; a setting without one, such as `ssl.keystore.location`, may be empty.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+_DEFAULTS: Mapping[str, tuple[str, ...]] = {
+    "authorizer.class.name": (),
+    "super.users": (),
+    "security.inter.broker.protocol": ("plaintext",),
+    "zookeeper.set.acl": ("false",),
+    "zookeeper.ssl.client.enable": ("false",),
+    "ssl.client.auth": ("none",),
+    # These two depend on the version of Java.
+    "ssl.protocol": ("tlsv1.3", "tlsv1.2"),
+    "ssl.enabled.protocols": ("tlsv1.2,tlsv1.3", "tlsv1.2"),
+    "ssl.endpoint.identification.algorithm": ("https",),
+    "ssl.keymanager.algorithm": ("sunx509",),
+    "ssl.trustmanager.algorithm": ("pkix",),
+    "ssl.keystore.type": ("jks",),
+    "ssl.truststore.type": ("jks",),
+    "ssl.principal.mapping.rules": ("default",),
+    "sasl.mechanism.inter.broker.protocol": ("gssapi",),
+    "sasl.enabled.mechanisms": ("gssapi",),
+    "sasl.kerberos.kinit.cmd": ("/usr/bin/kinit",),
+    "sasl.kerberos.ticket.renew.window.factor": ("0.8",),
+    "sasl.kerberos.ticket.renew.jitter": ("0.05",),
+    "sasl.kerberos.min.time.before.relogin": ("60000",),
+    "sasl.kerberos.principal.to.local.rules": ("default",),
+    "sasl.login.refresh.window.factor": ("0.8",),
+    "sasl.login.refresh.window.jitter": ("0.05",),
+    "sasl.login.refresh.min.period.seconds": ("60",),
+    "sasl.login.refresh.buffer.seconds": ("300",),
+}
+_PREFIXES = ("ssl.", "sasl.")
+# listener.name.NAME. makes a setting of one listener; a SASL mechanism may follow the name.
+_OF_LISTENER = re.compile(r"listener\.name\.[^.]+\.(?:[^.]+\.)?((?:ssl|sasl)\..+)")
+
+
+def is_security_setting(name: str) -> bool:
+    """Return whether this is one of Kafka's settings that this module knows."""
+    setting = _without_listener(name)
+    return setting in _DEFAULTS or setting.startswith(_PREFIXES)
+
+
+def unsupported(values: Mapping[str, str]) -> list[str]:
+    """Return the names of the security settings that differ from Kafka's defaults, sorted."""
+    return sorted(
+        name
+        for name, text in values.items()
+        if is_security_setting(name)
+        and _normalized(text) not in ("", *_DEFAULTS.get(_without_listener(name), ()))
+    )
+
+
+def _without_listener(name: str) -> str:
+    found = _OF_LISTENER.fullmatch(name)
+    return found[1] if found else name
+
+
+def _normalized(text: str) -> str:
+    return "".join(text.split()).lower()
