@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 
 import pytest
 
 from odradek.handlers import offsets, producers
 from odradek.handlers.context import Broker, RequestContext
+from odradek.log.partition import checkpoints
 from odradek.log.records import contents
 from odradek.log.records.batch import Origin
 from odradek.protocol.errors import ErrorCode
@@ -26,7 +28,7 @@ from odradek.protocol.messages.offsets import (
 )
 from odradek.protocol.messages.producers import InitProducerIdRequest, InitProducerIdResponse
 from odradek.replica.reads import FetchLimits, FetchSpec
-from odradek.values import BrokerId
+from odradek.values import BrokerId, TopicPartition
 from odradek.zk import producer_ids, znodes
 from tests.support import logs
 from tests.support.control import state, update
@@ -222,6 +224,64 @@ async def test_deletion_under_way_when_leadership_goes_is_not_vouched_for(
     await asyncio.sleep(0.05)
     await replicas.take(leader=2, isr=(1, 2), replicas=(1, 2, 3), epoch=1)
     assert await deletion == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
+
+
+def checkpointed_start(replicas: Replicas) -> int:
+    folder = os.path.dirname(replicas.manager.partitions[KEY].log.directory)
+    path = os.path.join(folder, checkpoints.LOG_START_OFFSETS)
+    return checkpoints.read_offsets(path).get(KEY, 0)
+
+
+async def test_deleted_records_stay_deleted_after_a_crash_at_the_answer(
+    broker: Broker, replicas: Replicas
+) -> None:
+    await replicas.lead()
+    await append(replicas, 4)
+    assert await delete_before(broker, 3) == (ErrorCode.NONE, 3)
+    assert checkpointed_start(replicas) == 3
+
+
+async def test_deletions_at_the_same_time_share_writes_of_the_checkpoint(
+    broker: Broker, replicas: Replicas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[str] = []
+    write = checkpoints.write_offsets
+
+    def note(path: str, offsets: dict[TopicPartition, int]) -> None:
+        written.append(path)
+        write(path, offsets)
+
+    monkeypatch.setattr(checkpoints, "write_offsets", note)
+    await replicas.lead()
+    await append(replicas, 20)
+    deletions = [delete_before(broker, offset) for offset in range(1, 20)]
+    assert {error for error, _ in await asyncio.gather(*deletions)} == {ErrorCode.NONE}
+    assert checkpointed_start(replicas) == 19
+    assert 1 <= len(written) <= 2
+    await delete_before(broker, 19)
+    assert len(written) <= 2
+
+
+async def test_deletion_that_cannot_be_written_is_not_acknowledged(
+    broker: Broker, replicas: Replicas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def out_of_descriptors(*_: object) -> None:
+        raise OSError(24, "Too many open files")
+
+    await replicas.lead()
+    await append(replicas, 4)
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoints, "write_offsets", out_of_descriptors)
+        refused = await delete_before(broker, 3, timeout_ms=60_000)
+    assert refused == (ErrorCode.KAFKA_STORAGE_ERROR, -1)
+    assert await delete_before(broker, 3) == (ErrorCode.NONE, 3)
+
+
+async def test_deletion_waits_for_a_replica_in_sync_whose_broker_just_went(
+    broker: Broker, replicas: Replicas
+) -> None:
+    await led_with_two_followers(replicas, alive=(1,))
+    assert await delete_before(broker, 3, timeout_ms=10) == (ErrorCode.REQUEST_TIMED_OUT, -1)
 
 
 async def end_of(broker: Broker, epoch: int, current: int = -1) -> tuple[int, int, int]:

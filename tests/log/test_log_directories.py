@@ -359,6 +359,44 @@ def test_deleted_records_stay_deleted_after_restart(make: Make) -> None:
     assert [one.value for one in read_all(log)] == [b"c"]
 
 
+def test_a_log_start_inside_a_batch_that_is_copied_stays_in_the_checkpoint(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = make(dirs=("a",))
+    path = str(tmp_path / "a" / checkpoints.LOG_START_OFFSETS)
+    log = new_log(manager, "t", 0, TopicConfig())
+    log.truncate_fully_and_start_at(2)
+    manager.housekeep()
+    assert log.durable_log_start == 2
+    known: list[int] = []
+    write = checkpoints.write_offsets
+
+    def note(name: str, offsets: dict[TopicPartition, int]) -> None:
+        write(name, offsets)
+        known.append(checkpoints.read_offsets(path).get(TopicPartition("t", 0), 0))
+
+    monkeypatch.setattr(checkpoints, "write_offsets", note)
+    log.append_as_follower(batch(b"a", b"b", b"c"))
+    assert (log.log_start_offset, log.log_end_offset, log.durable_log_start) == (2, 3, 2)
+    assert set(known) <= {2}
+
+
+def test_a_log_start_that_falls_is_in_the_checkpoint_before_records_come_back(
+    make: Make, tmp_path: Path
+) -> None:
+    manager = make(dirs=("a",))
+    log = new_log(manager, "t", 0, TopicConfig())
+    log.append_as_leader(batch(b"a", b"b", b"c"), 0)
+    log.high_watermark = 3
+    log.advance_log_start(3)
+    manager.housekeep()
+    assert log.durable_log_start == 3
+    log.truncate_fully_and_start_at(1)
+    assert log.durable_log_start == 1
+    path = str(tmp_path / "a" / checkpoints.LOG_START_OFFSETS)
+    assert checkpoints.read_offsets(path) == {TopicPartition("t", 0): 1}
+
+
 @pytest.mark.parametrize(
     ("key", "name"),
     [

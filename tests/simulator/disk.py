@@ -105,7 +105,7 @@ class SimulatedLog:
         self.config = config
         self.directory = f"/disk/{topic}-{partition}"
         self.failure: OSError | None = None
-        self.log_start_offset = 0
+        self.log_start_offset = self.durable_log_start = 0
         self.batches = list(stored.batches)
         self.log_end_offset = self.batches[-1].end if self.batches else 0
         self.high_watermark = stored.checkpoint
@@ -313,6 +313,10 @@ class Disk:
         for key in keys:
             self._logs.pop(key, None)
         return {}
+
+    async def checkpoint_start_offsets(self, logs: Iterable[SimulatedLog]) -> None:
+        """Do nothing: log starts never move here."""
+        assert not any(log.log_start_offset for log in logs)
 
     async def write_high_watermarks(self, marks: dict[tuple[str, int], int]) -> None:
         """Write the checkpoint, and flush."""

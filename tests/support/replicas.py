@@ -115,6 +115,7 @@ class Replicas:
             self.manager._hosted,
             ReplicationQuota(1, lambda: 1, lambda topic: (), clock_ms),
             self.logs.disk.run,
+            self.logs.checkpoint_start_offsets,
             clock_ms,
         )
         fetcher.add(self.manager.partitions[KEY])

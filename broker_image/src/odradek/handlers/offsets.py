@@ -196,7 +196,7 @@ def _epoch_end(
 
 @dataclass(frozen=True, slots=True)
 class _Deletion:
-    """Records that the leader has deleted and its followers have not yet."""
+    """Records that the leader has hidden and its followers have not yet."""
 
     partition: Partition
     leadership_generation: int
@@ -211,8 +211,13 @@ class _Deletion:
             and self.partition.leadership_generation == self.leadership_generation
         )
 
+    @property
+    def is_durable_here(self) -> bool:
+        """Return whether the records stay deleted on this broker after a crash."""
+        return self.partition.log.durable_log_start >= self.before
+
     def reaches(self, alive: Container[int]) -> bool:
-        """Return whether every live replica has deleted the records."""
+        """Return whether the records stay deleted on every replica that is in sync or alive."""
         return self.partition.low_watermark(alive) >= self.before
 
 
@@ -221,8 +226,9 @@ async def delete_records(
 ) -> DeleteRecordsResponse:
     """Advance log starts.
 
-    The answer waits until every live replica did so and has the least log start, or error 7 on
-    timeout: a follower that has not done so could become leader and serve the records again.
+    The answer waits until every replica that is in sync or alive did so durably and has the least
+    log start, or error 7 on timeout: a replica that has not done so could become leader and serve
+    the records again.
     """
     begun: list[_Deletion] = []
     answer = DeleteRecordsResponse(
@@ -235,9 +241,15 @@ async def delete_records(
         ]
     )
 
+    await broker.replicas.checkpoint_start_offsets(
+        [one.partition.log for one in begun if not one.is_durable_here]
+    )
+
     def settled() -> bool:
         alive = broker.metadata.brokers
-        return all(one.reaches(alive) or not one.still_leader for one in begun)
+        return all(
+            one.reaches(alive) or not one.still_leader or not one.is_durable_here for one in begun
+        )
 
     if not settled():
         await broker.replicas.wait_for_low_watermark(
@@ -247,6 +259,8 @@ async def delete_records(
         alive = broker.metadata.brokers
         if not one.still_leader:
             one.result.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        elif not one.is_durable_here:
+            one.result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
         elif not one.reaches(alive):
             one.result.error_code = ErrorCode.REQUEST_TIMED_OUT
         else:

@@ -6,6 +6,7 @@ called once. Nothing is retried on it: after a failed fsync nobody knows what th
 shortage of descriptors or memory says nothing about the disk, and that work is retried later.
 """
 
+import asyncio
 import contextlib
 import fcntl
 import logging
@@ -68,6 +69,7 @@ class Directory:
         self._logs: dict[TopicPartition, Log] = {}
         self._lock = threading.Lock()
         self._checkpoint_lock = threading.Lock()
+        self.start_offsets_lock = asyncio.Lock()
         self._cleaned_lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -182,22 +184,25 @@ class Directory:
         return {key: log.recovery_point for key, log in self.logs().items()}
 
     def write_start_offsets(self) -> None:
-        """Write the log start offsets; as in Kafka, only those that the segments' names do not
-        tell.
-        """
+        """Write the log start offsets, and note in the logs that they survive a crash now."""
         with self._judging():
-            self._write_offsets(checkpoints.LOG_START_OFFSETS, self._start_offsets)
+            self._write_start_offsets()
 
-    def _start_offsets(self) -> dict[TopicPartition, int]:
-        return {
-            key: log.log_start_offset
-            for key, log in self.logs().items()
-            if log.log_start_offset > log.segments[0].base_offset
-        }
+    def _write_start_offsets(self) -> None:
+        # Not without those that the first segment's name tells, as Kafka does: retention raises
+        # the log start offset before it renames the files of the segments before.
+        with self._checkpoint_lock:
+            found = [(key, log, log.start_to_checkpoint) for key, log in self.logs().items()]
+            checkpoints.write_offsets(
+                self.file(checkpoints.LOG_START_OFFSETS),
+                {key: offset for key, _, offset in found if offset > 0},
+            )
+            for _, log, offset in found:
+                log.note_start_checkpointed(offset)
 
     def _write_checkpoints(self) -> None:
         self._write_offsets(checkpoints.RECOVERY_POINTS, self._recovery_points)
-        self._write_offsets(checkpoints.LOG_START_OFFSETS, self._start_offsets)
+        self._write_start_offsets()
 
     def write_high_watermarks(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Write the high watermark of each log: that of `offsets`, or else the log's own."""

@@ -293,6 +293,25 @@ class LogManager:
         for directory in self._online():
             directory.write_high_watermarks(offsets)
 
+    async def checkpoint_start_offsets(self, logs: Collection[Log]) -> None:
+        """Make the log start offsets of these logs durable: see `Log.durable_log_start`, which says
+        whether that succeeded.
+
+        A directory has one write under way at most. The next one is for all who wait by then.
+        """
+        homes: dict[str, tuple[Directory, list[Log]]] = {}
+        for log in logs:
+            home = self._home_of(log)
+            homes.setdefault(home.path, (home, []))[1].append(log)
+        await asyncio.gather(*(self._checkpoint_starts(*home) for home in homes.values()))
+
+    async def _checkpoint_starts(self, home: Directory, logs: Collection[Log]) -> None:
+        async with home.start_offsets_lock:
+            if home.failure is None and any(
+                log.durable_log_start < log.log_start_offset for log in logs
+            ):
+                await self.disk.run(home.write_start_offsets)
+
     async def run(self) -> None:
         """Run the background work until cancelled."""
         compacting = self.config.log_cleaner_threads if self.config.log_cleaner_enable else 0

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -42,6 +42,7 @@ from odradek.values import TopicPartition
 
 if TYPE_CHECKING:
     from odradek.config import BrokerConfig
+    from odradek.log.partition.log import Log
     from odradek.net.client import PeerClient
     from odradek.protocol.messages.fetch import FetchablePartitionResponse
 
@@ -67,6 +68,8 @@ logger = logging.getLogger(__name__)
 Connect = Callable[[int], "PeerClient | None"]
 # Runs in a thread what may wait for the disk.
 InThread = Callable[[Callable[[], object]], Awaitable[object]]
+# Makes the log start offsets of logs durable.
+CheckpointStarts = Callable[[Collection["Log"]], Awaitable[None]]
 
 
 @dataclass(slots=True)
@@ -92,6 +95,7 @@ class SourceFetcher:
         hosted: HostedPartitions,
         quota: ReplicationQuota,
         in_thread: InThread,
+        checkpoint_starts: CheckpointStarts,
         clock_ms: Callable[[], int],
     ) -> None:
         self.source = source
@@ -100,6 +104,8 @@ class SourceFetcher:
         self._hosted = hosted
         self._quota = quota
         self._in_thread = in_thread
+        self._checkpoint_starts = checkpoint_starts
+        self._checkpointing: asyncio.Task[None] | None = None
         self._clock_ms = clock_ms
         self._following: dict[TopicPartition, _Following] = {}
         self._changed = asyncio.Event()
@@ -134,6 +140,9 @@ class SourceFetcher:
                     await self._drop_client()
                     self._delay(ready)
         finally:
+            if self._checkpointing is not None:
+                self._checkpointing.cancel()
+                await asyncio.wait((self._checkpointing,))
             await self._drop_client()
 
     async def _round(self, ready: list[_Following]) -> None:
@@ -286,7 +295,7 @@ class SourceFetcher:
                     partition=key.partition,
                     current_leader_epoch=one.leader_epoch,
                     fetch_offset=offset,
-                    log_start_offset=one.partition.log.log_start_offset,
+                    log_start_offset=one.partition.log.durable_log_start,
                     partition_max_bytes=config.replica_fetch_max_bytes,
                 )
             )
@@ -298,6 +307,8 @@ class SourceFetcher:
             topics=list(topics.values()),
         )
         response = await client.call(request, FETCH_VERSION, config.replica_socket_timeout_ms)
+        copied = False
+        raised: list[Log] = []
         for answered in response.responses:
             for data in answered.partition_responses:
                 known = asked.get(TopicPartition(answered.topic, data.partition))
@@ -308,11 +319,35 @@ class SourceFetcher:
                     continue
                 if data.error_code == ErrorCode.NONE:
                     self._append(one, data)
+                    log = one.partition.log
+                    copied = copied or log.log_end_offset > offset
+                    durable = log.durable_log_start
+                    if data.log_start_offset > durable < log.log_start_offset:
+                        raised.append(log)
                 elif data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
                     await self._find_range(client, one)
                 else:
                     self._refused(one, data.error_code)
         await self._flush_where_owed(some)
+        if raised:
+            await self._checkpoint(raised, wait=not copied)
+
+    async def _checkpoint(self, raised: list[Log], *, wait: bool) -> None:
+        """Make log start offsets durable, so that the next request may report them.
+
+        A deletion waits for that, if it was no retention that raised them. Copying goes on
+        meanwhile; only where there was nothing to copy does the next request wait.
+        """
+        if self._checkpointing is None or self._checkpointing.done():
+            self._checkpointing = asyncio.create_task(self._checkpoint_once(raised))
+        if wait:
+            await asyncio.wait((self._checkpointing,))
+
+    async def _checkpoint_once(self, raised: list[Log]) -> None:
+        await self._checkpoint_starts(raised)
+        if any(log.durable_log_start < log.log_start_offset for log in raised):
+            # Failed, which was logged, or raised meanwhile: not again with the very next answer.
+            await asyncio.sleep(self._config.replica_fetch_backoff_ms / 1000)
 
     async def _flush_where_owed(self, some: list[_Following]) -> None:
         """Flush before the next request reports our log end (flush.messages)."""

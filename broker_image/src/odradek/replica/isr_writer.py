@@ -136,6 +136,7 @@ class IsrWriter:
         )
         if partition.confirm(change, version):
             self._hosted.wake_high_watermark(change.key)
+        self._hosted.wake_low_watermark(change.key)
         self._changed.add(change.key)
         self._last_change_ms = self._clock_ms()
 

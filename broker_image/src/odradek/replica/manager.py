@@ -69,6 +69,7 @@ class ReplicaManager:
         self._longest_fetch_pause_ms = 2 * config.replica_fetch_wait_max_ms + 500
         # For reading or decompressing much data.
         self.in_thread = logs.readers.run
+        self.checkpoint_start_offsets = logs.checkpoint_start_offsets
         self._limits = LagLimits(config.replica_lag_time_max_ms, config.replica_lag_max_messages)
         self._hosted = HostedPartitions(metadata)
         self.isr_writer = IsrWriter(session, self._hosted, clock_ms)
@@ -110,7 +111,14 @@ class ReplicaManager:
         self._fetchers = FetcherPool(
             config.num_replica_fetchers,
             lambda source: SourceFetcher(
-                source, config, connect, self._hosted, follower_quota, logs.disk.run, clock_ms
+                source,
+                config,
+                connect,
+                self._hosted,
+                follower_quota,
+                logs.disk.run,
+                logs.checkpoint_start_offsets,
+                clock_ms,
             ),
         )
 

@@ -234,9 +234,17 @@ class Partition:
         log.high_watermark = self.high_watermark
 
     def low_watermark(self, alive: Container[int]) -> int:
-        """Return the least log start that the replicas on live brokers reported."""
-        started = [one.start_offset for broker, one in self.followers.items() if broker in alive]
-        return min([*started, self.log.log_start_offset])
+        """Return the least log start that is durable on the replicas that are in sync or alive.
+
+        One that is in sync can become leader, also if its broker just went.
+        """
+        in_sync = self.isr.maximal
+        started = [
+            one.start_offset
+            for broker, one in self.followers.items()
+            if broker in alive or broker in in_sync
+        ]
+        return min([*started, self.log.durable_log_start])
 
     def has_enough_replicas(self, minimum: int) -> bool:
         """Return whether the committed in-sync set has `minimum` members (min.insync.replicas)."""

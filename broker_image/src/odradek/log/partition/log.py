@@ -107,6 +107,10 @@ class Log:
         self.epochs = EpochCache(directory)
         self.producers = ProducerStates(environment.producer_expiry_ms)
         self._high_watermark = 0
+        # What the checkpoint of log start offsets, or the first segment's name at the start, says.
+        self._checkpointed_start = 0
+        # While a batch that overlaps the log start offset is written, that offset.
+        self._overlapped_start = 0
         self._append_lock = self.segments.append_lock
         self._flush_lock = threading.Lock()
         self._last_flush = environment.monotonic()
@@ -119,7 +123,7 @@ class Log:
     ) -> None:
         """Take over the segments and offsets that recovery found."""
         self.segments.install(segments, start, end, recovery_point)
-        self._high_watermark = start
+        self._high_watermark = self._checkpointed_start = start
 
     # -- offsets and state ----------------------------------------------------------------------
 
@@ -127,6 +131,20 @@ class Log:
     def log_start_offset(self) -> int:
         """First offset that readers may ask for."""
         return self.segments.log_start_offset
+
+    @property
+    def durable_log_start(self) -> int:
+        """Log start offset that survives a crash. Replication reports this one."""
+        return min(self._checkpointed_start, self.segments.log_start_offset)
+
+    @property
+    def start_to_checkpoint(self) -> int:
+        """Log start offset for the checkpoint."""
+        return max(self.segments.log_start_offset, self._overlapped_start)
+
+    def note_start_checkpointed(self, offset: int) -> None:
+        """Note what the checkpoint says now. Its lock is held: the last caller is right."""
+        self._checkpointed_start = offset
 
     @property
     def log_end_offset(self) -> int:
@@ -284,19 +302,22 @@ class Log:
             if not batches:
                 return AppendInfo(end, end - 1, -1, start, 0, False)
             first = batches[0][1]
-            if first.base_offset < end:
-                self._accept_overlap(first)
-            for run in incoming.runs(batches, self.config.segment_bytes):
-                begin, last = run[0][0], run[-1]
-                run_end = last[0] + last[1].size
-                shifted = [(at - begin, header) for at, header in run]
-                newest = max(header.max_timestamp for _, header in run)
-                length = run_end - begin
-                self._write(
-                    [view[begin:run_end]], shifted, length, last[1].last_offset, newest, now_ms
-                )
-                size += length
-            self._raise_log_start(start)
+            try:
+                if first.base_offset < end:
+                    self._accept_overlap(first)
+                for run in incoming.runs(batches, self.config.segment_bytes):
+                    begin, last = run[0][0], run[-1]
+                    run_end = last[0] + last[1].size
+                    shifted = [(at - begin, header) for at, header in run]
+                    newest = max(header.max_timestamp for _, header in run)
+                    length = run_end - begin
+                    self._write(
+                        [view[begin:run_end]], shifted, length, last[1].last_offset, newest, now_ms
+                    )
+                    size += length
+                self._raise_log_start(start)
+            finally:
+                self._overlapped_start = 0
             end = segments.log_end_offset
             return AppendInfo(first.base_offset, end - 1, -1, start, size, False)
 
@@ -311,6 +332,8 @@ class Log:
             raise UnexpectedOffsetError(
                 f"{self.topic}-{self.partition}: batch at {first.base_offset}, log ends at {end}"
             )
+        # A crash before the log start offset is back must not bring deleted records back.
+        self._overlapped_start = end
         self.truncate_fully_and_start_at(first.base_offset)
 
     def _write(
@@ -432,11 +455,12 @@ class Log:
             fresh.create(self.preallocated_bytes)
 
     def _lower_marks(self, end: int) -> None:
-        """Lower high watermark and recovery point to `end`; a lower recovery point is on the disk
-        before bytes are rewritten.
+        """Lower high watermark and recovery point to `end`; a lower recovery point or log start
+        offset is on the disk before bytes are rewritten.
         """
         self._high_watermark = min(self._high_watermark, end)
         lowered = self.segments.lower_recovery_point(end)
+        lowered = lowered or self._checkpointed_start > self.start_to_checkpoint
         if lowered or "compact" in self.config.cleanup_policy:
             self._environment.on_truncate(self)
 
