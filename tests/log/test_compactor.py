@@ -248,6 +248,27 @@ def test_compaction_that_lacked_a_descriptor_at_its_end_is_done_again(
     assert values(log) < 20
 
 
+def test_a_log_that_cannot_be_compacted_does_not_hold_up_the_others(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = make()
+    stuck, other = dirty_log(manager, "a"), dirty_log(manager, "b")
+    clean = cleaner.clean
+
+    def fail_one(log: Log, *arguments: Any) -> int:
+        if log is stuck:
+            raise OSError(errno.EINVAL, log.directory)
+        return clean(log, *arguments)
+
+    monkeypatch.setattr(cleaner, "clean", fail_one)
+    for _ in range(4):
+        manager.compact()
+    assert values(other) < values(stuck)
+    monkeypatch.setattr(cleaner, "clean", clean)
+    manager.compact()
+    assert values(stuck) == values(other)
+
+
 def test_io_buffer_bounds_what_is_read_at_once(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     manager = make(log_cleaner_io_buffer_size="100")
     log = dirty_log(manager, "a")

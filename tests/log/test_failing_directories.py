@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -120,6 +121,67 @@ def test_running_out_of_descriptors_is_not_the_disks_fault(
     assert failures == []
     log.append_as_leader(batch(b"c"), 0)
     assert [one.value for one in read_all(log)] == [b"a", b"c"]
+
+
+@pytest.mark.parametrize("error", [errno.EINVAL, errno.EISDIR, errno.ENAMETOOLONG, errno.EBUSY])
+def test_an_error_of_one_name_fails_the_operation_only(
+    make: Make, failures: list[str], monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
+    log = new_log(make(), "t", 0, TopicConfig())
+    log.append_as_leader(batch(b"a"), 0)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pwrite", failing(error))
+        patched.setattr(os, "pwritev", failing(error))
+        with pytest.raises(KafkaError) as caught:
+            log.append_as_leader(batch(b"b"), 0)
+    assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert failures == []
+    log.append_as_leader(batch(b"c"), 0)
+    assert [one.value for one in read_all(log)] == [b"a", b"c"]
+
+
+def test_a_partition_whose_name_is_too_long_for_the_file_system_fails_alone(
+    make: Make, failures: list[str]
+) -> None:
+    manager = make(dirs=("a",))
+    with pytest.raises(KafkaError) as caught:
+        new_log(manager, "t" * 249, 1_000_000, TopicConfig())
+    assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert failures == []
+    assert new_log(manager, "t" * 249, 0, TopicConfig()).log_end_offset == 0
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        *(errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EUCLEAN),
+        *(errno.ENXIO, errno.ENODEV, errno.ESTALE),
+        *(errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM),
+    ],
+)
+def test_an_error_of_the_device_or_of_the_whole_directory_takes_it_offline(
+    make: Make, failures: list[str], monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
+    log = new_log(make(), "t", 0, TopicConfig())
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pwrite", failing(error))
+        patched.setattr(os, "pwritev", failing(error))
+        with pytest.raises(KafkaError):
+            log.append_as_leader(batch(b"b"), 0)
+    assert failures == [os.path.dirname(log.directory)]
+
+
+@pytest.mark.parametrize("error", [errno.EINVAL, errno.EINTR, errno.ENOMEM, errno.EBADF])
+def test_a_failed_fsync_takes_the_directory_offline_whatever_the_reason(
+    make: Make, failures: list[str], monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
+    log = new_log(make(), "t", 0, TopicConfig())
+    log.append_as_leader(batch(b"a"), 0)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", failing(error))
+        with pytest.raises(KafkaError):
+            log.flush()
+    assert failures == [os.path.dirname(log.directory)]
 
 
 def test_no_background_work_takes_a_directory_offline_for_want_of_descriptors(

@@ -76,6 +76,32 @@ def test_segments_roll_by_record_time(tmp_path: Path) -> None:
     assert [segment.base_offset for segment in log.segments] == [0, 2]
 
 
+def test_segments_roll_by_record_time_at_most_once_per_second(tmp_path: Path) -> None:
+    partition, log = opened(tmp_path, segment_ms=1000)
+
+    def append(count: int) -> None:
+        for _ in range(count):
+            later = log.log_end_offset * 7 * 24 * 3_600_000
+            log.append_as_leader(batch(b"a", timestamp=START_MS + later), 0)
+
+    append(100)
+    assert [segment.base_offset for segment in log.segments] == [0, 1]
+    partition.clock.advance(999)
+    append(1)
+    assert len(log.segments) == 2
+    partition.clock.advance(1)
+    append(100)
+    assert [segment.base_offset for segment in log.segments] == [0, 1, 101]
+    assert len(read_all(log)) == 201
+
+
+def test_segments_roll_by_size_as_often_as_they_are_full(tmp_path: Path) -> None:
+    _, log = opened(tmp_path, segment_ms=1000, segment_bytes=100)
+    for later in range(9):
+        log.append_as_leader(batch(b"a", timestamp=START_MS + later * 10_000), 0)
+    assert len(log.segments) == 9
+
+
 def test_segments_roll_when_an_index_is_full(tmp_path: Path) -> None:
     _, log = opened(tmp_path, segment_index_bytes=24, index_interval_bytes=1)
     for later in range(9):

@@ -45,7 +45,7 @@ class Leader:
 @pytest.fixture
 async def broker(tmp_path: Path) -> AsyncIterator[Replicas]:
     """Follower of a partition with four committed records."""
-    async with Replicas(tmp_path, replica_fetch_backoff_ms="1") as replicas:
+    async with Replicas(tmp_path) as replicas:
         await replicas.take(leader=2, isr=(1, 2), replicas=(1, 2))
         for _ in range(END):
             replicas.manager.partitions[KEY].log.append_as_leader(logs.batch(b"v"), 0)
@@ -78,14 +78,26 @@ async def test_a_log_start_that_rose_is_in_the_checkpoint_when_it_is_reported(
 async def test_a_log_start_that_cannot_be_written_is_not_reported(
     broker: Replicas, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def out_of_descriptors(*_: object) -> None:
+    tries: list[object] = []
+
+    def out_of_descriptors(path: str, offsets: object) -> None:
+        tries.append(path)
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr(checkpoints, "write_offsets", out_of_descriptors)
     leader = Leader(start=3)
-    await fetch(broker, leader, 3)
+    fetcher = broker.fetcher_from(2)
+    following = fetcher._following[KEY]
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoints, "write_offsets", out_of_descriptors)
+        for _ in range(3):
+            await fetcher._fetch(leader, [following])  # type: ignore[arg-type]
     assert leader.told == [0, 0, 0]
     assert broker.manager.partitions[KEY].log.log_start_offset == 3
+    assert len(tries) == 1
+    broker.clock.now += broker.config.replica_fetch_backoff_ms
+    for _ in range(2):
+        await fetcher._fetch(leader, [following])  # type: ignore[arg-type]
+    assert leader.told == [0, 0, 0, 0, 3]
 
 
 async def test_the_copying_goes_on_while_a_log_start_is_written(

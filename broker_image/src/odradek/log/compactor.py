@@ -51,11 +51,13 @@ class Compactor:
         self._throttle = Throttle(config.log_cleaner_io_max_bytes_per_second, self._stopping)
         self._under_work: set[Log] = set()
         self._uncleanable: WeakSet[Log] = WeakSet()
+        self._retried: WeakSet[Log] = WeakSet()
         self._changed = threading.Condition()
 
     def compact(self) -> bool:
         """Compact the dirtiest log that no other thread compacts; return False when there is none,
-        or the process is short of descriptors or memory. Blocks.
+        or it failed for a reason that may pass. Such a log is tried again after the others.
+        Blocks.
         """
         with self._changed:
             task = None if self._stopping.is_set() else self._dirtiest()
@@ -96,7 +98,9 @@ class Compactor:
                         continue  # what the checkpoint says may have been truncated since
                     if cleaner.is_due(log, dirty):
                         found.append(_Task(log, directory, dirty))
-        return max(found, key=lambda task: task.urgency, default=None)
+        return max(
+            found, key=lambda task: (task.log not in self._retried, task.urgency), default=None
+        )
 
     def _may_be_compacted(self, log: Log) -> bool:
         return (
@@ -126,6 +130,7 @@ class Compactor:
             if log.closed or log.segments.truncations != task.dirty.truncations:
                 return True  # truncated while it was read, not damaged
             if isinstance(error.__cause__, OSError):
+                self._retried.add(log)
                 return log.failure is not None  # the log has reported its disk itself
             logger.error(
                 "failed to compact %s-%d: %s; skipped until the next start",
@@ -136,8 +141,10 @@ class Compactor:
             self._uncleanable.add(log)
             return True
         except OSError as error:
+            self._retried.add(log)
             _cannot_clean(log, task.directory, error)
             return log.failure is not None or log.closed
+        self._retried.discard(log)
         task.directory.note_cleaned(log, end, task.dirty.truncations)
         return True
 

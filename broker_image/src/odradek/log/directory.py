@@ -2,8 +2,9 @@
 
 `meta.properties` says which cluster and broker a directory belongs to; `.lock` keeps a second
 process out. A directory whose disk fails goes offline with its partitions, and `on_failure` is
-called once. Nothing is retried on it: after a failed fsync nobody knows what the disk holds. A
-shortage of descriptors or memory says nothing about the disk, and that work is retried later.
+called once. Nothing is retried on it: after a failed fsync nobody knows what the disk holds. An
+error of one name, or a shortage of descriptors or memory, says nothing about the disk: it fails the
+operation, and background work is retried later.
 """
 
 import asyncio
@@ -21,7 +22,7 @@ from odradek.log.partition import checkpoints
 from odradek.log.partition.checkpoints import CorruptCheckpointError, LogDirMeta
 from odradek.log.partition.log import Log
 from odradek.log.partition.recovery import Checkpointed
-from odradek.log.segment.files import is_disk_failure, write_atomically
+from odradek.log.segment.files import is_disk_failure, sync, write_atomically
 from odradek.protocol.errors import KafkaError
 from odradek.values import TopicPartition
 
@@ -152,7 +153,7 @@ class Directory:
 
     def sync_names(self) -> None:
         """Make the names of the folders durable. Raises OSError."""
-        os.fsync(self._names_fd)
+        sync(self._names_fd)
 
     # -- checkpoints ----------------------------------------------------------------------------
 

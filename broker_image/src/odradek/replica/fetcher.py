@@ -106,6 +106,7 @@ class SourceFetcher:
         self._in_thread = in_thread
         self._checkpoint_starts = checkpoint_starts
         self._checkpointing: asyncio.Task[None] | None = None
+        self._checkpoint_after_ms = 0
         self._clock_ms = clock_ms
         self._following: dict[TopicPartition, _Following] = {}
         self._changed = asyncio.Event()
@@ -338,16 +339,17 @@ class SourceFetcher:
         A deletion waits for that, if it was no retention that raised them. Copying goes on
         meanwhile; only where there was nothing to copy does the next request wait.
         """
-        if self._checkpointing is None or self._checkpointing.done():
+        under_way = self._checkpointing is not None and not self._checkpointing.done()
+        if not under_way and self._clock_ms() >= self._checkpoint_after_ms:
             self._checkpointing = asyncio.create_task(self._checkpoint_once(raised))
-        if wait:
+        if wait and self._checkpointing is not None:
             await asyncio.wait((self._checkpointing,))
 
     async def _checkpoint_once(self, raised: list[Log]) -> None:
         await self._checkpoint_starts(raised)
         if any(log.durable_log_start < log.log_start_offset for log in raised):
             # Failed, which was logged, or raised meanwhile: not again with the very next answer.
-            await asyncio.sleep(self._config.replica_fetch_backoff_ms / 1000)
+            self._checkpoint_after_ms = self._clock_ms() + self._config.replica_fetch_backoff_ms
 
     async def _flush_where_owed(self, some: list[_Following]) -> None:
         """Flush before the next request reports our log end (flush.messages)."""

@@ -111,6 +111,7 @@ class Log:
         self._checkpointed_start = 0
         # While a batch that overlaps the log start offset is written, that offset.
         self._overlapped_start = 0
+        self._last_roll_by_time = -retention.ROLL_BY_TIME_INTERVAL_S
         self._append_lock = self.segments.append_lock
         self._flush_lock = threading.Lock()
         self._last_flush = environment.monotonic()
@@ -350,12 +351,12 @@ class Log:
         segment = segments.entries[-1]
         if (
             segment.size
-            and retention.must_roll(
-                segment.size + size,
-                config.segment_bytes,
-                segment.age_for_roll(now_ms, newest_ms),
-                config.segment_ms - segment.jitter_ms,
-                segment.has_full_index,
+            and (
+                retention.is_full(segment.size + size, config.segment_bytes, segment.has_full_index)
+                or (
+                    segment.age_for_roll(now_ms, newest_ms) > config.segment_ms - segment.jitter_ms
+                    and self._may_roll_by_time()
+                )
             )
         ) or not segment.accepts(last_offset):
             self.roll(_lowest_offset(batches[0][1]))
@@ -374,6 +375,14 @@ class Log:
         self._note_epochs(batches)
 
     # -- rolling --------------------------------------------------------------------------------
+
+    def _may_roll_by_time(self) -> bool:
+        """Return whether the last roll by time is long enough ago; if so, this is the last one."""
+        now = self._environment.monotonic()
+        if now - self._last_roll_by_time < retention.ROLL_BY_TIME_INTERVAL_S:
+            return False
+        self._last_roll_by_time = now
+        return True
 
     def roll(self, base_offset: int | None = None) -> None:
         """Begin a new segment at `base_offset`, by default the log end offset."""

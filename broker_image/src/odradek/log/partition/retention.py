@@ -23,14 +23,18 @@ class RetentionLimits:
     retention_bytes: int
 
 
-def must_roll(
-    size_after: int, segment_bytes: int, age_ms: int, segment_ms: int, index_full: bool
-) -> bool:
+ROLL_BY_TIME_INTERVAL_S = 1.0
+"""Least time between two rolls of a log because of segment.ms. Record times are the producer's
+choice, and far apart they would make files for each batch.
+"""
+
+
+def is_full(size_after: int, segment_bytes: int, index_full: bool) -> bool:
     """Return whether a segment that is not empty must roll before it grows to `size_after`.
 
-    As Kafka's LogSegment.shouldRoll.
+    This and the segment's age are Kafka's LogSegment.shouldRoll.
     """
-    return size_after > segment_bytes or age_ms > segment_ms or index_full
+    return size_after > segment_bytes or index_full
 
 
 def deletable(

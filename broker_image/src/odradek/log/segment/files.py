@@ -25,14 +25,45 @@ from odradek.protocol.regions import Buffer
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# The process or the machine ran short of something that is not the disk: the directory stays
-# online.
-_NOT_THE_DISK = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN})
+_DISK_FAILURES = frozenset(
+    {
+        # The device or its file system failed, is full, or takes no writes.
+        errno.EIO,
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EFBIG,
+        errno.EROFS,
+        errno.EUCLEAN,
+        errno.EBADMSG,
+        errno.ENXIO,
+        errno.ENODEV,
+        errno.ENOMEDIUM,
+        errno.ENODATA,
+        errno.EILSEQ,
+        # A device or file system behind a network is out of reach.
+        errno.ESTALE,
+        errno.EREMOTEIO,
+        errno.ENOLINK,
+        errno.ETIMEDOUT,
+        errno.ENOTCONN,
+        errno.ESHUTDOWN,
+        # Somebody unmounted, removed or replaced our files, or took our access away.
+        errno.ENOENT,
+        errno.ENOTDIR,
+        errno.EEXIST,
+        errno.EACCES,
+        errno.EPERM,
+    }
+)
 
 
 def is_disk_failure(error: OSError) -> bool:
-    """Return whether `error` says that the disk of its directory failed."""
-    return error.errno not in _NOT_THE_DISK
+    """Return whether `error` condemns the log directory.
+
+    Others fail only the operation: one name is too long, an argument is wrong, the process ran
+    short of descriptors or memory.
+    """
+    return error.errno in _DISK_FAILURES
 
 
 class FileRetiredError(Exception):
@@ -186,11 +217,23 @@ def read_exactly(fd: int, length: int, position: int) -> bytes:
     return b"".join(parts)
 
 
+def sync(fd: int) -> None:
+    """Fsync. Whatever the reason, a failure condemns the log directory: the kernel may have dropped
+    the data, and the next fsync would succeed.
+    """
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        if is_disk_failure(error):
+            raise
+        raise OSError(errno.EIO, f"fsync failed: {error}") from error
+
+
 def fsync_path(path: str) -> None:
     """Make the data of a file, or the names in a directory, durable."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        os.fsync(fd)
+        sync(fd)
     finally:
         os.close(fd)
 
@@ -206,7 +249,7 @@ def write_atomically(path: str, data: bytes, *, durable: bool = True) -> None:
     try:
         write_all(fd, [data], 0)
         if durable:
-            os.fsync(fd)
+            sync(fd)
     finally:
         os.close(fd)
     os.replace(temporary, path)

@@ -21,7 +21,7 @@ import struct
 import threading
 from operator import le, lt
 
-from odradek.log.segment.files import SharedFile, write_all
+from odradek.log.segment.files import SharedFile, sync, write_all
 
 MAX_RELATIVE_OFFSET = 2**31 - 1
 _PENDING_BYTES = 1024
@@ -131,7 +131,7 @@ class _Index:
         self._spill()
         fd = self.file.acquire()
         try:
-            os.fsync(fd)
+            sync(fd)
         finally:
             self.file.release()
 

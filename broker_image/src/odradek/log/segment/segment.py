@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from odradek.log.records import batch, legacy
 from odradek.log.records.batch import CorruptBatchError, Header
 from odradek.log.segment import batch_file
-from odradek.log.segment.files import SharedFile, read_exactly, write_all
+from odradek.log.segment.files import SharedFile, read_exactly, sync, write_all
 from odradek.log.segment.index import MAX_RELATIVE_OFFSET, CorruptIndexError, OffsetIndex, TimeIndex
 from odradek.log.segment.tail import Tail
 from odradek.protocol.regions import Buffer
@@ -139,7 +139,7 @@ class Segment:
         """Make log and indexes durable."""
         fd = self.log.acquire()
         try:
-            os.fsync(fd)
+            sync(fd)
         finally:
             self.log.release()
         self.index.flush()
