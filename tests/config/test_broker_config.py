@@ -56,8 +56,9 @@ def test_advertised_listeners_default_to_listeners() -> None:
         ("broker.id", "one", "Not a number"),
         ("listeners", "localhost:9092", "NAME://host:port"),
         ("listeners", "PLAINTEXT://:70000", "NAME://host:port"),
-        ("listeners", "SSL://:9093", "no security protocol"),
-        ("listener.security.protocol.map", "X:SASL_SSL", "PLAINTEXT is built"),
+        ("listeners", "X://:9093", "no security protocol"),
+        ("listeners", "SSL://:9093", "PLAINTEXT is built"),
+        ("listener.security.protocol.map", "X:QUIC", "no security protocol QUIC"),
         ("advertised.listeners", "PLAINTEXT://0.0.0.0:9092", "nonroutable"),
         ("advertised.listeners", "", "non-empty"),
         ("log.dirs", " , ", "At least one log directory"),
@@ -90,6 +91,11 @@ def test_memory_for_requests_has_room_for_one() -> None:
     with pytest.raises(properties.ConfigError, match=r"queued\.max\.request\.bytes"):
         broker(queued_max_request_bytes="1000", socket_request_max_bytes="1001")
     broker(queued_max_request_bytes="0")
+
+
+def test_kafkas_own_map_of_security_protocols_is_taken() -> None:
+    default = "PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL"
+    assert broker(listener_security_protocol_map=default) == broker()
 
 
 def test_unknown_keys_are_named_and_kafkas_other_keys_are_not() -> None:

@@ -20,7 +20,7 @@ from tests.fuzz.siege import Siege
 from tests.support.sampling import how_many
 
 MEBIBYTE = 1024 * 1024
-FRAMES = how_many(40_000, full=200_000)
+FRAMES = how_many(20_000, full=200_000)
 SEED = 7
 
 

@@ -28,7 +28,7 @@ def overflowing(*keys: bytes) -> bytes:
     return codec.seal(header, data[codec.HEADER_SIZE :])
 
 
-@pytest.mark.parametrize("claimed", [2_001, 2**31 - 1])
+@pytest.mark.parametrize("claimed", [2_001, records.MAX_OBJECTS])
 def test_a_compressed_batch_holds_as_many_records_as_it_claims(
     tmp_path: Path, claimed: int
 ) -> None:
@@ -43,6 +43,16 @@ def test_a_compressed_batch_holds_as_many_records_as_it_claims(
         log.append_as_leader(false, 0)
     assert caught.value.code is ErrorCode.INVALID_RECORD
     assert log.log_end_offset == 2_000
+
+
+def test_a_batch_has_no_more_records_than_readers_decode(tmp_path: Path) -> None:
+    log = Partition(tmp_path / "topic-0", TopicConfig()).open(clean=True)
+    small = records.make([(None, b"")], START_MS, ZSTD)
+    count = records.MAX_OBJECTS + 1
+    header = codec.parse(small)._replace(record_count=count, last_offset_delta=count - 1)
+    with pytest.raises(KafkaError) as caught:
+        log.append_as_leader(codec.seal(header, small[codec.HEADER_SIZE :]), 0)
+    assert caught.value.code is ErrorCode.MESSAGE_TOO_LARGE
 
 
 def test_a_record_time_above_int64_does_not_stop_a_compaction(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from odradek.properties import (
     words,
     zookeeper_servers,
 )
+from odradek.values import SECURITY_PROTOCOLS
 
 HOUR_MS = 3_600_000
 MINUTE_MS = 60_000
@@ -91,7 +92,9 @@ class BrokerConfig:
     listeners_text: str = key("listeners", "PLAINTEXT://:9092", non_empty)
     advertised_listeners_text: str | None = key("advertised.listeners", None, non_empty)
     listener_protocols: tuple[str, ...] = key(
-        "listener.security.protocol.map", ("PLAINTEXT:PLAINTEXT",), words()
+        "listener.security.protocol.map",
+        tuple(f"{protocol}:{protocol}" for protocol in SECURITY_PROTOCOLS),
+        words(),
     )
     inter_broker_listener_name: str = key("inter.broker.listener.name", "PLAINTEXT", non_empty)
     inter_broker_protocol_version: str = key("inter.broker.protocol.version", "2.1", non_empty)
@@ -365,10 +368,10 @@ def _with_endpoints(config: BrokerConfig) -> BrokerConfig:
 
 def _name_and_protocol(entry: str) -> tuple[str, str]:
     name, _, protocol = entry.partition(":")
-    if protocol != "PLAINTEXT":
+    if protocol not in SECURITY_PROTOCOLS:
         raise ConfigError(
             f"Invalid value {entry} for configuration listener.security.protocol.map: "
-            "only the security protocol PLAINTEXT is built"
+            f"no security protocol {protocol}"
         )
     return name, protocol
 
@@ -389,6 +392,11 @@ def _endpoints(
             raise ConfigError(
                 f"Invalid value {text} for configuration {setting}: "
                 f"no security protocol defined for listener {name}"
+            )
+        if protocols[name] != "PLAINTEXT":
+            raise ConfigError(
+                f"Invalid value {text} for configuration {setting}: "
+                f"only the security protocol PLAINTEXT is built, not {protocols[name]} of {name}"
             )
         if name in {endpoint.name for endpoint in endpoints}:
             raise ConfigError(f"{setting}: each listener must have a different name")

@@ -17,9 +17,9 @@ _DEFAULTS: Mapping[str, tuple[str, ...]] = {
     "zookeeper.set.acl": ("false",),
     "zookeeper.ssl.client.enable": ("false",),
     "ssl.client.auth": ("none",),
-    # These two depend on the version of Java.
-    "ssl.protocol": ("tlsv1.3", "tlsv1.2"),
-    "ssl.enabled.protocols": ("tlsv1.2,tlsv1.3", "tlsv1.2"),
+    # These two depend on the versions of Java and Kafka.
+    "ssl.protocol": ("tlsv1.3", "tlsv1.2", "tls"),
+    "ssl.enabled.protocols": ("tlsv1.2,tlsv1.3", "tlsv1.2", "tlsv1.2,tlsv1.1,tlsv1"),
     "ssl.endpoint.identification.algorithm": ("https",),
     "ssl.keymanager.algorithm": ("sunx509",),
     "ssl.trustmanager.algorithm": ("pkix",),

@@ -9,6 +9,9 @@ ControllerEpoch = NewType("ControllerEpoch", int)
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
 """The topics that only brokers write to; patterns of consumers never match them."""
 
+SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
+"""Kafka's security protocols of listeners, and their numbers in requests."""
+
 NO_LEADER = BrokerId(-1)
 """The leader of a partition without a leader, in znodes and in requests."""
 

@@ -31,7 +31,8 @@ from odradek.protocol.messages.control import (
     UpdateMetadataRequest,
     UpdateMetadataTopicState,
 )
-from odradek.zk.znodes import SECURITY_PROTOCOLS, BrokerEndpoint
+from odradek.values import SECURITY_PROTOCOLS
+from odradek.zk.znodes import BrokerEndpoint
 
 LEADER_AND_ISR_VERSION = 2
 UPDATE_METADATA_VERSION = 5

@@ -28,7 +28,13 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from odradek.values import BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
+from odradek.values import (
+    SECURITY_PROTOCOLS,
+    BrokerId,
+    ControllerEpoch,
+    LeaderEpoch,
+    TopicPartition,
+)
 from odradek.zk.payload import Fields, dump, parse_integer
 from odradek.zk.payload import ZnodeError as ZnodeError
 
@@ -78,7 +84,6 @@ def parse_sequence(name: str, prefix: str) -> int:
 
 # --- /brokers/ids/N ---------------------------------------------------------------------------
 
-SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 _ENDPOINT = re.compile(r"([^:/]+)://\[?([0-9a-zA-Z\-._:%]*)\]?:(-?[0-9]+)")
 
 

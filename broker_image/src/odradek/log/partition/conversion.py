@@ -64,6 +64,10 @@ def _produced(data: View, max_bytes: int) -> Sequence[tuple[int, Header]]:
                     ErrorCode.MESSAGE_TOO_LARGE,
                     f"message of {header.size} bytes is over max.message.bytes={max_bytes}",
                 )
+            if len(outer) == records.MAX_OBJECTS:
+                raise KafkaError(
+                    ErrorCode.MESSAGE_TOO_LARGE, f"more than {records.MAX_OBJECTS} messages"
+                )
             batch.check_crc(data, position, header)
             outer.append((position, header))
     except CorruptBatchError as error:

@@ -6,6 +6,7 @@ is rewritten at every change, made durable with the log's flush, and rebuilt fro
 carries its epoch) when it is missing or unreadable.
 """
 
+import contextlib
 import os
 import threading
 from bisect import bisect_left, bisect_right
@@ -167,7 +168,8 @@ class EpochCache:
             self._unsynced = False
             try:
                 if self._entries:
-                    fsync_path(self.path)
+                    with contextlib.suppress(FileNotFoundError):  # removed meanwhile by `clear`
+                        fsync_path(self.path)
                 fsync_path(self.directory)
             except OSError:
                 self._unsynced = True

@@ -14,10 +14,12 @@ it acknowledges.
 """
 
 import contextlib
+import errno
+import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -40,6 +42,8 @@ from odradek.log.segment.index import MAX_RELATIVE_OFFSET
 from odradek.log.segment.segment import Segment, SegmentSettings
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.regions import Buffer
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,19 @@ class AppendInfo(NamedTuple):
 
 class UnexpectedOffsetError(Exception):
     """A leader sent batches that do not continue this log."""
+
+
+@contextlib.contextmanager
+def _finished_or_offline() -> Iterator[None]:
+    """Take the log directory offline where a truncation fails halfway, whatever the error.
+
+    The log end offset is lowered first, so a second attempt would find nothing to do and leave the
+    producers' state of records that are gone. Recovery finishes it at the next start.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise OSError(errno.EIO, f"failed to finish a truncation: {error}") from error
 
 
 class Log:
@@ -432,13 +449,14 @@ class Log:
             if end <= segments.log_start_offset:  # no readable record is left
                 self.truncate_fully_and_start_at(segments.log_start_offset)
                 return True
-            dropped = segments.hide_from(segment, position, end)
-            self._lower_marks(end)
-            delete_files(dropped[::-1])
-            segment.truncate_files(end, self._environment.now_ms())
-            self.epochs.truncate_from_end(end)
-            self._reload_producers()
-            self._keep_end(segment, end)
+            with _finished_or_offline():
+                dropped = segments.hide_from(segment, position, end)
+                self._lower_marks(end)
+                delete_files(dropped[::-1])
+                segment.truncate_files(end, self._environment.now_ms())
+                self.epochs.truncate_from_end(end)
+                self._reload_producers()
+                self._keep_end(segment, end)
             return True
 
     def _keep_end(self, last: Segment, end: int) -> None:
@@ -451,7 +469,7 @@ class Log:
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Drop everything; the next batch gets `offset`."""
-        with self._append_lock, self._failure.guard():
+        with self._append_lock, self._failure.guard(), _finished_or_offline():
             # Checkpoints and readers look at the first segment, so there is always one. Its files
             # are made last: they may have the names of files that go.
             fresh = Segment(self.directory, offset, self.segment_settings())
@@ -474,14 +492,19 @@ class Log:
             self._environment.on_truncate(self)
 
     def _reload_producers(self) -> None:
-        replay.rebuild(
-            self.producers,
-            self.directory,
-            self.segments[:],
-            self.log_start_offset,
-            self.log_end_offset,
-            self._environment.now_ms(),
-        )
+        try:
+            replay.rebuild(
+                self.producers,
+                self.directory,
+                self.segments[:],
+                self.log_start_offset,
+                self.log_end_offset,
+                self._environment.now_ms(),
+            )
+        except CorruptBatchError as error:
+            # As after a crash: nothing is known of producers whose batches cannot be read.
+            logger.warning("%r: failed to rebuild producers' state: %s", self, error)
+            self.producers.clear(self.log_end_offset)
 
     def _drop_snapshots(self, doomed: Callable[[int], bool]) -> None:
         for at in list_snapshots(self.directory):

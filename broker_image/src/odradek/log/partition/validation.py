@@ -8,9 +8,10 @@ from typing import NamedTuple
 from odradek.config import TopicConfig
 from odradek.log.partition import conversion
 from odradek.log.partition.conversion import OldFormat
-from odradek.log.records import batch, contents
+from odradek.log.records import batch, contents, records
 from odradek.log.records.batch import Header, Origin
 from odradek.properties import INT_MAX, LONG_MAX
+from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.regions import Buffer
 
 _SOON_DECODED = 4096
@@ -56,6 +57,11 @@ def prepare(data: Buffer, origin: Origin, config: TopicConfig, now_ms: int) -> P
     limit = config.max_message_bytes if config.message_magic == 2 else INT_MAX
     header = batch.validate(data, origin, limit)
     stamped = config.message_timestamp_type == "LogAppendTime"
+    if origin is Origin.CLIENT and header.record_count > records.MAX_OBJECTS:
+        raise KafkaError(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"{header.record_count} records in a batch, over {records.MAX_OBJECTS}",
+        )
     if origin is Origin.CLIENT and header.codec and header.record_count > len(data):
         contents.check_count(header, data)
     if origin is Origin.CLIENT and not stamped and header.max_timestamp < header.first_timestamp:

@@ -1,0 +1,56 @@
+"""A log is truncated, as after an election, while a batch before the cut cannot be read."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from odradek.config import TopicConfig
+from odradek.log.partition import replay
+from odradek.log.partition.producers import ProducerStates
+from odradek.log.records import records
+from odradek.log.records.batch import CorruptBatchError
+from odradek.log.records.records import BatchOptions
+from odradek.protocol.errors import ErrorCode, KafkaError
+from tests.support.logs import START_MS, Partition, batch
+
+
+def test_producers_are_forgotten_where_their_batches_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = Partition(tmp_path / "topic-0", TopicConfig()).open(clean=True)
+    sent = BatchOptions(producer_id=7, producer_epoch=0, base_sequence=0)
+    log.append_as_leader(records.make([(None, b"first")], START_MS, sent), 0)
+    for number in range(5):
+        log.append_as_leader(batch(b"%d" % number), 0)
+
+    def damaged(*_: object) -> None:
+        raise CorruptBatchError(0, "batch length 31")
+
+    monkeypatch.setattr(replay, "rebuild", damaged)
+    assert log.truncate_to(4)
+    assert log.log_end_offset == 4
+    assert log.failure is None
+    again = log.append_as_leader(records.make([(None, b"first")], START_MS, sent), 1)
+    assert again.base_offset == 4, "nothing is known of the producer"
+
+
+@pytest.mark.parametrize("offset", [0, 3])
+def test_a_truncation_that_fails_halfway_takes_the_log_offline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, offset: int
+) -> None:
+    log = Partition(tmp_path / "topic-0", TopicConfig()).open(clean=True)
+    for number in range(5):
+        log.append_as_leader(batch(b"%d" % number), 0)
+
+    def out_of_descriptors(*_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(ProducerStates, "clear", out_of_descriptors)
+    monkeypatch.setattr(replay, "rebuild", out_of_descriptors)
+    with pytest.raises(KafkaError) as caught:
+        log.truncate_to(offset)
+    assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert log.failure is not None
