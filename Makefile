@@ -16,7 +16,7 @@ CORES := tests/assignment tests/config tests/controller/test_core.py \
   tests/reconcile/test_placement.py tests/reconcile/test_status.py tests/spark/test_config.py \
   tests/spark/test_offsets.py tests/spark/test_turns.py
 # Most tests wait most of the time, so there may be more workers than processors.
-WORKERS ?= 5
+WORKERS ?= 4
 # A file's tests share processes; the longest files begin first (tests/conftest.py).
 UNIT := .venv/bin/pytest -m "not e2e and not bench" -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
