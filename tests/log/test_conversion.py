@@ -139,6 +139,12 @@ def test_a_message_over_the_limit_is_too_large_and_many_below_it_are_not() -> No
     assert refusal(SOUND, smaller) is ErrorCode.MESSAGE_TOO_LARGE
 
 
+def test_a_set_of_very_many_messages_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "MAX_OBJECTS", 2)
+    assert conversion.to_batch(SOUND, CONFIG, START_MS)
+    assert refusal(SOUND + SOUND) is ErrorCode.MESSAGE_TOO_LARGE
+
+
 def test_times_are_checked_record_by_record() -> None:
     config = TopicConfig(message_timestamp_difference_max_ms=1000)
     for codec in (compression.NONE, compression.GZIP):

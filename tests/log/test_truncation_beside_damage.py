@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from odradek.config import TopicConfig
-from odradek.log.partition import replay
+from odradek.log.partition import epochs, replay
 from odradek.log.partition.producers import ProducerStates
 from odradek.log.records import records
 from odradek.log.records.batch import CorruptBatchError
 from odradek.log.records.records import BatchOptions
+from odradek.log.segment.files import fsync_path
 from odradek.protocol.errors import ErrorCode, KafkaError
 from tests.support.logs import START_MS, Partition, batch
 
@@ -54,3 +55,19 @@ def test_a_truncation_that_fails_halfway_takes_the_log_offline(
         log.truncate_to(offset)
     assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
     assert log.failure is not None
+
+
+def test_a_flush_of_epochs_that_are_cleared_meanwhile_does_not_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = epochs.EpochCache(str(tmp_path))
+    cache.note(3, 0)
+
+    def cleared_first(path: str) -> None:
+        if path == cache.path:
+            cache.clear()
+        fsync_path(path)
+
+    monkeypatch.setattr(epochs, "fsync_path", cleared_first)
+    cache.flush()
+    assert not cache.entries
