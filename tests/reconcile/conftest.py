@@ -1,7 +1,6 @@
 """A real API server, a real ZooKeeper and the operator as a process of its own."""
 
 import itertools
-import json
 import os
 import signal
 import subprocess
@@ -284,7 +283,7 @@ class Place:
         return eventually(probe, f"{kind} {name} {reason}", pause_s=0.5) or {}
 
     def events(self, reason: str) -> list[dict[str, Any]]:
-        found = json.loads(self.kubectl("get", "events", "-o", "json"))["items"]
+        found = self.kubectl.get("events")["items"]
         return [one for one in found if one["reason"] == reason]
 
 
