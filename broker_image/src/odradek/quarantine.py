@@ -1,4 +1,4 @@
-"""Quarantines: an unexpected exception in background work ends what the work was about, and no more.
+"""Quarantines: an unexpected exception in background work ends only what the work was about.
 
 Background work is for a subject: a partition, a group, another broker. Where it raises what nobody
 foresaw, its owner quarantines the subject, goes on with the others, and tries again later. `guard`

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from kazoo.exceptions import BadVersionError, KazooException, NoNodeError
 
+from odradek.quarantine import Quarantines, Work
 from odradek.replica.hosted import HostedPartitions
 from odradek.replica.partition import IsrChange
 from odradek.values import BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
@@ -29,6 +30,8 @@ NOTICE_CHECK_S = 2.5
 NOTICE_QUIET_MS = 5_000
 NOTICE_LONGEST_MS = 60_000
 CONCURRENT_WRITES = 32
+# Of names with 249 characters: ZooKeeper refuses more than 1 MiB by ending the session.
+NOTICE_PARTITIONS = 2000
 
 logger = logging.getLogger(__name__)
 
@@ -37,11 +40,16 @@ class IsrWriter:
     """Writes proposed changes and settles them with their partitions."""
 
     def __init__(
-        self, session: Session, hosted: HostedPartitions, clock_ms: Callable[[], int]
+        self,
+        session: Session,
+        hosted: HostedPartitions,
+        clock_ms: Callable[[], int],
+        quarantines: Quarantines,
     ) -> None:
         self._session = session
         self._hosted = hosted
         self._clock_ms = clock_ms
+        self._quarantines = quarantines
         # Bounded by the partitions: each has at most one pending change.
         self._proposed: asyncio.Queue[IsrChange] = asyncio.Queue()
         self._changed: set[TopicPartition] = set()
@@ -63,7 +71,15 @@ class IsrWriter:
 
     async def _write_proposed(self) -> None:
         while True:
-            await self._settle(await self._proposed.get())
+            change = await self._proposed.get()
+            try:
+                await self._settle(change)
+            except Exception as error:
+                # It stays pending, so its partition counts on both sets until then.
+                pause_s = self._quarantines.put(Work.ISR_WRITE, change.key, error)
+                asyncio.get_running_loop().call_later(pause_s, self.submit, change)
+            else:
+                self._quarantines.release(Work.ISR_WRITE, change.key)
 
     async def _settle(self, change: IsrChange) -> None:
         key = change.key
@@ -143,21 +159,26 @@ class IsrWriter:
     async def _send_notices(self) -> None:
         while True:
             await asyncio.sleep(NOTICE_CHECK_S)
-            now = self._clock_ms()
-            if not self._changed or not (
-                now - self._last_change_ms >= NOTICE_QUIET_MS
-                or now - self._last_notice_ms >= NOTICE_LONGEST_MS
-            ):
-                continue
-            announced = frozenset(self._changed)
-            try:
-                await self._session.create(
-                    f"{znodes.ISR_CHANGES_PATH}/{znodes.ISR_CHANGE_PREFIX}",
-                    znodes.encode_isr_change(sorted(announced)),
-                    sequence=True,
-                )
-            except KazooException as failure:
-                logger.warning("failed to announce ISR changes: %r; retrying", failure)
-                continue
-            self._changed -= announced
-            self._last_notice_ms = now
+            with self._quarantines.guard(Work.ISR_NOTICE, "in-sync sets"):
+                await self._announce()
+
+    async def _announce(self) -> None:
+        """Announce the changes if they are due."""
+        now = self._clock_ms()
+        if not self._changed or not (
+            now - self._last_change_ms >= NOTICE_QUIET_MS
+            or now - self._last_notice_ms >= NOTICE_LONGEST_MS
+        ):
+            return
+        announced = sorted(self._changed)[:NOTICE_PARTITIONS]
+        try:
+            await self._session.create(
+                f"{znodes.ISR_CHANGES_PATH}/{znodes.ISR_CHANGE_PREFIX}",
+                znodes.encode_isr_change(announced),
+                sequence=True,
+            )
+        except KazooException as failure:
+            logger.warning("failed to announce ISR changes: %r; retrying", failure)
+            return
+        self._changed.difference_update(announced)
+        self._last_notice_ms = now
