@@ -105,9 +105,14 @@ class Quarantines:
 
     def release(self, work: Work, subject: Hashable) -> None:
         """End a quarantine: the work succeeded, or its subject is gone."""
-        if self._failing:
+        if self.active:
             with self._lock:
                 self._failing.pop((work, subject), None)
+
+    @property
+    def active(self) -> bool:
+        """Return whether there may be anything to release."""
+        return bool(self._failing)
 
     @contextlib.contextmanager
     def guard(self, work: Work, subject: Hashable, then: str = "retrying") -> Iterator[None]:
