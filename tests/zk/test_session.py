@@ -249,3 +249,36 @@ async def test_calls_on_an_expired_session_fail_by_name(
     # Whether a call meets the end of the session or the new one, it never hangs and never lies.
     outcome = await asyncio.gather(session.get("/n"), return_exceptions=True)
     assert isinstance(outcome[0], tuple | SessionExpiredError)
+
+
+async def test_a_listener_that_fails_keeps_the_news_from_no_other(
+    server: zookeeper.Server, sessions: OpenSession
+) -> None:
+    session = await sessions()
+    states: list[SessionState] = []
+
+    def fail(state: SessionState) -> None:
+        raise KeyError("unforeseen")
+
+    session.on_state(fail)
+    session.on_state(states.append)
+    await asyncio.to_thread(server.expire_session, session._client.client_id)
+    async with asyncio.timeout(120):
+        await until(lambda: SessionState.EXPIRED in states)
+
+
+async def test_a_heartbeat_that_cannot_be_sent_is_not_the_last(
+    sessions: OpenSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without them the session would seem to end, and with it every role of the broker."""
+    session = await sessions()
+    with monkeypatch.context() as patched:
+        patched.setattr(session._client, "exists_async", lambda path: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            session._beat()
+    assert session._heartbeat is not None
+    assert not session._heartbeat.cancelled()
+    before = session.deadline
+    session._heartbeat._run()
+    async with asyncio.timeout(120):
+        await until(lambda: session.deadline > before)

@@ -341,14 +341,15 @@ class Session:
         """Send a cheap request, and schedule the next heartbeat."""
         if self._client is None or self._loop is None:
             return
-        if self.state is SessionState.CONNECTED:
-            started, generation = self._clock(), self.generation
-            answer = self._client.exists_async("/")
-            answer.rawlink(lambda done: self._post(self._heard, done, started, generation))
+        # First, because the heartbeats must outlive one that cannot be sent.
         pause = self.negotiated_timeout_ms / 1000 / HEARTBEATS_PER_TIMEOUT
         if self._heartbeat is not None:
             self._heartbeat.cancel()
         self._heartbeat = self._loop.call_later(pause, self._beat)
+        if self.state is SessionState.CONNECTED:
+            started, generation = self._clock(), self.generation
+            answer = self._client.exists_async("/")
+            answer.rawlink(lambda done: self._post(self._heard, done, started, generation))
 
     def _heard(self, done: Any, started: float, generation: int) -> None:
         if done.exception is None or _is_answer(done.exception):
@@ -401,7 +402,10 @@ class Session:
             self._beat()
         logger.info("ZooKeeper session %#x is %s", self.session_id, state.value)
         for listener in list(self._listeners):
-            listener(state)
+            try:
+                listener(state)
+            except Exception:
+                logger.exception("a listener failed to take that the session is %s", state.value)
 
     def _set_negotiated_timeout(self, timeout_ms: int) -> None:
         self.negotiated_timeout_ms = timeout_ms
