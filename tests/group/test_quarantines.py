@@ -96,8 +96,13 @@ async def sync(coordinator: GroupCoordinator, group_id: str, joined: JoinResult)
         )
 
 
+async def readmitted(coordinator: GroupCoordinator) -> None:
+    await until(lambda: not coordinator.quarantines.held()["group"])
+
+
 async def stable(coordinator: GroupCoordinator, group_id: str) -> JoinResult:
     """Return the only member of a stable group."""
+    await readmitted(coordinator)
     joined = await join(coordinator, group_id)
     assert (await sync(coordinator, group_id, joined)).error is ErrorCode.NONE
     return joined
@@ -130,6 +135,8 @@ async def test_a_group_whose_timer_fails_begins_anew_and_keeps_its_offsets(
     fail_for(monkeypatch, Group, "expire", SICK)
     coordinator._expire(group_of(coordinator, SICK))
     assert coordinator.quarantines.totals()["group"] == 1
+    assert (await join(coordinator, SICK)).error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    await readmitted(coordinator)
     late = coordinator.heartbeat(SICK, sick.member_id, None, sick.generation)
     assert late is ErrorCode.UNKNOWN_MEMBER_ID
     again = await stable(coordinator, SICK)
@@ -170,8 +177,8 @@ async def test_a_group_that_cannot_be_stored_answers_its_members(
     monkeypatch.setattr(coordinator.commits, "store_group", store)
     answer = await sync(coordinator, SICK, joined)
     assert answer.error is ErrorCode.COORDINATOR_NOT_AVAILABLE
-    assert (await sync(coordinator, SICK, joined)).error is ErrorCode.NONE
     assert coordinator.quarantines.totals()["group"] == 1
+    await stable(coordinator, SICK)
     coordinator.close()
 
 
@@ -285,4 +292,26 @@ async def test_rounds_that_fail_do_not_end_the_coordinator(
     await until(lambda: len(rounds) > 3)
     assert not running.done()
     running.cancel()
+    coordinator.close()
+
+
+async def test_a_group_that_always_fails_costs_ever_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its members come back at once, whatever they are told; other groups have the loop."""
+    monkeypatch.setattr(quarantine, "FIRST_PAUSE_S", 0.001)
+    coordinator = await loaded()
+    sound = await stable(coordinator, SOUND)
+    fail_for(monkeypatch, Group, "join", SICK, times=10**9)
+    pauses: list[float] = []
+    put = coordinator.quarantines.put
+    monkeypatch.setattr(
+        coordinator.quarantines,
+        "put",
+        lambda *arguments: pauses.append(put(*arguments)) or pauses[-1],
+    )
+    while len(pauses) < 5:
+        await join(coordinator, SICK)
+        await asyncio.sleep(0)
+    assert pauses == [0.001, 0.002, 0.004, 0.008, 0.016]
+    heartbeat = coordinator.heartbeat(SOUND, sound.member_id, None, sound.generation)
+    assert heartbeat is ErrorCode.NONE
     coordinator.close()

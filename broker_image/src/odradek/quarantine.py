@@ -4,7 +4,8 @@ Background work is for a subject: a partition, a group, another broker. Where it
 foresaw, its owner quarantines the subject, goes on with the others, and tries again later. `guard`
 does that around one piece of work that is repeated anyway. `put` and `release` are for owners with
 another way back; the pause that `put` returns doubles from failure to failure. Every exception is
-counted for the metrics. Its traceback is logged once, until the subject is released.
+counted for the metrics. Of the failures of one subject, the first, the second, the fourth and so on
+are logged, the first one with its traceback.
 """
 
 from __future__ import annotations
@@ -93,14 +94,16 @@ class Quarantines:
             entry.failures += 1
             entry.last_s, entry.held = now, held
             failures = entry.failures
-        logger.error(
-            "%s: failed to %s: unexpected %r; %s",
-            subject,
-            work.words,
-            error,
-            then,
-            exc_info=error if failures == 1 else None,
-        )
+        if failures & (failures - 1) == 0:
+            logger.error(
+                "%s: failed to %s: unexpected %r, failure %d; %s",
+                subject,
+                work.words,
+                error,
+                failures,
+                then,
+                exc_info=error if failures == 1 else None,
+            )
         return failures
 
     def release(self, work: Work, subject: Hashable) -> None:
@@ -108,6 +111,12 @@ class Quarantines:
         if self.active:
             with self._lock:
                 self._failing.pop((work, subject), None)
+
+    def readmit(self, work: Work, subject: Hashable) -> None:
+        """End a quarantine on trial: another failure soon makes a longer pause than the last."""
+        with self._lock:
+            if (work, subject) in self._failing:
+                self._failing[work, subject].held = False
 
     @property
     def active(self) -> bool:

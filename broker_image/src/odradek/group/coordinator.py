@@ -105,15 +105,8 @@ class GroupCoordinator:
         record = schemas.encode_group(group, assignments, self._now_ms())
 
         async def store() -> None:
-            try:
-                outcome = await self.commits.store_group(group, record)
-            except Exception as error:
-                # Whether it is written is unknown, as after a timeout.
-                self.quarantines.note(
-                    Work.GROUP, f"group {group.group_id}", error, "its members join again"
-                )
-                outcome = ErrorCode.COORDINATOR_NOT_AVAILABLE
             with self._shards.restarting(group):
+                outcome = await self.commits.store_group(group, record)
                 done(outcome, self._clock_ms())
                 self._schedule(group)
 

@@ -5,7 +5,7 @@ once per second. So a new or lost leadership is noticed without a notification.
 
 A shard that cannot be loaded is loaded again after a pause; until then, its groups are loading. A
 group whose state raised an exception that nobody foresaw begins anew, without members but with its
-offsets (`restarting`).
+offsets (`restarting`); it is loading too for a pause that doubles with each time.
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ class Shards:
         self._clock_ms = clock_ms
         self._quarantines = quarantines
         self._shards: dict[int, Shard] = {}
+        self._paused: set[str] = set()
         self._loads = asyncio.Semaphore(LOADS_AT_ONCE)
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -70,7 +71,7 @@ class Shards:
         shard = None if index is None else self._current(index)
         if shard is None:
             raise KafkaError(ErrorCode.NOT_COORDINATOR)
-        if not shard.loaded:
+        if not shard.loaded or group_id in self._paused:
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return shard
 
@@ -168,9 +169,7 @@ class Shards:
         try:
             yield
         except Exception as error:
-            self._quarantines.note(
-                Work.GROUP, f"group {group.group_id}", error, "its members join anew"
-            )
+            self._pause(group.group_id, error)
             self._on_gone(group)
             for shard in self._shards.values():
                 if shard.groups.get(group.group_id) is group:
@@ -179,6 +178,18 @@ class Shards:
                     shard.empty_since_ms.pop(group.group_id, None)
             with contextlib.suppress(Exception):
                 group.retire(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+    def _pause(self, group_id: str, error: Exception) -> None:
+        """Have a group's clients wait: else they would join again and again without a pause."""
+        subject = f"group {group_id}"
+        pause_s = self._quarantines.put(Work.GROUP, subject, error, "its members join anew")
+        if group_id not in self._paused:
+            self._paused.add(group_id)
+            asyncio.get_running_loop().call_later(pause_s, self._readmit, group_id, subject)
+
+    def _readmit(self, group_id: str, subject: str) -> None:
+        self._paused.discard(group_id)
+        self._quarantines.readmit(Work.GROUP, subject)
 
     def close(self) -> None:
         """Answer every waiting member, and cancel all tasks, when the server stops."""
