@@ -303,11 +303,12 @@ async def test_a_group_that_always_fails_costs_ever_less(monkeypatch: pytest.Mon
     fail_for(monkeypatch, Group, "join", SICK, times=10**9)
     pauses: list[float] = []
     put = coordinator.quarantines.put
-    monkeypatch.setattr(
-        coordinator.quarantines,
-        "put",
-        lambda *arguments: pauses.append(put(*arguments)) or pauses[-1],
-    )
+
+    def put_and_note(*arguments: Any) -> float:
+        pauses.append(put(*arguments))
+        return pauses[-1]
+
+    monkeypatch.setattr(coordinator.quarantines, "put", put_and_note)
     while len(pauses) < 5:
         await join(coordinator, SICK)
         await asyncio.sleep(0)
