@@ -16,7 +16,12 @@ import pytest
 from odradek import quarantine
 from odradek.log.partition.producers import ProducerStates
 from odradek.protocol.errors import ErrorCode
-from odradek.protocol.messages.control import LeaderAndIsrPartitionState, LeaderAndIsrRequest
+from odradek.protocol.messages.control import (
+    LeaderAndIsrPartitionState,
+    LeaderAndIsrRequest,
+    StopReplicaRequest,
+    StopReplicaTopicV1,
+)
 from odradek.protocol.messages.fetch import (
     FetchablePartitionResponse,
     FetchableTopicResponse,
@@ -259,6 +264,31 @@ async def test_a_role_that_cannot_be_taken_is_refused_and_may_be_asked_for_again
     assert counted(broker) == [("role", 1, 0)]
 
 
+async def test_a_replica_that_cannot_be_hosted_or_stopped_fails_alone(
+    broker: Replicas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The controller would repeat the request for ever, and the broker never get another."""
+    for method in ("_host", "_stop"):
+        real = getattr(broker.manager, method)
+
+        def work(
+            key: TopicPartition, *arguments: Any, real: Callable[..., Any] = real, **options: Any
+        ) -> Any:
+            if key == SICK:
+                raise KeyError("unforeseen")
+            return real(key, *arguments, **options)
+
+        monkeypatch.setattr(broker.manager, method, work)
+    failed = {SICK: ErrorCode.KAFKA_STORAGE_ERROR, SOUND: ErrorCode.NONE}
+    _, answer = await broker.manager.become_leader_or_follower(roles(1, leader=1))
+    assert answer == failed
+    topics = [StopReplicaTopicV1(name=key.topic, partition_indexes=[0]) for key in (SICK, SOUND)]
+    _, answer = await broker.manager.stop_replicas(
+        StopReplicaRequest(controller_id=1, controller_epoch=1, topics=topics)
+    )
+    assert answer == failed
+
+
 async def test_a_role_that_broke_off_half_way_is_taken_at_the_next_request(
     broker: Replicas, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -342,27 +372,24 @@ async def test_more_poisonous_changes_than_writers_hold_up_no_other_change(
     assert broker.manager.partitions[SICK].isr.pending == (1,)
 
 
-async def test_changed_in_sync_sets_are_announced_in_pieces_that_zookeeper_takes(
+async def test_announcements_that_fail_are_made_later(
     broker: Replicas, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[bytes] = []
+    told = asyncio.Event()
 
-    async def create(path: str, data: bytes, *, sequence: bool) -> str:
-        told.append(data)
-        return path
+    async def create(*arguments: Any, **options: Any) -> str:
+        told.set()
+        return "path"
 
-    monkeypatch.setattr(broker.session, "create", create, raising=False)
-    writer = broker.manager.isr_writer
-    changed = {TopicPartition("n" * 249, number) for number in range(8200)}
-    writer._changed |= changed
-    for _ in range(6):
-        broker.clock.now += isr_writer.NOTICE_QUIET_MS
-        await writer._announce()
-    assert max(map(len, told)) < 1 << 20
-    announced = [
-        TopicPartition(*one) for data in told for one in znodes.decode_isr_change("p", data)
-    ]
-    assert sorted(announced) == sorted(changed)
+    failing = Failing(create, times=2)
+    monkeypatch.setattr(broker.session, "create", failing, raising=False)
+    monkeypatch.setattr(isr_writer, "NOTICE_CHECK_S", 0.001)
+    broker.manager.isr_writer._changed.add(SICK)
+    broker.clock.now += isr_writer.NOTICE_LONGEST_MS
+    async with working(broker):
+        async with asyncio.timeout(60):
+            await told.wait()
+        assert broker.manager.quarantines.totals()["isr-notice"] == 2
 
 
 async def test_a_stray_replica_that_cannot_be_deleted_stays_alone(

@@ -265,20 +265,3 @@ async def test_a_listener_that_fails_keeps_the_news_from_no_other(
     await asyncio.to_thread(server.expire_session, session._client.client_id)
     async with asyncio.timeout(120):
         await until(lambda: SessionState.EXPIRED in states)
-
-
-async def test_a_heartbeat_that_cannot_be_sent_is_not_the_last(
-    sessions: OpenSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without them the session would seem to end, and with it every role of the broker."""
-    session = await sessions()
-    with monkeypatch.context() as patched:
-        patched.setattr(session._client, "exists_async", lambda path: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            session._beat()
-    assert session._heartbeat is not None
-    assert not session._heartbeat.cancelled()
-    before = session.deadline
-    session._heartbeat._run()
-    async with asyncio.timeout(120):
-        await until(lambda: session.deadline > before)

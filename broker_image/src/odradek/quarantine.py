@@ -10,13 +10,14 @@ are logged, the first one with its traceback.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import enum
 import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 
 FIRST_PAUSE_S = 1.0
@@ -132,6 +133,17 @@ class Quarantines:
             self.put(work, subject, error, then)
         else:
             self.release(work, subject)
+
+    async def keep_running(
+        self, work: Work, subject: Hashable, run: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Run what never ends, and begin it anew after a pause if it raises an Exception."""
+        while True:
+            try:
+                await run()
+            except Exception as error:
+                await asyncio.sleep(self.put(work, subject, error))
+                self.readmit(work, subject)
 
     def totals(self) -> Mapping[str, int]:
         """Return the number of unexpected exceptions since the start, by kind."""

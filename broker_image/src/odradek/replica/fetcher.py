@@ -561,11 +561,7 @@ class FetcherPool:
             await asyncio.Event().wait()
 
     async def _keep_running(self, fetcher: SourceFetcher) -> None:
-        while True:
-            try:
-                await fetcher.run()
-            except Exception as error:
-                await asyncio.sleep(self._quarantines.put(Work.SOURCE, fetcher.name, error))
+        await self._quarantines.keep_running(Work.SOURCE, fetcher.name, fetcher.run)
 
     def follow(self, partition: Partition) -> None:
         """Copy the partition from its present leader only."""

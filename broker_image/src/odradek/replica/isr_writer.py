@@ -30,8 +30,6 @@ NOTICE_CHECK_S = 2.5
 NOTICE_QUIET_MS = 5_000
 NOTICE_LONGEST_MS = 60_000
 CONCURRENT_WRITES = 32
-# Of names with 249 characters: ZooKeeper refuses more than 1 MiB by ending the session.
-NOTICE_PARTITIONS = 2000
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +65,9 @@ class IsrWriter:
         async with asyncio.TaskGroup() as tasks:
             for _ in range(CONCURRENT_WRITES):
                 tasks.create_task(self._write_proposed())
-            tasks.create_task(self._send_notices())
+            tasks.create_task(
+                self._quarantines.keep_running(Work.ISR_NOTICE, "in-sync sets", self._send_notices)
+            )
 
     async def _write_proposed(self) -> None:
         while True:
@@ -159,26 +159,21 @@ class IsrWriter:
     async def _send_notices(self) -> None:
         while True:
             await asyncio.sleep(NOTICE_CHECK_S)
-            with self._quarantines.guard(Work.ISR_NOTICE, "in-sync sets"):
-                await self._announce()
-
-    async def _announce(self) -> None:
-        """Announce the changes if they are due."""
-        now = self._clock_ms()
-        if not self._changed or not (
-            now - self._last_change_ms >= NOTICE_QUIET_MS
-            or now - self._last_notice_ms >= NOTICE_LONGEST_MS
-        ):
-            return
-        announced = sorted(self._changed)[:NOTICE_PARTITIONS]
-        try:
-            await self._session.create(
-                f"{znodes.ISR_CHANGES_PATH}/{znodes.ISR_CHANGE_PREFIX}",
-                znodes.encode_isr_change(announced),
-                sequence=True,
-            )
-        except KazooException as failure:
-            logger.warning("failed to announce ISR changes: %r; retrying", failure)
-            return
-        self._changed.difference_update(announced)
-        self._last_notice_ms = now
+            now = self._clock_ms()
+            if not self._changed or not (
+                now - self._last_change_ms >= NOTICE_QUIET_MS
+                or now - self._last_notice_ms >= NOTICE_LONGEST_MS
+            ):
+                continue
+            announced = frozenset(self._changed)
+            try:
+                await self._session.create(
+                    f"{znodes.ISR_CHANGES_PATH}/{znodes.ISR_CHANGE_PREFIX}",
+                    znodes.encode_isr_change(sorted(announced)),
+                    sequence=True,
+                )
+            except KazooException as failure:
+                logger.warning("failed to announce ISR changes: %r; retrying", failure)
+                continue
+            self._changed -= announced
+            self._last_notice_ms = now

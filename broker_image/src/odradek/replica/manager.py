@@ -227,7 +227,10 @@ class ReplicaManager:
             errors: dict[TopicPartition, ErrorCode] = {}
             for key, state in _states(request):
                 refusal = refused.get(key)
-                errors[key] = refusal.code if refusal else self._assign_role(key, state)
+                try:
+                    errors[key] = refusal.code if refusal else self._assign_role(key, state)
+                except Exception as failure:
+                    errors[key] = self._role_failed(key, failure)
             return ErrorCode.NONE, errors
 
     async def _make_missing_logs(
@@ -310,10 +313,8 @@ class ReplicaManager:
                 refusal,
             )
         except Exception as failure:
-            # The controller elects another leader for the same error as of a failed disk.
-            error = ErrorCode.KAFKA_STORAGE_ERROR
+            error = self._role_failed(key, failure)
             partition.role_failed = True
-            self.quarantines.put(Work.ROLE, key, failure, "waiting for another LeaderAndIsr")
         if error is not ErrorCode.NONE:
             self._fetchers.unfollow(key)
             partition.retire()
@@ -332,6 +333,13 @@ class ReplicaManager:
         )
         self._hosted.wake_all(key)
         return ErrorCode.NONE
+
+    def _role_failed(self, key: TopicPartition, failure: Exception) -> ErrorCode:
+        """Quarantine a partition; for the same error as of a failed disk, the controller elects
+        another leader.
+        """
+        self.quarantines.put(Work.ROLE, key, failure, "waiting for another LeaderAndIsr")
+        return ErrorCode.KAFKA_STORAGE_ERROR
 
     def _host(self, key: TopicPartition) -> Partition:
         log = self._logs.get(key.topic, key.partition)
@@ -359,7 +367,10 @@ class ReplicaManager:
             errors: dict[TopicPartition, ErrorCode] = {}
             to_delete: list[TopicPartition] = []
             for key, leader_epoch, delete in _stops(request):
-                errors[key] = await self._stop(key, leader_epoch, delete)
+                try:
+                    errors[key] = await self._stop(key, leader_epoch, delete)
+                except Exception as failure:
+                    errors[key] = self._role_failed(key, failure)
                 if delete and errors[key] is ErrorCode.NONE:
                     to_delete.append(key)
             return ErrorCode.NONE, errors | await self._delete_logs(to_delete)

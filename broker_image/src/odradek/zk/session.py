@@ -341,15 +341,14 @@ class Session:
         """Send a cheap request, and schedule the next heartbeat."""
         if self._client is None or self._loop is None:
             return
-        # First, because the heartbeats must outlive one that cannot be sent.
-        pause = self.negotiated_timeout_ms / 1000 / HEARTBEATS_PER_TIMEOUT
-        if self._heartbeat is not None:
-            self._heartbeat.cancel()
-        self._heartbeat = self._loop.call_later(pause, self._beat)
         if self.state is SessionState.CONNECTED:
             started, generation = self._clock(), self.generation
             answer = self._client.exists_async("/")
             answer.rawlink(lambda done: self._post(self._heard, done, started, generation))
+        pause = self.negotiated_timeout_ms / 1000 / HEARTBEATS_PER_TIMEOUT
+        if self._heartbeat is not None:
+            self._heartbeat.cancel()
+        self._heartbeat = self._loop.call_later(pause, self._beat)
 
     def _heard(self, done: Any, started: float, generation: int) -> None:
         if done.exception is None or _is_answer(done.exception):
