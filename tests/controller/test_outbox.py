@@ -250,3 +250,27 @@ async def test_a_broker_that_is_gone_is_not_in_quarantine(
     await until(lambda: recorded.quarantines.held()["channel"] == 1)
     recorded.outbox.update_brokers({})
     assert recorded.quarantines.held()["channel"] == 0
+
+
+async def test_a_broker_that_cannot_be_connected_to_unforeseen_has_its_channel_still() -> None:
+    connection, failures = ScriptedConnection(), [KeyError("unforeseen")]
+    events: list[object] = []
+
+    def connect(host: str, port: int) -> ScriptedConnection:
+        if failures:
+            raise failures.pop()
+        return connection
+
+    outbox = Outbox(
+        Sender(BrokerId(1), ControllerEpoch(5), "PLAINTEXT", 1000),
+        connect,
+        events.append,
+        lambda: None,
+        Quarantines(),
+    )
+    outbox.update_brokers(brokers(["2"]))
+    for _ in range(2):
+        outbox.send(update())
+    await until(lambda: len(connection.calls) == 1)
+    await outbox.close()
+    assert connection.closed

@@ -223,9 +223,10 @@ async def test_a_shard_that_cannot_be_loaded_is_loaded_again_after_a_pause(
     monkeypatch.setattr(quarantine, "FIRST_PAUSE_S", 0.05)
     coordinator = loading_coordinator(Replicas())
     seen = set()
-    while (error := coordinator.find(SICK)[0]) is not ErrorCode.NONE:
-        seen.add(error)
-        await asyncio.sleep(0)
+    async with asyncio.timeout(60):
+        while (error := coordinator.find(SICK)[0]) is not ErrorCode.NONE:
+            seen.add(error)
+            await asyncio.sleep(0)
     assert seen == {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
     assert len(attempts) == 3
     assert coordinator.quarantines.totals()["group-loading"] == 2
@@ -237,6 +238,8 @@ async def test_a_shard_that_was_given_up_is_not_loaded_after_its_pause(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     attempts = []
+    monkeypatch.setattr(quarantine, "FIRST_PAUSE_S", 3600.0)
+    monkeypatch.setattr(quarantine, "LONGEST_PAUSE_S", 3600.0)
 
     async def load(self: Shard, *arguments: Any) -> None:
         attempts.append(self)
@@ -309,9 +312,10 @@ async def test_a_group_that_always_fails_costs_ever_less(monkeypatch: pytest.Mon
         return pauses[-1]
 
     monkeypatch.setattr(coordinator.quarantines, "put", put_and_note)
-    while len(pauses) < 5:
-        await join(coordinator, SICK)
-        await asyncio.sleep(0)
+    async with asyncio.timeout(60):
+        while len(pauses) < 5:
+            await join(coordinator, SICK)
+            await asyncio.sleep(0)
     assert pauses == [0.001, 0.002, 0.004, 0.008, 0.016]
     heartbeat = coordinator.heartbeat(SOUND, sound.member_id, None, sound.generation)
     assert heartbeat is ErrorCode.NONE

@@ -174,6 +174,7 @@ async def test_a_deletion_that_waits_for_a_cut_holds_up_no_role(
         topics=[StopReplicaTopicV1(name=KEY.topic, partition_indexes=[0])],
     )
     deleting = asyncio.create_task(broker.manager.stop_replicas(request))
+    await asyncio.sleep(0)
     async with asyncio.timeout(30):
         await broker.lead(topic="other")
     assert not deleting.done()

@@ -145,7 +145,7 @@ class Outbox:
                 self._sender.listener,
             )
             return
-        connection = self._connect(where.host, where.port)
+        connection: BrokerConnection | None = None
         try:
             while True:
                 while not channel.queue:
@@ -153,13 +153,13 @@ class Outbox:
                     await channel.wake.wait()
                 message = channel.queue.popleft()
                 try:
+                    connection = connection or self._connect(where.host, where.port)
                     await self._deliver(connection, channel.broker, message)
                 except Exception as error:
                     self._quarantine(channel, error)
-                    with contextlib.suppress(Exception):
-                        await connection.close()
+                    await _close(connection)
         finally:
-            await connection.close()
+            await _close(connection)
 
     def _quarantine(self, channel: _BrokerChannel, error: Exception) -> None:
         """Have the full state sent again: the broker lacks what the failed message said."""
@@ -233,6 +233,12 @@ class Outbox:
                 failed &= _not_deleted(response)
             deleted = frozenset(message.partitions) - failed
             self._on_event(ReplicasStopped(broker_id, deleted, failed))
+
+
+async def _close(connection: BrokerConnection | None) -> None:
+    if connection is not None:
+        with contextlib.suppress(Exception):
+            await connection.close()
 
 
 def _not_deleted(response: Any) -> frozenset[TopicPartition]:
