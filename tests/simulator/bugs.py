@@ -39,15 +39,15 @@ def _any_epoch(self: Partition, current_leader_epoch: int = -1) -> ErrorCode:
     return ErrorCode.NONE if led else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-_take_role = ReplicaManager._take_role
+_assign_role = ReplicaManager._assign_role
 
 
-async def _take_any_role(self: ReplicaManager, key: Any, state: Any) -> ErrorCode:
+def _assign_any_role(self: ReplicaManager, key: Any, state: Any) -> ErrorCode:
     """Accept LeaderAndIsr with any leader epoch."""
     partition = self._hosted.partitions.get(key)
     if partition is not None:
         partition.leader_epoch = -1
-    return await _take_role(self, key, state)
+    return _assign_role(self, key, state)
 
 
 def _obey(self: ReplicaManager, epoch: int) -> bool:
@@ -91,7 +91,7 @@ BUGS: dict[str, list[tuple[object, str, Any]]] = {
     "truncates to the high watermark": [(SourceFetcher, "_truncate", _truncate_to_high_watermark)],
     "ignores leader epochs": [
         (Partition, "check_leader", _any_epoch),
-        (ReplicaManager, "_take_role", _take_any_role),
+        (ReplicaManager, "_assign_role", _assign_any_role),
     ],
     "obeys deposed controllers": [(ReplicaManager, "accept_controller", _obey)],
     "hears what a controller said before": [(ControllerLink, "is_current", _hear)],

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from kazoo.exceptions import BadVersionError, KazooException, NoNodeError
 
+from odradek.quarantine import Quarantines, Work
 from odradek.replica.hosted import HostedPartitions
 from odradek.replica.partition import IsrChange
 from odradek.values import BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
@@ -37,11 +38,16 @@ class IsrWriter:
     """Writes proposed changes and settles them with their partitions."""
 
     def __init__(
-        self, session: Session, hosted: HostedPartitions, clock_ms: Callable[[], int]
+        self,
+        session: Session,
+        hosted: HostedPartitions,
+        clock_ms: Callable[[], int],
+        quarantines: Quarantines,
     ) -> None:
         self._session = session
         self._hosted = hosted
         self._clock_ms = clock_ms
+        self._quarantines = quarantines
         # Bounded by the partitions: each has at most one pending change.
         self._proposed: asyncio.Queue[IsrChange] = asyncio.Queue()
         self._changed: set[TopicPartition] = set()
@@ -59,11 +65,21 @@ class IsrWriter:
         async with asyncio.TaskGroup() as tasks:
             for _ in range(CONCURRENT_WRITES):
                 tasks.create_task(self._write_proposed())
-            tasks.create_task(self._send_notices())
+            tasks.create_task(
+                self._quarantines.keep_running(Work.ISR_NOTICE, "in-sync sets", self._send_notices)
+            )
 
     async def _write_proposed(self) -> None:
         while True:
-            await self._settle(await self._proposed.get())
+            change = await self._proposed.get()
+            try:
+                await self._settle(change)
+            except Exception as error:
+                # It stays pending, so its partition counts on both sets until then.
+                pause_s = self._quarantines.put(Work.ISR_WRITE, change.key, error)
+                asyncio.get_running_loop().call_later(pause_s, self.submit, change)
+            else:
+                self._quarantines.release(Work.ISR_WRITE, change.key)
 
     async def _settle(self, change: IsrChange) -> None:
         key = change.key

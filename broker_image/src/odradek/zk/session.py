@@ -401,7 +401,10 @@ class Session:
             self._beat()
         logger.info("ZooKeeper session %#x is %s", self.session_id, state.value)
         for listener in list(self._listeners):
-            listener(state)
+            try:
+                listener(state)
+            except Exception:
+                logger.exception("a listener failed to take that the session is %s", state.value)
 
     def _set_negotiated_timeout(self, timeout_ms: int) -> None:
         self.negotiated_timeout_ms = timeout_ms
