@@ -136,6 +136,28 @@ async def test_failed_broker_loses_its_leaderships_and_returns_as_follower(
     await until(lambda: cluster.roles(2)["t", 0] == (1, 1, [1]))
 
 
+async def test_leader_that_registered_after_its_state_was_written_leads_in_a_new_epoch(
+    cluster: Cluster,
+) -> None:
+    """No controller saw it restart; a controller that changes later gives no other epoch."""
+    alone = await cluster.broker(1)
+    await until(lambda: alone.active)
+    await admin.apply_create_topic(alone.session, "t", replicas(p0=(1,)), {})
+    await until(lambda: has_role(cluster, "t"))
+    await alone.stop()
+    await alone.session.close()
+    cluster.received.clear()
+    again = await cluster.broker(1)
+    await until(lambda: has_role(cluster, "t"))
+    assert cluster.roles(1)["t", 0] == (1, 1, [1])
+    assert (await state(again.session, "t", 0))[0] == partition_state(1, 1, (1,), 2)
+    cluster.received.clear()
+    await again.session.delete("/controller")
+    await until(lambda: has_role(cluster, "t"))
+    assert again.epoch == 3
+    assert cluster.roles(1)["t", 0] == (1, 1, [1])
+
+
 async def test_isr_written_by_the_leader_is_not_overwritten(cluster: Cluster) -> None:
     """The controller decides on an old version, the write conflicts, and it decides again."""
     controller = await cluster.broker(1)

@@ -107,6 +107,9 @@ def load_events(
     that has it in sync. Records that its machine had not flushed may be lost. So it becomes two
     events here too, gone and back, and there is no unclean election until it is back. If all
     brokers restarted unseen, none is better than the others, and they stay.
+
+    A leader that stays although it registered after its partition's state was written gets a new
+    leader epoch: its followers may hold records of the old one that it lost.
     """
     returned = {
         member
@@ -116,6 +119,13 @@ def load_events(
         and loaded.brokers[member].epoch > max(written[partition], previous_election)
     }
     seen = {one: broker for one, broker in loaded.brokers.items() if one not in returned}
+    restarted = frozenset(
+        partition
+        for partition, leadership in loaded.leaderships.items()
+        if leadership.state.leader in loaded.brokers
+        and loaded.brokers[leadership.state.leader].epoch > written[partition]
+    )
+    loaded = replace(loaded, led_since_restart=restarted)
     if not returned or not seen:
         return [loaded]
     first = replace(loaded, brokers=seen, awaited=frozenset(returned))
@@ -145,7 +155,10 @@ def _load(draft: Draft, event: ContextLoaded) -> None:
     # Before any election: a half deleted topic must not get new states.
     deletion.request(draft, event.deletions)
     live = _kept_partitions(draft)
-    leader_election.elect_all(draft, live)
+    for partition in live:
+        restarted = partition in event.led_since_restart
+        cause = Cause.LEADER_RESTART if restarted else Cause.AVAILABILITY
+        leader_election.elect(draft, partition, cause)
     reassignment.resume(draft)
     steady = [one for one in live if not draft.is_being_written(one)]
     # Also of partitions being written: a broker that just started must know that a topic exists.
