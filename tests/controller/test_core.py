@@ -535,6 +535,17 @@ class Histories(RuleBasedStateMachine):
         if broker in self.live:
             self.give(events.ReplicasFailed(broker, frozenset({one})))
 
+    @precondition(lambda self: self.context.failed)
+    @rule(data=st.data())
+    def mend_disk(self, data: st.DataObject) -> None:
+        replica = data.draw(st.sampled_from(sorted(self.context.failed)))
+        answered = frozenset({replica.partition})
+        self.give(events.ReplicasAnswered(replica.broker_id, answered))
+
+    @rule()
+    def ask_for_failed_replicas(self) -> None:
+        self.give(events.FailedReplicasDue())
+
     @rule(restarted=st.booleans())
     def change_controller(self, restarted: bool) -> None:
         """The next controller reads what there is; answers to the old one are lost."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from odradek.controller import active_controller
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages import control
 from odradek.values import BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
@@ -508,6 +509,26 @@ async def test_log_dir_failure_moves_the_leaders_of_the_failed_disk(cluster: Clu
     await session.create("/log_dir_event_notification/log_dir_event_", event, sequence=True)
     await until(lambda: cluster.roles(1)["t", 1] == (1, 1, [1]))
     assert cluster.roles(1)["t", 0] == (2, 0, [2, 1])
+
+
+async def test_replica_that_failed_for_a_passing_reason_leads_again(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It answers every request with an error at first, and works when the controller asks again."""
+    monkeypatch.setattr(active_controller, "FAILED_REPLICAS_SECONDS", 0.05)
+    controller = await cluster.broker(1)
+    await until(lambda: controller.active)
+    cluster.broken[9001] = {("t", 0)}
+    await admin.apply_create_topic(controller.session, "t", replicas(p0=(1,)), {})
+    await until(lambda: cluster.metadata(1).get(("t", 0)) == -1)
+    assert controller.offline_partitions == 1
+    asked = len(cluster.requests(1, control.LeaderAndIsrRequest))
+    await until(lambda: len(cluster.requests(1, control.LeaderAndIsrRequest)) > asked + 3)
+    assert cluster.roles(1)["t", 0] == (-1, 1, [1]), "nothing is elected while it is broken"
+    cluster.broken.clear()
+    await until(lambda: cluster.metadata(1)["t", 0] == 1)
+    assert cluster.roles(1)["t", 0] == (1, 2, [1])
+    assert controller.offline_partitions == 0
 
 
 async def test_unclean_election_by_topic_configuration_takes_effect_at_once(

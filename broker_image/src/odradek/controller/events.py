@@ -167,6 +167,19 @@ class ReplicasFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplicasAnswered:
+    """A broker answered LeaderAndIsr: it has the role, or that of a later epoch, of these."""
+
+    broker_id: BrokerId
+    partitions: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class FailedReplicasDue:
+    """It is time to ask the brokers again for the replicas that failed."""
+
+
+@dataclass(frozen=True, slots=True)
 class ResendRequired:
     """Queued messages to a broker were dropped; it must receive its full state again."""
 
@@ -210,6 +223,8 @@ Event = (
     | ShutdownRequested
     | LogDirFailed
     | ReplicasFailed
+    | ReplicasAnswered
+    | FailedReplicasDue
     | ResendRequired
     | StatesWritten
     | AssignmentsWritten

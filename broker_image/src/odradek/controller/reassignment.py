@@ -153,7 +153,7 @@ def on_assignments_written(draft: Draft, event: AssignmentsWritten) -> None:
             continue
         for broker_id in known.replicas:
             if broker_id not in after.replicas:
-                draft.replicas.edit().pop(Replica(partition, broker_id), None)
+                draft.forget_replica(Replica(partition, broker_id))
         # A replica whose deletion started may be wanted again: it is deleted first, then new.
         added = [
             one
@@ -161,7 +161,7 @@ def on_assignments_written(draft: Draft, event: AssignmentsWritten) -> None:
             if one not in known.replicas or draft.is_deleting(Replica(partition, one))
         ]
         for broker_id in added:
-            draft.replicas.edit().pop(Replica(partition, broker_id), None)
+            draft.forget_replica(Replica(partition, broker_id))
             draft.enter_replica(Replica(partition, broker_id), ReplicaPhase.NEW)
         if added:
             announce(draft, partition)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from odradek.controller import deletion, leader_election, reassignment
+from odradek.controller import deletion, leader_election, reassignment, replica_failures
 from odradek.controller.context import ControllerContext, Draft, Replica
 from odradek.controller.election import Cause
 from odradek.controller.events import (
@@ -22,6 +22,7 @@ from odradek.controller.events import (
     DeletionsRequested,
     ElectionRequested,
     Event,
+    FailedReplicasDue,
     IsrChanged,
     Leadership,
     LiveBroker,
@@ -30,6 +31,7 @@ from odradek.controller.events import (
     PreferredRequested,
     ReassignmentRequested,
     RebalanceDue,
+    ReplicasAnswered,
     ReplicasFailed,
     ReplicasStopped,
     ResendRequired,
@@ -246,11 +248,11 @@ def _change_brokers(draft: Draft, event: BrokersChanged) -> None:
     draft.brokers = event.brokers
     draft.awaited = frozenset()
     draft.shutting_down -= gone
-    draft.failed = frozenset(one for one in draft.failed if one.broker_id not in gone)
+    draft.forget_failures(lambda replica: replica.broker_id in gone)
     if gone:
         affected = draft.partitions_on(gone)
         for broker_id in sorted(gone):
-            _take_offline(draft, broker_id, affected)
+            replica_failures.take_offline(draft, broker_id, affected)
         leader_election.elect_all(draft, affected)
         draft.add_update_metadata(
             draft.brokers, [one for one in affected if not draft.is_being_written(one)]
@@ -269,18 +271,6 @@ def _change_brokers(draft: Draft, event: BrokersChanged) -> None:
         ]
         draft.add_update_metadata(draft.brokers, returned)
     reassignment.proceed_all(draft, draft.being_reassigned())
-
-
-def _take_offline(draft: Draft, broker_id: BrokerId, partitions: Iterable[TopicPartition]) -> None:
-    mine = [one for one in partitions if broker_id in draft.replicas_of(one)]
-    deletion.pause(draft, broker_id, mine)
-    for partition in mine:
-        if draft.in_deleted_topic(partition) or draft.is_deleting(Replica(partition, broker_id)):
-            continue
-        draft.enter_replica(Replica(partition, broker_id), ReplicaPhase.OFFLINE)
-        leadership = draft.leaderships.get(partition)
-        if leadership is not None and leadership.state.leader == broker_id:
-            draft.enter_partition(partition, PartitionPhase.OFFLINE)
 
 
 def _bring_online(draft: Draft, broker_id: BrokerId) -> None:
@@ -317,25 +307,6 @@ def _begin_shutdown(draft: Draft, event: ShutdownRequested) -> None:
         if leadership.state.leader != event.broker_id and not draft.in_deleted_topic(partition):
             draft.add_stop_replica(event.broker_id, partition, delete=False)
         leader_election.elect(draft, partition, Cause.CONTROLLED_SHUTDOWN)
-
-
-def _check_replicas(draft: Draft, event: LogDirFailed) -> None:
-    """Send a broker LeaderAndIsr again: it answers partitions on the failed disk with an error."""
-    for partition in draft.partitions_on({event.broker_id}):
-        if partition in draft.leaderships and not draft.in_deleted_topic(partition):
-            draft.add_leader_and_isr([event.broker_id], partition)
-
-
-def _fail_replicas(draft: Draft, event: ReplicasFailed) -> None:
-    known = [one for one in sorted(event.partitions) if one in draft.partitions]
-    broken = {Replica(one, event.broker_id) for one in known} - draft.failed
-    draft.failed |= broken
-    affected = [one for one in known if Replica(one, event.broker_id) in broken]
-    _take_offline(draft, event.broker_id, affected)
-    leader_election.elect_all(draft, affected)
-    reassignment.proceed_all(draft, affected)
-    unwritten = [one for one in affected if not draft.is_being_written(one)]
-    draft.add_update_metadata(draft.brokers if unwritten else (), unwritten)
 
 
 def _resend(draft: Draft, event: ResendRequired) -> None:
@@ -470,8 +441,10 @@ _HANDLERS: dict[type, Callable[[Draft, Any], None]] = {
     IsrChanged: _on_isr_changed,
     BrokersChanged: _change_brokers,
     ShutdownRequested: _begin_shutdown,
-    LogDirFailed: _check_replicas,
-    ReplicasFailed: _fail_replicas,
+    LogDirFailed: replica_failures.check,
+    ReplicasFailed: replica_failures.fail,
+    ReplicasAnswered: replica_failures.take_back,
+    FailedReplicasDue: replica_failures.ask_again,
     ResendRequired: _resend,
     TopicsChanged: _change_topics,
     PartitionsChanged: _grow_topic,
