@@ -21,6 +21,7 @@ from odradek.controller.election import Available, Cause, Choice
 from odradek.controller.events import Leadership
 from odradek.controller.states import IllegalControllerTransitionError, PartitionPhase, ReplicaPhase
 from odradek.controller.step import broker_events, load_events, step
+from odradek.protocol.errors import KafkaError
 from odradek.values import NO_LEADER, BrokerId, ControllerEpoch, TopicPartition
 from odradek.zk.znodes import PartitionState, TopicAssignment
 from tests.controller.transcript import Replayer, brokers
@@ -94,6 +95,29 @@ def test_docstring_of_candidacy_prints_its_table() -> None:
         lines.append(event.name.ljust(17) + "".join(name.ljust(14) for name in names))
     diagram = "\n".join(f"    {line}".rstrip() for line in lines)
     assert diagram in (candidacy.__doc__ or ""), diagram
+
+
+# --- reassignments ---
+
+
+def test_reassignments_that_do_not_fit_into_a_znode_are_refused_and_fewer_are_not() -> None:
+    many = 15_000
+    before, after = broker_ids(101, 102, 103), broker_ids(104, 105, 106)
+    context = ControllerContext(
+        BrokerId(1),
+        ControllerEpoch(1),
+        brokers=brokers(map(str, before + after)),
+        topics={"t": TopicAssignment(dict.fromkeys(range(many), before))},
+    )
+
+    def refused(partitions: int) -> dict[TopicPartition, KafkaError]:
+        wanted = {TopicPartition("t", number): after for number in range(partitions)}
+        return reassignment.refusals(context, events.ReassignmentRequested(wanted, by_znode=True))
+
+    every = refused(many)
+    assert len(every) == many
+    assert "Reassign fewer partitions at a time" in every[TopicPartition("t", 0)].message
+    assert not refused(many // 2)
 
 
 # --- start of a controller ---
