@@ -12,6 +12,7 @@ from odradek.controller import outbox as module
 from odradek.controller import requests
 from odradek.controller.events import (
     LeaderAndIsr,
+    ReplicasAnswered,
     ReplicasFailed,
     ReplicasStopped,
     ResendRequired,
@@ -127,6 +128,8 @@ async def test_answers_become_events(recorded: SimpleNamespace) -> None:
             partition_errors=[
                 error(control.LeaderAndIsrPartitionError, 0, 56),
                 error(control.LeaderAndIsrPartitionError, 1, 11),
+                error(control.LeaderAndIsrPartitionError, 2, 0),
+                error(control.LeaderAndIsrPartitionError, 3, 3),
             ]
         ),
         control.StopReplicaResponse(
@@ -140,8 +143,9 @@ async def test_answers_become_events(recorded: SimpleNamespace) -> None:
     three = tuple(TopicPartition("t", number) for number in range(3))
     recorded.outbox.send(LeaderAndIsr(TWO, (), ()))
     recorded.outbox.send(StopReplicas(TWO, three, delete=True))
-    await until(lambda: len(recorded.events) == 2)
+    await until(lambda: len(recorded.events) == 3)
     assert recorded.events == [
+        ReplicasAnswered(TWO, frozenset({three[1], three[2]})),
         ReplicasFailed(TWO, frozenset({ONE})),
         ReplicasStopped(TWO, frozenset({three[0], three[2]}), frozenset({three[1]})),
     ]

@@ -34,7 +34,7 @@ from odradek.protocol.messages.offsets import (
     OffsetForLeaderEpochResponse,
     OffsetForLeaderTopicResult,
 )
-from odradek.replica import isr_writer
+from odradek.replica import isr_notices, isr_writer
 from odradek.replica.partition import Partition
 from odradek.replica.purgatory import Purgatory
 from odradek.values import NO_LEADER, TopicPartition
@@ -383,9 +383,9 @@ async def test_announcements_that_fail_are_made_later(
 
     failing = Failing(create, times=2)
     monkeypatch.setattr(broker.session, "create", failing, raising=False)
-    monkeypatch.setattr(isr_writer, "NOTICE_CHECK_S", 0.001)
-    broker.manager.isr_writer._changed.add(SICK)
-    broker.clock.now += isr_writer.NOTICE_LONGEST_MS
+    monkeypatch.setattr(isr_notices, "CHECK_S", 0.001)
+    broker.manager.isr_writer._notices.add(SICK)
+    broker.clock.now += isr_notices.LONGEST_MS
     async with working(broker):
         async with asyncio.timeout(60):
             await told.wait()

@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from odradek.controller import election
 from odradek.handlers.context import ControllerLink
 from odradek.protocol.errors import ErrorCode
 from odradek.replica import isr, truncation
@@ -86,6 +87,11 @@ def _leave_all(self: StrayReplicas, request: Any) -> None:
     """Keep stray replicas that moved away while this broker was down, as Kafka does."""
 
 
+def _stay_in_the_epoch(replicas: Any, state: Any, available: Any, unclean: bool) -> Any:
+    """Let a leader that restarted unseen go on in its leader epoch, as Kafka does."""
+    return election.choose_available(replicas, state, available, unclean)
+
+
 BUGS: dict[str, list[tuple[object, str, Any]]] = {
     "acknowledges before replication": [(Appender, "_acknowledged", _acknowledge_at_once)],
     "truncates to the high watermark": [(SourceFetcher, "_truncate", _truncate_to_high_watermark)],
@@ -107,6 +113,9 @@ BUGS: dict[str, list[tuple[object, str, Any]]] = {
         (ReplicaManager, "end_offset_confirmed", _always_certain),
     ],
     "leaves what moved away on the disk": [(StrayReplicas, "look_for", _leave_all)],
+    "goes on in the epoch of before an outage": [
+        (election, "choose_after_restart", _stay_in_the_epoch)
+    ],
 }
 
 
