@@ -12,6 +12,7 @@ from functools import cache
 from random import Random
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 from odradek import config as configuration
 from odradek.config import BrokerConfig, TopicConfig
@@ -31,6 +32,7 @@ from odradek.protocol.messages.produce import ProduceRequest
 from odradek.replica.manager import ReplicaManager
 from odradek.replica.metadata import MetadataCache
 from odradek.values import BrokerId
+from odradek.zk import znodes
 from odradek.zk.registration import DuplicateBrokerError, Registration
 from odradek.zk.znodes import BrokerEndpoint, BrokerRegistration
 from tests.simulator.disk import Disk, Region
@@ -120,6 +122,7 @@ class Broker:
         )
         self.process: Process | None = None
         self._durable = durable
+        self._ids = Random(broker_id)
         self._world = world
         self._network = network
         self._ensemble = ensemble
@@ -187,6 +190,7 @@ class Broker:
             lambda other: self._connect(process, other),  # type: ignore[arg-type,return-value]
             _TopicConfigs(self.config, self.topic_config),  # type: ignore[arg-type]
             self._world.clock_ms,
+            self._new_topic_id,
         )
         registration = self.registration = Registration(session, self._registration)
         self.controller = Controller(
@@ -222,6 +226,9 @@ class Broker:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.replicas.run())
             tasks.create_task(registration.run())
+
+    def _new_topic_id(self) -> str:
+        return znodes.new_topic_id(UUID(int=self._ids.getrandbits(128)))
 
     def _start_again(self, process: Process) -> None:
         if self.process is process:
