@@ -9,19 +9,20 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
 from odradek.log.partition import topic_identity
-from odradek.values import TopicPartition
-from odradek.zk import znodes
-from tests.support.broker import STEADY, Cluster, start_together, wait_until
-from tests.support.clients import QUIET, await_leaders, consume_all, make_topic, produce_all
+from odradek.values import BrokerId, TopicPartition
+from odradek.zk import admin, operations, znodes
+from odradek.zk.znodes import TopicAssignment
+from tests.support.broker import STEADY, Broker, Cluster, start_together, wait_until
+from tests.support.clients import QUIET, await_leaders, consume_all, produce_all
 
 FORMER = [b"former %d" % number for number in range(30)]
 PRESENT = [b"present %d" % number for number in range(5)]
-EVERYWHERE = [[1, 2, 3]]
+EVERYWHERE = (BrokerId(1), BrokerId(2), BrokerId(3))
 BACK = 3
 
 
@@ -38,10 +39,10 @@ def zookeeper(cluster: Cluster) -> Iterator[KazooClient]:
         yield client
 
 
-def make(cluster: Cluster, topic: str, values: list[bytes]) -> None:
-    """Create a topic on every broker, broker 1 first, and fill it."""
-    client = AdminClient({"bootstrap.servers": cluster.bootstrap, **QUIET})
-    make_topic(client, NewTopic(topic, replica_assignment=EVERYWHERE))
+def make(cluster: Cluster, client: KazooClient, topic: str, values: list[bytes]) -> None:
+    """Create a topic on every broker, also on one that is away, and fill it."""
+    assignment = admin.with_new_id(TopicAssignment({0: EVERYWHERE}))
+    operations.commit(client, admin.create_topic(topic, assignment, {}))
     await_leaders(cluster.bootstrap, topic)
     produce_all(cluster.bootstrap, topic, values)
 
@@ -89,22 +90,26 @@ def move_away_and_delete(cluster: Cluster, client: KazooClient, topic: str) -> N
     target = {TopicPartition(topic, 0): (1, 2)}
     client.create(znodes.REASSIGN_PARTITIONS_PATH, znodes.encode_reassignment(target))
     wait_until(lambda: not client.exists(znodes.REASSIGN_PARTITIONS_PATH), "the replica is moved")
-    admin = AdminClient({"bootstrap.servers": cluster.brokers[1].address, **QUIET})
-    admin.delete_topics([topic], operation_timeout=60, request_timeout=90)[topic].result(120)
+    brokers = AdminClient({"bootstrap.servers": cluster.brokers[1].address, **QUIET})
+    brokers.delete_topics([topic], operation_timeout=60, request_timeout=90)[topic].result(120)
     wait_until(lambda: not client.exists(znodes.topic_path(topic)), "the topic is deleted")
+
+
+def await_gone(broker: Broker, topic: str) -> None:
+    told = AdminClient({"bootstrap.servers": broker.address, **QUIET})
+    wait_until(
+        lambda: topic not in told.list_topics(timeout=30).topics,
+        f"broker {broker.broker_id} knows that the topic is gone",
+    )
 
 
 def remove_by_hand(cluster: Cluster, client: KazooClient, topic: str) -> None:
     """Remove a topic's znodes, as people do whose deletion does not end."""
     client.delete(znodes.topic_path(topic), recursive=True)
     client.delete(znodes.topic_config_path(topic))
-    alive = [one for one in cluster.brokers.values() if one.running]
-    for broker in alive:
-        admin = AdminClient({"bootstrap.servers": broker.address, **QUIET})
-        wait_until(
-            lambda admin=admin: topic not in admin.list_topics(timeout=30).topics,  # type: ignore[misc]
-            f"broker {broker.broker_id} knows that the topic is gone",
-        )
+    for broker in cluster.brokers.values():
+        if broker.running:
+            await_gone(broker, topic)
 
 
 def stop(cluster: Cluster, broker_id: int) -> None:
@@ -124,11 +129,11 @@ def test_broker_that_was_away_shows_no_record_of_the_former_topic(
     delete: Callable[[Cluster, KazooClient, str], None],
 ) -> None:
     topic = f"{leave.__name__}-{delete.__name__}"
-    make(cluster, topic, FORMER)
+    make(cluster, zookeeper, topic, FORMER)
     former = identity(cluster, BACK, topic)
     leave(cluster, BACK)
     delete(cluster, zookeeper, topic)
-    make(cluster, topic, PRESENT)
+    make(cluster, zookeeper, topic, PRESENT)
     cluster.brokers[BACK].start()
     wait_until(lambda: is_whole(zookeeper, topic), "the broker is back in sync")
     lead(cluster, zookeeper, topic, BACK)
@@ -143,9 +148,9 @@ def test_broker_that_was_away_shows_no_record_of_the_former_topic(
 def test_running_brokers_notice_a_topic_made_anew_by_hand(
     cluster: Cluster, zookeeper: KazooClient
 ) -> None:
-    make(cluster, "by-hand", FORMER)
+    make(cluster, zookeeper, "by-hand", FORMER)
     remove_by_hand(cluster, zookeeper, "by-hand")
-    make(cluster, "by-hand", PRESENT)
+    make(cluster, zookeeper, "by-hand", PRESENT)
     wait_until(lambda: is_whole(zookeeper, "by-hand"), "all are in sync")
     for broker_id in (1, 2, 3):
         lead(cluster, zookeeper, "by-hand", broker_id)
@@ -156,7 +161,7 @@ def test_running_brokers_notice_a_topic_made_anew_by_hand(
 def test_topic_made_anew_while_all_brokers_were_away_is_empty(
     cluster: Cluster, zookeeper: KazooClient
 ) -> None:
-    make(cluster, "all-away", FORMER)
+    make(cluster, zookeeper, "all-away", FORMER)
     for broker_id in cluster.brokers:
         kill(cluster, broker_id)
     assignment = znodes.decode_topic("t", zookeeper.get(znodes.topic_path("all-away"))[0])
@@ -178,7 +183,7 @@ def test_records_of_a_topic_whose_id_a_tool_dropped_stay(
     cluster: Cluster, zookeeper: KazooClient, number: signal.Signals
 ) -> None:
     topic = f"dropped-{number.name}"
-    make(cluster, topic, FORMER)
+    make(cluster, zookeeper, topic, FORMER)
     given = topic_id(zookeeper, topic)
     for broker in cluster.brokers.values():
         broker.signal(number)
