@@ -40,11 +40,14 @@ def zookeeper(cluster: Cluster) -> Iterator[KazooClient]:
 
 
 def make(cluster: Cluster, client: KazooClient, topic: str, values: list[bytes]) -> None:
-    """Create a topic on every broker, also on one that is away, and fill it."""
+    """Create a topic on every broker, also on one that is away, and fill it.
+
+    Each record is a batch of its own: a follower can truncate anywhere.
+    """
     assignment = admin.with_new_id(TopicAssignment({0: EVERYWHERE}))
     operations.commit(client, admin.create_topic(topic, assignment, {}))
     await_leaders(cluster.bootstrap, topic)
-    produce_all(cluster.bootstrap, topic, values)
+    produce_all(cluster.bootstrap, topic, values, **{"batch.num.messages": 1})
 
 
 def state(client: KazooClient, topic: str) -> znodes.PartitionState | None:
