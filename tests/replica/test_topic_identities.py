@@ -5,7 +5,7 @@ Broker 1 comes back with a log on its disk, and is asked to take a role in a top
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,22 +13,29 @@ import pytest
 from kazoo.exceptions import ConnectionLoss
 
 from odradek.log.partition import topic_identity
-from odradek.log.partition.topic_identity import CorruptIdentityError, TopicIdentity
+from odradek.log.partition.topic_identity import CorruptIdentityError, Incarnation, TopicIdentity
 from odradek.log.records.batch import Origin
 from odradek.protocol.errors import ErrorCode
+from odradek.protocol.messages.control import LeaderAndIsrPartitionState, LeaderAndIsrRequest
 from odradek.values import BrokerId
 from odradek.zk import admin, znodes
+from odradek.zk.session import Stat
 from odradek.zk.znodes import TopicAssignment
 from tests.support import logs
 from tests.support.replicas import KEY, TOPIC, Replicas
 
 PATH = znodes.topic_path(TOPIC)
-FORMER = TopicIdentity("a" * 22, 5)
-PRESENT = TopicIdentity("b" * 22, 9)
+ZOOKEEPER_MS = 1_763_855_560_123
+FORMER = TopicIdentity("a" * 22, Incarnation(5, ZOOKEEPER_MS))
+PRESENT = TopicIdentity("b" * 22, Incarnation(9, ZOOKEEPER_MS))
 
 
-def znode(broker: Replicas, topic_id: str | None, czxid: int) -> None:
+def znode(
+    broker: Replicas, topic_id: str | None, czxid: int, zookeeper_ms: int = ZOOKEEPER_MS
+) -> None:
     """Make the topic's znode, as somebody who creates the topic does."""
+    broker.session.znodes[znodes.CLUSTER_ID_PATH] = b"", 0
+    broker.session.created_ms[znodes.CLUSTER_ID_PATH] = zookeeper_ms
     assignment = TopicAssignment({0: (BrokerId(1), BrokerId(2))}, topic_id=topic_id)
     broker.session.znodes[PATH] = znodes.encode_topic(assignment), 0
     broker.session.czxids[PATH] = czxid
@@ -111,17 +118,24 @@ async def test_log_of_a_topic_made_anew_by_an_old_tool_is_not_adopted(back: Repl
 
 
 @pytest.mark.parametrize(
-    ("topic_id", "czxid"),
-    [(FORMER.topic_id, 5), (FORMER.topic_id, 9), (PRESENT.topic_id, 5)],
-    ids=["same", "znode copied to another ZooKeeper", "id replaced"],
+    ("topic_id", "czxid", "zookeeper_ms"),
+    [
+        (FORMER.topic_id, 5, ZOOKEEPER_MS),
+        (FORMER.topic_id, 9, 7),
+        (PRESENT.topic_id, 5, ZOOKEEPER_MS),
+        (PRESENT.topic_id, 9, 7),
+        (PRESENT.topic_id, 4, ZOOKEEPER_MS),
+    ],
+    ids=["same", "copied to another", "id replaced", "ZooKeeper lost", "ZooKeeper went back"],
 )
 async def test_log_of_the_topic_is_adopted_and_says_what_the_znode_says(
-    back: Replicas, tmp_path: Path, topic_id: str, czxid: int
+    back: Replicas, tmp_path: Path, topic_id: str, czxid: int, zookeeper_ms: int
 ) -> None:
-    znode(back, topic_id, czxid)
+    znode(back, topic_id, czxid, zookeeper_ms)
     assert await take(back, "follower", epoch=8) is ErrorCode.NONE
     assert log_end(back) == 1
-    assert topic_identity.read(str(folder(tmp_path))) == TopicIdentity(topic_id, czxid)
+    made = Incarnation(czxid, zookeeper_ms)
+    assert topic_identity.read(str(folder(tmp_path))) == TopicIdentity(topic_id, made)
 
 
 @pytest.mark.parametrize("dropped", [None, "", "abc", "A" * 22, "a" * 22 + "\n"])
@@ -134,17 +148,46 @@ async def test_id_that_a_tool_dropped_is_restored_from_the_log(
     assert id_in_znode(back) == FORMER.topic_id
 
 
+async def test_id_dropped_by_adding_partitions_is_restored_from_the_other_partitions(
+    back: Replicas,
+) -> None:
+    znode(back, FORMER.topic_id, 5)
+    await take(back, "leader", epoch=8)
+    znode(back, None, 5)
+    request = LeaderAndIsrRequest(
+        controller_id=1,
+        controller_epoch=1,
+        ungrouped_partition_states=[
+            LeaderAndIsrPartitionState(
+                topic_name=TOPIC,
+                partition_index=number,
+                controller_epoch=1,
+                leader=1,
+                leader_epoch=0,
+                isr=[1],
+                zk_version=0,
+                replicas=[1],
+                is_new=True,
+            )
+            for number in (1, 2)
+        ],
+        live_leaders=[],
+    )
+    await back.manager.become_leader_or_follower(request)
+    assert id_in_znode(back) == FORMER.topic_id
+
+
 async def test_who_writes_an_id_first_is_followed(back: Replicas, tmp_path: Path) -> None:
     znode(back, None, 9)
     real = back.session.get_all
 
-    async def overtaken(paths: list[str]) -> object:
+    async def overtaken(paths: Iterable[str]) -> dict[str, tuple[bytes, Stat]]:
         found = await real(paths)
         data = znodes.encode_topic(TopicAssignment({0: (BrokerId(1),)}, topic_id=PRESENT.topic_id))
         back.session.znodes[PATH] = data, 1
         return found
 
-    back.session.get_all = overtaken  # type: ignore[assignment,method-assign]
+    back.session.get_all = overtaken  # type: ignore[method-assign]
     await take(back, "leader")
     assert id_in_znode(back) == PRESENT.topic_id
     assert topic_identity.read(str(folder(tmp_path))) == PRESENT
@@ -165,20 +208,6 @@ async def test_log_without_identity_is_adopted_once(back: Replicas, tmp_path: Pa
     assert await take(back, "leader", epoch=8) is ErrorCode.NONE
     assert log_end(back) == 1
     assert topic_identity.read(str(folder(tmp_path))) == PRESENT
-
-
-async def test_log_without_identity_is_not_adopted_for_a_new_partition(
-    back: Replicas, tmp_path: Path
-) -> None:
-    (folder(tmp_path) / topic_identity.FILE_NAME).unlink()
-    znode(back, PRESENT.topic_id, 9)
-    await take(back, "leader", is_new=True)
-    assert log_end(back) == 0
-    await write(back)
-    # The controller repeats a request whose answer it did not get.
-    (folder(tmp_path) / topic_identity.FILE_NAME).unlink()
-    await take(back, "leader", is_new=True)
-    assert log_end(back) == 1
 
 
 @pytest.mark.parametrize("role", ["leader", "follower"])
@@ -243,7 +272,10 @@ def test_file_is_the_one_that_kafka_reads(tmp_path: Path) -> None:
     file = tmp_path / topic_identity.FILE_NAME
     assert topic_identity.read(str(tmp_path)) is None
     topic_identity.write(str(tmp_path), PRESENT)
-    assert file.read_bytes() == b"version: 0\ntopic_id: " + b"b" * 22 + b"\nczxid: 9\n"
+    assert (
+        file.read_bytes()
+        == b"version: 0\ntopic_id: " + b"b" * 22 + b"\nczxid: 9\nzookeeper: %d\n" % ZOOKEEPER_MS
+    )
     assert topic_identity.read(str(tmp_path)) == PRESENT
     file.write_bytes(b"version: 0\ntopic_id: " + b"b" * 22)
     assert topic_identity.read(str(tmp_path)) == TopicIdentity("b" * 22)
@@ -255,7 +287,8 @@ def test_file_is_the_one_that_kafka_reads(tmp_path: Path) -> None:
         b"",
         b"version: 1\ntopic_id: " + b"b" * 22,
         b"version: 0\ntopic_id: " + b"b" * 21,
-        b"version: 0\ntopic_id: " + b"b" * 22 + b"\nczxid: x",
+        b"version: 0\ntopic_id: " + b"b" * 22 + b"\nczxid: x\nzookeeper: 7",
+        b"version: 0\ntopic_id: " + b"b" * 22 + b"\nczxid: 7",
         b"\x00" * 50,
     ],
 )

@@ -88,7 +88,7 @@ def _leave_all(self: StrayReplicas, request: Any) -> None:
 
 
 def _judge_by_id(
-    kept: TopicIdentity | None, present: TopicIdentity, *, is_new: bool, in_sync: bool
+    kept: TopicIdentity | None, present: TopicIdentity, *, in_sync: bool
 ) -> topic_identities.Verdict:
     """Take a topic that got another id for another topic."""
     same = kept is None or kept.topic_id == present.topic_id

@@ -33,6 +33,7 @@ class FakeSession:
     generation: int = 0
     znodes: dict[str, tuple[bytes, int]] = field(default_factory=dict)
     czxids: dict[str, int] = field(default_factory=dict)
+    created_ms: dict[str, int] = field(default_factory=dict)
     # How often each znode was read by `get_all`.
     reads: Counter[str] = field(default_factory=Counter)
     failures: list[Exception] = field(default_factory=list)
@@ -57,6 +58,9 @@ class FakeSession:
             raise NoNodeError
         return self.znodes[path][0], self._stat(path)
 
+    async def exists(self, path: str) -> Stat | None:
+        return self._stat(path) if path in self.znodes else None
+
     async def get_all(self, paths: Iterable[str]) -> dict[str, tuple[bytes, Stat]]:
         wanted = list(paths)
         self.reads.update(wanted)
@@ -70,7 +74,7 @@ class FakeSession:
             mzxid=0,
             owner=0,
             children=0,
-            created_ms=0,
+            created_ms=self.created_ms.get(path, 0),
         )
 
 

@@ -301,7 +301,7 @@ class LogManager:
     async def record_topic_identities(
         self, wanted: Mapping[TopicPartition, TopicIdentity]
     ) -> dict[TopicPartition, KafkaError]:
-        """Write durably which topics logs belong to; return the errors of those that failed."""
+        """Write which topics logs belong to; return the errors of those that failed."""
         _, refused = await self._with_each(
             wanted, lambda key, log: topic_identity.write(log.directory, wanted[key])
         )
