@@ -199,8 +199,8 @@ def test_records_of_a_topic_whose_id_a_tool_dropped_stay(
         if zookeeper.exists(znodes.broker_path(broker_id)):
             cluster.zookeeper.end_session_of(znodes.broker_path(broker_id))
     start_together(cluster.brokers.values())
+    wait_until(lambda: topic_id(zookeeper, topic) == given, "the id is restored")
     wait_until(lambda: is_whole(zookeeper, topic), "all are in sync")
-    assert topic_id(zookeeper, topic) == given
     for broker_id in (2, 3):
         lead(cluster, zookeeper, topic, broker_id)
         assert sorted(consume_all(cluster.bootstrap, topic, 1, len(FORMER))) == sorted(FORMER)

@@ -224,6 +224,14 @@ async def test_log_that_only_kafka_s_id_speaks_against_is_kept_but_not_served(
     assert log_end(back) == 0
 
 
+async def test_topic_is_the_one_that_the_controller_sees(back: Replicas) -> None:
+    znode(back, PRESENT.topic_id, 9)
+    back.session.unseen = dict(back.session.znodes)
+    znode(back, FORMER.topic_id, 9)
+    await take(back, "leader")
+    assert log_end(back) == 0
+
+
 async def test_topic_made_anew_by_hand_under_a_running_broker_is_noticed(back: Replicas) -> None:
     znode(back, FORMER.topic_id, 5)
     await take(back, "leader", epoch=8)

@@ -34,6 +34,8 @@ class FakeSession:
     znodes: dict[str, tuple[bytes, int]] = field(default_factory=dict)
     czxids: dict[str, int] = field(default_factory=dict)
     created_ms: dict[str, int] = field(default_factory=dict)
+    # What `sync` brings: this server is behind the others.
+    unseen: dict[str, tuple[bytes, int]] = field(default_factory=dict)
     # How often each znode was read by `get_all`.
     reads: Counter[str] = field(default_factory=Counter)
     failures: list[Exception] = field(default_factory=list)
@@ -57,6 +59,9 @@ class FakeSession:
         if path not in self.znodes:
             raise NoNodeError
         return self.znodes[path][0], self._stat(path)
+
+    async def sync(self) -> None:
+        self.znodes |= self.unseen
 
     async def exists(self, path: str) -> Stat | None:
         return self._stat(path) if path in self.znodes else None

@@ -160,6 +160,8 @@ class TopicIdentities:
 
     async def _read_topics(self, topics: Iterable[str]) -> dict[str, TopicIdentity]:
         """Return the identities of those topics that exist; give ids to those that have none."""
+        # This broker's server may be behind that of the controller, and still have a former topic.
+        await self._session.sync()
         cluster = await self._session.exists(znodes.CLUSTER_ID_PATH)
         zookeeper_ms = 0 if cluster is None else cluster.created_ms
         wanted = list(topics)
