@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from kazoo.exceptions import BadVersionError, NoNodeError
@@ -22,6 +22,7 @@ from odradek.zk.session import Stat
 
 TOPIC = "orders"
 KEY = TopicPartition(TOPIC, 0)
+FIRST_EPOCH = 50
 
 
 @dataclass
@@ -34,6 +35,8 @@ class FakeSession:
     failures: list[Exception] = field(default_factory=list)
     # Raised after the write took place: the answer is lost.
     lost_answers: list[Exception] = field(default_factory=list)
+    # The broker epoch of each broker, None for one that is away; FIRST_EPOCH by default.
+    registered: dict[int, int | None] = field(default_factory=dict)
 
     async def set(self, path: str, data: bytes, version: int = -1) -> Stat:
         if self.failures:
@@ -47,6 +50,10 @@ class FakeSession:
         if self.lost_answers:
             raise self.lost_answers.pop(0)
         return _stat(present + 1)
+
+    async def exists(self, path: str) -> Stat | None:
+        epoch = self.registered.get(int(path.rpartition("/")[2]), FIRST_EPOCH)
+        return None if epoch is None else replace(_stat(0), czxid=epoch)
 
     async def get(self, path: str) -> tuple[bytes, Stat]:
         if path not in self.znodes:

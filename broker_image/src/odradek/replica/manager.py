@@ -26,6 +26,7 @@ from odradek.replica.metadata import MetadataCache, described
 from odradek.replica.partition import LagLimits, Partition
 from odradek.replica.quota import ReplicationQuota
 from odradek.replica.reads import FetchReader
+from odradek.replica.registrations import FollowerRegistrations
 from odradek.replica.stray_replicas import StrayReplicas
 from odradek.values import TopicPartition
 
@@ -72,7 +73,8 @@ class ReplicaManager:
         self.checkpoint_start_offsets = logs.checkpoint_start_offsets
         self._limits = LagLimits(config.replica_lag_time_max_ms, config.replica_lag_max_messages)
         self._hosted = HostedPartitions(metadata)
-        self.isr_writer = IsrWriter(session, self._hosted, clock_ms)
+        registrations = FollowerRegistrations(session)
+        self.isr_writer = IsrWriter(session, self._hosted, registrations, clock_ms)
         appender = Appender(
             self._hosted,
             lambda log, data, origin: self.in_thread(log.prepare, data, origin),
@@ -95,6 +97,7 @@ class ReplicaManager:
         self._reader = FetchReader(
             self._hosted,
             self.isr_writer,
+            registrations,
             clock_ms,
             self.in_thread,
             self.end_offset_confirmed,
