@@ -164,7 +164,9 @@ def _dump_log(file: Path, with_records: bool) -> None:
         ]
         codec = compression.NAMES[header.codec] if header.codec < 5 else str(header.codec)
         first, count = header.base_offset, header.record_count
-        found = contents.decode(data) if with_records or header.magic < 2 else []
+        found = []
+        if with_records or header.magic < 2:
+            found = contents.decode(data, with_headers=True)
         if header.magic < 2:  # a wrapper's header does not tell
             first, count = found[0].offset, len(found)
         click.echo(
