@@ -286,8 +286,11 @@ class SourceFetcher:
         config = self._config
         topics: dict[str, FetchTopic] = {}
         asked: dict[TopicPartition, tuple[_Following, int]] = {}
+        await self._flush_where_owed(some)  # again, if the last flush failed
         for one in some:
             key = one.partition.key
+            if one.partition.log.flush_required or not self._is_current(one):
+                continue
             offset = one.partition.log.log_end_offset
             asked[key] = (one, offset)
             topic = topics.setdefault(key.topic, FetchTopic(topic=key.topic, partitions=[]))
@@ -300,6 +303,8 @@ class SourceFetcher:
                     partition_max_bytes=config.replica_fetch_max_bytes,
                 )
             )
+        if not asked:
+            return
         request = FetchRequest(
             replica_id=config.broker_id,
             max_wait_ms=config.replica_fetch_wait_max_ms,

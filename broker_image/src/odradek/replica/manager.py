@@ -191,6 +191,8 @@ class ReplicaManager:
         The controller assigns no role to a broker whose replica moved away while it was down.
         """
         self._stray_replicas.look_for(request)
+        # A deletion of records waits for live brokers only.
+        self._hosted.for_low_watermark.wake_all()
         for topic, state in described(request):
             key = TopicPartition(topic, state.partition_index)
             partition = self._hosted.partitions.get(key)
