@@ -5,6 +5,7 @@ What needs a limit of its own runs in a process of its own.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import resource
@@ -80,6 +81,36 @@ def test_partitions_outnumber_descriptors(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "offline" not in done.stderr
+
+
+def starve(directory: str) -> None:
+    """Let clients take all descriptors, then use, truncate and delete partitions."""
+    os.fsync = lambda fd: None
+    manager = manager_on(directory)
+    manager.make_missing({key: NewLog(TopicConfig()) for key in KEYS})
+    use(manager, 1)
+    limit = len(os.listdir("/proc/self/fd")) + 5
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+    with contextlib.suppress(OSError):
+        while True:
+            os.dup(0)
+    for key in KEYS[:10]:
+        log = manager.get(*key)
+        assert log is not None
+        log.append_as_leader(batch(b"another"), 1)
+        log.flush()
+        log.truncate_to(1)
+    manager.housekeep()
+    assert not manager.remove(KEYS[:10])
+    assert manager.online_directories == [directory]
+
+
+def test_clients_that_take_all_descriptors_take_no_directory_offline(tmp_path: Path) -> None:
+    program = f"from {__name__} import starve; starve({str(tmp_path / 'data')!r})"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_files_that_nobody_uses_are_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from odradek.config import TopicConfig
 from odradek.log.partition import replay
 from odradek.log.partition.log import Log, LogEnvironment
 from odradek.log.records.batch import CorruptBatchError, Header
-from odradek.log.segment.files import remove_if_there
+from odradek.log.segment.files import list_names, remove_if_there
 from odradek.log.segment.segment import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
@@ -205,7 +205,7 @@ def _finish(log: Log, segments: list[Segment], end: int, known: Checkpointed) ->
 
 def _tidy(log: Log, report: Report) -> dict[int, int]:
     """Remove garbage, finish swaps; return {base offset: size} of the segments."""
-    names = set(os.listdir(log.directory))
+    names = set(list_names(log.directory))
     for name in sorted(names):
         if name.endswith(_GARBAGE):
             remove_if_there(os.path.join(log.directory, name))
@@ -215,7 +215,7 @@ def _tidy(log: Log, report: Report) -> dict[int, int]:
         elif name.endswith(SWAP_SUFFIX):
             remove_if_there(os.path.join(log.directory, name))
     sizes = {}
-    names = set(os.listdir(log.directory))
+    names = set(list_names(log.directory))
     for name in names:
         stem, suffix = os.path.splitext(name)
         if suffix == LOG_SUFFIX and stem.isdecimal():
@@ -240,7 +240,7 @@ def _finish_swap(log: Log, base: int, report: Report) -> None:
 
     with _closed_on_failure((swap,)):
         swap.recover(on_batch)
-    for name in os.listdir(log.directory):
+    for name in list_names(log.directory):
         stem, suffix = os.path.splitext(name)
         covered = stem.isdecimal() and suffix in SEGMENT_SUFFIXES
         if covered and base <= int(stem) < max(end, base + 1):

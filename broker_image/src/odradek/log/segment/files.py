@@ -76,6 +76,34 @@ def is_disk_failure(error: OSError) -> bool:
     return error.errno in _DISK_FAILURES
 
 
+def _with_descriptor(take: Callable[[], T]) -> T:
+    """Return what `take` returns, which needs a descriptor. If there is none, unused files of logs
+    are closed first.
+    """
+    try:
+        return take()
+    except OSError as error:
+        if error.errno not in _NO_DESCRIPTORS or not OPEN_FILES.release_some():
+            raise
+    return take()
+
+
+def open_file(path: str, flags: int) -> int:
+    """Return a new descriptor of a file. Raises OSError."""
+    return _with_descriptor(lambda: os.open(path, flags | os.O_CLOEXEC, 0o644))
+
+
+def read_file(path: str) -> bytes:
+    """Return the bytes of a small file. Raises OSError."""
+    with _with_descriptor(lambda: open(path, "rb")) as file:
+        return file.read()
+
+
+def list_names(directory: str) -> list[str]:
+    """Return the names in a directory. Raises OSError."""
+    return _with_descriptor(lambda: os.listdir(directory))
+
+
 class FileRetiredError(Exception):
     """The file left the log; a read that was planned on it has to be planned again."""
 
@@ -115,20 +143,12 @@ class SharedFile:
             if self._fd < 0:
                 if self._retired:
                     raise FileRetiredError(self.path)
-                self._fd = self._open()
+                flags = os.O_RDONLY if self.read_only else os.O_RDWR | os.O_CREAT
+                self._fd = open_file(self.path, flags)
                 OPEN_FILES.add(self)
             self._users += 1
             self._used = True
             return self._fd
-
-    def _open(self) -> int:
-        flags = os.O_RDONLY if self.read_only else os.O_RDWR | os.O_CREAT
-        try:
-            return os.open(self.path, flags | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            if error.errno not in _NO_DESCRIPTORS or not OPEN_FILES.release_some():
-                raise
-        return os.open(self.path, flags | os.O_CLOEXEC, 0o644)
 
     def release(self) -> None:
         """Release one `acquire`."""
@@ -277,7 +297,7 @@ def sync(fd: int) -> None:
 
 def fsync_path(path: str) -> None:
     """Make the data of a file, or the names in a directory, durable."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    fd = open_file(path, os.O_RDONLY)
     try:
         sync(fd)
     finally:
@@ -291,7 +311,7 @@ def write_atomically(path: str, data: bytes, *, durable: bool = True) -> None:
     so this is only for files that are checked when read and can be rebuilt.
     """
     temporary = path + ".tmp"
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    fd = open_file(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     try:
         write_all(fd, [data], 0)
         if durable:
@@ -330,7 +350,7 @@ class DiskThreads:
 def remove_tree(path: str) -> None:
     """Delete a folder and the files in it, as far as they exist."""
     try:
-        for entry in os.scandir(path):
+        for entry in _with_descriptor(lambda: os.scandir(path)):
             if entry.is_dir(follow_symlinks=False):
                 remove_tree(entry.path)
             else:
