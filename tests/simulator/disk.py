@@ -296,6 +296,10 @@ class Disk:
             key: log.stored(power_failed=power_failed) for key, log in self._logs.items()
         }
 
+    def wipe(self) -> None:
+        """Lose everything, between two processes."""
+        self._stored = {}
+
     def logs(self) -> dict[tuple[str, int], SimulatedLog]:
         """Return all logs."""
         return dict(self._logs)

@@ -49,6 +49,15 @@ class Simulation:
 
     def run(self) -> None:
         """Run the schedule. Raise BrokenPromiseError."""
+        self.begin()
+        began = self.world.now
+        for fault in self.plan.faults:
+            self.world.later(fault.at, None, self._hurt, fault)
+        self.until(lambda: self.world.now >= began + self.plan.over_at, self.plan.over_at + 1, "")
+        self.end()
+
+    def begin(self) -> None:
+        """Start brokers and clients, with one topic. Raise BrokenPromiseError."""
         for path in (*znodes.PERSISTENT_PATHS, znodes.BROKER_IDS_PATH, znodes.TOPICS_PATH):
             self.ensemble.ensure(path)
         replicas = {
@@ -57,18 +66,17 @@ class Simulation:
         }
         for broker in self.brokers.values():
             broker.start()
-        self._until(lambda: len(self._registered()) == len(self.brokers), 10, "registered")
+        self.until(lambda: len(self._registered()) == len(self.brokers), 10, "registered")
         self.ensemble.apply(
             Create(znodes.topic_path(TOPIC), znodes.encode_topic(TopicAssignment(replicas))), 0
         )
         self.clients.start(self.keys, self.plan.producers)
-        began = self.world.now
-        for fault in self.plan.faults:
-            self.world.later(fault.at, None, self._hurt, fault)
-        self._until(lambda: self.world.now >= began + self.plan.over_at, self.plan.over_at + 1, "")
+
+    def end(self) -> None:
+        """Heal the cluster, wait until it is whole, and check it. Raise BrokenPromiseError."""
         self._heal()
         self.clients.sending = False
-        self._until(self._whole, HEAL_S, "whole again")
+        self.until(self._whole, HEAL_S, "whole again")
         self.checks.check_end(self.clients.positions)
         if self.checks.failure is not None:
             raise self.checks.failure
@@ -76,7 +84,8 @@ class Simulation:
     def _registered(self) -> list[str]:
         return list(self.ensemble.tree[znodes.BROKER_IDS_PATH].children)
 
-    def _until(self, done: Callable[[], bool], seconds: float, what: str) -> None:
+    def until(self, done: Callable[[], bool], seconds: float, what: str) -> None:
+        """Run until `done()`. Raise BrokenPromiseError if `what` is named and does not come."""
         checks, world = self.checks, self.world
         finished = world.run(lambda: checks.failure is not None or done(), seconds)
         for process in world.processes:

@@ -19,10 +19,12 @@ from odradek.replica.metadata import MetadataCache
 from odradek.replica.quota import ReplicationQuota
 from odradek.replica.topic_configs import TopicConfigs
 from odradek.values import TopicPartition
+from odradek.zk import znodes
 from odradek.zk.session import Stat
 
 TOPIC = "orders"
 KEY = TopicPartition(TOPIC, 0)
+FIRST_EPOCH = 50
 
 
 @dataclass
@@ -41,6 +43,8 @@ class FakeSession:
     failures: list[Exception] = field(default_factory=list)
     # Raised after the write took place: the answer is lost.
     lost_answers: list[Exception] = field(default_factory=list)
+    # The broker epoch of each broker, None for one that is away; FIRST_EPOCH by default.
+    registered: dict[int, int | None] = field(default_factory=dict)
 
     async def set(self, path: str, data: bytes, version: int = -1) -> Stat:
         if self.failures:
@@ -64,6 +68,9 @@ class FakeSession:
         self.znodes |= self.unseen
 
     async def exists(self, path: str) -> Stat | None:
+        if path.startswith(znodes.BROKER_IDS_PATH):
+            epoch = self.registered.get(int(path.rpartition("/")[2]), FIRST_EPOCH)
+            return None if epoch is None else self._stat(path, epoch)
         return self._stat(path) if path in self.znodes else None
 
     async def get_all(self, paths: Iterable[str]) -> dict[str, tuple[bytes, Stat]]:
@@ -71,11 +78,11 @@ class FakeSession:
         self.reads.update(wanted)
         return {path: await self.get(path) for path in wanted if path in self.znodes}
 
-    def _stat(self, path: str) -> Stat:
+    def _stat(self, path: str, czxid: int | None = None) -> Stat:
         return Stat(
-            version=self.znodes[path][1],
+            version=self.znodes.get(path, (b"", 0))[1],
             cversion=0,
-            czxid=self.czxids.get(path, 0),
+            czxid=self.czxids.get(path, 0) if czxid is None else czxid,
             mzxid=0,
             owner=0,
             children=0,

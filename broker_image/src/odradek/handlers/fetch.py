@@ -60,7 +60,7 @@ async def fetch(broker: Broker, request: FetchRequest, context: RequestContext) 
         else min(request.max_bytes, broker.config.fetch_max_bytes),
         strict=context.version < FIRST_WITH_HARD_LIMIT_LIFTED,
     )
-    results = await broker.replicas.fetch(specs, request.replica_id, limits)
+    results = await broker.replicas.fetch(specs, request.replica_id, limits, context.connection_id)
     if context.version < FIRST_WITH_ZSTD:
         _refuse_zstd(broker, results)
     try:

@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from odradek import descriptors
 from odradek.config import BrokerConfig, TopicConfig
 from odradek.log.compactor import Compactor
 from odradek.log.directory import Directory, Folder, LogDirError, deleted_name
@@ -25,7 +26,7 @@ from odradek.log.partition import recovery, topic_identity
 from odradek.log.partition.checkpoints import LogDirMeta
 from odradek.log.partition.log import Log, LogEnvironment
 from odradek.log.partition.topic_identity import CorruptIdentityError, TopicIdentity
-from odradek.log.segment.files import DiskThreads
+from odradek.log.segment.files import DiskThreads, is_shortage
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.quarantine import Quarantines, Work
 from odradek.values import TopicPartition
@@ -101,7 +102,7 @@ class LogManager:
             try:
                 directory.claim(LogDirMeta(self.config.broker_id, self.cluster_id))
             except OSError as error:
-                directory.fail(error)
+                _fail(directory, error)
         work = [
             (directory, folder)
             for directory in self._online()
@@ -122,7 +123,7 @@ class LogManager:
         try:
             found, doomed = directory.folders()
         except OSError as error:
-            directory.fail(error)
+            _fail(directory, error)
             return []
         for path in doomed:
             self._housekeeper.doom(directory, path)
@@ -142,7 +143,7 @@ class LogManager:
                 folder.known,
             )
         except OSError as error:
-            directory.fail(error)
+            _fail(directory, error)
             return
         if report.truncated_bytes or report.dropped_segments or report.rebuilt:
             logger.warning(
@@ -420,3 +421,16 @@ class LogManager:
                 directory.close(threads)
         self.readers.close()
         self.disk.close()
+
+
+def _fail(directory: Directory, error: OSError) -> None:
+    """Take a directory offline that cannot be loaded. Raises LogDirError for what is no fault of
+    the directory: the broker must not start without its partitions.
+    """
+    if is_shortage(error):
+        raise LogDirError(
+            f"failed to load log directory {directory.path}: {error}; the process may have "
+            f"{descriptors.budget().limit} file descriptors (ulimit -n, LimitNOFILE in systemd), "
+            "and all memory that its machine and container leave it: raise what ran out"
+        ) from None
+    directory.fail(error)

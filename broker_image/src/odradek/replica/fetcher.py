@@ -330,9 +330,12 @@ class SourceFetcher:
         config = self._config
         topics: dict[str, FetchTopic] = {}
         asked: dict[TopicPartition, tuple[_Following, int]] = {}
+        await self._flush_where_owed(some)  # again, if the last flush failed
         for one in some:
             key = one.partition.key
             try:
+                if one.partition.log.flush_required or not self._is_current(one):
+                    continue
                 offset = one.partition.log.log_end_offset
                 wanted = FetchPartition(
                     partition=key.partition,

@@ -29,6 +29,7 @@ from odradek.replica.metadata import MetadataCache, described
 from odradek.replica.partition import NO_EPOCH, LagLimits, Partition, PostponedRole
 from odradek.replica.quota import ReplicationQuota
 from odradek.replica.reads import FetchReader
+from odradek.replica.registrations import FollowerRegistrations
 from odradek.replica.stray_replicas import StrayReplicas
 from odradek.replica.topic_identities import TopicIdentities
 from odradek.values import TopicPartition
@@ -82,7 +83,10 @@ class ReplicaManager:
         self.checkpoint_start_offsets = logs.checkpoint_start_offsets
         self._limits = LagLimits(config.replica_lag_time_max_ms, config.replica_lag_max_messages)
         self._hosted = HostedPartitions(metadata)
-        self.isr_writer = IsrWriter(session, self._hosted, clock_ms, self.quarantines)
+        registrations = FollowerRegistrations(session)
+        self.isr_writer = IsrWriter(
+            session, self._hosted, registrations, clock_ms, self.quarantines
+        )
         appender = Appender(
             self._hosted,
             lambda log, data, origin: self.in_thread(log.prepare, data, origin),
@@ -105,6 +109,7 @@ class ReplicaManager:
         self._reader = FetchReader(
             self._hosted,
             self.isr_writer,
+            registrations,
             clock_ms,
             self.in_thread,
             self.end_offset_confirmed,
@@ -204,6 +209,8 @@ class ReplicaManager:
         The controller assigns no role to a broker whose replica moved away while it was down.
         """
         self._stray_replicas.look_for(request)
+        # A deletion of records waits for live brokers only.
+        self._hosted.for_low_watermark.wake_all()
         for topic, state in described(request):
             key = TopicPartition(topic, state.partition_index)
             partition = self._hosted.partitions.get(key)

@@ -23,6 +23,7 @@ from odradek.log.records.batch import CorruptBatchError, Header
 from odradek.log.segment import batch_file
 from odradek.log.segment.index import OffsetIndex, TimeIndex
 from odradek.log.segment.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, file_name
+from odradek.tools.leader_epochs import EpochCheck, neighbours
 
 _CHUNK = 1 << 20
 _PROGRESS_FROM = 64 << 20
@@ -62,11 +63,18 @@ def dump(path: Path, with_records: bool) -> None:
 def verify(path: Path) -> None:
     """Check checksums, offsets and indexes of PATH; exit with 1 if something is wrong."""
     found = 0
+    epochs = EpochCheck(path if path.is_dir() else path.parent)
+    before, after = neighbours(path) if path.suffix == LOG_SUFFIX else (None, None)
+    epochs.scan(before)
     for file in files(path):
         with readable(file):
-            for problem in problems(file):
+            for problem in problems(file, epochs):
                 found += 1
                 click.echo(f"{file.name}: {problem}")
+    epochs.scan(after)
+    for wrong in epochs.found():
+        found += 1
+        click.echo(f"{wrong.run.log.name}: {wrong}")
     if found:
         sys.exit(1)
     click.echo("sound")
@@ -170,7 +178,9 @@ def _dump_log(file: Path, with_records: bool) -> None:
         ]
         codec = compression.NAMES[header.codec] if header.codec < 5 else str(header.codec)
         first, count = header.base_offset, header.record_count
-        found = contents.decode(data) if with_records or header.magic < 2 else []
+        found = []
+        if with_records or header.magic < 2:
+            found = contents.decode(data, with_headers=True)
         if header.magic < 2:  # a wrapper's header does not tell
             first, count = found[0].offset, len(found)
         click.echo(
@@ -214,10 +224,10 @@ def _describe(file: Path, first: int, second: int) -> str:
     return f"timestamp {first} offset {base + second}"
 
 
-def problems(file: Path) -> Iterator[str]:
-    """Yield what is wrong with a file, line by line."""
+def problems(file: Path, epochs: EpochCheck | None = None) -> Iterator[str]:
+    """Yield what is wrong with a file, line by line; let `epochs` take the batches of a log."""
     if file.suffix == LOG_SUFFIX:
-        yield from _log_problems(file)
+        yield from _log_problems(file, epochs)
     elif file.suffix == producers.SNAPSHOT_SUFFIX:
         try:
             producers.decode(file.read_bytes())
@@ -237,7 +247,7 @@ def problems(file: Path) -> Iterator[str]:
         yield from _index_problems(file)
 
 
-def _log_problems(file: Path) -> Iterator[str]:
+def _log_problems(file: Path, epochs: EpochCheck | None) -> Iterator[str]:
     expected = int(file.stem)
     try:
         for position, header, data in _batches(file):
@@ -245,6 +255,8 @@ def _log_problems(file: Path) -> Iterator[str]:
                 yield f"offset {header.base_offset} at byte {position}, below {expected}"
             contents.decode(data)
             expected = header.last_offset + 1
+            if epochs is not None:
+                epochs.take(file, position, header)
     except CorruptBatchError as error:
         yield str(error)
 
