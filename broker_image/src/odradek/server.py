@@ -17,7 +17,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import resource
 import signal
 import socket
 import sys
@@ -28,6 +27,7 @@ from random import Random
 
 from kazoo.exceptions import KazooException
 
+from odradek import descriptors
 from odradek.clock import wall_ms
 from odradek.config import BrokerConfig, TopicConfig
 from odradek.controller.loop import Controller
@@ -75,9 +75,7 @@ def run(config: BrokerConfig, log_level: str) -> int:
     handler.setFormatter(_OneLine("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=log_level, handlers=[handler])
     logging.getLogger("kazoo").setLevel(logging.WARNING)
-    # A partition in use holds three files; the usual soft limit of 1024 is for small programs.
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    descriptors.raise_limit()
     try:
         return asyncio.run(Server(config).run())
     except StartError as error:
