@@ -34,6 +34,7 @@ from odradek.health import Health
 
 if TYPE_CHECKING:
     from odradek.group.coordinator import GroupCoordinator
+    from odradek.net.connection_quotas import ConnectionQuotas
     from odradek.replica.manager import ReplicaManager
 
 MOST_TOPICS = 1000
@@ -136,6 +137,7 @@ class BrokerMetrics(Collector):
         self._controller: IsController | None = None
         self._groups: GroupCoordinator | None = None
         self._listeners: Mapping[str, HasConnections] = {}
+        self._quotas: ConnectionQuotas | None = None
 
     def watch(
         self,
@@ -144,6 +146,7 @@ class BrokerMetrics(Collector):
         controller: IsController,
         groups: GroupCoordinator,
         listeners: Mapping[str, HasConnections],
+        quotas: ConnectionQuotas | None = None,
     ) -> None:
         """Set the parts whose state is read at each scrape."""
         self._info = info
@@ -151,6 +154,7 @@ class BrokerMetrics(Collector):
         self._controller = controller
         self._groups = groups
         self._listeners = listeners
+        self._quotas = quotas
 
     def serve(self, port: int, health: Health) -> Callable[[], None]:
         """Serve Prometheus and probes on a port, in a thread; return a function that stops it.
@@ -241,6 +245,26 @@ class BrokerMetrics(Collector):
         for name, listener in self._listeners.items():
             connections.add_metric([name], listener.connection_count)
         yield connections
+        yield from self._quota_series()
+
+    def _quota_series(self) -> Iterator[Metric]:
+        quotas = self._quotas
+        if quotas is None:
+            return
+        for name, help_text, counts in (
+            ("odradek_connections_refused", "Connections closed at once", quotas.refused),
+            ("odradek_connections_delayed", "Connections that had to wait", quotas.delayed),
+            ("odradek_connections_closed", "Connections closed by the broker", quotas.closed),
+        ):
+            family = CounterMetricFamily(name, help_text, labels=["reason"])
+            for reason, count in list(counts.items()):
+                family.add_metric([reason], count)
+            yield family
+        yield GaugeMetricFamily(
+            "odradek_unsent_response_bytes",
+            "Memory of responses that clients have not read yet",
+            value=quotas.answers.total,
+        )
 
     def _traffic_series(self) -> Iterator[Metric]:
         for name, help_text, field in (

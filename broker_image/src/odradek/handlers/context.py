@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from odradek.handlers.conversion_memory import ConversionMemory
+
 if TYPE_CHECKING:
     from odradek.config import BrokerConfig
     from odradek.controller.loop import Controller
@@ -74,6 +76,8 @@ class Broker:
     metrics: BrokerMetrics
     random: Random
     controller_link: ControllerLink = field(default_factory=ControllerLink)
+    conversions: ConversionMemory = field(default_factory=ConversionMemory)
+    follower_conversions: ConversionMemory = field(default_factory=ConversionMemory)
 
 
 class RequestContext(NamedTuple):
