@@ -14,9 +14,11 @@ from odradek.handlers.conversion_memory import ConversionMemory
 from odradek.log.records import batch as batches
 from odradek.log.records.batch import Origin
 from odradek.log.segment.files import Region
+from odradek.net.memory_quotas import AnswerMemory
 from odradek.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from odradek.protocol.regions import Records
 from odradek.replica import reads
+from tests.handlers.test_answer_room import NotReading
 from tests.support import logs
 from tests.support.replicas import KEY, Replicas
 
@@ -60,7 +62,7 @@ async def test_old_clients_get_what_the_file_becomes_in_their_format(
 async def test_conversions_wait_for_memory_but_those_of_followers_and_new_clients_do_not(
     broker: Broker, replicas: Replicas
 ) -> None:
-    bounded = dataclasses.replace(broker, conversions=ConversionMemory(1))
+    bounded = dataclasses.replace(broker, conversions=ConversionMemory(1), answers=AnswerMemory(1))
     await replicas.lead(replicas=(1, 2))
     await replicas.manager.append([(KEY, logs.batch(b"value"))], 1, 0, Origin.CLIENT)
 
@@ -88,6 +90,13 @@ async def test_conversions_wait_for_memory_but_those_of_followers_and_new_client
             await replicas.manager.in_thread(int)
             await asyncio.sleep(0)
             assert not any(one.done() for one in old)
+            slow = NotReading()
+            bounded.answers.hold(slow, 1)
+        await replicas.manager.in_thread(int)
+        await asyncio.sleep(0)
+        assert not any(one.done() for one in old), "what others do not read fills the memory"
+        assert await fetched(2, 2)
+        bounded.answers.release(slow)
         assert all(isinstance(found, bytes) and found for found in await asyncio.gather(*old))
     assert bounded.conversions.taken == 0
 

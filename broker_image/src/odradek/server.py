@@ -262,6 +262,7 @@ class Server:
             PartitionCount(session),
             self._replicas.role_confirmed,
         )
+        quotas = ConnectionQuotas(self._limits())
         broker = Broker(
             config=config,
             cluster_id=cluster_id,
@@ -274,10 +275,10 @@ class Server:
             producer_ids=ProducerIdManager(self._session, config.broker_id),
             metrics=self._metrics,
             random=Random(),  # noqa: S311 (spreads replicas, no secrets)
+            answers=quotas.answers,
             conversions=ConversionMemory(config.conversion_max_bytes),
             follower_conversions=ConversionMemory(config.conversion_max_bytes),
         )
-        quotas = ConnectionQuotas(self._limits())
         shared = len(config.listeners) == 1
         for endpoint in config.listeners:
             is_inter_broker = endpoint.name == config.inter_broker_listener_name
@@ -285,7 +286,7 @@ class Server:
                 endpoint.host,
                 endpoint.port,
                 quotas,
-                Dispatcher(broker, endpoint.name, quotas.answers).dispatch,
+                Dispatcher(broker, endpoint.name).dispatch,
                 # Clients must not block connections between brokers.
                 protected=is_inter_broker and not shared,
                 is_broker=self._broker_addresses.__contains__ if shared else None,

@@ -8,6 +8,7 @@ from random import Random
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from odradek.handlers.conversion_memory import ConversionMemory
+from odradek.net.memory_quotas import AnswerMemory
 
 if TYPE_CHECKING:
     from odradek.config import BrokerConfig
@@ -76,6 +77,7 @@ class Broker:
     metrics: BrokerMetrics
     random: Random
     controller_link: ControllerLink = field(default_factory=ControllerLink)
+    answers: AnswerMemory = field(default_factory=AnswerMemory)
     conversions: ConversionMemory = field(default_factory=ConversionMemory)
     follower_conversions: ConversionMemory = field(default_factory=ConversionMemory)
 

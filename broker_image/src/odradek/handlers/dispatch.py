@@ -34,7 +34,6 @@ from odradek.handlers import (
 from odradek.handlers.context import Broker, RequestContext
 from odradek.net.connection import ClientInfo
 from odradek.net.frame import ProtocolViolation
-from odradek.net.memory_quotas import AnswerMemory
 from odradek.protocol import codec, headers
 from odradek.protocol.api import APIS, Api, ApiKey
 from odradek.protocol.codec import MalformedError
@@ -57,9 +56,9 @@ class Served:
     lowest: int
     highest: int
     handle: Callable[[Broker, Any, RequestContext], Any]
-    # Versions up to this one may have answers in our memory that are far larger than their
-    # requests. They wait while answers that nobody reads fill the memory.
-    large_up_to: int = -1
+    # Answers may be far larger than requests. They wait while others that nobody reads fill the
+    # memory.
+    large_answers: bool = False
 
 
 async def _api_versions(
@@ -109,24 +108,24 @@ _HANDLERS: Mapping[ApiKey, tuple[int, int, Callable[[Broker, Any, RequestContext
     ApiKey.LIST_PARTITION_REASSIGNMENTS: (0, 0, reassignments.list_partition_reassignments),
 }
 
-_EVERY_VERSION = 0x7FFF
-# Brokers send none of these but Fetch: clients that do not read cannot hold up a broker.
-_LARGE_UP_TO = {
-    # Later versions have records in regions of files.
-    ApiKey.FETCH: fetch.FIRST_WITH_MAGIC_2 - 1,
-    ApiKey.METADATA: _EVERY_VERSION,
-    ApiKey.OFFSET_FETCH: _EVERY_VERSION,
-    ApiKey.DESCRIBE_GROUPS: _EVERY_VERSION,
-    ApiKey.LIST_GROUPS: _EVERY_VERSION,
-    ApiKey.CREATE_TOPICS: _EVERY_VERSION,
-    ApiKey.DESCRIBE_CONFIGS: _EVERY_VERSION,
-    ApiKey.DESCRIBE_LOG_DIRS: _EVERY_VERSION,
-    ApiKey.ELECT_LEADERS: _EVERY_VERSION,
-    ApiKey.LIST_PARTITION_REASSIGNMENTS: _EVERY_VERSION,
-}
+# Brokers send none of these: clients that do not read cannot hold up a broker. Fetch has a bound of
+# its own where its answers are no regions of files (see `fetch_conversion`).
+_LARGE_ANSWERS = frozenset(
+    {
+        ApiKey.METADATA,
+        ApiKey.OFFSET_FETCH,
+        ApiKey.DESCRIBE_GROUPS,
+        ApiKey.LIST_GROUPS,
+        ApiKey.CREATE_TOPICS,
+        ApiKey.DESCRIBE_CONFIGS,
+        ApiKey.DESCRIBE_LOG_DIRS,
+        ApiKey.ELECT_LEADERS,
+        ApiKey.LIST_PARTITION_REASSIGNMENTS,
+    }
+)
 
 SERVED: Mapping[int, Served] = {
-    key: Served(APIS[key], lowest, highest, handle, _LARGE_UP_TO.get(key, -1))
+    key: Served(APIS[key], lowest, highest, handle, key in _LARGE_ANSWERS)
     for key, (lowest, highest, handle) in _HANDLERS.items()
 }
 # Served before the first UpdateMetadata: requests of the controller, and ApiVersions.
@@ -146,10 +145,10 @@ ADVERTISED = tuple(
 
 
 class Dispatcher:
-    """Serves the requests of one listener. `answers` is the memory for what clients do not read."""
+    """Serves the requests of one listener."""
 
-    def __init__(self, broker: Broker, listener: str, answers: AnswerMemory | None = None) -> None:
-        self._answers = answers or AnswerMemory()
+    def __init__(self, broker: Broker, listener: str) -> None:
+        self._answers = broker.answers
         self._broker = broker
         self._listener = listener
         self._observe = broker.metrics.request_observers(
@@ -176,12 +175,7 @@ class Dispatcher:
         if not self._broker.metadata.initialized and header.api_key not in _BEFORE_METADATA:
             # The metadata cache is still empty: "unknown topic" would be wrong.
             await self._broker.metadata.wait_until_initialized()
-        if (
-            self._answers.full
-            and version <= served.large_up_to
-            # Followers of old brokers fetch old versions.
-            and getattr(request, "replica_id", -1) < 0
-        ):
+        if self._answers.full and served.large_answers:
             await self._answers.wait_for_room()
         answer = await served.handle(
             self._broker,

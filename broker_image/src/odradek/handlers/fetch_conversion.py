@@ -11,8 +11,9 @@ from odradek.protocol.regions import FileRegion, Records, part_length
 from odradek.replica import reads
 from odradek.replica.reads import FetchResult, FetchSpec
 
-# How much larger than the region that was read a result may be: old formats take more per record.
-GROWTH = 8
+# How many bytes larger than the region that was read a result may be: old formats take more per
+# record. What does not fit is for the next fetch.
+MOST_GROWTH_BYTES = 64 * 1024
 
 
 async def to_old_format(
@@ -43,6 +44,8 @@ async def to_old_format(
     least = sum(part_length(found[number]) for number in rooms)
     memory = broker.conversions if replica_id < 0 else broker.follower_conversions
     async with memory.reserved(min(sum(rooms.values()), max(least, left))):
+        if replica_id < 0:
+            await broker.answers.wait_for_room()
         for number, room in rooms.items():
             spec, result = specs[number], results[number]
             found[number] = await _converted(
@@ -53,7 +56,7 @@ async def to_old_format(
 
 
 def _most_bytes(spec: FetchSpec, region: FileRegion) -> int:
-    return max(region.length, min(spec.max_bytes, GROWTH * region.length))
+    return max(region.length, min(spec.max_bytes, region.length + MOST_GROWTH_BYTES))
 
 
 async def _needs_conversion(

@@ -9,8 +9,9 @@ no deadlock, and one that stalls is closed by the listener.
 Answers (`odradek.queued.max.response.bytes`) are counted from when they have to wait, as for a
 socket that is full, until they are sent. Regions of files are not counted: they are in no memory of
 this process. While answers fill the memory, requests with large answers wait (see the dispatcher),
-and every RELIEF_S seconds the answers that hardly moved are given up, the slowest first, until it
-is not full any more. So a peer that reads is served later, and one that does not is closed.
+and every RELIEF_S seconds the answers that did not move are given up, and of those that hardly did
+the slowest, until it is not full any more. So a peer that reads is served later, and one that does
+not is closed.
 """
 
 from __future__ import annotations
@@ -162,7 +163,7 @@ class AnswerMemory:
         slow.sort(key=lambda found: found[0])
         surplus = self.total - self._limit
         for _, owner in slow:
-            if surplus < 0:
+            if surplus < 0 and rate > 0:
                 break
             surplus -= self._answers[owner].size
             owner.give_up_answer()
