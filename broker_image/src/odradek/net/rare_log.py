@@ -33,7 +33,10 @@ class RareLog:
         self._periods: dict[str, _Period] = {}
 
     def log(self, level: int, text: str, *args: object, exc_info: bool = False) -> None:
-        """Log `text` with its arguments, as `logging` does, unless there were too many."""
+        """Log `text` with its arguments, as `logging` does, unless there were too many.
+
+        One without arguments says nothing new the second time.
+        """
         if not self._logger.isEnabledFor(level):
             return
         now = self._clock()
@@ -43,7 +46,7 @@ class RareLog:
             if left_out:
                 self._logger.log(level, "left out %d lines like the next one", left_out)
             period = self._periods[text] = _Period(now)
-        if period.lines < LINES_PER_PERIOD:
+        if period.lines < (LINES_PER_PERIOD if args else 1):
             period.lines += 1
             self._logger.log(level, text, *args, exc_info=exc_info)
         else:
