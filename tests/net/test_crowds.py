@@ -163,6 +163,24 @@ async def test_addresses_of_brokers_follow_their_names() -> None:
     assert "127.0.0.9" not in addresses
 
 
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="no IPv6 here")
+async def test_an_address_of_ipv4_is_the_same_on_a_listener_with_ipv6() -> None:
+    seen = []
+
+    def note(host: str) -> bool:
+        seen.append(host)
+        return True
+
+    listener = Listener("::", 0, ConnectionQuotas(LIMITS), echo, is_broker=note)
+    await listener.start()
+    try:
+        async with from_host(listener, BROKER_HOST) as broker:
+            await broker.ask()
+    finally:
+        await listener.close(grace_ms=200)
+    assert seen == [BROKER_HOST]
+
+
 def test_the_rate_lets_in_a_burst_and_delays_the_rest() -> None:
     now = 1000.0
     rate = CreationRate(10, lambda: now)

@@ -62,6 +62,8 @@ CONTROLLED_SHUTDOWN_VERSION = 1
 CONTROLLED_SHUTDOWN_LIMIT_S = 15.0
 LAST_ANSWERS_LIMIT_MS = 1500
 RETRY_S = 1.0
+# A start does not wait longer for name servers: the addresses are looked up again later.
+BROKER_ADDRESSES_LIMIT_S = 2.0
 NEVER_IDLE_MS = 2**31 - 1
 _ESCAPED_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(0x20), 0x7F)}
 
@@ -367,7 +369,9 @@ class Server:
         )
 
     async def _start_serving(self, cleanup: contextlib.AsyncExitStack) -> None:
-        await self._broker_addresses.refresh()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(BROKER_ADDRESSES_LIMIT_S):
+                await self._broker_addresses.refresh()
         for name, listener in self._listeners.items():
             try:
                 await listener.start()

@@ -33,14 +33,17 @@ class BrokerAddresses:
             await asyncio.sleep(REFRESH_S)
 
     async def refresh(self) -> None:
-        """Look each host up once; one that cannot be found now keeps its addresses."""
-        found: dict[str, frozenset[str]] = {}
-        for host in set(await self._hosts()):
+        """Look each host up once; one that cannot be found now keeps its addresses.
+
+        One after the other: a name server that does not answer must not keep threads from others.
+        """
+        hosts = set(await self._hosts())
+        self._of_host = {host: found for host, found in self._of_host.items() if host in hosts}
+        for host in hosts:
             try:
                 ways = await look_up(host, 0)
             except OSError:
-                found[host] = self._of_host.get(host, frozenset())
-            else:
-                found[host] = frozenset(str(address[0]) for *_, address in ways)
-        self._of_host = found
-        self._all = frozenset().union(*found.values())
+                continue
+            self._of_host[host] = frozenset(str(address[0]) for *_, address in ways)
+            self._all = frozenset().union(*self._of_host.values())
+        self._all = frozenset().union(*self._of_host.values())

@@ -171,7 +171,9 @@ class Listener:
                 )
                 await asyncio.sleep(ERROR_PAUSE_SECONDS)
                 continue
-            peer = ClientInfo(address[0], address[1], next(_connection_ids))
+            # IPv4 addresses look the same whether the listener has IPv6 or not.
+            host = address[0].removeprefix("::ffff:")
+            peer = ClientInfo(host, address[1], next(_connection_ids))
             try:
                 await self._let_in(accepted, peer, group)
             except BaseException:

@@ -4,7 +4,8 @@ Requests (`queued.max.request.bytes`) are counted if they do not fit into the fi
 connection: each step by which the buffer grows is reserved before more of the request is read, and
 all are released when it is answered. So a peer takes no memory by announcing a large request. While
 no memory is left, only the request that began first is read on, and may exceed the limit: there is
-no deadlock, and one that stalls is closed by the listener.
+no deadlock, and one that stalls is closed by the listener. Requests of the controller have as much
+memory of their own.
 
 Answers (`odradek.queued.max.response.bytes`) are counted from when they have to wait, as for a
 socket that is full, until they are sent. Regions of files are not counted: they are in no memory of
