@@ -43,7 +43,7 @@ async def list_offsets(
 ) -> ListOffsetsResponse:
     """Return offsets by timestamp, or of the log start (-2) and the log end (-1).
 
-    As in Kafka, a partition that is named twice is refused.
+    As in Kafka, a partition that is named twice is refused, in version 0 answered twice.
     """
     counts = Counter(
         TopicPartition(topic.name, part.partition_index)
@@ -58,7 +58,8 @@ async def list_offsets(
                     ListOffsetsPartitionResponse(
                         partition_index=part.partition_index, error_code=ErrorCode.INVALID_REQUEST
                     )
-                    if counts[TopicPartition(topic.name, part.partition_index)] > 1
+                    if context.version > 0
+                    and counts[TopicPartition(topic.name, part.partition_index)] > 1
                     else await _list_one(
                         broker, request.replica_id, context.version, topic.name, part
                     )

@@ -115,10 +115,9 @@ class Log:
         self.topic = topic
         self.partition = partition
         self.config = config
+        self._name = f"{topic}-{partition}"
         self._environment = environment
-        self._failure = LogFailure(
-            f"{topic}-{partition}", lambda error: environment.on_failure(self, error)
-        )
+        self._failure = LogFailure(self._name, lambda error: environment.on_failure(self, error))
         self.segments = SegmentList(directory, self._failure)
         self.reader = LogReader(self.segments, self._failure)
         self.epochs = EpochCache(directory)
@@ -209,14 +208,17 @@ class Log:
 
     def needs_record_inspection(self, data: Buffer, origin: Origin) -> bool:
         """Return whether `prepare` may take long; see `validation`."""
-        return validation.needs_record_inspection(data, origin, self.config)
+        return validation.needs_record_inspection(
+            data, origin, self.config, self._environment.now_ms
+        )
 
     def prepare(self, data: Buffer, origin: Origin) -> Prepared:
         """Check one batch, and convert it to the codec and message format of the topic.
 
         Changes nothing. Raises KafkaError.
         """
-        return validation.prepare(data, origin, self.config, self._environment.now_ms())
+        now_ms = self._environment.now_ms()
+        return validation.prepare(data, origin, self.config, now_ms, self._name)
 
     def append_as_leader(
         self, data: Buffer | Prepared, leader_epoch: int, *, origin: Origin = Origin.CLIENT
@@ -229,7 +231,9 @@ class Log:
         config = self.config
         now_ms = self._environment.now_ms()
         prepared = (
-            data if isinstance(data, Prepared) else validation.prepare(data, origin, config, now_ms)
+            data
+            if isinstance(data, Prepared)
+            else validation.prepare(data, origin, config, now_ms, self._name)
         )
         size = prepared.header.length + batch.LOG_OVERHEAD
         self._check_fits_segment(size)
