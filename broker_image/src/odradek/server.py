@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import resource
@@ -78,6 +79,9 @@ def run(config: BrokerConfig, log_level: str) -> int:
     # A partition in use holds three files; the usual soft limit of 1024 is for small programs.
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    # Modules and their code last as long as the process: full collections need not look at them.
+    gc.collect()
+    gc.freeze()
     try:
         return asyncio.run(Server(config).run())
     except StartError as error:

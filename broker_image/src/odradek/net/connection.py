@@ -15,7 +15,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from odradek.net.connection_quotas import RequestMemory
@@ -44,6 +44,8 @@ class ClientInfo:
     host: str
     port: int
     connection_id: int
+    # False once the client sends no more.
+    is_connected: Callable[[], bool] = lambda: True
 
 
 # Answers a frame: returns parts with response header but without size, or None for no answer. The
@@ -62,7 +64,7 @@ class Connection:
         dispatch: Dispatch,
         memory: RequestMemory,
     ) -> None:
-        self.peer = peer
+        self.peer = replace(peer, is_connected=lambda: not self._ended)
         self._loop = asyncio.get_running_loop()
         self._sock = sock
         self._dispatch = dispatch

@@ -96,10 +96,15 @@ class TopicConfigs:
         self._take(self._entries)
 
     def _take(self, topics: Iterable[str]) -> None:
-        settings = {
-            topic: configuration.resolve_topic(self._layers.effective, self._entries[topic])
-            for topic in topics
-        }
+        # Thousands of topics have few different sets of entries, and most have none.
+        resolved = {frozenset[tuple[str, str]](): self._defaults}
+        settings: dict[str, TopicConfig] = {}
+        for topic in topics:
+            entries = self._entries[topic]
+            same = frozenset(entries.items())
+            if same not in resolved:
+                resolved[same] = configuration.resolve_topic(self._layers.effective, entries)
+            settings[topic] = resolved[same]
         changed = {topic: one for topic, one in settings.items() if self._known.get(topic) != one}
         self._known.update(changed)
         if changed:
