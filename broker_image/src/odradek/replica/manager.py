@@ -392,6 +392,11 @@ class ReplicaManager:
                 to_delete.append(key)
             await self._delete_logs(to_delete)
 
+    async def resize_fetchers(self, per_source: int) -> None:
+        """Copy with so many fetchers per source broker (`num.replica.fetchers`)."""
+        async with self._roles:
+            await self._fetchers.resize(per_source)
+
     # --- storage ------------------------------------------------------------------------------
 
     def directory_failed(self, directory: str) -> None:
