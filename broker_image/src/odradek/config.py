@@ -292,6 +292,11 @@ class BrokerConfig:
 
     # keys of Odradek
     metrics_port: int = key("odradek.metrics.port", 0, integer(0, 65535))
+    # Kafka bounds neither. A producer id takes half a kilobyte or one, a group one.
+    partition_max_producer_ids: int = key(
+        "odradek.partition.max.producer.ids", 10_000, integer(1, INT_MAX)
+    )
+    max_groups: int = key("odradek.max.groups", 100_000, integer(1, INT_MAX))
 
     # filled by `load`
     listeners: tuple[ListenerEndpoint, ...] = ()
