@@ -17,6 +17,7 @@ from odradek.handlers.dispatch import LARGE_FRAME_BYTES, Dispatcher
 from odradek.net.connection import ClientInfo
 from odradek.protocol import codec, headers
 from odradek.protocol.api import APIS
+from odradek.protocol.messages.admin import DescribeLogDirsRequest, DescribeLogDirsResponse
 from odradek.protocol.messages.control import (
     LeaderAndIsrPartitionState,
     LeaderAndIsrRequest,
@@ -35,6 +36,7 @@ from odradek.protocol.messages.offsets import (
     OffsetForLeaderTopic,
 )
 from odradek.protocol.messages.topics import DeleteTopicsRequest
+from tests.support.replicas import Replicas
 
 TOPIC = "wide"
 PARTITIONS = 4000
@@ -244,3 +246,24 @@ async def test_who_asks_the_same_at_the_same_time_gets_the_same_answer(
     assert len(encoded) == 2
     await ask(wide, everything, 9)
     assert len(encoded) == 2, "it is kept"
+
+
+async def test_a_topic_in_several_slices_is_described_once(
+    wide: Broker, replicas: Replicas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for topic in ("a", "b", "c"):
+        await replicas.lead(topic=topic)
+    (contents,) = replicas.manager.log_directories().values()
+    assert contents is not None
+    path = str(replicas.config.log_dirs[0])
+    monkeypatch.setattr(
+        replicas.manager, "log_directories", lambda: {path: contents * slices.STEPS_PER_SLICE}
+    )
+    turns = Turns()
+    data = await turns.during(ask(wide, DescribeLogDirsRequest(topics=None), 2))
+    answer, _ = codec.decode(DescribeLogDirsResponse, 2, data)
+    [result] = answer.results
+    assert [(one.name, len(one.partitions)) for one in result.topics] == [
+        (topic, slices.STEPS_PER_SLICE) for topic in ("a", "b", "c")
+    ]
+    assert turns.count >= len(contents)
