@@ -20,6 +20,9 @@ from pathlib import Path
 from random import Random
 from types import SimpleNamespace
 
+from odradek import slices
+from odradek.controller import requests
+from odradek.controller.events import Leadership, PartitionMetadata, UpdateMetadata
 from odradek.handlers.context import Broker
 from odradek.handlers.dispatch import Dispatcher
 from odradek.metrics import BrokerMetrics
@@ -38,6 +41,7 @@ from odradek.protocol.messages.control import (
     UpdateMetadataRequest,
     UpdateMetadataTopicState,
 )
+from odradek.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from odradek.protocol.messages.metadata import MetadataRequest
 from odradek.protocol.messages.offsets import (
     ListOffsetsPartition,
@@ -47,8 +51,15 @@ from odradek.protocol.messages.offsets import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
+from odradek.protocol.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
 from odradek.protocol.messages.topics import DeleteTopicsRequest
+from odradek.values import BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
 from odradek.zk.producer_ids import ProducerIdManager
+from odradek.zk.znodes import PartitionState
 from tests.support.replicas import Replicas
 
 PARTITIONS_PER_TOPIC = 10
@@ -209,6 +220,73 @@ def describe_configs() -> DescribeConfigsRequest:
     return DescribeConfigsRequest(resources=resources, include_synonyms=True)
 
 
+def produce() -> ProduceRequest:
+    return ProduceRequest(
+        acks=1,
+        timeout_ms=0,
+        topic_data=[
+            TopicProduceData(
+                name=f"none-{number}",
+                partition_data=[
+                    PartitionProduceData(index=index, records=b"")
+                    for index in range(PARTITIONS_PER_TOPIC)
+                ],
+            )
+            for number in range(TOPICS)
+        ],
+    )
+
+
+def fetch() -> FetchRequest:
+    return FetchRequest(
+        replica_id=-1,
+        max_wait_ms=0,
+        min_bytes=0,
+        topics=[
+            FetchTopic(
+                topic=f"none-{number}",
+                partitions=[
+                    FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=1)
+                    for index in range(PARTITIONS_PER_TOPIC)
+                ],
+            )
+            for number in range(TOPICS)
+        ],
+        forgotten_topics_data=[],
+    )
+
+
+def to_tell() -> UpdateMetadata:
+    """What the controller tells a broker that comes."""
+    leadership = Leadership(
+        PartitionState(BrokerId(1), LeaderEpoch(1), (BrokerId(1),), ControllerEpoch(1)), 1
+    )
+    return UpdateMetadata(
+        (BrokerId(1),),
+        (),
+        tuple(
+            PartitionMetadata(
+                TopicPartition(topic(number), index),
+                leadership,
+                (BrokerId(1), BrokerId(2), BrokerId(3)),
+                (),
+            )
+            for number in range(TOPICS)
+            for index in range(PARTITIONS_PER_TOPIC)
+        ),
+    )
+
+
+async def tell() -> None:
+    """Build and encode an UpdateMetadata as the controller's outbox does."""
+    sender = requests.Sender(1, 1, "PLAINTEXT", 1000)
+    request, version = await slices.run(requests.build_in_slices(TO_TELL, sender, 1))
+    await slices.run(codec.encode_parts_in_slices(request, version))
+
+
+TO_TELL = to_tell()
+
+
 async def main() -> None:
     """Measure one request after the other, on one broker."""
     with tempfile.TemporaryDirectory() as folder:
@@ -239,6 +317,7 @@ async def main() -> None:
 
             await ask("UpdateMetadata, 20 000 new partitions", update_metadata(), 5)
             await ask("UpdateMetadata, 20 000 known partitions", update_metadata(), 6)
+            await measured("UpdateMetadata, made by the controller", tell)
             await ask("LeaderAndIsr, 20 000 roles, 4000 new logs", roles(1), 2)
             await ask("LeaderAndIsr, 20 000 roles, 4000 known logs", roles(2), 4)
             await ask("Metadata, all 2000 topics", MetadataRequest(topics=None), 9)
@@ -246,6 +325,8 @@ async def main() -> None:
             await ask("OffsetForLeaderEpoch, 20 000 partitions", epoch_ends(), 3)
             await ask("DescribeConfigs, 2000 topics", describe_configs(), 4)
             await ask("DescribeLogDirs, 4000 logs", DescribeLogDirsRequest(topics=None), 2)
+            await ask("Produce, 20 000 unknown partitions", produce(), 8)
+            await ask("Fetch, 20 000 unknown partitions", fetch(), 11)
             names = [f"none-{number}" for number in range(DELETED)]
             gone = DeleteTopicsRequest(topic_names=names, timeout_ms=1000)
             await ask("DeleteTopics, 10 000 unknown topics", gone, 5)
