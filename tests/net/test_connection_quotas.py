@@ -82,6 +82,21 @@ async def test_an_address_may_have_a_number_of_its_own() -> None:
             writer.close()
 
 
+async def test_a_raised_limit_lets_in_who_waits() -> None:
+    quotas = ConnectionQuotas(limits(max_connections=1))
+    async with (
+        listening(quotas) as one,
+        listening(quotas) as other,
+        connected(one) as (reader, writer),
+    ):
+        writer.write(framed(b"first"))
+        assert await read_frame(reader) == b"first"
+        async with connected(other) as (waiting, waiting_writer):
+            waiting_writer.write(framed(b"second"))
+            quotas.change_limits(limits(max_connections=2))
+            assert await read_frame(waiting) == b"second"
+
+
 async def test_large_requests_wait_for_memory_and_small_ones_do_not() -> None:
     quotas = ConnectionQuotas(limits(max_queued_bytes=LARGE))
     async with (

@@ -42,8 +42,6 @@ CODECS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 # accepted silently, because a server.properties made for Kafka contains them.
 INERT_KEYS = frozenset(
     {
-        "num.network.threads",
-        "background.threads",
         "num.replica.alter.log.dirs.threads",
         "zookeeper.sync.time.ms",
         "zookeeper.max.in.flight.requests",
@@ -60,7 +58,6 @@ INERT_KEYS = frozenset(
         "kafka.metrics.polling.interval.secs",
         "broker.id.generation.enable",
         "reserved.broker.max.id",
-        "log.cleaner.io.buffer.load.factor",
         "transaction.state.log.replication.factor",
         "transaction.state.log.min.isr",
         "transaction.state.log.num.partitions",
@@ -219,6 +216,10 @@ class BrokerConfig:
     log_cleaner_dedupe_buffer_size: int = key(
         "log.cleaner.dedupe.buffer.size", 134_217_728, integer(1)
     )
+    # Shown and without effect: an entry of the buffer has a fixed size here.
+    log_cleaner_io_buffer_load_factor: float = key(
+        "log.cleaner.io.buffer.load.factor", 0.9, decimal(0)
+    )
     log_cleaner_io_buffer_size: int = key("log.cleaner.io.buffer.size", 524_288, integer(0))
     log_cleaner_backoff_ms: int = key("log.cleaner.backoff.ms", 15_000, integer(0))
     log_cleaner_min_cleanable_ratio: float = key(
@@ -261,6 +262,9 @@ class BrokerConfig:
         "log.message.downconversion.enable", True, boolean
     )
     num_io_threads: int = key("num.io.threads", 8, integer(1, INT_MAX))
+    # Shown and without effect: one event loop serves the network and most background work.
+    num_network_threads: int = key("num.network.threads", 3, integer(1, INT_MAX))
+    background_threads: int = key("background.threads", 10, integer(1, INT_MAX))
     num_recovery_threads_per_data_dir: int = key(
         "num.recovery.threads.per.data.dir", 1, integer(1, INT_MAX)
     )
@@ -297,6 +301,11 @@ class BrokerConfig:
         "odradek.queued.max.response.bytes", 67_108_864, integer(-1)
     )
     conversion_max_bytes: int = key("odradek.conversion.max.bytes", 67_108_864, integer(-1))
+    # Kafka bounds neither. A producer id takes half a kilobyte or one, a group one.
+    partition_max_producer_ids: int = key(
+        "odradek.partition.max.producer.ids", 10_000, integer(1, INT_MAX)
+    )
+    max_groups: int = key("odradek.max.groups", 100_000, integer(1, INT_MAX))
 
     # filled by `load`
     listeners: tuple[ListenerEndpoint, ...] = ()

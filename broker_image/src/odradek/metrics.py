@@ -403,6 +403,11 @@ class BrokerMetrics(Collector):
         for labels, value in islice(committed, MOST_GROUP_OFFSETS):
             offset.add_metric(labels, value)
         yield from (by_state, members, generation, offset)
+        yield CounterMetricFamily(
+            "odradek_groups_refused",
+            "Joins and commits of new groups refused because of odradek.max.groups",
+            value=self._groups.refused,
+        )
         commits = self._groups.commits
         yield CounterMetricFamily(
             "odradek_offset_commits", "Offsets committed by groups", value=commits.stored

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -84,6 +85,9 @@ def run(config: BrokerConfig, log_level: str) -> int:
     logging.getLogger("kazoo").setLevel(logging.WARNING)
     descriptors.raise_limit()
     config = _within_descriptors(config)
+    # Modules and their code last as long as the process: full collections need not look at them.
+    gc.collect()
+    gc.freeze()
     try:
         return asyncio.run(Server(config).run())
     except StartError as error:
@@ -235,7 +239,7 @@ class Server:
         self._topic_configs = TopicConfigs(self._config, self._session, self._quarantines)
         await self._topic_configs.start()
         self._logs = LogManager(
-            self._config,
+            self._topic_configs.broker.effective,
             cluster_id,
             self._topic_configs,
             on_dir_failure=tell_loop,
@@ -253,8 +257,9 @@ class Server:
 
     def _build(self, cluster_id: str) -> None:
         config = self._config
+        effective = self._topic_configs.broker.effective
         self._replicas = ReplicaManager(
-            config,
+            effective,
             self._logs,
             self._session,
             self._metadata,
@@ -267,7 +272,7 @@ class Server:
             self._session, self._registration_now, self._quarantines
         )
         self._controller = Controller(
-            config,
+            effective,
             self._session,
             lambda host, port: PeerClient(host, port, f"broker-{config.broker_id}-controller"),
             self._registration,
@@ -275,6 +280,7 @@ class Server:
         )
         self._registration.on_registered(self._topic_configs.load)
         self._topic_configs.on_change(self._topic_configs_changed)
+        self._topic_configs.on_broker_change(self._broker_config_changed)
         session = self._session
         self._groups = GroupCoordinator(
             config,
@@ -283,7 +289,7 @@ class Server:
             self._replicas.role_confirmed,
             quarantines=self._quarantines,
         )
-        quotas = ConnectionQuotas(self._limits())
+        quotas = self._quotas = ConnectionQuotas(self._limits(effective))
         broker = Broker(
             config=config,
             cluster_id=cluster_id,
@@ -325,8 +331,8 @@ class Server:
             quotas,
         )
 
-    def _limits(self) -> ConnectionLimits:
-        config = self._config
+    def _limits(self, config: BrokerConfig) -> ConnectionLimits:
+        config = _within_descriptors(config)
         idle = config.connections_max_idle_ms
         return ConnectionLimits(
             max_frame_bytes=config.socket_request_max_bytes,
@@ -345,6 +351,18 @@ class Server:
         self._logs.update_topic_configs(changed)
         for topic in changed:
             self._controller.topic_config_changed(topic)
+
+    async def _broker_config_changed(self, config: BrokerConfig) -> None:
+        """Apply the dynamic settings that parts of the broker keep; the others look theirs up."""
+        self._logs.reconfigure(config)
+        await self._replicas.resize_fetchers(config.num_replica_fetchers)
+        self._controller.default_unclean_changed(config.unclean_leader_election_enable)
+        try:
+            limits = await asyncio.to_thread(self._limits, config)  # it may look up host names
+        except StartError as error:
+            logger.error("failed to apply the limits of connections: %s", error)
+        else:
+            self._quotas.change_limits(limits)
 
     def _connect(self, broker_id: int) -> PeerClient | None:
         address = self._metadata.endpoint(broker_id, self._config.inter_broker_listener_name)

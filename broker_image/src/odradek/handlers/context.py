@@ -94,6 +94,8 @@ class RequestContext(NamedTuple):
     listener: str
     host: str
     connection_id: int
+    # Whether the client can still send: long work for one that went away is in vain.
+    is_connected: Callable[[], bool] = lambda: True
 
 
 # A handler returns the answer, its encoded body, or None where the protocol has no answer (acks=0).

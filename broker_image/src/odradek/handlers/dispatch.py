@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
+from odradek import slices
 from odradek.handlers import (
     acls,
     alter_configs,
@@ -46,6 +47,9 @@ from odradek.protocol.messages.api_versions import (
 from odradek.protocol.regions import Part
 
 logger = logging.getLogger(__name__)
+
+# Larger requests are decoded in slices: the smallest elements of so many bytes take some 20 ms.
+LARGE_FRAME_BYTES = 128 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +142,8 @@ _BEFORE_METADATA = frozenset(
         ApiKey.API_VERSIONS,
     }
 )
+# Their answers have about as many elements as the requests.
+_DATA_PATH = frozenset({ApiKey.PRODUCE, ApiKey.FETCH})
 ADVERTISED = tuple(
     ApiVersion(api_key=key, min_version=served.lowest, max_version=served.highest)
     for key, served in SERVED.items()
@@ -168,8 +174,15 @@ class Dispatcher:
         version = header.api_version
         if not served.lowest <= version <= served.highest:
             return _unsupported(served, version, header.correlation_id)
+        is_large = len(frame) > LARGE_FRAME_BYTES
         try:
-            request, _ = codec.decode(served.api.request, version, frame, position)
+            request, _ = (
+                await slices.run(
+                    codec.decode_in_slices(served.api.request, version, frame, position)
+                )
+                if is_large
+                else codec.decode(served.api.request, version, frame, position)
+            )
         except MalformedError as error:
             raise ProtocolViolation(str(error)) from error
         if not self._broker.metadata.initialized and header.api_key not in _BEFORE_METADATA:
@@ -181,16 +194,27 @@ class Dispatcher:
             self._broker,
             request,
             RequestContext(
-                version, header.client_id, self._listener, peer.host, peer.connection_id
+                version,
+                header.client_id,
+                self._listener,
+                peer.host,
+                peer.connection_id,
+                peer.is_connected,
             ),
         )
         self._observe[header.api_key](perf_counter() - began)
         if answer is None:
             return None
+        correlation_id = header.correlation_id
         if isinstance(answer, bytes):
-            start = headers.encode_response_header(served.api, version, header.correlation_id)
+            start = headers.encode_response_header(served.api, version, correlation_id)
             return [start + answer]
-        return headers.encode_response(served.api, version, header.correlation_id, answer)
+        if header.api_key in _DATA_PATH and not is_large:
+            return headers.encode_response(served.api, version, correlation_id, answer)
+        # Small requests may have large answers.
+        return await slices.run(
+            headers.encode_response_in_slices(served.api, version, correlation_id, answer)
+        )
 
 
 def _unsupported(served: Served, version: int, correlation_id: int) -> list[Part]:

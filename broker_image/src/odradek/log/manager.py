@@ -52,6 +52,10 @@ class NewLog:
     is_new: bool = True
 
 
+def _disk_threads(config: BrokerConfig) -> int:
+    return len(config.log_dirs) * 2 + 2 + config.log_cleaner_threads
+
+
 class LogManager:
     """Owns every `Log` of the broker. Methods block unless async. Safe to call from any thread."""
 
@@ -67,7 +71,7 @@ class LogManager:
     ) -> None:
         self.config = config
         self.cluster_id = cluster_id
-        self.disk = DiskThreads(len(config.log_dirs) * 2 + 2 + config.log_cleaner_threads)
+        self.disk = DiskThreads(_disk_threads(config))
         # Threads of their own, so that reads from a cold disk delay nothing else.
         self.readers = DiskThreads(config.num_io_threads)
         self._topic_config = topic_config
@@ -75,6 +79,7 @@ class LogManager:
         self._environment = replace(
             environment or LogEnvironment(),
             producer_expiry_ms=config.transactional_id_expiration_ms,
+            most_producers=config.partition_max_producer_ids,
             on_failure=lambda log, error: self._home_of(log).fail(error),
             on_truncate=lambda log: self._home_of(log).note_truncated(log),
         )
@@ -88,6 +93,7 @@ class LogManager:
             config, self._directories, self._environment, self._quarantines
         )
         self._compactor = Compactor(config, self._directories, self._environment, self._quarantines)
+        self._reconfigured = asyncio.Event()
 
     # -- start ----------------------------------------------------------------------------------
 
@@ -378,11 +384,31 @@ class LogManager:
 
     async def run(self) -> None:
         """Run the background work until cancelled."""
-        compacting = self.config.log_cleaner_threads if self.config.log_cleaner_enable else 0
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._keep_house())
-            for _ in range(compacting):
-                tasks.create_task(self._keep_compacting())
+            if self.config.log_cleaner_enable:
+                tasks.create_task(self._keep_cleaners())
+
+    def reconfigure(self, config: BrokerConfig) -> None:
+        """Change the thread pools and the log cleaner; called on the event loop."""
+        self.config = config
+        self.disk.resize(_disk_threads(config))
+        self.readers.resize(config.num_io_threads)
+        self._compactor.configure(config)
+        self._reconfigured.set()
+
+    async def _keep_cleaners(self) -> None:
+        """Have as many tasks that compact as `log.cleaner.threads` says."""
+        cleaners: dict[int, asyncio.Task[None]] = {}
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                self._reconfigured.clear()
+                for number in range(self.config.log_cleaner_threads):
+                    if number not in cleaners or cleaners[number].done():
+                        cleaners[number] = tasks.create_task(
+                            self._keep_compacting(number), name=f"cleaner-{number}"
+                        )
+                await self._reconfigured.wait()
 
     async def _keep_house(self) -> None:
         while True:
@@ -390,8 +416,8 @@ class LogManager:
                 await self.disk.run(self.housekeep)
             await asyncio.sleep(_TICK_S)
 
-    async def _keep_compacting(self) -> None:
-        while True:
+    async def _keep_compacting(self, number: int) -> None:
+        while number < self.config.log_cleaner_threads:
             compacted = False
             with self._quarantines.guard(Work.COMPACTION, "logs"):
                 compacted = await self.disk.run(self.compact)

@@ -22,7 +22,7 @@ import socket
 import struct
 import termios
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from odradek.net.connection_quotas import ConnectionQuotas
@@ -73,6 +73,8 @@ class ClientInfo:
     host: str
     port: int
     connection_id: int
+    # False once the client sends no more.
+    is_connected: Callable[[], bool] = lambda: True
 
 
 # Answers a frame: returns parts with response header but without size, or None for no answer. The
@@ -90,7 +92,7 @@ class Connection:
         dispatch: Dispatch,
         quotas: ConnectionQuotas,
     ) -> None:
-        self.peer = peer
+        self.peer = replace(peer, is_connected=lambda: not self._ended)
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[object] | None = None
         self._sock = sock

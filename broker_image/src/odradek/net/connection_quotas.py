@@ -173,6 +173,11 @@ class ConnectionQuotas:
         self._per_ip[host] += 1
         return True
 
+    def change_limits(self, limits: ConnectionLimits) -> None:
+        """Change the limits for connections to come; those that are there stay."""
+        self.limits = limits
+        self._left.set()
+
     def leave(self, host: str) -> None:
         """Stop counting a connection."""
         self._total -= 1

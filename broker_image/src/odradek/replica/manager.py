@@ -17,6 +17,7 @@ import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from odradek import slices
 from odradek.clock import monotonic_ms
 from odradek.log.manager import LogManager, NewLog
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -25,7 +26,7 @@ from odradek.replica.appends import Appender
 from odradek.replica.fetcher import Connect, FetcherPool, SourceFetcher
 from odradek.replica.hosted import HostedPartitions
 from odradek.replica.isr_writer import IsrWriter
-from odradek.replica.metadata import MetadataCache, described
+from odradek.replica.metadata import MetadataCache
 from odradek.replica.partition import NO_EPOCH, LagLimits, Partition, PostponedRole
 from odradek.replica.quota import ReplicationQuota
 from odradek.replica.reads import FetchReader
@@ -42,12 +43,15 @@ if TYPE_CHECKING:
         LeaderAndIsrPartitionState,
         LeaderAndIsrRequest,
         StopReplicaRequest,
-        UpdateMetadataRequest,
+        UpdateMetadataPartitionState,
     )
     from odradek.replica.topic_configs import TopicConfigs
     from odradek.zk.session import Session
 
 logger = logging.getLogger(__name__)
+
+# Each takes a fifth of a millisecond.
+ROLES_PER_SLICE = 50
 
 
 class ReplicaManager:
@@ -203,15 +207,17 @@ class ReplicaManager:
         self.controller_epoch = epoch
         return True
 
-    def drop_moved_replicas(self, request: UpdateMetadataRequest) -> None:
+    def drop_moved_replicas(
+        self, states: Collection[tuple[str, UpdateMetadataPartitionState]]
+    ) -> None:
         """Step down from partitions with a newer leader elsewhere; delete stray replicas.
 
         The controller assigns no role to a broker whose replica moved away while it was down.
         """
-        self._stray_replicas.look_for(request)
+        self._stray_replicas.look_for(states)
         # A deletion of records waits for live brokers only.
         self._hosted.for_low_watermark.wake_all()
-        for topic, state in described(request):
+        for topic, state in states:
             key = TopicPartition(topic, state.partition_index)
             partition = self._hosted.partitions.get(key)
             if partition is None or state.leader == self.config.broker_id:
@@ -236,15 +242,21 @@ class ReplicaManager:
         async with self._roles:
             if not self.accept_controller(request.controller_epoch):
                 return ErrorCode.STALE_CONTROLLER_EPOCH, {}
-            refused = await self._prepare_logs(dict(_states(request)))
-            errors: dict[TopicPartition, ErrorCode] = {}
-            for key, state in _states(request):
-                refusal = refused.get(key)
-                try:
-                    errors[key] = refusal or self._assign_role(key, state)
-                except Exception as failure:
-                    errors[key] = self._role_failed(key, failure)
-            return ErrorCode.NONE, errors
+            with slices.collector_paused():
+                return ErrorCode.NONE, await self._take_roles(request)
+
+    async def _take_roles(self, request: LeaderAndIsrRequest) -> dict[TopicPartition, ErrorCode]:
+        refused = await self._prepare_logs(dict(_states(request)))
+        errors: dict[TopicPartition, ErrorCode] = {}
+        for number, (key, state) in enumerate(_states(request), 1):
+            refusal = refused.get(key)
+            try:
+                errors[key] = refusal or self._assign_role(key, state)
+            except Exception as failure:
+                errors[key] = self._role_failed(key, failure)
+            if number % ROLES_PER_SLICE == 0:
+                await slices.pause()
+        return errors
 
     async def _prepare_logs(
         self, states: Mapping[TopicPartition, LeaderAndIsrPartitionState]
@@ -401,7 +413,9 @@ class ReplicaManager:
                 return ErrorCode.STALE_CONTROLLER_EPOCH, {}
             errors: dict[TopicPartition, ErrorCode] = {}
             to_delete: list[TopicPartition] = []
-            for key, leader_epoch, delete in _stops(request):
+            for number, (key, leader_epoch, delete) in enumerate(_stops(request), 1):
+                if number % slices.STEPS_PER_SLICE == 0:
+                    await slices.pause()
                 try:
                     errors[key] = await self._stop(key, leader_epoch, delete)
                 except Exception as failure:
@@ -475,6 +489,11 @@ class ReplicaManager:
                 )
                 to_delete.append(key)
             await self._delete_logs(to_delete)
+
+    async def resize_fetchers(self, per_source: int) -> None:
+        """Copy with so many fetchers per source broker (`num.replica.fetchers`)."""
+        async with self._roles:
+            await self._fetchers.resize(per_source)
 
     # --- storage ------------------------------------------------------------------------------
 

@@ -29,7 +29,12 @@ from odradek.log.partition import replay, retention, validation
 from odradek.log.partition.conversion import OldFormat
 from odradek.log.partition.epochs import EpochCache
 from odradek.log.partition.failure import LogFailure
-from odradek.log.partition.producers import ProducerStates, list_snapshots, snapshot_path
+from odradek.log.partition.producers import (
+    MOST_PRODUCERS,
+    ProducerStates,
+    list_snapshots,
+    snapshot_path,
+)
 from odradek.log.partition.reading import LogReader
 from odradek.log.partition.segments import SegmentList, delete_files
 from odradek.log.partition.validation import Prepared
@@ -54,6 +59,7 @@ class LogEnvironment:
     monotonic: Callable[[], float] = time.monotonic
     chance: random.Random = field(default_factory=random.Random)
     producer_expiry_ms: int = 7 * 24 * 3_600_000
+    most_producers: int = MOST_PRODUCERS
     on_failure: Callable[["Log", OSError], None] = lambda log, error: None
     on_truncate: Callable[["Log"], None] = lambda log: None
 
@@ -115,14 +121,14 @@ class Log:
         self.topic = topic
         self.partition = partition
         self.config = config
+        self._name = f"{topic}-{partition}"
         self._environment = environment
-        self._failure = LogFailure(
-            f"{topic}-{partition}", lambda error: environment.on_failure(self, error)
-        )
+        self._failure = LogFailure(self._name, lambda error: environment.on_failure(self, error))
         self.segments = SegmentList(directory, self._failure)
         self.reader = LogReader(self.segments, self._failure)
         self.epochs = EpochCache(directory)
-        self.producers = ProducerStates(environment.producer_expiry_ms)
+        self.producers = ProducerStates(environment.producer_expiry_ms, environment.most_producers)
+        self._producers_forgotten = 0
         self._high_watermark = 0
         # What the checkpoint of log start offsets, or the first segment's name at the start, says.
         self._checkpointed_start = 0
@@ -222,14 +228,17 @@ class Log:
 
     def needs_record_inspection(self, data: Buffer, origin: Origin) -> bool:
         """Return whether `prepare` may take long; see `validation`."""
-        return validation.needs_record_inspection(data, origin, self.config)
+        return validation.needs_record_inspection(
+            data, origin, self.config, self._environment.now_ms
+        )
 
     def prepare(self, data: Buffer, origin: Origin) -> Prepared:
         """Check one batch, and convert it to the codec and message format of the topic.
 
         Changes nothing. Raises KafkaError.
         """
-        return validation.prepare(data, origin, self.config, self._environment.now_ms())
+        now_ms = self._environment.now_ms()
+        return validation.prepare(data, origin, self.config, now_ms, self._name)
 
     def append_as_leader(
         self, data: Buffer | Prepared, leader_epoch: int, *, origin: Origin = Origin.CLIENT
@@ -242,7 +251,9 @@ class Log:
         config = self.config
         now_ms = self._environment.now_ms()
         prepared = (
-            data if isinstance(data, Prepared) else validation.prepare(data, origin, config, now_ms)
+            data
+            if isinstance(data, Prepared)
+            else validation.prepare(data, origin, config, now_ms, self._name)
         )
         size = prepared.header.length + batch.LOG_OVERHEAD
         self._check_fits_segment(size)
@@ -721,9 +732,18 @@ class Log:
     # -- idle, closing --------------------------------------------------------------------------
 
     def expire_producers(self) -> None:
-        """Forget producers that were silent for the expiry time."""
+        """Forget producers that were silent for the expiry time; log those of too many."""
         with self._append_lock:
             self.producers.expire(self._environment.now_ms())
+        before, self._producers_forgotten = self._producers_forgotten, self.producers.forgotten
+        if self._producers_forgotten > before:
+            logger.warning(
+                "%s: forgot %d producer ids of more than %d: retries of their batches may be "
+                "stored twice",
+                self._name,
+                self._producers_forgotten - before,
+                self._environment.most_producers,
+            )
 
     def release_idle(self) -> None:
         """Give back descriptors and maps that nobody used since the last call."""

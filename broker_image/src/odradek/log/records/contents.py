@@ -1,13 +1,34 @@
 """Access to the records inside a batch, for what its header does not tell."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from odradek.log.records import batch, compression, legacy, records
 from odradek.log.records.batch import CorruptBatchError, Header
 from odradek.log.records.records import Record
+from odradek.properties import LONG_MAX
 from odradek.protocol.errors import ErrorCode, KafkaError
 
 View = bytes | bytearray | memoryview
+
+MOST_RECORD_ERRORS = 100
+"""Records of a batch that a refusal names. Each takes a hundred bytes of an answer, and only seven
+of the request."""
+
+
+class RecordError(NamedTuple):
+    """Why one record of a batch is refused; its index counts from 0 (KIP-467)."""
+
+    batch_index: int
+    message: str
+
+
+class RecordsRefusedError(KafkaError):
+    """A batch is refused for some of its records; `record_errors` names the first of them."""
+
+    def __init__(self, code: ErrorCode, message: str, record_errors: Sequence[RecordError]) -> None:
+        super().__init__(code, message)
+        self.record_errors = tuple(record_errors)
 
 
 def decode(data: View, position: int = 0, *, with_headers: bool = False) -> list[Record]:
@@ -41,17 +62,60 @@ def unreadable(error: CorruptBatchError) -> KafkaError:
     )
 
 
-def check_keys(data: View) -> None:
-    """Refuse a batch with a record without key, which a compacted topic could never clean. Raises
-    KafkaError INVALID_RECORD.
+def check_records(
+    header: Header, data: View, name: str, with_keys: bool, now_ms: int, difference_max_ms: int
+) -> None:
+    """Look at every record as Kafka's LogValidator does; `name` is that of the partition.
+
+    Refuses records without key where `with_keys` (a compacted topic could never clean them), and
+    create times before 1970 or more than `difference_max_ms` from `now_ms`. Raises
+    RecordsRefusedError INVALID_RECORD or INVALID_TIMESTAMP, KafkaError for a batch that cannot be
+    unpacked.
     """
     try:
         found = records.decode(data)
     except CorruptBatchError as error:
         raise unreadable(error) from error
-    if any(record.key is None for record in found):
-        raise KafkaError(ErrorCode.INVALID_RECORD, "a compacted topic takes only records with keys")
-    _check_times(found)
+    no_key = f"Compacted topic cannot accept message without key in topic partition {name}."
+    errors: list[RecordError] = []
+    has_wrong_time = False
+    for index, record in enumerate(found):
+        if with_keys and record.key is None:
+            wrong: str | None = no_key
+        else:
+            wrong = _wrong_time(header, record, now_ms, difference_max_ms)
+            has_wrong_time = has_wrong_time or wrong is not None
+        if wrong is not None and len(errors) < MOST_RECORD_ERRORS:
+            errors.append(RecordError(index, wrong))
+    if has_wrong_time:
+        raise RecordsRefusedError(ErrorCode.INVALID_TIMESTAMP, INVALID_TIMES, errors)
+    if errors:
+        raise RecordsRefusedError(
+            ErrorCode.INVALID_RECORD, "One or more records have been rejected", errors
+        )
+
+
+INVALID_TIMES = "One or more records have been rejected due to invalid timestamp"
+
+
+def _wrong_time(header: Header, record: Record, now_ms: int, difference_max_ms: int) -> str | None:
+    """Return what is wrong with the time of a record that a client sent, None if nothing is."""
+    if header.is_log_append_time:
+        return (
+            f"Invalid timestamp type in message with offset {record.offset}. "
+            "Producer should not set timestamp type to LogAppendTime."
+        )
+    timestamp = record.timestamp
+    if timestamp == batch.NO_TIMESTAMP:
+        return None
+    if timestamp >= 0 and abs(timestamp - now_ms) <= difference_max_ms:
+        return None
+    first = max(now_ms - difference_max_ms, 0)
+    last = min(now_ms + difference_max_ms, LONG_MAX)
+    return (
+        f"Timestamp {timestamp} of message with offset {record.offset} is out of range. "
+        f"The timestamp should be within [{first}, {last}]"
+    )
 
 
 def check_count(header: Header, data: View) -> None:
@@ -80,20 +144,10 @@ def date(header: Header, data: View) -> tuple[Header, View]:
         found = records.decode(data, with_headers=False)
     except CorruptBatchError as error:
         raise unreadable(error) from error
-    _check_times(found)
     largest = max(batch.NO_TIMESTAMP, *(record.timestamp for record in found))
     payload = memoryview(data)[batch.HEADER_SIZE :]
     sealed = batch.seal(header._replace(max_timestamp=largest), payload)
     return batch.parse(sealed), sealed
-
-
-def _check_times(found: Sequence[Record]) -> None:
-    """Refuse records before 1970, among them those whose time overflowed (INVALID_TIMESTAMP)."""
-    for record in found:
-        if record.timestamp < batch.NO_TIMESTAMP:
-            raise KafkaError(
-                ErrorCode.INVALID_TIMESTAMP, f"timestamp {record.timestamp} of a record"
-            )
 
 
 def recompress(header: Header, data: View, compression_type: str) -> tuple[Header, View]:

@@ -335,6 +335,17 @@ class DiskThreads:
     """
 
     def __init__(self, threads: int) -> None:
+        self._threads = threads
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="disk")
+        self._former: list[ThreadPoolExecutor] = []
+
+    def resize(self, threads: int) -> None:
+        """Run further work in so many threads. What is queued is still done by the former ones."""
+        if threads == self._threads:
+            return
+        self._threads = threads
+        self._pool.shutdown(wait=False)
+        self._former.append(self._pool)
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="disk")
 
     async def run(self, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -344,7 +355,8 @@ class DiskThreads:
 
     def close(self) -> None:
         """Wait for running work and end the threads."""
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        for pool in (*self._former, self._pool):
+            pool.shutdown(wait=True, cancel_futures=True)
 
 
 def remove_tree(path: str) -> None:
