@@ -107,6 +107,7 @@ class Compactor:
             "compact" in log.config.cleanup_policy
             and not log.failure
             and not log.closed
+            and not log.compaction_paused
             and log not in self._under_work
             and log not in self._uncleanable
         )
@@ -145,7 +146,8 @@ class Compactor:
             _cannot_clean(log, task.directory, error)
             return log.failure is not None or log.closed
         self._retried.discard(log)
-        task.directory.note_cleaned(log, end, task.dirty.truncations)
+        if not log.compaction_paused:  # else a copy that began meanwhile may be less clean
+            task.directory.note_cleaned(log, end, task.dirty.truncations)
         return True
 
 

@@ -16,6 +16,7 @@ it acknowledges.
 import contextlib
 import errno
 import logging
+import os
 import random
 import threading
 import time
@@ -115,6 +116,10 @@ class Log:
         self.topic = topic
         self.partition = partition
         self.config = config
+        # A copy in another log directory, which is to replace the current log (KIP-113).
+        self.is_future = False
+        # While a copy is made, the original keeps the records that the copy already has.
+        self.compaction_paused = False
         self._environment = environment
         self._failure = LogFailure(
             f"{topic}-{partition}", lambda error: environment.on_failure(self, error)
@@ -206,6 +211,20 @@ class Log:
         self._failure.take_offline(error)
 
     # -- appending ------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[bool]:
+        """Hold off every change and flush; yield False, and hold off nothing, while a flush is
+        under way.
+        """
+        if not self._flush_lock.acquire(blocking=False):
+            yield False
+            return
+        try:
+            with self._append_lock:
+                yield True
+        finally:
+            self._flush_lock.release()
 
     def needs_record_inspection(self, data: Buffer, origin: Origin) -> bool:
         """Return whether `prepare` may take long; see `validation`."""
@@ -511,6 +530,15 @@ class Log:
             if doomed(at):
                 files.remove_if_there(snapshot_path(self.directory, at))
 
+    def skip_to(self, offset: int) -> None:
+        """Let the log end with `offset`, without records up to there: its original lost them to
+        compaction.
+        """
+        with self._append_lock, self._failure.guard():
+            self.roll(offset)
+            self.segments.skip_to(offset)
+            self.producers.end_offset = offset
+
     # -- log start offset, retention ------------------------------------------------------------
 
     def advance_log_start(self, offset: int) -> None:
@@ -686,6 +714,19 @@ class Log:
     def _sync_snapshot(self, offset: int) -> None:
         with contextlib.suppress(FileNotFoundError):
             files.fsync_path(snapshot_path(self.directory, offset))
+
+    # -- moving ---------------------------------------------------------------------------------
+
+    def relocate(self, directory: str) -> None:
+        """Rename the folder to `directory`. No other thread may use the log. Raises OSError."""
+        os.rename(self.directory, directory)
+        self.directory = self.epochs.directory = directory
+        self.segments.relocate(directory)
+
+    def write_snapshot(self) -> None:
+        """Write the producers' state. Raises KafkaError."""
+        with self._append_lock, self._failure.guard():
+            self.producers.write_snapshot(self.directory)
 
     # -- idle, closing --------------------------------------------------------------------------
 

@@ -1,0 +1,292 @@
+"""Moves of replicas between the log directories of this broker (AlterReplicaLogDirs, KIP-113).
+
+A request creates a future log in the other directory; `run` fills it, one partition per task at a
+time, the first by name. The log is copied in threads, piece by piece, and no faster than
+`replica.alter.log.dirs.io.max.bytes.per.second`. Leader or follower, the replica serves from its
+current log meanwhile. Once the copy is at the end, the last records are copied in the event loop,
+which is the only place where records are appended, and the future log takes over there and then
+(see `odradek.log.partition.future`). What is then left to do for the disk, a thread does.
+
+A move ends when the replica is deleted, when one of the two directories fails, or when a request
+names the current directory. After a restart a move goes on as soon as the replica has a role.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from odradek.log.partition import future
+from odradek.log.partition.log import UnexpectedOffsetError
+from odradek.log.segment.files import FileRetiredError
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.replica.partition import Partition
+from odradek.replica.quota import Rate
+from odradek.values import TopicPartition
+
+if TYPE_CHECKING:
+    from odradek.config import BrokerConfig, TopicConfig
+    from odradek.log.manager import LogManager
+    from odradek.log.partition.log import Log
+    from odradek.replica.hosted import HostedPartitions
+
+T = TypeVar("T")
+HELD_BACK_S = 0.1
+# What the event loop copies at once, about: a batch may be larger.
+LAST_PIECE_BYTES = 262_144
+# Copied between two fsyncs, so that none takes long.
+FLUSH_BYTES = 16 * 1024 * 1024
+# Attempts to catch up with a log that is flushed at each append, before the event loop flushes too.
+PATIENCE = 20
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class _Move:
+    partition: Partition
+    not_before_ms: int = 0
+    agreed: bool = False
+    attempts: int = 0
+    unflushed: int = 0
+
+    @property
+    def key(self) -> TopicPartition:
+        return self.partition.key
+
+
+class DirectoryMoves:
+    """The moves of this broker. Only the event loop may call its methods.
+
+    `limit()` is the rate in bytes per second.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        logs: LogManager,
+        hosted: HostedPartitions,
+        topic_config: Callable[[str], TopicConfig],
+        limit: Callable[[], int],
+        clock_ms: Callable[[], int],
+    ) -> None:
+        self._config = config
+        self._logs = logs
+        self._hosted = hosted
+        self._topic_config = topic_config
+        self._limit = limit
+        self._clock_ms = clock_ms
+        self._paths = tuple(map(os.path.abspath, config.log_dirs))
+        self._moves: dict[TopicPartition, _Move] = {}
+        self._working: set[_Move] = set()
+        self._idle: dict[TopicPartition, asyncio.Event] = {}
+        self._changed = asyncio.Event()
+        self._rate = Rate()
+
+    # -- requests -------------------------------------------------------------------------------
+
+    async def request(self, key: TopicPartition, path: str) -> ErrorCode:
+        """Begin the move of a replica to the log directory `path`, or end one where it is there
+        already; return the error.
+
+        As in Kafka: LOG_DIR_NOT_FOUND for a path that is none of log.dirs, KAFKA_STORAGE_ERROR for
+        one that is offline. REPLICA_NOT_AVAILABLE where the partition has no replica here yet: if
+        it ever has, its log is created in that directory.
+        """
+        try:
+            await self._request(key, path)
+        except KafkaError as refusal:
+            logger.warning("%s: failed to move to log directory %s: %s", key, path, refusal)
+            return refusal.code
+        return ErrorCode.NONE
+
+    async def _request(self, key: TopicPartition, path: str) -> None:
+        if path not in self._paths:
+            raise KafkaError(
+                ErrorCode.LOG_DIR_NOT_FOUND, f"Log dir {path} is not found in the config."
+            )
+        if path not in self._logs.online_directories:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"Log directory {path} is offline")
+        partition = self._hosted.partitions.get(key)
+        if partition is None:
+            if self._hosted.metadata.partition(*key) is None:
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{key} does not exist")
+            self._logs.prefer(key, path)
+            raise KafkaError(ErrorCode.REPLICA_NOT_AVAILABLE, f"{key} has no replica here")
+        if partition.offline:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"Partition {key} is offline")
+        copy = self._logs.futures.get(key)
+        if copy is not None and os.path.dirname(copy.directory) != path:
+            await self.stop(key)
+            for refusal in (await self._logs.disk.run(self._logs.futures.discard, [key])).values():
+                raise refusal
+            partition.log.compaction_paused = False
+            copy = None
+        if os.path.dirname(partition.log.directory) == path:
+            return
+        if copy is None:
+            await self._logs.disk.run(
+                self._logs.futures.create, key, partition.log, path, self._topic_config(key.topic)
+            )
+        self.resume(partition)
+
+    def resume(self, partition: Partition) -> None:
+        """Go on with the move of a replica, if it has a future log."""
+        key = partition.key
+        if self._logs.futures.get(key) is None or partition.offline or key in self._moves:
+            return
+        logger.info("%s: moving from %s", key, os.path.dirname(partition.log.directory))
+        self._moves[key] = _Move(partition)
+        self._changed.set()
+
+    async def stop(self, key: TopicPartition) -> None:
+        """Stop the move of a replica, and wait until nothing works on it. Its future log stays."""
+        self._moves.pop(key, None)
+        while any(move.key == key for move in self._working):
+            await self._idle.setdefault(key, asyncio.Event()).wait()
+
+    def drop_failed(self) -> None:
+        """Stop the moves from and to failed directories."""
+        for key in self._logs.futures.drop_failed():
+            logger.error("%s: stopped moving: the other log directory is offline", key)
+            partition = self._hosted.partitions.get(key)
+            if partition is not None:
+                partition.log.compaction_paused = False
+            self._moves.pop(key, None)
+        for key, move in tuple(self._moves.items()):
+            if move.partition.offline:
+                del self._moves[key]
+
+    # -- work -----------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Move what is to be moved, until cancelled: in as many tasks as there are directories."""
+        async with asyncio.TaskGroup() as tasks:
+            for _ in self._paths:
+                tasks.create_task(self._run_one())
+
+    async def _run_one(self) -> None:
+        while True:
+            move = self._next()
+            if move is None:
+                await self._rest()
+                continue
+            with self._working_on(move):
+                await self._carry_out(move)
+
+    def _next(self) -> _Move | None:
+        now = self._clock_ms()
+        ready = [
+            move
+            for move in self._moves.values()
+            if move.not_before_ms <= now and move not in self._working
+        ]
+        return min(ready, key=lambda move: move.key, default=None)
+
+    async def _rest(self) -> None:
+        """Wait for another move, or for the first delay to end."""
+        self._changed.clear()
+        waiting = [move.not_before_ms for move in self._moves.values() if move not in self._working]
+        pause_s = max(0.001, (min(waiting) - self._clock_ms()) / 1000) if waiting else None
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(pause_s):
+                await self._changed.wait()
+
+    @contextlib.contextmanager
+    def _working_on(self, move: _Move) -> Iterator[None]:
+        self._working.add(move)
+        try:
+            yield
+        finally:
+            self._working.discard(move)
+            self._idle.pop(move.key, asyncio.Event()).set()
+
+    async def _carry_out(self, move: _Move) -> None:
+        """Move a replica until it is moved, stopped, or has to wait."""
+        try:
+            while self._moves.get(move.key) is move:
+                if await self._advance(move):
+                    del self._moves[move.key]
+        except (KafkaError, FileRetiredError, UnexpectedOffsetError) as failure:
+            self._failed(move, failure)
+        except Exception:
+            # Nothing is lost: the current log stays, and a new request goes on with the move.
+            logger.exception("%s: stopped moving", move.key)
+            self._moves.pop(move.key, None)
+
+    def _failed(self, move: _Move, failure: Exception) -> None:
+        if self._moves.get(move.key) is not move:
+            return
+        copy = self._logs.futures.get(move.key)
+        if copy is None or copy.failure is not None or move.partition.log.failure is not None:
+            del self._moves[move.key]  # a directory failed, which was logged
+            return
+        logger.error("%s: failed to move: %s; retrying", move.key, failure)
+        move.agreed = False
+        move.not_before_ms = self._clock_ms() + self._config.replica_fetch_backoff_ms
+
+    async def _advance(self, move: _Move) -> bool:
+        """Take one step of a move; return whether it is complete."""
+        current, copy = move.partition.log, self._logs.futures.get(move.key)
+        if copy is None:
+            return True
+        if self._rate.per_second(self._clock_ms()) > self._limit():
+            await asyncio.sleep(HELD_BACK_S)
+            return False
+        if not move.agreed:
+            await self._in_thread(future.agree, current, copy)
+            move.agreed = True
+        end = current.log_end_offset
+        size = await self._in_thread(future.copy, current, copy, self._piece_bytes())
+        self._rate.record(size, self._clock_ms())
+        move.unflushed += size
+        if move.unflushed >= FLUSH_BYTES or (not move.attempts and copy.log_end_offset >= end):
+            await self._in_thread(copy.flush)
+            move.unflushed = 0
+        if copy.log_end_offset < end:
+            return False
+        await self._in_thread(self._logs.futures.prepare, move.key, current)
+        return await self._switch(move, current, copy)
+
+    def _piece_bytes(self) -> int:
+        config = self._config
+        return min(config.replica_fetch_max_bytes, config.replica_fetch_response_max_bytes)
+
+    async def _switch(self, move: _Move, current: Log, copy: Log) -> bool:
+        """Let the copy take over if it is at the end; return whether it did."""
+        partition = move.partition
+        move.attempts += 1
+        async with partition.truncation_lock:
+            if (
+                self._moves.get(move.key) is not move
+                or partition.offline
+                or current.segments.was_cut
+            ):
+                return False
+            self._rate.record(future.copy(current, copy, LAST_PIECE_BYTES), self._clock_ms())
+            if move.attempts > PATIENCE and copy.recovery_point < current.recovery_point:
+                copy.flush()
+            done = self._logs.switch_to_future(move.key)
+            if done is None:
+                return False
+            partition.log = done.log
+        self._hosted.wake_all(move.key)
+        await self._in_thread(self._logs.finish_switch, move.key, done)
+        logger.info("%s: moved to %s", move.key, os.path.dirname(done.log.directory))
+        return True
+
+    async def _in_thread(self, work: Callable[..., T], *arguments: object) -> T:
+        """Run blocking work; if cancelled, wait until its thread is done with the logs."""
+        running: Awaitable[T] = self._logs.disk.run(work, *arguments)
+        task = asyncio.ensure_future(running)
+        try:
+            return await asyncio.shield(task)
+        finally:
+            if not task.done():
+                await asyncio.wait((task,))
+                task.exception()
