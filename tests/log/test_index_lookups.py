@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from odradek.log.segment import files
 from odradek.log.segment import index as segment_index
 from odradek.log.segment.index import OffsetIndex
 from odradek.protocol.regions import Buffer
@@ -68,7 +69,7 @@ def test_entries_added_while_a_flush_writes_are_neither_lost_nor_refused(
     """A flush runs beside the appends."""
     index = OffsetIndex(str(tmp_path / "x.index"), 0, 8000)
     writing, go_on = threading.Event(), threading.Event()
-    real = segment_index.write_all
+    real = files.write_all
 
     def slow(fd: int, buffers: Sequence[Buffer], position: int) -> int:
         with memoryview(buffers[0]):  # as the kernel has it during the call

@@ -44,7 +44,6 @@ INERT_KEYS = frozenset(
     {
         "num.network.threads",
         "background.threads",
-        "num.replica.alter.log.dirs.threads",
         "zookeeper.sync.time.ms",
         "zookeeper.max.in.flight.requests",
         "queued.max.requests",
@@ -156,7 +155,10 @@ class BrokerConfig:
     follower_replication_throttled_rate: int = key(
         "follower.replication.throttled.rate", LONG_MAX, integer(0)
     )
-    # Accepted for the tools that set it: replicas do not move between directories here.
+    # One thread per log directory if not set, as in Kafka.
+    num_replica_alter_log_dirs_threads: int | None = key(
+        "num.replica.alter.log.dirs.threads", None, integer(1, INT_MAX)
+    )
     replica_alter_log_dirs_io_max_bytes_per_second: int = key(
         "replica.alter.log.dirs.io.max.bytes.per.second", LONG_MAX, integer(0)
     )

@@ -71,7 +71,12 @@ class LogManager:
     ) -> None:
         self.config = config
         self.cluster_id = cluster_id
-        self.disk = DiskThreads(len(config.log_dirs) * 2 + 2 + config.log_cleaner_threads)
+        self.disk = DiskThreads(
+            len(config.log_dirs) * 2
+            + 2
+            + config.log_cleaner_threads
+            + (config.num_replica_alter_log_dirs_threads or 0)
+        )
         # Threads of their own, so that reads from a cold disk delay nothing else.
         self.readers = DiskThreads(config.num_io_threads)
         self._topic_config = topic_config

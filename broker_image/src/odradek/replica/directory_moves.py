@@ -1,11 +1,12 @@
 """Moves of replicas between the log directories of this broker (AlterReplicaLogDirs, KIP-113).
 
-A request creates a future log in the other directory; `run` fills it, one partition per task at a
-time, the first by name. The log is copied in threads, piece by piece, and no faster than
-`replica.alter.log.dirs.io.max.bytes.per.second`. Leader or follower, the replica serves from its
-current log meanwhile. Once the copy is at the end, the last records are copied in the event loop,
-which is the only place where records are appended, and the future log takes over there and then
-(see `odradek.log.partition.future`). What is then left to do for the disk, a thread does.
+A request creates a future log in the other directory; `num.replica.alter.log.dirs.threads` tasks
+fill future logs, each one at a time, the first by name. A log is copied in threads, piece by piece,
+and all no faster than `replica.alter.log.dirs.io.max.bytes.per.second`. Leader or follower, the
+replica serves from its current log meanwhile. Once the copy is at the end, the last records are
+copied in the event loop, which is the only place where records are appended, and the future log
+takes over there and then (see `odradek.log.partition.future`). What is then left to do for the
+disk, a thread does.
 
 A move ends when the replica is deleted, when one of the two directories fails, or when a request
 names the current directory. After a restart a move goes on as soon as the replica has a role.
@@ -165,9 +166,10 @@ class DirectoryMoves:
     # -- work -----------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Move what is to be moved, until cancelled: in as many tasks as there are directories."""
+        """Move what is to be moved, until cancelled."""
+        at_once = self._config.num_replica_alter_log_dirs_threads or len(self._paths)
         async with asyncio.TaskGroup() as tasks:
-            for _ in self._paths:
+            for _ in range(at_once):
                 tasks.create_task(self._run_one())
 
     async def _run_one(self) -> None:

@@ -35,11 +35,11 @@ class _Index:
     """A sorted array, most of it in the file, its newest entries in memory; the base of both
     indexes.
 
-    One writer at a time; lookups and flushes may run beside it. `_ends` pairs the number of entries in the file
-    with the entries still in memory, and is replaced as a whole, so that a lookup always sees both
-    halves of one moment. A dropped map stays usable for whoever still reads it, but a read behind
-    the end of the file would be a fatal signal. So the file is truncated only while no lookup is
-    under way.
+    One writer at a time; lookups and flushes may run beside it. `_ends` pairs the number of entries
+    in the file with the entries still in memory, and is replaced as a whole, so that a lookup
+    always sees both halves of one moment. A dropped map stays usable for whoever still reads it,
+    but a read behind the end of the file would be a fatal signal. So the file is truncated only
+    while no lookup is under way.
     """
 
     __slots__ = (
