@@ -385,6 +385,19 @@ def test_a_switch_waits_for_what_the_original_is_sure_to_keep(make: Make) -> Non
     assert complete(manager).durable_log_start == 1
 
 
+def test_the_folder_tells_the_topic_as_before(make: Make) -> None:
+    manager = make()
+    log = new_log(manager, *KEY, SMALL)
+    told = Path(log.directory) / future.IDENTITY
+    told.write_bytes(b"version: 0\ntopic_id: first")
+    begin(manager)
+    copy_all(manager)
+    told.write_bytes(b"version: 0\ntopic_id: second")
+    assert manager.switch_to_future(KEY) is None, "written meanwhile"
+    moved = complete(manager)
+    assert (Path(moved.directory) / future.IDENTITY).read_bytes().endswith(b"second")
+
+
 def test_compaction_waits_for_the_move_and_goes_on_where_it_was(make: Make) -> None:
     manager = make(topic=COMPACTED, log_cleaner_min_cleanable_ratio="0.01")
     log = dirty_log(manager, "orders")

@@ -1,7 +1,10 @@
-"""Kafka's ReassignPartitionsCommand with `log_dirs`: moves between the directories of brokers."""
+"""Moves between the directories of brokers: Kafka's ReassignPartitionsCommand with `log_dirs`, and
+moves that Kafka began or ends.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -10,8 +13,17 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from odradek.net.client import PeerClient
+from odradek.protocol.errors import ErrorCode
+from odradek.protocol.messages.admin import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirTopic,
+)
 from odradek.zk import znodes
 from tests.support.broker import STEADY, Broker, Cluster, wait_until
+from tests.support.clients import await_leaders, consume_all, produce_all
+from tests.support.kafka_broker import KafkaBroker
 from tests.support.kafka_peer import Tools
 from tests.support.traffic import Traffic
 
@@ -179,3 +191,65 @@ def test_a_move_is_cancelled_and_refused_where_it_cannot_be(cluster: Cluster, to
     at = (*at[:-1], nowhere)
     refused = tools.run(*at, "--execute", statuses=[1])
     assert "LogDirNotFoundException" in refused
+
+
+def ask(broker: Broker, topic: str, path: str) -> None:
+    """Ask one broker to move its replica of a topic's partition 0."""
+
+    async def call() -> None:
+        client = PeerClient("127.0.0.1", broker.port, "asker")
+        wanted_topic = AlterReplicaLogDirTopic(name=topic, partitions=[0])
+        request = AlterReplicaLogDirsRequest(
+            dirs=[AlterReplicaLogDir(path=path, topics=[wanted_topic])]
+        )
+        answer = await client.call(request, 1, 60_000)
+        await client.close()
+        assert [one.error_code for one in answer.results[0].partitions] == [ErrorCode.NONE]
+
+    asyncio.run(call())
+
+
+def test_kafka_and_this_broker_go_on_with_each_others_moves(tmp_path: Path) -> None:
+    disks = [tmp_path / "disk-1", tmp_path / "disk-2"]
+    settings = {
+        **STEADY,
+        "log.dirs": ",".join(map(str, disks)),
+        "replica.fetch.max.bytes": PIECE,
+        "segment.bytes": "200000",
+    }
+    cluster = Cluster(tmp_path, settings=settings)
+    ours = cluster.brokers[1]
+    kafka = KafkaBroker(tmp_path, 1, cluster.zookeeper.connect, settings, port=ours.port)
+    folder = "passed-on-0"
+
+    def target() -> Path:
+        return next(disk for disk in disks if not (disk / folder).exists())
+
+    with cluster:
+        try:
+            make(cluster, "passed-on", [[1]], records=100)
+            written = 100
+            for former, following in ((ours, kafka), (kafka, ours)):
+                former.terminate()
+                former.start("--override", f"{LIMIT}={SLOW}")
+                await_leaders(cluster.bootstrap, "passed-on")
+                place = target()
+                ask(former, "passed-on", str(place))
+                wait_until(
+                    lambda place=place: any(  # type: ignore[misc]
+                        log.stat().st_size for log in place.glob(f"{folder}.*-future/*.log")
+                    ),
+                    "something is copied",
+                )
+                former.kill()
+                assert not (place / folder).exists()
+                cluster.zookeeper.end_session_of(znodes.broker_path(1))
+                following.start()
+                wait_until(lambda place=place: (place / folder).exists(), "moved")  # type: ignore[misc]
+                produce_all(cluster.bootstrap, "passed-on", [b"more"])
+                written += 1
+                found = consume_all(cluster.bootstrap, "passed-on", 1, written)
+                assert found == [bytes(10_000)] * 100 + [b"more"] * (written - 100)
+                assert len([disk for disk in disks if (disk / folder).exists()]) == 1
+        finally:
+            kafka.kill()

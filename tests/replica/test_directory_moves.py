@@ -291,6 +291,20 @@ async def test_a_deletion_waits_for_the_end_of_a_switch(
     assert disks.log.log_end_offset == 0
 
 
+async def test_a_switch_waits_for_changes_of_roles(disks: Disks) -> None:
+    """They may be about to use the log's folder."""
+    await disks.produce(b"a")
+    async with disks.manager._roles:
+        assert await disks.manager._moves.request(KEY, disks.paths[1]) is ErrorCode.NONE
+        copy = disks.manager.future_log(KEY)
+        assert copy is not None
+        await until(lambda: os.path.exists(os.path.join(copy.directory, future.MARK)))
+        for _ in range(20):
+            await asyncio.sleep(0.001)
+        assert disks.place == disks.paths[0]
+    await disks.moved(disks.paths[1])
+
+
 async def test_a_move_goes_on_after_a_restart(tmp_path: Path) -> None:
     async with Disks(tmp_path) as disks:
         await disks.replicas.lead()

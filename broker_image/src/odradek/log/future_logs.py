@@ -231,6 +231,7 @@ class FutureLogs:
         if log.recovery_point < min(current.recovery_point, log.log_end_offset):
             log.flush()  # in most topics, a log is flushed when it rolls only
         try:
+            future.copy_identity(current, log)
             future.mark(log)
         except OSError as error:
             raise self._failed(log, directory, error) from error

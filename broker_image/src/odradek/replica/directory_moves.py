@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 HELD_BACK_S = 0.1
+ROLES_PAUSE_S = 0.01
 # What the event loop copies at once, about: a batch may be larger.
 LAST_PIECE_BYTES = 262_144
 # Copied between two fsyncs, so that none takes long.
@@ -64,7 +65,8 @@ class _Move:
 class DirectoryMoves:
     """The moves of this broker. Only the event loop may call its methods.
 
-    `limit()` is the rate in bytes per second.
+    `limit()` is the rate in bytes per second. `roles_change()` tells whether a change of roles is
+    under way, which may use the folders of logs.
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class DirectoryMoves:
         hosted: HostedPartitions,
         topic_config: Callable[[str], TopicConfig],
         limit: Callable[[], int],
+        roles_change: Callable[[], bool],
         clock_ms: Callable[[], int],
     ) -> None:
         self._config = config
@@ -81,6 +84,7 @@ class DirectoryMoves:
         self._hosted = hosted
         self._topic_config = topic_config
         self._limit = limit
+        self._roles_change = roles_change
         self._clock_ms = clock_ms
         self._paths = tuple(map(os.path.abspath, config.log_dirs))
         self._moves: dict[TopicPartition, _Move] = {}
@@ -253,6 +257,9 @@ class DirectoryMoves:
         if copy.log_end_offset < end:
             return False
         await self._in_thread(self._logs.futures.prepare, move.key, current)
+        if self._roles_change():
+            # Not a lock: whoever changes roles may wait for this move to stop.
+            await asyncio.sleep(ROLES_PAUSE_S)
         return await self._switch(move, current, copy)
 
     def _piece_bytes(self) -> int:
@@ -268,6 +275,7 @@ class DirectoryMoves:
                 self._moves.get(move.key) is not move
                 or partition.offline
                 or current.segments.was_cut
+                or self._roles_change()
             ):
                 return False
             self._rate.record(future.copy(current, copy, LAST_PIECE_BYTES), self._clock_ms())

@@ -111,6 +111,7 @@ class ReplicaManager:
             self._hosted,
             topic_configs,
             lambda: self.settings.effective.replica_alter_log_dirs_io_max_bytes_per_second,
+            self._roles.locked,
             clock_ms,
         )
         # The data path: callers reach the parts without another coroutine in between.

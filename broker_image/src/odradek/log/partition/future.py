@@ -25,6 +25,9 @@ MARK = "replaces-other-log"
 still have its name. Kafka ignores it.
 """
 
+IDENTITY = "partition.metadata"
+"""The file in which Kafka keeps the id of the topic (KIP-516)."""
+
 
 def agree(current: Log, future: Log) -> None:
     """Truncate the future log to what it has in common with the current one. Blocks. Raises
@@ -87,7 +90,7 @@ def _follow_start(current: Log, future: Log) -> None:
 
 
 def is_ready(current: Log, future: Log) -> bool:
-    """Return whether the future log may replace the current one.
+    """Return whether the future log may replace the current one. Raises KafkaError.
 
     It holds the same records, and what the current log is sure to keep in a crash.
     """
@@ -96,7 +99,22 @@ def is_ready(current: Log, future: Log) -> bool:
         and not current.segments.was_cut
         and future.recovery_point >= min(current.recovery_point, current.log_end_offset)
         and future.durable_log_start >= current.durable_log_start
+        and current.read_file(IDENTITY) == future.read_file(IDENTITY)
     )
+
+
+def copy_identity(current: Log, future: Log) -> None:
+    """Let the folder of the future log tell the same topic, durably. Raises KafkaError and
+    OSError.
+    """
+    told = current.read_file(IDENTITY)
+    if told == future.read_file(IDENTITY):
+        return
+    path = os.path.join(future.directory, IDENTITY)
+    if told is None:
+        remove_if_there(path)
+    else:
+        write_atomically(path, told)
 
 
 def mark(future: Log) -> None:
@@ -118,7 +136,7 @@ def succeed(current: Log, future: Log) -> bool:
     """Make the future log the current one and close the other; return False, and change nothing,
     where it is not ready. Takes a short time: what it did is durable only later.
 
-    Raises OSError; then the current log stays.
+    Raises KafkaError and OSError; then the current log stays.
     """
     with current.held() as holding:
         if not holding or current.closed or future.closed or not is_ready(current, future):

@@ -723,6 +723,15 @@ class Log:
         self.directory = self.epochs.directory = directory
         self.segments.relocate(directory)
 
+    def read_file(self, name: str) -> bytes | None:
+        """Return the content of a file of the folder, None without one. Raises KafkaError."""
+        with self._failure.guard():
+            try:
+                with open(os.path.join(self.directory, name), "rb") as file:
+                    return file.read()
+            except FileNotFoundError:
+                return None
+
     def write_snapshot(self) -> None:
         """Write the producers' state. Raises KafkaError."""
         with self._append_lock, self._failure.guard():
