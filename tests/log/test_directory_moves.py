@@ -335,6 +335,22 @@ def test_a_future_log_whose_original_is_away_is_not_taken_for_it(
     assert values(complete(anew)) == [b"fetched again"]
 
 
+def test_a_log_is_not_made_beside_its_future_log(make: Make, tmp_path: Path) -> None:
+    make().close()
+    copy = tmp_path / "b" / f"orders-0.{'0a' * 16}-future"
+    copy.mkdir()
+    manager = make()
+    for partition in range(3):
+        new_log(manager, "others", partition, SMALL)
+    assert home(new_log(manager, *KEY, SMALL, is_new=False)) == "a"
+    assert manager.futures.get(KEY) is not None
+    manager.close()
+    only = make(dirs=("b",))
+    assert home(new_log(only, *KEY, SMALL, is_new=False)) == "b"
+    assert only.futures.get(KEY) is None
+    assert not copy.exists()
+
+
 # -- what happens meanwhile -----------------------------------------------------------------------
 
 
@@ -354,6 +370,34 @@ def test_the_copy_follows_truncations(make: Make) -> None:
     written = values(log)
     assert values(complete(manager)) == written
     assert written[3:6] == [b"value 3", b"other", b"other 0"]
+
+
+def test_what_a_flush_made_durable_after_the_switch_is_found_by_its_name(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a power failure would bring the former log back."""
+    manager = make()
+    log = new_log(manager, *KEY, SMALL)
+    log.append_as_leader(batch(b"value"), 0)
+    begin(manager)
+    copy_all(manager)
+    done = manager.switch_to_future(KEY)
+    assert done is not None
+    done.log.append_as_leader(batch(b"after"), 0)
+    synced: list[str] = []
+    real = os.fsync
+
+    def sync(fd: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{fd}"))
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    done.log.flush()
+    assert os.path.dirname(done.log.directory) in synced
+    synced.clear()
+    done.log.append_as_leader(batch(b"later"), 0)
+    done.log.flush()
+    assert os.path.dirname(done.log.directory) not in synced
 
 
 def test_the_copy_starts_over_with_its_original(make: Make) -> None:

@@ -147,13 +147,15 @@ def test_replicas_move_between_directories_under_load_throttled_and_verified(
 
 
 def described_by(tools: Tools, cluster: Cluster, topic: str) -> set[tuple[str, str, bool]]:
-    """Directory, partition and whether it is a future log, as Kafka's tool tells them."""
+    """Directory, partition and whether it is a future log that lags, as Kafka's tool tells them."""
     said = tools.run(
         *(LOG_DIRS, "--bootstrap-server", cluster.bootstrap, "--describe", "--topic-list", topic)
     )
     [answer] = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
     return {
-        (place["logDir"], partition["partition"], partition["isFuture"])
+        (place["logDir"], partition["partition"], partition["offsetLag"] > 0)
+        if partition["isFuture"]
+        else (place["logDir"], partition["partition"], False)
         for broker in answer["brokers"]
         for place in broker["logDirs"]
         for partition in place["partitions"]

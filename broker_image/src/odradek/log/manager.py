@@ -241,6 +241,9 @@ class LogManager:
                 ErrorCode.KAFKA_STORAGE_ERROR, f"no log directory for {topic}-{partition}"
             )
         directory = self._place(key, online)
+        copy = self.futures.get(key)
+        if copy is not None and os.path.dirname(copy.directory) == directory.path:
+            self.futures.discard([key])  # its original is lost, and so is the wish to move
         try:
             log, _ = recovery.open_log(
                 directory.file(f"{topic}-{partition}"),
@@ -261,9 +264,11 @@ class LogManager:
         return directory
 
     def _place(self, key: TopicPartition, online: Collection[Directory]) -> Directory:
+        copy = self.futures.get(key)
+        taken = os.path.dirname(copy.directory) if copy is not None else None
         path = self._preferred.get(key)
         if path is None:
-            return min(online, key=len)
+            return min(online, key=lambda each: (each.path == taken, len(each)))
         for directory in online:
             if directory.path == path:
                 return directory

@@ -120,6 +120,7 @@ class Log:
         self.is_future = False
         # While a copy is made, the original keeps the records that the copy already has.
         self.compaction_paused = False
+        self._name_unsynced = False  # the folder's new name may not be on the disk itself yet
         self._environment = environment
         self._failure = LogFailure(
             f"{topic}-{partition}", lambda error: environment.on_failure(self, error)
@@ -706,6 +707,9 @@ class Log:
         self._sync_snapshot(end)
         self.epochs.flush()
         files.fsync_path(self.directory)
+        if self._name_unsynced:
+            files.fsync_path(os.path.dirname(self.directory))
+            self._name_unsynced = False
         if not self.segments.note_flushed(end, truncations):
             return False
         self._last_flush = self._environment.monotonic()
@@ -720,6 +724,7 @@ class Log:
     def relocate(self, directory: str) -> None:
         """Rename the folder to `directory`. No other thread may use the log. Raises OSError."""
         os.rename(self.directory, directory)
+        self._name_unsynced = True
         self.directory = self.epochs.directory = directory
         self.segments.relocate(directory)
 
