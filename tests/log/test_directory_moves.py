@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -442,6 +443,42 @@ def test_the_folder_tells_the_topic_as_before(make: Make) -> None:
     assert (Path(moved.directory) / future.IDENTITY).read_bytes().endswith(b"second")
 
 
+def test_a_switch_waits_for_a_flush(make: Make) -> None:
+    manager = make()
+    log = new_log(manager, *KEY, SMALL)
+    log.append_as_leader(batch(b"a"), 0)
+    begin(manager)
+    copy_all(manager)
+    with log.held() as holding:
+        assert holding
+        with ThreadPoolExecutor(1) as thread:
+            assert thread.submit(manager.switch_to_future, KEY).result(30) is None
+    assert complete(manager).log_end_offset == 1
+
+
+def test_what_was_cleaned_while_the_copy_was_away_is_cleaned_again(
+    make: Make, tmp_path: Path
+) -> None:
+    settings = {"log_cleaner_min_cleanable_ratio": "0.01"}
+    manager = make(topic=COMPACTED, **settings)
+    dirty_log(manager, "orders")
+    begin(manager)
+    copy_all(manager)
+    manager.close()
+    alone = make(topic=COMPACTED, dirs=("a",), **settings)
+    log = alone.get(*KEY)
+    assert log is not None
+    log.high_watermark = log.log_end_offset
+    assert alone.compact()
+    alone.close()
+    again = make(topic=COMPACTED, **settings)
+    moved = complete(again)
+    assert len(values(moved)) == 20
+    moved.high_watermark = moved.log_end_offset
+    assert again.compact()
+    assert len(values(moved)) < 15
+
+
 def test_compaction_waits_for_the_move_and_goes_on_where_it_was(make: Make) -> None:
     manager = make(topic=COMPACTED, log_cleaner_min_cleanable_ratio="0.01")
     log = dirty_log(manager, "orders")
@@ -600,17 +637,6 @@ def test_a_cancelled_move_leaves_nothing(make: Make, tmp_path: Path) -> None:
     assert manager.futures.discard([KEY]) == {}
     assert folders(tmp_path) == ["a/orders-0"]
     assert home(move(manager)) == "b"
-
-
-def test_a_name_without_room_for_the_ending_is_refused(make: Make) -> None:
-    """Kafka does so, too."""
-    key = TopicPartition("t" * 214, 0)
-    manager = make()
-    log = new_log(manager, *key, SMALL)
-    with pytest.raises(KafkaError, match="too long") as caught:
-        begin(manager, key=key)
-    assert caught.value.code is ErrorCode.INVALID_TOPIC_EXCEPTION
-    assert home(log) == "a"
 
 
 def test_a_log_to_come_is_made_in_the_directory_that_was_asked_for(make: Make) -> None:

@@ -8,15 +8,26 @@ import os
 import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from odradek.handlers import offsets
+from odradek.log.directory import Directory
+from odradek.log.future_logs import FutureLogs
 from odradek.log.manager import LogManager
 from odradek.log.partition import future
 from odradek.log.partition.log import Log
+from odradek.log.partition.reading import LogReader
 from odradek.log.records.batch import Origin
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.control import StopReplicaPartitionV0, StopReplicaRequest
+from odradek.protocol.messages.offsets import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
 from odradek.replica.reads import CONSUMER, FetchLimits, FetchSpec
 from odradek.values import TopicPartition
 from tests.support import logs
@@ -128,7 +139,8 @@ async def test_requests_are_refused_as_kafka_refuses_them(disks: Disks) -> None:
     key = TopicPartition(long, 0)
     place = os.path.dirname(disks.manager.partitions[key].log.directory)
     other = next(path for path in disks.paths if path != place)
-    assert await disks.ask(other, key) is ErrorCode.INVALID_TOPIC_EXCEPTION
+    for path in (other, place, "/nowhere"):
+        assert await disks.ask(path, key) is ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
 async def test_a_replica_to_come_is_made_where_it_was_asked_for(
@@ -291,11 +303,88 @@ async def test_a_deletion_waits_for_the_end_of_a_switch(
     assert disks.log.log_end_offset == 0
 
 
+class Held:
+    """Stands before (or behind) a method: its thread waits until told to go on."""
+
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, owner: type, name: str, *, behind: bool = False
+    ) -> None:
+        self.go_on, self.entered = threading.Event(), threading.Event()
+        real = getattr(owner, name)
+
+        def held(one: object, *arguments: object) -> object:
+            done = real(one, *arguments) if behind else None
+            if self.applies(one) and not self.entered.is_set():
+                self.entered.set()
+                assert self.go_on.wait(60)
+            return done if behind else real(one, *arguments)
+
+        self.applies: Callable[[object], bool] = lambda one: True
+        monkeypatch.setattr(owner, name, held)
+
+
+async def test_work_that_was_meant_for_the_former_log_is_done_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A flush before an acknowledgement, a lookup by time, a deletion."""
+    async with Disks(tmp_path, log_flush_interval_messages="1") as disks:
+        await disks.replicas.lead()
+        await disks.produce(b"a")
+        broker: Any = SimpleNamespace(replicas=disks.manager, metadata=disks.manager.metadata)
+        former = disks.log
+
+        with monkeypatch.context() as patched:
+            flush = Held(patched, Log, "flush")
+            flush.applies = lambda log: log is former
+            lookup = Held(patched, LogReader, "offset_for_timestamp")
+            producing = asyncio.create_task(disks.produce(b"b"))
+            finding = asyncio.create_task(offsets._since(broker, disks.manager.partitions[KEY], 0))
+            assert await asyncio.to_thread(flush.entered.wait, 60)
+            assert await asyncio.to_thread(lookup.entered.wait, 60)
+            assert await disks.ask(disks.paths[1]) is ErrorCode.NONE
+            await disks.moved(disks.paths[1])
+            assert not producing.done()
+            flush.go_on.set()
+            lookup.go_on.set()
+            assert await producing == 1
+            found = await finding
+            assert found is not None
+            assert found.offset == 0
+        assert disks.log.recovery_point == 2
+
+        with monkeypatch.context() as patched:
+            prepared = Held(patched, FutureLogs, "prepare", behind=True)
+            finishing = Held(patched, LogManager, "finish_switch")
+            starts = Held(patched, Directory, "write_start_offsets")
+            starts.applies = lambda one: getattr(one, "path", "") == disks.paths[1]
+            asked = DeleteRecordsRequest(
+                topics=[
+                    DeleteRecordsTopic(
+                        name=KEY.topic,
+                        partitions=[DeleteRecordsPartition(partition_index=0, offset=1)],
+                    )
+                ],
+                timeout_ms=60_000,
+            )
+            assert await disks.ask(disks.paths[2]) is ErrorCode.NONE
+            assert await asyncio.to_thread(prepared.entered.wait, 60)
+            context: Any = None
+            deleting = asyncio.create_task(offsets.delete_records(broker, asked, context))
+            assert await asyncio.to_thread(starts.entered.wait, 60)
+            prepared.go_on.set()
+            await until(lambda: disks.place == disks.paths[2])
+            starts.go_on.set()
+            [topic] = (await deleting).topics
+            finishing.go_on.set()
+            assert [one.error_code for one in topic.partitions] == [ErrorCode.NONE]
+        assert disks.log.durable_log_start == 1
+
+
 async def test_a_switch_waits_for_changes_of_roles(disks: Disks) -> None:
     """They may be about to use the log's folder."""
     await disks.produce(b"a")
     async with disks.manager._roles:
-        assert await disks.manager._moves.request(KEY, disks.paths[1]) is ErrorCode.NONE
+        await disks.manager._moves.request(KEY, disks.paths[1])
         copy = disks.manager.future_log(KEY)
         assert copy is not None
         await until(lambda: os.path.exists(os.path.join(copy.directory, future.MARK)))

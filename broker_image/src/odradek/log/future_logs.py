@@ -88,6 +88,12 @@ def _newest(rivals: Sequence[Found], latest_epoch: Callable[[Found], int]) -> Fo
     return max(rivals, key=lambda one: (latest_epoch(one), one.folder.is_marked))
 
 
+def check_name(key: TopicPartition) -> None:
+    """Raise KafkaError INVALID_TOPIC_EXCEPTION if a future log's ending makes the name too long."""
+    if len(future_name(*key, uuid.UUID(int=0).hex)) > LONGEST_FILE_NAME:
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, "The topic name is too long.")
+
+
 def latest_epoch(found: Found) -> int:
     """Return the newest leader epoch that a folder's file tells, -1 without one. Blocks."""
     path = os.path.join(found.directory.file(found.folder.name), epochs.FILE_NAME)
@@ -112,6 +118,9 @@ class FutureLogs:
         self._environment = environment
         self._logs: dict[TopicPartition, tuple[Log, Directory]] = {}
         self._lock = threading.Lock()
+        # Future logs that were found at the start. Their originals may have been compacted since
+        # the copy began: by a start without the directory of the copy.
+        self._found: set[TopicPartition] = set()
 
     # -- start ----------------------------------------------------------------------------------
 
@@ -145,6 +154,7 @@ class FutureLogs:
                 if one.folder.is_marked and not one.folder.is_future:
                     _unmark(one.directory, one.directory.file(one.folder.name))
         for key, log in self.all_logs().items():
+            self._found.add(key)
             if key in current:
                 _fit(current[key], log)
 
@@ -171,13 +181,10 @@ class FutureLogs:
     def create(self, key: TopicPartition, current: Log, path: str, config: TopicConfig) -> Log:
         """Create the future log of a partition in the directory `path`.
 
-        Raises KafkaError: INVALID_TOPIC_EXCEPTION for a name that has no room for the ending,
-        KAFKA_STORAGE_ERROR while any directory is offline, because it may hold another future log,
-        or if it cannot be created.
+        Raises KafkaError KAFKA_STORAGE_ERROR while any directory is offline, because it may hold
+        another future log, or if it cannot be created.
         """
         name = future_name(*key, uuid.uuid4().hex)
-        if len(name) > LONGEST_FILE_NAME:
-            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, "The topic name is too long.")
         offline = [each.path for each in self._directories if each.failure is not None]
         if offline:
             raise KafkaError(
@@ -193,6 +200,7 @@ class FutureLogs:
         except OSError as error:
             directory.judge(error)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+        self._found.discard(key)
         log.is_future = log.compaction_paused = current.compaction_paused = True
         self.add(key, log, directory)
         return log
@@ -263,7 +271,7 @@ class FutureLogs:
             each for each in self._directories if each.path == os.path.dirname(log.directory)
         )
         truncations = log.segments.truncations
-        cleaned = _cleaned(home, key)
+        cleaned = 0 if key in self._found else _cleaned(home, key)
         try:
             target.sync_names()
             log.write_snapshot()

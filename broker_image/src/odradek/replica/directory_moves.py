@@ -22,6 +22,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
+from odradek.log.future_logs import check_name
 from odradek.log.partition import future
 from odradek.log.partition.log import UnexpectedOffsetError
 from odradek.log.segment.files import FileRetiredError
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 HELD_BACK_S = 0.1
 ROLES_PAUSE_S = 0.01
+LONGEST_PAUSE_MS = 50
 # What the event loop copies at once, about: a batch may be larger.
 LAST_PIECE_BYTES = 262_144
 # Copied between two fsyncs, so that none takes long.
@@ -95,22 +97,16 @@ class DirectoryMoves:
 
     # -- requests -------------------------------------------------------------------------------
 
-    async def request(self, key: TopicPartition, path: str) -> ErrorCode:
+    async def request(self, key: TopicPartition, path: str) -> None:
         """Begin the move of a replica to the log directory `path`, or end one where it is there
-        already; return the error.
+        already.
 
-        As in Kafka: LOG_DIR_NOT_FOUND for a path that is none of log.dirs, KAFKA_STORAGE_ERROR for
+        Raises KafkaError as Kafka does: INVALID_TOPIC_EXCEPTION for a name that is too long to
+        move, LOG_DIR_NOT_FOUND for a path that is none of log.dirs, KAFKA_STORAGE_ERROR for
         one that is offline. REPLICA_NOT_AVAILABLE where the partition has no replica here yet: if
         it ever has, its log is created in that directory.
         """
-        try:
-            await self._request(key, path)
-        except KafkaError as refusal:
-            logger.warning("%s: failed to move to log directory %s: %s", key, path, refusal)
-            return refusal.code
-        return ErrorCode.NONE
-
-    async def _request(self, key: TopicPartition, path: str) -> None:
+        check_name(key)
         if path not in self._paths:
             raise KafkaError(
                 ErrorCode.LOG_DIR_NOT_FOUND, f"Log dir {path} is not found in the config."
@@ -282,9 +278,12 @@ class DirectoryMoves:
             if move.attempts > PATIENCE and copy.recovery_point < current.recovery_point:
                 copy.flush()
             done = self._logs.switch_to_future(move.key)
-            if done is None:
-                return False
-            partition.log = done.log
+            if done is not None:
+                partition.log = done.log
+        if done is None:
+            # A flush may be under way: the former directory's disk may take its time.
+            await asyncio.sleep(min(move.attempts, LONGEST_PAUSE_MS) / 1000)
+            return False
         self._hosted.wake_all(move.key)
         await self._in_thread(self._logs.finish_switch, move.key, done)
         logger.info("%s: moved to %s", move.key, os.path.dirname(done.log.directory))

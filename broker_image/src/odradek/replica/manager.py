@@ -45,6 +45,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+# Requests for moves between log directories that may be answered without a pause.
+_REQUESTS_AT_ONCE = 100
+
 
 class ReplicaManager:
     """Owns the partitions of this broker. Only the event loop may call its methods."""
@@ -397,10 +400,24 @@ class ReplicaManager:
         self, wanted: Mapping[TopicPartition, str]
     ) -> dict[TopicPartition, ErrorCode]:
         """Begin moves of replicas to other log directories; return one error per partition."""
-        errors: dict[TopicPartition, ErrorCode] = {}
-        for key, path in wanted.items():
-            async with self._roles:  # per partition: roles need not wait for all of them
-                errors[key] = await self._moves.request(key, path)
+        errors = dict.fromkeys(wanted, ErrorCode.NONE)
+        refused: list[str] = []
+        for number, (key, path) in enumerate(wanted.items()):
+            if number % _REQUESTS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+            try:
+                async with self._roles:  # per partition: roles need not wait for all of them
+                    await self._moves.request(key, path)
+            except KafkaError as refusal:
+                errors[key] = refusal.code
+                refused.append(f"{key} to {path}: {refusal}")
+        if refused:
+            logger.warning(
+                "failed to begin %d of %d moves to log directories, first: %s",
+                len(refused),
+                len(wanted),
+                refused[0],
+            )
         return errors
 
     def future_log(self, key: TopicPartition) -> Log | None:

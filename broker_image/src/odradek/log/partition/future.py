@@ -85,7 +85,7 @@ def _follow_start(current: Log, future: Log) -> None:
     start = min(start, future.high_watermark)
     if future.log_start_offset < start:
         future.advance_log_start(start)
-        future.apply_retention()
+        future.apply_retention(only_hidden=True)
         future.delete_due()
 
 

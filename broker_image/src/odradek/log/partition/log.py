@@ -560,8 +560,9 @@ class Log:
         if self.segments.raise_log_start(offset):
             self.epochs.truncate_from_start(offset)
 
-    def apply_retention(self) -> int:
-        """Delete old segments by log start offset, time and size; return how many.
+    def apply_retention(self, *, only_hidden: bool = False) -> int:
+        """Delete old segments by log start offset and, unless `only_hidden`, by time and size;
+        return how many.
 
         Their files are removed later.
         """
@@ -578,7 +579,7 @@ class Log:
                 facts[-1] = _facts(segments[-1])
             else:
                 end = segments[len(seen)].base_offset
-            by_age = "delete" in self.config.cleanup_policy
+            by_age = "delete" in self.config.cleanup_policy and not only_hidden
             limits = retention.RetentionLimits(
                 self.config.retention_ms if by_age else -1,
                 self.config.retention_bytes if by_age else -1,
