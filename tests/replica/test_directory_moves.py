@@ -301,6 +301,7 @@ async def test_a_deletion_waits_for_the_end_of_a_switch(
     go_on.set()
     await deleting
     assert disks.log.log_end_offset == 0
+    assert disks.manager.quarantines.totals()["directory-move"] == 0
 
 
 class Held:
@@ -469,21 +470,68 @@ def fail(disks: Disks, path: str) -> None:
     disks.manager.directory_failed(path)
 
 
-async def test_an_unexpected_error_stops_the_move_until_it_is_asked_for_again(
-    disks: Disks, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("owner", "name"), [(future, "copy"), (FutureLogs, "finish")])
+async def test_an_unexpected_error_puts_the_move_into_quarantine(
+    disks: Disks, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str
 ) -> None:
     await disks.produce(b"a")
-
-    def broken(*_: object) -> int:
-        raise ZeroDivisionError
-
+    other = TopicPartition("others", 0)
+    await disks.replicas.lead(topic=other.topic)
+    moves, quarantines = disks.manager._moves, disks.manager.quarantines
     with monkeypatch.context() as patched:
-        patched.setattr(future, "copy", broken)
-        assert await disks.ask(disks.paths[1]) is ErrorCode.NONE
-        await until(lambda: not disks.manager._moves._moves)
-    assert disks.place == disks.paths[0]
+
+        def broken(*_: object) -> int:
+            raise ZeroDivisionError
+
+        patched.setattr(owner, name, broken)
+        assert await disks.ask(disks.paths[2]) is ErrorCode.NONE
+        await until(lambda: quarantines.held()["directory-move"] == 1)
+        await disks.produce(b"b")
+    if disks.manager.future_log(KEY) is not None:
+        assert await disks.ask(disks.paths[2]) is ErrorCode.NONE, "again at once"
+    else:
+        moves._moves[KEY].not_before_ms = 0
+        moves._changed.set()
+    await disks.moved(disks.paths[2])
+    assert quarantines.held()["directory-move"] == 0
+    assert await disks.consumed() == [b"a", b"b"]
+    assert [name for name in folders(disks) if name.endswith("orders-0")] == ["c/orders-0"]
+
+
+async def test_a_deletion_ends_a_switch_that_is_in_quarantine(
+    disks: Disks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, broken = FutureLogs.finish, True
+
+    def finish(*arguments: Any) -> None:
+        if broken:
+            raise ZeroDivisionError
+        real(*arguments)
+
+    monkeypatch.setattr(FutureLogs, "finish", finish)
+    await disks.produce(b"old")
     assert await disks.ask(disks.paths[1]) is ErrorCode.NONE
-    await disks.moved(disks.paths[1])
+    await until(lambda: disks.manager.quarantines.held()["directory-move"] == 1)
+    assert folders(disks) == ["a/orders-0", "b/orders-0"]
+    broken = False
+    await disks.stop_replica()
+    assert folders(disks) == []
+    await disks.replicas.lead(epoch=1)
+    assert disks.log.log_end_offset == 0
+
+
+async def test_another_move_begins_when_a_switch_has_ended(
+    disks: Disks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finishing = Held(monkeypatch, LogManager, "finish_switch")
+    await disks.produce(b"a")
+    assert await disks.ask(disks.paths[1]) is ErrorCode.NONE
+    assert await asyncio.to_thread(finishing.entered.wait, 60)
+    assert await disks.ask(disks.paths[0]) is ErrorCode.NONE, "back"
+    finishing.go_on.set()
+    await disks.moved(disks.paths[0])
+    assert folders(disks) == ["a/orders-0"]
+    assert await disks.consumed() == [b"a"]
 
 
 async def test_many_partitions_move_at_once(disks: Disks) -> None:

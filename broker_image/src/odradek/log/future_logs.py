@@ -287,7 +287,8 @@ class FutureLogs:
             pass  # deleted or offline meanwhile
         if target.failure is None:
             try:
-                self._housekeeper.remove(home, [(key, former)])
+                if os.path.exists(former.directory):  # else this is another attempt
+                    self._housekeeper.remove(home, [(key, former)])
             except OSError as error:
                 home.fail(error)
             else:

@@ -27,13 +27,14 @@ from odradek.log.partition import future
 from odradek.log.partition.log import UnexpectedOffsetError
 from odradek.log.segment.files import FileRetiredError
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.quarantine import Quarantines, Work
 from odradek.replica.partition import Partition
 from odradek.replica.quota import Rate
 from odradek.values import TopicPartition
 
 if TYPE_CHECKING:
     from odradek.config import BrokerConfig, TopicConfig
-    from odradek.log.manager import LogManager
+    from odradek.log.manager import LogManager, Replacement
     from odradek.log.partition.log import Log
     from odradek.replica.hosted import HostedPartitions
 
@@ -58,6 +59,7 @@ class _Move:
     agreed: bool = False
     attempts: int = 0
     unflushed: int = 0
+    switched: Replacement | None = None
 
     @property
     def key(self) -> TopicPartition:
@@ -80,6 +82,7 @@ class DirectoryMoves:
         limit: Callable[[], int],
         roles_change: Callable[[], bool],
         clock_ms: Callable[[], int],
+        quarantines: Quarantines,
     ) -> None:
         self._config = config
         self._logs = logs
@@ -88,6 +91,7 @@ class DirectoryMoves:
         self._limit = limit
         self._roles_change = roles_change
         self._clock_ms = clock_ms
+        self._quarantines = quarantines
         self._paths = tuple(map(os.path.abspath, config.log_dirs))
         self._moves: dict[TopicPartition, _Move] = {}
         self._working: set[_Move] = set()
@@ -137,9 +141,13 @@ class DirectoryMoves:
         self.resume(partition)
 
     def resume(self, partition: Partition) -> None:
-        """Go on with the move of a replica, if it has a future log."""
+        """Go on with the move of a replica, if it has a future log, and at once if it failed."""
         key = partition.key
-        if self._logs.futures.get(key) is None or partition.offline or key in self._moves:
+        if self._logs.futures.get(key) is None or partition.offline:
+            return
+        if key in self._moves:
+            self._moves[key].not_before_ms = 0
+            self._changed.set()
             return
         logger.info("%s: moving from %s", key, os.path.dirname(partition.log.directory))
         self._moves[key] = _Move(partition)
@@ -147,9 +155,14 @@ class DirectoryMoves:
 
     async def stop(self, key: TopicPartition) -> None:
         """Stop the move of a replica, and wait until nothing works on it. Its future log stays."""
-        self._moves.pop(key, None)
+        move = self._moves.pop(key, None)
         while any(move.key == key for move in self._working):
             await self._idle.setdefault(key, asyncio.Event()).wait()
+        if move is not None and move.switched is not None:
+            # Else the former folder would keep the partition's name, and a new log would open it.
+            with self._quarantines.guard(Work.MOVE, key, "left for the next start"):
+                await self._finish(move, move.switched)
+        self._quarantines.release(Work.MOVE, key)
 
     def drop_failed(self) -> None:
         """Stop the moves from and to failed directories."""
@@ -212,14 +225,17 @@ class DirectoryMoves:
         """Move a replica until it is moved, stopped, or has to wait."""
         try:
             while self._moves.get(move.key) is move:
-                if await self._advance(move):
+                if await self._advance(move) and self._moves.get(move.key) is move:
                     del self._moves[move.key]
+                    self.resume(move.partition)  # where another move was asked for meanwhile
         except (KafkaError, FileRetiredError, UnexpectedOffsetError) as failure:
             self._failed(move, failure)
-        except Exception:
-            # Nothing is lost: the current log stays, and a new request goes on with the move.
-            logger.exception("%s: stopped moving", move.key)
-            self._moves.pop(move.key, None)
+        except Exception as error:
+            pause_s = self._quarantines.put(Work.MOVE, move.key, error)
+            move.agreed = False
+            move.not_before_ms = self._clock_ms() + int(pause_s * 1000)
+        else:
+            self._quarantines.release(Work.MOVE, move.key)
 
     def _failed(self, move: _Move, failure: Exception) -> None:
         if self._moves.get(move.key) is not move:
@@ -234,6 +250,8 @@ class DirectoryMoves:
 
     async def _advance(self, move: _Move) -> bool:
         """Take one step of a move; return whether it is complete."""
+        if move.switched is not None:
+            return await self._finish(move, move.switched)
         current, copy = move.partition.log, self._logs.futures.get(move.key)
         if copy is None:
             return True
@@ -279,13 +297,17 @@ class DirectoryMoves:
                 copy.flush()
             done = self._logs.switch_to_future(move.key)
             if done is not None:
-                partition.log = done.log
+                partition.log, move.switched = done.log, done
         if done is None:
             # A flush may be under way: the former directory's disk may take its time.
             await asyncio.sleep(min(move.attempts, LONGEST_PAUSE_MS) / 1000)
             return False
         self._hosted.wake_all(move.key)
+        return await self._finish(move, done)
+
+    async def _finish(self, move: _Move, done: Replacement) -> bool:
         await self._in_thread(self._logs.finish_switch, move.key, done)
+        move.switched = None
         logger.info("%s: moved to %s", move.key, os.path.dirname(done.log.directory))
         return True
 
