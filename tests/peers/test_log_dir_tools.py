@@ -22,7 +22,7 @@ from odradek.protocol.messages.admin import (
 )
 from odradek.zk import znodes
 from tests.support.broker import STEADY, Broker, Cluster, wait_until
-from tests.support.clients import await_leaders, consume_all, produce_all
+from tests.support.clients import consume_all, produce_all
 from tests.support.kafka_broker import KafkaBroker
 from tests.support.kafka_peer import Tools
 from tests.support.traffic import Traffic
@@ -234,7 +234,8 @@ def test_kafka_and_this_broker_go_on_with_each_others_moves(tmp_path: Path) -> N
             for former, following in ((ours, kafka), (kafka, ours)):
                 former.terminate()
                 former.start("--override", f"{LIMIT}={SLOW}")
-                await_leaders(cluster.bootstrap, "passed-on")
+                produce_all(cluster.bootstrap, "passed-on", [b"more"])
+                written += 1
                 place = target()
                 ask(former, "passed-on", str(place))
                 wait_until(
