@@ -272,6 +272,7 @@ class Disk:
 
     def __init__(self, config: TopicConfig, chance: Random) -> None:
         self.readers = self.disk = _Threads(chance)
+        self.futures: dict[tuple[str, int], SimulatedLog] = {}  # there is one directory
         self._config = config
         self._stored: dict[tuple[str, int], Stored] = {}
         self._logs: dict[tuple[str, int], SimulatedLog] = {}

@@ -42,7 +42,6 @@ CODECS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 # accepted silently, because a server.properties made for Kafka contains them.
 INERT_KEYS = frozenset(
     {
-        "num.replica.alter.log.dirs.threads",
         "zookeeper.sync.time.ms",
         "zookeeper.max.in.flight.requests",
         "queued.max.requests",
@@ -158,7 +157,10 @@ class BrokerConfig:
     follower_replication_throttled_rate: int = key(
         "follower.replication.throttled.rate", LONG_MAX, integer(0)
     )
-    # Accepted for the tools that set it: replicas do not move between directories here.
+    # One thread per log directory if not set, as in Kafka.
+    num_replica_alter_log_dirs_threads: int | None = key(
+        "num.replica.alter.log.dirs.threads", None, integer(1, INT_MAX)
+    )
     replica_alter_log_dirs_io_max_bytes_per_second: int = key(
         "replica.alter.log.dirs.io.max.bytes.per.second", LONG_MAX, integer(0)
     )

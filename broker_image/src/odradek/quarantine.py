@@ -39,6 +39,7 @@ class Work(enum.Enum):
     ISR_WRITE = "isr-write", "write the in-sync set"
     ISR_NOTICE = "isr-notice", "announce changed in-sync sets"
     STRAY_REPLICA = "stray-replica", "delete stray replicas"
+    MOVE = "directory-move", "move to another log directory"
     CHECKPOINT = "checkpoint", "write checkpoints"
     MAINTENANCE = "maintenance", "maintain the log"
     COMPACTION = "compaction", "compact the log"

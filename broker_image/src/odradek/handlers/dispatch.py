@@ -105,6 +105,7 @@ _HANDLERS: Mapping[ApiKey, tuple[int, int, Callable[[Broker, Any, RequestContext
     ApiKey.DESCRIBE_CONFIGS: (0, 4, configs.describe_configs),
     ApiKey.ALTER_CONFIGS: (0, 2, alter_configs.alter_configs),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: (0, 1, alter_configs.incremental_alter_configs),
+    ApiKey.ALTER_REPLICA_LOG_DIRS: (0, 2, log_dirs.alter_replica_log_dirs),
     ApiKey.DESCRIBE_LOG_DIRS: (0, 2, log_dirs.describe_log_dirs),
     ApiKey.ELECT_LEADERS: (0, 2, elections.elect_leaders),
     ApiKey.CREATE_PARTITIONS: (0, 3, topics.create_partitions),

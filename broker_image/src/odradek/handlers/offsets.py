@@ -10,6 +10,7 @@ from odradek import slices
 from odradek.clock import wall_ms
 from odradek.handlers.context import Broker, RequestContext
 from odradek.log.partition.log import Log
+from odradek.log.partition.reading import TimestampOffset
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.offsets import (
     DeleteRecordsPartition,
@@ -157,11 +158,23 @@ async def _by_timestamp(
     if partition.log.config.message_magic < 1:
         # The present message format has no timestamps.
         raise KafkaError(ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT)
-    found = await broker.replicas.in_thread(partition.log.reader.offset_for_timestamp, timestamp)
+    found = await _since(broker, partition, timestamp)
     if found is not None and found.offset < end:
         answer.timestamp = found.timestamp
         answer.offset = found.offset
         answer.leader_epoch = found.leader_epoch
+
+
+async def _since(broker: Broker, partition: Partition, timestamp: int) -> TimestampOffset | None:
+    while True:
+        log = partition.log
+        try:
+            found = await broker.replicas.in_thread(log.reader.offset_for_timestamp, timestamp)
+        except KafkaError:
+            if partition.log is log:
+                raise
+        if partition.log is log:  # else it moved to another log directory meanwhile
+            return found
 
 
 async def offset_for_leader_epoch(
@@ -248,9 +261,15 @@ async def delete_records(
         ]
     )
 
-    await broker.replicas.checkpoint_start_offsets(
-        [one.partition.log for one in begun if not one.is_durable_here]
-    )
+    tried: list[Log] = []
+    # Again where a replica moved to another log directory meanwhile.
+    while pending := [
+        one.partition.log
+        for one in begun
+        if not one.is_durable_here and one.partition.log not in tried
+    ]:
+        await broker.replicas.checkpoint_start_offsets(pending)
+        tried += pending
 
     def settled() -> bool:
         alive = broker.metadata.brokers

@@ -116,6 +116,7 @@ class Compactor:
             "compact" in log.config.cleanup_policy
             and not log.failure
             and not log.closed
+            and not log.compaction_paused
             and log not in self._under_work
             and log not in self._uncleanable
         )
@@ -162,7 +163,8 @@ class Compactor:
             self._give_up(log, error)
             return True
         self._retried.discard(log)
-        task.directory.note_cleaned(log, end, task.dirty.truncations)
+        if not log.compaction_paused:  # else a copy that began meanwhile may be less clean
+            task.directory.note_cleaned(log, end, task.dirty.truncations)
         return True
 
     def _give_up(self, log: Log, error: Exception) -> None:

@@ -6,16 +6,19 @@ Compaction is apart, in `compactor`.
 """
 
 import logging
+import os
 import threading
-from collections.abc import Callable, Iterable
+import uuid
+from collections.abc import Callable, Iterable, Sequence
 
 from odradek.config import BrokerConfig
-from odradek.log.directory import Directory
+from odradek.log.directory import Directory, deleted_name
 from odradek.log.partition.log import Log, LogEnvironment
 from odradek.log.records.batch import CorruptBatchError
 from odradek.log.segment.files import FileRetiredError, StoppedError, remove_tree
 from odradek.protocol.errors import KafkaError
 from odradek.quarantine import Quarantines, Work
+from odradek.values import TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +52,22 @@ class Housekeeper:
         due = self._environment.monotonic() + after_ms / 1000
         with self._lock:
             self._doomed.append((due, directory, path))
+
+    def remove(self, directory: Directory, logs: Sequence[tuple[TopicPartition, Log]]) -> None:
+        """Close logs that left `directory`, rename their folders, and delete these after
+        file.delete.delay.ms. Raises OSError.
+        """
+        doomed = []
+        for _, log in logs:
+            log.abandon()
+        directory.forget({key for key, _ in logs})
+        for (topic, partition), log in logs:
+            path = directory.file(deleted_name(topic, partition, uuid.uuid4().hex))
+            os.replace(log.directory, path)
+            doomed.append((path, log.config.file_delete_delay_ms))
+        directory.sync_names()
+        for path, delay_ms in doomed:
+            self.doom(directory, path, delay_ms)
 
     def stop(self) -> None:
         """Stop the round under way and wait for that."""

@@ -11,7 +11,6 @@ import contextlib
 import logging
 import os
 import threading
-import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -20,7 +19,8 @@ from typing import TypeVar
 from odradek import descriptors
 from odradek.config import BrokerConfig, TopicConfig
 from odradek.log.compactor import Compactor
-from odradek.log.directory import Directory, Folder, LogDirError, deleted_name
+from odradek.log.directory import Directory, Folder, LogDirError
+from odradek.log.future_logs import Found, FutureLogs, latest_epoch, resolve
 from odradek.log.housekeeping import Housekeeper
 from odradek.log.partition import recovery, topic_identity
 from odradek.log.partition.checkpoints import LogDirMeta
@@ -38,6 +38,8 @@ _TICK_S = 1.0
 _CLOSING_THREADS = 16
 # Threads that read or write the `partition.metadata` of many logs at the same time.
 _IDENTITY_THREADS = 4
+# Partitions to come that have a preferred directory; the oldest wish goes first.
+_MAX_PREFERRED = 10_000
 
 T = TypeVar("T")
 
@@ -53,7 +55,19 @@ class NewLog:
 
 
 def _disk_threads(config: BrokerConfig) -> int:
-    return len(config.log_dirs) * 2 + 2 + config.log_cleaner_threads
+    movers = config.num_replica_alter_log_dirs_threads or 0
+    return len(config.log_dirs) * 2 + 2 + config.log_cleaner_threads + movers
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """A future log that became the current one in the place of `former`, of the directory
+    `home`.
+    """
+
+    log: Log
+    former: Log
+    home: Directory
 
 
 class LogManager:
@@ -89,9 +103,11 @@ class LogManager:
         self._logs: dict[TopicPartition, tuple[Log, Directory]] = {}
         self._lock = threading.Lock()
         self._creation_lock = threading.Lock()
+        self._preferred: dict[TopicPartition, str] = {}
         self._housekeeper = Housekeeper(
             config, self._directories, self._environment, self._quarantines
         )
+        self.futures = FutureLogs(self._directories, self._housekeeper, self._environment)
         self._compactor = Compactor(config, self._directories, self._environment, self._quarantines)
         self._reconfigured = asyncio.Event()
 
@@ -109,11 +125,16 @@ class LogManager:
                 directory.claim(LogDirMeta(self.config.broker_id, self.cluster_id))
             except OSError as error:
                 _fail(directory, error)
-        work = [
-            (directory, folder)
-            for directory in self._online()
-            for folder in self._folders(directory)
-        ]
+        resolution = resolve(
+            (
+                Found(directory, folder)
+                for directory in self._online()
+                for folder in self._folders(directory)
+            ),
+            latest_epoch,
+        )
+        self.futures.supersede(resolution.superseded)
+        work = [(one.directory, one.folder) for one in resolution.kept]
         done = 0
         with ThreadPoolExecutor(
             self.config.num_recovery_threads_per_data_dir * len(self._directories)
@@ -121,6 +142,7 @@ class LogManager:
             for _ in pool.map(lambda item: self._load_one(*item), work):
                 done += 1
                 progress(done, len(work))
+        self.futures.settle_start(resolution, self.logs())
         if not self._online():
             reasons = "; ".join(f"{each.path}: {each.failure}" for each in self._directories)
             raise LogDirError(f"none of log.dirs can be used: {reasons}")
@@ -159,15 +181,14 @@ class LogManager:
                 report.dropped_segments,
                 ", ".join(map(os.path.basename, report.rebuilt)) or "nothing",
             )
+        log.high_watermark = folder.high_watermark
+        log.is_future = folder.is_future
+        if log.is_future:
+            self.futures.add(folder.key, log, directory)
+            return
         with self._lock:
-            if folder.key in self._logs:
-                other = self._logs[folder.key][1].path
-                raise LogDirError(
-                    f"partition {folder.name} is in both {other} and {directory.path}"
-                )
             self._logs[folder.key] = log, directory
             directory.add(folder.key, log)
-        log.high_watermark = folder.high_watermark
         if log.flush_required:  # after a crash: nothing is committable before
             with contextlib.suppress(KafkaError):  # then its directory is offline
                 log.flush()
@@ -236,7 +257,10 @@ class LogManager:
             raise KafkaError(
                 ErrorCode.KAFKA_STORAGE_ERROR, f"no log directory for {topic}-{partition}"
             )
-        directory = min(online, key=len)
+        directory = self._place(key, online)
+        copy = self.futures.get(key)
+        if copy is not None and os.path.dirname(copy.directory) == directory.path:
+            self.futures.discard([key])  # its original is lost, and so is the wish to move
         try:
             log, _ = recovery.open_log(
                 directory.file(f"{topic}-{partition}"),
@@ -249,10 +273,55 @@ class LogManager:
         except OSError as error:
             directory.judge(error)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+        log.compaction_paused = self.futures.get(key) is not None
         with self._lock:
             self._logs[key] = log, directory
             directory.add(key, log)
+        self._preferred.pop(key, None)
         return directory
+
+    def _place(self, key: TopicPartition, online: Collection[Directory]) -> Directory:
+        copy = self.futures.get(key)
+        taken = os.path.dirname(copy.directory) if copy is not None else None
+        path = self._preferred.get(key)
+        if path is None:
+            return min(online, key=lambda each: (each.path == taken, len(each)))
+        for directory in online:
+            if directory.path == path:
+                return directory
+        raise KafkaError(
+            ErrorCode.KAFKA_STORAGE_ERROR,
+            f"Can not create log {key} because log directory {path} is offline",
+        )
+
+    def prefer(self, key: TopicPartition, path: str) -> None:
+        """Let the log of a partition that is not here yet be created in this directory (KIP-113).
+
+        Forgotten at the next start, as in Kafka.
+        """
+        self._preferred.pop(key, None)
+        self._preferred[key] = path
+        if len(self._preferred) > _MAX_PREFERRED:
+            self._preferred.pop(next(iter(self._preferred)), None)
+
+    def switch_to_future(self, key: TopicPartition) -> Replacement | None:
+        """Let the future log of a partition replace its current log at once; return None where it
+        is not ready. `finish_switch` must follow.
+
+        Raises KafkaError; then the current log stays.
+        """
+        current, home = self._logs[key]
+        log = self.futures.switch(key, current)
+        if log is None:
+            return None
+        with self._lock:
+            self._logs[key] = log, self._home_of(log)
+        home.discard(key)
+        return Replacement(log, current, home)
+
+    def finish_switch(self, key: TopicPartition, done: Replacement) -> None:
+        """Make a switch durable, and delete the former log. Blocks."""
+        self.futures.finish(key, done.log, done.former, done.home)
 
     async def delete(self, keys: Collection[TopicPartition]) -> dict[TopicPartition, KafkaError]:
         """As `remove`, in a thread."""
@@ -272,30 +341,16 @@ class LogManager:
                 if log is not None and directory is not None:
                     directory.discard(key)
                     taken.setdefault(directory.path, (directory, []))[1].append((key, log))
+        self.futures.discard(keys)
         refused: dict[TopicPartition, KafkaError] = {}
         for directory, logs in taken.values():
             try:
-                self._remove_from(directory, logs)
+                self._housekeeper.remove(directory, logs)
             except OSError as error:
                 directory.fail(error)
                 refusal = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
                 refused |= {key: refusal for key, _ in logs}
         return refused
-
-    def _remove_from(
-        self, directory: Directory, logs: Sequence[tuple[TopicPartition, Log]]
-    ) -> None:
-        doomed = []
-        for _, log in logs:
-            log.abandon()
-        directory.forget({key for key, _ in logs})
-        for (topic, partition), log in logs:
-            path = directory.file(deleted_name(topic, partition, uuid.uuid4().hex))
-            os.replace(log.directory, path)
-            doomed.append((path, log.config.file_delete_delay_ms))
-        directory.sync_names()
-        for path, delay_ms in doomed:
-            self._housekeeper.doom(directory, path, delay_ms)
 
     async def topic_identities(
         self, keys: Collection[TopicPartition]
@@ -347,9 +402,10 @@ class LogManager:
 
     def update_topic_configs(self, changed: Mapping[str, TopicConfig]) -> None:
         """Apply changed settings to every partition of the topics."""
-        for (topic, _), log in self.logs().items():
-            if topic in changed:
-                log.config = changed[topic]
+        for logs in (self.logs(), self.futures.all_logs()):
+            for (topic, _), log in logs.items():
+                if topic in changed:
+                    log.config = changed[topic]
 
     # -- background, failure, end ---------------------------------------------------------------
 

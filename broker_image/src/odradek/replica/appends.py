@@ -180,15 +180,24 @@ class Appender:
     async def _flush_where_owed(self, appended: Sequence[tuple[AppendOutcome, Partition]]) -> None:
         """Flush the logs that flush.messages requires to be on the disk."""
         for outcome, partition in appended:
-            log = partition.log
             try:
-                if log.flush_required:
-                    await self._flush(log)
+                await self._flush_partition(partition)
             except KafkaError as refusal:
                 outcome.error, outcome.message = refusal.code, refusal.message or None
                 continue
             if partition.is_leader and partition.advance_high_watermark():
                 self._hosted.wake_high_watermark(outcome.key)
+
+    async def _flush_partition(self, partition: Partition) -> None:
+        """Flush a log if that is due; again where it moved to another log directory meanwhile."""
+        while (log := partition.log).flush_required:
+            try:
+                await self._flush(log)
+            except KafkaError:
+                if partition.log is log:
+                    raise
+            if partition.log is log:
+                return
 
     def _append_one(
         self,

@@ -23,6 +23,7 @@ from odradek.log.manager import LogManager, NewLog
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.quarantine import Quarantines, Work
 from odradek.replica.appends import Appender
+from odradek.replica.directory_moves import DirectoryMoves
 from odradek.replica.fetcher import Connect, FetcherPool, SourceFetcher
 from odradek.replica.hosted import HostedPartitions
 from odradek.replica.isr_writer import IsrWriter
@@ -39,6 +40,7 @@ from odradek.zk import admin
 if TYPE_CHECKING:
     from odradek.config import BrokerConfig
     from odradek.dynamic_config import LayeredConfig
+    from odradek.log.partition.log import Log
     from odradek.protocol.messages.control import (
         LeaderAndIsrPartitionState,
         LeaderAndIsrRequest,
@@ -52,6 +54,8 @@ logger = logging.getLogger(__name__)
 
 # Each takes a fifth of a millisecond.
 ROLES_PER_SLICE = 50
+# Requests for moves between log directories that may be answered without a pause.
+_REQUESTS_AT_ONCE = 100
 
 
 class ReplicaManager:
@@ -124,6 +128,16 @@ class ReplicaManager:
         )
         self._identities = TopicIdentities(
             config.broker_id, logs, session, self._hosted, new_topic_id
+        )
+        self._moves = DirectoryMoves(
+            config,
+            logs,
+            self._hosted,
+            topic_configs,
+            lambda: self.settings.effective.replica_alter_log_dirs_io_max_bytes_per_second,
+            self._roles.locked,
+            clock_ms,
+            self.quarantines,
         )
         # The data path: callers reach the parts without another coroutine in between.
         self.append = appender.append
@@ -401,6 +415,7 @@ class ReplicaManager:
         )
         partition.offline = log.failure is not None
         self._hosted.partitions[key] = partition
+        self._moves.resume(partition)
         return partition
 
     async def stop_replicas(
@@ -446,6 +461,7 @@ class ReplicaManager:
         if not delete:
             # As in Kafka the replica keeps its role until the controller changes it.
             return ErrorCode.NONE
+        await self._moves.stop(key)
         self._hosted.partitions.pop(key, None)
         if partition is not None:
             async with partition.truncation_lock:
@@ -497,6 +513,34 @@ class ReplicaManager:
 
     # --- storage ------------------------------------------------------------------------------
 
+    async def alter_log_dirs(
+        self, wanted: Mapping[TopicPartition, str]
+    ) -> dict[TopicPartition, ErrorCode]:
+        """Begin moves of replicas to other log directories; return one error per partition."""
+        errors = dict.fromkeys(wanted, ErrorCode.NONE)
+        refused: list[str] = []
+        for number, (key, path) in enumerate(wanted.items()):
+            if number % _REQUESTS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+            try:
+                async with self._roles:  # per partition: roles need not wait for all of them
+                    await self._moves.request(key, path)
+            except KafkaError as refusal:
+                errors[key] = refusal.code
+                refused.append(f"{key} to {path}: {refusal}")
+        if refused:
+            logger.warning(
+                "failed to begin %d of %d moves to log directories, first: %s",
+                len(refused),
+                len(wanted),
+                refused[0],
+            )
+        return errors
+
+    def future_log(self, key: TopicPartition) -> Log | None:
+        """Return the log that a partition is moving to, None if it does not move."""
+        return self._logs.futures.get(key)
+
     def directory_failed(self, directory: str) -> None:
         """Take the partitions of a failed log directory offline (KIP-112)."""
         for partition in self._hosted.partitions.values():
@@ -504,6 +548,7 @@ class ReplicaManager:
                 partition.offline = True
                 self._fetchers.unfollow(partition.key)
                 self._hosted.wake_all(partition.key)
+        self._moves.drop_failed()
 
     def truncation_failed(self, partition: Partition, error: Exception) -> None:
         """Take a partition offline whose truncation broke off, as if its disk had failed.
@@ -518,17 +563,23 @@ class ReplicaManager:
         self._hosted.wake_all(key)
         self._on_replica_failed()
 
-    def log_directories(self) -> dict[str, list[TopicPartition] | None]:
-        """Return the partitions of each configured log directory, None for a failed one."""
+    def log_directories(self) -> dict[str, list[tuple[TopicPartition, Log]] | None]:
+        """Return the logs of each configured log directory, future ones too; None for a failed
+        one.
+        """
         online = self._logs.online_directories
-        found: dict[str, list[TopicPartition] | None] = {
+        found: dict[str, list[tuple[TopicPartition, Log]] | None] = {
             path: [] if path in online else None
             for path in map(os.path.abspath, self.config.log_dirs)
         }
         for key, partition in self._hosted.partitions.items():
             contents = found.get(os.path.dirname(partition.log.directory))
             if contents is not None:
-                contents.append(key)
+                contents.append((key, partition.log))
+        for key, log in self._logs.futures.all_logs().items():
+            contents = found.get(os.path.dirname(log.directory))
+            if contents is not None:
+                contents.append((key, log))
         return found
 
     async def checkpoint_high_watermarks(self) -> None:
@@ -546,6 +597,7 @@ class ReplicaManager:
         """Fetch, check in-sync sets and write checkpoints, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._fetchers.run())
+            tasks.create_task(self._moves.run())
             tasks.create_task(self.isr_writer.run())
             tasks.create_task(self._stray_replicas.run())
             tasks.create_task(self._check_in_sync_sets())

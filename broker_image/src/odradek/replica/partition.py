@@ -68,6 +68,8 @@ class LagLimits:
 class Partition:
     """The state of one replica. The `ReplicaManager` owns it; only the event loop uses it.
 
+    `log` is another object after a move to another log directory. Code that awaits must look again.
+
     Invariants at the end of every method:
 
     - log start <= high watermark <= log end. `_set_high_watermark` keeps the mark in this range.

@@ -16,6 +16,7 @@ it acknowledges.
 import contextlib
 import errno
 import logging
+import os
 import random
 import threading
 import time
@@ -122,6 +123,11 @@ class Log:
         self.partition = partition
         self.config = config
         self._name = f"{topic}-{partition}"
+        # A copy in another log directory, which is to replace the current log (KIP-113).
+        self.is_future = False
+        # While a copy is made, the original keeps the records that the copy already has.
+        self.compaction_paused = False
+        self._name_unsynced = False  # the folder's new name may not be on the disk itself yet
         self._environment = environment
         self._failure = LogFailure(self._name, lambda error: environment.on_failure(self, error))
         self.segments = SegmentList(directory, self._failure)
@@ -225,6 +231,20 @@ class Log:
         self._failure.take_offline(error)
 
     # -- appending ------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[bool]:
+        """Hold off every change and flush; yield False, and hold off nothing, while a flush is
+        under way.
+        """
+        if not self._flush_lock.acquire(blocking=False):
+            yield False
+            return
+        try:
+            with self._append_lock:
+                yield True
+        finally:
+            self._flush_lock.release()
 
     def needs_record_inspection(self, data: Buffer, origin: Origin) -> bool:
         """Return whether `prepare` may take long; see `validation`."""
@@ -553,6 +573,15 @@ class Log:
             if doomed(at):
                 files.remove_if_there(snapshot_path(self.directory, at))
 
+    def skip_to(self, offset: int) -> None:
+        """Let the log end with `offset`, without records up to there: its original lost them to
+        compaction.
+        """
+        with self._append_lock, self._failure.guard():
+            self.roll(offset)
+            self.segments.skip_to(offset)
+            self.producers.end_offset = offset
+
     # -- log start offset, retention ------------------------------------------------------------
 
     def advance_log_start(self, offset: int) -> None:
@@ -573,8 +602,9 @@ class Log:
         if self.segments.raise_log_start(offset):
             self.epochs.truncate_from_start(offset)
 
-    def apply_retention(self) -> int:
-        """Delete old segments by log start offset, time and size; return how many.
+    def apply_retention(self, *, only_hidden: bool = False) -> int:
+        """Delete old segments by log start offset and, unless `only_hidden`, by time and size;
+        return how many.
 
         Their files are removed later.
         """
@@ -591,7 +621,7 @@ class Log:
                 facts[-1] = _facts(segments[-1])
             else:
                 end = segments[len(seen)].base_offset
-            by_age = "delete" in self.config.cleanup_policy
+            by_age = "delete" in self.config.cleanup_policy and not only_hidden
             limits = retention.RetentionLimits(
                 self.config.retention_ms if by_age else -1,
                 self.config.retention_bytes if by_age else -1,
@@ -720,6 +750,9 @@ class Log:
         self._sync_snapshot(end)
         self.epochs.flush()
         files.fsync_path(self.directory)
+        if self._name_unsynced:
+            files.fsync_path(os.path.dirname(self.directory))
+            self._name_unsynced = False
         if not self.segments.note_flushed(end, truncations):
             return False
         self._last_flush = self._environment.monotonic()
@@ -728,6 +761,29 @@ class Log:
     def _sync_snapshot(self, offset: int) -> None:
         with contextlib.suppress(FileNotFoundError):
             files.fsync_path(snapshot_path(self.directory, offset))
+
+    # -- moving ---------------------------------------------------------------------------------
+
+    def relocate(self, directory: str) -> None:
+        """Rename the folder to `directory`. No other thread may use the log. Raises OSError."""
+        os.rename(self.directory, directory)
+        self._name_unsynced = True
+        self.directory = self.epochs.directory = directory
+        self.segments.relocate(directory)
+
+    def read_file(self, name: str) -> bytes | None:
+        """Return the content of a file of the folder, None without one. Raises KafkaError."""
+        with self._failure.guard():
+            try:
+                with open(os.path.join(self.directory, name), "rb") as file:
+                    return file.read()
+            except FileNotFoundError:
+                return None
+
+    def write_snapshot(self) -> None:
+        """Write the producers' state. Raises KafkaError."""
+        with self._append_lock, self._failure.guard():
+            self.producers.write_snapshot(self.directory)
 
     # -- idle, closing --------------------------------------------------------------------------
 
