@@ -7,7 +7,7 @@ Sockets, the codec, log files and groups are left out.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from functools import cache
 from random import Random
 from types import SimpleNamespace
@@ -28,6 +28,7 @@ from odradek.protocol.messages.control import (
 from odradek.protocol.messages.fetch import FetchRequest
 from odradek.protocol.messages.offsets import ListOffsetsRequest, OffsetForLeaderEpochRequest
 from odradek.protocol.messages.produce import ProduceRequest
+from odradek.quarantine import Quarantines, Work
 from odradek.replica.manager import ReplicaManager
 from odradek.replica.metadata import MetadataCache
 from odradek.values import BrokerId
@@ -97,6 +98,24 @@ class _TopicConfigs:
 
     def forget(self, topics: Iterable[str]) -> None:
         """Do nothing: nothing is kept."""
+
+
+class _NoQuarantines(Quarantines):
+    """Unexpected exceptions are faults, however well a broker lives with them."""
+
+    def __init__(self, process: Process) -> None:
+        super().__init__()
+        self._process = process
+
+    def put(
+        self, work: Work, subject: Hashable, error: BaseException, then: str = "retrying"
+    ) -> float:
+        self._process.failure = error
+        return super().put(work, subject, error, then)
+
+    def note(self, work: Work, subject: Hashable, error: BaseException, then: str) -> None:
+        self._process.failure = error
+        super().note(work, subject, error, then)
 
 
 class Broker:
@@ -179,6 +198,7 @@ class Broker:
         await self.session.start()
         session: Any = self.session
         self.metadata = MetadataCache()
+        quarantines = _NoQuarantines(process)
         self.replicas = ReplicaManager(
             self.config,
             self.disk,  # type: ignore[arg-type]
@@ -187,6 +207,7 @@ class Broker:
             lambda other: self._connect(process, other),  # type: ignore[arg-type,return-value]
             _TopicConfigs(self.config, self.topic_config),  # type: ignore[arg-type]
             self._world.clock_ms,
+            quarantines,
         )
         registration = self.registration = Registration(session, self._registration)
         self.controller = Controller(
@@ -195,6 +216,7 @@ class Broker:
             lambda host, port: Client(self._network, process, host),
             registration,
             self._world.clock_ms,
+            quarantines,
         )
         self._parts = Parts(
             config=self.config,

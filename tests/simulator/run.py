@@ -1,6 +1,6 @@
 """Runs one schedule: brokers, clients, faults, healing and the final check.
 
-`run(seed)` is deterministic for a given PYTHONHASHSEED; see `__main__`. The brokers run the real
+`run(plan)` is deterministic for a given PYTHONHASHSEED; see `__main__`. The brokers run the real
 controller, replication and handlers; see `broker`.
 """
 
@@ -14,7 +14,6 @@ from odradek.values import BrokerId, TopicPartition
 from odradek.zk import znodes
 from odradek.zk.operations import Create, Delete
 from odradek.zk.znodes import TopicAssignment
-from tests.simulator import schedule
 from tests.simulator.broker import Broker
 from tests.simulator.checks import BrokenPromiseError, Checks
 from tests.simulator.clients import Clients
@@ -288,9 +287,9 @@ class _TraceHandler(logging.Handler):
         self._world.say(f"{who}: {record.getMessage()}")
 
 
-def run(seed: int, trace: Callable[[str], None] | None = None) -> BrokenPromiseError | None:
-    """Run the schedule of a seed; return the broken invariant, or None."""
-    simulation = Simulation(schedule.plan(seed), trace)
+def run(plan: Schedule, trace: Callable[[str], None] | None = None) -> BrokenPromiseError | None:
+    """Run a schedule; return the broken invariant, or None."""
+    simulation = Simulation(plan, trace)
     handler = _TraceHandler(simulation.world)
     root = logging.getLogger("odradek")
     before = root.level, root.propagate

@@ -97,6 +97,17 @@ def plan(seed: int) -> Schedule:
     )
 
 
+def outage(seed: int) -> Schedule:
+    """Return a schedule in which all machines lose their power while no controller can see it."""
+    chance = random.Random(f"outage {seed}")
+    at = chance.uniform(1.5, 2.5)
+    faults = (
+        Fault(at, Kind.ZOOKEEPER_DOWN, 0, chance.uniform(2.0, 4.0)),
+        Fault(at + chance.uniform(0.0, 0.5), Kind.KILL_ALL, 0, chance.uniform(0.1, 1.5)),
+    )
+    return Schedule(seed, tuple(range(1, REPLICAS + 1)), True, 2, 2, faults)
+
+
 def _duration(kind: Kind, chance: random.Random) -> float:
     if kind in (Kind.PAUSE, Kind.CUT_ZOOKEEPER):
         return chance.choice((chance.uniform(0.2, SESSION_S), chance.uniform(SESSION_S, 6)))

@@ -94,6 +94,9 @@ class Replicas:
         self.session = FakeSession()
         self.clock = Clock()
         self.metadata = MetadataCache()
+        self.failed_replicas = 0
+        # Clients of other brokers; by default, none is alive.
+        self.connect: Callable[[int], PeerClient | None] = lambda broker_id: None
         self.topic_configs = TopicConfigs(self.config, self.session)  # type: ignore[arg-type]
         self.logs = LogManager(self.config, "cluster", self.topic_configs)
         self.logs.load()
@@ -102,13 +105,14 @@ class Replicas:
             self.logs,
             self.session,  # type: ignore[arg-type]
             self.metadata,
-            self._connect,
+            lambda broker_id: self.connect(broker_id),
             self.topic_configs,
             self.clock,
+            on_replica_failed=self._note_failed_replica,
         )
 
-    def _connect(self, broker_id: int) -> PeerClient | None:
-        return None
+    def _note_failed_replica(self) -> None:
+        self.failed_replicas += 1
 
     def fetcher_from(
         self, source: int, client: object = None, clock_ms: Callable[[], int] | None = None
@@ -124,6 +128,8 @@ class Replicas:
             self.logs.disk.run,
             self.logs.checkpoint_start_offsets,
             clock_ms,
+            self.manager.quarantines,
+            self.manager.truncation_failed,
         )
         fetcher.add(self.manager.partitions[KEY])
         return fetcher

@@ -249,3 +249,19 @@ async def test_calls_on_an_expired_session_fail_by_name(
     # Whether a call meets the end of the session or the new one, it never hangs and never lies.
     outcome = await asyncio.gather(session.get("/n"), return_exceptions=True)
     assert isinstance(outcome[0], tuple | SessionExpiredError)
+
+
+async def test_a_listener_that_fails_keeps_the_news_from_no_other(
+    server: zookeeper.Server, sessions: OpenSession
+) -> None:
+    session = await sessions()
+    states: list[SessionState] = []
+
+    def fail(state: SessionState) -> None:
+        raise KeyError("unforeseen")
+
+    session.on_state(fail)
+    session.on_state(states.append)
+    await asyncio.to_thread(server.expire_session, session._client.client_id)
+    async with asyncio.timeout(120):
+        await until(lambda: SessionState.EXPIRED in states)

@@ -31,6 +31,7 @@ from prometheus_client.exposition import ThreadingWSGIServer
 from prometheus_client.registry import Collector
 
 from odradek.health import Health
+from odradek.quarantine import Quarantines
 
 if TYPE_CHECKING:
     from odradek.group.coordinator import GroupCoordinator
@@ -128,7 +129,8 @@ class IsController(Protocol):
 class BrokerMetrics(Collector):
     """The counters and series of one broker. Only the event loop may count."""
 
-    def __init__(self) -> None:
+    def __init__(self, quarantines: Quarantines | None = None) -> None:
+        self._quarantines = quarantines or Quarantines()
         self._traffic: dict[str, _Traffic] = {}
         self._latencies: dict[str, _Latency] = {}
         self._info: Mapping[str, str] = {}
@@ -235,6 +237,7 @@ class BrokerMetrics(Collector):
         yield from self._role_series()
         yield from self._partition_series()
         yield from self._group_series()
+        yield from self._quarantine_series()
         connections = GaugeMetricFamily(
             "odradek_connections", "Open connections", labels=["listener"]
         )
@@ -324,6 +327,23 @@ class BrokerMetrics(Collector):
             "Times that a replica joined an ISR",
             value=replicas.isr_writer.expands,
         )
+
+    def _quarantine_series(self) -> Iterator[Metric]:
+        total = CounterMetricFamily(
+            "odradek_quarantines",
+            "Unexpected exceptions in background work, each confined to what it was about",
+            labels=["kind"],
+        )
+        for kind, count in self._quarantines.totals().items():
+            total.add_metric([kind], count)
+        held = GaugeMetricFamily(
+            "odradek_quarantined",
+            "Partitions, groups and others that such an exception keeps out of that work now",
+            labels=["kind"],
+        )
+        for kind, count in self._quarantines.held().items():
+            held.add_metric([kind], count)
+        yield from (total, held)
 
     def _partition_series(self) -> Iterator[Metric]:
         if self._replicas is None:

@@ -7,8 +7,8 @@ Stop, on SIGTERM or SIGINT: leaderships move away (controlled shutdown), request
 answered, background work ends, logs are flushed and marked clean, and the session ends last, so
 that no other broker takes this one for dead while it still writes.
 
-A background task that fails ends the process with a traceback: a broker that runs without it would
-be worse.
+Background tasks quarantine what an unexpected exception was about (see `quarantine`). One that ends
+all the same ends the process with a traceback: a broker that runs without it would be worse.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import time
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from random import Random
+from typing import Any
 
 from kazoo.exceptions import KazooException
 
@@ -45,6 +46,7 @@ from odradek.net.connection_quotas import ConnectionLimits, ConnectionQuotas
 from odradek.net.listener import Listener
 from odradek.protocol.errors import ErrorCode, KafkaError, name_of
 from odradek.protocol.messages.control import ControlledShutdownRequest
+from odradek.quarantine import Quarantines, Work
 from odradek.replica.manager import ReplicaManager
 from odradek.replica.metadata import MetadataCache
 from odradek.replica.topic_configs import TopicConfigs
@@ -114,7 +116,8 @@ class Server:
         self._failed = False
         self._failed_directories = asyncio.Event()
         self._serving = False
-        self._metrics = BrokerMetrics()
+        self._quarantines = Quarantines()
+        self._metrics = BrokerMetrics(self._quarantines)
         self._health = Health(self._why_not_ready)
         self._metadata = MetadataCache()
         self._listeners: dict[str, Listener] = {}
@@ -130,6 +133,7 @@ class Server:
         Raises StartError, or an exception group if a task failed.
         """
         loop = asyncio.get_running_loop()
+        loop.set_exception_handler(self._note_unexpected)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
         async with contextlib.AsyncExitStack() as cleanup:
@@ -144,6 +148,14 @@ class Server:
             await asyncio.to_thread(self._logs.close)
         logger.info("broker %d stopped", self._config.broker_id)
         return int(self._failed)
+
+    def _note_unexpected(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Count what no task could handle: an exception of a callback, or of a forgotten task."""
+        error = context.get("exception")
+        if error is None:
+            loop.default_exception_handler(context)
+        else:
+            self._quarantines.note(Work.CALLBACK, "event loop", error, context["message"])
 
     # --- start --------------------------------------------------------------------------------
 
@@ -202,13 +214,14 @@ class Server:
             if not loading:
                 loop.call_soon_threadsafe(self._directory_failed, path)
 
-        self._topic_configs = TopicConfigs(self._config, self._session)
+        self._topic_configs = TopicConfigs(self._config, self._session, self._quarantines)
         await self._topic_configs.start()
         self._logs = LogManager(
             self._config,
             cluster_id,
             self._topic_configs,
             on_dir_failure=tell_loop,
+            quarantines=self._quarantines,
         )
         began = time.monotonic()
         try:
@@ -229,13 +242,18 @@ class Server:
             self._metadata,
             self._connect,
             self._topic_configs,
+            quarantines=self._quarantines,
+            on_replica_failed=self._failed_directories.set,
         )
-        self._registration = registration.Registration(self._session, self._registration_now)
+        self._registration = registration.Registration(
+            self._session, self._registration_now, self._quarantines
+        )
         self._controller = Controller(
             config,
             self._session,
             lambda host, port: PeerClient(host, port, f"broker-{config.broker_id}-controller"),
             self._registration,
+            quarantines=self._quarantines,
         )
         self._registration.on_registered(self._topic_configs.load)
         self._topic_configs.on_change(self._topic_configs_changed)
@@ -245,6 +263,7 @@ class Server:
             self._replicas,
             PartitionCount(session),
             self._replicas.role_confirmed,
+            quarantines=self._quarantines,
         )
         broker = Broker(
             config=config,
@@ -377,7 +396,7 @@ class Server:
             self._stop.set()
 
     async def _tell_of_failed_directories(self) -> None:
-        """Notify the controller of failed log directories (KIP-112)."""
+        """Notify the controller of failed log directories and replicas (KIP-112)."""
         while True:
             await self._failed_directories.wait()
             self._failed_directories.clear()
@@ -391,6 +410,12 @@ class Server:
                 logger.warning("failed to announce a failed log directory: %r; retrying", failure)
                 self._failed_directories.set()
                 await asyncio.sleep(RETRY_S)
+            except Exception as failure:
+                pause_s = self._quarantines.put(Work.NOTICE, "log directories", failure)
+                self._failed_directories.set()
+                await asyncio.sleep(pause_s)
+            else:
+                self._quarantines.release(Work.NOTICE, "log directories")
 
     async def _stop_serving(self) -> None:
         logger.info("broker %d is stopping", self._config.broker_id)

@@ -23,7 +23,6 @@ from odradek.log.partition.checkpoints import CorruptCheckpointError, LogDirMeta
 from odradek.log.partition.log import Log
 from odradek.log.partition.recovery import Checkpointed
 from odradek.log.segment.files import is_disk_failure, sync, write_atomically
-from odradek.protocol.errors import KafkaError
 from odradek.values import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -325,12 +324,14 @@ class Directory:
 
 
 def _close_all(logs: Iterable[Log], threads: Executor) -> bool:
-    """Close logs in parallel, because an fsync mostly waits; return False when one failed."""
+    """Close logs in parallel, because an fsync mostly waits; return False when one failed, now or
+    before: without the clean-shutdown mark, the next start recovers it.
+    """
 
     def close(log: Log) -> bool:
         try:
             log.close()
-        except KafkaError as error:
+        except Exception as error:
             logger.error(
                 "failed to close %s-%d: %s; it is recovered at the next start",
                 log.topic,
@@ -338,6 +339,6 @@ def _close_all(logs: Iterable[Log], threads: Executor) -> bool:
                 error,
             )
             return False
-        return True
+        return log.failure is None
 
     return all(list(threads.map(close, logs)))

@@ -26,6 +26,7 @@ from odradek.log.partition.checkpoints import LogDirMeta
 from odradek.log.partition.log import Log, LogEnvironment
 from odradek.log.segment.files import DiskThreads, is_shortage
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.quarantine import Quarantines, Work
 from odradek.values import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -56,6 +57,7 @@ class LogManager:
         *,
         on_dir_failure: Callable[[str, OSError], None] = lambda path, error: None,
         environment: LogEnvironment | None = None,
+        quarantines: Quarantines | None = None,
     ) -> None:
         self.config = config
         self.cluster_id = cluster_id
@@ -63,6 +65,7 @@ class LogManager:
         # Threads of their own, so that reads from a cold disk delay nothing else.
         self.readers = DiskThreads(config.num_io_threads)
         self._topic_config = topic_config
+        self._quarantines = quarantines or Quarantines()
         self._environment = replace(
             environment or LogEnvironment(),
             producer_expiry_ms=config.transactional_id_expiration_ms,
@@ -75,8 +78,10 @@ class LogManager:
         self._logs: dict[TopicPartition, tuple[Log, Directory]] = {}
         self._lock = threading.Lock()
         self._creation_lock = threading.Lock()
-        self._housekeeper = Housekeeper(config, self._directories, self._environment)
-        self._compactor = Compactor(config, self._directories, self._environment)
+        self._housekeeper = Housekeeper(
+            config, self._directories, self._environment, self._quarantines
+        )
+        self._compactor = Compactor(config, self._directories, self._environment, self._quarantines)
 
     # -- start ----------------------------------------------------------------------------------
 
@@ -199,6 +204,9 @@ class LogManager:
                     directory = self._make(key, new)
                 except KafkaError as refusal:
                     refused[key] = refusal
+                except Exception as error:
+                    self._quarantines.note(Work.ROLE, key, error, "refusing the role")
+                    refused[key] = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, repr(error))
                 else:
                     touched[directory.path] = directory
             for directory in touched.values():
@@ -292,7 +300,8 @@ class LogManager:
     def save_high_watermarks(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Write the high watermark of every partition, each into its own directory."""
         for directory in self._online():
-            directory.write_high_watermarks(offsets)
+            with self._quarantines.guard(Work.CHECKPOINT, f"{directory.path}: high watermarks"):
+                directory.write_high_watermarks(offsets)
 
     async def checkpoint_start_offsets(self, logs: Collection[Log]) -> None:
         """Make the log start offsets of these logs durable: see `Log.durable_log_start`, which says
@@ -323,12 +332,16 @@ class LogManager:
 
     async def _keep_house(self) -> None:
         while True:
-            await self.disk.run(self.housekeep)
+            with self._quarantines.guard(Work.MAINTENANCE, "logs"):
+                await self.disk.run(self.housekeep)
             await asyncio.sleep(_TICK_S)
 
     async def _keep_compacting(self) -> None:
         while True:
-            if not await self.disk.run(self.compact):
+            compacted = False
+            with self._quarantines.guard(Work.COMPACTION, "logs"):
+                compacted = await self.disk.run(self.compact)
+            if not compacted:
                 await asyncio.sleep(self.config.log_cleaner_backoff_ms / 1000)
 
     def housekeep(self) -> None:

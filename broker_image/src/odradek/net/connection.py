@@ -180,6 +180,17 @@ class Connection:
             self._arrival = None
 
     def _on_readable(self) -> None:
+        try:
+            self._read()
+        except Exception as error:
+            # The bytes are still there: the event loop would call this again and again.
+            logger.exception("closing %s:%s", self.peer.host, self.peer.port)
+            self._ended = True
+            self._stop_reading()
+            if self._arrival is not None and not self._arrival.done():
+                self._arrival.set_exception(error)
+
+    def _read(self) -> None:
         room = self._reader.room()
         if not room:
             # The buffer is full; the next `_next_frame` resumes reading.

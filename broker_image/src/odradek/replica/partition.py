@@ -15,7 +15,8 @@ committed without that set.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Container
+import contextlib
+from collections.abc import AsyncIterator, Callable, Container
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -46,6 +47,14 @@ class IsrChange:
     previous: tuple[int, ...]
     # The replica that joins, as it was registered when it proved that it lives.
     joins: Registered | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PostponedRole:
+    """A role that came while the log was truncated, and what takes it."""
+
+    leader_epoch: int
+    take: Callable[[], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +95,9 @@ class Partition:
         "limits",
         "log",
         "offline",
+        "postponed",
         "replicas",
+        "role_failed",
         "told_in_session",
         "truncation_lock",
         "zk_version",
@@ -115,8 +126,11 @@ class Partition:
         self.followers: dict[int, FollowerProgress] = {}
         self.leader_epoch_start = 0
         self.offline = False
-        # Held while a thread truncates the log: a new role waits for it.
+        # The role of `leader_epoch` was not taken whole: a request may ask for it again.
+        self.role_failed = False
+        # Held while a thread truncates the log. A new role is postponed until then.
         self.truncation_lock = asyncio.Lock()
+        self.postponed: PostponedRole | None = None
         # The generation of the ZooKeeper session in which the controller last confirmed this role.
         self.told_in_session = NEVER
         # How often leadership was lost. Within one generation nothing is cut from the log, also
@@ -124,6 +138,20 @@ class Partition:
         self.leadership_generation = 0
         self.high_watermark = 0
         self._set_high_watermark(high_watermark)
+
+    @contextlib.asynccontextmanager
+    async def truncating(self) -> AsyncIterator[None]:
+        """Hold `truncation_lock`; then let the role be taken that came meanwhile."""
+        try:
+            async with self.truncation_lock:
+                yield
+        except asyncio.CancelledError:
+            self.postponed = None  # the broker stops, and the thread may still truncate
+            raise
+        finally:
+            postponed, self.postponed = self.postponed, None
+            if postponed is not None:
+                postponed.take()
 
     @property
     def is_leader(self) -> bool:

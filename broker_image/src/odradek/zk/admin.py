@@ -21,8 +21,9 @@ from odradek.zk.znodes import BrokerRegistration, ConfigChange, TopicAssignment
 LONGEST_TOPIC_NAME = 249  # with "-" and a partition number it must fit into a folder's name
 # Limits of znodes that users can fill, in bytes. A server closes the session of a client that sends
 # more than its jute.maxbuffer (1 MiB) at once, with all its pending requests. A topic whose
-# partitions are all being reassigned has up to 3.5 times its normal size.
+# partitions are all being reassigned has about 3.5 times its normal size.
 LARGEST_TOPIC = 300_000
+LARGEST_REASSIGNED_TOPIC = 1_000_000
 LARGEST_CONFIG = 600_000
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 

@@ -285,6 +285,8 @@ class Log:
         start, base = self.segments.log_start_offset, self.segments.log_end_offset
         time_ms = -1 if append_time_ms is None else append_time_ms
         if header.producer_id >= 0:
+            if self.producers.end_offset != base:
+                self._reload_producers()  # an append broke off behind its write
             repeat = self.producers.check(header, origin)
             if repeat is not None:
                 if append_time_ms is not None:
@@ -332,6 +334,8 @@ class Log:
             size = 0
             if not batches:
                 return AppendInfo(end, end - 1, -1, start, 0, False)
+            if self.producers.end_offset != end:
+                self._reload_producers()  # an append broke off behind its write
             first = batches[0][1]
             try:
                 if first.base_offset < end:
