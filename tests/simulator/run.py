@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import permutations
+from uuid import UUID
 
 from odradek.values import BrokerId, TopicPartition
 from odradek.zk import znodes
-from odradek.zk.operations import Create, Delete
+from odradek.zk.operations import Create, Delete, SetData
 from odradek.zk.znodes import TopicAssignment
 from tests.simulator.broker import Broker
 from tests.simulator.checks import BrokenPromiseError, Checks
@@ -206,6 +208,8 @@ class Simulation:
                     self.ensemble.apply(Delete(znodes.CONTROLLER_PATH), 0)
             case Kind.REASSIGN:
                 self._reassign(fault.aim)
+            case Kind.TOPIC_ID:
+                self._change_topic_id(fault.aim)
 
     def _reassign(self, aim: int) -> None:
         """Request a reassignment of a partition, as Kafka's tool does."""
@@ -216,6 +220,15 @@ class Simulation:
         if path not in self.ensemble.tree and self.ensemble.up:
             self.world.say(f"wanted: {key} on {wanted[aim // 2 % len(wanted)]}")
             self.ensemble.apply(Create(path, znodes.encode_reassignment(where)), 0)
+
+    def _change_topic_id(self, aim: int) -> None:
+        """Write the topic's znode without its id, as tools and controllers before Kafka 2.8 do, or
+        with another one, as Kafka 2.8's controller does after them.
+        """
+        if self.ensemble.up:
+            given = znodes.new_topic_id(UUID(int=aim)) if aim % 2 else None
+            data = znodes.encode_topic(replace(self._assignment(), topic_id=given))
+            self.ensemble.apply(SetData(znodes.topic_path(TOPIC), data), 0)
 
     def _victim(self, aim: int) -> Broker:
         """Return a partition's leader in half the cases, else the controller, else any broker."""

@@ -30,20 +30,23 @@ from kazoo.exceptions import KazooException
 
 from odradek import descriptors
 from odradek.clock import wall_ms
-from odradek.config import BrokerConfig, TopicConfig
+from odradek.config import BrokerConfig, TopicConfig, within_descriptors
 from odradek.controller.loop import Controller
 from odradek.group.coordinator import GroupCoordinator
 from odradek.group.partitioning import PartitionCount
 from odradek.handlers.context import Broker
+from odradek.handlers.conversion_memory import ConversionMemory
 from odradek.handlers.dispatch import Dispatcher
 from odradek.health import Health
 from odradek.log.directory import LogDirError
 from odradek.log.manager import LogManager
 from odradek.log.partition import checkpoints
 from odradek.metrics import BrokerMetrics
+from odradek.net.broker_addresses import BrokerAddresses
 from odradek.net.client import PeerClient
 from odradek.net.connection_quotas import ConnectionLimits, ConnectionQuotas
 from odradek.net.listener import Listener
+from odradek.properties import INT_MAX
 from odradek.protocol.errors import ErrorCode, KafkaError, name_of
 from odradek.protocol.messages.control import ControlledShutdownRequest
 from odradek.quarantine import Quarantines, Work
@@ -51,7 +54,7 @@ from odradek.replica.manager import ReplicaManager
 from odradek.replica.metadata import MetadataCache
 from odradek.replica.topic_configs import TopicConfigs
 from odradek.values import BrokerId
-from odradek.zk import registration, znodes
+from odradek.zk import admin, registration, znodes
 from odradek.zk.producer_ids import ProducerIdManager
 from odradek.zk.session import Session
 
@@ -61,6 +64,8 @@ CONTROLLED_SHUTDOWN_VERSION = 1
 CONTROLLED_SHUTDOWN_LIMIT_S = 15.0
 LAST_ANSWERS_LIMIT_MS = 1500
 RETRY_S = 1.0
+# A start does not wait longer for name servers: the addresses are looked up again later.
+BROKER_ADDRESSES_LIMIT_S = 2.0
 NEVER_IDLE_MS = 2**31 - 1
 _ESCAPED_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(0x20), 0x7F)}
 
@@ -78,6 +83,7 @@ def run(config: BrokerConfig, log_level: str) -> int:
     logging.basicConfig(level=log_level, handlers=[handler])
     logging.getLogger("kazoo").setLevel(logging.WARNING)
     descriptors.raise_limit()
+    config = _within_descriptors(config)
     try:
         return asyncio.run(Server(config).run())
     except StartError as error:
@@ -86,6 +92,17 @@ def run(config: BrokerConfig, log_level: str) -> int:
     except BaseExceptionGroup as failures:
         logger.critical("the broker fails", exc_info=failures)
         return 1
+
+
+def _within_descriptors(config: BrokerConfig) -> BrokerConfig:
+    budget = descriptors.budget()
+    if budget.connections < config.max_connections < INT_MAX:
+        logger.warning(
+            "max.connections=%d is lowered to %d, half of the descriptors",
+            config.max_connections,
+            budget.connections,
+        )
+    return within_descriptors(config, budget.connections)
 
 
 def _numbers_by_address(overrides: Sequence[str]) -> dict[str, int]:
@@ -120,6 +137,7 @@ class Server:
         self._metrics = BrokerMetrics(self._quarantines)
         self._health = Health(self._why_not_ready)
         self._metadata = MetadataCache()
+        self._broker_addresses = BrokerAddresses(self._broker_hosts)
         self._listeners: dict[str, Listener] = {}
         self._session = Session(
             config.zookeeper_connect,
@@ -265,6 +283,7 @@ class Server:
             self._replicas.role_confirmed,
             quarantines=self._quarantines,
         )
+        quotas = ConnectionQuotas(self._limits())
         broker = Broker(
             config=config,
             cluster_id=cluster_id,
@@ -277,8 +296,11 @@ class Server:
             producer_ids=ProducerIdManager(self._session, config.broker_id),
             metrics=self._metrics,
             random=Random(),  # noqa: S311 (spreads replicas, no secrets)
+            answers=quotas.answers,
+            conversions=ConversionMemory(config.conversion_max_bytes),
+            follower_conversions=ConversionMemory(config.conversion_max_bytes),
         )
-        quotas = ConnectionQuotas(self._limits())
+        shared = len(config.listeners) == 1
         for endpoint in config.listeners:
             is_inter_broker = endpoint.name == config.inter_broker_listener_name
             self._listeners[endpoint.name] = Listener(
@@ -286,8 +308,9 @@ class Server:
                 endpoint.port,
                 quotas,
                 Dispatcher(broker, endpoint.name).dispatch,
-                # Clients of other listeners must not block connections between brokers.
-                protected=is_inter_broker and len(config.listeners) > 1,
+                # Clients must not block connections between brokers.
+                protected=is_inter_broker and not shared,
+                is_broker=self._broker_addresses.__contains__ if shared else None,
             )
         self._metrics.watch(
             {
@@ -299,6 +322,7 @@ class Server:
             self._controller,
             self._groups,
             self._listeners,
+            quotas,
         )
 
     def _limits(self) -> ConnectionLimits:
@@ -310,7 +334,9 @@ class Server:
             max_connections_per_ip=config.max_connections_per_ip,
             max_idle_ms=idle if idle > 0 else NEVER_IDLE_MS,
             max_connections_of_ip=_numbers_by_address(config.max_connections_per_ip_overrides),
+            max_creation_rate=config.max_connection_creation_rate,
             max_queued_bytes=config.queued_max_request_bytes,
+            max_answer_bytes=config.queued_max_response_bytes,
             socket_send_bytes=config.socket_send_buffer_bytes,
             socket_receive_bytes=config.socket_receive_buffer_bytes,
         )
@@ -325,6 +351,24 @@ class Server:
         if address is None:
             return None
         return PeerClient(*address, f"broker-{self._config.broker_id}-fetcher")
+
+    async def _broker_hosts(self) -> set[str]:
+        """Return the hosts of the live brokers, as the controller told them."""
+        listener = self._config.inter_broker_listener_name
+        if self._metadata.initialized:
+            return self._metadata.hosts(listener)
+        # The controller must get through to tell.
+        try:
+            registered = await admin.read_brokers(self._session)
+        except (KazooException, znodes.ZnodeError) as failure:
+            logger.warning("failed to read the brokers' addresses: %r; retrying", failure)
+            return set()
+        return {
+            endpoint.host
+            for broker in registered.values()
+            for endpoint in broker.endpoints
+            if endpoint.listener == listener
+        }
 
     def _registration_now(self) -> znodes.BrokerRegistration:
         """Return the present registration payload, with the bound port for port 0."""
@@ -344,6 +388,9 @@ class Server:
         )
 
     async def _start_serving(self, cleanup: contextlib.AsyncExitStack) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(BROKER_ADDRESSES_LIMIT_S):
+                await self._broker_addresses.refresh()
         for name, listener in self._listeners.items():
             try:
                 await listener.start()
@@ -371,6 +418,7 @@ class Server:
                 tasks.create_task(self._groups.run(), name="groups"),
                 tasks.create_task(self._topic_configs.run(), name="topic settings"),
                 tasks.create_task(self._registration.run(), name="registration"),
+                tasks.create_task(self._broker_addresses.run(), name="broker addresses"),
                 tasks.create_task(self._tell_of_failed_directories(), name="failed directories"),
             ]
             # Ends once the listener is closed; an earlier end is a failure to accept.

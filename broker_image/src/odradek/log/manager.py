@@ -15,15 +15,17 @@ import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from odradek import descriptors
 from odradek.config import BrokerConfig, TopicConfig
 from odradek.log.compactor import Compactor
 from odradek.log.directory import Directory, Folder, LogDirError, deleted_name
 from odradek.log.housekeeping import Housekeeper
-from odradek.log.partition import recovery
+from odradek.log.partition import recovery, topic_identity
 from odradek.log.partition.checkpoints import LogDirMeta
 from odradek.log.partition.log import Log, LogEnvironment
+from odradek.log.partition.topic_identity import CorruptIdentityError, TopicIdentity
 from odradek.log.segment.files import DiskThreads, is_shortage
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.quarantine import Quarantines, Work
@@ -34,6 +36,10 @@ logger = logging.getLogger(__name__)
 _TICK_S = 1.0
 # Logs that are closed at the same time, each waiting for its fsyncs.
 _CLOSING_THREADS = 16
+# Threads that read or write the `partition.metadata` of many logs at the same time.
+_IDENTITY_THREADS = 4
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,6 +290,54 @@ class LogManager:
         directory.sync_names()
         for path, delay_ms in doomed:
             self._housekeeper.doom(directory, path, delay_ms)
+
+    async def topic_identities(
+        self, keys: Collection[TopicPartition]
+    ) -> tuple[dict[TopicPartition, TopicIdentity | None], dict[TopicPartition, KafkaError]]:
+        """Return the topics that logs belong to, None where that is unknown, and the errors of
+        those that cannot be read.
+        """
+
+        def read(key: TopicPartition, log: Log) -> TopicIdentity | None:
+            try:
+                return topic_identity.read(log.directory)
+            except CorruptIdentityError as error:
+                logger.warning("ignoring a damaged file: %s", error)
+                return None
+
+        return await self._with_each(keys, read)
+
+    async def record_topic_identities(
+        self, wanted: Mapping[TopicPartition, TopicIdentity]
+    ) -> dict[TopicPartition, KafkaError]:
+        """Write which topics logs belong to; return the errors of those that failed."""
+        _, refused = await self._with_each(
+            wanted, lambda key, log: topic_identity.write(log.directory, wanted[key])
+        )
+        return refused
+
+    async def _with_each(
+        self, keys: Collection[TopicPartition], work: Callable[[TopicPartition, Log], T]
+    ) -> tuple[dict[TopicPartition, T], dict[TopicPartition, KafkaError]]:
+        """Do `work` with those of the logs that exist and are online, in several threads."""
+        some = list(keys)
+        done: dict[TopicPartition, T] = {}
+        refused: dict[TopicPartition, KafkaError] = {}
+
+        def work_through(part: Sequence[TopicPartition]) -> None:
+            for key in part:
+                log = self.get(*key)
+                if log is None or log.failure is not None:
+                    continue
+                try:
+                    done[key] = work(key, log)
+                except OSError as error:
+                    self._home_of(log).judge(error)
+                    refused[key] = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
+
+        parts = (some[first::_IDENTITY_THREADS] for first in range(_IDENTITY_THREADS))
+        await asyncio.gather(*(self.disk.run(work_through, part) for part in parts if part))
+        return done, refused
 
     def update_topic_configs(self, changed: Mapping[str, TopicConfig]) -> None:
         """Apply changed settings to every partition of the topics."""

@@ -26,12 +26,14 @@ from odradek.replica.fetcher import Connect, FetcherPool, SourceFetcher
 from odradek.replica.hosted import HostedPartitions
 from odradek.replica.isr_writer import IsrWriter
 from odradek.replica.metadata import MetadataCache, described
-from odradek.replica.partition import LagLimits, Partition, PostponedRole
+from odradek.replica.partition import NO_EPOCH, LagLimits, Partition, PostponedRole
 from odradek.replica.quota import ReplicationQuota
 from odradek.replica.reads import FetchReader
 from odradek.replica.registrations import FollowerRegistrations
 from odradek.replica.stray_replicas import StrayReplicas
+from odradek.replica.topic_identities import TopicIdentities
 from odradek.values import TopicPartition
+from odradek.zk import admin
 
 if TYPE_CHECKING:
     from odradek.config import BrokerConfig
@@ -62,6 +64,7 @@ class ReplicaManager:
         clock_ms: Callable[[], int] = monotonic_ms,
         quarantines: Quarantines | None = None,
         on_replica_failed: Callable[[], None] = lambda: None,
+        new_topic_id: Callable[[], str] = admin.new_topic_id,
     ) -> None:
         self.config = config
         self.metadata = metadata
@@ -114,6 +117,9 @@ class ReplicaManager:
         )
         self._stray_replicas = StrayReplicas(
             config.broker_id, logs, self._hosted, self._delete_stray_replicas, self.quarantines
+        )
+        self._identities = TopicIdentities(
+            config.broker_id, logs, session, self._hosted, new_topic_id
         )
         # The data path: callers reach the parts without another coroutine in between.
         self.append = appender.append
@@ -230,23 +236,45 @@ class ReplicaManager:
         async with self._roles:
             if not self.accept_controller(request.controller_epoch):
                 return ErrorCode.STALE_CONTROLLER_EPOCH, {}
-            refused = await self._make_missing_logs(request)
+            refused = await self._prepare_logs(dict(_states(request)))
             errors: dict[TopicPartition, ErrorCode] = {}
             for key, state in _states(request):
                 refusal = refused.get(key)
                 try:
-                    errors[key] = refusal.code if refusal else self._assign_role(key, state)
+                    errors[key] = refusal or self._assign_role(key, state)
                 except Exception as failure:
                     errors[key] = self._role_failed(key, failure)
             return ErrorCode.NONE, errors
 
+    async def _prepare_logs(
+        self, states: Mapping[TopicPartition, LeaderAndIsrPartitionState]
+    ) -> dict[TopicPartition, ErrorCode]:
+        """Make sure that each partition has a log, and that it is of this topic and says so.
+
+        Return the errors of those for which that failed.
+        """
+        findings = await self._identities.check(states)
+        refused = {key: refusal.code for key, refusal in findings.refused.items()}
+        for key in findings.foreign:
+            error = await self._stop(key, NO_EPOCH, delete=True)
+            if error is not ErrorCode.NONE:
+                refused[key] = error
+        refused |= await self._delete_logs([key for key in findings.foreign if key not in refused])
+        wanted = {key: state for key, state in states.items() if key not in refused}
+        refused |= _codes(await self._make_missing_logs(wanted))
+        return refused | _codes(
+            await self._logs.record_topic_identities(
+                {key: one for key, one in findings.to_record.items() if key not in refused}
+            )
+        )
+
     async def _make_missing_logs(
-        self, request: LeaderAndIsrRequest
+        self, states: Mapping[TopicPartition, LeaderAndIsrPartitionState]
     ) -> Mapping[TopicPartition, KafkaError]:
         """Create the logs of new partitions; return the errors of those that failed."""
         missing = {
             key: state
-            for key, state in _states(request)
+            for key, state in states.items()
             if self.config.broker_id in state.replicas
             and key not in self._hosted.partitions
             and self._logs.get(key.topic, key.partition) is None
@@ -545,6 +573,10 @@ def _states(
     for topic in request.topic_states:
         for state in topic.partition_states:
             yield TopicPartition(topic.topic_name, state.partition_index), state
+
+
+def _codes(refused: Mapping[TopicPartition, KafkaError]) -> dict[TopicPartition, ErrorCode]:
+    return {key: refusal.code for key, refusal in refused.items()}
 
 
 def _stops(request: StopReplicaRequest) -> Iterable[tuple[TopicPartition, int, bool]]:

@@ -16,7 +16,7 @@ from typing import NoReturn
 
 import click
 
-from odradek.log.partition import checkpoints, producers
+from odradek.log.partition import checkpoints, producers, topic_identity
 from odradek.log.partition.epochs import FILE_NAME as EPOCHS
 from odradek.log.records import compression, contents
 from odradek.log.records.batch import CorruptBatchError, Header
@@ -28,6 +28,7 @@ from odradek.tools.leader_epochs import EpochCheck, neighbours
 _CHUNK = 1 << 20
 _PROGRESS_FROM = 64 << 20
 _KNOWN = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, producers.SNAPSHOT_SUFFIX)
+_OF_PARTITION = (EPOCHS, topic_identity.FILE_NAME)
 
 
 @click.group("log")
@@ -50,6 +51,8 @@ def dump(path: Path, with_records: bool) -> None:
             elif file.name == EPOCHS:
                 for epoch, offset in checkpoints.read_epochs(str(file)) or ():
                     click.echo(f"  epoch {epoch} from offset {offset}")
+            elif file.name == topic_identity.FILE_NAME:
+                click.echo(f"  {topic_identity.read(str(file.parent))}")
             else:
                 for key, value in _entries(file):
                     click.echo(f"  {_describe(file, key, value)}")
@@ -91,7 +94,10 @@ class readable:  # noqa: N801 (used as a statement)
             fail(f"cannot read {self.file}: {error.strerror}", 2)
         if isinstance(
             error,
-            CorruptBatchError | producers.CorruptSnapshotError | checkpoints.CorruptCheckpointError,
+            CorruptBatchError
+            | producers.CorruptSnapshotError
+            | checkpoints.CorruptCheckpointError
+            | topic_identity.CorruptIdentityError,
         ):
             fail(f"{self.file.name}: {error}", 1)
 
@@ -106,7 +112,7 @@ def files(path: Path) -> list[Path]:
     """Return the files to read, in order of offset. Ends the process for a path that has none."""
     if path.is_dir():
         found = sorted(
-            file for file in path.iterdir() if file.suffix in _KNOWN or file.name == EPOCHS
+            file for file in path.iterdir() if file.suffix in _KNOWN or file.name in _OF_PARTITION
         )
         if not found:
             fail(f"{path} holds no segments", 2)
@@ -114,7 +120,7 @@ def files(path: Path) -> list[Path]:
     if not path.exists():
         fail(f"{path} does not exist", 2)
     stem_known = path.suffix in _KNOWN and path.stem.isdecimal()
-    if not (stem_known or path.name == EPOCHS):
+    if not (stem_known or path.name in _OF_PARTITION):
         fail(f"{path} is not a segment file", 2)
     return [path]
 
@@ -231,6 +237,11 @@ def problems(file: Path, epochs: EpochCheck | None = None) -> Iterator[str]:
         try:
             checkpoints.read_epochs(str(file))
         except checkpoints.CorruptCheckpointError as error:
+            yield str(error)
+    elif file.name == topic_identity.FILE_NAME:
+        try:
+            topic_identity.read(str(file.parent))
+        except topic_identity.CorruptIdentityError as error:
             yield str(error)
     else:
         yield from _index_problems(file)
