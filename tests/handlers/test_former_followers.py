@@ -6,12 +6,14 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
+from kazoo.exceptions import ConnectionLoss
 
 from odradek.handlers import fetch
 from odradek.handlers.context import Broker, RequestContext
 from odradek.log.records.batch import Origin
 from odradek.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from odradek.protocol.regions import FileRegion
+from odradek.replica import isr_writer
 from odradek.replica.partition import Partition
 from odradek.zk import znodes
 from tests.support import logs
@@ -126,3 +128,30 @@ async def test_follower_that_dies_while_it_joins_leaves_again(
         await ask(broker, END, OLD)
     assert [znodes.decode_state(PATH, one).isr for one in written] == [(1, FOLLOWER), (1,)]
     assert led.isr.committed == (1,)
+
+
+@pytest.mark.parametrize("lost", [ConnectionLoss(), RuntimeError("a bug")], ids=repr)
+async def test_join_that_zookeeper_may_hold_is_not_taken_for_refused(
+    broker: Broker,
+    led: Partition,
+    replicas: Replicas,
+    monkeypatch: pytest.MonkeyPatch,
+    lost: Exception,
+) -> None:
+    monkeypatch.setattr(isr_writer, "RETRY_S", 0.01)
+    session = replicas.session
+    for _ in range(2):
+        await ask(broker, END, OLD)
+    session.lost_answers.append(lost)
+    write = session.set
+
+    async def write_and_die(path: str, data: bytes, version: int = -1) -> object:
+        session.registered[FOLLOWER] = FIRST_EPOCH + 1
+        return await write(path, data, version)
+
+    monkeypatch.setattr(session, "set", write_and_die)
+    await ask(broker, END, OLD)
+    assert led.isr.maximal == {1, FOLLOWER}
+    while led.isr.maximal != {1}:
+        await asyncio.sleep(0.001)
+    assert znodes.decode_state(PATH, session.znodes[PATH][0]).isr == (1,)

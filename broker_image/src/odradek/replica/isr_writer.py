@@ -49,6 +49,8 @@ class IsrWriter:
         self._notices = IsrNotices(session, clock_ms)
         # Bounded by the partitions: each has at most one pending change.
         self._proposed: asyncio.Queue[IsrChange] = asyncio.Queue()
+        # Changes that ZooKeeper may hold, because their outcome is unknown.
+        self._tried: set[IsrChange] = set()
         self.shrinks = 0
         self.expands = 0
 
@@ -86,13 +88,12 @@ class IsrWriter:
             isr=tuple(map(BrokerId, change.isr)),
             controller_epoch=ControllerEpoch(change.controller_epoch),
         )
-        is_tried = False
         while self._is_expected(change):
             try:
-                if not is_tried and not await self._is_current(change):
+                if change not in self._tried and not await self._is_current(change):
                     self._withdraw(change)
                     return
-                is_tried = True
+                self._tried.add(change)
                 version = await self._write(path, state, change.zk_version)
             except KazooException as failure:
                 logger.warning(
@@ -105,9 +106,11 @@ class IsrWriter:
                 await asyncio.sleep(RETRY_S)
                 continue
             self._finish(change, version)
+            self._tried.discard(change)
             if version is not None and change.joins is not None:
                 await self._remove_former_life(change)
             return
+        self._tried.discard(change)
 
     async def _is_current(self, change: IsrChange) -> bool:
         """Return whether the replica that joins is still registered as it was."""
@@ -143,7 +146,7 @@ class IsrWriter:
                 if removal is not None:
                     self.submit(removal)
                     return
-            except KazooException as failure:
+            except Exception as failure:
                 logger.warning("%s: failed to check who joined: %r; retrying", change.key, failure)
             await asyncio.sleep(RETRY_S)
 

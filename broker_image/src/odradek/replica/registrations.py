@@ -19,8 +19,6 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, NamedTuple
 
-from kazoo.exceptions import KazooException
-
 from odradek.values import BrokerId
 from odradek.zk import znodes
 
@@ -68,7 +66,7 @@ class FollowerRegistrations:
     async def _read_once(self, broker_id: int) -> None:
         try:
             await self._read(broker_id)
-        except KazooException as failure:
+        except Exception as failure:
             logger.warning(
                 "failed to read the registration of broker %d: %r; retrying", broker_id, failure
             )

@@ -16,7 +16,7 @@ import os
 import re
 from dataclasses import dataclass
 
-from odradek.log.segment.files import sync, write_all
+from odradek.log.segment.files import open_file, sync, write_all
 
 FILE_NAME = "partition.metadata"
 
@@ -88,7 +88,7 @@ def write(folder: str, identity: TopicIdentity) -> None:
         lines += [f"czxid: {made.czxid}", f"zookeeper: {made.zookeeper_ms}"]
     path = os.path.join(folder, FILE_NAME)
     temporary = path + ".tmp"
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    fd = open_file(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     try:
         write_all(fd, ["\n".join([*lines, ""]).encode()], 0)
         sync(fd)
