@@ -7,7 +7,6 @@ import contextlib
 import dataclasses
 import errno
 import logging
-import resource
 import socket
 import struct
 import subprocess
@@ -271,7 +270,7 @@ async def test_errors_of_accept_are_not_the_listeners_end(
 
 
 _OUT_OF_DESCRIPTORS = """
-import asyncio, os, socket, time
+import asyncio, os, resource
 from odradek.net.connection_quotas import ConnectionLimits, ConnectionQuotas
 from odradek.net.listener import Listener
 
@@ -279,6 +278,7 @@ async def echo(frame, peer):
     return [bytes(frame)]
 
 async def main():
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
     limits = ConnectionLimits(1000, 1000, 1000, 600_000)
     quotas = ConnectionQuotas(limits)
     listener = Listener("127.0.0.1", 0, quotas, echo)
@@ -294,11 +294,8 @@ async def main():
     loop = asyncio.get_running_loop()
     while not quotas.delayed["descriptors"]:
         await asyncio.sleep(0.01)
-    rounds, before = 0, time.process_time()
-    until = loop.time() + 1
-    while loop.time() < until:
-        await asyncio.sleep(0.01)
-    print(quotas.delayed["descriptors"], time.process_time() - before, flush=True)
+    await asyncio.sleep(1)
+    print(quotas.delayed["descriptors"], flush=True)
     for one in taken:
         os.close(one)
     await listener.wait_closed()
@@ -309,15 +306,10 @@ asyncio.run(main())
 
 def test_without_descriptors_accepting_neither_ends_nor_spins() -> None:
     """In a process of its own, which has few descriptors."""
-
-    def few_descriptors() -> None:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
-
     with subprocess.Popen(
         [sys.executable, "-c", _OUT_OF_DESCRIPTORS],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        preexec_fn=few_descriptors,
         text=True,
     ) as child:
         try:
@@ -326,9 +318,8 @@ def test_without_descriptors_accepting_neither_ends_nor_spins() -> None:
             assert child.stdout.readline() == "full\n"
             with socket.create_connection(("127.0.0.1", port), 60) as waiting:
                 waiting.sendall(framed(b"when there is room"))
-                failures, _seconds = child.stdout.readline().split()
                 # One per pause; a loop that spins has thousands.
-                assert 1 <= int(failures) < 50
+                assert 1 <= int(child.stdout.readline()) < 50
                 (size,) = struct.unpack(">i", waiting.recv(4, socket.MSG_WAITALL))
                 assert waiting.recv(size, socket.MSG_WAITALL) == b"when there is room"
             assert child.poll() is None

@@ -15,7 +15,7 @@ from odradek.net.connection import ClientInfo, Dispatch
 from odradek.net.connection_quotas import ConnectionLimits, ConnectionQuotas
 from odradek.net.frame import READ_AHEAD_BYTES
 from odradek.net.listener import Listener
-from odradek.net.memory_quotas import RELIEF_S, SHORT_LEAST_RATE
+from odradek.net.memory_quotas import RELIEF_S, SHORT_LEAST_RATE, AnswerMemory
 from odradek.protocol.api import ApiKey
 from odradek.protocol.primitives import LENGTH16
 from odradek.protocol.regions import Part
@@ -204,6 +204,27 @@ async def test_an_answer_of_file_regions_waits_for_its_reader(clock: Clock, tmp_
     assert region.closed == 1
 
 
+async def test_file_regions_do_not_excuse_much_memory_beside_them(
+    clock: Clock, tmp_path: Path
+) -> None:
+    path = tmp_path / "segment"
+    path.write_bytes(bytes(UNREAD))
+    with path.open("rb") as file:
+        region = CountedRegion(file.fileno(), 0, UNREAD)
+
+        async def fetch(frame: memoryview, peer: ClientInfo) -> Sequence[Part]:
+            return [b"header", region, bytes(2 * READ_AHEAD_BYTES)]
+
+        quotas = ConnectionQuotas(LIMITS)
+        async with listening(quotas, fetch) as listener:
+            with not_reading(listener, b"fetch"):
+                await until(lambda: quotas.answers.total > READ_AHEAD_BYTES)
+                await clock.go_on(2 * FRAME_TIMEOUT_S)
+                assert listener.connection_count == 0
+                assert quotas.closed["slow-answer"] == 1
+    assert region.closed == 1
+
+
 async def test_answers_that_nobody_reads_make_room_for_clients_that_read(clock: Clock) -> None:
     quotas = ConnectionQuotas(dataclasses.replace(LIMITS, max_answer_bytes=2 * UNREAD))
     at_most = 2 * UNREAD + UNREAD
@@ -260,6 +281,57 @@ async def test_a_reader_that_keeps_up_is_not_given_up_while_memory_is_short(cloc
             reading.sendall(framed(b"still here"))
             answer = await loop.sock_recv(reading, 100)
             assert answer == framed(b"still here")
+
+
+class Client:
+    """A client whose answer is counted for as long as the test wants."""
+
+    def answered_bytes(self) -> int:
+        return 0
+
+    def give_up_answer(self) -> None:
+        """Stay."""
+
+
+async def test_turns_come_in_order_and_nobody_overtakes() -> None:
+    answers, slow = AnswerMemory(10), Client()
+    clients = [Client() for _ in range(4)]
+    served: list[int] = []
+
+    async def ask(number: int) -> None:
+        await answers.wait_for_room()
+        answers.hold(clients[number], 10)
+        served.append(number)
+
+    answers.hold(slow, 10)
+    asking = [asyncio.create_task(ask(number)) for number in range(3)]
+    await settled()
+    assert not served
+    answers.release(slow)
+    late = asyncio.create_task(ask(3))
+    for number in range(4):
+        await settled()
+        assert served == list(range(number + 1)), "one at a time: each fills the memory"
+        answers.release(clients[number])
+    await asyncio.gather(*asking, late)
+    await settled()
+    assert not answers.full
+
+
+async def test_who_leaves_the_line_passes_the_turn_on() -> None:
+    answers, slow = AnswerMemory(10), Client()
+    answers.hold(slow, 10)
+    waiting = [asyncio.create_task(answers.wait_for_room()) for _ in range(3)]
+    await settled()
+    waiting[0].cancel()
+    await settled()
+    answers.release(slow)
+    # Cancelled in the very moment in which its turn comes.
+    waiting[1].cancel()
+    await settled()
+    assert waiting[2].done()
+    assert not waiting[2].cancelled()
+    assert not answers.full
 
 
 async def test_pipelined_requests_whose_answers_are_not_read_hold_one_answer(clock: Clock) -> None:

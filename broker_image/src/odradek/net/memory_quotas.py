@@ -107,10 +107,11 @@ class AnswerMemory:
     def __init__(self, limit: int = UNLIMITED) -> None:
         self._limit = limit
         self.total = 0
-        # A plain field: every request looks at it.
+        # Whether requests have to wait. A plain field: every request looks at it.
         self.full = False
         self._answers: dict[Answering, _Waiting] = {}
-        self._for_room: deque[asyncio.Future[None]] = deque()
+        self._turns: deque[asyncio.Future[None]] = deque()  # of those who wait
+        self._has_turn = False  # one of them goes on in the next round of the event loop
         self._relief: asyncio.TimerHandle | None = None
 
     def hold(self, owner: Answering, size: int) -> None:
@@ -128,20 +129,34 @@ class AnswerMemory:
             self._update()
 
     async def wait_for_room(self) -> None:
-        """Wait until the memory is not full."""
-        while self.full:
-            room = asyncio.get_running_loop().create_future()
-            self._for_room.append(room)
-            await room
+        """Return at once if the memory is not full, else when it is this caller's turn."""
+        if not self.full:
+            return
+        turn = asyncio.get_running_loop().create_future()
+        self._turns.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self._pass_on()
+            raise
+        # The next one's turn comes when the answer to this one may have been counted.
+        asyncio.get_running_loop().call_soon(self._pass_on)
+
+    def _pass_on(self) -> None:
+        self._has_turn = False
+        self._update()
 
     def _update(self) -> None:
-        self.full = self.total >= self._limit > 0
-        if not self.full:
-            while self._for_room:
-                room = self._for_room.popleft()
-                if not room.done():
-                    room.set_result(None)
-        elif self._relief is None:
+        is_over = self.total >= self._limit > 0
+        while self._turns and not is_over and not self._has_turn:
+            turn = self._turns.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                self._has_turn = True
+        # Who comes now waits behind those who do already.
+        self.full = is_over or self._has_turn or bool(self._turns)
+        if is_over and self._relief is None:
             loop = asyncio.get_running_loop()
             self._relief = loop.call_later(RELIEF_S, self._relieve)
 
