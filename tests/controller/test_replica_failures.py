@@ -160,6 +160,23 @@ def test_replica_of_a_deleted_topic_does_not_return() -> None:
     assert not cluster.context.failures
 
 
+def test_deletion_that_failed_is_tried_again_while_the_broker_lives() -> None:
+    cluster = AnsweringBrokers([1, 3])
+    cluster.give(events.DeletionsRequested(frozenset({"t"})))
+    one, three = BrokerId(1), BrokerId(3)
+    cluster.give(events.ReplicasStopped(one, frozenset({ONE})))
+    assert not replica_failures.are_due(cluster.context)
+    cluster.give(events.ReplicasStopped(three, frozenset(), frozenset({ONE})))
+    assert replica_failures.are_due(cluster.context)
+    again, actions = step(cluster.context, events.FailedReplicasDue())
+    assert actions == [events.StopReplicas(three, (ONE,), delete=True)]
+    assert not replica_failures.are_due(again)
+    _, actions = step(again, events.ReplicasStopped(three, frozenset({ONE})))
+    assert actions == [events.RemoveTopic("t")]
+    gone, _ = step(cluster.context, events.BrokersChanged(brokers(["1", "2"])))
+    assert not replica_failures.are_due(gone), "it is deleted when its broker returns"
+
+
 async def test_answers_are_queued_in_their_order_even_if_they_repeat() -> None:
     failed = events.ReplicasFailed(BrokerId(1), frozenset({ONE}))
     answered = events.ReplicasAnswered(BrokerId(1), frozenset({ONE}))

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 
 from odradek.config import BrokerConfig
-from odradek.controller import elect_leaders, reassignment
+from odradek.controller import elect_leaders, reassignment, replica_failures
 from odradek.controller.context import ControllerContext, ControllerSettings
 from odradek.controller.controller_znode import ControllerLease
 from odradek.controller.election import Cause
@@ -126,7 +126,7 @@ class ActiveController:
 
     def _schedule_failed_replicas(self) -> None:
         def due() -> None:
-            if self.context.failed or self.context.failures:
+            if replica_failures.are_due(self.context):
                 self._queue.put(FailedReplicasDue())
             self._schedule_failed_replicas()
 

@@ -330,8 +330,10 @@ class Draft:
     def forget_replica(self, replica: Replica) -> None:
         """Remove everything known about a replica that is not assigned any more, or anew."""
         self.replicas.edit().pop(replica, None)
-        self.failed -= {replica}
-        self.forgive_failures(lambda one: one == replica)
+        if replica in self.failed:
+            self.failed -= {replica}
+        if replica in self.failures:
+            self.failures.edit().pop(replica)
 
     def forget_failures(self, of: Callable[[Replica], bool]) -> None:
         """Forget that some replicas failed, and how often."""

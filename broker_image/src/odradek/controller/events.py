@@ -179,7 +179,7 @@ class ReplicasAnswered:
 
 @dataclass(frozen=True, slots=True)
 class FailedReplicasDue:
-    """It is time to ask the brokers again for the replicas that failed."""
+    """It is time to ask the brokers again for replicas that failed, or were not deleted."""
 
 
 @dataclass(frozen=True, slots=True)

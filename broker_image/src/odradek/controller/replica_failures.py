@@ -7,13 +7,14 @@ offline until the broker says, by any later answer, that it has a role again.
 A replica may be able to follow and fail whenever it is elected. It would be elected without end. So
 after `MAX_FAILURES` it stays out until its broker registers again, the broker reports a failed
 log.dir, or `FailedReplicasDue`, which comes every five minutes. At that time, too, the brokers
-receive LeaderAndIsr for the replicas that failed: nothing else may be due to be sent.
+receive LeaderAndIsr for the replicas that failed, and StopReplica for those that they failed to
+delete: nothing else may be due to be sent.
 """
 
 from collections.abc import Iterable
 
 from odradek.controller import deletion, leader_election, reassignment
-from odradek.controller.context import Draft, Replica
+from odradek.controller.context import ControllerContext, Draft, Replica
 from odradek.controller.events import (
     FailedReplicasDue,
     LogDirFailed,
@@ -88,9 +89,24 @@ def take_back(draft: Draft, event: ReplicasAnswered) -> None:
     draft.add_update_metadata(draft.brokers if unwritten else (), unwritten)
 
 
+def are_due(context: ControllerContext) -> bool:
+    """Return whether there is anything to do at the time of FailedReplicasDue."""
+    return bool(context.failed or context.failures) or any(
+        phase is ReplicaPhase.DELETION_INELIGIBLE and replica.broker_id in context.brokers
+        for replica, phase in context.replicas.items()
+    )
+
+
 def ask_again(draft: Draft, _: FailedReplicasDue) -> None:
-    """Send LeaderAndIsr again for all replicas that failed; each may return again."""
+    """Send LeaderAndIsr or StopReplica again for all replicas that failed; each may return."""
     draft.forgive_failures(lambda replica: True)
+    undeleted = [
+        replica
+        for replica, phase in draft.replicas.items()
+        if phase is ReplicaPhase.DELETION_INELIGIBLE and replica.broker_id in draft.brokers
+    ]
+    for replica in undeleted:
+        deletion.start(draft, replica)
     for one in sorted(draft.failed):
         has_state = one.partition in draft.leaderships and not draft.in_deleted_topic(one.partition)
         if has_state and one.broker_id not in draft.shutting_down:
