@@ -12,6 +12,7 @@ from odradek.controller import outbox as module
 from odradek.controller import requests
 from odradek.controller.events import (
     LeaderAndIsr,
+    ReplicasAnswered,
     ReplicasFailed,
     ReplicasStopped,
     ResendRequired,
@@ -127,6 +128,8 @@ async def test_answers_become_events(recorded: SimpleNamespace) -> None:
             partition_errors=[
                 error(control.LeaderAndIsrPartitionError, 0, 56),
                 error(control.LeaderAndIsrPartitionError, 1, 11),
+                error(control.LeaderAndIsrPartitionError, 2, 0),
+                error(control.LeaderAndIsrPartitionError, 3, 3),
             ]
         ),
         control.StopReplicaResponse(
@@ -140,8 +143,9 @@ async def test_answers_become_events(recorded: SimpleNamespace) -> None:
     three = tuple(TopicPartition("t", number) for number in range(3))
     recorded.outbox.send(LeaderAndIsr(TWO, (), ()))
     recorded.outbox.send(StopReplicas(TWO, three, delete=True))
-    await until(lambda: len(recorded.events) == 2)
+    await until(lambda: len(recorded.events) == 3)
     assert recorded.events == [
+        ReplicasAnswered(TWO, frozenset({three[1], three[2]})),
         ReplicasFailed(TWO, frozenset({ONE})),
         ReplicasStopped(TWO, frozenset({three[0], three[2]}), frozenset({three[1]})),
     ]
@@ -190,7 +194,7 @@ async def test_a_request_that_cannot_be_made_ends_no_channel_and_is_made_up_for(
 ) -> None:
     """The requests behind it are sent, and the broker gets its full state again."""
     poison = LeaderAndIsr(TWO, (), ())
-    monkeypatch.setattr(requests, "build", broken(requests.build, poison))
+    monkeypatch.setattr(requests, "build_in_slices", broken(requests.build_in_slices, poison))
     monkeypatch.setattr(quarantine, "FIRST_PAUSE_S", 0.0)
     recorded.outbox.send(poison)
     recorded.outbox.send(update())
@@ -218,7 +222,7 @@ async def test_a_state_that_always_fails_is_sent_again_ever_more_rarely(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     poison = LeaderAndIsr(TWO, (), ())
-    monkeypatch.setattr(requests, "build", broken(requests.build, poison))
+    monkeypatch.setattr(requests, "build_in_slices", broken(requests.build_in_slices, poison))
     monkeypatch.setattr(quarantine, "FIRST_PAUSE_S", 0.001)
     pauses: list[float] = []
 
@@ -245,7 +249,7 @@ async def test_a_broker_that_is_gone_is_not_in_quarantine(
     recorded: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     poison = LeaderAndIsr(TWO, (), ())
-    monkeypatch.setattr(requests, "build", broken(requests.build, poison))
+    monkeypatch.setattr(requests, "build_in_slices", broken(requests.build_in_slices, poison))
     recorded.outbox.send(poison)
     await until(lambda: recorded.quarantines.held()["channel"] == 1)
     recorded.outbox.update_brokers({})

@@ -269,8 +269,10 @@ async def test_cancelled_call_leaves_the_others_their_answers() -> None:
 
 
 async def test_call_cut_off_while_sending_does_not_leave_half_a_request() -> None:
+    cut_off = asyncio.Event()
+
     async def never_read(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await asyncio.sleep(0.5)
+        await cut_off.wait()
 
     async with raw_peer(never_read) as client:
         records = PartitionProduceData(index=0, records=bytes(8_000_000))
@@ -282,6 +284,7 @@ async def test_call_cut_off_while_sending_does_not_leave_half_a_request() -> Non
         assert failures <= {TimeoutError, ConnectionError, BrokenPipeError}
         with pytest.raises((TimeoutError, ConnectionError)):
             await client.call(HEARTBEAT, 0, timeout_ms=100)
+        cut_off.set()
 
 
 async def test_name_that_no_host_can_have_is_a_connection_error() -> None:

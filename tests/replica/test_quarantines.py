@@ -34,7 +34,8 @@ from odradek.protocol.messages.offsets import (
     OffsetForLeaderEpochResponse,
     OffsetForLeaderTopicResult,
 )
-from odradek.replica import isr_writer
+from odradek.replica import isr_notices, isr_writer
+from odradek.replica.metadata import described
 from odradek.replica.partition import Partition
 from odradek.replica.purgatory import Purgatory
 from odradek.values import NO_LEADER, TopicPartition
@@ -383,9 +384,9 @@ async def test_announcements_that_fail_are_made_later(
 
     failing = Failing(create, times=2)
     monkeypatch.setattr(broker.session, "create", failing, raising=False)
-    monkeypatch.setattr(isr_writer, "NOTICE_CHECK_S", 0.001)
-    broker.manager.isr_writer._changed.add(SICK)
-    broker.clock.now += isr_writer.NOTICE_LONGEST_MS
+    monkeypatch.setattr(isr_notices, "CHECK_S", 0.001)
+    broker.manager.isr_writer._notices.add(SICK)
+    broker.clock.now += isr_notices.LONGEST_MS
     async with working(broker):
         async with asyncio.timeout(60):
             await told.wait()
@@ -408,11 +409,11 @@ async def test_a_stray_replica_that_cannot_be_deleted_stays_alone(
     async with working(broker):
         request = update(*stray)
         broker.metadata.update(request)
-        broker.manager.drop_moved_replicas(request)
+        broker.manager.drop_moved_replicas(list(described(request)))
         await until(lambda: broker.logs.get(*SOUND) is None)
         await until(lambda: counted(broker) == [("stray-replica", 1, 1)])
         assert broker.logs.get(*SICK) is not None
-        broker.manager.drop_moved_replicas(request)
+        broker.manager.drop_moved_replicas(list(described(request)))
         await until(lambda: broker.logs.get(*SICK) is None)
         await until(lambda: counted(broker) == [("stray-replica", 1, 0)])
 

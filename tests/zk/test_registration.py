@@ -152,7 +152,8 @@ async def test_former_that_lingers_as_the_server_stands_still_is_no_living_dupli
             with pytest.raises(DuplicateBrokerError):
                 await starting
             goes = asyncio.ensure_future(registration.registration_disappears(session, 1))
-            await asyncio.sleep(2)  # until it has not answered at once
+            at_once_s = 2 * (registration.LINGER_FACTOR - 1) / 4
+            await asyncio.sleep(2 * at_once_s)  # the server stands still for longer than that
             assert not goes.done()
         finally:
             server.resume()

@@ -12,16 +12,18 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from odradek import slices
 from odradek.controller import requests
 from odradek.controller.events import (
     Event,
     LeaderAndIsr,
     LiveBroker,
     Message,
+    ReplicasAnswered,
     ReplicasFailed,
     ReplicasStopped,
     ResendRequired,
@@ -38,6 +40,9 @@ logger = logging.getLogger(__name__)
 LONGEST_QUEUE = 2000  # requests to one broker
 RETRY_SECONDS = 0.1
 LOG_EVERY_ATTEMPTS = 50  # so that a broker that is down is logged once per 5 s
+
+# A replica that took its role before answers a request for the same leader epoch with the second.
+_HAS_A_ROLE = (ErrorCode.NONE, ErrorCode.STALE_CONTROLLER_EPOCH)
 
 
 class BrokerConnection(Protocol):
@@ -185,7 +190,9 @@ class Outbox:
     ) -> None:
         """Send a request until it is acknowledged."""
         broker_id = broker.registration.broker_id
-        request, version = requests.build(message, self._sender, broker.epoch)
+        request, version = await slices.run(
+            requests.build_in_slices(message, self._sender, broker.epoch)
+        )
         attempt = 0
         while True:
             try:
@@ -220,12 +227,16 @@ class Outbox:
                 response.error_code,
             )
         if isinstance(message, LeaderAndIsr):
-            broken = frozenset(
-                TopicPartition(one.topic_name, one.partition_index)
-                for one in response.partition_errors
-                if one.error_code == ErrorCode.KAFKA_STORAGE_ERROR
-            )
+            working = _answered_with(response, _HAS_A_ROLE)
+            if working:
+                self._on_event(ReplicasAnswered(broker_id, working))
+            broken = _answered_with(response, (ErrorCode.KAFKA_STORAGE_ERROR,))
             if broken:
+                logger.warning(
+                    "broker %d failed to take the roles of %d replicas: storage error",
+                    broker_id,
+                    len(broken),
+                )
                 self._on_event(ReplicasFailed(broker_id, broken))
         elif isinstance(message, StopReplicas) and message.delete:
             failed = frozenset(message.partitions)
@@ -239,6 +250,14 @@ async def _close(connection: BrokerConnection | None) -> None:
     if connection is not None:
         with contextlib.suppress(Exception):
             await connection.close()
+
+
+def _answered_with(response: Any, codes: Collection[ErrorCode]) -> frozenset[TopicPartition]:
+    return frozenset(
+        TopicPartition(one.topic_name, one.partition_index)
+        for one in response.partition_errors
+        if one.error_code in codes
+    )
 
 
 def _not_deleted(response: Any) -> frozenset[TopicPartition]:
