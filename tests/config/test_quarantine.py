@@ -92,3 +92,12 @@ def test_a_failure_that_repeats_does_not_fill_the_log(
     assert [bool(one.exc_info) for one in caplog.records] == [True] + [False] * 9
     what = "t-0: failed to copy from the leader: unexpected KeyError('unforeseen')"
     assert caplog.messages[1] == f"{what}, failure 2; retrying"
+
+
+def test_another_failure_of_the_same_subject_is_logged_whole(
+    quarantines: Quarantines, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.ERROR)
+    for text in ("one", "one", "two"):  # the third time would not be logged
+        quarantines.note(Work.CALLBACK, "event loop", KeyError(text), "going on")
+    assert [bool(one.exc_info) for one in caplog.records] == [True, False, True]

@@ -186,6 +186,23 @@ async def test_of_the_roles_that_came_during_a_cut_the_newest_is_taken(
     assert (partition.leader, partition.leader_epoch) == (2, 4)
 
 
+async def test_a_role_that_cannot_be_taken_after_a_cut_is_asked_for_again(
+    broker: Replicas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The controller was answered that it is taken."""
+    disk, cutting = await cut_slowly(broker, monkeypatch)
+    partition = broker.manager.partitions[KEY]
+    await broker.lead(replicas=(1, 2), epoch=2)
+    with monkeypatch.context() as patched:
+        patched.setattr(partition.log, "assign_epoch", lambda epoch: 1 / 0)
+        disk.go_on.set()
+        await cutting
+    assert not partition.is_leader
+    assert broker.failed_replicas == 1
+    await broker.lead(replicas=(1, 2), epoch=2)
+    assert partition.is_leader
+
+
 async def test_a_role_that_came_during_a_cut_is_not_taken_of_a_stopped_replica(
     broker: Replicas, monkeypatch: pytest.MonkeyPatch
 ) -> None:

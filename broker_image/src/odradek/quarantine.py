@@ -4,8 +4,8 @@ Background work is for a subject: a partition, a group, another broker. Where it
 foresaw, its owner quarantines the subject, goes on with the others, and tries again later. `guard`
 does that around one piece of work that is repeated anyway. `put` and `release` are for owners with
 another way back; the pause that `put` returns doubles from failure to failure. Every exception is
-counted for the metrics. Of the failures of one subject, the first, the second, the fourth and so on
-are logged, the first one with its traceback.
+counted for the metrics. A new one is logged with its traceback; of one that repeats, the second,
+the fourth, the eighth time and so on are logged.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
 FORGOTTEN_AFTER_S = 900.0
 """Seconds without another failure after which a subject is no longer held: it may be deleted."""
+LONGEST_TEXT = 500
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +64,7 @@ class _Failing:
     failures: int
     last_s: float
     held: bool
+    text: str = ""
 
 
 class Quarantines:
@@ -72,6 +74,7 @@ class Quarantines:
         self._clock_s = clock_s
         self._lock = threading.Lock()
         self._totals: Counter[Work] = Counter()
+        self._looked_s = float("-inf")
         self._failing: dict[tuple[Work, Hashable], _Failing] = {}
 
     def put(
@@ -89,22 +92,25 @@ class Quarantines:
         self, work: Work, subject: Hashable, error: BaseException, then: str, *, held: bool
     ) -> int:
         now = self._clock_s()
+        text = repr(error)[:LONGEST_TEXT]
         with self._lock:
             self._totals[work] += 1
-            self._forget(now)
+            if now - self._looked_s > LONGEST_PAUSE_S:  # not for each of thousands of subjects
+                self._forget(now)
             entry = self._failing.setdefault((work, subject), _Failing(0, now, held))
             entry.failures += 1
-            entry.last_s, entry.held = now, held
+            is_new = text != entry.text
+            entry.last_s, entry.held, entry.text = now, held, text
             failures = entry.failures
-        if failures & (failures - 1) == 0:
+        if is_new or failures & (failures - 1) == 0:
             logger.error(
-                "%s: failed to %s: unexpected %r, failure %d; %s",
+                "%s: failed to %s: unexpected %s, failure %d; %s",
                 subject,
                 work.words,
-                error,
+                text,
                 failures,
                 then,
-                exc_info=error if failures == 1 else None,
+                exc_info=error if is_new else None,
             )
         return failures
 
@@ -159,6 +165,7 @@ class Quarantines:
             return {work.kind: held[work] for work in Work}
 
     def _forget(self, now: float) -> None:
+        self._looked_s = now
         for key, entry in list(self._failing.items()):
             if now - entry.last_s > FORGOTTEN_AFTER_S:
                 del self._failing[key]
