@@ -204,3 +204,27 @@ def test_records_of_a_topic_whose_id_a_tool_dropped_stay(
     for broker_id in (2, 3):
         lead(cluster, zookeeper, topic, broker_id)
         assert sorted(consume_all(cluster.bootstrap, topic, 1, len(FORMER))) == sorted(FORMER)
+
+
+def test_logs_are_adopted_by_topics_that_are_made_again_in_an_empty_zookeeper(
+    cluster: Cluster, zookeeper: KazooClient
+) -> None:
+    """The last test: it takes everything away that the brokers had in ZooKeeper."""
+    make(cluster, zookeeper, "rescued", FORMER)
+    for broker_id in cluster.brokers:
+        kill(cluster, broker_id)
+    for name in set(zookeeper.get_children("/")) - {"zookeeper"}:
+        zookeeper.delete(f"/{name}", recursive=True)
+    start_together(cluster.brokers.values())
+    cluster.wait_for_members()
+    assignment = admin.with_new_id(TopicAssignment({0: EVERYWHERE}))
+    operations.commit(zookeeper, admin.create_topic("rescued", assignment, {}))
+    await_leaders(cluster.bootstrap, "rescued")
+    found = consume_all(cluster.bootstrap, "rescued", 1, len(FORMER))
+    assert sorted(found) == sorted(FORMER)
+
+    def all_say_so() -> bool:
+        kept = [identity(cluster, broker_id, "rescued") for broker_id in cluster.brokers]
+        return {one.topic_id if one else None for one in kept} == {assignment.topic_id}
+
+    wait_until(all_say_so, "the logs are of the topic that was made again")

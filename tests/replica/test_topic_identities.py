@@ -19,7 +19,7 @@ from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.control import LeaderAndIsrPartitionState, LeaderAndIsrRequest
 from odradek.values import BrokerId
 from odradek.zk import admin, znodes
-from odradek.zk.session import Stat
+from odradek.zk.session import SessionExpiredError, Stat
 from odradek.zk.znodes import TopicAssignment
 from tests.support import logs
 from tests.support.replicas import KEY, TOPIC, Replicas
@@ -269,6 +269,18 @@ async def test_role_is_refused_where_the_identity_cannot_be_kept(
     (folder(tmp_path) / topic_identity.FILE_NAME).rmdir()
     assert await take(back, "leader", epoch=8) is ErrorCode.NONE
     assert log_end(back) == 1
+
+
+async def test_session_that_ends_meanwhile_leaves_every_role_to_the_next_registration(
+    back: Replicas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def expire() -> None:
+        raise SessionExpiredError
+
+    monkeypatch.setattr(back.session, "sync", expire)
+    result = await back.take(leader=1, epoch=8)
+    assert result == (ErrorCode.STALE_BROKER_EPOCH, {})
+    assert KEY not in back.manager.partitions
 
 
 async def test_topic_that_is_gone_changes_nothing(back: Replicas) -> None:

@@ -36,6 +36,7 @@ from odradek.replica.stray_replicas import StrayReplicas
 from odradek.replica.topic_identities import TopicIdentities
 from odradek.values import TopicPartition
 from odradek.zk import admin
+from odradek.zk.session import SessionExpiredError
 
 if TYPE_CHECKING:
     from odradek.config import BrokerConfig
@@ -256,8 +257,12 @@ class ReplicaManager:
         async with self._roles:
             if not self.accept_controller(request.controller_epoch):
                 return ErrorCode.STALE_CONTROLLER_EPOCH, {}
-            with slices.collector_paused():
-                return ErrorCode.NONE, await self._take_roles(request)
+            try:
+                with slices.collector_paused():
+                    return ErrorCode.NONE, await self._take_roles(request)
+            except SessionExpiredError:
+                # Once registered again, this broker receives all its roles.
+                return ErrorCode.STALE_BROKER_EPOCH, {}
 
     async def _take_roles(self, request: LeaderAndIsrRequest) -> dict[TopicPartition, ErrorCode]:
         refused = await self._prepare_logs(dict(_states(request)))
@@ -275,10 +280,7 @@ class ReplicaManager:
     async def _prepare_logs(
         self, states: Mapping[TopicPartition, LeaderAndIsrPartitionState]
     ) -> dict[TopicPartition, ErrorCode]:
-        """Make sure that each partition has a log, and that it is of this topic and says so.
-
-        Return the errors of those for which that failed.
-        """
+        """Give each partition a log, of this topic; return the errors of those that have none."""
         findings = await self._identities.check(states)
         refused = {key: refusal.code for key, refusal in findings.refused.items()}
         for key in findings.foreign:

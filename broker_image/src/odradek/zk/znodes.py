@@ -7,7 +7,7 @@ Spark job (plain kazoo) share the declarations. Znodes of consumer groups are in
 block of producer ids in `producer_ids`.
 
     /brokers/ids/N                           ephemeral  broker registration            row Z3
-    /brokers/topics/T                                   replicas of each partition     row Z1
+    /brokers/topics/T                                   replicas, and the topic's id   row Z1
     /brokers/topics/T/partitions/P/state                leader and in-sync replicas    row Z2
     /cluster/id                                         identity of the cluster
     /controller                              ephemeral  who is controller              row Z5
