@@ -15,7 +15,7 @@ import pytest
 
 from odradek.net.connection import FRAMES_A_TURN, ClientInfo, Dispatch
 from odradek.net.connection_quotas import ConnectionLimits, ConnectionQuotas
-from odradek.net.frame import READ_AHEAD_BYTES, ProtocolViolation
+from odradek.net.frame import READ_AHEAD_BYTES, FrameReader, ProtocolViolation
 from odradek.net.listener import Listener
 from odradek.net.sending import SLICE_BYTES
 from odradek.protocol.codec import MalformedError
@@ -488,3 +488,21 @@ async def test_address_in_use_is_an_error_of_start() -> None:
         second = Listener("127.0.0.1", listener.port, ConnectionQuotas(LIMITS), echo)
         with pytest.raises(OSError, match=r"[Aa]ddress already in use"):
             await second.start()
+
+
+async def test_a_read_that_fails_closes_its_connection_and_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The bytes would wake the event loop for ever."""
+    async with listening(echo) as listener, connected(listener) as (sound, sound_writer):
+        sound_writer.write(framed(b"a"))
+        assert await read_frame(sound) == b"a"
+        async with connected(listener) as (sick, sick_writer):
+            with monkeypatch.context() as patched:
+                patched.setattr(FrameReader, "received", lambda self, count: 1 / 0)
+                sick_writer.write(framed(b"b"))
+                async with asyncio.timeout(60):
+                    assert await sick.read() == b""
+        await emptied(listener, down_to=1)
+        sound_writer.write(framed(b"c"))
+        assert await read_frame(sound) == b"c"

@@ -25,9 +25,15 @@ def test_a_topic_is_created_described_grown_and_deleted(
     assert f"Created topic {topic}." in said
     await_partitions(cluster, topic, 3)
 
+    with cluster.zookeeper.client() as client:
+        path = znodes.topic_path(topic)
+        topic_id = znodes.decode_topic(path, client.get(path)[0]).topic_id
+    assert znodes.is_topic_id(topic_id)
     described = tools.run(TOPICS, *at, "--describe", "--topic", topic).splitlines()
     assert described[0].split("\t") == [
         f"Topic: {topic}",
+        # No answer of a broker carries it.
+        *([f"TopicId: {topic_id}"] if way == "--zookeeper" else []),
         "PartitionCount: 3",
         "ReplicationFactor: 2",
         "Configs: retention.ms=99000",

@@ -28,6 +28,7 @@ class Kind(enum.Enum):
     WEATHER = "bad network"
     DEPOSE = "controller deposed by hand"
     REASSIGN = "partition moves"
+    TOPIC_ID = "topic id dropped or replaced by a tool"
 
 
 SHARES = {
@@ -42,6 +43,7 @@ SHARES = {
     Kind.WEATHER: 3,
     Kind.DEPOSE: 2,
     Kind.REASSIGN: 0,
+    Kind.TOPIC_ID: 2,
 }
 # Only in schedules with more brokers than replicas.
 MOVING_SHARES = {**SHARES, Kind.REASSIGN: 14}
@@ -97,9 +99,20 @@ def plan(seed: int) -> Schedule:
     )
 
 
+def outage(seed: int) -> Schedule:
+    """Return a schedule in which all machines lose their power while no controller can see it."""
+    chance = random.Random(f"outage {seed}")
+    at = chance.uniform(1.5, 2.5)
+    faults = (
+        Fault(at, Kind.ZOOKEEPER_DOWN, 0, chance.uniform(2.0, 4.0)),
+        Fault(at + chance.uniform(0.0, 0.5), Kind.KILL_ALL, 0, chance.uniform(0.1, 1.5)),
+    )
+    return Schedule(seed, tuple(range(1, REPLICAS + 1)), True, 2, 2, faults)
+
+
 def _duration(kind: Kind, chance: random.Random) -> float:
     if kind in (Kind.PAUSE, Kind.CUT_ZOOKEEPER):
         return chance.choice((chance.uniform(0.2, SESSION_S), chance.uniform(SESSION_S, 6)))
-    if kind in (Kind.DEPOSE, Kind.REASSIGN):
+    if kind in (Kind.DEPOSE, Kind.REASSIGN, Kind.TOPIC_ID):
         return 0.0
     return chance.choice((chance.uniform(0, 1), chance.uniform(1, 5)))

@@ -126,10 +126,15 @@ class BrokerConfig:
     # Kafka pins both to 100 KiB; -1 leaves them to Linux, which lets them grow with the distance.
     socket_send_buffer_bytes: int = key("socket.send.buffer.bytes", -1, integer(-1, INT_MAX))
     socket_receive_buffer_bytes: int = key("socket.receive.buffer.bytes", -1, integer(-1, INT_MAX))
+    # `within_descriptors` lowers the defaults of both.
     max_connections: int = key("max.connections", INT_MAX, integer(0, INT_MAX))
     max_connections_per_ip: int = key("max.connections.per.ip", INT_MAX, integer(0, INT_MAX))
     max_connections_per_ip_overrides: tuple[str, ...] = key(
         "max.connections.per.ip.overrides", (), numbers_by_host
+    )
+    # Kafka has no limit by default. A connection takes about a quarter of a millisecond.
+    max_connection_creation_rate: int = key(
+        "max.connection.creation.rate", 1000, integer(0, INT_MAX)
     )
     connections_max_idle_ms: int = key("connections.max.idle.ms", 600_000, integer(-1))
     queued_max_request_bytes: int = key("queued.max.request.bytes", -1, integer(-1))
@@ -297,6 +302,10 @@ class BrokerConfig:
         "odradek.partition.max.producer.ids", 10_000, integer(1, INT_MAX)
     )
     max_groups: int = key("odradek.max.groups", 100_000, integer(1, INT_MAX))
+    queued_max_response_bytes: int = key(
+        "odradek.queued.max.response.bytes", 67_108_864, integer(-1)
+    )
+    conversion_max_bytes: int = key("odradek.conversion.max.bytes", 67_108_864, integer(-1))
 
     # filled by `load`
     listeners: tuple[ListenerEndpoint, ...] = ()
@@ -338,12 +347,29 @@ def from_values(values: Mapping[str, str]) -> tuple[BrokerConfig, list[str]]:
         raise ConfigError(
             "queued.max.request.bytes must be larger or equal to socket.request.max.bytes"
         )
+    if not config.max_connections_per_ip and not config.max_connections_per_ip_overrides:
+        raise ConfigError(
+            "max.connections.per.ip can be set to zero only if max.connections.per.ip.overrides "
+            "property is set."
+        )
     _check_compaction_lags(
         "log.cleaner.",
         config.log_cleaner_min_compaction_lag_ms,
         config.log_cleaner_max_compaction_lag_ms,
     )
     return config, unknown_keys(values)
+
+
+def within_descriptors(config: BrokerConfig, connections: int) -> BrokerConfig:
+    """Return settings that take at most so many descriptors for connections.
+
+    An address has half of them by default, so that none can take all.
+    """
+    most = min(config.max_connections, connections)
+    per_ip = config.max_connections_per_ip
+    if per_ip == INT_MAX:
+        per_ip = max(1, most // 2)
+    return dataclasses.replace(config, max_connections=most, max_connections_per_ip=per_ip)
 
 
 def unknown_keys(names: Iterable[str]) -> list[str]:

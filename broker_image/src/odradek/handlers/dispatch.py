@@ -60,6 +60,9 @@ class Served:
     lowest: int
     highest: int
     handle: Callable[[Broker, Any, RequestContext], Any]
+    # Answers may be far larger than requests. They wait while others that nobody reads fill the
+    # memory.
+    large_answers: bool = False
 
 
 async def _api_versions(
@@ -109,8 +112,24 @@ _HANDLERS: Mapping[ApiKey, tuple[int, int, Callable[[Broker, Any, RequestContext
     ApiKey.LIST_PARTITION_REASSIGNMENTS: (0, 0, reassignments.list_partition_reassignments),
 }
 
+# Brokers send none of these: clients that do not read cannot hold up a broker. Fetch has a bound of
+# its own where its answers are no regions of files (see `fetch_conversion`).
+_LARGE_ANSWERS = frozenset(
+    {
+        ApiKey.METADATA,
+        ApiKey.OFFSET_FETCH,
+        ApiKey.DESCRIBE_GROUPS,
+        ApiKey.LIST_GROUPS,
+        ApiKey.CREATE_TOPICS,
+        ApiKey.DESCRIBE_CONFIGS,
+        ApiKey.DESCRIBE_LOG_DIRS,
+        ApiKey.ELECT_LEADERS,
+        ApiKey.LIST_PARTITION_REASSIGNMENTS,
+    }
+)
+
 SERVED: Mapping[int, Served] = {
-    key: Served(APIS[key], lowest, highest, handle)
+    key: Served(APIS[key], lowest, highest, handle, key in _LARGE_ANSWERS)
     for key, (lowest, highest, handle) in _HANDLERS.items()
 }
 # Served before the first UpdateMetadata: requests of the controller, and ApiVersions.
@@ -135,6 +154,7 @@ class Dispatcher:
     """Serves the requests of one listener."""
 
     def __init__(self, broker: Broker, listener: str) -> None:
+        self._answers = broker.answers
         self._broker = broker
         self._listener = listener
         self._observe = broker.metrics.request_observers(
@@ -168,6 +188,8 @@ class Dispatcher:
         if not self._broker.metadata.initialized and header.api_key not in _BEFORE_METADATA:
             # The metadata cache is still empty: "unknown topic" would be wrong.
             await self._broker.metadata.wait_until_initialized()
+        if self._answers.full and served.large_answers:
+            await self._answers.wait_for_room()
         answer = await served.handle(
             self._broker,
             request,

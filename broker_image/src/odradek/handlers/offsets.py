@@ -220,7 +220,8 @@ class _Deletion:
     @property
     def is_durable_here(self) -> bool:
         """Return whether the records stay deleted on this broker after a crash."""
-        return self.partition.log.durable_log_start >= self.before
+        partition = self.partition
+        return not partition.offline and partition.log.durable_log_start >= self.before
 
     def reaches(self, alive: Container[int]) -> bool:
         """Return whether the records stay deleted on every replica that is in sync or alive."""

@@ -19,6 +19,7 @@ from odradek.log.partition.log import Log, LogEnvironment
 from odradek.log.records.batch import CorruptBatchError
 from odradek.log.segment.files import FileRetiredError, StoppedError
 from odradek.protocol.errors import KafkaError
+from odradek.quarantine import Quarantines, Work
 
 logger = logging.getLogger(__name__)
 
@@ -40,10 +41,15 @@ class Compactor:
     """
 
     def __init__(
-        self, config: BrokerConfig, directories: Iterable[Directory], environment: LogEnvironment
+        self,
+        config: BrokerConfig,
+        directories: Iterable[Directory],
+        environment: LogEnvironment,
+        quarantines: Quarantines,
     ) -> None:
         self._directories = list(directories)
         self._environment = environment
+        self._quarantines = quarantines
         self._stopping = threading.Event()
         self.configure(config)
         self._under_work: set[Log] = set()
@@ -100,8 +106,7 @@ class Compactor:
                     dirty = self._dirt(log, directory, firsts.get(key, 0), now_ms)
                     if dirty is None or dirty.truncations != truncations[key]:
                         continue  # what the checkpoint says may have been truncated since
-                    if cleaner.is_due(log, dirty):
-                        found.append(_Task(log, directory, dirty))
+                    found.append(_Task(log, directory, dirty))
         return max(
             found, key=lambda task: (task.log not in self._retried, task.urgency), default=None
         )
@@ -116,12 +121,17 @@ class Compactor:
         )
 
     def _dirt(self, log: Log, directory: Directory, first: int, now_ms: int) -> DirtyRange | None:
+        """Return what is to be compacted, None if nothing is due."""
         try:
-            return cleaner.dirty_range(log, first, now_ms)
+            dirty = cleaner.dirty_range(log, first, now_ms)
+            return dirty if dirty is not None and cleaner.is_due(log, dirty) else None
         except (FileRetiredError, CorruptBatchError):
             return None
         except OSError as error:
             _cannot_clean(log, directory, error)
+            return None
+        except Exception as error:
+            self._give_up(log, error)
             return None
 
     def _clean(self, task: _Task) -> bool:
@@ -148,9 +158,18 @@ class Compactor:
             self._retried.add(log)
             _cannot_clean(log, task.directory, error)
             return log.failure is not None or log.closed
+        except Exception as error:
+            self._give_up(log, error)
+            return True
         self._retried.discard(log)
         task.directory.note_cleaned(log, end, task.dirty.truncations)
         return True
+
+    def _give_up(self, log: Log, error: Exception) -> None:
+        self._uncleanable.add(log)
+        self._quarantines.put(
+            Work.COMPACTION, f"{log.topic}-{log.partition}", error, "skipped until the next start"
+        )
 
 
 def _cannot_clean(log: Log, directory: Directory, error: OSError) -> None:

@@ -23,7 +23,6 @@ from odradek.log.partition.checkpoints import CorruptCheckpointError, LogDirMeta
 from odradek.log.partition.log import Log
 from odradek.log.partition.recovery import Checkpointed
 from odradek.log.segment.files import is_disk_failure, sync, write_atomically
-from odradek.protocol.errors import KafkaError
 from odradek.values import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -68,6 +67,7 @@ class Directory:
         self._names_fd = -1
         self._on_failure = on_failure
         self._logs: dict[TopicPartition, Log] = {}
+        self._to_forget: set[TopicPartition] = set()
         self._lock = threading.Lock()
         self._checkpoint_lock = threading.Lock()
         self.start_offsets_lock = asyncio.Lock()
@@ -180,6 +180,7 @@ class Directory:
         """Write the recovery point of each log."""
         with self._judging():
             self._write_offsets(checkpoints.RECOVERY_POINTS, self._recovery_points)
+        self._forget()
 
     def _recovery_points(self) -> dict[TopicPartition, int]:
         return {key: log.recovery_point for key, log in self.logs().items()}
@@ -193,7 +194,7 @@ class Directory:
         # Not without those that the first segment's name tells, as Kafka does: retention raises
         # the log start offset before it renames the files of the segments before.
         with self._checkpoint_lock:
-            found = [(key, log, log.start_to_checkpoint) for key, log in self.logs().items()]
+            found = [(key, log, log.begin_start_checkpoint()) for key, log in self.logs().items()]
             checkpoints.write_offsets(
                 self.file(checkpoints.LOG_START_OFFSETS),
                 {key: offset for key, _, offset in found if offset > 0},
@@ -252,13 +253,24 @@ class Directory:
 
     def forget(self, keys: Collection[TopicPartition]) -> None:
         """Remove deleted partitions from all checkpoints: new ones of the same names must not
-        inherit them.
+        inherit them. If that fails, it is tried again with the next recovery points.
         """
+        with self._lock:
+            self._to_forget.update(keys)
+        self._forget()
+
+    def _forget(self) -> None:
+        with self._lock:
+            keys = frozenset(self._to_forget)
+        if not keys:
+            return
         with self._judging():
             self._write_checkpoints()
             self._drop(checkpoints.HIGH_WATERMARKS, keys)
             with self._cleaned_lock:
                 self._drop(checkpoints.CLEANER_OFFSETS, keys)
+            with self._lock:
+                self._to_forget -= keys
 
     def _drop(self, name: str, keys: Collection[TopicPartition]) -> None:
         self._write_offsets(
@@ -312,12 +324,14 @@ class Directory:
 
 
 def _close_all(logs: Iterable[Log], threads: Executor) -> bool:
-    """Close logs in parallel, because an fsync mostly waits; return False when one failed."""
+    """Close logs in parallel, because an fsync mostly waits; return False when one failed, now or
+    before: without the clean-shutdown mark, the next start recovers it.
+    """
 
     def close(log: Log) -> bool:
         try:
             log.close()
-        except KafkaError as error:
+        except Exception as error:
             logger.error(
                 "failed to close %s-%d: %s; it is recovered at the next start",
                 log.topic,
@@ -325,6 +339,6 @@ def _close_all(logs: Iterable[Log], threads: Executor) -> bool:
                 error,
             )
             return False
-        return True
+        return log.failure is None
 
     return all(list(threads.map(close, logs)))

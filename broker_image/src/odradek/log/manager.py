@@ -15,16 +15,20 @@ import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
+from odradek import descriptors
 from odradek.config import BrokerConfig, TopicConfig
 from odradek.log.compactor import Compactor
 from odradek.log.directory import Directory, Folder, LogDirError, deleted_name
 from odradek.log.housekeeping import Housekeeper
-from odradek.log.partition import recovery
+from odradek.log.partition import recovery, topic_identity
 from odradek.log.partition.checkpoints import LogDirMeta
 from odradek.log.partition.log import Log, LogEnvironment
-from odradek.log.segment.files import DiskThreads
+from odradek.log.partition.topic_identity import CorruptIdentityError, TopicIdentity
+from odradek.log.segment.files import DiskThreads, is_shortage
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.quarantine import Quarantines, Work
 from odradek.values import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -32,6 +36,10 @@ logger = logging.getLogger(__name__)
 _TICK_S = 1.0
 # Logs that are closed at the same time, each waiting for its fsyncs.
 _CLOSING_THREADS = 16
+# Threads that read or write the `partition.metadata` of many logs at the same time.
+_IDENTITY_THREADS = 4
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +67,7 @@ class LogManager:
         *,
         on_dir_failure: Callable[[str, OSError], None] = lambda path, error: None,
         environment: LogEnvironment | None = None,
+        quarantines: Quarantines | None = None,
     ) -> None:
         self.config = config
         self.cluster_id = cluster_id
@@ -66,6 +75,7 @@ class LogManager:
         # Threads of their own, so that reads from a cold disk delay nothing else.
         self.readers = DiskThreads(config.num_io_threads)
         self._topic_config = topic_config
+        self._quarantines = quarantines or Quarantines()
         self._environment = replace(
             environment or LogEnvironment(),
             producer_expiry_ms=config.transactional_id_expiration_ms,
@@ -79,8 +89,10 @@ class LogManager:
         self._logs: dict[TopicPartition, tuple[Log, Directory]] = {}
         self._lock = threading.Lock()
         self._creation_lock = threading.Lock()
-        self._housekeeper = Housekeeper(config, self._directories, self._environment)
-        self._compactor = Compactor(config, self._directories, self._environment)
+        self._housekeeper = Housekeeper(
+            config, self._directories, self._environment, self._quarantines
+        )
+        self._compactor = Compactor(config, self._directories, self._environment, self._quarantines)
         self._reconfigured = asyncio.Event()
 
     # -- start ----------------------------------------------------------------------------------
@@ -96,7 +108,7 @@ class LogManager:
             try:
                 directory.claim(LogDirMeta(self.config.broker_id, self.cluster_id))
             except OSError as error:
-                directory.fail(error)
+                _fail(directory, error)
         work = [
             (directory, folder)
             for directory in self._online()
@@ -117,7 +129,7 @@ class LogManager:
         try:
             found, doomed = directory.folders()
         except OSError as error:
-            directory.fail(error)
+            _fail(directory, error)
             return []
         for path in doomed:
             self._housekeeper.doom(directory, path)
@@ -137,7 +149,7 @@ class LogManager:
                 folder.known,
             )
         except OSError as error:
-            directory.fail(error)
+            _fail(directory, error)
             return
         if report.truncated_bytes or report.dropped_segments or report.rebuilt:
             logger.warning(
@@ -204,6 +216,9 @@ class LogManager:
                     directory = self._make(key, new)
                 except KafkaError as refusal:
                     refused[key] = refusal
+                except Exception as error:
+                    self._quarantines.note(Work.ROLE, key, error, "refusing the role")
+                    refused[key] = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, repr(error))
                 else:
                     touched[directory.path] = directory
             for directory in touched.values():
@@ -282,6 +297,54 @@ class LogManager:
         for path, delay_ms in doomed:
             self._housekeeper.doom(directory, path, delay_ms)
 
+    async def topic_identities(
+        self, keys: Collection[TopicPartition]
+    ) -> tuple[dict[TopicPartition, TopicIdentity | None], dict[TopicPartition, KafkaError]]:
+        """Return the topics that logs belong to, None where that is unknown, and the errors of
+        those that cannot be read.
+        """
+
+        def read(key: TopicPartition, log: Log) -> TopicIdentity | None:
+            try:
+                return topic_identity.read(log.directory)
+            except CorruptIdentityError as error:
+                logger.warning("ignoring a damaged file: %s", error)
+                return None
+
+        return await self._with_each(keys, read)
+
+    async def record_topic_identities(
+        self, wanted: Mapping[TopicPartition, TopicIdentity]
+    ) -> dict[TopicPartition, KafkaError]:
+        """Write which topics logs belong to; return the errors of those that failed."""
+        _, refused = await self._with_each(
+            wanted, lambda key, log: topic_identity.write(log.directory, wanted[key])
+        )
+        return refused
+
+    async def _with_each(
+        self, keys: Collection[TopicPartition], work: Callable[[TopicPartition, Log], T]
+    ) -> tuple[dict[TopicPartition, T], dict[TopicPartition, KafkaError]]:
+        """Do `work` with those of the logs that exist and are online, in several threads."""
+        some = list(keys)
+        done: dict[TopicPartition, T] = {}
+        refused: dict[TopicPartition, KafkaError] = {}
+
+        def work_through(part: Sequence[TopicPartition]) -> None:
+            for key in part:
+                log = self.get(*key)
+                if log is None or log.failure is not None:
+                    continue
+                try:
+                    done[key] = work(key, log)
+                except OSError as error:
+                    self._home_of(log).judge(error)
+                    refused[key] = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
+
+        parts = (some[first::_IDENTITY_THREADS] for first in range(_IDENTITY_THREADS))
+        await asyncio.gather(*(self.disk.run(work_through, part) for part in parts if part))
+        return done, refused
+
     def update_topic_configs(self, changed: Mapping[str, TopicConfig]) -> None:
         """Apply changed settings to every partition of the topics."""
         for (topic, _), log in self.logs().items():
@@ -297,7 +360,8 @@ class LogManager:
     def save_high_watermarks(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Write the high watermark of every partition, each into its own directory."""
         for directory in self._online():
-            directory.write_high_watermarks(offsets)
+            with self._quarantines.guard(Work.CHECKPOINT, f"{directory.path}: high watermarks"):
+                directory.write_high_watermarks(offsets)
 
     async def checkpoint_start_offsets(self, logs: Collection[Log]) -> None:
         """Make the log start offsets of these logs durable: see `Log.durable_log_start`, which says
@@ -348,12 +412,16 @@ class LogManager:
 
     async def _keep_house(self) -> None:
         while True:
-            await self.disk.run(self.housekeep)
+            with self._quarantines.guard(Work.MAINTENANCE, "logs"):
+                await self.disk.run(self.housekeep)
             await asyncio.sleep(_TICK_S)
 
     async def _keep_compacting(self, number: int) -> None:
         while number < self.config.log_cleaner_threads:
-            if not await self.disk.run(self.compact):
+            compacted = False
+            with self._quarantines.guard(Work.COMPACTION, "logs"):
+                compacted = await self.disk.run(self.compact)
+            if not compacted:
                 await asyncio.sleep(self.config.log_cleaner_backoff_ms / 1000)
 
     def housekeep(self) -> None:
@@ -379,3 +447,16 @@ class LogManager:
                 directory.close(threads)
         self.readers.close()
         self.disk.close()
+
+
+def _fail(directory: Directory, error: OSError) -> None:
+    """Take a directory offline that cannot be loaded. Raises LogDirError for what is no fault of
+    the directory: the broker must not start without its partitions.
+    """
+    if is_shortage(error):
+        raise LogDirError(
+            f"failed to load log directory {directory.path}: {error}; the process may have "
+            f"{descriptors.budget().limit} file descriptors (ulimit -n, LimitNOFILE in systemd), "
+            "and all memory that its machine and container leave it: raise what ran out"
+        ) from None
+    directory.fail(error)

@@ -9,6 +9,7 @@ the caller decides how long to pause between attempts.
 import asyncio
 import contextlib
 import itertools
+import logging
 import socket
 from collections import deque
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ from odradek.protocol import api, codec, headers
 from odradek.protocol.primitives import LENGTH32, MalformedError
 from odradek.protocol.regions import Part, total_length
 from odradek.protocol.schema import Request
+
+logger = logging.getLogger(__name__)
 
 ResponseT = TypeVar("ResponseT")
 
@@ -170,6 +173,14 @@ class _PeerConnection:
                 self._sock.close()
 
     def _on_readable(self) -> None:
+        try:
+            self._read()
+        except Exception as error:
+            # Else the callers would wait, and the event loop would call this again and again.
+            logger.exception("closing the connection to a broker")
+            self.fail(f"receiving failed: {error!r}")
+
+    def _read(self) -> None:
         try:
             count = self._sock.recv_into(self._reader.room())
         except (BlockingIOError, InterruptedError):

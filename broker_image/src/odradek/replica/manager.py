@@ -1,15 +1,17 @@
 """The replica manager: the partitions of this broker, their roles, and the work on them.
 
 LeaderAndIsr and StopReplica requests of the controller change roles. They are applied one after
-another, and refused if they come from a deposed controller. Produces and fetches go through
-`append` and `fetch` (modules `appends` and `reads`), copying from leaders through `fetcher`,
-changed in-sync sets through `isr_writer`. `run` owns the background work: fetchers, ISR checks,
-high watermark checkpoints.
+another, and refused if they come from a deposed controller. A role of a partition whose log is
+being truncated is taken right after that, because the others would wait long on a slow disk.
+Produces and fetches go through `append` and `fetch` (modules `appends` and `reads`), copying from
+leaders through `fetcher`, changed in-sync sets through `isr_writer`. `run` owns the background
+work: fetchers, ISR checks, high watermark checkpoints.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -19,16 +21,20 @@ from odradek import slices
 from odradek.clock import monotonic_ms
 from odradek.log.manager import LogManager, NewLog
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.quarantine import Quarantines, Work
 from odradek.replica.appends import Appender
 from odradek.replica.fetcher import Connect, FetcherPool, SourceFetcher
 from odradek.replica.hosted import HostedPartitions
 from odradek.replica.isr_writer import IsrWriter
 from odradek.replica.metadata import MetadataCache
-from odradek.replica.partition import LagLimits, Partition
+from odradek.replica.partition import NO_EPOCH, LagLimits, Partition, PostponedRole
 from odradek.replica.quota import ReplicationQuota
 from odradek.replica.reads import FetchReader
+from odradek.replica.registrations import FollowerRegistrations
 from odradek.replica.stray_replicas import StrayReplicas
+from odradek.replica.topic_identities import TopicIdentities
 from odradek.values import TopicPartition
+from odradek.zk import admin
 
 if TYPE_CHECKING:
     from odradek.config import BrokerConfig
@@ -46,6 +52,8 @@ logger = logging.getLogger(__name__)
 
 # Each takes a fifth of a millisecond.
 ROLES_PER_SLICE = 50
+# The logs of so many are made together: objects of more would keep the garbage collector long.
+ROLES_AT_ONCE = 500
 
 
 class ReplicaManager:
@@ -60,6 +68,9 @@ class ReplicaManager:
         connect: Connect,
         topic_configs: TopicConfigs,
         clock_ms: Callable[[], int] = monotonic_ms,
+        quarantines: Quarantines | None = None,
+        on_replica_failed: Callable[[], None] = lambda: None,
+        new_topic_id: Callable[[], str] = admin.new_topic_id,
     ) -> None:
         self.config = config
         self.metadata = metadata
@@ -68,6 +79,8 @@ class ReplicaManager:
         self._session = session
         self._topic_configs = topic_configs
         self._clock_ms = clock_ms
+        self.quarantines = quarantines or Quarantines()
+        self._on_replica_failed = on_replica_failed
         self._roles = asyncio.Lock()
         # Two waits of a follower that finds nothing, plus the time that its fetches take.
         self._longest_fetch_pause_ms = 2 * config.replica_fetch_wait_max_ms + 500
@@ -76,7 +89,10 @@ class ReplicaManager:
         self.checkpoint_start_offsets = logs.checkpoint_start_offsets
         self._limits = LagLimits(config.replica_lag_time_max_ms, config.replica_lag_max_messages)
         self._hosted = HostedPartitions(metadata)
-        self.isr_writer = IsrWriter(session, self._hosted, clock_ms)
+        registrations = FollowerRegistrations(session)
+        self.isr_writer = IsrWriter(
+            session, self._hosted, registrations, clock_ms, self.quarantines
+        )
         appender = Appender(
             self._hosted,
             lambda log, data, origin: self.in_thread(log.prepare, data, origin),
@@ -99,13 +115,17 @@ class ReplicaManager:
         self._reader = FetchReader(
             self._hosted,
             self.isr_writer,
+            registrations,
             clock_ms,
             self.in_thread,
             self.end_offset_confirmed,
             leader_quota,
         )
         self._stray_replicas = StrayReplicas(
-            config.broker_id, logs, self._hosted, self._delete_stray_replicas
+            config.broker_id, logs, self._hosted, self._delete_stray_replicas, self.quarantines
+        )
+        self._identities = TopicIdentities(
+            config.broker_id, logs, session, self._hosted, new_topic_id
         )
         # The data path: callers reach the parts without another coroutine in between.
         self.append = appender.append
@@ -123,7 +143,10 @@ class ReplicaManager:
                 logs.disk.run,
                 logs.checkpoint_start_offsets,
                 clock_ms,
+                self.quarantines,
+                self.truncation_failed,
             ),
+            self.quarantines,
         )
 
     @property
@@ -194,15 +217,17 @@ class ReplicaManager:
         The controller assigns no role to a broker whose replica moved away while it was down.
         """
         self._stray_replicas.look_for(states)
+        # A deletion of records waits for live brokers only.
+        self._hosted.for_low_watermark.wake_all()
         for topic, state in states:
             key = TopicPartition(topic, state.partition_index)
             partition = self._hosted.partitions.get(key)
-            if (
-                partition is not None
-                and partition.is_leader
-                and state.leader_epoch > partition.leader_epoch
-                and state.leader != self.config.broker_id
-            ):
+            if partition is None or state.leader == self.config.broker_id:
+                continue
+            postponed = partition.postponed
+            if postponed is not None and state.leader_epoch > postponed.leader_epoch:
+                partition.postponed = None
+            if partition.is_leader and state.leader_epoch > partition.leader_epoch:
                 logger.info(
                     "%s: stepping down: broker %d is leader of epoch %d",
                     key,
@@ -219,26 +244,56 @@ class ReplicaManager:
         async with self._roles:
             if not self.accept_controller(request.controller_epoch):
                 return ErrorCode.STALE_CONTROLLER_EPOCH, {}
-            with slices.collector_paused():
-                return ErrorCode.NONE, await self._take_roles(request)
+            errors: dict[TopicPartition, ErrorCode] = {}
+            for part in slices.cut(_states(request), ROLES_AT_ONCE):
+                with slices.collector_paused():
+                    errors |= await self._take_roles(dict(part))
+            return ErrorCode.NONE, errors
 
-    async def _take_roles(self, request: LeaderAndIsrRequest) -> dict[TopicPartition, ErrorCode]:
-        refused = await self._make_missing_logs(request)
+    async def _take_roles(
+        self, states: Mapping[TopicPartition, LeaderAndIsrPartitionState]
+    ) -> dict[TopicPartition, ErrorCode]:
+        refused = await self._prepare_logs(states)
         errors: dict[TopicPartition, ErrorCode] = {}
-        for number, (key, state) in enumerate(_states(request), 1):
+        for number, (key, state) in enumerate(states.items(), 1):
             refusal = refused.get(key)
-            errors[key] = refusal.code if refusal else await self._take_role(key, state)
+            try:
+                errors[key] = refusal or self._assign_role(key, state)
+            except Exception as failure:
+                errors[key] = self._role_failed(key, failure)
             if number % ROLES_PER_SLICE == 0:
                 await slices.pause()
         return errors
 
+    async def _prepare_logs(
+        self, states: Mapping[TopicPartition, LeaderAndIsrPartitionState]
+    ) -> dict[TopicPartition, ErrorCode]:
+        """Make sure that each partition has a log, and that it is of this topic and says so.
+
+        Return the errors of those for which that failed.
+        """
+        findings = await self._identities.check(states)
+        refused = {key: refusal.code for key, refusal in findings.refused.items()}
+        for key in findings.foreign:
+            error = await self._stop(key, NO_EPOCH, delete=True)
+            if error is not ErrorCode.NONE:
+                refused[key] = error
+        refused |= await self._delete_logs([key for key in findings.foreign if key not in refused])
+        wanted = {key: state for key, state in states.items() if key not in refused}
+        refused |= _codes(await self._make_missing_logs(wanted))
+        return refused | _codes(
+            await self._logs.record_topic_identities(
+                {key: one for key, one in findings.to_record.items() if key not in refused}
+            )
+        )
+
     async def _make_missing_logs(
-        self, request: LeaderAndIsrRequest
+        self, states: Mapping[TopicPartition, LeaderAndIsrPartitionState]
     ) -> Mapping[TopicPartition, KafkaError]:
         """Create the logs of new partitions; return the errors of those that failed."""
         missing = {
             key: state
-            for key, state in _states(request)
+            for key, state in states.items()
             if self.config.broker_id in state.replicas
             and key not in self._hosted.partitions
             and self._logs.get(key.topic, key.partition) is None
@@ -256,14 +311,14 @@ class ReplicaManager:
             logger.error("%s: failed to create the log: %s", key, refusal)
         return refused
 
-    async def _take_role(self, key: TopicPartition, state: LeaderAndIsrPartitionState) -> ErrorCode:
+    def _assign_role(self, key: TopicPartition, state: LeaderAndIsrPartitionState) -> ErrorCode:
         if self.config.broker_id not in state.replicas:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         partition = self._hosted.partitions.get(key)
         if partition is not None and partition.offline:
             # In any epoch: the controller asks again to learn which replicas are offline.
             return ErrorCode.KAFKA_STORAGE_ERROR
-        if partition is not None and state.leader_epoch <= partition.leader_epoch:
+        if partition is not None and _is_stale(partition, state.leader_epoch):
             if state.leader_epoch == partition.leader_epoch:
                 partition.told_in_session = self._session.generation
             return ErrorCode.STALE_CONTROLLER_EPOCH
@@ -273,25 +328,53 @@ class ReplicaManager:
             return ErrorCode.KAFKA_STORAGE_ERROR
         generation = self._session.generation
         self._fetchers.unfollow(key)
+        if partition.truncation_lock.locked():
+            partition.postponed = PostponedRole(
+                state.leader_epoch, lambda: self._take_postponed(partition, state, generation)
+            )
+            return ErrorCode.NONE
+        return self._take_role(partition, state, generation)
+
+    def _take_postponed(
+        self, partition: Partition, state: LeaderAndIsrPartitionState, generation: int
+    ) -> None:
+        if partition.offline:
+            return
+        if self._take_role(partition, state, generation) is not ErrorCode.NONE:
+            # The controller was told of success: have it ask again.
+            self._on_replica_failed()
+
+    def _take_role(
+        self, partition: Partition, state: LeaderAndIsrPartitionState, generation: int
+    ) -> ErrorCode:
+        """Take a role whole, or have none until a request for this epoch or a later one."""
+        key = partition.key
+        error = ErrorCode.NONE
         try:
-            async with partition.truncation_lock:
-                if state.leader == self.config.broker_id:
-                    partition.lead(state)
-                else:
-                    partition.follow(state)
-                    self._fetchers.follow(partition)
-                partition.told_in_session = generation
+            if state.leader == self.config.broker_id:
+                partition.lead(state)
+            else:
+                partition.follow(state)
+                self._fetchers.follow(partition)
+            partition.told_in_session = generation
+            partition.role_failed = False
         except KafkaError as refusal:
+            error = refusal.code
             logger.error(
                 "%s: failed to take the role of leader epoch %d: %s",
                 key,
                 state.leader_epoch,
                 refusal,
             )
-            # Its former role is over. It has none until a request for this epoch or a later one.
+        except Exception as failure:
+            error = self._role_failed(key, failure)
+            partition.role_failed = True
+        if error is not ErrorCode.NONE:
+            self._fetchers.unfollow(key)
             partition.retire()
             self._hosted.wake_all(key)
-            return refusal.code
+            return error
+        self.quarantines.release(Work.ROLE, key)
         logger.info(
             "%s: %s in leader epoch %d, leader %d, ISR %s, log end %d, high watermark %d",
             key,
@@ -304,6 +387,13 @@ class ReplicaManager:
         )
         self._hosted.wake_all(key)
         return ErrorCode.NONE
+
+    def _role_failed(self, key: TopicPartition, failure: Exception) -> ErrorCode:
+        """Quarantine a partition; for the same error as of a failed disk, the controller elects
+        another leader.
+        """
+        self.quarantines.put(Work.ROLE, key, failure, "waiting for another LeaderAndIsr")
+        return ErrorCode.KAFKA_STORAGE_ERROR
 
     def _host(self, key: TopicPartition) -> Partition:
         log = self._logs.get(key.topic, key.partition)
@@ -324,6 +414,7 @@ class ReplicaManager:
         self, request: StopReplicaRequest
     ) -> tuple[ErrorCode, dict[TopicPartition, ErrorCode]]:
         """Stop replicas, and delete their logs if the controller says so."""
+        await self._truncations_over(key for key, _, delete in _stops(request) if delete)
         async with self._roles:
             if not self.accept_controller(request.controller_epoch):
                 return ErrorCode.STALE_CONTROLLER_EPOCH, {}
@@ -332,10 +423,21 @@ class ReplicaManager:
             for number, (key, leader_epoch, delete) in enumerate(_stops(request), 1):
                 if number % slices.STEPS_PER_SLICE == 0:
                     await slices.pause()
-                errors[key] = await self._stop(key, leader_epoch, delete)
+                try:
+                    errors[key] = await self._stop(key, leader_epoch, delete)
+                except Exception as failure:
+                    errors[key] = self._role_failed(key, failure)
                 if delete and errors[key] is ErrorCode.NONE:
                     to_delete.append(key)
             return ErrorCode.NONE, errors | await self._delete_logs(to_delete)
+
+    async def _truncations_over(self, keys: Iterable[TopicPartition]) -> None:
+        """Wait while logs that are to be deleted are truncated, so that roles do not wait."""
+        for key in keys:
+            partition = self._hosted.partitions.get(key)
+            if partition is not None:
+                async with partition.truncation_lock:
+                    pass
 
     async def _stop(self, key: TopicPartition, leader_epoch: int, delete: bool) -> ErrorCode:
         """Stop a replica; before its log is deleted, remove everything but the log."""
@@ -346,6 +448,8 @@ class ReplicaManager:
             if partition.offline:
                 return ErrorCode.KAFKA_STORAGE_ERROR
         self._fetchers.unfollow(key)
+        if partition is not None:
+            partition.postponed = None
         if not delete:
             # As in Kafka the replica keeps its role until the controller changes it.
             return ErrorCode.NONE
@@ -376,6 +480,7 @@ class ReplicaManager:
         return errors
 
     async def _delete_stray_replicas(self, keys: Collection[TopicPartition]) -> None:
+        await self._truncations_over(keys)
         async with self._roles:
             to_delete: list[TopicPartition] = []
             for key in keys:
@@ -406,6 +511,19 @@ class ReplicaManager:
                 partition.offline = True
                 self._fetchers.unfollow(partition.key)
                 self._hosted.wake_all(partition.key)
+
+    def truncation_failed(self, partition: Partition, error: Exception) -> None:
+        """Take a partition offline whose truncation broke off, as if its disk had failed.
+
+        Nobody knows how much of it is done. The next start recovers the log.
+        """
+        key = partition.key
+        self.quarantines.note(Work.TRUNCATION, key, error, "offline until the broker starts again")
+        partition.log.fail(OSError(errno.EIO, f"a truncation broke off: {error!r}"))
+        partition.offline = True
+        self._fetchers.unfollow(key)
+        self._hosted.wake_all(key)
+        self._on_replica_failed()
 
     def log_directories(self) -> dict[str, list[TopicPartition] | None]:
         """Return the partitions of each configured log directory, None for a failed one."""
@@ -443,7 +561,12 @@ class ReplicaManager:
     async def _check_in_sync_sets(self) -> None:
         while True:
             await asyncio.sleep(self.config.replica_lag_time_max_ms / 2000)
-            for partition in tuple(self._hosted.partitions.values()):
+            self.check_in_sync_sets()
+
+    def check_in_sync_sets(self) -> None:
+        """Remove followers that lag from the in-sync sets of the partitions that they lead."""
+        for key, partition in tuple(self._hosted.partitions.items()):
+            with self.quarantines.guard(Work.ISR_CHECK, key):
                 change = partition.propose_shrink()
                 if change is not None:
                     self.isr_writer.submit(change)
@@ -451,11 +574,21 @@ class ReplicaManager:
     async def _checkpoint_periodically(self) -> None:
         while True:
             await asyncio.sleep(self.config.replica_high_watermark_checkpoint_interval_ms / 1000)
-            await self.checkpoint_high_watermarks()
+            with self.quarantines.guard(Work.CHECKPOINT, "high watermarks"):
+                await self.checkpoint_high_watermarks()
 
     def close(self) -> None:
         """End every waiting produce and fetch: the server stops."""
         self._hosted.close()
+
+
+def _is_stale(partition: Partition, leader_epoch: int) -> bool:
+    """Return whether a request for this epoch is older than, or the same as, the one in force."""
+    if partition.postponed is not None and leader_epoch < partition.postponed.leader_epoch:
+        return True
+    if partition.role_failed:
+        return leader_epoch < partition.leader_epoch
+    return leader_epoch <= partition.leader_epoch
 
 
 def _states(
@@ -466,6 +599,10 @@ def _states(
     for topic in request.topic_states:
         for state in topic.partition_states:
             yield TopicPartition(topic.topic_name, state.partition_index), state
+
+
+def _codes(refused: Mapping[TopicPartition, KafkaError]) -> dict[TopicPartition, ErrorCode]:
+    return {key: refusal.code for key, refusal in refused.items()}
 
 
 def _stops(request: StopReplicaRequest) -> Iterable[tuple[TopicPartition, int, bool]]:

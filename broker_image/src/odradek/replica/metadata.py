@@ -160,6 +160,11 @@ class MetadataCache:
         broker = self.brokers.get(broker_id)
         return None if broker is None else broker.endpoints.get(listener)
 
+    def hosts(self, listener: str) -> set[str]:
+        """Return the hosts of the live brokers on the named listener."""
+        brokers = self.brokers.values()
+        return {one.endpoints[listener][0] for one in brokers if listener in one.endpoints}
+
     def partition(self, topic: str, index: int) -> PartitionInfo | None:
         """Return the state of a partition, None if the controller never sent one."""
         return self.topics.get(topic, {}).get(index)

@@ -15,6 +15,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import TYPE_CHECKING
 
+from odradek.quarantine import Quarantines, Work
 from odradek.replica.hosted import HostedPartitions
 from odradek.replica.metadata import PartitionInfo
 from odradek.values import NO_LEADER, TopicPartition
@@ -33,11 +34,13 @@ class StrayReplicas:
         logs: LogManager,
         hosted: HostedPartitions,
         delete: Callable[[Collection[TopicPartition]], Awaitable[None]],
+        quarantines: Quarantines,
     ) -> None:
         self._broker_id = broker_id
         self._logs = logs
         self._hosted = hosted
         self._delete = delete
+        self._quarantines = quarantines
         self._found: set[TopicPartition] = set()
         self._wake = asyncio.Event()
 
@@ -67,4 +70,13 @@ class StrayReplicas:
             await self._wake.wait()
             self._wake.clear()
             found, self._found = self._found, set()
-            await self._delete(found)
+            try:
+                await self._delete(found)
+            except Exception:
+                # One at a time: the next UpdateMetadata finds again what cannot be deleted now.
+                for key in sorted(found):
+                    with self._quarantines.guard(Work.STRAY_REPLICA, key):
+                        await self._delete({key})
+            else:
+                for key in found:
+                    self._quarantines.release(Work.STRAY_REPLICA, key)

@@ -16,6 +16,7 @@ from odradek import dynamic_config
 from odradek.config import BrokerConfig, TopicConfig
 from odradek.dynamic_config import CLUSTER_DEFAULT, LayeredConfig
 from odradek.properties import ConfigError
+from odradek.quarantine import Quarantines
 from odradek.zk import znodes
 from odradek.zk.changes import ConfigChanges
 from odradek.zk.session import Session
@@ -26,7 +27,9 @@ logger = logging.getLogger(__name__)
 class TopicConfigs:
     """Call it with the name of a topic to get its settings; from any thread."""
 
-    def __init__(self, config: BrokerConfig, session: Session) -> None:
+    def __init__(
+        self, config: BrokerConfig, session: Session, quarantines: Quarantines | None = None
+    ) -> None:
         self._layers = LayeredConfig(config, config)
         self._session = session
         self._known: dict[str, TopicConfig] = {}
@@ -34,7 +37,7 @@ class TopicConfigs:
         self._defaults = configuration.resolve_topic(config, {})
         self._apply: Callable[[Mapping[str, TopicConfig]], None] = lambda changed: None
         self._apply_to_broker: Callable[[BrokerConfig], Awaitable[None]] | None = None
-        self._changes = ConfigChanges(session, self._changed)
+        self._changes = ConfigChanges(session, self._changed, quarantines=quarantines)
 
     def __call__(self, topic: str) -> TopicConfig:
         """Return the present settings; the broker's defaults for a topic without entries."""

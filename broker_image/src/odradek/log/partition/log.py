@@ -132,7 +132,9 @@ class Log:
         self._high_watermark = 0
         # What the checkpoint of log start offsets, or the first segment's name at the start, says.
         self._checkpointed_start = 0
-        # While a batch that overlaps the log start offset is written, that offset.
+        # The most that it may say while it is written, or after that failed.
+        self._highest_checkpointed_start = 0
+        # The log start offset, until batches that overlap it are written up to there.
         self._overlapped_start = 0
         self._last_roll_by_time = -retention.ROLL_BY_TIME_INTERVAL_S
         self._append_lock = self.segments.append_lock
@@ -147,7 +149,8 @@ class Log:
     ) -> None:
         """Take over the segments and offsets that recovery found."""
         self.segments.install(segments, start, end, recovery_point)
-        self._high_watermark = self._checkpointed_start = start
+        self._high_watermark = start
+        self._checkpointed_start = self._highest_checkpointed_start = start
 
     # -- offsets and state ----------------------------------------------------------------------
 
@@ -166,9 +169,19 @@ class Log:
         """Log start offset for the checkpoint."""
         return max(self.segments.log_start_offset, self._overlapped_start)
 
+    def begin_start_checkpoint(self) -> int:
+        """Return the log start offset that is about to be written to the checkpoint.
+
+        A truncation that lowers it from now on waits until the lower one is written. One that
+        lowers it meanwhile is seen here.
+        """
+        offset = self.start_to_checkpoint
+        self._highest_checkpointed_start = max(self._highest_checkpointed_start, offset)
+        return min(offset, self.start_to_checkpoint)
+
     def note_start_checkpointed(self, offset: int) -> None:
         """Note what the checkpoint says now. Its lock is held: the last caller is right."""
-        self._checkpointed_start = offset
+        self._checkpointed_start = self._highest_checkpointed_start = offset
 
     @property
     def log_end_offset(self) -> int:
@@ -283,6 +296,8 @@ class Log:
         start, base = self.segments.log_start_offset, self.segments.log_end_offset
         time_ms = -1 if append_time_ms is None else append_time_ms
         if header.producer_id >= 0:
+            if self.producers.end_offset != base:
+                self._reload_producers()  # an append broke off behind its write
             repeat = self.producers.check(header, origin)
             if repeat is not None:
                 if append_time_ms is not None:
@@ -326,10 +341,12 @@ class Log:
         now_ms = self._environment.now_ms()
         segments = self.segments
         with self._append_lock, self._failure.guard():
-            start, end = segments.log_start_offset, segments.log_end_offset
+            start, end = self.start_to_checkpoint, segments.log_end_offset
             size = 0
             if not batches:
                 return AppendInfo(end, end - 1, -1, start, 0, False)
+            if self.producers.end_offset != end:
+                self._reload_producers()  # an append broke off behind its write
             first = batches[0][1]
             try:
                 if first.base_offset < end:
@@ -344,9 +361,9 @@ class Log:
                         [view[begin:run_end]], shifted, length, last[1].last_offset, newest, now_ms
                     )
                     size += length
-                self._raise_log_start(start)
             finally:
-                self._overlapped_start = 0
+                if self._overlapped_start:
+                    self._restore_log_start()
             end = segments.log_end_offset
             return AppendInfo(first.base_offset, end - 1, -1, start, size, False)
 
@@ -363,7 +380,16 @@ class Log:
             )
         # A crash before the log start offset is back must not bring deleted records back.
         self._overlapped_start = end
-        self.truncate_fully_and_start_at(first.base_offset)
+        self._start_over(first.base_offset)
+
+    def _restore_log_start(self) -> None:
+        """Raise the log start offset again as far as the log reaches."""
+        start = self._overlapped_start
+        try:
+            self._raise_log_start(min(start, self.log_end_offset))
+        finally:
+            if self.segments.log_start_offset >= start:
+                self._overlapped_start = 0
 
     def _write(
         self,
@@ -480,6 +506,11 @@ class Log:
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Drop everything; the next batch gets `offset`."""
+        with self._append_lock:
+            self._overlapped_start = 0
+            self._start_over(offset)
+
+    def _start_over(self, offset: int) -> None:
         with self._append_lock, self._failure.guard(), _finished_or_offline():
             # Checkpoints and readers look at the first segment, so there is always one. Its files
             # are made last: they may have the names of files that go.
@@ -498,7 +529,7 @@ class Log:
         """
         self._high_watermark = min(self._high_watermark, end)
         lowered = self.segments.lower_recovery_point(end)
-        lowered = lowered or self._checkpointed_start > self.start_to_checkpoint
+        lowered = lowered or self._highest_checkpointed_start > self.start_to_checkpoint
         if lowered or "compact" in self.config.cleanup_policy:
             self._environment.on_truncate(self)
 

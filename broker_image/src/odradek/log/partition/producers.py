@@ -324,7 +324,7 @@ def decode(data: bytes) -> list[Producer]:
 def list_snapshots(directory: str) -> list[int]:
     """Return the offsets of the snapshots in `directory`, rising."""
     offsets = []
-    for name in os.listdir(directory):
+    for name in files.list_names(directory):
         stem, suffix = os.path.splitext(name)
         if suffix == SNAPSHOT_SUFFIX and stem.isdecimal():
             offsets.append(int(stem))

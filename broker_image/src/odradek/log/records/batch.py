@@ -42,6 +42,8 @@ HEADER = struct.Struct(">qiibIhiqqqhii")
 HEADER_SIZE = 61
 LOG_OVERHEAD = 12
 """Bytes of base offset and length, which stand before what `length` counts."""
+LEADER_EPOCH_POSITION = 12
+"""Where a batch of magic 2 has its leader epoch, an i32 that the checksum does not cover."""
 MAGIC_POSITION = 16
 """Where every format says which it is."""
 

@@ -31,11 +31,15 @@ class RecordsRefusedError(KafkaError):
         self.record_errors = tuple(record_errors)
 
 
-def decode(data: View, position: int = 0) -> list[Record]:
-    """Return the records of the batch at `position`, of any format. Raises CorruptBatchError."""
+def decode(data: View, position: int = 0, *, with_headers: bool = False) -> list[Record]:
+    """Return the records of the batch at `position`, of any format. Raises CorruptBatchError.
+
+    Nobody checks the headers of records when they are produced. Most readers need none, and without
+    them they can read every batch that was accepted.
+    """
     if len(data) - position > batch.MAGIC_POSITION and data[position + batch.MAGIC_POSITION] < 2:
         return list(legacy.decode(data, position))
-    return records.decode(data, position)
+    return records.decode(data, position, with_headers=with_headers)
 
 
 def rebuild(header: Header, kept: Sequence[Record]) -> tuple[bytes, Header]:
@@ -137,7 +141,7 @@ def date(header: Header, data: View) -> tuple[Header, View]:
     Raises KafkaError.
     """
     try:
-        found = records.decode(data)
+        found = records.decode(data, with_headers=False)
     except CorruptBatchError as error:
         raise unreadable(error) from error
     largest = max(batch.NO_TIMESTAMP, *(record.timestamp for record in found))
@@ -173,7 +177,7 @@ def marker_epoch(header: Header, data: View) -> int | None:
     if header.record_count <= 0:
         return None
     try:
-        value = records.decode(data)[0].value
+        value = records.decode(data, with_headers=False)[0].value
     except CorruptBatchError:
         return None
     return int.from_bytes(value[2:6], "big", signed=True) if value and len(value) >= 6 else None
