@@ -531,8 +531,9 @@ async def test_replica_that_failed_for_a_passing_reason_leads_again(
     assert controller.offline_partitions == 0
 
 
-async def test_unclean_election_by_topic_configuration_takes_effect_at_once(
-    cluster: Cluster,
+@pytest.mark.parametrize("by_default", [False, True], ids=["of the topic", "of all topics"])
+async def test_unclean_election_by_configuration_takes_effect_at_once(
+    cluster: Cluster, by_default: bool
 ) -> None:
     controller = await cluster.broker(1)
     await until(lambda: controller.active)
@@ -547,8 +548,11 @@ async def test_unclean_election_by_topic_configuration_takes_effect_at_once(
     await other.session.close()
     await until(lambda: cluster.roles(1)["t", 0] == (-1, 1, [2]))
     assert controller.offline_partitions == 1
-    change = {"unclean.leader.election.enable": "true"}
-    await session.multi(admin.change_config("topics", "t", change, 0))
-    controller.topic_config_changed("t")
+    if by_default:
+        controller.default_unclean_changed(True)
+    else:
+        change = {"unclean.leader.election.enable": "true"}
+        await session.multi(admin.change_config("topics", "t", change, 0))
+        controller.topic_config_changed("t")
     await until(lambda: cluster.roles(1)["t", 0] == (1, 2, [1]))
     assert controller.offline_partitions == 0

@@ -194,7 +194,7 @@ async def test_a_request_that_cannot_be_made_ends_no_channel_and_is_made_up_for(
 ) -> None:
     """The requests behind it are sent, and the broker gets its full state again."""
     poison = LeaderAndIsr(TWO, (), ())
-    monkeypatch.setattr(requests, "build", broken(requests.build, poison))
+    monkeypatch.setattr(requests, "build_in_slices", broken(requests.build_in_slices, poison))
     monkeypatch.setattr(quarantine, "FIRST_PAUSE_S", 0.0)
     recorded.outbox.send(poison)
     recorded.outbox.send(update())
@@ -222,7 +222,7 @@ async def test_a_state_that_always_fails_is_sent_again_ever_more_rarely(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     poison = LeaderAndIsr(TWO, (), ())
-    monkeypatch.setattr(requests, "build", broken(requests.build, poison))
+    monkeypatch.setattr(requests, "build_in_slices", broken(requests.build_in_slices, poison))
     monkeypatch.setattr(quarantine, "FIRST_PAUSE_S", 0.001)
     pauses: list[float] = []
 
@@ -249,7 +249,7 @@ async def test_a_broker_that_is_gone_is_not_in_quarantine(
     recorded: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     poison = LeaderAndIsr(TWO, (), ())
-    monkeypatch.setattr(requests, "build", broken(requests.build, poison))
+    monkeypatch.setattr(requests, "build_in_slices", broken(requests.build_in_slices, poison))
     recorded.outbox.send(poison)
     await until(lambda: recorded.quarantines.held()["channel"] == 1)
     recorded.outbox.update_brokers({})

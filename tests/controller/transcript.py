@@ -153,7 +153,8 @@ class Replayer:
         return events.ReplicasAnswered(BrokerId(int(words[0])), answered)
 
     def on_unclean(self, words: list[str], options: dict[str, str]) -> events.Event:
-        return events.UncleanChanged(words[0], words[1] == "true")
+        topic = None if words[0] == "default" else words[0]
+        return events.UncleanChanged(topic, words[1] == "true")
 
     def on_resend(self, words: list[str], options: dict[str, str]) -> events.Event:
         return events.ResendRequired(BrokerId(int(words[0])))

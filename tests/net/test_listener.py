@@ -194,6 +194,22 @@ async def test_peer_that_shuts_its_side_still_gets_its_answers() -> None:
         assert await reader.read() == framed(b"last") + framed(b"words")
 
 
+async def test_work_for_a_peer_can_see_that_it_sends_no_more() -> None:
+    async def until_gone(frame: memoryview, peer: ClientInfo) -> Sequence[Part]:
+        assert peer.is_connected()
+        began.set()
+        while peer.is_connected():
+            await asyncio.sleep(0.001)
+        return [b"seen"]
+
+    began = asyncio.Event()
+    async with listening(until_gone) as listener, connected(listener) as (reader, writer):
+        writer.write(framed(b"work"))
+        await began.wait()
+        writer.write_eof()
+        assert await read_frame(reader) == b"seen"
+
+
 async def test_peer_that_never_reads_stops_being_read_and_holds_up_nobody() -> None:
     dispatched = 0
 

@@ -35,6 +35,7 @@ from odradek.protocol.messages.offsets import (
     OffsetForLeaderTopicResult,
 )
 from odradek.replica import isr_notices, isr_writer
+from odradek.replica.metadata import described
 from odradek.replica.partition import Partition
 from odradek.replica.purgatory import Purgatory
 from odradek.values import NO_LEADER, TopicPartition
@@ -408,11 +409,11 @@ async def test_a_stray_replica_that_cannot_be_deleted_stays_alone(
     async with working(broker):
         request = update(*stray)
         broker.metadata.update(request)
-        broker.manager.drop_moved_replicas(request)
+        broker.manager.drop_moved_replicas(list(described(request)))
         await until(lambda: broker.logs.get(*SOUND) is None)
         await until(lambda: counted(broker) == [("stray-replica", 1, 1)])
         assert broker.logs.get(*SICK) is not None
-        broker.manager.drop_moved_replicas(request)
+        broker.manager.drop_moved_replicas(list(described(request)))
         await until(lambda: broker.logs.get(*SICK) is None)
         await until(lambda: counted(broker) == [("stray-replica", 1, 0)])
 

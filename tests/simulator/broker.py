@@ -12,6 +12,7 @@ from functools import cache
 from random import Random
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 from odradek import config as configuration
 from odradek.config import BrokerConfig, TopicConfig
@@ -32,6 +33,7 @@ from odradek.quarantine import Quarantines, Work
 from odradek.replica.manager import ReplicaManager
 from odradek.replica.metadata import MetadataCache
 from odradek.values import BrokerId
+from odradek.zk import znodes
 from odradek.zk.registration import DuplicateBrokerError, Registration
 from odradek.zk.znodes import BrokerEndpoint, BrokerRegistration
 from tests.simulator.disk import Disk, Region
@@ -139,6 +141,7 @@ class Broker:
         )
         self.process: Process | None = None
         self._durable = durable
+        self._ids = Random(broker_id)
         self._world = world
         self._network = network
         self._ensemble = ensemble
@@ -208,6 +211,7 @@ class Broker:
             _TopicConfigs(self.config, self.topic_config),  # type: ignore[arg-type]
             self._world.clock_ms,
             quarantines,
+            new_topic_id=self._new_topic_id,
         )
         registration = self.registration = Registration(session, self._registration)
         self.controller = Controller(
@@ -244,6 +248,9 @@ class Broker:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.replicas.run())
             tasks.create_task(registration.run())
+
+    def _new_topic_id(self) -> str:
+        return znodes.new_topic_id(UUID(int=self._ids.getrandbits(128)))
 
     def _start_again(self, process: Process) -> None:
         if self.process is process:

@@ -12,8 +12,9 @@ from typing import Any
 
 from odradek.controller import election
 from odradek.handlers.context import ControllerLink
+from odradek.log.partition.topic_identity import TopicIdentity
 from odradek.protocol.errors import ErrorCode
-from odradek.replica import isr, truncation
+from odradek.replica import isr, topic_identities, truncation
 from odradek.replica.appends import Appender
 from odradek.replica.fetcher import SourceFetcher
 from odradek.replica.isr import Isr
@@ -92,6 +93,14 @@ def _stay_in_the_epoch(replicas: Any, state: Any, available: Any, unclean: bool)
     return election.choose_available(replicas, state, available, unclean)
 
 
+def _judge_by_id(
+    kept: TopicIdentity | None, present: TopicIdentity, *, in_sync: bool
+) -> topic_identities.Verdict:
+    """Take a topic that got another id for another topic."""
+    same = kept is None or kept.topic_id == present.topic_id
+    return topic_identities.Verdict.ADOPT if same else topic_identities.Verdict.DELETE
+
+
 BUGS: dict[str, list[tuple[object, str, Any]]] = {
     "acknowledges before replication": [(Appender, "_acknowledged", _acknowledge_at_once)],
     "truncates to the high watermark": [(SourceFetcher, "_truncate", _truncate_to_high_watermark)],
@@ -112,6 +121,7 @@ BUGS: dict[str, list[tuple[object, str, Any]]] = {
         (ReplicaManager, "leadership_confirmed", _always_certain),
         (ReplicaManager, "end_offset_confirmed", _always_certain),
     ],
+    "takes a topic with another id for another topic": [(topic_identities, "judge", _judge_by_id)],
     "leaves what moved away on the disk": [(StrayReplicas, "look_for", _leave_all)],
     "goes on in the epoch of before an outage": [
         (election, "choose_after_restart", _stay_in_the_epoch)

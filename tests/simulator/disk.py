@@ -21,6 +21,7 @@ from odradek.log.partition.epochs import EpochCache
 from odradek.log.partition.log import AppendInfo, UnexpectedOffsetError
 from odradek.log.partition.producers import ProducerStates
 from odradek.log.partition.reading import LogSlice
+from odradek.log.partition.topic_identity import TopicIdentity
 from odradek.log.records.batch import Header, Origin
 from odradek.protocol.errors import KafkaError
 
@@ -94,6 +95,7 @@ class Stored:
     epochs: list[tuple[int, int]] = field(default_factory=list)
     checkpoint: int = 0
     flushed: int = 0
+    identity: TopicIdentity | None = None
 
 
 class SimulatedLog:
@@ -110,6 +112,7 @@ class SimulatedLog:
         self.log_end_offset = self.batches[-1].end if self.batches else 0
         self.high_watermark = stored.checkpoint
         self.checkpoint = stored.checkpoint
+        self.identity = stored.identity
         self.recovery_point = min(stored.flushed, self.log_end_offset)
         self.epochs = _Epochs(self.directory)
         self.epochs._entries = list(stored.epochs)
@@ -123,7 +126,9 @@ class SimulatedLog:
         """Return what the disk has if the process ends now."""
         end = self.recovery_point if power_failed else self.log_end_offset
         kept = [one for one in self.batches if one.end <= end]
-        return Stored(kept, self.epochs.entries, self.checkpoint, self.recovery_point)
+        return Stored(
+            kept, self.epochs.entries, self.checkpoint, self.recovery_point, self.identity
+        )
 
     def flush(self) -> None:
         """Make everything durable."""
@@ -292,6 +297,10 @@ class Disk:
             key: log.stored(power_failed=power_failed) for key, log in self._logs.items()
         }
 
+    def wipe(self) -> None:
+        """Lose everything, between two processes."""
+        self._stored = {}
+
     def logs(self) -> dict[tuple[str, int], SimulatedLog]:
         """Return all logs."""
         return dict(self._logs)
@@ -313,6 +322,20 @@ class Disk:
         """Delete logs; always succeed."""
         for key in keys:
             self._logs.pop(key, None)
+        return {}
+
+    async def topic_identities(
+        self, keys: Iterable[tuple[str, int]]
+    ) -> tuple[dict[tuple[str, int], TopicIdentity | None], dict[tuple[str, int], KafkaError]]:
+        """Return the topics that logs belong to; always succeed."""
+        return {key: self._logs[key].identity for key in keys if key in self._logs}, {}
+
+    async def record_topic_identities(
+        self, wanted: Mapping[tuple[str, int], TopicIdentity]
+    ) -> dict[tuple[str, int], KafkaError]:
+        """Write which topics logs belong to; always succeed."""
+        for key, identity in wanted.items():
+            self._logs[key].identity = identity
         return {}
 
     async def checkpoint_start_offsets(self, logs: Iterable[SimulatedLog]) -> None:

@@ -28,6 +28,7 @@ class Kind(enum.Enum):
     WEATHER = "bad network"
     DEPOSE = "controller deposed by hand"
     REASSIGN = "partition moves"
+    TOPIC_ID = "topic id dropped or replaced by a tool"
 
 
 SHARES = {
@@ -42,6 +43,7 @@ SHARES = {
     Kind.WEATHER: 3,
     Kind.DEPOSE: 2,
     Kind.REASSIGN: 0,
+    Kind.TOPIC_ID: 2,
 }
 # Only in schedules with more brokers than replicas.
 MOVING_SHARES = {**SHARES, Kind.REASSIGN: 14}
@@ -111,6 +113,6 @@ def outage(seed: int) -> Schedule:
 def _duration(kind: Kind, chance: random.Random) -> float:
     if kind in (Kind.PAUSE, Kind.CUT_ZOOKEEPER):
         return chance.choice((chance.uniform(0.2, SESSION_S), chance.uniform(SESSION_S, 6)))
-    if kind in (Kind.DEPOSE, Kind.REASSIGN):
+    if kind in (Kind.DEPOSE, Kind.REASSIGN, Kind.TOPIC_ID):
         return 0.0
     return chance.choice((chance.uniform(0, 1), chance.uniform(1, 5)))

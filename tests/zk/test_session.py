@@ -73,6 +73,13 @@ async def test_of_two_conditional_writers_one_wins(sessions: OpenSession) -> Non
     assert sorted(type(result).__name__ for result in results) == ["BadVersionError", "Stat"]
 
 
+async def test_sync_shows_what_another_session_wrote(sessions: OpenSession) -> None:
+    one, two = await sessions(), await sessions()
+    await one.create("/n", b"")
+    await two.sync()
+    assert await two.exists("/n") is not None
+
+
 async def test_many_reads_are_pipelined_and_missing_ones_left_out(sessions: OpenSession) -> None:
     session = await sessions()
     await session.multi([Create(f"/n{i}", str(i).encode()) for i in range(300)])

@@ -435,6 +435,7 @@ class Draft:
         """Return the next context, and the actions in their order."""
         context = replace(
             self.base,
+            settings=self.settings,
             brokers=self.brokers,
             shutting_down=self.shutting_down,
             failed=self.failed,

@@ -77,9 +77,12 @@ class PartitionsChanged:
 
 @dataclass(frozen=True, slots=True)
 class UncleanChanged:
-    """A topic's override of unclean.leader.election.enable; None if it has none."""
+    """A topic's override of unclean.leader.election.enable; None if it has none.
 
-    topic: str
+    Without a topic, the default of all topics.
+    """
+
+    topic: str | None
     enabled: bool | None
 
 

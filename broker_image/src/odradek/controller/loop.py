@@ -12,6 +12,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 from odradek.clock import wall_ms
@@ -29,7 +30,7 @@ from odradek.controller.event_queue import (
     TopicConfigChange,
     ZnodeChange,
 )
-from odradek.controller.events import RebalanceDue
+from odradek.controller.events import RebalanceDue, UncleanChanged
 from odradek.controller.outbox import BrokerConnection, Outbox
 from odradek.controller.replica_assignment import ReplicaAssignment
 from odradek.controller.requests import Sender
@@ -199,6 +200,14 @@ class Controller:
         """Read the topic's unclean.leader.election.enable again."""
         if self.active:
             self._queue.put(TopicConfigChange(topic))
+
+    def default_unclean_changed(self, enabled: bool) -> None:
+        """Take a new unclean.leader.election.enable of this broker, which topics override."""
+        if enabled == self._config.unclean_leader_election_enable:
+            return
+        self._config = replace(self._config, unclean_leader_election_enable=enabled)
+        if self.active:
+            self._queue.put(UncleanChanged(None, enabled))
 
     # --- the queue ---
 

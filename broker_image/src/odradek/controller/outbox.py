@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from odradek import slices
 from odradek.controller import requests
 from odradek.controller.events import (
     Event,
@@ -189,7 +190,9 @@ class Outbox:
     ) -> None:
         """Send a request until it is acknowledged."""
         broker_id = broker.registration.broker_id
-        request, version = requests.build(message, self._sender, broker.epoch)
+        request, version = await slices.run(
+            requests.build_in_slices(message, self._sender, broker.epoch)
+        )
         attempt = 0
         while True:
             try:

@@ -363,6 +363,10 @@ def _add_partitions(draft: Draft, partitions: Iterable[TopicPartition]) -> None:
 
 
 def _change_unclean(draft: Draft, event: UncleanChanged) -> None:
+    if event.topic is None:
+        draft.settings = replace(draft.settings, unclean_leader_election=bool(event.enabled))
+        leader_election.elect_all(draft, _leaderless(draft))
+        return
     if event.topic not in draft.topics:
         return
     if event.enabled is None:

@@ -167,10 +167,12 @@ class Commits:
         self, shard: Shard, group_id: str, member_id: str, instance_id: str | None, generation: int
     ) -> None:
         """Raise KafkaError unless this member may commit: ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID,
-        REBALANCE_IN_PROGRESS or FENCED_INSTANCE_ID.
+        REBALANCE_IN_PROGRESS or FENCED_INSTANCE_ID, GROUP_MAX_SIZE_REACHED for one group too many.
         """
         if generation >= 0 and group_id not in shard.groups:
             raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
+        if group_id not in shard.groups:
+            self._shards.check_room(group_id)
         # A consumer with manual assignment, or a tool, is not a member.
         group = self._group_of(shard, group_id)
         if generation < 0 and group.state is GroupState.EMPTY:

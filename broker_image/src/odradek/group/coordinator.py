@@ -74,6 +74,7 @@ class GroupCoordinator:
             lambda: replicas.partitions,
             partition_count,
             config.offsets_load_buffer_size,
+            config.max_groups,
             self._new_group,
             self._schedule,
             self._cancel_timer,
@@ -206,6 +207,10 @@ class GroupCoordinator:
         if group is None:
             if spec.member_id:
                 return JoinResult(ErrorCode.UNKNOWN_MEMBER_ID, spec.member_id)
+            try:
+                self._shards.check_room(group_id)
+            except KafkaError as error:
+                return JoinResult(error.code, "")
             group = shard.groups[group_id] = self._new_group(group_id)
         answer: asyncio.Future[JoinResult] = asyncio.get_running_loop().create_future()
         with self._shards.restarting(group):
@@ -297,6 +302,11 @@ class GroupCoordinator:
         loading = any(not shard.loaded for shard in shards)
         error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if loading else ErrorCode.NONE
         return error, [group for shard in shards for group in shard.groups.values()]
+
+    @property
+    def refused(self) -> int:
+        """Return how many times a group was refused because there were too many."""
+        return self._shards.refused
 
     def summaries(self) -> list[GroupSummary]:
         """Return a summary per loaded group. May be called from any thread."""

@@ -26,6 +26,7 @@ from odradek.values import TopicPartition
 
 LOADS_AT_ONCE = 2
 LOAD_AGAIN_S = 1.0
+_REFUSALS_PER_LINE = 1000
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +42,7 @@ class Shards:
         partitions: Callable[[], Mapping[TopicPartition, Partition]],
         partition_count: Callable[[], int | None],
         read_bytes: int,
+        most_groups: int,
         new_group: Callable[[str], Group],
         on_group: Callable[[Group], None],
         on_gone: Callable[[Group], None],
@@ -50,6 +52,9 @@ class Shards:
         self._partitions = partitions
         self._partition_count = partition_count
         self._read_bytes = read_bytes
+        self._most_groups = most_groups
+        self.refused = 0
+        """How many times a group was refused because there were too many."""
         self._new_group = new_group
         self._on_group = on_group
         self._on_gone = on_gone
@@ -74,6 +79,22 @@ class Shards:
         if not shard.loaded or group_id in self._paused:
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return shard
+
+    def check_room(self, group_id: str) -> None:
+        """Raise KafkaError(GROUP_MAX_SIZE_REACHED) if there are too many groups for a new one.
+
+        Clients take this code as final, and name the group.
+        """
+        if sum(len(shard.groups) for shard in self._shards.values()) < self._most_groups:
+            return
+        if self.refused % _REFUSALS_PER_LINE == 0:
+            logger.warning(
+                "refused group %s: there are %d groups (odradek.max.groups)",
+                group_id,
+                self._most_groups,
+            )
+        self.refused += 1
+        raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED)
 
     def index_of(self, group_id: str) -> int | None:
         """Return the partition of a group, None while the number of partitions is unknown."""

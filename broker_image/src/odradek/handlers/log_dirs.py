@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from odradek import slices
 from odradek.handlers.context import Broker, RequestContext
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.admin import (
@@ -68,14 +69,22 @@ async def describe_log_dirs(
             for index in topic.partition_index
         }
     directories = broker.replicas.log_directories()
-    return DescribeLogDirsResponse(
-        results=[
-            DescribeLogDirsResult(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=path, topics=[])
-            if contents is None
-            else DescribeLogDirsResult(log_dir=path, topics=_topics(broker, contents, wanted))
-            for path, contents in directories.items()
-        ]
-    )
+    answer = DescribeLogDirsResponse(results=[])
+    for path, contents in directories.items():
+        result = DescribeLogDirsResult(log_dir=path, topics=[])
+        answer.results.append(result)
+        if contents is None:
+            result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+            continue
+        topics: dict[str, DescribeLogDirsTopic] = {}
+        for part in slices.cut(contents):
+            for one in _topics(broker, part, wanted):
+                known = topics.setdefault(one.name, one)
+                if known is not one:
+                    known.partitions += one.partitions
+            await slices.pause()
+        result.topics = list(topics.values())
+    return answer
 
 
 def _topics(

@@ -47,18 +47,22 @@ class Compactor:
         environment: LogEnvironment,
         quarantines: Quarantines,
     ) -> None:
-        threads = max(config.log_cleaner_threads, 1)
-        self._max_keys = config.log_cleaner_dedupe_buffer_size // threads // cleaner.BYTES_PER_KEY
-        self._buffer_bytes = config.log_cleaner_io_buffer_size // threads
         self._directories = list(directories)
         self._environment = environment
         self._quarantines = quarantines
         self._stopping = threading.Event()
-        self._throttle = Throttle(config.log_cleaner_io_max_bytes_per_second, self._stopping)
+        self.configure(config)
         self._under_work: set[Log] = set()
         self._uncleanable: WeakSet[Log] = WeakSet()
         self._retried: WeakSet[Log] = WeakSet()
         self._changed = threading.Condition()
+
+    def configure(self, config: BrokerConfig) -> None:
+        """Set the size of buffers and the throttle, for compactions that begin from now on."""
+        threads = max(config.log_cleaner_threads, 1)
+        self._max_keys = config.log_cleaner_dedupe_buffer_size // threads // cleaner.BYTES_PER_KEY
+        self._buffer_bytes = config.log_cleaner_io_buffer_size // threads
+        self._throttle = Throttle(config.log_cleaner_io_max_bytes_per_second, self._stopping)
 
     def compact(self) -> bool:
         """Compact the dirtiest log that no other thread compacts; return False when there is none,

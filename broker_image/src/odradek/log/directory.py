@@ -80,6 +80,7 @@ class Directory:
         self._logs: dict[TopicPartition, Log] = {}
         # A partition's future log is in another directory than its current one.
         self._futures: dict[TopicPartition, Log] = {}
+        self._to_forget: set[TopicPartition] = set()
         self._lock = threading.Lock()
         self._checkpoint_lock = threading.Lock()
         self.start_offsets_lock = asyncio.Lock()
@@ -212,6 +213,7 @@ class Directory:
         """Write the recovery point of each log."""
         with self._judging():
             self._write_offsets(checkpoints.RECOVERY_POINTS, self._recovery_points)
+        self._forget()
 
     def _recovery_points(self) -> dict[TopicPartition, int]:
         return {key: log.recovery_point for key, log in self.all_logs().items()}
@@ -225,7 +227,8 @@ class Directory:
         # Not without those that the first segment's name tells, as Kafka does: retention raises
         # the log start offset before it renames the files of the segments before.
         with self._checkpoint_lock:
-            found = [(key, log, log.start_to_checkpoint) for key, log in self.all_logs().items()]
+            logs = self.all_logs()
+            found = [(key, log, log.begin_start_checkpoint()) for key, log in logs.items()]
             checkpoints.write_offsets(
                 self.file(checkpoints.LOG_START_OFFSETS),
                 {key: offset for key, _, offset in found if offset > 0},
@@ -287,13 +290,24 @@ class Directory:
 
     def forget(self, keys: Collection[TopicPartition]) -> None:
         """Remove deleted partitions from all checkpoints: new ones of the same names must not
-        inherit them.
+        inherit them. If that fails, it is tried again with the next recovery points.
         """
+        with self._lock:
+            self._to_forget.update(keys)
+        self._forget()
+
+    def _forget(self) -> None:
+        with self._lock:
+            keys = frozenset(self._to_forget)
+        if not keys:
+            return
         with self._judging():
             self._write_checkpoints()
             self._drop(checkpoints.HIGH_WATERMARKS, keys)
             with self._cleaned_lock:
                 self._drop(checkpoints.CLEANER_OFFSETS, keys)
+            with self._lock:
+                self._to_forget -= keys
 
     def _drop(self, name: str, keys: Collection[TopicPartition]) -> None:
         self._write_offsets(

@@ -11,19 +11,22 @@ import contextlib
 import logging
 import os
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
+from odradek import descriptors
 from odradek.config import BrokerConfig, TopicConfig
 from odradek.log.compactor import Compactor
 from odradek.log.directory import Directory, Folder, LogDirError
 from odradek.log.future_logs import Found, FutureLogs, latest_epoch, resolve
 from odradek.log.housekeeping import Housekeeper
-from odradek.log.partition import recovery
+from odradek.log.partition import recovery, topic_identity
 from odradek.log.partition.checkpoints import LogDirMeta
 from odradek.log.partition.log import Log, LogEnvironment
-from odradek.log.segment.files import DiskThreads
+from odradek.log.partition.topic_identity import CorruptIdentityError, TopicIdentity
+from odradek.log.segment.files import DiskThreads, is_shortage
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.quarantine import Quarantines, Work
 from odradek.values import TopicPartition
@@ -35,6 +38,10 @@ _TICK_S = 1.0
 _CLOSING_THREADS = 16
 # Partitions to come that have a preferred directory; the oldest wish goes first.
 _MAX_PREFERRED = 10_000
+# Threads that read or write the `partition.metadata` of many logs at the same time.
+_IDENTITY_THREADS = 4
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +65,11 @@ class Replacement:
     home: Directory
 
 
+def _disk_threads(config: BrokerConfig) -> int:
+    moving = config.num_replica_alter_log_dirs_threads or 0
+    return len(config.log_dirs) * 2 + 2 + config.log_cleaner_threads + moving
+
+
 class LogManager:
     """Owns every `Log` of the broker. Methods block unless async. Safe to call from any thread."""
 
@@ -73,12 +85,7 @@ class LogManager:
     ) -> None:
         self.config = config
         self.cluster_id = cluster_id
-        self.disk = DiskThreads(
-            len(config.log_dirs) * 2
-            + 2
-            + config.log_cleaner_threads
-            + (config.num_replica_alter_log_dirs_threads or 0)
-        )
+        self.disk = DiskThreads(_disk_threads(config))
         # Threads of their own, so that reads from a cold disk delay nothing else.
         self.readers = DiskThreads(config.num_io_threads)
         self._topic_config = topic_config
@@ -86,6 +93,7 @@ class LogManager:
         self._environment = replace(
             environment or LogEnvironment(),
             producer_expiry_ms=config.transactional_id_expiration_ms,
+            most_producers=config.partition_max_producer_ids,
             on_failure=lambda log, error: self._home_of(log).fail(error),
             on_truncate=lambda log: self._home_of(log).note_truncated(log),
         )
@@ -101,6 +109,7 @@ class LogManager:
         )
         self.futures = FutureLogs(self._directories, self._housekeeper, self._environment)
         self._compactor = Compactor(config, self._directories, self._environment, self._quarantines)
+        self._reconfigured = asyncio.Event()
 
     # -- start ----------------------------------------------------------------------------------
 
@@ -115,7 +124,7 @@ class LogManager:
             try:
                 directory.claim(LogDirMeta(self.config.broker_id, self.cluster_id))
             except OSError as error:
-                directory.fail(error)
+                _fail(directory, error)
         resolution = resolve(
             (
                 Found(directory, folder)
@@ -142,7 +151,7 @@ class LogManager:
         try:
             found, doomed = directory.folders()
         except OSError as error:
-            directory.fail(error)
+            _fail(directory, error)
             return []
         for path in doomed:
             self._housekeeper.doom(directory, path)
@@ -162,7 +171,7 @@ class LogManager:
                 folder.known,
             )
         except OSError as error:
-            directory.fail(error)
+            _fail(directory, error)
             return
         if report.truncated_bytes or report.dropped_segments or report.rebuilt:
             logger.warning(
@@ -343,6 +352,54 @@ class LogManager:
                 refused |= {key: refusal for key, _ in logs}
         return refused
 
+    async def topic_identities(
+        self, keys: Collection[TopicPartition]
+    ) -> tuple[dict[TopicPartition, TopicIdentity | None], dict[TopicPartition, KafkaError]]:
+        """Return the topics that logs belong to, None where that is unknown, and the errors of
+        those that cannot be read.
+        """
+
+        def read(key: TopicPartition, log: Log) -> TopicIdentity | None:
+            try:
+                return topic_identity.read(log.directory)
+            except CorruptIdentityError as error:
+                logger.warning("ignoring a damaged file: %s", error)
+                return None
+
+        return await self._with_each(keys, read)
+
+    async def record_topic_identities(
+        self, wanted: Mapping[TopicPartition, TopicIdentity]
+    ) -> dict[TopicPartition, KafkaError]:
+        """Write which topics logs belong to; return the errors of those that failed."""
+        _, refused = await self._with_each(
+            wanted, lambda key, log: topic_identity.write(log.directory, wanted[key])
+        )
+        return refused
+
+    async def _with_each(
+        self, keys: Collection[TopicPartition], work: Callable[[TopicPartition, Log], T]
+    ) -> tuple[dict[TopicPartition, T], dict[TopicPartition, KafkaError]]:
+        """Do `work` with those of the logs that exist and are online, in several threads."""
+        some = list(keys)
+        done: dict[TopicPartition, T] = {}
+        refused: dict[TopicPartition, KafkaError] = {}
+
+        def work_through(part: Sequence[TopicPartition]) -> None:
+            for key in part:
+                log = self.get(*key)
+                if log is None or log.failure is not None:
+                    continue
+                try:
+                    done[key] = work(key, log)
+                except OSError as error:
+                    self._home_of(log).judge(error)
+                    refused[key] = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
+
+        parts = (some[first::_IDENTITY_THREADS] for first in range(_IDENTITY_THREADS))
+        await asyncio.gather(*(self.disk.run(work_through, part) for part in parts if part))
+        return done, refused
+
     def update_topic_configs(self, changed: Mapping[str, TopicConfig]) -> None:
         """Apply changed settings to every partition of the topics."""
         for logs in (self.logs(), self.futures.all_logs()):
@@ -383,11 +440,31 @@ class LogManager:
 
     async def run(self) -> None:
         """Run the background work until cancelled."""
-        compacting = self.config.log_cleaner_threads if self.config.log_cleaner_enable else 0
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._keep_house())
-            for _ in range(compacting):
-                tasks.create_task(self._keep_compacting())
+            if self.config.log_cleaner_enable:
+                tasks.create_task(self._keep_cleaners())
+
+    def reconfigure(self, config: BrokerConfig) -> None:
+        """Change the thread pools and the log cleaner; called on the event loop."""
+        self.config = config
+        self.disk.resize(_disk_threads(config))
+        self.readers.resize(config.num_io_threads)
+        self._compactor.configure(config)
+        self._reconfigured.set()
+
+    async def _keep_cleaners(self) -> None:
+        """Have as many tasks that compact as `log.cleaner.threads` says."""
+        cleaners: dict[int, asyncio.Task[None]] = {}
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                self._reconfigured.clear()
+                for number in range(self.config.log_cleaner_threads):
+                    if number not in cleaners or cleaners[number].done():
+                        cleaners[number] = tasks.create_task(
+                            self._keep_compacting(number), name=f"cleaner-{number}"
+                        )
+                await self._reconfigured.wait()
 
     async def _keep_house(self) -> None:
         while True:
@@ -395,8 +472,8 @@ class LogManager:
                 await self.disk.run(self.housekeep)
             await asyncio.sleep(_TICK_S)
 
-    async def _keep_compacting(self) -> None:
-        while True:
+    async def _keep_compacting(self, number: int) -> None:
+        while number < self.config.log_cleaner_threads:
             compacted = False
             with self._quarantines.guard(Work.COMPACTION, "logs"):
                 compacted = await self.disk.run(self.compact)
@@ -426,3 +503,16 @@ class LogManager:
                 directory.close(threads)
         self.readers.close()
         self.disk.close()
+
+
+def _fail(directory: Directory, error: OSError) -> None:
+    """Take a directory offline that cannot be loaded. Raises LogDirError for what is no fault of
+    the directory: the broker must not start without its partitions.
+    """
+    if is_shortage(error):
+        raise LogDirError(
+            f"failed to load log directory {directory.path}: {error}; the process may have "
+            f"{descriptors.budget().limit} file descriptors (ulimit -n, LimitNOFILE in systemd), "
+            "and all memory that its machine and container leave it: raise what ran out"
+        ) from None
+    directory.fail(error)

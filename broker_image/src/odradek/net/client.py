@@ -15,6 +15,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
+from odradek import slices
 from odradek.net.addresses import look_up
 from odradek.net.frame import FrameReader, ProtocolViolation
 from odradek.net.sending import send_all
@@ -62,7 +63,8 @@ class PeerClient:
         reached, disconnects or violates the protocol.
         """
         entry = api.of_request(type(request))
-        exchange = self._framed(entry, version, codec.encode_parts(request, version))
+        body = await slices.run(codec.encode_parts_in_slices(request, version))
+        exchange = self._framed(entry, version, body)
         channel: _PeerConnection | None = None
         try:
             async with asyncio.timeout(timeout_ms / 1000), self._slots:

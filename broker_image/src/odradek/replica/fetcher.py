@@ -125,6 +125,10 @@ class SourceFetcher:
     def __len__(self) -> int:
         return len(self._following)
 
+    def partitions(self) -> list[Partition]:
+        """Return the partitions that are copied."""
+        return [one.partition for one in self._following.values()]
+
     def add(self, partition: Partition) -> None:
         """Copy a partition, under its present leader epoch."""
         self._following[partition.key] = _Following(partition, partition.leader_epoch)
@@ -330,9 +334,12 @@ class SourceFetcher:
         config = self._config
         topics: dict[str, FetchTopic] = {}
         asked: dict[TopicPartition, tuple[_Following, int]] = {}
+        await self._flush_where_owed(some)  # again, if the last flush failed
         for one in some:
             key = one.partition.key
             try:
+                if one.partition.log.flush_required or not self._is_current(one):
+                    continue
                 offset = one.partition.log.log_end_offset
                 wanted = FetchPartition(
                     partition=key.partition,
@@ -563,10 +570,26 @@ class FetcherPool:
     async def _keep_running(self, fetcher: SourceFetcher) -> None:
         await self._quarantines.keep_running(Work.SOURCE, fetcher.name, fetcher.run)
 
+    async def resize(self, per_source: int) -> None:
+        """Have so many fetchers per source; what they copied goes on in the right one."""
+        if per_source == self._per_source:
+            return
+        self._per_source = per_source
+        for place, fetcher in list(self._fetchers.items()):
+            for partition in fetcher.partitions():
+                if self._place(partition) == place:
+                    continue
+                async with partition.truncation_lock:
+                    if partition in fetcher.partitions():
+                        self.follow(partition)
+
+    def _place(self, partition: Partition) -> tuple[int, int]:
+        return partition.leader, hash(partition.key) % self._per_source
+
     def follow(self, partition: Partition) -> None:
         """Copy the partition from its present leader only."""
         self.unfollow(partition.key)
-        place = partition.leader, hash(partition.key) % self._per_source
+        place = self._place(partition)
         fetcher = self._fetchers.get(place)
         if fetcher is None:
             fetcher = self._fetchers[place] = self._make(partition.leader)

@@ -18,6 +18,7 @@ from odradek.quarantine import Quarantines, Work
 from odradek.replica.hosted import HostedPartitions
 from odradek.replica.isr_notices import IsrNotices
 from odradek.replica.partition import IsrChange
+from odradek.replica.registrations import FollowerRegistrations
 from odradek.values import BrokerId, ControllerEpoch, LeaderEpoch
 from odradek.zk import znodes
 
@@ -37,11 +38,13 @@ class IsrWriter:
         self,
         session: Session,
         hosted: HostedPartitions,
+        registrations: FollowerRegistrations,
         clock_ms: Callable[[], int],
         quarantines: Quarantines,
     ) -> None:
         self._session = session
         self._hosted = hosted
+        self._registrations = registrations
         self._quarantines = quarantines
         self._notices = IsrNotices(session, clock_ms)
         # Bounded by the partitions: each has at most one pending change.
@@ -83,8 +86,13 @@ class IsrWriter:
             isr=tuple(map(BrokerId, change.isr)),
             controller_epoch=ControllerEpoch(change.controller_epoch),
         )
+        is_tried = False
         while self._is_expected(change):
             try:
+                if not is_tried and not await self._is_current(change):
+                    self._withdraw(change)
+                    return
+                is_tried = True
                 version = await self._write(path, state, change.zk_version)
             except KazooException as failure:
                 logger.warning(
@@ -97,7 +105,47 @@ class IsrWriter:
                 await asyncio.sleep(RETRY_S)
                 continue
             self._finish(change, version)
+            if version is not None and change.joins is not None:
+                await self._remove_former_life(change)
             return
+
+    async def _is_current(self, change: IsrChange) -> bool:
+        """Return whether the replica that joins is still registered as it was."""
+        return change.joins is None or await self._registrations.is_current(change.joins)
+
+    def _withdraw(self, change: IsrChange) -> None:
+        logger.info(
+            "%s: not adding a replica to ISR %s: it registered anew; waiting for its next fetch",
+            change.key,
+            change.previous,
+        )
+        partition = self._hosted.partitions.get(change.key)
+        if partition is not None:
+            partition.withdraw(change)
+
+    async def _remove_former_life(self, change: IsrChange) -> None:
+        """Remove a replica again that registered anew while its joining was written."""
+        assert change.joins is not None
+        joined = change.joins.broker_id
+        while True:
+            partition = self._hosted.partitions.get(change.key)
+            if (
+                partition is None
+                or not partition.is_leader
+                or partition.leader_epoch != change.leader_epoch
+                or joined not in partition.isr.maximal
+            ):
+                return
+            try:
+                if await self._is_current(change):
+                    return
+                removal = partition.propose_removal(joined)
+                if removal is not None:
+                    self.submit(removal)
+                    return
+            except KazooException as failure:
+                logger.warning("%s: failed to check who joined: %r; retrying", change.key, failure)
+            await asyncio.sleep(RETRY_S)
 
     def _is_expected(self, change: IsrChange) -> bool:
         partition = self._hosted.partitions.get(change.key)

@@ -17,6 +17,7 @@ import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from odradek import slices
 from odradek.clock import monotonic_ms
 from odradek.log.manager import LogManager, NewLog
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -26,12 +27,15 @@ from odradek.replica.directory_moves import DirectoryMoves
 from odradek.replica.fetcher import Connect, FetcherPool, SourceFetcher
 from odradek.replica.hosted import HostedPartitions
 from odradek.replica.isr_writer import IsrWriter
-from odradek.replica.metadata import MetadataCache, described
-from odradek.replica.partition import LagLimits, Partition, PostponedRole
+from odradek.replica.metadata import MetadataCache
+from odradek.replica.partition import NO_EPOCH, LagLimits, Partition, PostponedRole
 from odradek.replica.quota import ReplicationQuota
 from odradek.replica.reads import FetchReader
+from odradek.replica.registrations import FollowerRegistrations
 from odradek.replica.stray_replicas import StrayReplicas
+from odradek.replica.topic_identities import TopicIdentities
 from odradek.values import TopicPartition
+from odradek.zk import admin
 
 if TYPE_CHECKING:
     from odradek.config import BrokerConfig
@@ -41,13 +45,15 @@ if TYPE_CHECKING:
         LeaderAndIsrPartitionState,
         LeaderAndIsrRequest,
         StopReplicaRequest,
-        UpdateMetadataRequest,
+        UpdateMetadataPartitionState,
     )
     from odradek.replica.topic_configs import TopicConfigs
     from odradek.zk.session import Session
 
 logger = logging.getLogger(__name__)
 
+# Each takes a fifth of a millisecond.
+ROLES_PER_SLICE = 50
 # Requests for moves between log directories that may be answered without a pause.
 _REQUESTS_AT_ONCE = 100
 
@@ -66,6 +72,7 @@ class ReplicaManager:
         clock_ms: Callable[[], int] = monotonic_ms,
         quarantines: Quarantines | None = None,
         on_replica_failed: Callable[[], None] = lambda: None,
+        new_topic_id: Callable[[], str] = admin.new_topic_id,
     ) -> None:
         self.config = config
         self.metadata = metadata
@@ -84,7 +91,10 @@ class ReplicaManager:
         self.checkpoint_start_offsets = logs.checkpoint_start_offsets
         self._limits = LagLimits(config.replica_lag_time_max_ms, config.replica_lag_max_messages)
         self._hosted = HostedPartitions(metadata)
-        self.isr_writer = IsrWriter(session, self._hosted, clock_ms, self.quarantines)
+        registrations = FollowerRegistrations(session)
+        self.isr_writer = IsrWriter(
+            session, self._hosted, registrations, clock_ms, self.quarantines
+        )
         appender = Appender(
             self._hosted,
             lambda log, data, origin: self.in_thread(log.prepare, data, origin),
@@ -107,6 +117,7 @@ class ReplicaManager:
         self._reader = FetchReader(
             self._hosted,
             self.isr_writer,
+            registrations,
             clock_ms,
             self.in_thread,
             self.end_offset_confirmed,
@@ -124,6 +135,9 @@ class ReplicaManager:
             self._roles.locked,
             clock_ms,
             self.quarantines,
+        )
+        self._identities = TopicIdentities(
+            config.broker_id, logs, session, self._hosted, new_topic_id
         )
         # The data path: callers reach the parts without another coroutine in between.
         self.append = appender.append
@@ -207,13 +221,17 @@ class ReplicaManager:
         self.controller_epoch = epoch
         return True
 
-    def drop_moved_replicas(self, request: UpdateMetadataRequest) -> None:
+    def drop_moved_replicas(
+        self, states: Collection[tuple[str, UpdateMetadataPartitionState]]
+    ) -> None:
         """Step down from partitions with a newer leader elsewhere; delete stray replicas.
 
         The controller assigns no role to a broker whose replica moved away while it was down.
         """
-        self._stray_replicas.look_for(request)
-        for topic, state in described(request):
+        self._stray_replicas.look_for(states)
+        # A deletion of records waits for live brokers only.
+        self._hosted.for_low_watermark.wake_all()
+        for topic, state in states:
             key = TopicPartition(topic, state.partition_index)
             partition = self._hosted.partitions.get(key)
             if partition is None or state.leader == self.config.broker_id:
@@ -238,23 +256,51 @@ class ReplicaManager:
         async with self._roles:
             if not self.accept_controller(request.controller_epoch):
                 return ErrorCode.STALE_CONTROLLER_EPOCH, {}
-            refused = await self._make_missing_logs(request)
-            errors: dict[TopicPartition, ErrorCode] = {}
-            for key, state in _states(request):
-                refusal = refused.get(key)
-                try:
-                    errors[key] = refusal.code if refusal else self._assign_role(key, state)
-                except Exception as failure:
-                    errors[key] = self._role_failed(key, failure)
-            return ErrorCode.NONE, errors
+            with slices.collector_paused():
+                return ErrorCode.NONE, await self._take_roles(request)
+
+    async def _take_roles(self, request: LeaderAndIsrRequest) -> dict[TopicPartition, ErrorCode]:
+        refused = await self._prepare_logs(dict(_states(request)))
+        errors: dict[TopicPartition, ErrorCode] = {}
+        for number, (key, state) in enumerate(_states(request), 1):
+            refusal = refused.get(key)
+            try:
+                errors[key] = refusal or self._assign_role(key, state)
+            except Exception as failure:
+                errors[key] = self._role_failed(key, failure)
+            if number % ROLES_PER_SLICE == 0:
+                await slices.pause()
+        return errors
+
+    async def _prepare_logs(
+        self, states: Mapping[TopicPartition, LeaderAndIsrPartitionState]
+    ) -> dict[TopicPartition, ErrorCode]:
+        """Make sure that each partition has a log, and that it is of this topic and says so.
+
+        Return the errors of those for which that failed.
+        """
+        findings = await self._identities.check(states)
+        refused = {key: refusal.code for key, refusal in findings.refused.items()}
+        for key in findings.foreign:
+            error = await self._stop(key, NO_EPOCH, delete=True)
+            if error is not ErrorCode.NONE:
+                refused[key] = error
+        refused |= await self._delete_logs([key for key in findings.foreign if key not in refused])
+        wanted = {key: state for key, state in states.items() if key not in refused}
+        refused |= _codes(await self._make_missing_logs(wanted))
+        return refused | _codes(
+            await self._logs.record_topic_identities(
+                {key: one for key, one in findings.to_record.items() if key not in refused}
+            )
+        )
 
     async def _make_missing_logs(
-        self, request: LeaderAndIsrRequest
+        self, states: Mapping[TopicPartition, LeaderAndIsrPartitionState]
     ) -> Mapping[TopicPartition, KafkaError]:
         """Create the logs of new partitions; return the errors of those that failed."""
         missing = {
             key: state
-            for key, state in _states(request)
+            for key, state in states.items()
             if self.config.broker_id in state.replicas
             and key not in self._hosted.partitions
             and self._logs.get(key.topic, key.partition) is None
@@ -382,7 +428,9 @@ class ReplicaManager:
                 return ErrorCode.STALE_CONTROLLER_EPOCH, {}
             errors: dict[TopicPartition, ErrorCode] = {}
             to_delete: list[TopicPartition] = []
-            for key, leader_epoch, delete in _stops(request):
+            for number, (key, leader_epoch, delete) in enumerate(_stops(request), 1):
+                if number % slices.STEPS_PER_SLICE == 0:
+                    await slices.pause()
                 try:
                     errors[key] = await self._stop(key, leader_epoch, delete)
                 except Exception as failure:
@@ -457,6 +505,11 @@ class ReplicaManager:
                 )
                 to_delete.append(key)
             await self._delete_logs(to_delete)
+
+    async def resize_fetchers(self, per_source: int) -> None:
+        """Copy with so many fetchers per source broker (`num.replica.fetchers`)."""
+        async with self._roles:
+            await self._fetchers.resize(per_source)
 
     # --- storage ------------------------------------------------------------------------------
 
@@ -591,6 +644,10 @@ def _states(
     for topic in request.topic_states:
         for state in topic.partition_states:
             yield TopicPartition(topic.topic_name, state.partition_index), state
+
+
+def _codes(refused: Mapping[TopicPartition, KafkaError]) -> dict[TopicPartition, ErrorCode]:
+    return {key: refusal.code for key, refusal in refused.items()}
 
 
 def _stops(request: StopReplicaRequest) -> Iterable[tuple[TopicPartition, int, bool]]:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from odradek.protocol.errors import ErrorCode
 from odradek.replica import isr as rules
 from odradek.replica.isr import FollowerProgress, Isr
+from odradek.replica.registrations import Registered
 from odradek.values import NO_LEADER, TopicPartition
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ class IsrChange:
     zk_version: int
     isr: tuple[int, ...]
     previous: tuple[int, ...]
+    # The replica that joins, as it was registered when it proved that it lives.
+    joins: Registered | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,13 +322,13 @@ class Partition:
             return None
         return self._propose(tuple(r for r in self.isr.committed if r not in slow))
 
-    def propose_join(self, replica: int) -> IsrChange | None:
-        """Return the change that adds a caught-up follower, None if it may not join now."""
+    def may_join(self, replica: int) -> bool:
+        """Return whether a follower is caught up and may join the in-sync set now."""
         progress = self.followers.get(replica)
-        if (
-            progress is None
-            or replica in self.isr.committed
-            or not rules.may_join(
+        return (
+            progress is not None
+            and replica not in self.isr.committed
+            and rules.may_join(
                 self.isr,
                 replica,
                 self.replicas,
@@ -333,11 +336,27 @@ class Partition:
                 self.high_watermark,
                 self.leader_epoch_start,
             )
-        ):
-            return None
-        return self._propose((*self.isr.committed, replica))
+        )
 
-    def _propose(self, members: tuple[int, ...]) -> IsrChange:
+    def propose_join(self, registered: Registered, connection_id: int) -> IsrChange | None:
+        """Return the change that adds a follower that `may_join`.
+
+        None if this fetch, on this connection, does not prove yet that it lives under this
+        registration. The next one does, after an answer to this one.
+        """
+        progress = self.followers[registered.broker_id]
+        if progress.answered != (connection_id, registered):
+            progress.answered = connection_id, registered
+            return None
+        return self._propose((*self.isr.committed, registered.broker_id), registered)
+
+    def propose_removal(self, replica: int) -> IsrChange | None:
+        """Return the change that removes a follower, None if a change is pending."""
+        if self.isr.pending is not None:
+            return None
+        return self._propose(tuple(one for one in self.isr.committed if one != replica))
+
+    def _propose(self, members: tuple[int, ...], joins: Registered | None = None) -> IsrChange:
         change = IsrChange(
             self.key,
             self.broker_id,
@@ -346,6 +365,7 @@ class Partition:
             self.zk_version,
             members,
             self.isr.committed,
+            joins,
         )
         self.isr = Isr(self.isr.committed, members)
         return change
@@ -358,6 +378,11 @@ class Partition:
             and self.zk_version == change.zk_version
             and self.isr.pending == change.isr
         )
+
+    def withdraw(self, change: IsrChange) -> None:
+        """Drop a change of which ZooKeeper was not told."""
+        if self.expects(change):
+            self.isr = Isr(self.isr.committed)
 
     def confirm(self, change: IsrChange, zk_version: int) -> bool:
         """Settle a change that ZooKeeper holds as version `zk_version`.

@@ -81,6 +81,11 @@ class Purgatory(Generic[Key]):
             if satisfied:
                 waiter.future.set_result(True)
 
+    def wake_all(self) -> None:
+        """Let each waiter of any key check its condition again."""
+        for key in tuple(self._waiters):
+            self.wake(key)
+
     def close(self) -> None:
         """End every wait now, as on timeout: the broker stops."""
         self._closed = True

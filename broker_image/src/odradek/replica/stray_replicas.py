@@ -12,17 +12,17 @@ the old ones.)
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import TYPE_CHECKING
 
 from odradek.quarantine import Quarantines, Work
 from odradek.replica.hosted import HostedPartitions
-from odradek.replica.metadata import PartitionInfo, described
+from odradek.replica.metadata import PartitionInfo
 from odradek.values import NO_LEADER, TopicPartition
 
 if TYPE_CHECKING:
     from odradek.log.manager import LogManager
-    from odradek.protocol.messages.control import UpdateMetadataRequest
+    from odradek.protocol.messages.control import UpdateMetadataPartitionState
 
 
 class StrayReplicas:
@@ -44,9 +44,9 @@ class StrayReplicas:
         self._found: set[TopicPartition] = set()
         self._wake = asyncio.Event()
 
-    def look_for(self, request: UpdateMetadataRequest) -> None:
+    def look_for(self, states: Iterable[tuple[str, UpdateMetadataPartitionState]]) -> None:
         """Note the stray replicas among the partitions that the controller describes."""
-        for topic, state in described(request):
+        for topic, state in states:
             key = TopicPartition(topic, state.partition_index)
             if self._broker_id not in state.replicas and self.owner(key) is not None:
                 self._found.add(key)

@@ -9,7 +9,7 @@ so that one bad value does not make a topic unusable.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from odradek import config as configuration
 from odradek import dynamic_config
@@ -36,6 +36,7 @@ class TopicConfigs:
         self._entries: dict[str, Mapping[str, str]] = {}
         self._defaults = configuration.resolve_topic(config, {})
         self._apply: Callable[[Mapping[str, TopicConfig]], None] = lambda changed: None
+        self._apply_to_broker: Callable[[BrokerConfig], Awaitable[None]] | None = None
         self._changes = ConfigChanges(session, self._changed, quarantines=quarantines)
 
     def __call__(self, topic: str) -> TopicConfig:
@@ -53,6 +54,10 @@ class TopicConfigs:
         One changed default can change thousands of topics.
         """
         self._apply = apply
+
+    def on_broker_change(self, apply: Callable[[BrokerConfig], Awaitable[None]]) -> None:
+        """Call `apply` with the settings of the broker after each change of them."""
+        self._apply_to_broker = apply
 
     async def start(self) -> None:
         """Watch, then read every topic, so that no change is missed."""
@@ -94,15 +99,23 @@ class TopicConfigs:
             sound_entries(path, found[path][0] if path in found else None, dynamic_config.check)
             for path in paths
         )
+        before = self._layers.effective
         self._layers = dynamic_config.layer(static, cluster, own)
         self._defaults = configuration.resolve_topic(self._layers.effective, {})
         self._take(self._entries)
+        if self._apply_to_broker is not None and self._layers.effective != before:
+            await self._apply_to_broker(self._layers.effective)
 
     def _take(self, topics: Iterable[str]) -> None:
-        settings = {
-            topic: configuration.resolve_topic(self._layers.effective, self._entries[topic])
-            for topic in topics
-        }
+        # Thousands of topics have few different sets of entries, and most have none.
+        resolved = {frozenset[tuple[str, str]](): self._defaults}
+        settings: dict[str, TopicConfig] = {}
+        for topic in topics:
+            entries = self._entries[topic]
+            same = frozenset(entries.items())
+            if same not in resolved:
+                resolved[same] = configuration.resolve_topic(self._layers.effective, entries)
+            settings[topic] = resolved[same]
         changed = {topic: one for topic, one in settings.items() if self._known.get(topic) != one}
         self._known.update(changed)
         if changed:

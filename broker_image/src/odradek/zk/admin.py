@@ -7,7 +7,9 @@ ZooKeeper allows it: a topic never appears without its configuration. `session.S
 """
 
 import re
+import uuid
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
@@ -82,6 +84,19 @@ def check_config_size(config: Mapping[str, str]) -> None:
         )
 
 
+def new_topic_id() -> str:
+    """Return a random topic id (KIP-516); none begins with '-', so that commands can take it."""
+    while True:
+        topic_id = znodes.new_topic_id(uuid.uuid4())
+        if not topic_id.startswith("-"):
+            return topic_id
+
+
+def with_new_id(assignment: TopicAssignment) -> TopicAssignment:
+    """Return the assignment of a topic to be created, with its id."""
+    return replace(assignment, topic_id=new_topic_id())
+
+
 def create_topic(
     topic: str,
     assignment: TopicAssignment,
@@ -133,8 +148,9 @@ def change_config(
 async def apply_create_topic(
     session: Session, topic: str, assignment: TopicAssignment, config: Mapping[str, str]
 ) -> None:
-    """Create a topic. Raises KafkaError TOPIC_ALREADY_EXISTS."""
+    """Create a topic with a new id. Raises KafkaError TOPIC_ALREADY_EXISTS."""
     config_exists = False
+    assignment = with_new_id(assignment)
     while True:
         try:
             wanted = create_topic(topic, assignment, config, config_exists=config_exists)

@@ -257,6 +257,10 @@ class Session:
         found = await asyncio.gather(*map(get_one, wanted))
         return {path: one for path, one in zip(wanted, found, strict=True) if one is not None}
 
+    async def sync(self) -> None:
+        """Wait until the server has what the leader has: later reads see every earlier write."""
+        await self._read(lambda c: c.sync_async("/"))
+
     # --- writes ---
 
     async def create(

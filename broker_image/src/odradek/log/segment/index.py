@@ -58,7 +58,7 @@ class _Index:
     ENTRY: struct.Struct
 
     def __init__(self, path: str, base_offset: int, max_bytes: int) -> None:
-        self.file = SharedFile(path)
+        self.file = SharedFile(path, unmap=self._unmap)
         self.base_offset = base_offset
         self.max_entries = max_bytes // self.ENTRY.size
         self._ends = 0, bytearray()
@@ -128,8 +128,11 @@ class _Index:
 
     def release_idle(self) -> None:
         """Drop the map and, if nobody used it lately, the descriptor."""
-        self._map = None
+        self._unmap()
         self.file.close_idle()
+
+    def _unmap(self) -> None:
+        self._map = None
 
     def flush(self) -> None:
         """Make all entries durable."""
