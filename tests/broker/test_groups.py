@@ -324,27 +324,39 @@ def commit_at(running: Cluster, group: str, at_ms: int) -> None:
     asyncio.run(work())
 
 
-def test_version_0_keeps_offsets_in_zookeeper(cluster: Cluster, topic: str) -> None:
+def ask_version_0(cluster: Cluster, key: int, body: bytes) -> bytes:
+    """Send a request in the oldest version; return the body of its answer."""
     (broker,) = cluster.brokers.values()
+    frame = struct.pack(">hhi", key, 0, 1) + text("old") + body
+    with broker.connect() as connection:
+        connection.sendall(struct.pack(">i", len(frame)) + frame)
+        answer = connection.makefile("rb")
+        (size,) = struct.unpack(">i", answer.read(4))
+        return answer.read(size)[4:]
 
-    def text(value: str) -> bytes:
-        return struct.pack(">h", len(value)) + value.encode()
 
-    def ask(key: int, body: bytes) -> bytes:
-        frame = struct.pack(">hhi", key, 0, 1) + text("old") + body
-        with broker.connect() as connection:
-            connection.sendall(struct.pack(">i", len(frame)) + frame)
-            answer = connection.makefile("rb")
-            (size,) = struct.unpack(">i", answer.read(4))
-            return answer.read(size)[4:]
+def text(value: str) -> bytes:
+    return struct.pack(">h", len(value)) + value.encode()
 
+
+def test_version_0_keeps_offsets_in_zookeeper(cluster: Cluster, topic: str) -> None:
     where = text("oldies") + struct.pack(">i", 1) + text(topic) + struct.pack(">ii", 1, 2)
-    answer = ask(8, where + struct.pack(">q", 42) + text("note"))
+    answer = ask_version_0(cluster, 8, where + struct.pack(">q", 42) + text("note"))
     assert answer.endswith(struct.pack(">ih", 2, 0))
     path = consumers.offset_path("oldies", topic, 2)
     with cluster.zookeeper.client() as client:
         assert client.get(path)[0] == b"42"
-    assert struct.pack(">iq", 2, 42) in ask(9, where)
+    assert struct.pack(">iq", 2, 42) in ask_version_0(cluster, 9, where)
+
+
+@pytest.mark.parametrize("group", ["", ".", "..", "../brokers", "a//b", "a/../b"])
+def test_version_0_answers_for_a_group_that_is_no_path(
+    cluster: Cluster, topic: str, group: str
+) -> None:
+    where = text(group) + struct.pack(">i", 1) + text(topic) + struct.pack(">ii", 1, 2)
+    answer = ask_version_0(cluster, 8, where + struct.pack(">q", 42) + text("note"))
+    assert answer.endswith(struct.pack(">ih", 2, -1))
+    assert ask_version_0(cluster, 9, where).endswith(struct.pack(">iqhh", 2, -1, 0, -1))
 
 
 @pytest.mark.timeout(1800)

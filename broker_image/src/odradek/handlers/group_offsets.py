@@ -68,6 +68,8 @@ async def offset_commit(
 async def _commit_to_zookeeper(
     broker: Broker, group_id: str, commits: dict[TopicPartition, CommittedOffset]
 ) -> dict[TopicPartition, ErrorCode]:
+    if not consumers.is_path(group_id):
+        return dict.fromkeys(commits, ErrorCode.UNKNOWN_SERVER_ERROR)
     errors: dict[TopicPartition, ErrorCode] = {}
     for key, commit in commits.items():
         path = consumers.offset_path(group_id, key.topic, key.partition)
@@ -136,6 +138,8 @@ async def _fetch_from_zookeeper(
         offset, error = -1, ErrorCode.NONE
         if broker.metadata.partition(topic, index) is None:
             error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        elif not consumers.is_path(request.group_id):
+            error = ErrorCode.UNKNOWN_SERVER_ERROR
         else:
             try:
                 data, _ = await broker.session.get(path)
