@@ -302,12 +302,25 @@ def test_offsets_end_with_their_retention(tmp_path: Path) -> None:
 
 def commit_at(running: Cluster, group: str, at_ms: int) -> None:
     """Commit 5 for t-0 with a time of its own, as version 1 of the request can."""
+    commit_in_version(1, running, group, "t", at_ms=at_ms)
+
+
+def commit_in_version(
+    version: int,
+    running: Cluster,
+    group: str,
+    topic: str,
+    *,
+    at_ms: int = -1,
+    retention_ms: int = -1,
+) -> None:
     part = group_offsets.OffsetCommitRequestPartition(
         partition_index=0, committed_offset=5, commit_timestamp=at_ms, committed_metadata=""
     )
     request = group_offsets.OffsetCommitRequest(
         group_id=group,
-        topics=[group_offsets.OffsetCommitRequestTopic(name="t", partitions=[part])],
+        retention_time_ms=retention_ms,
+        topics=[group_offsets.OffsetCommitRequestTopic(name=topic, partitions=[part])],
     )
 
     async def work() -> None:
@@ -316,12 +329,20 @@ def commit_at(running: Cluster, group: str, at_ms: int) -> None:
         async with asyncio.timeout(120):
             while code != ErrorCode.NONE:
                 await client.call(FindCoordinatorRequest(key=group), 1, 30_000)
-                answer = await client.call(request, 1, 30_000)
+                answer = await client.call(request, version, 30_000)
                 code = answer.topics[0].partitions[0].error_code
                 await asyncio.sleep(0.05)
         await client.close()
 
     asyncio.run(work())
+
+
+def test_commit_may_ask_to_be_kept_for_ever(cluster: Cluster, topic: str) -> None:
+    commit_in_version(2, cluster, "patient", topic, retention_ms=2**63 - 1)
+    one = member(cluster.bootstrap, "patient")
+    (found,) = one.committed([confluent_kafka.TopicPartition(topic, 0)], 60)
+    assert found.offset == 5
+    one.close()
 
 
 def ask_version_0(cluster: Cluster, key: int, body: bytes) -> bytes:

@@ -15,6 +15,7 @@ from kazoo.exceptions import KazooException
 from odradek.clock import wall_ms
 from odradek.group.offsets import CommittedOffset
 from odradek.handlers.context import Broker, RequestContext
+from odradek.properties import LONG_MAX
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages import group_offsets as messages
 from odradek.values import TopicPartition
@@ -48,7 +49,7 @@ async def offset_commit(
                 partition.committed_metadata or "",
                 committed_ms,
                 partition.committed_leader_epoch,
-                committed_ms + retention_ms if retention_ms >= 0 else -1,
+                min(committed_ms + retention_ms, LONG_MAX) if retention_ms >= 0 else -1,
             )
     if context.version == 0:
         errors.update(await _commit_to_zookeeper(broker, request.group_id, commits))
