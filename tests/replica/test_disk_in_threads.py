@@ -13,6 +13,8 @@ import pytest
 from odradek.log.partition.log import Log
 from odradek.log.records.batch import Origin
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.messages.fetch import FetchRequest, FetchResponse
+from odradek.protocol.messages.offsets import OffsetForLeaderEpochResponse
 from odradek.replica.appends import AppendOutcome
 from odradek.replica.truncation import Truncation
 from tests.support import logs
@@ -81,6 +83,40 @@ async def test_a_failed_flush_is_not_acknowledged(
     assert (await produce(broker, acks)).error is ErrorCode.KAFKA_STORAGE_ERROR
     assert broker.manager.partitions[KEY].high_watermark == 0
     disk.failure = None
+
+
+class Silent:
+    """Stands for a leader that notes the fetch offsets it is sent, and has nothing new."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    async def call(self, request: object, version: int, timeout_ms: int) -> object:
+        if not isinstance(request, FetchRequest):
+            return OffsetForLeaderEpochResponse(topics=[])
+        self.asked += [one.fetch_offset for topic in request.topics for one in topic.partitions]
+        return FetchResponse(responses=[])
+
+
+async def test_a_follower_reports_no_log_end_that_it_failed_to_flush(
+    broker: Replicas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await broker.take(leader=2, replicas=(1, 2))
+    log = broker.manager.partitions[KEY].log
+    leader = Silent()
+    fetcher = broker.fetcher_from(2, leader)
+    following = fetcher._following[KEY]
+    following.truncating = False
+    log.append_as_follower(logs.batch(b"a"))
+    disk = SlowDisk(monkeypatch, "flush")
+    disk.go_on.set()
+    disk.failure = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "too many open files")
+    for _ in range(2):
+        await fetcher._round([following])
+        assert leader.asked == []
+    disk.failure = None
+    await fetcher._round([following])
+    assert leader.asked == [log.recovery_point] == [1]
 
 
 async def test_a_new_role_waits_for_a_cut_under_way(

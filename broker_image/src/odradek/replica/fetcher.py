@@ -159,8 +159,9 @@ class SourceFetcher:
             for one in ready
             if not one.truncating and self._is_current(one) and not self._is_held_back(one)
         ]
-        if fetching:
-            await self._fetch(client, fetching)
+        flushed = await self._flush_where_owed(fetching)
+        if flushed:
+            await self._fetch(client, flushed)
 
     def _ready(self) -> list[_Following]:
         now = self._clock_ms()
@@ -329,7 +330,6 @@ class SourceFetcher:
                     await self._find_range(client, one)
                 else:
                     self._refused(one, data.error_code)
-        await self._flush_where_owed(some)
         if raised:
             await self._checkpoint(raised, wait=not copied)
 
@@ -351,14 +351,22 @@ class SourceFetcher:
             # Failed, which was logged, or raised meanwhile: not again with the very next answer.
             self._checkpoint_after_ms = self._clock_ms() + self._config.replica_fetch_backoff_ms
 
-    async def _flush_where_owed(self, some: list[_Following]) -> None:
-        """Flush before the next request reports our log end (flush.messages)."""
+    async def _flush_where_owed(self, some: list[_Following]) -> list[_Following]:
+        """Flush before a request reports our log end (flush.messages); return the partitions of
+        which it may.
+        """
+        flushed = []
         for one in some:
             if one.partition.log.flush_required:
                 try:
                     await self._in_thread(one.partition.log.flush)
                 except KafkaError as refusal:
                     self._reject(one, refusal)
+                    continue
+                if not self._is_current(one):
+                    continue
+            flushed.append(one)
+        return flushed
 
     def _append(self, one: _Following, data: FetchablePartitionResponse) -> None:
         partition = one.partition
