@@ -106,6 +106,8 @@ class Connection:
             logger.warning("closing %s:%s: %s", self.peer.host, self.peer.port, violation)
         except OSError as error:
             logger.debug("lost %s:%s: %s", self.peer.host, self.peer.port, error)
+        except MemoryError:
+            logger.error("closing %s:%s: no memory for its request", self.peer.host, self.peer.port)
         except Exception:
             logger.exception("closing %s:%s", self.peer.host, self.peer.port)
         finally:
@@ -180,7 +182,14 @@ class Connection:
             self._arrival = None
 
     def _on_readable(self) -> None:
-        room = self._reader.room()
+        try:
+            room = self._reader.room()
+        except MemoryError as error:
+            # Left readable and unread, the socket would be reported again at once, for ever.
+            self._stop_reading()
+            if self._arrival is not None and not self._arrival.done():
+                self._arrival.set_exception(error)
+            return
         if not room:
             # The buffer is full; the next `_next_frame` resumes reading.
             self._stop_reading()
