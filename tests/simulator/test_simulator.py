@@ -18,7 +18,11 @@ SCHEDULES = how_many(500, full=10_000)
 PART = 250
 SEEDS_TO_FIND_A_BUG = 3000
 # It takes seconds to find one of the others.
-RARE = ("ignores leader epochs", "hears what a controller said before")
+RARE = (
+    "ignores leader epochs",
+    "hears what a controller said before",
+    "reports what it failed to flush",
+)
 
 
 def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
