@@ -67,9 +67,10 @@ bench: .venv/.ready ## measurements, beside Apache Kafka where there is a peer
 clocks: ## how long whole installations take: a fresh clone with an empty HOME
 	@bash tests/bench/clocks.sh
 
-chaos: .venv/.ready ## every test without samples; 170 faults under load, and a checker (some hours)
+chaos: .venv/.ready ## every test without samples; 200 faults under load, and a checker (some hours)
 	@$(PY) -m tests.cluster tools
 	@ODRADEK_FULL_COUNTS=1 $(UNIT) --dist worksteal
+	@$(PY) -m tests.fuzz --grammar
 	@$(PY) -m tests.chaos $(ARGS)
 
 simulate: .venv/.ready ## ten thousand seeded schedules of faults for controller and replication, in virtual time

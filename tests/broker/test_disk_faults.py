@@ -15,37 +15,18 @@ from confluent_kafka import KafkaError
 
 from odradek.values import BrokerId
 from odradek.zk import znodes
-from tests.support.broker import STEADY, Broker, Cluster, wait_until
+from tests.support.broker import STEADY, Cluster, wait_until
 from tests.support.clients import QUIET, consume_all, create_topic, produce_all
+from tests.support.small_disk import SmallDisk
 
 SMALL_DISK = "12m"
 ENLARGED = "64m"
 
 
 @pytest.fixture
-def disk(tmp_path: Path) -> Iterator[tuple[Path, int]]:
-    """A small file system, and the process whose mount namespace has it; brokers enter that."""
-    path = tmp_path / "disk"
-    path.mkdir()
-    mount = f"mount -t tmpfs -o size={SMALL_DISK} tmpfs '{path}' && echo ready && exec sleep 3600"
-    with subprocess.Popen(
-        ["unshare", "--mount", "--propagation", "private", "sh", "-c", mount],
-        stdout=subprocess.PIPE,
-    ) as holder:
-        try:
-            assert holder.stdout is not None
-            assert holder.stdout.readline() == b"ready\n"
-            yield path, holder.pid
-        finally:
-            holder.kill()
-
-
-def broker_in(namespace: int) -> type[Broker]:
-    class Inside(Broker):
-        def _command(self) -> list[str]:
-            return ["nsenter", f"--target={namespace}", "--mount", *super()._command()]
-
-    return Inside
+def disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    with SmallDisk(tmp_path / "disk", SMALL_DISK) as small:
+        yield small
 
 
 class Writer:
@@ -86,11 +67,11 @@ def check_after_restart(cluster: Cluster, writer: Writer) -> None:
 
 
 def test_a_full_disk_takes_its_directory_offline_and_nothing_acknowledged_is_lost(
-    tmp_path: Path, disk: tuple[Path, int]
+    tmp_path: Path, disk: SmallDisk
 ) -> None:
-    small, namespace = disk
+    small, namespace = disk.path, disk.namespace
     settings = {**STEADY, "log.dirs": f"{small},{tmp_path / 'large'}"}
-    with Cluster(tmp_path, settings=settings, kinds={1: broker_in(namespace)}) as cluster:
+    with Cluster(tmp_path, settings=settings, kinds={1: disk.broker_class()}) as cluster:
         broker = cluster.brokers[1]
         for topic in ("doomed", "spared"):
             create_topic(cluster.bootstrap, topic)

@@ -302,12 +302,25 @@ def test_offsets_end_with_their_retention(tmp_path: Path) -> None:
 
 def commit_at(running: Cluster, group: str, at_ms: int) -> None:
     """Commit 5 for t-0 with a time of its own, as version 1 of the request can."""
+    commit_in_version(1, running, group, "t", at_ms=at_ms)
+
+
+def commit_in_version(
+    version: int,
+    running: Cluster,
+    group: str,
+    topic: str,
+    *,
+    at_ms: int = -1,
+    retention_ms: int = -1,
+) -> None:
     part = group_offsets.OffsetCommitRequestPartition(
         partition_index=0, committed_offset=5, commit_timestamp=at_ms, committed_metadata=""
     )
     request = group_offsets.OffsetCommitRequest(
         group_id=group,
-        topics=[group_offsets.OffsetCommitRequestTopic(name="t", partitions=[part])],
+        retention_time_ms=retention_ms,
+        topics=[group_offsets.OffsetCommitRequestTopic(name=topic, partitions=[part])],
     )
 
     async def work() -> None:
@@ -316,7 +329,7 @@ def commit_at(running: Cluster, group: str, at_ms: int) -> None:
         async with asyncio.timeout(120):
             while code != ErrorCode.NONE:
                 await client.call(FindCoordinatorRequest(key=group), 1, 30_000)
-                answer = await client.call(request, 1, 30_000)
+                answer = await client.call(request, version, 30_000)
                 code = answer.topics[0].partitions[0].error_code
                 await asyncio.sleep(0.05)
         await client.close()
@@ -324,27 +337,47 @@ def commit_at(running: Cluster, group: str, at_ms: int) -> None:
     asyncio.run(work())
 
 
-def test_version_0_keeps_offsets_in_zookeeper(cluster: Cluster, topic: str) -> None:
+def test_commit_may_ask_to_be_kept_for_ever(cluster: Cluster, topic: str) -> None:
+    commit_in_version(2, cluster, "patient", topic, retention_ms=2**63 - 1)
+    one = member(cluster.bootstrap, "patient")
+    (found,) = one.committed([confluent_kafka.TopicPartition(topic, 0)], 60)
+    assert found.offset == 5
+    one.close()
+
+
+def ask_version_0(cluster: Cluster, key: int, body: bytes) -> bytes:
+    """Send a request in the oldest version; return the body of its answer."""
     (broker,) = cluster.brokers.values()
+    frame = struct.pack(">hhi", key, 0, 1) + text("old") + body
+    with broker.connect() as connection:
+        connection.sendall(struct.pack(">i", len(frame)) + frame)
+        answer = connection.makefile("rb")
+        (size,) = struct.unpack(">i", answer.read(4))
+        return answer.read(size)[4:]
 
-    def text(value: str) -> bytes:
-        return struct.pack(">h", len(value)) + value.encode()
 
-    def ask(key: int, body: bytes) -> bytes:
-        frame = struct.pack(">hhi", key, 0, 1) + text("old") + body
-        with broker.connect() as connection:
-            connection.sendall(struct.pack(">i", len(frame)) + frame)
-            answer = connection.makefile("rb")
-            (size,) = struct.unpack(">i", answer.read(4))
-            return answer.read(size)[4:]
+def text(value: str) -> bytes:
+    return struct.pack(">h", len(value)) + value.encode()
 
+
+def test_version_0_keeps_offsets_in_zookeeper(cluster: Cluster, topic: str) -> None:
     where = text("oldies") + struct.pack(">i", 1) + text(topic) + struct.pack(">ii", 1, 2)
-    answer = ask(8, where + struct.pack(">q", 42) + text("note"))
+    answer = ask_version_0(cluster, 8, where + struct.pack(">q", 42) + text("note"))
     assert answer.endswith(struct.pack(">ih", 2, 0))
     path = consumers.offset_path("oldies", topic, 2)
     with cluster.zookeeper.client() as client:
         assert client.get(path)[0] == b"42"
-    assert struct.pack(">iq", 2, 42) in ask(9, where)
+    assert struct.pack(">iq", 2, 42) in ask_version_0(cluster, 9, where)
+
+
+@pytest.mark.parametrize("group", ["", ".", "..", "../brokers", "a//b", "a/../b"])
+def test_version_0_answers_for_a_group_that_is_no_path(
+    cluster: Cluster, topic: str, group: str
+) -> None:
+    where = text(group) + struct.pack(">i", 1) + text(topic) + struct.pack(">ii", 1, 2)
+    answer = ask_version_0(cluster, 8, where + struct.pack(">q", 42) + text("note"))
+    assert answer.endswith(struct.pack(">ih", 2, -1))
+    assert ask_version_0(cluster, 9, where).endswith(struct.pack(">iqhh", 2, -1, 0, -1))
 
 
 @pytest.mark.timeout(1800)

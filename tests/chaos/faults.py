@@ -2,27 +2,34 @@
 
 `plan` and `rounds` are pure: one seed gives one plan, so a run can be asked for again. `QUOTA` is
 what the long run does; shorter runs take from the kinds in the same shares. The double kill takes a
-follower and its leader within one fetch.
+follower and its leader within one fetch. What a broker may run out of (descriptors, memory, disk)
+it runs out of while leaders move.
 """
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import random
 import signal
+import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
 from odradek.zk import znodes
+from tests.chaos import shortages
 from tests.chaos.history import Place
-from tests.support.broker import Cluster, start_together, wait_until
+from tests.support.broker import Broker, Cluster, start_together, wait_until
+from tests.support.small_disk import SmallDisk
 
 SESSION_MS = 4000
 NOBODY = -1
+# A broker that has something to write ends long before.
+FULL_SECONDS = 20
 
 
 class Kind(enum.Enum):
@@ -35,6 +42,9 @@ class Kind(enum.Enum):
     PAUSE_CONTROLLER = "pause-controller"
     RESTART_ZOOKEEPER = "restart-zookeeper"
     KILL_ALL = "kill-all"
+    NO_FILES = "no-files"
+    NO_MEMORY = "no-memory"
+    FULL_DISK = "full-disk"
 
 
 QUOTA = {
@@ -45,6 +55,9 @@ QUOTA = {
     Kind.PAUSE_CONTROLLER: 10,
     Kind.RESTART_ZOOKEEPER: 10,
     Kind.KILL_ALL: 10,
+    Kind.NO_FILES: 10,
+    Kind.NO_MEMORY: 10,
+    Kind.FULL_DISK: 10,
 }
 # Clusters that share the quota: each verdict comes early, and no history outgrows memory.
 ROUNDS = 10
@@ -88,6 +101,9 @@ def _fault(kind: Kind, chance: random.Random) -> Fault:
         Kind.PAUSE_CONTROLLER: chance.uniform(1.5 * session, 3 * session),
         Kind.RESTART_ZOOKEEPER: chance.uniform(0, 3 * session),
         Kind.KILL_ALL: chance.uniform(0, 1.5 * session),
+        Kind.NO_FILES: chance.uniform(0, 2 * session),
+        Kind.NO_MEMORY: chance.uniform(0, 2 * session),
+        Kind.FULL_DISK: chance.uniform(0, 2 * session),
     }.get(kind, chance.choice([0.0, chance.uniform(0, 2 * session)]))
     return Fault(kind, chance.randrange(1 << 16), chance.uniform(0.2, 3), hold)
 
@@ -95,8 +111,15 @@ def _fault(kind: Kind, chance: random.Random) -> Fault:
 class Saboteur:
     """Does faults to a cluster and heals them; reads from ZooKeeper which broker leads."""
 
-    def __init__(self, cluster: Cluster, places: Sequence[Place], client: KazooClient) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        places: Sequence[Place],
+        client: KazooClient,
+        disks: Mapping[int, SmallDisk],
+    ) -> None:
         self._cluster = cluster
+        self._disks = disks
         self._places = places
         self._client = client
 
@@ -122,6 +145,10 @@ class Saboteur:
                 return f"ZooKeeper gone for {fault.hold_seconds:.1f} s"
             case Kind.KILL_ALL:
                 return self._kill(list(self._cluster.brokers), fault.hold_seconds)
+            case Kind.NO_FILES | Kind.NO_MEMORY:
+                return self._starve(fault)
+            case Kind.FULL_DISK:
+                return self._fill(fault)
 
     def _kill(self, broker_ids: Sequence[int], hold_seconds: float) -> str:
         brokers = [self._cluster.brokers[one] for one in broker_ids]
@@ -132,6 +159,43 @@ class Saboteur:
         time.sleep(hold_seconds)
         start_together(brokers)
         return f"killed {broker_ids}, back after {hold_seconds:.1f} s"
+
+    def _starve(self, fault: Fault) -> str:
+        """Let a broker open no more files or take no more memory, while a leader dies: what that
+        one led is what it has to take. It is started again afterwards, as its operator would.
+        """
+        leader = self._leader(fault.aim)
+        others = [one for one in self._cluster.brokers if one != leader]
+        victim = self._cluster.brokers[others[fault.aim % len(others)]]
+        starve = shortages.of_files if fault.kind is Kind.NO_FILES else shortages.of_memory
+        with starve(victim, fault.aim % 3):
+            story = self._kill([leader], fault.hold_seconds)
+            # Clients that return, and the killed one, want connections.
+            time.sleep(fault.hold_seconds / 2)
+        ended = "" if victim.running else " and ended"
+        self._restart(victim)
+        return f"{victim.broker_id} had no {fault.kind.value[3:]} left{ended}; {story}"
+
+    def _fill(self, fault: Fault) -> str:
+        """Fill a broker's disk; it ends, and is started again once there is space."""
+        if not self._disks:
+            return "no broker has a small disk"
+        broker_id, disk = next(iter(self._disks.items()))
+        broker = self._cluster.brokers[broker_id]
+        disk.fill()
+        try:
+            time.sleep(fault.hold_seconds)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                broker.wait(FULL_SECONDS)
+        finally:
+            disk.free()
+        ended = "went on" if broker.running else "ended"
+        self._restart(broker)
+        return f"the disk of {broker_id} was full; it {ended}"
+
+    def _restart(self, broker: Broker) -> None:
+        broker.kill()
+        broker.start()
 
     def _pause(self, broker_id: int, hold_seconds: float) -> str:
         broker = self._cluster.brokers[broker_id]

@@ -7,6 +7,7 @@ record that was sent after the fault, and every replica is in sync again. If tha
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -23,8 +24,10 @@ from tests.chaos.history import History, Image, Place
 from tests.chaos.load import Load, read_states, read_to_end, without_leader
 from tests.support.broker import Broker, Cluster
 from tests.support.clients import create_topic
+from tests.support.small_disk import SmallDisk
 
 HEAL_SECONDS = 120
+SMALL_DISK = "128m"
 TOPICS = ("left", "right")
 PARTITIONS = 3
 PLACES = tuple(Place(topic, number) for topic in TOPICS for number in range(PARTITIONS))
@@ -77,13 +80,31 @@ def run(
     tell: Callable[[str], None],
     kinds: Mapping[int, type[Broker]] | None = None,
 ) -> Verdict:
-    """Do a plan to a new cluster below `directory`; `tell` receives a line per fault."""
+    """Do a plan to a new cluster below `directory`; `tell` receives a line per fault.
 
+    The last broker of this project has a small disk, which can be filled.
+    """
+    kinds = kinds or {}
+    ours = max({1, 2, 3} - kinds.keys(), default=None)
+    if ours is None:
+        return observe(directory, _doing(plan, tell, {}), kinds)
+    with SmallDisk(directory / f"data-{ours}", SMALL_DISK) as disk:
+        doing = _doing(plan, tell, {ours: disk})
+        verdict = observe(directory, doing, {**kinds, ours: disk.broker_class()})
+        if verdict.violations:
+            shutil.copytree(disk.seen_from_outside(disk.path), directory / f"kept-{ours}")
+    return verdict
+
+
+def _doing(
+    plan: Sequence[Fault], tell: Callable[[str], None], disks: Mapping[int, SmallDisk]
+) -> Scenario:
     def do_plan(cluster: Cluster, client: KazooClient, load: Load, verdict: Verdict) -> None:
-        _do_faults(cluster, client, load, plan, verdict, tell)
+        saboteur = Saboteur(cluster, PLACES, client, disks)
+        _do_faults(saboteur, client, load, plan, verdict, tell)
         tell("waiting for every answer")
 
-    return observe(directory, do_plan, kinds)
+    return do_plan
 
 
 def observe(
@@ -125,14 +146,13 @@ def observe(
 
 
 def _do_faults(
-    cluster: Cluster,
+    saboteur: Saboteur,
     client: KazooClient,
     load: Load,
     plan: Sequence[Fault],
     verdict: Verdict,
     tell: Callable[[str], None],
 ) -> None:
-    saboteur = Saboteur(cluster, PLACES, client)
     for number, fault in enumerate(plan, 1):
         time.sleep(fault.calm_seconds)
         began_ns = time.monotonic_ns()

@@ -19,11 +19,14 @@ PLAN = [
     Fault(Kind.RESTART_ZOOKEEPER, 0, calm_seconds=1, hold_seconds=8),
     Fault(Kind.KILL_LEADER, 4, calm_seconds=0.2, hold_seconds=0),
     Fault(Kind.KILL_ALL, 0, calm_seconds=1, hold_seconds=0),
+    Fault(Kind.NO_FILES, 1, calm_seconds=1, hold_seconds=1),
+    Fault(Kind.FULL_DISK, 0, calm_seconds=1, hold_seconds=0),
+    Fault(Kind.NO_MEMORY, 2, calm_seconds=1, hold_seconds=1),
 ]
 
 
-# A leader, the controller, ZooKeeper, two at once, all: one of each.
-SAMPLE = [PLAN[1], PLAN[2], PLAN[3], PLAN[6], PLAN[9]]
+# A leader, the controller, ZooKeeper, two at once, all, and what a broker may run out of: one each.
+SAMPLE = [PLAN[1], PLAN[2], PLAN[3], PLAN[6], *PLAN[9:]]
 
 
 @pytest.mark.timeout(1800)

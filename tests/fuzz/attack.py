@@ -40,6 +40,14 @@ class Tally:
     kept_waiting: int = 0
     surprises: list[str] = field(default_factory=list)
 
+    def add(self, other: Tally) -> None:
+        """Count what another one counted, too."""
+        self.dispatched += other.dispatched
+        self.answered += other.answered
+        self.refused += other.refused
+        self.kept_waiting += other.kept_waiting
+        self.surprises += other.surprises
+
 
 @dataclass(frozen=True, slots=True)
 class Shot:
@@ -66,20 +74,25 @@ def judged(frame: bytes) -> Shot:
 
 
 def volleys(shots: Iterable[Shot], random: Random) -> list[list[Shot]]:
-    """Spread the shots over connections: sound ones, then one that is not."""
+    """Spread the shots over connections: those that are answered, then one that may end it."""
     sound: list[Shot] = []
-    unsound: list[Shot] = []
+    ending: list[Shot] = []
     for shot in shots:
-        (sound if shot.sound else unsound).append(shot)
+        (sound if shot.sound and not shot.silent else ending).append(shot)
     random.shuffle(sound)
-    count = max(1, len(unsound))
+    count = max(1, len(ending))
     lists = [sound[number::count] for number in range(count)]
-    for one, last in zip(lists, unsound, strict=False):
+    for one, last in zip(lists, ending, strict=False):
         one.append(last)
     return lists
 
 
-async def attack(address: tuple[str, int], frames: Sequence[bytes], random: Random) -> Tally:
+async def attack(
+    address: tuple[str, int],
+    frames: Sequence[bytes],
+    random: Random,
+    connections: int = CONNECTIONS,
+) -> Tally:
     """Send the frames over many connections at a time."""
     tally = Tally()
     waiting = volleys(map(judged, frames), random)
@@ -89,7 +102,7 @@ async def attack(address: tuple[str, int], frames: Sequence[bytes], random: Rand
             await _fire(address, waiting.pop(), tally)
 
     async with asyncio.TaskGroup() as guns:
-        for _ in range(CONNECTIONS):
+        for _ in range(connections):
             guns.create_task(gun())
     return tally
 
@@ -157,7 +170,7 @@ def _count(shots: list[Shot], answers: list[bytes], ended: bool, tally: Tally) -
         else:
             tally.refused += 1
             if shot.sound:
-                tally.surprises.append(f"closed instead of answered: {shot.frame[:400].hex()}")
+                tally.surprises.append(f"closed instead of answered: {shot.frame[:4000].hex()}")
         break
     if expected is not None:
         tally.surprises.append(f"answered though unsound: {shots[-1].frame[:400].hex()}")

@@ -17,7 +17,7 @@ CAPTURES = Path(__file__).with_name("captures.txt")
 
 # What makes a request reach the broker's parts instead of failing the first check. Names that occur
 # in no request keep their kind's zero.
-_BY_NAME: dict[str, Any] = {
+BY_NAME: dict[str, Any] = {
     "acks": -1,
     "allow_auto_topic_creation": False,
     "broker_epoch": -1,
@@ -54,8 +54,8 @@ _BY_NAME: dict[str, Any] = {
     "transactional_id": None,
     "validate_only": True,
 }
-_EMPTY = frozenset({"assignments", "configuration_keys", "forgotten_topics_data", "states_filter"})
-_ZEROS: dict[Kind, Any] = {
+EMPTY = frozenset({"assignments", "configuration_keys", "forgotten_topics_data", "states_filter"})
+ZEROS: dict[Kind, Any] = {
     Kind.BOOL: False,
     Kind.STRING: "x",
     Kind.BYTES: b"bytes",
@@ -102,9 +102,9 @@ def plausible(cls: type[Any], version: int) -> Any:
         elif item is Kind.RECORDS:
             value = records.make([(b"key", b"value")], 1_700_000_000_000)
         else:
-            value = _BY_NAME.get(field.name, _ZEROS[item])
+            value = BY_NAME.get(field.name, ZEROS[item])
         if field.exists_in(version) and field.type.is_array:
-            value = [] if field.name in _EMPTY else [value]
+            value = [] if field.name in EMPTY else [value]
         values[field.name] = value
     return cls(**values)
 
@@ -124,7 +124,7 @@ def breaks_the_cluster(frame: bytes) -> bool:
     except Exception:  # the broker is what is to judge it
         return False
     if header.api_key == ApiKey.CONTROLLED_SHUTDOWN:
-        return True
+        return request.broker_id in (1, 2, 3)
     return bool(request.controller_epoch > 0)
 
 

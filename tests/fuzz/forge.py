@@ -36,7 +36,7 @@ def frame(random: Random) -> bytes:
     version = random.randrange(10)
     fitting = 2 if version >= 3 else min(version, 1)
     magic = fitting if random.random() < 0.9 else random.randrange(3)
-    data = _batch(random) if magic == 2 else _message_set(random, magic)
+    data = _batch(random) if magic == 2 else message_set(random, magic)
     partition = PartitionProduceData(index=0, records=data)
     topic = TopicProduceData(name=corpus.TOPIC, partition_data=[partition])
     request = ProduceRequest(acks=random.choice((0, 1, -1, -1)), timeout_ms=100, topic_data=[topic])
@@ -70,7 +70,8 @@ def _batch(random: Random) -> bytes:
     return bytes(data)
 
 
-def _message_set(random: Random, magic: int) -> bytes:
+def message_set(random: Random, magic: int) -> bytes:
+    """Return an old message set with right checksums and damaged content."""
     found = _records(random, headers=False)
     data = bytearray(legacy.encode(found, magic, random.randrange(4)))
     _damage(data, random.choice((MESSAGE_HEADER_BYTES - 2, MESSAGE_HEADER_BYTES + 8)), random)

@@ -71,8 +71,7 @@ class Siege:
             tally = asyncio.run(attack.attack(self.address, salvo, random))
             assert not tally.surprises, f"seed {seed}: {tally.surprises[:5]}"
             self.check()
-            for name in ("dispatched", "answered", "refused", "kept_waiting"):
-                setattr(total, name, getattr(total, name) + getattr(tally, name))
+            total.add(tally)
         return total
 
     def check(self) -> None:

@@ -1,4 +1,5 @@
-"""Two hundred thousand damaged frames, slow senders and memory bombs against one real broker.
+"""Ten thousand damaged frames (two hundred thousand in `make chaos`), slow senders and memory bombs
+against one real broker.
 
 After each round a sound client produces and consumes, the broker's memory has not grown, and its
 log has no error of its own.
@@ -20,7 +21,8 @@ from tests.fuzz.siege import Siege
 from tests.support.sampling import how_many
 
 MEBIBYTE = 1024 * 1024
-FRAMES = how_many(20_000, full=200_000)
+# Bytes that are damaged blindly seldom get past decoding: the grammar has the larger share.
+FRAMES = how_many(10_000, full=200_000)
 SEED = 7
 
 

@@ -479,3 +479,13 @@ def test_group_always_becomes_stable_and_generations_only_rise(
     world.advance(2_000_000)
     assert not world.group.members
     assert world.group.state is GroupState.EMPTY
+
+
+@pytest.mark.parametrize("name", ["x" * 32_767, "\u00e4" * 16_383])
+@pytest.mark.parametrize("known_as", ["client_id", "instance_id"])
+def test_id_of_a_member_with_the_longest_name_fits_into_a_string(name: str, known_as: str) -> None:
+    world = World()
+    world.join("one", **{known_as: name})
+    member_id = world.joined["one"].member_id
+    assert member_id.startswith(name[:1000])
+    assert len(member_id.encode()) < 32_767

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
@@ -88,3 +90,14 @@ async def test_count_is_read_again_only_after_its_watch_is_lost(
     with server.client() as other:
         other.create(PATH, topic(3), makepath=True)
     await until(count, lambda: count() == 3)
+
+
+def test_hash_of_a_group_needs_no_descriptor() -> None:
+    program = """
+import resource
+from odradek.group.partitioning import partition_of
+resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
+print(partition_of("group", 50))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.strip().isdecimal(), done.stderr

@@ -14,12 +14,8 @@ from odradek.log.partition.log import Log
 from odradek.log.records.batch import Origin
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.control import StopReplicaRequest, StopReplicaTopicV1
-from odradek.protocol.messages.fetch import (
-    FetchablePartitionResponse,
-    FetchableTopicResponse,
-    FetchRequest,
-    FetchResponse,
-)
+from odradek.protocol.messages.fetch import FetchRequest, FetchResponse
+from odradek.protocol.messages.offsets import OffsetForLeaderEpochResponse
 from odradek.replica.appends import AppendOutcome
 from odradek.replica.truncation import Truncation
 from odradek.values import TopicPartition
@@ -91,39 +87,38 @@ async def test_a_failed_flush_is_not_acknowledged(
     disk.failure = None
 
 
-class Leader:
-    """Answers the first fetch with a record; keeps the offsets that fetches report."""
+class Silent:
+    """Stands for a leader that notes the fetch offsets it is sent, and has nothing new."""
 
     def __init__(self) -> None:
-        self.told: list[int] = []
+        self.asked: list[int] = []
 
-    async def call(self, request: FetchRequest, version: int, timeout_ms: int) -> FetchResponse:
-        self.told.append(request.topics[0].partitions[0].fetch_offset)
-        records = logs.batch(b"a") if len(self.told) == 1 else b""
-        data = FetchablePartitionResponse(
-            partition=KEY.partition, high_watermark=0, log_start_offset=0, record_set=records
-        )
-        topic = FetchableTopicResponse(topic=KEY.topic, partition_responses=[data])
-        return FetchResponse(responses=[topic])
+    async def call(self, request: object, version: int, timeout_ms: int) -> object:
+        if not isinstance(request, FetchRequest):
+            return OffsetForLeaderEpochResponse(topics=[])
+        self.asked += [one.fetch_offset for topic in request.topics for one in topic.partitions]
+        return FetchResponse(responses=[])
 
 
-async def test_a_follower_reports_no_records_whose_flush_failed(
+async def test_a_follower_reports_no_log_end_that_it_failed_to_flush(
     broker: Replicas, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await broker.take(leader=2, isr=(1, 2), replicas=(1, 2))
-    fetcher, leader = broker.fetcher_from(2), Leader()
-    following = [fetcher._following[KEY]]
+    await broker.take(leader=2, replicas=(1, 2))
+    log = broker.manager.partitions[KEY].log
+    leader = Silent()
+    fetcher = broker.fetcher_from(2, leader)
+    following = fetcher._following[KEY]
+    following.truncating = False
+    log.append_as_follower(logs.batch(b"a"))
     disk = SlowDisk(monkeypatch, "flush")
-    disk.failure = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "too many open files")
     disk.go_on.set()
-    for _ in range(3):
-        await fetcher._fetch(leader, following)  # type: ignore[arg-type]
-    assert broker.manager.partitions[KEY].log.log_end_offset == 1
-    assert leader.told == [0]
+    disk.failure = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "too many open files")
+    for _ in range(2):
+        await fetcher._round([following])
+        assert leader.asked == []
     disk.failure = None
-    await fetcher._fetch(leader, following)  # type: ignore[arg-type]
-    assert leader.told == [0, 1]
-    assert broker.manager.partitions[KEY].log.recovery_point == 1
+    await fetcher._round([following])
+    assert leader.asked == [log.recovery_point] == [1]
 
 
 async def cut_slowly(

@@ -36,13 +36,14 @@ from odradek.values import BrokerId
 from odradek.zk import znodes
 from odradek.zk.registration import DuplicateBrokerError, Registration
 from odradek.zk.znodes import BrokerEndpoint, BrokerRegistration
-from tests.simulator.disk import Disk, Region
+from tests.simulator.disk import DIRECTORY, Disk, Region
 from tests.simulator.network import Client, Network
 from tests.simulator.world import Process, World
 from tests.simulator.zookeeper import Ensemble, SimulatedSession
 
 LAG_MS = 2000
 RESTART_S = 0.5
+STOPPING_S = (0.0, 1.0)
 HANDLERS = {
     ProduceRequest: produce.produce,
     FetchRequest: fetch.fetch,
@@ -67,7 +68,7 @@ def settings(broker_id: int, durable: bool) -> tuple[BrokerConfig, TopicConfig]:
         {
             "broker.id": str(broker_id),
             "zookeeper.connect": "unused",
-            "log.dirs": "/disk",
+            "log.dirs": DIRECTORY,
             "min.insync.replicas": "2",
             **({"log.flush.interval.messages": "1"} if durable else {}),
             "replica.lag.time.max.ms": str(LAG_MS),
@@ -166,6 +167,7 @@ class Broker:
         self.registration: Registration | None = None
         self._world.say(f"{self.name} starts")
         process = self.process = Process(self._world, self.name)
+        self.disk.on_failure = lambda: process.loop.call_soon(self._disk_failed, process)  # type: ignore[assignment]
         self.disk.open()
         self.session = SimulatedSession(self._ensemble, process)
         process.spawn(self._live(process))
@@ -251,6 +253,15 @@ class Broker:
 
     def _new_topic_id(self) -> str:
         return znodes.new_topic_id(UUID(int=self._ids.getrandbits(128)))
+
+    def _disk_failed(self, process: Process) -> None:
+        """End the process, as the server does without any directory; its supervisor starts it."""
+        if self.process is process:
+            self._world.say(f"{self.name} has no log directory left: {self.disk.failure}")
+            self.replicas.directory_failed(DIRECTORY)
+            self._world.later(
+                self._world.chance.uniform(*STOPPING_S), None, self._start_again, process
+            )
 
     def _start_again(self, process: Process) -> None:
         if self.process is process:

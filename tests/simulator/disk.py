@@ -2,12 +2,15 @@
 
 `ProducerStates` checks the sequence numbers, `EpochCache` has the leader epochs, as in the real
 log. Bytes and files are left out. After a kill the disk has everything that was written; a power
-failure loses everything that was not flushed.
+failure loses everything that was not flushed. `Trouble` makes opening files and writing fail, as
+without descriptors (EMFILE) and without space (ENOSPC).
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
 import marshal
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
@@ -18,15 +21,20 @@ from typing import Any, NamedTuple
 from odradek.config import TopicConfig
 from odradek.log.manager import NewLog
 from odradek.log.partition.epochs import EpochCache
+from odradek.log.partition.failure import LogFailure
 from odradek.log.partition.log import AppendInfo, UnexpectedOffsetError
 from odradek.log.partition.producers import ProducerStates
 from odradek.log.partition.reading import LogSlice
 from odradek.log.partition.topic_identity import TopicIdentity
 from odradek.log.records.batch import Header, Origin
-from odradek.protocol.errors import KafkaError
+from odradek.log.segment.files import is_disk_failure
+from odradek.protocol.errors import ErrorCode, KafkaError
 
+DIRECTORY = "/disk"
 NEVER_MS = 1 << 60
 WORK_S = (0.0, 0.02)
+# How often work opens a file that is not open yet: a new segment, a checkpoint.
+OPENED = 0.3
 
 
 class Batch(NamedTuple):
@@ -62,14 +70,48 @@ def unpack(data: bytes) -> list[Batch]:
     return [Batch(*one) for one in marshal.loads(data)]
 
 
+@dataclass(slots=True)
+class Trouble:
+    """What ails the disk of a broker at present, also over its restarts."""
+
+    chance: Random
+    no_files: bool = False
+    no_space: bool = False
+
+    def open(self) -> None:
+        """Open a file, if it is not open already. Raise EMFILE."""
+        if self.no_files and self.chance.random() < OPENED:
+            raise OSError(errno.EMFILE, "too many open files")
+
+    def write(self) -> None:
+        """Write to an open file. Raise ENOSPC."""
+        if self.no_space:
+            raise OSError(errno.ENOSPC, "no space left on device")
+
+
 class _Epochs(EpochCache):
-    """The real cache without its file."""
+    """The real cache with a list for its file."""
+
+    def __init__(self, stored: list[tuple[int, int]], trouble: Trouble) -> None:
+        super().__init__("/unused")
+        self._entries = list(stored)
+        self.written = list(stored)
+        self._trouble = trouble
 
     def _write(self) -> None:
-        pass
+        self._unwritten = True
+        self._trouble.open()
+        self._trouble.write()
+        self.written = list(self._entries)
+        self._unwritten = False
+
+    def flush(self) -> None:
+        if self._unwritten:
+            self._write()
 
     def clear(self) -> None:
         self._entries = []
+        self.written = []
 
 
 @dataclass(slots=True)
@@ -101,12 +143,21 @@ class Stored:
 class SimulatedLog:
     """`odradek.log.partition.log.Log` as far as replication needs it."""
 
-    def __init__(self, topic: str, partition: int, config: TopicConfig, stored: Stored) -> None:
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        config: TopicConfig,
+        stored: Stored,
+        trouble: Trouble,
+        on_failure: Callable[[OSError], None],
+    ) -> None:
         self.topic = topic
         self.partition = partition
         self.config = config
-        self.directory = f"/disk/{topic}-{partition}"
-        self.failure: OSError | None = None
+        self.directory = f"{DIRECTORY}/{topic}-{partition}"
+        self._trouble = trouble
+        self._failure = LogFailure(f"{topic}-{partition}", on_failure)
         self.log_start_offset = self.durable_log_start = 0
         self.batches = list(stored.batches)
         self.log_end_offset = self.batches[-1].end if self.batches else 0
@@ -114,25 +165,46 @@ class SimulatedLog:
         self.checkpoint = stored.checkpoint
         self.identity = stored.identity
         self.recovery_point = min(stored.flushed, self.log_end_offset)
-        self.epochs = _Epochs(self.directory)
-        self.epochs._entries = list(stored.epochs)
-        self.epochs.truncate_from_end(self.log_end_offset)
+        self.epochs = _Epochs(stored.epochs, trouble)
+        self._recover_epochs()
         self.producers = ProducerStates(NEVER_MS)
         self._replay()
         # Told before anything is cut, with the new end.
         self.on_cut: Callable[[int], None] = lambda end: None
+
+    def _recover_epochs(self) -> None:
+        """Note the epochs of the batches that were not flushed, and forget what is not there."""
+        # The real log reads them before it starts to serve, and fails if it cannot write them.
+        with contextlib.suppress(OSError):
+            self.epochs.truncate_from_end(self.log_end_offset)
+        for one in self.batches:
+            if one.end > self.recovery_point:
+                with contextlib.suppress(OSError):
+                    self._note_epoch(one)
+
+    @property
+    def failure(self) -> OSError | None:
+        """Return why the log is offline, None if it is not."""
+        return self._failure.error
+
+    def take_offline(self, error: OSError) -> None:
+        """Take the log offline with its directory."""
+        self._failure.take_offline(error)
 
     def stored(self, *, power_failed: bool) -> Stored:
         """Return what the disk has if the process ends now."""
         end = self.recovery_point if power_failed else self.log_end_offset
         kept = [one for one in self.batches if one.end <= end]
         return Stored(
-            kept, self.epochs.entries, self.checkpoint, self.recovery_point, self.identity
+            kept, self.epochs.written, self.checkpoint, self.recovery_point, self.identity
         )
 
     def flush(self) -> None:
         """Make everything durable."""
-        self.recovery_point = self.log_end_offset
+        with self._failure.guard():
+            self._trouble.open()
+            self.epochs.flush()
+            self.recovery_point = self.log_end_offset
 
     def _replay(self) -> None:
         self.producers.clear(0)
@@ -161,7 +233,8 @@ class SimulatedLog:
 
     def assign_epoch(self, epoch: int) -> None:
         """Start a leader epoch at the end of the log."""
-        self.epochs.assign(epoch, self.log_end_offset)
+        with self._failure.guard():
+            self.epochs.assign(epoch, self.log_end_offset)
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         """Return the answer to OffsetForLeaderEpoch."""
@@ -180,7 +253,8 @@ class SimulatedLog:
         if repeat is not None:
             return AppendInfo(repeat.first_offset, repeat.last_offset, -1, 0, 0, True)
         one = sent._replace(base_offset=self.log_end_offset, leader_epoch=leader_epoch)
-        self._put(one)
+        with self._failure.guard():
+            self._put(one)
         return AppendInfo(one.base_offset, one.end - 1, -1, 0, len(data), False)
 
     def append_as_follower(self, data: bytes) -> AppendInfo:
@@ -189,20 +263,29 @@ class SimulatedLog:
         for one in batches:
             if one.base_offset != self.log_end_offset:
                 raise UnexpectedOffsetError(f"{one.base_offset}, log ends at {self.log_end_offset}")
-            self._put(one)
+            with self._failure.guard():
+                self._put(one)
         return AppendInfo(batches[0].base_offset, self.log_end_offset - 1, -1, 0, len(data), False)
 
     def _put(self, one: Batch) -> None:
+        self._trouble.open()
+        self._trouble.write()
         self.batches.append(one)
         self.log_end_offset = one.end
-        if one.leader_epoch > self.epochs.latest:
-            self.epochs.assign(one.leader_epoch, one.base_offset)
         self.producers.update(one.header())
+        # Last, because it writes a file, which can fail: the batch is in the log all the same.
+        self._note_epoch(one)
+
+    def _note_epoch(self, one: Batch) -> None:
+        if one.leader_epoch > self.epochs.latest:
+            self.epochs.note(one.leader_epoch, one.base_offset)
 
     def read(
         self, offset: int, max_bytes: int, upto: int | None = None, *, min_one: bool = True
     ) -> LogSlice:
         """Return whole batches from `offset` on, below `upto`."""
+        with self._failure.guard():
+            self._trouble.open()
         end = self.log_end_offset if upto is None else upto
         first = max(bisect_right(self.batches, offset, key=lambda one: one.base_offset) - 1, 0)
         found = []
@@ -217,9 +300,19 @@ class SimulatedLog:
 
     def truncate_to(self, offset: int) -> bool:
         """Truncate whole batches."""
-        if offset >= self.log_end_offset:
-            self.epochs.truncate_from_end(self.log_end_offset)
-            return False
+        with self._failure.guard():
+            if offset >= self.log_end_offset:
+                self.epochs.truncate_from_end(self.log_end_offset)
+                return False
+            self._cut(offset)
+            return True
+
+    def _cut(self, offset: int) -> None:
+        """Truncate, or take the directory offline as the real log does: memory and files differ."""
+        try:
+            self._trouble.open()
+        except OSError as error:
+            raise OSError(errno.EIO, f"failed to finish a truncation: {error}") from error
         kept = [one for one in self.batches if one.end <= offset]
         end = kept[-1].end if kept else 0
         self.on_cut(end)
@@ -228,9 +321,12 @@ class SimulatedLog:
         self.recovery_point = min(self.recovery_point, end)
         self.checkpoint = min(self.checkpoint, end)
         self.high_watermark = min(self.high_watermark, end)
-        self.epochs.truncate_from_end(end)
-        self._replay()
-        return True
+        try:
+            self.epochs.truncate_from_end(end)
+        except OSError as error:
+            raise OSError(errno.EIO, f"failed to finish a truncation: {error}") from error
+        finally:
+            self._replay()
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Remove all records; log starts never move here."""
@@ -268,11 +364,13 @@ class _Threads:
 class Disk:
     """The logs of one broker, also over restarts; replaces the `LogManager`."""
 
-    online_directories = ("/disk",)
-
     def __init__(self, config: TopicConfig, chance: Random) -> None:
         self.readers = self.disk = _Threads(chance)
         self.futures: dict[tuple[str, int], SimulatedLog] = {}  # there is one directory
+        self.trouble = Trouble(chance)
+        self.failure: OSError | None = None
+        # Called once per process, when the disk fails.
+        self.on_failure: Callable[[], None] = lambda: None
         self._config = config
         self._stored: dict[tuple[str, int], Stored] = {}
         self._logs: dict[tuple[str, int], SimulatedLog] = {}
@@ -281,15 +379,31 @@ class Disk:
     def open(self) -> None:
         """Load the logs in a new process."""
         self._logs = {}
+        self.failure = None
         for key, stored in self._stored.items():
             self._open(key, stored)
 
     def _open(self, key: tuple[str, int], stored: Stored) -> SimulatedLog:
-        log = self._logs[key] = SimulatedLog(*key, self._config, stored)
+        log = SimulatedLog(*key, self._config, stored, self.trouble, self.fail)
+        self._logs[key] = log
         if log.flush_required:  # as the real manager does when it loads
-            log.flush()
+            with contextlib.suppress(KafkaError):
+                log.flush()
         self.watch(log)
         return log
+
+    @property
+    def online_directories(self) -> tuple[str, ...]:
+        """Return the directories that did not fail."""
+        return () if self.failure else (DIRECTORY,)
+
+    def fail(self, error: OSError) -> None:
+        """Take every log offline."""
+        if self.failure is None:
+            self.failure = error
+            for log in self._logs.values():
+                log.take_offline(error)
+            self.on_failure()
 
     def leave(self, *, power_failed: bool) -> None:
         """End the process: lose unflushed records if the power failed."""
@@ -312,11 +426,23 @@ class Disk:
     async def create_missing(
         self, wanted: Mapping[tuple[str, int], NewLog]
     ) -> dict[tuple[str, int], KafkaError]:
-        """Create logs; always succeed."""
+        """Create logs; return why some could not be created."""
+        refused: dict[tuple[str, int], KafkaError] = {}
         for key in wanted:
-            if key not in self._logs:
+            if key in self._logs:
+                continue
+            try:
+                self.trouble.open()
+                self.trouble.write()
                 self._open(key, Stored())
-        return {}
+            except OSError as error:
+                refused[key] = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
+                self._judge(error)
+        return refused
+
+    def _judge(self, error: OSError) -> None:
+        if is_disk_failure(error):
+            self.fail(error)
 
     async def delete(self, keys: Iterable[tuple[str, int]]) -> dict[tuple[str, int], KafkaError]:
         """Delete logs; always succeed."""
@@ -344,8 +470,15 @@ class Disk:
 
     async def write_high_watermarks(self, marks: dict[tuple[str, int], int]) -> None:
         """Write the checkpoint, and flush."""
+        try:
+            self.trouble.open()
+            self.trouble.write()
+        except OSError as error:
+            self._judge(error)
+            return
         for key, mark in marks.items():
             log = self._logs.get(key)
             if log is not None:
-                log.flush()
+                with contextlib.suppress(KafkaError):
+                    log.flush()
                 log.checkpoint = min(mark, log.log_end_offset)

@@ -45,6 +45,8 @@ class Simulation:
             for one in plan.brokers
         }
         self.checks.brokers = self.brokers
+        # Brokers that were short of descriptors.
+        self._short: set[Broker] = set()
         self.clients = Clients(world, self.network, self.checks)
 
     def run(self) -> None:
@@ -210,6 +212,11 @@ class Simulation:
                 self._reassign(fault.aim)
             case Kind.TOPIC_ID:
                 self._change_topic_id(fault.aim)
+            case Kind.NO_FILES:
+                self._take_files(victim, fault)
+            case Kind.NO_SPACE:
+                victim.disk.trouble.no_space = True
+                world.later(lasts, None, setattr, victim.disk.trouble, "no_space", False)
 
     def _reassign(self, aim: int) -> None:
         """Request a reassignment of a partition, as Kafka's tool does."""
@@ -229,6 +236,17 @@ class Simulation:
             given = znodes.new_topic_id(UUID(int=aim)) if aim % 2 else None
             data = znodes.encode_topic(replace(self._assignment(), topic_id=given))
             self.ensemble.apply(SetData(znodes.topic_path(TOPIC), data), 0)
+
+    def _take_files(self, leader: Broker, fault: Fault) -> None:
+        """Let a broker run out of descriptors; half the time, its leader dies: it has to lead."""
+        others = [one for one in self.brokers.values() if one is not leader]
+        victim = others[fault.aim % len(others)]
+        victim.disk.trouble.no_files = True
+        self._short.add(victim)
+        self.world.say(f"{victim.name} has no file descriptors left")
+        self.world.later(fault.lasts, None, setattr, victim.disk.trouble, "no_files", False)
+        if fault.aim % 8 < 4:
+            self.world.later(fault.lasts / 4, None, self._kill, [leader], fault.lasts / 2)
 
     def _victim(self, aim: int) -> Broker:
         """Return a partition's leader in half the cases, else the controller, else any broker."""
@@ -283,6 +301,11 @@ class Simulation:
         self.network.cuts.clear()
         self._start_zookeeper()
         for broker in self.brokers.values():
+            trouble = broker.disk.trouble
+            trouble.no_files = trouble.no_space = False
+            if broker in self._short:
+                # A role that was refused is asked for again when the broker is back.
+                broker.kill(power_failed=False)
             if not broker.alive:
                 broker.start()
             broker.resume()

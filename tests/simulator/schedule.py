@@ -29,6 +29,8 @@ class Kind(enum.Enum):
     DEPOSE = "controller deposed by hand"
     REASSIGN = "partition moves"
     TOPIC_ID = "topic id dropped or replaced by a tool"
+    NO_FILES = "out of file descriptors"
+    NO_SPACE = "disk full"
 
 
 SHARES = {
@@ -44,6 +46,8 @@ SHARES = {
     Kind.DEPOSE: 2,
     Kind.REASSIGN: 0,
     Kind.TOPIC_ID: 2,
+    Kind.NO_FILES: 4,
+    Kind.NO_SPACE: 2,
 }
 # Only in schedules with more brokers than replicas.
 MOVING_SHARES = {**SHARES, Kind.REASSIGN: 14}
@@ -115,4 +119,6 @@ def _duration(kind: Kind, chance: random.Random) -> float:
         return chance.choice((chance.uniform(0.2, SESSION_S), chance.uniform(SESSION_S, 6)))
     if kind in (Kind.DEPOSE, Kind.REASSIGN, Kind.TOPIC_ID):
         return 0.0
+    if kind is Kind.NO_FILES:
+        return chance.uniform(1, 8)
     return chance.choice((chance.uniform(0, 1), chance.uniform(1, 5)))

@@ -20,6 +20,9 @@ from odradek.protocol.errors import ErrorCode
 NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
 """The session timeout of a new member while it waits for its first rebalance."""
 
+# A member id has to fit into a string of the protocol (int16), with what is made unique behind it.
+LONGEST_NAME_BYTES = 32_000
+
 StoreGroup = Callable[["Group", Mapping[str, bytes], Callable[[ErrorCode, int], None]], None]
 """Make the group durable with these assignments, then call back with outcome and time."""
 
@@ -124,7 +127,8 @@ class Group:
     def _join_unknown(
         self, spec: JoinSpec, now_ms: int, reply: Callable[[JoinResult], None]
     ) -> None:
-        member_id = f"{spec.instance_id or spec.client_id}-{self._new_id()}"
+        name = (spec.instance_id or spec.client_id).encode()[:LONGEST_NAME_BYTES]
+        member_id = f"{name.decode(errors='ignore')}-{self._new_id()}"
         if spec.instance_id is not None and spec.instance_id in self.members.static_members:
             self._replace_static(spec, member_id, now_ms, reply)
         elif spec.requires_known_id and spec.instance_id is None:

@@ -6,6 +6,7 @@ partitions that never had a leader, and a wrong number would map groups to wrong
 
 from __future__ import annotations
 
+import codecs
 import logging
 
 from kazoo.exceptions import KazooException
@@ -17,6 +18,9 @@ from odradek.zk.session import NoNodeError, Session, SessionState, WatchEvent
 OFFSETS_TOPIC = "__consumer_offsets"
 
 logger = logging.getLogger(__name__)
+
+# Python opens a file to load it, for which there may be no descriptor by the first use.
+codecs.lookup("utf-16-le")
 
 
 def java_hash(text: str) -> int:

@@ -15,6 +15,7 @@ from kazoo.exceptions import KazooException
 from odradek.clock import wall_ms
 from odradek.group.offsets import CommittedOffset
 from odradek.handlers.context import Broker, RequestContext
+from odradek.properties import LONG_MAX
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages import group_offsets as messages
 from odradek.values import TopicPartition
@@ -48,7 +49,7 @@ async def offset_commit(
                 partition.committed_metadata or "",
                 committed_ms,
                 partition.committed_leader_epoch,
-                committed_ms + retention_ms if retention_ms >= 0 else -1,
+                min(committed_ms + retention_ms, LONG_MAX) if retention_ms >= 0 else -1,
             )
     if context.version == 0:
         errors.update(await _commit_to_zookeeper(broker, request.group_id, commits))
@@ -68,6 +69,8 @@ async def offset_commit(
 async def _commit_to_zookeeper(
     broker: Broker, group_id: str, commits: dict[TopicPartition, CommittedOffset]
 ) -> dict[TopicPartition, ErrorCode]:
+    if not consumers.is_path(group_id):
+        return dict.fromkeys(commits, ErrorCode.UNKNOWN_SERVER_ERROR)
     errors: dict[TopicPartition, ErrorCode] = {}
     for key, commit in commits.items():
         path = consumers.offset_path(group_id, key.topic, key.partition)
@@ -136,6 +139,8 @@ async def _fetch_from_zookeeper(
         offset, error = -1, ErrorCode.NONE
         if broker.metadata.partition(topic, index) is None:
             error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        elif not consumers.is_path(request.group_id):
+            error = ErrorCode.UNKNOWN_SERVER_ERROR
         else:
             try:
                 data, _ = await broker.session.get(path)

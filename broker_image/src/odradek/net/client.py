@@ -188,6 +188,9 @@ class _PeerConnection:
         except OSError as error:
             self.fail(f"receiving failed: {error}")
             return
+        except MemoryError:
+            self.fail("no memory for the answer")
+            return
         if count == 0:
             self.fail("the peer closed the connection")
             return

@@ -193,6 +193,13 @@ class Connection:
             )
         except OSError as error:
             self._log_loss(error)
+        except MemoryError:
+            self._quotas.log.log(
+                logging.ERROR,
+                "closing %s:%s: no memory for its request",
+                self.peer.host,
+                self.peer.port,
+            )
         except Exception:
             self._quotas.log.log(
                 logging.ERROR, "closing %s:%s", self.peer.host, self.peer.port, exc_info=True
@@ -286,13 +293,14 @@ class Connection:
             self._read()
         except Exception as error:
             # The bytes are still there: the event loop would call this again and again.
-            self._quotas.log.log(
-                logging.ERROR, "closing %s:%s", self.peer.host, self.peer.port, exc_info=True
-            )
             self._ended = True
             self._stop_reading()
             if self._arrival is not None and not self._arrival.done():
-                self._arrival.set_exception(error)
+                self._arrival.set_exception(error)  # `run` logs it
+            else:
+                self._quotas.log.log(
+                    logging.ERROR, "closing %s:%s", self.peer.host, self.peer.port, exc_info=True
+                )
 
     def _read(self) -> None:
         room = self._reader.room()

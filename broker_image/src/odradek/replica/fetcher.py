@@ -182,8 +182,9 @@ class SourceFetcher:
             for one in ready
             if not one.truncating and self._is_current(one) and not self._is_held_back(one)
         ]
-        if fetching:
-            await self._fetch(client, fetching)
+        flushed = await self._flush_where_owed(fetching)
+        if flushed:
+            await self._fetch(client, flushed)
 
     def _ready(self) -> list[_Following]:
         now = self._clock_ms()
@@ -334,12 +335,9 @@ class SourceFetcher:
         config = self._config
         topics: dict[str, FetchTopic] = {}
         asked: dict[TopicPartition, tuple[_Following, int]] = {}
-        await self._flush_where_owed(some)  # again, if the last flush failed
         for one in some:
             key = one.partition.key
             try:
-                if one.partition.log.flush_required or not self._is_current(one):
-                    continue
                 offset = one.partition.log.log_end_offset
                 wanted = FetchPartition(
                     partition=key.partition,
@@ -393,7 +391,6 @@ class SourceFetcher:
                     raise
                 except Exception as error:
                     self._leave_out(one, error)
-        await self._flush_where_owed(some)
         if raised:
             await self._checkpoint(raised, wait=not copied)
 
@@ -416,16 +413,25 @@ class SourceFetcher:
             # Failed, which was logged, or raised meanwhile: not again with the very next answer.
             self._checkpoint_after_ms = self._clock_ms() + self._config.replica_fetch_backoff_ms
 
-    async def _flush_where_owed(self, some: list[_Following]) -> None:
-        """Flush before the next request reports our log end (flush.messages)."""
+    async def _flush_where_owed(self, some: list[_Following]) -> list[_Following]:
+        """Flush before a request reports our log end (flush.messages); return the partitions of
+        which it may.
+        """
+        flushed = []
         for one in some:
             if one.partition.log.flush_required:
                 try:
                     await self._in_thread(one.partition.log.flush)
                 except KafkaError as refusal:
                     self._reject(one, refusal)
+                    continue
                 except Exception as error:
                     self._leave_out(one, error)
+                    continue
+                if not self._is_current(one):
+                    continue
+            flushed.append(one)
+        return flushed
 
     def _append(self, one: _Following, data: FetchablePartitionResponse) -> None:
         partition = one.partition

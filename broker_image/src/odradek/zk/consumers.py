@@ -32,6 +32,13 @@ def group_path(group: str) -> str:
     return f"{CONSUMERS_PATH}/{group}"
 
 
+def is_path(group: str) -> bool:
+    """Return whether /consumers/G is a path below /consumers: ZooKeeper refuses empty and relative
+    parts. Characters that it refuses, too, are left to it.
+    """
+    return all(part not in ("", ".", "..") for part in group.split("/"))
+
+
 def consumer_ids_path(group: str) -> str:
     """Return /consumers/G/ids."""
     return f"{group_path(group)}/ids"

@@ -1,0 +1,62 @@
+"""A frame for which there is no memory ends its connection, and no other."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from odradek.net.client import PeerClient
+from odradek.net.connection_quotas import ConnectionQuotas
+from odradek.net.frame import READ_AHEAD_BYTES, FrameReader
+from odradek.protocol.messages.api_versions import ApiVersionsRequest
+from tests.net.test_connection_quotas import limits, listening
+from tests.net.test_listener import connected, framed, read_frame
+
+
+@pytest.fixture
+def poor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No buffer grows beyond its first size."""
+    real = FrameReader.room
+
+    def room(reader: FrameReader) -> memoryview:
+        if reader.wanted > READ_AHEAD_BYTES:
+            raise MemoryError
+        return real(reader)
+
+    monkeypatch.setattr(FrameReader, "room", room)
+
+
+async def test_request_without_memory_ends_its_connection_once(
+    poor: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    quotas = ConnectionQuotas(limits())
+    async with (
+        listening(quotas) as listener,
+        connected(listener) as (reader, writer),
+        connected(listener) as (other_reader, other),
+    ):
+        with caplog.at_level(logging.ERROR):
+            writer.write(framed(bytes(3 * READ_AHEAD_BYTES)))
+            async with asyncio.timeout(60):
+                with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
+                    await read_frame(reader)
+        other.write(framed(b"small"))
+        assert await read_frame(other_reader) == b"small"
+    assert [one.getMessage().split(": ")[1] for one in caplog.records] == [
+        "no memory for its request"
+    ]
+
+
+async def test_answer_without_memory_fails_its_call(poor: None) -> None:
+    async def too_much(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(framed(bytes(3 * READ_AHEAD_BYTES)))
+
+    server = await asyncio.start_server(too_much, "127.0.0.1", 0)
+    async with server:
+        client = PeerClient("127.0.0.1", server.sockets[0].getsockname()[1], "test")
+        with pytest.raises(ConnectionError, match="no memory"):
+            await client.call(ApiVersionsRequest(), 0, 60_000)
+        await client.close()
