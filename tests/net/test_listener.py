@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from odradek.net.connection import FRAMES_A_TURN, ClientInfo, Dispatch
+from odradek.net.connection import FRAMES_A_TURN, ClientInfo, Connection, Dispatch
 from odradek.net.connection_quotas import ConnectionLimits, ConnectionQuotas
 from odradek.net.frame import READ_AHEAD_BYTES, FrameReader, ProtocolViolation
 from odradek.net.listener import Listener
@@ -506,3 +506,22 @@ async def test_a_read_that_fails_closes_its_connection_and_no_other(
         await emptied(listener, down_to=1)
         sound_writer.write(framed(b"c"))
         assert await read_frame(sound) == b"c"
+
+
+async def test_a_connection_that_cannot_be_looked_after_is_closed_and_the_others_are_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    limits = dataclasses.replace(LIMITS, frame_timeout_ms=100)  # looks every 25 ms
+    async with listening(echo, limits) as listener, connected(listener) as (sound, sound_writer):
+        async with connected(listener) as (sick, sick_writer):
+            port = sick_writer.get_extra_info("sockname")[1]
+            idle_seconds = Connection.idle_seconds
+
+            def fail(self: Connection) -> float:
+                return 1 / 0 if self.peer.port == port else idle_seconds(self)
+
+            monkeypatch.setattr(Connection, "idle_seconds", fail)
+            async with asyncio.timeout(60):
+                assert await sick.read() == b""
+        sound_writer.write(framed(b"a"))
+        assert await read_frame(sound) == b"a"

@@ -45,5 +45,5 @@ if __name__ == "__main__":
         _break(Log, method, faults, lambda log: log.topic == SICK)
     _break(Partition, "propose_shrink", faults, lambda partition: partition.key.topic == SICK)
     _break(Group, "expire", faults, lambda group: group.group_id == SICK)
-    _break(requests, "build", faults, _names_sick)
+    _break(requests, "build_in_slices", faults, _names_sick)
     main()

@@ -52,6 +52,8 @@ class Work(enum.Enum):
     CONFIG = "config", "apply changed settings"
     REGISTRATION = "registration", "register the broker"
     NOTICE = "notice", "announce a failed replica"
+    ADDRESSES = "addresses", "look up the brokers' addresses"
+    CONNECTION = "connection", "look after the connection"
     CALLBACK = "callback", "finish a callback of the event loop"
 
     def __init__(self, kind: str, words: str) -> None:

@@ -317,6 +317,7 @@ class Server:
                 # Clients must not block connections between brokers.
                 protected=is_inter_broker and not shared,
                 is_broker=self._broker_addresses.__contains__ if shared else None,
+                quarantines=self._quarantines,
             )
         self._metrics.watch(
             {
@@ -436,7 +437,12 @@ class Server:
                 tasks.create_task(self._groups.run(), name="groups"),
                 tasks.create_task(self._topic_configs.run(), name="topic settings"),
                 tasks.create_task(self._registration.run(), name="registration"),
-                tasks.create_task(self._broker_addresses.run(), name="broker addresses"),
+                tasks.create_task(
+                    self._quarantines.keep_running(
+                        Work.ADDRESSES, "brokers", self._broker_addresses.run
+                    ),
+                    name="broker addresses",
+                ),
                 tasks.create_task(self._tell_of_failed_directories(), name="failed directories"),
             ]
             # Ends once the listener is closed; an earlier end is a failure to accept.

@@ -24,6 +24,7 @@ from typing import Final
 from odradek.net.addresses import look_up
 from odradek.net.connection import ClientInfo, Connection, Dispatch
 from odradek.net.connection_quotas import ConnectionQuotas
+from odradek.quarantine import Quarantines, Work
 
 # As many as the default rate lets in within a second; Linux takes the lower net.core.somaxconn.
 BACKLOG: Final = 1024
@@ -59,6 +60,7 @@ class Listener:
         *,
         protected: bool = False,
         is_broker: Callable[[str], bool] | None = None,
+        quarantines: Quarantines | None = None,
     ) -> None:
         self._host = host
         self._port = port
@@ -66,6 +68,7 @@ class Listener:
         self._limits = quotas.limits
         self._protected = protected
         self._is_broker = is_broker
+        self._quarantines = quarantines or Quarantines()
         self._waiting: deque[tuple[socket.socket, ClientInfo]] = deque()
         self._someone_waits = asyncio.Event()
         self._dispatch = dispatch
@@ -277,10 +280,18 @@ class Listener:
             for number, connection in enumerate(list(self._connections), 1):
                 if number % _SWEPT_A_TURN == 0:
                     await asyncio.sleep(0)
-                idle = connection.idle_seconds()
-                if idle >= max_idle:
-                    connection.abort("idle")
-                elif reason := connection.too_slow(looks, frame_timeout):
-                    connection.abort(reason)
-                elif idle >= pause:
-                    connection.release_spare_memory()
+                try:
+                    idle = connection.idle_seconds()
+                    if idle >= max_idle:
+                        connection.abort("idle")
+                    elif reason := connection.too_slow(looks, frame_timeout):
+                        connection.abort(reason)
+                    elif idle >= pause:
+                        connection.release_spare_memory()
+                except Exception as error:
+                    self._quarantines.note(
+                        Work.CONNECTION, connection.peer.host, error, "closing it"
+                    )
+                    task = self._connections.get(connection)
+                    if task is not None:
+                        task.cancel()
