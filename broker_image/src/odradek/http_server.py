@@ -105,6 +105,9 @@ class HttpServer:
         self._sock.listen(_BACKLOG)  # asyncio accepts as many at once as it lets wait
         async with server:
             await self._stopping.wait()
+            # Connections that are being accepted while it closes are never closed by asyncio.
+            self._loop.remove_reader(self._sock)
+            await asyncio.sleep(0)
             server.close()
             while exchanges := asyncio.all_tasks() - {asyncio.current_task()}:
                 # Only those that began close their connections; others begin first.
@@ -119,16 +122,9 @@ class HttpServer:
         self._make_room()
         try:
             async with asyncio.timeout(LONGEST_EXCHANGE_S):
-                request = _parsed(await reader.readuntil(b"\r\n\r\n"))
-                del self._silent[task]
-                self._asked[task] = None
-                answer = await self._answer(request)
-                writer.write(_encoded(answer, with_body=request.method != "HEAD"))
+                writer.write(await self._response(reader, task))
                 writer.close()
                 await writer.wait_closed()
-        except (ValueError, asyncio.LimitOverrunError):
-            writer.write(_encoded(plain(HTTPStatus.BAD_REQUEST, "no HTTP request")))
-            writer.close()
         except (OSError, EOFError, asyncio.CancelledError):
             writer.transport.abort()  # the peer is gone or too slow, or has to make room
             with contextlib.suppress(OSError):
@@ -136,6 +132,16 @@ class HttpServer:
         finally:
             self._silent.pop(task, None)
             self._asked.pop(task, None)
+
+    async def _response(self, reader: asyncio.StreamReader, task: asyncio.Task[object]) -> bytes:
+        try:
+            request = _parsed(await reader.readuntil(b"\r\n\r\n"))
+        except (ValueError, asyncio.LimitOverrunError):
+            return _encoded(plain(HTTPStatus.BAD_REQUEST, "no HTTP request"))
+        del self._silent[task]
+        self._asked[task] = None
+        answer = await self._answer(request)
+        return _encoded(answer, with_body=request.method != "HEAD")
 
     def _make_room(self) -> None:
         if len(self._silent) + len(self._asked) > MOST_CONNECTIONS:
