@@ -17,6 +17,7 @@ from odradek.handlers.dispatch import LARGE_FRAME_BYTES, Dispatcher
 from odradek.net.connection import ClientInfo
 from odradek.protocol import codec, headers
 from odradek.protocol.api import APIS
+from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.admin import DescribeLogDirsRequest, DescribeLogDirsResponse
 from odradek.protocol.messages.control import (
     LeaderAndIsrPartitionState,
@@ -34,6 +35,12 @@ from odradek.protocol.messages.offsets import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
+)
+from odradek.protocol.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
 )
 from odradek.protocol.messages.topics import DeleteTopicsRequest
 from tests.support.replicas import Replicas
@@ -159,6 +166,19 @@ EPOCH_ENDS = OffsetForLeaderEpochRequest(
         )
     ],
 )
+# Only its decoding and its answer take as many turns as those of others.
+PRODUCE = ProduceRequest(
+    acks=1,
+    timeout_ms=0,
+    topic_data=[
+        TopicProduceData(
+            name=TOPIC,
+            partition_data=[
+                PartitionProduceData(index=index, records=bytes(40)) for index in range(PARTITIONS)
+            ],
+        )
+    ],
+)
 NAMES = [f"{number:020}" for number in range(PARTITIONS)]
 
 
@@ -170,6 +190,7 @@ NAMES = [f"{number:020}" for number in range(PARTITIONS)]
         (MetadataRequest(topics=None), 9),
         (LIST_OFFSETS, 5),
         (EPOCH_ENDS, 3),
+        (PRODUCE, 9),
         (DeleteTopicsRequest(topic_names=NAMES, timeout_ms=0), 5),
     ],
     ids=lambda value: type(value).__name__ if not isinstance(value, int) else "",
@@ -267,3 +288,13 @@ async def test_a_topic_in_several_slices_is_described_once(
         (topic, slices.STEPS_PER_SLICE) for topic in ("a", "b", "c")
     ]
     assert turns.count >= len(contents)
+
+
+async def test_every_partition_of_a_large_produce_is_answered_in_order(wide: Broker) -> None:
+    turns = Turns()
+    answer, _ = codec.decode(ProduceResponse, 9, await turns.during(ask(wide, PRODUCE, 9)))
+    [topic] = answer.responses
+    assert [one.index for one in topic.partition_responses] == list(range(PARTITIONS))
+    assert {one.error_code for one in topic.partition_responses} == {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER
+    }

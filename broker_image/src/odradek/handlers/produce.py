@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from odradek import slices
 from odradek.clock import wall_ms
 from odradek.handlers.context import Broker, RequestContext
 from odradek.log.partition import conversion
@@ -37,6 +38,9 @@ MOST_RECORD_ERRORS = 1000
 code and message.
 """
 
+PARTITIONS_AT_ONCE = 500
+"""Partitions of one request that are appended to before others run."""
+
 _SHORTEST_MESSAGE = 26
 _CODEC_AT = 22
 
@@ -61,8 +65,14 @@ async def produce(
     refusal = _refusal(request)
     if refusal is not ErrorCode.NONE:
         outcomes = [AppendOutcome(key, refusal) for key, _ in entries]
-    else:
+    elif len(entries) <= PARTITIONS_AT_ONCE:
         outcomes = await _append_where_allowed(broker, request, context, entries)
+    else:
+        # The timeout is for each of them.
+        outcomes = []
+        for few in slices.cut(entries, PARTITIONS_AT_ONCE):
+            outcomes += await _append_where_allowed(broker, request, context, few)
+            await slices.pause()
     count = broker.metrics.bytes_in
     for (key, records), outcome in zip(entries, outcomes, strict=True):
         if outcome.error is ErrorCode.NONE:
