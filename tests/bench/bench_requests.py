@@ -44,6 +44,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 BATCH_BYTES = 64 * 1024
 MEBIBYTE = 1024 * 1024
 IDLE_CONNECTIONS = 2000
+CONNECTIONS = 3000
 TOPICS = 1000
 WARM_UP = 200
 SECONDS = 5.0
@@ -180,6 +181,23 @@ def bench_idle_connections(broker: TimedBroker) -> None:
     print(f"{IDLE_CONNECTIONS} idle connections: {grown / IDLE_CONNECTIONS / 1024:.1f} KiB each")
 
 
+def bench_connecting(broker: TimedBroker) -> None:
+    """One connection after the other: connect, ask for the versions, close."""
+    hello = framed(ApiVersionsRequest(), 0)
+    buffer = memoryview(bytearray(65536))
+    await_rest(broker)
+    began, before = time.monotonic(), processor_seconds(broker)
+    for _ in range(CONNECTIONS):
+        with broker.connect() as sock:
+            sock.sendall(hello)
+            receive(sock, buffer)
+    processor = (processor_seconds(broker) - before) / CONNECTIONS * 1e6
+    per_second = CONNECTIONS / (time.monotonic() - began)
+    print(
+        f"{CONNECTIONS} connections: {processor:.0f} us processor each, {per_second:.0f} per second"
+    )
+
+
 def main() -> None:
     with (
         tempfile.TemporaryDirectory() as directory,
@@ -188,6 +206,7 @@ def main() -> None:
         broker = cluster.brokers[1]
         assert isinstance(broker, TimedBroker)
         bench_idle_connections(broker)
+        bench_connecting(broker)
         bench_produce_and_fetch(cluster, broker)
         bench_metadata(cluster, broker)
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import select
 import socket
 import struct
 import time
+import urllib.request
 from collections.abc import Iterator
 
 import pytest
@@ -17,10 +19,12 @@ from odradek.protocol.messages.fetch import FetchPartition, FetchRequest, FetchT
 from tests.support.broker import STEADY, Broker, Cluster, wait_until
 from tests.support.clients import consume_all, create_topic, produce_all
 from tests.support.memory_use import resident_bytes
+from tests.support.ports import free_port
 
 CLIENT_HOST = "127.0.0.5"
 REQUEST_BYTES = 2_000_000
 MEBIBYTE = 1024 * 1024
+METRICS_PORT = free_port()
 # Longer than a busy machine takes to ask on forty connections.
 IDLE_MS = 15_000
 
@@ -35,6 +39,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         "socket.request.max.bytes": str(REQUEST_BYTES),
         "queued.max.request.bytes": str(4 * REQUEST_BYTES),
         "connections.max.idle.ms": str(IDLE_MS),
+        "odradek.queued.max.response.bytes": str(32 * MEBIBYTE),
+        "odradek.conversion.max.bytes": str(16 * MEBIBYTE),
+        "odradek.metrics.port": str(METRICS_PORT),
     }
     with Cluster(tmp_path_factory.mktemp("limits"), settings=settings) as running:
         create_topic(running.bootstrap, "bounded")
@@ -63,8 +70,10 @@ def connections(broker: Broker, host: str, count: int) -> Iterator[list[socket.s
 
 @pytest.mark.parametrize(("host", "allowed"), [("127.0.0.6", 20), ("127.0.0.7", 2)])
 def test_an_address_has_so_many_connections(cluster: Cluster, host: str, allowed: int) -> None:
+    before = metric("odradek_connections_refused_total", "per-address")
     with connections(cluster.brokers[1], host, allowed + 3) as opened:
         assert [ask(one) for one in opened] == [True] * allowed + [False] * 3
+    assert metric("odradek_connections_refused_total", "per-address") == before + 3
 
 
 def test_all_have_so_many_connections_and_the_next_waits_for_a_place(cluster: Cluster) -> None:
@@ -75,6 +84,7 @@ def test_all_have_so_many_connections_and_the_next_waits_for_a_place(cluster: Cl
         with connections(broker, CLIENT_HOST, 1) as [late]:
             late.settimeout(1)
             assert not ask(late)
+            assert metric("odradek_connections_delayed_total", "max-connections") >= 1
             for one in first:
                 one.close()
             late.settimeout(60)
@@ -108,10 +118,10 @@ def test_slow_senders_hold_no_more_than_the_memory_for_requests(cluster: Cluster
             sender.setblocking(False)
             with contextlib.suppress(BlockingIOError):
                 sender.send(half)
-        # Without the bound these would be 40 MB and their buffers twice that.
-        time.sleep(1)
-        assert resident_bytes(broker.pid) - before < 24 * MEBIBYTE
+        # What was sent before is read before this is answered.
         assert produce_all(cluster.bootstrap, "bounded", [b"small"])
+        # Without the bound these would be 40 MB and their buffers twice that.
+        assert resident_bytes(broker.pid) - before < 24 * MEBIBYTE
     value = b"y" * 900_000
     assert produce_all(cluster.bootstrap, "bounded", [value], **{"message.max.bytes": 1_900_000})
 
@@ -132,7 +142,47 @@ def test_slow_readers_cost_no_memory_and_hold_up_nobody(cluster: Cluster) -> Non
     wait_until(lambda: broker.running, "the broker lives")
 
 
-def fetch_frame(topic: str) -> bytes:
+def test_old_consumers_that_do_not_read_hold_no_more_than_their_share(cluster: Cluster) -> None:
+    broker = cluster.brokers[1]
+    create_topic(cluster.bootstrap, "converted")
+    answer_bytes = 8_000_000
+    produce_all(cluster.bootstrap, "converted", [b"c" * 100_000] * (answer_bytes // 100_000))
+    asked = fetch_frame("converted", 2)
+    with connections(broker, "127.0.0.8", 14) as silent:
+        for one in silent:
+            one.sendall(asked)
+        with connections(broker, CLIENT_HOST, 1) as [reader]:
+            reader.settimeout(120)
+            reader.sendall(asked)
+            most = 0.0
+            while not select.select([reader], [], [], 0.1)[0]:
+                most = max(most, unsent_bytes())
+            left = struct.unpack(">i", reader.recv(4, socket.MSG_WAITALL))[0]
+            assert left > answer_bytes
+            while left:
+                left -= len(reader.recv(min(left, MEBIBYTE)))
+        # Without the bounds these would be 112 MB.
+        assert 24 * MEBIBYTE < most < 64 * MEBIBYTE
+        assert metric("odradek_connections_closed_total", "slow-answer") > 0
+        assert produce_all(cluster.bootstrap, "bounded", [b"meanwhile"])
+
+
+def metric(name: str, reason: str) -> float:
+    return shown(f'{name}{{reason="{reason}"}} ')
+
+
+def unsent_bytes() -> float:
+    return shown("odradek_unsent_response_bytes ")
+
+
+def shown(start: str) -> float:
+    """The value of the series of the broker that starts so."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{METRICS_PORT}/metrics", timeout=60) as answer:
+        [line] = [one for one in answer.read().decode().splitlines() if one.startswith(start)]
+    return float(line.rpartition(" ")[2])
+
+
+def fetch_frame(topic: str, version: int = 11) -> bytes:
     request = FetchRequest(
         replica_id=-1,
         max_wait_ms=100,
@@ -147,6 +197,6 @@ def fetch_frame(topic: str) -> bytes:
             )
         ],
     )
-    header = headers.encode_request_header(headers.RequestHeader(ApiKey.FETCH, 11, 1, "slow"))
-    body = header + codec.encode(request, 11)
+    header = headers.encode_request_header(headers.RequestHeader(ApiKey.FETCH, version, 1, "slow"))
+    body = header + codec.encode(request, version)
     return struct.pack(">i", len(body)) + body

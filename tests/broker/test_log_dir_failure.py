@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import confluent_kafka
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from odradek.net.client import PeerClient
 from odradek.protocol.errors import ErrorCode
@@ -74,6 +75,35 @@ def test_directory_that_fails_while_it_is_loaded(tmp_path: Path) -> None:
         broker.spawn()
         assert broker.wait() == 1
         assert "none of log.dirs can be used" in broker.log_text()
+
+
+def test_partition_whose_log_failed_for_a_passing_reason_gets_its_leader_back(
+    tmp_path: Path,
+) -> None:
+    """A link to itself has the name of its first file; the broker is asked again without it."""
+    with Cluster(tmp_path, settings=STEADY) as cluster:
+        broker = cluster.brokers[1]
+        obstacle = broker.log_dir / "hindered-0" / f"{0:020}.log"
+        obstacle.parent.mkdir()
+        obstacle.symlink_to(obstacle)
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap, **QUIET})
+        admin.create_topics([NewTopic("hindered", 1, 1)])["hindered"].exception(120)
+        with cluster.zookeeper.client() as client:
+
+            def leader() -> int:
+                path = znodes.state_path("hindered", 0)
+                if client.exists(path) is None:
+                    return 1  # not even created
+                return int(znodes.decode_state(path, client.get(path)[0]).leader)
+
+            wait_until(lambda: leader() == -1, "it has no leader")
+            obstacle.unlink()
+            notice = znodes.encode_log_dir_event(1)
+            client.create(
+                f"{znodes.LOG_DIR_EVENTS_PATH}/{znodes.LOG_DIR_EVENT_PREFIX}", notice, sequence=True
+            )
+            wait_until(lambda: leader() == 1, "it is led again")
+        produce_all(cluster.bootstrap, "hindered", [b"goes on"])
 
 
 def spoil(disk: Path) -> None:

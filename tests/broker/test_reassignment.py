@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import confluent_kafka
@@ -57,7 +58,7 @@ def controller(client: KazooClient) -> int | None:
 
 def placed(client: KazooClient, topic: str) -> znodes.TopicAssignment:
     path = znodes.topic_path(topic)
-    return znodes.decode_topic(path, client.get(path)[0])
+    return replace(znodes.decode_topic(path, client.get(path)[0]), topic_id=None)
 
 
 def fill(cluster: Cluster, topic: str) -> list[bytes]:

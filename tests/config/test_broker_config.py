@@ -201,3 +201,28 @@ def test_bad_file_is_one_line_and_exit_status_2(tmp_path: Path) -> None:
         )
         assert ended.returncode == 2
         assert len(ended.stderr.splitlines()) == 1, ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("settings", "most", "per_ip"),
+    [
+        ({}, 500, 250),
+        ({"max_connections": "100"}, 100, 50),
+        ({"max_connections": "501"}, 500, 250),
+        ({"max_connections": "1"}, 1, 1),
+        ({"max_connections": "0"}, 0, 1),
+        ({"max_connections_per_ip": "3"}, 500, 3),
+        ({"max_connections_per_ip": "2147483646"}, 500, 2147483646),
+    ],
+)
+def test_connections_leave_descriptors_and_an_address_leaves_connections(
+    settings: dict[str, str], most: int, per_ip: int
+) -> None:
+    bounded = config.within_descriptors(broker(**settings), 500)
+    assert (bounded.max_connections, bounded.max_connections_per_ip) == (most, per_ip)
+
+
+def test_no_connection_per_address_needs_addresses_that_may() -> None:
+    with pytest.raises(properties.ConfigError, match=r"max\.connections\.per\.ip can be set to"):
+        broker(max_connections_per_ip="0")
+    broker(max_connections_per_ip="0", max_connections_per_ip_overrides="127.0.0.1:5")

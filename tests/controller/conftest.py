@@ -124,9 +124,14 @@ class RecordingConnection:
                 return control.LeaderAndIsrResponse(
                     partition_errors=[
                         control.LeaderAndIsrPartitionError(
-                            topic_name=topic, partition_index=number, error_code=56
+                            topic_name=topic.topic_name,
+                            partition_index=one.partition_index,
+                            error_code=56
+                            if (topic.topic_name, one.partition_index) in broken
+                            else 0,
                         )
-                        for topic, number in broken
+                        for topic in request.topic_states
+                        for one in topic.partition_states
                     ]
                 )
             case control.UpdateMetadataRequest():

@@ -21,6 +21,7 @@ from odradek.controller.election import Available, Cause, Choice
 from odradek.controller.events import Leadership
 from odradek.controller.states import IllegalControllerTransitionError, PartitionPhase, ReplicaPhase
 from odradek.controller.step import broker_events, load_events, step
+from odradek.protocol.errors import KafkaError
 from odradek.values import NO_LEADER, BrokerId, ControllerEpoch, TopicPartition
 from odradek.zk.znodes import PartitionState, TopicAssignment
 from tests.controller.transcript import Replayer, brokers
@@ -96,6 +97,29 @@ def test_docstring_of_candidacy_prints_its_table() -> None:
     assert diagram in (candidacy.__doc__ or ""), diagram
 
 
+# --- reassignments ---
+
+
+def test_reassignments_that_do_not_fit_into_a_znode_are_refused_and_fewer_are_not() -> None:
+    many = 15_000
+    before, after = broker_ids(101, 102, 103), broker_ids(104, 105, 106)
+    context = ControllerContext(
+        BrokerId(1),
+        ControllerEpoch(1),
+        brokers=brokers(map(str, before + after)),
+        topics={"t": TopicAssignment(dict.fromkeys(range(many), before))},
+    )
+
+    def refused(partitions: int) -> dict[TopicPartition, KafkaError]:
+        wanted = {TopicPartition("t", number): after for number in range(partitions)}
+        return reassignment.refusals(context, events.ReassignmentRequested(wanted, by_znode=True))
+
+    every = refused(many)
+    assert len(every) == many
+    assert "Reassign fewer partitions at a time" in every[TopicPartition("t", 0)].message
+    assert not refused(many // 2)
+
+
 # --- start of a controller ---
 
 
@@ -125,12 +149,48 @@ def test_brokers_that_were_not_in_sync_or_became_so_later_are_online_from_the_st
 
 def test_broker_that_the_previous_controller_read_did_not_restart_unseen() -> None:
     read, written = loaded("1@60 2@10 3@70", (1, 2))
-    assert load_events(read, written, 65) == [read]
+    (event,) = load_events(read, written, 65)
+    assert event.brokers == read.brokers
 
 
-def test_whole_cluster_that_restarted_is_taken_as_it_is() -> None:
+def test_leader_of_a_whole_cluster_that_restarted_leads_in_a_new_epoch() -> None:
     read, written = loaded("1@60 2@61 3@62", (1, 2, 3))
-    assert load_events(read, written, 5) == [read]
+    (event,) = load_events(read, written, 5)
+    assert event.brokers == read.brokers
+    assert "update t-0 leader=1 epoch=1 isr=1,2,3 if version=0" in Replayer().advance(event)
+
+
+def test_leader_keeps_its_epoch_if_only_followers_registered_after_it_was_written() -> None:
+    read, written = loaded("1@49 2@61 3@62", (1, 2, 3))
+    first, then = load_events(read, written, 65), load_events(read, written, 5)[-1]
+    assert first == [read]
+    assert then == events.BrokersChanged(read.brokers)
+    assert not any("update" in line.split() for line in Replayer().advance(read))
+
+
+def test_restarted_leader_gets_a_new_epoch_also_after_a_conflict() -> None:
+    """A leader that only lost its session may change the in-sync set meanwhile."""
+    read, written = loaded("1@60 2@61 3@62", (1, 2, 3))
+    replayer = Replayer()
+    replayer.conflict(["t-0", "leader=1", "epoch=0", "isr=1,2", "version=1"])
+    (event,) = load_events(read, written, 65)
+    said = replayer.advance(event)
+    assert "update t-0 leader=1 epoch=1 isr=1,2 if version=1" in said
+    assert replayer.context.leaderships[TopicPartition("t", 0)].state.leader_epoch == 1
+
+
+@pytest.mark.parametrize("isr", [(1,), (1, 2)])
+def test_leader_that_restarts_under_a_controller_never_goes_on_in_its_epoch(
+    isr: tuple[int, ...],
+) -> None:
+    read, _ = loaded("1@10 2@10 3@10", isr)
+    replayer = Replayer()
+    replayer.advance(read)
+    for event in broker_events(replayer.context, brokers(["1@60", "2@10", "3@10"])):
+        replayer.advance(event)
+    found = replayer.context.leaderships[TopicPartition("t", 0)].state
+    assert found.leader == isr[-1]
+    assert found.leader_epoch > 0
 
 
 @pytest.mark.parametrize(
@@ -417,7 +477,7 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: self.context.being_reassigned())
     @rule()
     def change_controller_during_reassignment(self) -> None:
-        self.change_controller()
+        self.change_controller(restarted=False)
 
     @precondition(lambda self: self.context.being_reassigned())
     @rule(data=st.data(), back=st.booleans())
@@ -499,14 +559,30 @@ class Histories(RuleBasedStateMachine):
         if broker in self.live:
             self.give(events.ReplicasFailed(broker, frozenset({one})))
 
+    @precondition(lambda self: self.context.failed)
+    @rule(data=st.data())
+    def mend_disk(self, data: st.DataObject) -> None:
+        replica = data.draw(st.sampled_from(sorted(self.context.failed)))
+        answered = frozenset({replica.partition})
+        self.give(events.ReplicasAnswered(replica.broker_id, answered))
+
     @rule()
-    def change_controller(self) -> None:
+    def ask_for_failed_replicas(self) -> None:
+        self.give(events.FailedReplicasDue())
+
+    @rule(restarted=st.booleans())
+    def change_controller(self, restarted: bool) -> None:
         """The next controller reads what there is; answers to the old one are lost."""
         deletions = self.context.deletions
         self.context = ControllerContext(BrokerId(1), ControllerEpoch(1), ControllerSettings())
         self.stops = set()
         topics, states = dict(self.topics), dict(self.znodes)
-        self.give(events.ContextLoaded(self.registered(), topics, states, {}, deletions))
+        led = frozenset(states if restarted else ())
+        self.give(
+            events.ContextLoaded(
+                self.registered(), topics, states, {}, deletions, led_since_restart=led
+            )
+        )
 
     @invariant()
     def states_are_consistent(self) -> None:

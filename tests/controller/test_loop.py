@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from odradek.controller import active_controller
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages import control
 from odradek.values import BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
@@ -134,6 +135,28 @@ async def test_failed_broker_loses_its_leaderships_and_returns_as_follower(
     await until(lambda: cluster.roles(1)["t", 0] == (1, 1, [1]))
     await cluster.broker(2)
     await until(lambda: cluster.roles(2)["t", 0] == (1, 1, [1]))
+
+
+async def test_leader_that_registered_after_its_state_was_written_leads_in_a_new_epoch(
+    cluster: Cluster,
+) -> None:
+    """No controller saw it restart; a controller that changes later gives no other epoch."""
+    alone = await cluster.broker(1)
+    await until(lambda: alone.active)
+    await admin.apply_create_topic(alone.session, "t", replicas(p0=(1,)), {})
+    await until(lambda: has_role(cluster, "t"))
+    await alone.stop()
+    await alone.session.close()
+    cluster.received.clear()
+    again = await cluster.broker(1)
+    await until(lambda: has_role(cluster, "t"))
+    assert cluster.roles(1)["t", 0] == (1, 1, [1])
+    assert (await state(again.session, "t", 0))[0] == partition_state(1, 1, (1,), 2)
+    cluster.received.clear()
+    await again.session.delete("/controller")
+    await until(lambda: has_role(cluster, "t"))
+    assert again.epoch == 3
+    assert cluster.roles(1)["t", 0] == (1, 1, [1])
 
 
 async def test_isr_written_by_the_leader_is_not_overwritten(cluster: Cluster) -> None:
@@ -488,8 +511,29 @@ async def test_log_dir_failure_moves_the_leaders_of_the_failed_disk(cluster: Clu
     assert cluster.roles(1)["t", 0] == (2, 0, [2, 1])
 
 
-async def test_unclean_election_by_topic_configuration_takes_effect_at_once(
-    cluster: Cluster,
+async def test_replica_that_failed_for_a_passing_reason_leads_again(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It answers every request with an error at first, and works when the controller asks again."""
+    monkeypatch.setattr(active_controller, "FAILED_REPLICAS_SECONDS", 0.05)
+    controller = await cluster.broker(1)
+    await until(lambda: controller.active)
+    cluster.broken[9001] = {("t", 0)}
+    await admin.apply_create_topic(controller.session, "t", replicas(p0=(1,)), {})
+    await until(lambda: cluster.metadata(1).get(("t", 0)) == -1)
+    assert controller.offline_partitions == 1
+    asked = len(cluster.requests(1, control.LeaderAndIsrRequest))
+    await until(lambda: len(cluster.requests(1, control.LeaderAndIsrRequest)) > asked + 3)
+    assert cluster.roles(1)["t", 0] == (-1, 1, [1]), "nothing is elected while it is broken"
+    cluster.broken.clear()
+    await until(lambda: cluster.metadata(1)["t", 0] == 1)
+    assert cluster.roles(1)["t", 0] == (1, 2, [1])
+    assert controller.offline_partitions == 0
+
+
+@pytest.mark.parametrize("by_default", [False, True], ids=["of the topic", "of all topics"])
+async def test_unclean_election_by_configuration_takes_effect_at_once(
+    cluster: Cluster, by_default: bool
 ) -> None:
     controller = await cluster.broker(1)
     await until(lambda: controller.active)
@@ -504,8 +548,11 @@ async def test_unclean_election_by_topic_configuration_takes_effect_at_once(
     await other.session.close()
     await until(lambda: cluster.roles(1)["t", 0] == (-1, 1, [2]))
     assert controller.offline_partitions == 1
-    change = {"unclean.leader.election.enable": "true"}
-    await session.multi(admin.change_config("topics", "t", change, 0))
-    controller.topic_config_changed("t")
+    if by_default:
+        controller.default_unclean_changed(True)
+    else:
+        change = {"unclean.leader.election.enable": "true"}
+        await session.multi(admin.change_config("topics", "t", change, 0))
+        controller.topic_config_changed("t")
     await until(lambda: cluster.roles(1)["t", 0] == (1, 2, [1]))
     assert controller.offline_partitions == 0

@@ -148,8 +148,13 @@ class Replayer:
     def on_replicas_failed(self, words: list[str], options: dict[str, str]) -> events.Event:
         return events.ReplicasFailed(BrokerId(int(words[0])), frozenset(map(partition, words[1:])))
 
+    def on_replicas_answered(self, words: list[str], options: dict[str, str]) -> events.Event:
+        answered = frozenset(map(partition, words[1:]))
+        return events.ReplicasAnswered(BrokerId(int(words[0])), answered)
+
     def on_unclean(self, words: list[str], options: dict[str, str]) -> events.Event:
-        return events.UncleanChanged(words[0], words[1] == "true")
+        topic = None if words[0] == "default" else words[0]
+        return events.UncleanChanged(topic, words[1] == "true")
 
     def on_resend(self, words: list[str], options: dict[str, str]) -> events.Event:
         return events.ResendRequired(BrokerId(int(words[0])))

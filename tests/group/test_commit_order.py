@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
@@ -78,7 +78,10 @@ class Clock:
 
 
 def new_coordinator(
-    replicas: SlowReplicas, clock: Clock | None = None, certain: list[bool] | None = None
+    replicas: SlowReplicas,
+    clock: Clock | None = None,
+    certain: list[bool] | None = None,
+    settings: Mapping[str, str] | None = None,
 ) -> GroupCoordinator:
     """Return a coordinator whose one shard is about to be loaded."""
     values = {
@@ -86,6 +89,7 @@ def new_coordinator(
         "zookeeper.connect": "unused",
         "offsets.retention.minutes": "1",
         "group.initial.rebalance.delay.ms": "0",
+        **(settings or {}),
     }
     config, _ = configuration.from_values(values)
     coordinator = GroupCoordinator(
@@ -112,9 +116,11 @@ def committing(
     return asyncio.create_task(coordinator.commits.commit(group, NOBODY, commit))
 
 
-async def loaded(replicas: SlowReplicas, clock: Clock | None = None) -> GroupCoordinator:
+async def loaded(
+    replicas: SlowReplicas, clock: Clock | None = None, settings: Mapping[str, str] | None = None
+) -> GroupCoordinator:
     """Return a coordinator whose one shard is loaded, and where group g committed offset 7."""
-    coordinator = new_coordinator(replicas, clock)
+    coordinator = new_coordinator(replicas, clock, settings=settings)
     await asyncio.sleep(0)
     commit = committing(coordinator, 7, at_ms=(clock or Clock())())
     await asyncio.sleep(0)

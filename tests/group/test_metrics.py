@@ -11,6 +11,7 @@ from odradek import metrics
 from odradek.group.coordinator import GroupCoordinator
 from odradek.group.offsets import CommittedOffset
 from odradek.protocol.errors import ErrorCode
+from odradek.quarantine import Quarantines, Work
 from odradek.values import TopicPartition
 from tests.group.test_commit_order import NOBODY, SlowReplicas, loaded
 
@@ -64,3 +65,22 @@ async def test_number_of_series_is_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     assert len(samples(series, "kafka_consumergroup_current_offset")) == 2
     assert series.get_sample_value("odradek_groups", {"state": "Empty"}) == 2
     coordinator.close()
+
+
+def test_unexpected_exceptions_are_counted_by_kind_and_what_they_keep_out_is_shown() -> None:
+    quarantines = Quarantines()
+    registry = CollectorRegistry()
+    registry.register(metrics.BrokerMetrics(quarantines))
+
+    def value(name: str, work: Work) -> float | None:
+        return registry.get_sample_value(name, {"kind": work.kind})
+
+    quarantines.put(Work.COPYING, "t-0", KeyError())
+    quarantines.put(Work.COPYING, "t-1", KeyError())
+    quarantines.note(Work.TRUNCATION, "t-0", KeyError(), "offline")
+    quarantines.release(Work.COPYING, "t-1")
+    assert value("odradek_quarantines_total", Work.COPYING) == 2
+    assert value("odradek_quarantined", Work.COPYING) == 1
+    assert value("odradek_quarantines_total", Work.TRUNCATION) == 1
+    assert value("odradek_quarantined", Work.TRUNCATION) == 0
+    assert value("odradek_quarantines_total", Work.GROUP) == 0, "a rate needs a first value"

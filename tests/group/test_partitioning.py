@@ -47,7 +47,7 @@ async def session(server: zookeeper.Server) -> AsyncIterator[Session]:
 
 
 async def test_count_follows_the_znode_over_changes_deletion_and_sessions(
-    server: zookeeper.Server, session: Session
+    server: zookeeper.Server, session: Session, caplog: pytest.LogCaptureFixture
 ) -> None:
     count = PartitionCount(session)
     await count.learn()
@@ -63,8 +63,7 @@ async def test_count_follows_the_znode_over_changes_deletion_and_sessions(
     await session.set(PATH, topic(5))
     await until(count, lambda: count() == 5)
     await session.set(PATH, b"garbage")
-    await asyncio.sleep(0.2)
-    await count.learn()
+    await until(count, lambda: "failed to read the number" in caplog.text)
     assert count() == 5
     await session.delete(PATH)
     await until(count, lambda: count() is None)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 from kazoo.exceptions import BadVersionError, NodeExistsError
 
+from odradek.config import BrokerConfig
 from odradek.handlers import alter_configs, configs
 from odradek.handlers.context import Broker, RequestContext
 from odradek.protocol.errors import ErrorCode
@@ -22,6 +23,7 @@ from odradek.protocol.messages.configs import (
     IncrementalAlterConfigsResource,
 )
 from odradek.replica.metadata import PartitionInfo
+from odradek.replica.topic_configs import TopicConfigs
 from odradek.zk import znodes
 from odradek.zk.operations import Create, Operation, SetData, TransactionFailedError
 from tests.support.replicas import TOPIC, FakeSession, Replicas
@@ -206,7 +208,7 @@ async def test_validation_writes_nothing(broker: Broker, session: FakeSession) -
         (
             BROKERS,
             "1",
-            {"log.cleaner.threads": "2", "max.connections": "99"},
+            {"log.retention.hours": "2", "metric.reporters": "a.B"},
             "leader.replication.throttled.rate",
         ),
         (BROKERS, "", {"log.segment.bytes": "none"}, "leader.replication.throttled.rate"),
@@ -298,3 +300,102 @@ async def test_settings_of_brokers_are_looked_up_from_the_nearest_to_the_farthes
         (configs.DYNAMIC_CLUSTER, "4000"),
         (configs.DEFAULT, "1073741824"),
     ]
+
+
+async def to_broker(
+    broker: Broker, name: str, value: str | None, operation: int = SET, of: str = "1"
+) -> tuple[int, str]:
+    code, message = await change(broker, (name, operation, value), kind=BROKERS, name=of)
+    return code, message or ""
+
+
+async def test_pools_and_limits_of_a_running_broker_change(
+    replicas: Replicas, broker: Broker, session: FakeSession
+) -> None:
+    applied = []
+
+    async def apply(config: BrokerConfig) -> None:
+        applied.append((config.num_io_threads, config.max_connections, config.log_cleaner_threads))
+
+    replicas.topic_configs.on_broker_change(apply)
+    for name, value, of in (
+        ("num.io.threads", "16", ""),
+        ("max.connections", "70", "1"),
+        ("log.cleaner.threads", "2", ""),
+    ):
+        assert await to_broker(broker, name, value, of=of) == (ErrorCode.NONE, "")
+    await replicas.topic_configs.read_broker()
+    assert applied == [(16, 70, 2)]
+    await replicas.topic_configs.read_broker()
+    assert len(applied) == 1, "nothing changed"
+    # A pool grows by steps.
+    assert await to_broker(broker, "num.io.threads", "32", of="") == (ErrorCode.NONE, "")
+    code, message = await to_broker(broker, "num.io.threads", "65")
+    assert code == ErrorCode.INVALID_REQUEST
+    assert message == (
+        "Invalid config value for resource ConfigResource(type=BROKER, name='1'): Dynamic thread "
+        "count update validation failed for num.io.threads=65, value should not be greater than "
+        "double the current value 16"
+    )
+    # The znodes are read at the start: after a restart all is as before.
+    anew = TopicConfigs(replicas.config, session)  # type: ignore[arg-type]
+    await anew.read_broker()
+    effective = anew.broker.effective
+    assert (effective.num_io_threads, effective.max_connections) == (32, 70)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "listeners",
+        "advertised.listeners",
+        "listener.security.protocol.map",
+        "ssl.keystore.location",
+        "listener.name.plaintext.ssl.keystore.location",
+        "sasl.enabled.mechanisms",
+        "metric.reporters",
+        "log.message.format.version",
+        "log.retention.hours",
+        "log.dirs",
+        "broker.id",
+    ],
+)
+async def test_other_settings_of_a_broker_cannot_be_changed(
+    broker: Broker, session: FakeSession, name: str
+) -> None:
+    code, message = await to_broker(broker, name, "x")
+    assert code == ErrorCode.INVALID_REQUEST
+    assert message.endswith(f": Cannot update these configs dynamically: Set({name})")
+    assert entries(session, "brokers", "1") is None
+
+
+async def test_only_lists_are_appended_to(broker: Broker, session: FakeSession) -> None:
+    overrides = "max.connections.per.ip.overrides"
+    assert await to_broker(broker, overrides, "127.0.0.1:5", APPEND) == (
+        ErrorCode.INVALID_REQUEST,
+        f"Config value append is not allowed for config key: {overrides}",
+    )
+    assert await to_broker(broker, "log.cleanup.policy", "compact", APPEND) == (0, "")
+    assert await to_broker(broker, "log.cleanup.policy", "delete", SUBTRACT) == (0, "")
+    assert entries(session, "brokers", "1") == {"log.cleanup.policy": "compact"}
+    code, message = await to_broker(broker, "log.dirs", "/d", APPEND)
+    assert code == ErrorCode.INVALID_REQUEST
+    assert "Cannot update these configs dynamically: Set(log.dirs)" in message
+
+
+async def test_a_null_is_named_with_its_operation(broker: Broker, session: FakeSession) -> None:
+    assert await to_broker(broker, "log.retention.ms", None) == (
+        ErrorCode.INVALID_REQUEST,
+        "Null value not supported for : SET:log.retention.ms",
+    )
+
+
+async def test_a_broker_setting_that_is_only_validated_is_not_written(
+    broker: Broker, session: FakeSession
+) -> None:
+    for value, code in (("16", ErrorCode.NONE), ("17", ErrorCode.INVALID_REQUEST)):
+        found = await change(
+            broker, ("num.io.threads", SET, value), kind=BROKERS, name="", validate_only=True
+        )
+        assert found[0] == code
+    assert entries(session, "brokers", "<default>") is None

@@ -123,4 +123,4 @@ async def test_many_resources_hold_up_nobody_else(broker: Broker) -> None:
     results = await describe(broker, resources)
     other.cancel()
     assert len(results) == len(resources)
-    assert turns >= len(resources)
+    assert turns >= len(resources) - 1

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
 from typing import Any
 
 import pytest
 
 from odradek.handlers import fetch
 from odradek.handlers.context import Broker, RequestContext
+from odradek.handlers.conversion_memory import ConversionMemory
 from odradek.log.records import batch as batches
 from odradek.log.records.batch import Origin
 from odradek.log.segment.files import Region
+from odradek.net.memory_quotas import AnswerMemory
 from odradek.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from odradek.protocol.regions import Records
 from odradek.replica import reads
+from tests.handlers.test_answer_room import NotReading
 from tests.support import logs
 from tests.support.replicas import KEY, Replicas
 
@@ -52,6 +57,48 @@ async def test_old_clients_get_what_the_file_becomes_in_their_format(
     found = await records_in_answer(broker, replicas, version)
     assert isinstance(found, bytes)
     assert [header.magic for _, header in batches.scan(found)] == [magic]
+
+
+async def test_conversions_wait_for_memory_but_those_of_followers_and_new_clients_do_not(
+    broker: Broker, replicas: Replicas
+) -> None:
+    bounded = dataclasses.replace(broker, conversions=ConversionMemory(1), answers=AnswerMemory(1))
+    await replicas.lead(replicas=(1, 2))
+    await replicas.manager.append([(KEY, logs.batch(b"value"))], 1, 0, Origin.CLIENT)
+
+    async def fetched(version: int, replica_id: int) -> Records | None:
+        asked = FetchPartition(partition=KEY.partition, fetch_offset=0, partition_max_bytes=1 << 20)
+        request = FetchRequest(
+            replica_id=replica_id,
+            max_wait_ms=0,
+            min_bytes=1,
+            topics=[FetchTopic(topic=KEY.topic, partitions=[asked])],
+        )
+        context = RequestContext(version, "c", "PLAINTEXT", "h", 1)
+        answer = await fetch.fetch(bounded, request, context)
+        [part] = answer.responses[0].partition_responses
+        assert part.error_code == 0
+        return part.record_set
+
+    async with asyncio.timeout(60):
+        async with bounded.conversions.reserved(1):
+            assert await fetched(2, 2), "followers have memory of their own"
+            old = [asyncio.create_task(fetched(2, -1)) for _ in range(3)]
+            new = await fetched(4, -1)
+            assert isinstance(new, Region)
+            new.close()
+            await replicas.manager.in_thread(int)
+            await asyncio.sleep(0)
+            assert not any(one.done() for one in old)
+            slow = NotReading()
+            bounded.answers.hold(slow, 1)
+        await replicas.manager.in_thread(int)
+        await asyncio.sleep(0)
+        assert not any(one.done() for one in old), "what others do not read fills the memory"
+        assert await fetched(2, 2)
+        bounded.answers.release(slow)
+        assert all(isinstance(found, bytes) and found for found in await asyncio.gather(*old))
+    assert bounded.conversions.taken == 0
 
 
 async def test_a_partition_named_twice_is_planned_and_answered_once(

@@ -7,7 +7,7 @@ import dataclasses
 
 import pytest
 
-from odradek.handlers import control, metadata
+from odradek.handlers import control, metadata, topics
 from odradek.handlers.context import Broker, RequestContext
 from odradek.protocol import codec
 from odradek.protocol.errors import ErrorCode
@@ -152,3 +152,42 @@ async def test_who_asks_what_is_allowed_hears_of_every_operation(broker: Broker)
         found.append((answer.cluster_authorized_operations, topic))
     # What Kafka 2.8 without an authorizer answers.
     assert found == [(-(2**31), -(2**31)), (8096, 3576)]
+
+
+@pytest.fixture
+def created(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The topics that were created on first use."""
+    names: list[str] = []
+
+    async def create(broker: Broker, topic: str) -> ErrorCode:
+        names.append(topic)
+        return ErrorCode.LEADER_NOT_AVAILABLE
+
+    monkeypatch.setattr(topics, "create_automatically", create)
+    return names
+
+
+async def test_one_request_creates_so_many_topics_and_the_next_one_others(
+    broker: Broker, created: list[str]
+) -> None:
+    wanted = [f"t{number}" for number in range(metadata.MOST_CREATED + 5)]
+    found = await ask(broker, "no/name", *wanted, create=True)
+    assert created == wanted[: metadata.MOST_CREATED]
+    codes = {one.name: one.error_code for one in found.topics}
+    assert codes.pop("no/name") == ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert codes == dict.fromkeys(wanted, ErrorCode.LEADER_NOT_AVAILABLE), "so clients ask again"
+    await tell(broker, update(*(state(name) for name in created)))
+    await ask(broker, *wanted, create=True)
+    assert created == wanted
+
+
+async def test_for_a_client_that_went_away_no_further_topics_are_created(
+    broker: Broker, created: list[str]
+) -> None:
+    request = MetadataRequest(
+        topics=[MetadataRequestTopic(name=f"t{number}") for number in range(5)],
+        allow_auto_topic_creation=True,
+    )
+    context = RequestContext(9, "c", "PLAINTEXT", "h", 1, lambda: len(created) < 2)
+    await metadata.metadata(broker, request, context)
+    assert created == ["t0", "t1"]

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from odradek.handlers import offsets, producers
+from odradek.handlers import control, offsets, producers
 from odradek.handlers.context import Broker, RequestContext
 from odradek.log.partition import checkpoints
 from odradek.log.records import contents
@@ -284,6 +284,33 @@ async def test_deletion_waits_for_a_replica_in_sync_whose_broker_just_went(
     assert await delete_before(broker, 3, timeout_ms=10) == (ErrorCode.REQUEST_TIMED_OUT, -1)
 
 
+async def test_deletion_ends_when_a_broker_that_it_waits_for_goes(
+    broker: Broker, replicas: Replicas
+) -> None:
+    await led_with_two_followers(replicas, alive=(1, 2, 3))
+    await follow(replicas, 2, start=3)
+    deletion = asyncio.create_task(delete_before(broker, 3, timeout_ms=600_000))
+    while not len(replicas.manager._hosted.for_low_watermark):
+        await asyncio.sleep(0)
+    gone = update(state(replicas=(1, 2, 3)), brokers=(1, 2))
+    await control.update_metadata(broker, gone, call(5))
+    async with asyncio.timeout(60):
+        assert await deletion == (ErrorCode.NONE, 3)
+
+
+async def test_deletion_ends_when_the_leaders_directory_fails(
+    broker: Broker, replicas: Replicas
+) -> None:
+    await led_with_two_followers(replicas, alive=(1, 2))
+    deletion = asyncio.create_task(delete_before(broker, 3, timeout_ms=600_000))
+    while not len(replicas.manager._hosted.for_low_watermark):
+        await asyncio.sleep(0)
+    log = replicas.manager.partitions[KEY].log
+    replicas.manager.directory_failed(os.path.dirname(log.directory))
+    async with asyncio.timeout(60):
+        assert await deletion == (ErrorCode.KAFKA_STORAGE_ERROR, -1)
+
+
 async def end_of(broker: Broker, epoch: int, current: int = -1) -> tuple[int, int, int]:
     part = OffsetForLeaderPartition(
         partition=KEY.partition, current_leader_epoch=current, leader_epoch=epoch
@@ -379,22 +406,25 @@ async def test_id_and_epoch_of_before_come_together(
     assert answer.producer_epoch == (0 if code is ErrorCode.NONE else -1)
 
 
-async def test_a_partition_named_twice_gets_no_offset(broker: Broker, replicas: Replicas) -> None:
+async def test_a_partition_named_twice_gets_no_offset_since_version_1(
+    broker: Broker, replicas: Replicas
+) -> None:
     await replicas.lead()
     await append(replicas)
     parts = [
         ListOffsetsPartition(partition_index=index, timestamp=-1)
         for index in (KEY.partition, 7, KEY.partition)
     ]
-    for version in (0, 1, 5):
+    twice = (ErrorCode.NONE, ErrorCode.INVALID_REQUEST, ErrorCode.INVALID_REQUEST)
+    for version, code in zip((0, 1, 5), twice, strict=True):
         request = ListOffsetsRequest(
             replica_id=-1, topics=[ListOffsetsTopic(name=KEY.topic, partitions=parts)]
         )
         answer = await offsets.list_offsets(broker, request, call(version))
         assert [(one.partition_index, one.error_code) for one in answer.topics[0].partitions] == [
-            (KEY.partition, ErrorCode.INVALID_REQUEST),
+            (KEY.partition, code),
             (7, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
-            (KEY.partition, ErrorCode.INVALID_REQUEST),
+            (KEY.partition, code),
         ]
 
 

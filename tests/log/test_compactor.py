@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import threading
 from collections.abc import Callable, Iterator
@@ -64,6 +65,57 @@ def test_each_thread_is_at_a_log_of_its_own(make: Make, monkeypatch: pytest.Monk
     assert set(cleaned) == set(logs)
     assert all(values(log) < 20 for log in logs)
     assert not manager.compact()
+
+
+async def test_there_are_as_many_cleaners_as_the_setting_says(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = make(log_cleaner_backoff_ms="1")
+    two, three = (threading.Barrier(count, timeout=120) for count in (2, 3))
+    meeting = [two, three]
+
+    def meet() -> bool:
+        if meeting:
+            place = meeting[0]
+            place.wait()
+            meeting[:] = [one for one in meeting if one is not place]
+        return False
+
+    def cleaners() -> int:
+        return sum(task.get_name().startswith("cleaner") for task in asyncio.all_tasks())
+
+    async def until(claim: Callable[[], bool]) -> None:
+        async with asyncio.timeout(120):
+            while not claim():
+                await asyncio.sleep(0.001)
+
+    monkeypatch.setattr(manager, "compact", meet)
+    running = asyncio.create_task(manager.run())
+    await until(lambda: cleaners() == 1)
+    for threads, left in ((2, 1), (3, 0)):
+        manager.reconfigure(replace(manager.config, log_cleaner_threads=threads))
+        await until(lambda left=left: len(meeting) == left)  # type: ignore[misc]
+    manager.reconfigure(replace(manager.config, log_cleaner_threads=1))
+    await until(lambda: cleaners() == 1)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+
+async def test_work_goes_on_while_a_pool_changes_its_size() -> None:
+    pool = files.DiskThreads(1)
+    holding, later = threading.Event(), threading.Event()
+    held = asyncio.create_task(pool.run(holding.wait, 120))
+    queued = asyncio.create_task(pool.run(later.set))
+    await asyncio.sleep(0)
+    pool.resize(2)
+    assert await pool.run(lambda: "new") == "new", "it does not wait for the former threads"
+    assert not later.is_set()
+    holding.set()
+    assert await held
+    await queued
+    pool.resize(1)
+    pool.close()
 
 
 def test_retention_does_not_wait_for_a_compaction(make: Make) -> None:

@@ -112,6 +112,37 @@ def test_a_batch_of_too_many_headers_is_refused(tmp_path: Path, counts: tuple[in
     assert log.log_end_offset == 0
 
 
+def test_a_batch_that_was_accepted_can_be_read_whatever_its_headers(tmp_path: Path) -> None:
+    """Lookups by time, and a topic that is compacted later, need keys and times only."""
+    topic = Partition(tmp_path / "topic-0", TopicConfig())
+    log = topic.open(clean=True)
+    bomb = null_headers(MAX_OBJECTS, 3)
+    log.append_as_leader(bomb, 0)
+    log.append_as_leader(records.make([(b"k", b"newer")], START_MS + 1), 0)
+    log.high_watermark = log.log_end_offset
+    found = log.reader.offset_for_timestamp(START_MS)
+    assert found is not None
+    assert (found.offset, found.timestamp) == (0, START_MS)
+    log.config = TopicConfig(cleanup_policy=("compact",))
+    log.roll()
+    compact(log)
+    assert [one.value for one in read_all(log)] == [b"newer"]
+
+
+def test_compaction_keeps_headers_as_they_are(tmp_path: Path) -> None:
+    log = Partition(tmp_path / "topic-0", TopicConfig(cleanup_policy=("compact",))).open(clean=True)
+    headers = (("a", b"1"), ("", None), ("a", b""))
+    found = [
+        Record(number, START_MS, key, b"v", headers) for number, key in enumerate((b"a", b"b"))
+    ]
+    log.append_as_leader(records.encode(found, ZSTD), 0)
+    log.append_as_leader(records.make([(b"a", b"newer")], START_MS), 0)
+    log.roll()
+    log.high_watermark = log.log_end_offset
+    compact(log)
+    assert [(one.offset, one.headers) for one in read_all(log)] == [(1, headers), (2, ())]
+
+
 def test_a_batch_of_too_many_headers_takes_little_memory() -> None:
     bomb = null_headers(3 * MAX_OBJECTS)
     tracemalloc.start()

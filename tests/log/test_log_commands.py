@@ -10,6 +10,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from odradek.config import TopicConfig
+from odradek.log.partition import topic_identity
+from odradek.log.partition.topic_identity import Incarnation, TopicIdentity
 from odradek.tools.log_dump import commands
 from tests.support.logs import START_MS, Partition, batch
 
@@ -72,6 +74,20 @@ def test_verify_finds_a_flipped_bit(folder: Path, suffix: str) -> None:
     result = run("verify", folder)
     assert result.exit_code == 1
     assert path.name in result.output
+
+
+def test_dump_and_verify_read_the_topic_of_a_folder(folder: Path) -> None:
+    identity = TopicIdentity("a" * 22, Incarnation(12, 7))
+    topic_identity.write(str(folder), identity)
+    path = folder / topic_identity.FILE_NAME
+    for asked in (folder, path):
+        assert f"{path.name}:\n  {identity}\n" in run("dump", asked).output
+        assert run("verify", asked).output == "sound\n"
+    path.write_text("version: 0\n")
+    for command in ("dump", "verify"):
+        result = run(command, path)
+        assert result.exit_code == 1
+        assert f"not the format of {path.name}" in result.output + result.stderr
 
 
 def test_verify_finds_a_torn_tail(folder: Path) -> None:

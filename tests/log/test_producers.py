@@ -10,6 +10,7 @@ import pytest
 from odradek.config import TopicConfig
 from odradek.log.partition import epochs, producers
 from odradek.log.partition.log import AppendInfo, Log
+from odradek.log.records import batch as codec
 from odradek.log.records.batch import Origin
 from odradek.protocol.errors import ErrorCode, KafkaError
 from tests.support.logs import START_MS, Partition, batch, read_all
@@ -237,3 +238,66 @@ def test_epoch_that_cannot_be_written_is_not_assigned(
     again = epochs.EpochCache(log.directory)
     assert again.load()
     assert again.entries == [(0, 0), (4, 1)]
+
+
+def by_producer(number: int, sequence: int = 0) -> bytes:
+    return batch(b"v", producer_id=number, producer_epoch=0, base_sequence=sequence)
+
+
+def test_of_too_many_producers_those_that_wrote_longest_ago_are_forgotten(tmp_path: Path) -> None:
+    partition = Partition(tmp_path / "topic-0")
+    partition.most_producers = 20
+    log = partition.open(clean=True)
+    for number in range(20):
+        log.append_as_leader(by_producer(number), 0)
+    log.append_as_leader(by_producer(0, 1), 0)  # so it wrote last
+    log.append_as_leader(by_producer(20), 0)
+    assert len(log.producers) == 19
+    assert [number for number in range(21) if log.producers.get(number) is None] == [1, 2]
+    # One that was forgotten goes on, as after its expiry.
+    assert log.append_as_leader(by_producer(1, 1), 0).base_offset == 22
+    assert log.append_as_leader(by_producer(0, 1), 0).duplicate
+    for number in range(100, 400):
+        log.append_as_leader(by_producer(number), 0)
+        assert len(log.producers) <= 20
+    # After a restart too: the snapshot does not tell whom it lacks.
+    for clean in (True, False):
+        partition.close(log) if clean else partition.crash(log)
+        log = partition.open(clean=clean)
+        assert 0 < len(log.producers) <= 20
+        assert log.producers.get(399) is not None
+        assert not log.append_as_leader(by_producer(3 + clean, 1), 0).duplicate
+
+
+def test_a_snapshot_of_more_producers_is_cut_to_the_bound() -> None:
+    many = producers.ProducerStates(10**12, most=100)
+    for number in range(100):
+        many.update(codec.parse(by_producer(number))._replace(base_offset=number))
+    few = producers.ProducerStates(10**12, most=10)
+    few.load(many.encode(), 100, START_MS)
+    assert [number for number in range(100) if few.get(number)] == list(range(91, 100))
+    assert few.forgetful
+
+
+def test_open_transactions_are_never_forgotten() -> None:
+    states = producers.ProducerStates(10**12, most=10)
+    for number in range(30):
+        header = codec.parse(by_producer(number))._replace(base_offset=number)
+        attributes = codec.TRANSACTIONAL if number < 5 else 0
+        states.update(header._replace(attributes=attributes))
+    assert all(states.get(number) for number in range(5))
+    assert len(states) <= 10
+
+
+def test_forgotten_producers_are_told_in_the_log_of_the_broker(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    partition = Partition(tmp_path / "topic-0")
+    partition.most_producers = 10
+    log = partition.open(clean=True)
+    for number in range(11):
+        log.append_as_leader(by_producer(number), 0)
+    for _ in range(2):
+        log.expire_producers()
+    [line] = [one for one in caplog.messages if "producer ids" in one]
+    assert line.startswith("topic-0: forgot 1 producer ids of more than 10")

@@ -12,6 +12,7 @@ import pytest
 from odradek.net.client import PeerClient
 from odradek.net.connection import ClientInfo
 from odradek.net.connection_quotas import ConnectionLimits, ConnectionQuotas
+from odradek.net.frame import FrameReader
 from odradek.net.listener import Listener
 from odradek.protocol import codec, headers
 from odradek.protocol.api import APIS
@@ -268,8 +269,10 @@ async def test_cancelled_call_leaves_the_others_their_answers() -> None:
 
 
 async def test_call_cut_off_while_sending_does_not_leave_half_a_request() -> None:
+    cut_off = asyncio.Event()
+
     async def never_read(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await asyncio.sleep(0.5)
+        await cut_off.wait()
 
     async with raw_peer(never_read) as client:
         records = PartitionProduceData(index=0, records=bytes(8_000_000))
@@ -281,9 +284,25 @@ async def test_call_cut_off_while_sending_does_not_leave_half_a_request() -> Non
         assert failures <= {TimeoutError, ConnectionError, BrokenPipeError}
         with pytest.raises((TimeoutError, ConnectionError)):
             await client.call(HEARTBEAT, 0, timeout_ms=100)
+        cut_off.set()
 
 
 async def test_name_that_no_host_can_have_is_a_connection_error() -> None:
     client = PeerClient("broker..example.com", 9092, "tester")
     with pytest.raises(ConnectionError, match="is not a host name"):
         await client.call(HEARTBEAT, 0, timeout_ms=60_000)
+
+
+async def test_an_answer_that_cannot_be_read_fails_its_caller(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        monkeypatch.setattr(FrameReader, "received", lambda self, count: 1 / 0)
+        writer.write(b"answer")
+        await writer.drain()
+        await reader.read()
+
+    async with raw_peer(serve) as client:
+        with pytest.raises(ConnectionError, match="receiving failed"):
+            await client.call(ApiVersionsRequest(), 0, 60_000)

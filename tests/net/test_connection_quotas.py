@@ -9,9 +9,10 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from odradek.net.connection import ClientInfo
-from odradek.net.connection_quotas import ConnectionLimits, ConnectionQuotas, RequestMemory
+from odradek.net.connection_quotas import ConnectionLimits, ConnectionQuotas
 from odradek.net.frame import READ_AHEAD_BYTES
 from odradek.net.listener import Listener
+from odradek.net.memory_quotas import RequestMemory
 from odradek.protocol.regions import Part
 from tests.net.test_listener import connected, echo, framed, read_frame
 
@@ -46,19 +47,15 @@ async def all_taken(memory: RequestMemory) -> None:
             await asyncio.sleep(0.002)
 
 
-async def test_places_are_counted_over_all_listeners_but_the_protected_one_lets_in() -> None:
+async def test_places_are_counted_over_all_listeners() -> None:
     quotas = ConnectionQuotas(limits(max_connections=1))
     async with (
         listening(quotas) as one,
         listening(quotas) as other,
-        listening(quotas, protected=True) as between_brokers,
         connected(one) as (reader, writer),
     ):
         writer.write(framed(b"first"))
         assert await read_frame(reader) == b"first"
-        async with connected(between_brokers) as (reader, broker):
-            broker.write(framed(b"broker"))
-            assert await read_frame(reader) == b"broker"
         async with connected(other) as (waiting, waiting_writer):
             waiting_writer.write(framed(b"second"))
             await asyncio.sleep(0.05)
@@ -83,6 +80,21 @@ async def test_an_address_may_have_a_number_of_its_own() -> None:
             writer.write(framed(b"elsewhere"))
             assert await read_frame(reader) == b"elsewhere"
             writer.close()
+
+
+async def test_a_raised_limit_lets_in_who_waits() -> None:
+    quotas = ConnectionQuotas(limits(max_connections=1))
+    async with (
+        listening(quotas) as one,
+        listening(quotas) as other,
+        connected(one) as (reader, writer),
+    ):
+        writer.write(framed(b"first"))
+        assert await read_frame(reader) == b"first"
+        async with connected(other) as (waiting, waiting_writer):
+            waiting_writer.write(framed(b"second"))
+            quotas.change_limits(limits(max_connections=2))
+            assert await read_frame(waiting) == b"second"
 
 
 async def test_large_requests_wait_for_memory_and_small_ones_do_not() -> None:
@@ -157,12 +169,12 @@ async def test_a_frame_that_stalls_is_closed_and_its_memory_comes_back() -> None
         shortly.write(b"\0")
         await all_taken(quotas.memory)
         ended = asyncio.gather(stalled.read(), short.read())
-        frame = framed(b"drop by drop" * 1000)
+        frame = framed(b"drop by drop" * 5000)
         position = 0
         async with asyncio.timeout(60):
             while not ended.done():
-                dripping.write(frame[position : position + 1])
-                position += 1
+                dripping.write(frame[position : position + 300])
+                position += 300
                 await asyncio.sleep(0.02)
         assert all(rest == b"" for rest in ended.result())
         assert not quotas.memory.full

@@ -15,7 +15,7 @@ import pytest
 
 from odradek.net.connection import FRAMES_A_TURN, ClientInfo, Dispatch
 from odradek.net.connection_quotas import ConnectionLimits, ConnectionQuotas
-from odradek.net.frame import READ_AHEAD_BYTES, ProtocolViolation
+from odradek.net.frame import READ_AHEAD_BYTES, FrameReader, ProtocolViolation
 from odradek.net.listener import Listener
 from odradek.net.sending import SLICE_BYTES
 from odradek.protocol.codec import MalformedError
@@ -192,6 +192,22 @@ async def test_peer_that_shuts_its_side_still_gets_its_answers() -> None:
         writer.write(framed(b"last") + framed(b"words"))
         writer.write_eof()
         assert await reader.read() == framed(b"last") + framed(b"words")
+
+
+async def test_work_for_a_peer_can_see_that_it_sends_no_more() -> None:
+    async def until_gone(frame: memoryview, peer: ClientInfo) -> Sequence[Part]:
+        assert peer.is_connected()
+        began.set()
+        while peer.is_connected():
+            await asyncio.sleep(0.001)
+        return [b"seen"]
+
+    began = asyncio.Event()
+    async with listening(until_gone) as listener, connected(listener) as (reader, writer):
+        writer.write(framed(b"work"))
+        await began.wait()
+        writer.write_eof()
+        assert await read_frame(reader) == b"seen"
 
 
 async def test_peer_that_never_reads_stops_being_read_and_holds_up_nobody() -> None:
@@ -472,3 +488,21 @@ async def test_address_in_use_is_an_error_of_start() -> None:
         second = Listener("127.0.0.1", listener.port, ConnectionQuotas(LIMITS), echo)
         with pytest.raises(OSError, match=r"[Aa]ddress already in use"):
             await second.start()
+
+
+async def test_a_read_that_fails_closes_its_connection_and_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The bytes would wake the event loop for ever."""
+    async with listening(echo) as listener, connected(listener) as (sound, sound_writer):
+        sound_writer.write(framed(b"a"))
+        assert await read_frame(sound) == b"a"
+        async with connected(listener) as (sick, sick_writer):
+            with monkeypatch.context() as patched:
+                patched.setattr(FrameReader, "received", lambda self, count: 1 / 0)
+                sick_writer.write(framed(b"b"))
+                async with asyncio.timeout(60):
+                    assert await sick.read() == b""
+        await emptied(listener, down_to=1)
+        sound_writer.write(framed(b"c"))
+        assert await read_frame(sound) == b"c"

@@ -32,6 +32,7 @@ import org.apache.kafka.clients.consumer.OffsetAndTimestamp;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.clients.producer.RecordMetadata;
+import org.apache.kafka.common.InvalidRecordException;
 import org.apache.kafka.common.KafkaFuture;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.config.ConfigResource;
@@ -84,6 +85,7 @@ public class JavaClient {
         }
         client.pass("records without idempotence", () -> client.writesAndReads("lz4", false));
         client.pass("acks 0", client::writesWithoutAnswer);
+        client.pass("refused records", client::learnsWhichRecordsAreRefused);
         client.pass("delete records", client::deletesRecords);
         client.pass("group eager", () -> client.sharesAGroup("RangeAssignor"));
         client.pass("group cooperative", () -> client.sharesAGroup("CooperativeStickyAssignor"));
@@ -360,6 +362,25 @@ public class JavaClient {
             consumer.assign(List.of(part));
             same(read(consumer, 1).get(0).value(), "quiet", "value");
         }
+    }
+
+    /** KIP-467: releases up to 3.0 show the message of the batch, later ones that of the record. */
+    private void learnsWhichRecordsAreRefused() throws Exception {
+        String topic = prefix + "-refused";
+        admin.createTopics(List.of(new NewTopic(topic, 1, (short) brokers)
+            .configs(Map.of("cleanup.policy", "compact")))).all().get();
+        String record = "Compacted topic cannot accept message without key in topic partition "
+            + topic + "-0.";
+        try (KafkaProducer<String, String> producer = producer(Map.of("linger.ms", 0))) {
+            producer.send(new ProducerRecord<>(topic, "without key")).get();
+        } catch (ExecutionException failure) {
+            Throwable cause = failure.getCause();
+            same(cause.getClass(), InvalidRecordException.class, "refusal");
+            check(List.of("One or more records have been rejected", record)
+                .contains(cause.getMessage()), "what is said: " + cause.getMessage());
+            return;
+        }
+        throw new AssertionError("a record without key was taken");
     }
 
     private void deletesRecords() throws Exception {

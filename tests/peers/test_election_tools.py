@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from odradek.zk import znodes
 from tests.peers.conftest import SETTINGS
 from tests.support.broker import Cluster, wait_until
-from tests.support.kafka_peer import Tools
+from tests.support.elections import ElectedTopic
+from tests.support.kafka_peer import RepeatedTools, Tools
+from tests.support.sampling import how_many
 
 ELECTION = "kafka.admin.LeaderElectionCommand"
+PREFERRED_BY_ZNODE = "kafka.admin.PreferredReplicaLeaderElectionCommand"
+RETURNS = how_many(3, full=50)
 UNTOLD: tuple[int, list[int]] = (-1, [])
 
 
@@ -49,7 +55,7 @@ def test_preferred_leaders_return_when_a_tool_asks(
 
     named = {"partitions": [{"topic": "by-znode", "partition": 0}]}
     tools.run(
-        "kafka.admin.PreferredReplicaLeaderElectionCommand",
+        PREFERRED_BY_ZNODE,
         *("--zookeeper", cluster.zookeeper.connect),
         *("--path-to-json-file", tools.file("preferred.json", json.dumps(named))),
     )
@@ -64,6 +70,33 @@ def test_preferred_leaders_return_when_a_tool_asks(
     assert "Valid replica already elected" in again
     refused = tools.run(*at, "--topic", "by-request", "--partition", "7", statuses=[1])
     assert "UnknownTopicOrPartitionException: The partition does not exist." in refused
+
+
+def test_tools_are_not_refused_when_a_broker_has_just_returned(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """The broker that was killed before is the controller, which remembers, each second time."""
+    topic = ElectedTopic(cluster, "at-once", [[1, 2], [2, 1]] * 3)
+    named = tmp_path / "preferred.json"
+    named.write_bytes(znodes.encode_preferred_election(topic.partitions))
+    by_request = (
+        *("--bootstrap-server", cluster.bootstrap, "--election-type", "preferred"),
+        "--all-topic-partitions",
+    )
+    by_znode = ("--zookeeper", cluster.zookeeper.connect, "--path-to-json-file", named)
+    with cluster.zookeeper.client() as client, RepeatedTools(tmp_path) as tools:
+        for number in range(RETURNS):
+            topic.kill_and_return(client, number % 2 + 1)
+            if number % 3 < 2:
+                said = tools.run(ELECTION, *by_request)
+                assert "Successfully completed leader election (PREFERRED)" in said
+            else:
+                tools.run(PREFERRED_BY_ZNODE, *by_znode)
+                wait_until(
+                    lambda: client.exists(znodes.PREFERRED_ELECTION_PATH) is None,
+                    "the request is removed",
+                )
+            assert topic.has_preferred_leaders(client), number
 
 
 def test_an_unclean_election_makes_a_replica_lead_that_missed_records(

@@ -18,6 +18,7 @@ SCENARIOS = [
     *(f"records {codec}" for codec in ("none", "gzip", "snappy", "lz4", "zstd")),
     "records without idempotence",
     "acks 0",
+    "refused records",
     "delete records",
     "group eager",
     "group cooperative",

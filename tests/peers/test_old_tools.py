@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
+from odradek.zk import znodes
 from tests.support import kafka_peer
 from tests.support.broker import Cluster, await_partitions, wait_until
 from tests.support.clients import consume_all, create_topic, produce_all
@@ -30,6 +31,12 @@ def settings(admin: AdminClient, topic: str, *names: str) -> list[str | None]:
     return [found[name].value for name in names]
 
 
+def topic_id(cluster: Cluster, topic: str) -> str | None:
+    path = znodes.topic_path(topic)
+    with cluster.zookeeper.client() as client:
+        return znodes.decode_topic(path, client.get(path)[0]).topic_id
+
+
 def test_topics_are_made_described_grown_configured_and_deleted_through_zookeeper(
     cluster: Cluster, admin: AdminClient, old: Tools
 ) -> None:
@@ -43,8 +50,12 @@ def test_topics_are_made_described_grown_configured_and_deleted_through_zookeepe
         "Configs:retention.ms=99000",
     ]
     assert all("Leader: " in line and "Isr: " in line for line in said[1:])
+    given = topic_id(cluster, "ancient")
+    assert znodes.is_topic_id(given)
     old.run(*command, "--alter", "--topic", "ancient", "--partitions", "3")
     await_partitions(cluster, "ancient", 3)
+    # The tool drops it, the brokers restore it.
+    assert topic_id(cluster, "ancient") == given
     entity = ("--entity-type", "topics", "--entity-name", "ancient")
     configs = ("kafka.admin.ConfigCommand", *command[1:], *entity)
     old.run(*configs, "--alter", "--add-config", "retention.ms=88000,segment.bytes=77777")

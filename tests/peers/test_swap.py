@@ -27,7 +27,8 @@ from confluent_kafka.admin import (
 )
 
 from odradek import values
-from odradek.log.partition import checkpoints
+from odradek.log.partition import checkpoints, topic_identity
+from odradek.log.partition.topic_identity import TopicIdentity
 from odradek.net.client import PeerClient
 from odradek.protocol.messages.offsets import (
     ListOffsetsPartition,
@@ -402,16 +403,38 @@ def swap(apache: KafkaBroker, ours: Broker, tools: Tools, server: zookeeper.Serv
             # Kafka notes where a log starts only when it has run for half a minute, or stops.
             seen = work(writer, apache, delete=False)
         stop(apache, end, server)
+        told = topic_ids(server)
         ours.start()
         compare(seen_by_clients(ours.address), seen)
+        assert topic_ids(server) == told
         writer.expire()
         seen = work(writer, ours)
         wait_until(lambda: is_start_written(ours), "a crash will not bring deleted records back")
         stop(ours, end, server)
         if end is signal.SIGTERM:
             check_files(tools, ours)
+        kept = identities(ours)
+        assert {topic: one.topic_id for topic, one in kept.items()} == told
         apache.start()
         compare(seen_by_clients(apache.address), seen)
+        assert identities(apache) == kept
+        assert topic_ids(server) == told
+
+
+def topic_ids(server: zookeeper.Server) -> dict[str, str | None]:
+    """The ids in the topics' znodes."""
+    with server.client() as client:
+        paths = {topic: znodes.topic_path(topic) for topic in TOPICS}
+        return {
+            topic: znodes.decode_topic(path, client.get(path)[0]).topic_id
+            for topic, path in paths.items()
+        }
+
+
+def identities(broker: Broker) -> dict[str, TopicIdentity]:
+    """What the folders of the topics say."""
+    found = {topic: topic_identity.read(str(broker.log_dir / f"{topic}-0")) for topic in TOPICS}
+    return {topic: one for topic, one in found.items() if one is not None}
 
 
 def stop(broker: Broker, number: signal.Signals, server: zookeeper.Server) -> None:

@@ -25,9 +25,15 @@ def test_a_topic_is_created_described_grown_and_deleted(
     assert f"Created topic {topic}." in said
     await_partitions(cluster, topic, 3)
 
+    with cluster.zookeeper.client() as client:
+        path = znodes.topic_path(topic)
+        topic_id = znodes.decode_topic(path, client.get(path)[0]).topic_id
+    assert znodes.is_topic_id(topic_id)
     described = tools.run(TOPICS, *at, "--describe", "--topic", topic).splitlines()
     assert described[0].split("\t") == [
         f"Topic: {topic}",
+        # No answer of a broker carries it.
+        *([f"TopicId: {topic_id}"] if way == "--zookeeper" else []),
         "PartitionCount: 3",
         "ReplicationFactor: 2",
         "Configs: retention.ms=99000",
@@ -138,3 +144,29 @@ def test_settings_of_brokers_are_changed_and_obeyed(cluster: Cluster, tools: Too
         *at, "--entity-name", "1", "--alter", "--add-config", "broker.rack=r", statuses=[1]
     )
     assert "Cannot update these configs dynamically" in refused
+
+
+def test_pools_and_limits_of_a_running_broker_are_changed(cluster: Cluster, tools: Tools) -> None:
+    at = (CONFIGS, "--bootstrap-server", cluster.bootstrap, "--entity-type", "brokers")
+    pools = "num.io.threads=12,num.network.threads=4,log.cleaner.threads=2,num.replica.fetchers=2"
+    tools.run(*at, "--entity-default", "--alter", "--add-config", pools)
+    tools.run(*at, "--entity-name", "2", "--alter", "--add-config", "max.connections.per.ip=500")
+    told = (
+        "num.io.threads=12 sensitive=false synonyms={DYNAMIC_DEFAULT_BROKER_CONFIG:"
+        "num.io.threads=12, DEFAULT_CONFIG:num.io.threads=8}",
+        "num.network.threads=4 sensitive=false",
+        "DYNAMIC_BROKER_CONFIG:max.connections.per.ip=500",
+    )
+
+    def described() -> bool:
+        said = tools.run(*at, "--entity-name", "2", "--describe", "--all")
+        return all(one in said for one in told)
+
+    wait_until(described, "broker 2 has its own limit, and the pools of all")
+    too_far = (*at, "--entity-default", "--alter", "--add-config", "num.io.threads=100")
+    refused = tools.run(*too_far, statuses=[1])
+    assert "Dynamic thread count update validation failed for num.io.threads=100" in refused
+    names = "num.io.threads,num.network.threads,log.cleaner.threads,num.replica.fetchers"
+    tools.run(*at, "--entity-default", "--alter", "--delete-config", names)
+    tools.run(*at, "--entity-name", "2", "--alter", "--delete-config", "max.connections.per.ip")
+    assert "num.io" not in tools.run(*at, "--entity-default", "--describe")

@@ -2,18 +2,23 @@
 
 import dataclasses
 import tracemalloc
-from collections.abc import Hashable, Iterable
-from typing import Any, cast
+from collections.abc import Generator, Hashable, Iterable
+from typing import Any, TypeVar, cast
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from odradek.protocol import codec, interpreter, schema
+from odradek.protocol import codec, compiler, interpreter, schema
 from odradek.protocol.api import APIS
 from odradek.protocol.codec import MalformedError
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
+from odradek.protocol.messages.control import (
+    UpdateMetadataPartitionState,
+    UpdateMetadataRequest,
+    UpdateMetadataTopicState,
+)
 from odradek.protocol.messages.fetch import (
     FetchablePartitionResponse,
     FetchableTopicResponse,
@@ -38,6 +43,8 @@ from odradek.protocol.regions import Part, total_length
 from tests.support.file_regions import CountedRegion
 from tests.support.messages import every_message, message_id, messages
 
+T = TypeVar("T")
+
 EVERY_MESSAGE = pytest.mark.parametrize(("cls", "version"), list(every_message()), ids=message_id)
 QUICK = settings(
     max_examples=6,
@@ -59,6 +66,19 @@ def outcome(decode: Any, cls: type[Any], version: int, data: bytes) -> Any:
         return MalformedError
 
 
+def finished(work: Generator[None, None, T]) -> T:
+    """Return what sliced work returns."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            return cast("T", end.value)
+
+
+def sliced(cls: type[Any], version: int, data: bytes, offset: int = 0) -> Any:
+    return finished(codec.decode_in_slices(cls, version, data, offset))
+
+
 @EVERY_MESSAGE
 @QUICK
 @given(data=st.data())
@@ -68,7 +88,9 @@ def test_compiled_and_interpreted_codec_agree_on_messages_and_on_damaged_bytes(
     message = data.draw(messages(cast("Hashable", cls), version))
     encoded = codec.encode(message, version)
     assert encoded == joined(interpreter.encode(message, version))
-    for decode in (codec.decode, interpreter.decode):
+    assert encoded == finished(codec.encode_in_slices(message, version))
+    assert encoded == joined(finished(codec.encode_parts_in_slices(message, version)))
+    for decode in (codec.decode, sliced, interpreter.decode):
         assert decode(cls, version, encoded) == (message, len(encoded))
         assert decode(cls, version, b"??" + encoded + b"??", 2) == (message, len(encoded) + 2)
     if not encoded:
@@ -81,6 +103,49 @@ def test_compiled_and_interpreted_codec_agree_on_messages_and_on_damaged_bytes(
     for broken in (bytes(damaged), cut):
         expected = outcome(interpreter.decode, cls, version, broken)
         assert outcome(codec.decode, cls, version, broken) == expected
+        assert outcome(sliced, cls, version, broken) == expected
+
+
+def slices(work: Generator[None, None, object]) -> int:
+    """Return in how many slices the work is done."""
+    return 1 + sum(1 for _ in work)
+
+
+@pytest.mark.parametrize("version", range(7))
+def test_elements_of_inner_and_outer_arrays_end_slices(version: int) -> None:
+    """A topic per partition or one topic with all: no slice has more than so many of them."""
+    for topics, partitions in ((1, 20_000), (20_000, 1), (200, 100)):
+        states = [
+            UpdateMetadataPartitionState(
+                topic_name="t" if version < 5 else "",
+                partition_index=index,
+                controller_epoch=1,
+                leader=1,
+                leader_epoch=1,
+                isr=[1],
+                zk_version=1,
+                replicas=[1],
+            )
+            for index in range(partitions)
+        ]
+        request = UpdateMetadataRequest(controller_id=1, controller_epoch=1, live_brokers=[])
+        if version < 5:
+            request.ungrouped_partition_states = states * topics
+        else:
+            request.topic_states = [
+                UpdateMetadataTopicState(topic_name="t", partition_states=states)
+            ] * topics
+        fewest = 20_000 // compiler.ELEMENTS_PER_SLICE
+        assert slices(codec.encode_in_slices(request, version)) > fewest
+        data = codec.encode(request, version)
+        assert slices(codec.decode_in_slices(UpdateMetadataRequest, version, data)) > fewest
+
+
+def test_many_strings_are_decoded_in_slices() -> None:
+    request = DeleteTopicsRequest(topic_names=["t"] * 10_000, timeout_ms=1)
+    data = codec.encode(request, 5)
+    assert slices(codec.decode_in_slices(DeleteTopicsRequest, 5, data)) > 10
+    assert slices(codec.encode_in_slices(request, 5)) > 10
 
 
 @pytest.mark.parametrize("version", range(13))

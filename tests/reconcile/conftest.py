@@ -1,11 +1,8 @@
 """A real API server, a real ZooKeeper and the operator as a process of its own."""
 
 import itertools
-import json
 import os
-import signal
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -25,6 +22,7 @@ from tests.support import zookeeper
 from tests.support.apiserver import ApiServer
 from tests.support.kubectl import Kubectl, eventually
 from tests.support.ports import free_port
+from tests.support.preloaded import Program
 
 _numbers = itertools.count(1)
 CONNECTED_SECONDS = 120
@@ -100,13 +98,15 @@ class Operator:
             "ODRADEK_HEALTH_PORT": str(self.health_port),
             "ODRADEK_METRICS_PORT": str(self.metrics_port),
         }
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Program | subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "kopf", "run", "--log-format=json", "-n", self.namespace]
-        command += [word for module in self._modules for word in ("-m", module)]
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, env=self._environment)
+        words = ["run", "--log-format=json", "-n", self.namespace]
+        words += [word for module in self._modules for word in ("-m", module)]
+        self._process = self._run(words)
+
+    def _run(self, words: list[str]) -> "Program | subprocess.Popen[bytes]":
+        return Program("kopf", words, self._environment, self.log)
 
     def kill(self) -> None:
         assert self._process is not None
@@ -117,7 +117,7 @@ class Operator:
     def end(self) -> int:
         """SIGTERM, and the exit code."""
         assert self._process is not None
-        self._process.send_signal(signal.SIGTERM)
+        self._process.terminate()
         code = self._process.wait(timeout=120)
         self._process = None
         return code
@@ -284,7 +284,7 @@ class Place:
         return eventually(probe, f"{kind} {name} {reason}", pause_s=0.5) or {}
 
     def events(self, reason: str) -> list[dict[str, Any]]:
-        found = json.loads(self.kubectl("get", "events", "-o", "json"))["items"]
+        found = self.kubectl.get("events")["items"]
         return [one for one in found if one["reason"] == reason]
 
 

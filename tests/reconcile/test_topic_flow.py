@@ -26,6 +26,7 @@ def test_topic_is_created_becomes_ready_and_is_deleted_with_its_resource(
     path = znodes.topic_path("page_views")
     assignment = znodes.decode_topic(path, place.client.get(path)[0])
     assert sorted(assignment.partitions) == [0, 1, 2, 3]
+    assert znodes.is_topic_id(assignment.topic_id)
     assert all(sorted(one) == [0, 1, 2] for one in assignment.partitions.values())
     config_path = znodes.topic_config_path("page_views")
     config = znodes.decode_config(config_path, place.client.get(config_path)[0])

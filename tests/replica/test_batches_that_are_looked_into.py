@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,13 +27,13 @@ def batch(*keys: bytes | None, codec: int = compression.NONE, size: int = 10) ->
 def lookers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The threads in which keys were looked for."""
     threads: list[int] = []
-    check = contents.check_keys
+    check = contents.check_records
 
-    def noting(data: bytes) -> None:
+    def noting(*arguments: Any) -> None:
         threads.append(threading.get_ident())
-        check(data)
+        check(*arguments)
 
-    monkeypatch.setattr(contents, "check_keys", noting)
+    monkeypatch.setattr(contents, "check_records", noting)
     return threads
 
 

@@ -13,10 +13,16 @@ import pytest
 from odradek.log.partition.log import Log
 from odradek.log.records.batch import Origin
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.protocol.messages.fetch import FetchRequest, FetchResponse
-from odradek.protocol.messages.offsets import OffsetForLeaderEpochResponse
+from odradek.protocol.messages.control import StopReplicaRequest, StopReplicaTopicV1
+from odradek.protocol.messages.fetch import (
+    FetchablePartitionResponse,
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+)
 from odradek.replica.appends import AppendOutcome
 from odradek.replica.truncation import Truncation
+from odradek.values import TopicPartition
 from tests.support import logs
 from tests.support.replicas import KEY, Replicas
 
@@ -85,59 +91,152 @@ async def test_a_failed_flush_is_not_acknowledged(
     disk.failure = None
 
 
-class Silent:
-    """Stands for a leader that notes the fetch offsets it is sent, and has nothing new."""
+class Leader:
+    """Answers the first fetch with a record; keeps the offsets that fetches report."""
 
     def __init__(self) -> None:
-        self.asked: list[int] = []
+        self.told: list[int] = []
 
-    async def call(self, request: object, version: int, timeout_ms: int) -> object:
-        if not isinstance(request, FetchRequest):
-            return OffsetForLeaderEpochResponse(topics=[])
-        self.asked += [one.fetch_offset for topic in request.topics for one in topic.partitions]
-        return FetchResponse(responses=[])
+    async def call(self, request: FetchRequest, version: int, timeout_ms: int) -> FetchResponse:
+        self.told.append(request.topics[0].partitions[0].fetch_offset)
+        records = logs.batch(b"a") if len(self.told) == 1 else b""
+        data = FetchablePartitionResponse(
+            partition=KEY.partition, high_watermark=0, log_start_offset=0, record_set=records
+        )
+        topic = FetchableTopicResponse(topic=KEY.topic, partition_responses=[data])
+        return FetchResponse(responses=[topic])
 
 
-async def test_a_follower_reports_no_log_end_that_it_failed_to_flush(
+async def test_a_follower_reports_no_records_whose_flush_failed(
     broker: Replicas, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await broker.take(leader=2, replicas=(1, 2))
-    log = broker.manager.partitions[KEY].log
-    leader = Silent()
-    fetcher = broker.fetcher_from(2, leader)
-    following = fetcher._following[KEY]
-    following.truncating = False
-    log.append_as_follower(logs.batch(b"a"))
+    await broker.take(leader=2, isr=(1, 2), replicas=(1, 2))
+    fetcher, leader = broker.fetcher_from(2), Leader()
+    following = [fetcher._following[KEY]]
     disk = SlowDisk(monkeypatch, "flush")
-    disk.go_on.set()
     disk.failure = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "too many open files")
-    for _ in range(2):
-        await fetcher._round([following])
-        assert leader.asked == []
+    disk.go_on.set()
+    for _ in range(3):
+        await fetcher._fetch(leader, following)  # type: ignore[arg-type]
+    assert broker.manager.partitions[KEY].log.log_end_offset == 1
+    assert leader.told == [0]
     disk.failure = None
-    await fetcher._round([following])
-    assert leader.asked == [log.recovery_point] == [1]
+    await fetcher._fetch(leader, following)  # type: ignore[arg-type]
+    assert leader.told == [0, 1]
+    assert broker.manager.partitions[KEY].log.recovery_point == 1
 
 
-async def test_a_new_role_waits_for_a_cut_under_way(
+async def cut_slowly(
     broker: Replicas, monkeypatch: pytest.MonkeyPatch
-) -> None:
+) -> tuple[SlowDisk, asyncio.Task[None]]:
+    """Have a follower of three records cut to one, on a disk that does not go on by itself."""
     await broker.lead(replicas=(1, 2))
     for _ in range(3):
         await produce(broker, 1)
     await broker.take(leader=2, replicas=(1, 2), epoch=1)
-    partition = broker.manager.partitions[KEY]
     fetcher = broker.fetcher_from(2)
     disk = SlowDisk(monkeypatch, "truncate_to")
     following = fetcher._following[KEY]
     cutting = asyncio.create_task(fetcher._cut(following, Truncation(1, complete=True)))
     await disk.reached()
-    leading = asyncio.create_task(broker.lead(replicas=(1, 2), epoch=2))
-    await asyncio.sleep(0.05)
-    assert not leading.done()
+    return disk, cutting
+
+
+async def test_a_new_role_is_taken_after_a_cut_under_way(
+    broker: Replicas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk, cutting = await cut_slowly(broker, monkeypatch)
+    partition = broker.manager.partitions[KEY]
+    async with asyncio.timeout(30):
+        await broker.lead(replicas=(1, 2), epoch=2)
+    assert (partition.is_leader, partition.leader_epoch) == (False, 1)
+    assert (await produce(broker, 1)).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
     disk.go_on.set()
     await cutting
-    await leading
+    assert partition.is_leader
     assert partition.log.log_end_offset == partition.leader_epoch_start == 1
     assert partition.high_watermark == 1
     assert partition.log.epochs.entries == [(0, 0), (2, 1)]
+
+
+async def test_a_slow_cut_holds_up_no_role_of_another_partition(
+    broker: Replicas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk, cutting = await cut_slowly(broker, monkeypatch)
+    async with asyncio.timeout(30):
+        await broker.lead(replicas=(1, 2), epoch=2)
+        await broker.lead(topic="other")
+        await broker.take(leader=2, replicas=(1, 2), topic="third")
+    assert broker.manager.partitions[TopicPartition("other", 0)].is_leader
+    assert broker.manager.partitions[TopicPartition("third", 0)].leader == 2
+    disk.go_on.set()
+    await cutting
+
+
+async def test_of_the_roles_that_came_during_a_cut_the_newest_is_taken(
+    broker: Replicas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk, cutting = await cut_slowly(broker, monkeypatch)
+    partition = broker.manager.partitions[KEY]
+    await broker.lead(replicas=(1, 2), epoch=2)
+    await broker.take(leader=2, replicas=(1, 2), epoch=4)
+    await broker.lead(replicas=(1, 2), epoch=3)
+    disk.go_on.set()
+    await cutting
+    assert (partition.leader, partition.leader_epoch) == (2, 4)
+
+
+async def test_a_role_that_cannot_be_taken_after_a_cut_is_asked_for_again(
+    broker: Replicas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The controller was answered that it is taken."""
+    disk, cutting = await cut_slowly(broker, monkeypatch)
+    partition = broker.manager.partitions[KEY]
+    await broker.lead(replicas=(1, 2), epoch=2)
+    with monkeypatch.context() as patched:
+        patched.setattr(partition.log, "assign_epoch", lambda epoch: 1 / 0)
+        disk.go_on.set()
+        await cutting
+    assert not partition.is_leader
+    assert broker.failed_replicas == 1
+    await broker.lead(replicas=(1, 2), epoch=2)
+    assert partition.is_leader
+
+
+async def test_a_role_that_came_during_a_cut_is_not_taken_of_a_stopped_replica(
+    broker: Replicas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk, cutting = await cut_slowly(broker, monkeypatch)
+    partition = broker.manager.partitions[KEY]
+    await broker.lead(replicas=(1, 2), epoch=2)
+    request = StopReplicaRequest(
+        controller_id=1,
+        controller_epoch=1,
+        topics=[StopReplicaTopicV1(name=KEY.topic, partition_indexes=[0])],
+    )
+    async with asyncio.timeout(30):
+        await broker.manager.stop_replicas(request)
+    disk.go_on.set()
+    await cutting
+    assert (partition.leader, partition.leader_epoch) == (2, 1)
+
+
+async def test_a_deletion_that_waits_for_a_cut_holds_up_no_role(
+    broker: Replicas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk, cutting = await cut_slowly(broker, monkeypatch)
+    request = StopReplicaRequest(
+        controller_id=1,
+        controller_epoch=1,
+        delete_partitions=True,
+        topics=[StopReplicaTopicV1(name=KEY.topic, partition_indexes=[0])],
+    )
+    deleting = asyncio.create_task(broker.manager.stop_replicas(request))
+    await asyncio.sleep(0)
+    async with asyncio.timeout(30):
+        await broker.lead(topic="other")
+    assert not deleting.done()
+    disk.go_on.set()
+    await cutting
+    assert await deleting == (ErrorCode.NONE, {KEY: ErrorCode.NONE})
+    assert broker.logs.get(*KEY) is None

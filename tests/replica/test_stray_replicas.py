@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from odradek.protocol.messages.control import UpdateMetadataPartitionState
-from odradek.replica.metadata import LEADER_DURING_DELETE
+from odradek.replica.metadata import LEADER_DURING_DELETE, described
 from odradek.values import NO_LEADER
 from tests.support.control import state, update
 from tests.support.logs import new_log
@@ -51,7 +51,7 @@ async def is_kept(broker: Replicas, told: UpdateMetadataPartitionState) -> bool:
 async def tell(broker: Replicas, told: UpdateMetadataPartitionState) -> None:
     request = update(told)
     broker.metadata.update(request)
-    broker.manager.drop_moved_replicas(request)
+    broker.manager.drop_moved_replicas(list(described(request)))
 
 
 async def test_what_others_have_instead_is_deleted_from_the_disk(

@@ -15,6 +15,7 @@ from odradek.log.records import records
 from odradek.log.records.batch import Origin
 from odradek.log.records.records import BatchOptions, Record
 from odradek.protocol.errors import ErrorCode
+from odradek.replica.metadata import described
 from odradek.replica.reads import CONSUMER, FetchLimits, FetchResult, FetchSpec
 from tests.support import logs
 from tests.support.control import state, update
@@ -123,17 +124,17 @@ async def test_fetches_that_waited_while_this_process_was_stopped_prove_nothing(
 async def test_leader_stays_when_it_hears_of_its_own_or_an_older_epoch(broker: Replicas) -> None:
     partition = broker.manager.partitions[KEY]
     await broker.lead(isr=(1, 2, 3), replicas=(1, 2, 3), epoch=3)
-    broker.manager.drop_moved_replicas(update(state(leader=2)))
+    broker.manager.drop_moved_replicas(list(described(update(state(leader=2)))))
     assert partition.is_leader  # told of epoch 3, which is its own
     await broker.lead(isr=(1, 2, 3), replicas=(1, 2, 3), epoch=4)
-    broker.manager.drop_moved_replicas(update(state(leader=2)))
+    broker.manager.drop_moved_replicas(list(described(update(state(leader=2)))))
     assert partition.is_leader  # told of an older epoch
 
 
 async def test_leader_whose_replica_moved_away_while_it_was_away_steps_down(
     broker: Replicas,
 ) -> None:
-    broker.manager.drop_moved_replicas(update(state(leader=2, replicas=(2, 3))))
+    broker.manager.drop_moved_replicas(list(described(update(state(leader=2, replicas=(2, 3))))))
     assert not broker.manager.partitions[KEY].is_leader
     assert (await fetch(broker, 0)).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
     await broker.lead(isr=(1, 2), replicas=(1, 2), epoch=4)

@@ -14,7 +14,7 @@ import time
 import click
 
 from tests.simulator import bugs
-from tests.simulator.sweep import attempts, replay
+from tests.simulator.sweep import Sweep
 
 HASH_SEED = "0"
 TRACE_LINES = 60
@@ -25,13 +25,15 @@ TRACE_LINES = 60
 @click.option("--seeds", "count", default=10_000, show_default=True, help="How many.")
 @click.option("--jobs", default=os.cpu_count() or 1, show_default=True, help="Processes.")
 @click.option("--bug", type=click.Choice(list(bugs.BUGS)), help="Plant a bug; it has to be found.")
+@click.option("--outages", is_flag=True, help="Only power failures that no controller sees.")
 @click.option("--whole", is_flag=True, help="Print the whole trace of a failing schedule.")
-def main(first: int, count: int, jobs: int, bug: str | None, whole: bool) -> None:
+def main(first: int, count: int, jobs: int, bug: str | None, outages: bool, whole: bool) -> None:
     """Run schedules of faults against controller and replication, in virtual time."""
+    sweep = Sweep(bug, outages)
     began = time.monotonic()
     done, failing = 0, None
     with click.progressbar(length=count, label="schedules", file=sys.stderr) as bar:
-        for seed, broken in attempts(first, count, bug, min(jobs, count)):
+        for seed, broken in sweep.attempts(first, count, min(jobs, count)):
             bar.update(1)
             done += 1
             if broken is not None:
@@ -39,7 +41,7 @@ def main(first: int, count: int, jobs: int, bug: str | None, whole: bool) -> Non
                 break
     seconds = time.monotonic() - began
     if failing is not None:
-        lines = replay(failing[0], bug)
+        lines = sweep.replay(failing[0])
         click.echo("\n".join(lines if whole else lines[-TRACE_LINES:]))
         click.echo(f"seed {failing[0]}: {failing[1]}")
     click.echo(

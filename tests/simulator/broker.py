@@ -7,11 +7,12 @@ Sockets, the codec, log files and groups are left out.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from functools import cache
 from random import Random
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 from odradek import config as configuration
 from odradek.config import BrokerConfig, TopicConfig
@@ -28,9 +29,11 @@ from odradek.protocol.messages.control import (
 from odradek.protocol.messages.fetch import FetchRequest
 from odradek.protocol.messages.offsets import ListOffsetsRequest, OffsetForLeaderEpochRequest
 from odradek.protocol.messages.produce import ProduceRequest
+from odradek.quarantine import Quarantines, Work
 from odradek.replica.manager import ReplicaManager
 from odradek.replica.metadata import MetadataCache
 from odradek.values import BrokerId
+from odradek.zk import znodes
 from odradek.zk.registration import DuplicateBrokerError, Registration
 from odradek.zk.znodes import BrokerEndpoint, BrokerRegistration
 from tests.simulator.disk import DIRECTORY, Disk, Region
@@ -100,6 +103,24 @@ class _TopicConfigs:
         """Do nothing: nothing is kept."""
 
 
+class _NoQuarantines(Quarantines):
+    """Unexpected exceptions are faults, however well a broker lives with them."""
+
+    def __init__(self, process: Process) -> None:
+        super().__init__()
+        self._process = process
+
+    def put(
+        self, work: Work, subject: Hashable, error: BaseException, then: str = "retrying"
+    ) -> float:
+        self._process.failure = error
+        return super().put(work, subject, error, then)
+
+    def note(self, work: Work, subject: Hashable, error: BaseException, then: str) -> None:
+        self._process.failure = error
+        super().note(work, subject, error, then)
+
+
 class Broker:
     """One broker, also over restarts; `checks` receives what the invariants need."""
 
@@ -121,6 +142,7 @@ class Broker:
         )
         self.process: Process | None = None
         self._durable = durable
+        self._ids = Random(broker_id)
         self._world = world
         self._network = network
         self._ensemble = ensemble
@@ -181,6 +203,7 @@ class Broker:
         await self.session.start()
         session: Any = self.session
         self.metadata = MetadataCache()
+        quarantines = _NoQuarantines(process)
         self.replicas = ReplicaManager(
             self.config,
             self.disk,  # type: ignore[arg-type]
@@ -189,6 +212,8 @@ class Broker:
             lambda other: self._connect(process, other),  # type: ignore[arg-type,return-value]
             _TopicConfigs(self.config, self.topic_config),  # type: ignore[arg-type]
             self._world.clock_ms,
+            quarantines,
+            new_topic_id=self._new_topic_id,
         )
         registration = self.registration = Registration(session, self._registration)
         self.controller = Controller(
@@ -197,6 +222,7 @@ class Broker:
             lambda host, port: Client(self._network, process, host),
             registration,
             self._world.clock_ms,
+            quarantines,
         )
         self._parts = Parts(
             config=self.config,
@@ -233,6 +259,9 @@ class Broker:
             self._world.later(
                 self._world.chance.uniform(*STOPPING_S), None, self._start_again, process
             )
+
+    def _new_topic_id(self) -> str:
+        return znodes.new_topic_id(UUID(int=self._ids.getrandbits(128)))
 
     def _start_again(self, process: Process) -> None:
         if self.process is process:

@@ -10,9 +10,11 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from odradek.controller import election
 from odradek.handlers.context import ControllerLink
+from odradek.log.partition.topic_identity import TopicIdentity
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.replica import isr, truncation
+from odradek.replica import isr, topic_identities, truncation
 from odradek.replica.appends import Appender
 from odradek.replica.fetcher import SourceFetcher
 from odradek.replica.isr import Isr
@@ -39,15 +41,15 @@ def _any_epoch(self: Partition, current_leader_epoch: int = -1) -> ErrorCode:
     return ErrorCode.NONE if led else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-_take_role = ReplicaManager._take_role
+_assign_role = ReplicaManager._assign_role
 
 
-async def _take_any_role(self: ReplicaManager, key: Any, state: Any) -> ErrorCode:
+def _assign_any_role(self: ReplicaManager, key: Any, state: Any) -> ErrorCode:
     """Accept LeaderAndIsr with any leader epoch."""
     partition = self._hosted.partitions.get(key)
     if partition is not None:
         partition.leader_epoch = -1
-    return await _take_role(self, key, state)
+    return _assign_role(self, key, state)
 
 
 def _obey(self: ReplicaManager, epoch: int) -> bool:
@@ -94,22 +96,21 @@ def _lead_without_followers(self: Partition, state: Any) -> None:
         self.followers = {}
 
 
-async def _flush_no_copy(self: SourceFetcher, some: list[Any]) -> list[Any]:
-    """Report log ends that flush.messages requires to be on the disk."""
-    return some
-
-
-_flush_where_owed = SourceFetcher._flush_where_owed
-
-
-async def _flush_if_possible(self: SourceFetcher, some: list[Any]) -> list[Any]:
-    """Report log ends also where the flush failed."""
-    await _flush_where_owed(self, some)
-    return some
-
-
 def _leave_all(self: StrayReplicas, request: Any) -> None:
     """Keep stray replicas that moved away while this broker was down, as Kafka does."""
+
+
+def _stay_in_the_epoch(replicas: Any, state: Any, available: Any, unclean: bool) -> Any:
+    """Let a leader that restarted unseen go on in its leader epoch, as Kafka does."""
+    return election.choose_available(replicas, state, available, unclean)
+
+
+def _judge_by_id(
+    kept: TopicIdentity | None, present: TopicIdentity, *, in_sync: bool
+) -> topic_identities.Verdict:
+    """Take a topic that got another id for another topic."""
+    same = kept is None or kept.topic_id == present.topic_id
+    return topic_identities.Verdict.ADOPT if same else topic_identities.Verdict.DELETE
 
 
 BUGS: dict[str, list[tuple[object, str, Any]]] = {
@@ -117,7 +118,7 @@ BUGS: dict[str, list[tuple[object, str, Any]]] = {
     "truncates to the high watermark": [(SourceFetcher, "_truncate", _truncate_to_high_watermark)],
     "ignores leader epochs": [
         (Partition, "check_leader", _any_epoch),
-        (ReplicaManager, "_take_role", _take_any_role),
+        (ReplicaManager, "_assign_role", _assign_any_role),
     ],
     "obeys deposed controllers": [(ReplicaManager, "accept_controller", _obey)],
     "hears what a controller said before": [(ControllerLink, "is_current", _hear)],
@@ -125,7 +126,7 @@ BUGS: dict[str, list[tuple[object, str, Any]]] = {
     "lets followers in too early": [(isr, "may_join", _join_anywhere)],
     "forgets to fsync": [
         (Appender, "_flush_where_owed", _flush_nothing),
-        (SourceFetcher, "_flush_where_owed", _flush_no_copy),
+        (SourceFetcher, "_flush_where_owed", _flush_nothing),
         (SimulatedLog, "flush_required", False),
     ],
     "never doubts its leadership": [
@@ -133,8 +134,11 @@ BUGS: dict[str, list[tuple[object, str, Any]]] = {
         (ReplicaManager, "end_offset_confirmed", _always_certain),
     ],
     "leads by half without descriptors": [(Partition, "lead", _lead_without_followers)],
-    "reports what it failed to flush": [(SourceFetcher, "_flush_where_owed", _flush_if_possible)],
+    "takes a topic with another id for another topic": [(topic_identities, "judge", _judge_by_id)],
     "leaves what moved away on the disk": [(StrayReplicas, "look_for", _leave_all)],
+    "goes on in the epoch of before an outage": [
+        (election, "choose_after_restart", _stay_in_the_epoch)
+    ],
 }
 
 

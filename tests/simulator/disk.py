@@ -25,6 +25,7 @@ from odradek.log.partition.failure import LogFailure
 from odradek.log.partition.log import AppendInfo, UnexpectedOffsetError
 from odradek.log.partition.producers import ProducerStates
 from odradek.log.partition.reading import LogSlice
+from odradek.log.partition.topic_identity import TopicIdentity
 from odradek.log.records.batch import Header, Origin
 from odradek.log.segment.files import is_disk_failure
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -136,6 +137,7 @@ class Stored:
     epochs: list[tuple[int, int]] = field(default_factory=list)
     checkpoint: int = 0
     flushed: int = 0
+    identity: TopicIdentity | None = None
 
 
 class SimulatedLog:
@@ -161,6 +163,7 @@ class SimulatedLog:
         self.log_end_offset = self.batches[-1].end if self.batches else 0
         self.high_watermark = stored.checkpoint
         self.checkpoint = stored.checkpoint
+        self.identity = stored.identity
         self.recovery_point = min(stored.flushed, self.log_end_offset)
         self.epochs = _Epochs(stored.epochs, trouble)
         self._recover_epochs()
@@ -184,7 +187,7 @@ class SimulatedLog:
         """Return why the log is offline, None if it is not."""
         return self._failure.error
 
-    def take_offline(self, error: OSError) -> None:
+    def fail(self, error: OSError) -> None:
         """Take the log offline with its directory."""
         self._failure.take_offline(error)
 
@@ -192,7 +195,9 @@ class SimulatedLog:
         """Return what the disk has if the process ends now."""
         end = self.recovery_point if power_failed else self.log_end_offset
         kept = [one for one in self.batches if one.end <= end]
-        return Stored(kept, self.epochs.written, self.checkpoint, self.recovery_point)
+        return Stored(
+            kept, self.epochs.written, self.checkpoint, self.recovery_point, self.identity
+        )
 
     def flush(self) -> None:
         """Make everything durable."""
@@ -356,6 +361,14 @@ class _Threads:
         return work()
 
 
+class _Futures(dict[tuple[str, int], SimulatedLog]):
+    """The logs that move to another directory: there is one directory."""
+
+    def drop_failed(self) -> list[tuple[str, int]]:
+        """Do nothing: no log moves."""
+        return []
+
+
 class Disk:
     """The logs of one broker, also over restarts; replaces the `LogManager`."""
 
@@ -365,6 +378,7 @@ class Disk:
         self.failure: OSError | None = None
         # Called once per process, when the disk fails.
         self.on_failure: Callable[[], None] = lambda: None
+        self.futures = _Futures()
         self._config = config
         self._stored: dict[tuple[str, int], Stored] = {}
         self._logs: dict[tuple[str, int], SimulatedLog] = {}
@@ -396,7 +410,7 @@ class Disk:
         if self.failure is None:
             self.failure = error
             for log in self._logs.values():
-                log.take_offline(error)
+                log.fail(error)
             self.on_failure()
 
     def leave(self, *, power_failed: bool) -> None:
@@ -404,6 +418,10 @@ class Disk:
         self._stored = {
             key: log.stored(power_failed=power_failed) for key, log in self._logs.items()
         }
+
+    def wipe(self) -> None:
+        """Lose everything, between two processes."""
+        self._stored = {}
 
     def logs(self) -> dict[tuple[str, int], SimulatedLog]:
         """Return all logs."""
@@ -438,6 +456,20 @@ class Disk:
         """Delete logs; always succeed."""
         for key in keys:
             self._logs.pop(key, None)
+        return {}
+
+    async def topic_identities(
+        self, keys: Iterable[tuple[str, int]]
+    ) -> tuple[dict[tuple[str, int], TopicIdentity | None], dict[tuple[str, int], KafkaError]]:
+        """Return the topics that logs belong to; always succeed."""
+        return {key: self._logs[key].identity for key in keys if key in self._logs}, {}
+
+    async def record_topic_identities(
+        self, wanted: Mapping[tuple[str, int], TopicIdentity]
+    ) -> dict[tuple[str, int], KafkaError]:
+        """Write which topics logs belong to; always succeed."""
+        for key, identity in wanted.items():
+            self._logs[key].identity = identity
         return {}
 
     async def checkpoint_start_offsets(self, logs: Iterable[SimulatedLog]) -> None:

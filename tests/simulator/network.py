@@ -40,6 +40,9 @@ class Network:
         self.world = world
         self.weather = Weather()
         self.cuts: set[tuple[str, str]] = set()
+        # Requests that it names (source, target, request) do not arrive before `release_first`.
+        self.holds: Callable[[str, str, Any], bool] = lambda source, target, request: False
+        self._held: list[tuple[Process, Callable[[None, None], None]]] = []
         self._servers: dict[str, tuple[Process, Serve]] = {}
         self._connection_ids = itertools.count(1)
 
@@ -68,17 +71,29 @@ class Network:
             raise ConnectionError(f"nobody listens at {target}")
         future: asyncio.Future[Any] = source.loop.create_future()
         arrive = partial(self._serve, server, lambda: serve(request, version, connection_id))
-        if chance.random() < self.weather.late:
+        if self.holds(source.name, target, request):
+            self._held.append((server, arrive))
+        elif chance.random() < self.weather.late:
             self.world.later(chance.uniform(0, LATE_S), server, arrive, None, None)
             await asyncio.sleep(self._delay())
             raise ConnectionError(f"the connection to {target} broke")
-        if (source.name, target) not in self.cuts and chance.random() >= self.weather.lost:
+        elif (source.name, target) not in self.cuts and chance.random() >= self.weather.lost:
             self.world.later(self._delay(), server, arrive, future, source)
         try:
             async with asyncio.timeout(CALL_TIMEOUT_S):
                 return await future
         except TimeoutError:
             raise TimeoutError(f"{target}: no answer") from None
+
+    @property
+    def held(self) -> int:
+        """Return how many requests are held."""
+        return len(self._held)
+
+    def release_first(self) -> None:
+        """Let the first held request arrive, whose caller gave up long ago."""
+        server, arrive = self._held.pop(0)
+        self.world.later(0, server, arrive, None, None)
 
     def _serve(
         self,

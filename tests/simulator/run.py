@@ -1,6 +1,6 @@
 """Runs one schedule: brokers, clients, faults, healing and the final check.
 
-`run(seed)` is deterministic for a given PYTHONHASHSEED; see `__main__`. The brokers run the real
+`run(plan)` is deterministic for a given PYTHONHASHSEED; see `__main__`. The brokers run the real
 controller, replication and handlers; see `broker`.
 """
 
@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import permutations
+from uuid import UUID
 
 from odradek.values import BrokerId, TopicPartition
 from odradek.zk import znodes
-from odradek.zk.operations import Create, Delete
+from odradek.zk.operations import Create, Delete, SetData
 from odradek.zk.znodes import TopicAssignment
-from tests.simulator import schedule
 from tests.simulator.broker import Broker
 from tests.simulator.checks import BrokenPromiseError, Checks
 from tests.simulator.clients import Clients
@@ -50,6 +51,15 @@ class Simulation:
 
     def run(self) -> None:
         """Run the schedule. Raise BrokenPromiseError."""
+        self.begin()
+        began = self.world.now
+        for fault in self.plan.faults:
+            self.world.later(fault.at, None, self._hurt, fault)
+        self.until(lambda: self.world.now >= began + self.plan.over_at, self.plan.over_at + 1, "")
+        self.end()
+
+    def begin(self) -> None:
+        """Start brokers and clients, with one topic. Raise BrokenPromiseError."""
         for path in (*znodes.PERSISTENT_PATHS, znodes.BROKER_IDS_PATH, znodes.TOPICS_PATH):
             self.ensemble.ensure(path)
         replicas = {
@@ -58,18 +68,17 @@ class Simulation:
         }
         for broker in self.brokers.values():
             broker.start()
-        self._until(lambda: len(self._registered()) == len(self.brokers), 10, "registered")
+        self.until(lambda: len(self._registered()) == len(self.brokers), 10, "registered")
         self.ensemble.apply(
             Create(znodes.topic_path(TOPIC), znodes.encode_topic(TopicAssignment(replicas))), 0
         )
         self.clients.start(self.keys, self.plan.producers)
-        began = self.world.now
-        for fault in self.plan.faults:
-            self.world.later(fault.at, None, self._hurt, fault)
-        self._until(lambda: self.world.now >= began + self.plan.over_at, self.plan.over_at + 1, "")
+
+    def end(self) -> None:
+        """Heal the cluster, wait until it is whole, and check it. Raise BrokenPromiseError."""
         self._heal()
         self.clients.sending = False
-        self._until(self._whole, HEAL_S, "whole again")
+        self.until(self._whole, HEAL_S, "whole again")
         self.checks.check_end(self.clients.positions)
         if self.checks.failure is not None:
             raise self.checks.failure
@@ -77,7 +86,8 @@ class Simulation:
     def _registered(self) -> list[str]:
         return list(self.ensemble.tree[znodes.BROKER_IDS_PATH].children)
 
-    def _until(self, done: Callable[[], bool], seconds: float, what: str) -> None:
+    def until(self, done: Callable[[], bool], seconds: float, what: str) -> None:
+        """Run until `done()`. Raise BrokenPromiseError if `what` is named and does not come."""
         checks, world = self.checks, self.world
         finished = world.run(lambda: checks.failure is not None or done(), seconds)
         for process in world.processes:
@@ -205,6 +215,8 @@ class Simulation:
             case Kind.NO_SPACE:
                 victim.disk.trouble.no_space = True
                 world.later(lasts, None, setattr, victim.disk.trouble, "no_space", False)
+            case Kind.TOPIC_ID:
+                self._change_topic_id(fault.aim)
 
     def _reassign(self, aim: int) -> None:
         """Request a reassignment of a partition, as Kafka's tool does."""
@@ -226,6 +238,15 @@ class Simulation:
         self.world.later(fault.lasts, None, setattr, victim.disk.trouble, "no_files", False)
         if fault.aim % 8 < 4:
             self.world.later(fault.lasts / 4, None, self._kill, [leader], fault.lasts / 2)
+
+    def _change_topic_id(self, aim: int) -> None:
+        """Write the topic's znode without its id, as tools and controllers before Kafka 2.8 do, or
+        with another one, as Kafka 2.8's controller does after them.
+        """
+        if self.ensemble.up:
+            given = znodes.new_topic_id(UUID(int=aim)) if aim % 2 else None
+            data = znodes.encode_topic(replace(self._assignment(), topic_id=given))
+            self.ensemble.apply(SetData(znodes.topic_path(TOPIC), data), 0)
 
     def _victim(self, aim: int) -> Broker:
         """Return a partition's leader in half the cases, else the controller, else any broker."""
@@ -302,9 +323,9 @@ class _TraceHandler(logging.Handler):
         self._world.say(f"{who}: {record.getMessage()}")
 
 
-def run(seed: int, trace: Callable[[str], None] | None = None) -> BrokenPromiseError | None:
-    """Run the schedule of a seed; return the broken invariant, or None."""
-    simulation = Simulation(schedule.plan(seed), trace)
+def run(plan: Schedule, trace: Callable[[str], None] | None = None) -> BrokenPromiseError | None:
+    """Run a schedule; return the broken invariant, or None."""
+    simulation = Simulation(plan, trace)
     handler = _TraceHandler(simulation.world)
     root = logging.getLogger("odradek")
     before = root.level, root.propagate

@@ -30,6 +30,7 @@ class Kind(enum.Enum):
     REASSIGN = "partition moves"
     NO_FILES = "out of file descriptors"
     NO_SPACE = "disk full"
+    TOPIC_ID = "topic id dropped or replaced by a tool"
 
 
 SHARES = {
@@ -46,6 +47,7 @@ SHARES = {
     Kind.REASSIGN: 0,
     Kind.NO_FILES: 4,
     Kind.NO_SPACE: 2,
+    Kind.TOPIC_ID: 2,
 }
 # Only in schedules with more brokers than replicas.
 MOVING_SHARES = {**SHARES, Kind.REASSIGN: 14}
@@ -101,10 +103,21 @@ def plan(seed: int) -> Schedule:
     )
 
 
+def outage(seed: int) -> Schedule:
+    """Return a schedule in which all machines lose their power while no controller can see it."""
+    chance = random.Random(f"outage {seed}")
+    at = chance.uniform(1.5, 2.5)
+    faults = (
+        Fault(at, Kind.ZOOKEEPER_DOWN, 0, chance.uniform(2.0, 4.0)),
+        Fault(at + chance.uniform(0.0, 0.5), Kind.KILL_ALL, 0, chance.uniform(0.1, 1.5)),
+    )
+    return Schedule(seed, tuple(range(1, REPLICAS + 1)), True, 2, 2, faults)
+
+
 def _duration(kind: Kind, chance: random.Random) -> float:
     if kind in (Kind.PAUSE, Kind.CUT_ZOOKEEPER):
         return chance.choice((chance.uniform(0.2, SESSION_S), chance.uniform(SESSION_S, 6)))
-    if kind in (Kind.DEPOSE, Kind.REASSIGN):
+    if kind in (Kind.DEPOSE, Kind.REASSIGN, Kind.TOPIC_ID):
         return 0.0
     if kind is Kind.NO_FILES:
         return chance.uniform(1, 8)

@@ -5,39 +5,45 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from tests.simulator import bugs
+from tests.simulator import bugs, schedule
 from tests.simulator.run import run
 
 CHUNK = 20
 
 
-def attempt(seed: int, bug: str | None = None) -> str | None:
-    """Return the invariant that the schedule of a seed broke, or None."""
-    with bugs.planted(bug) if bug else contextlib.nullcontext():
-        broken = run(seed)
-    return None if broken is None else str(broken)
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """What each seed stands for: a schedule of any faults, or of an outage; and a planted bug."""
 
+    bug: str | None = None
+    outages: bool = False
 
-def replay(seed: int, bug: str | None = None) -> list[str]:
-    """Return the trace of a schedule."""
-    lines: list[str] = []
-    with bugs.planted(bug) if bug else contextlib.nullcontext():
-        run(seed, lines.append)
-    return lines
+    def attempt(self, seed: int) -> tuple[int, str | None]:
+        """Return the seed and the invariant that its schedule broke, or None."""
+        with self._planted():
+            broken = run(self._schedule(seed))
+        return seed, None if broken is None else str(broken)
 
+    def replay(self, seed: int) -> list[str]:
+        """Return the trace of a schedule."""
+        lines: list[str] = []
+        with self._planted():
+            run(self._schedule(seed), lines.append)
+        return lines
 
-def _attempt(work: tuple[int, str | None]) -> tuple[int, str | None]:
-    return work[0], attempt(*work)
+    def attempts(self, first: int, count: int, jobs: int) -> Iterator[tuple[int, str | None]]:
+        """Yield the seeds in order, with the invariants that they broke."""
+        seeds = range(first, first + count)
+        if jobs == 1:
+            yield from map(self.attempt, seeds)
+            return
+        with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+            yield from pool.imap(self.attempt, seeds, CHUNK)
 
+    def _planted(self) -> contextlib.AbstractContextManager[None]:
+        return bugs.planted(self.bug) if self.bug else contextlib.nullcontext()
 
-def attempts(
-    first: int, count: int, bug: str | None, jobs: int
-) -> Iterator[tuple[int, str | None]]:
-    """Yield the seeds in order, with the invariants that they broke."""
-    work = [(seed, bug) for seed in range(first, first + count)]
-    if jobs == 1:
-        yield from map(_attempt, work)
-        return
-    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
-        yield from pool.imap(_attempt, work, CHUNK)
+    def _schedule(self, seed: int) -> schedule.Schedule:
+        return schedule.outage(seed) if self.outages else schedule.plan(seed)

@@ -401,6 +401,10 @@ class SimulatedSession:
         found: tuple[bytes, Stat] = await self._read(lambda _: self._get(path, watch))
         return found
 
+    async def sync(self) -> None:
+        """Do nothing but wait: there is one server."""
+        await self._read(lambda _: None)
+
     async def exists(self, path: str, watch: Watch | None = None) -> Stat | None:
         """Return the stat, None if the znode does not exist."""
 

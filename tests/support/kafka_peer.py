@@ -86,6 +86,47 @@ def _fetch(release: Release, lib: Path) -> None:
     partly.rename(lib)
 
 
+class RepeatedTools:
+    """Kafka's tools in one JVM, for those that have to run at once; a context manager."""
+
+    def __init__(self, directory: Path, release: Release = CURRENT) -> None:
+        jars = classpath(release)
+        everything = f"{jvm.compiled(Path(__file__).with_name('RepeatedTools.java'), jars)}:{jars}"
+        log4j = directory / "repeated-log4j.properties"
+        log4j.write_text("log4j.rootLogger=OFF\n")
+        options = ("-Xmx256m", f"-Dlog4j.configuration=file:{log4j}", scratch(directory))
+        self._line = [*JAVA, *options, "-cp", everything, "RepeatedTools"]
+        self._process: subprocess.Popen[str] | None = None
+
+    def run(self, tool: str, *arguments: str | os.PathLike[str]) -> str:
+        """Return what a tool prints. Fail if it ends with an error."""
+        process = self._process
+        assert process is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(" ".join(map(str, (tool, *arguments))) + "\n")
+        process.stdin.flush()
+        said: list[str] = []
+        for line in process.stdout:
+            if line == "DONE\n":
+                return "".join(said)
+            said.append(line)
+            if line.startswith("FAILED "):
+                break
+        raise AssertionError(f"{tool} {arguments}: {''.join(said)[-4000:]}")
+
+    def __enter__(self) -> RepeatedTools:
+        self._process = subprocess.Popen(
+            self._line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._process is not None
+        self._process.kill()
+        self._process.communicate()
+
+
 class Tools:
     """Runs Kafka's tools. `directory` has the files that they read: properties, JSON, log4j."""
 

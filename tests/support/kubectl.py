@@ -15,6 +15,8 @@ from confluent_kafka import KafkaException
 from kazoo.exceptions import KazooException
 from kazoo.handlers.threading import KazooTimeoutError
 
+from tests.support import objects
+
 Found = TypeVar("Found")
 CLIENT_FAILURES = (
     *(OSError, subprocess.SubprocessError),
@@ -54,7 +56,15 @@ class Kubectl:
         return ended.stdout
 
     def get(self, kind: str, name: str = "", *options: str) -> dict[str, Any]:
-        """Return one object, or the list of a kind."""
+        """Return one object, or the list of a kind. Raises KubectlError.
+
+        One kind without options is read over a kept connection.
+        """
+        if not options and "," not in kind:
+            try:
+                return objects.reader(self.kubeconfig).read(kind, self.namespace, name)
+            except objects.ReadError as error:
+                raise KubectlError(str(error)) from error
         found = self("get", kind, *([name] if name else []), "-o", "json", *options)
         loaded: dict[str, Any] = json.loads(found)
         return loaded

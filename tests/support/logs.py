@@ -11,6 +11,7 @@ from odradek.config import TopicConfig
 from odradek.log.manager import LogManager, NewLog
 from odradek.log.partition import recovery
 from odradek.log.partition.log import Log, LogEnvironment
+from odradek.log.partition.producers import MOST_PRODUCERS
 from odradek.log.records import batch as batches
 from odradek.log.records import records
 from odradek.values import TopicPartition
@@ -46,6 +47,7 @@ class Partition:
     failures: list[OSError] = field(default_factory=list)
     recovery_point: int = 0
     log_start: int = 0
+    most_producers: int = MOST_PRODUCERS
     report: recovery.Report | None = None
 
     def environment(self) -> LogEnvironment:
@@ -53,6 +55,7 @@ class Partition:
             now_ms=self.clock.now_ms,
             monotonic=self.clock.monotonic,
             chance=random.Random(0),
+            most_producers=self.most_producers,
             on_failure=lambda log, error: self.failures.append(error),
             on_truncate=self._remember,
         )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,10 +19,12 @@ from odradek.replica.metadata import MetadataCache
 from odradek.replica.quota import ReplicationQuota
 from odradek.replica.topic_configs import TopicConfigs
 from odradek.values import TopicPartition
+from odradek.zk import znodes
 from odradek.zk.session import Stat
 
 TOPIC = "orders"
 KEY = TopicPartition(TOPIC, 0)
+FIRST_EPOCH = 50
 
 
 @dataclass
@@ -31,9 +34,17 @@ class FakeSession:
     deadline: float = float("inf")
     generation: int = 0
     znodes: dict[str, tuple[bytes, int]] = field(default_factory=dict)
+    czxids: dict[str, int] = field(default_factory=dict)
+    created_ms: dict[str, int] = field(default_factory=dict)
+    # What `sync` brings: this server is behind the others.
+    unseen: dict[str, tuple[bytes, int]] = field(default_factory=dict)
+    # How often each znode was read by `get_all`.
+    reads: Counter[str] = field(default_factory=Counter)
     failures: list[Exception] = field(default_factory=list)
     # Raised after the write took place: the answer is lost.
     lost_answers: list[Exception] = field(default_factory=list)
+    # The broker epoch of each broker, None for one that is away; FIRST_EPOCH by default.
+    registered: dict[int, int | None] = field(default_factory=dict)
 
     async def set(self, path: str, data: bytes, version: int = -1) -> Stat:
         if self.failures:
@@ -46,20 +57,37 @@ class FakeSession:
         self.znodes[path] = data, present + 1
         if self.lost_answers:
             raise self.lost_answers.pop(0)
-        return _stat(present + 1)
+        return self._stat(path)
 
     async def get(self, path: str) -> tuple[bytes, Stat]:
         if path not in self.znodes:
             raise NoNodeError
-        data, version = self.znodes[path]
-        return data, _stat(version)
+        return self.znodes[path][0], self._stat(path)
 
-    async def get_all(self, paths: Sequence[str]) -> dict[str, tuple[bytes, Stat]]:
-        return {path: await self.get(path) for path in paths if path in self.znodes}
+    async def sync(self) -> None:
+        self.znodes |= self.unseen
 
+    async def exists(self, path: str) -> Stat | None:
+        if path.startswith(znodes.BROKER_IDS_PATH):
+            epoch = self.registered.get(int(path.rpartition("/")[2]), FIRST_EPOCH)
+            return None if epoch is None else self._stat(path, epoch)
+        return self._stat(path) if path in self.znodes else None
 
-def _stat(version: int) -> Stat:
-    return Stat(version=version, cversion=0, czxid=0, mzxid=0, owner=0, children=0, created_ms=0)
+    async def get_all(self, paths: Iterable[str]) -> dict[str, tuple[bytes, Stat]]:
+        wanted = list(paths)
+        self.reads.update(wanted)
+        return {path: await self.get(path) for path in wanted if path in self.znodes}
+
+    def _stat(self, path: str, czxid: int | None = None) -> Stat:
+        return Stat(
+            version=self.znodes.get(path, (b"", 0))[1],
+            cversion=0,
+            czxid=self.czxids.get(path, 0) if czxid is None else czxid,
+            mzxid=0,
+            owner=0,
+            children=0,
+            created_ms=self.created_ms.get(path, 0),
+        )
 
 
 @dataclass
@@ -87,6 +115,9 @@ class Replicas:
         self.session = FakeSession()
         self.clock = Clock()
         self.metadata = MetadataCache()
+        self.failed_replicas = 0
+        # Clients of other brokers; by default, none is alive.
+        self.connect: Callable[[int], PeerClient | None] = lambda broker_id: None
         self.topic_configs = TopicConfigs(self.config, self.session)  # type: ignore[arg-type]
         self.logs = LogManager(self.config, "cluster", self.topic_configs)
         self.logs.load()
@@ -95,13 +126,14 @@ class Replicas:
             self.logs,
             self.session,  # type: ignore[arg-type]
             self.metadata,
-            self._connect,
+            lambda broker_id: self.connect(broker_id),
             self.topic_configs,
             self.clock,
+            on_replica_failed=self._note_failed_replica,
         )
 
-    def _connect(self, broker_id: int) -> PeerClient | None:
-        return None
+    def _note_failed_replica(self) -> None:
+        self.failed_replicas += 1
 
     def fetcher_from(
         self, source: int, client: object = None, clock_ms: Callable[[], int] | None = None
@@ -117,6 +149,8 @@ class Replicas:
             self.logs.disk.run,
             self.logs.checkpoint_start_offsets,
             clock_ms,
+            self.manager.quarantines,
+            self.manager.truncation_failed,
         )
         fetcher.add(self.manager.partitions[KEY])
         return fetcher
@@ -148,6 +182,7 @@ class Replicas:
         epoch: int = 0,
         controller_epoch: int = 1,
         topic: str = TOPIC,
+        is_new: bool = True,
     ) -> object:
         """Send one LeaderAndIsr for the partition, and return its result."""
         return await self.manager.become_leader_or_follower(
@@ -164,7 +199,7 @@ class Replicas:
                         isr=list(isr),
                         zk_version=epoch,
                         replicas=list(replicas),
-                        is_new=True,
+                        is_new=is_new,
                     )
                 ],
                 live_leaders=[],

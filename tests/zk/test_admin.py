@@ -1,6 +1,7 @@
 """Topic changes that broker, operator and real tools share, on a real ZooKeeper."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -52,7 +53,9 @@ def test_legal_names_pass_and_collisions_are_named() -> None:
 
 async def test_topic_comes_with_its_configuration(session: Session) -> None:
     await admin.apply_create_topic(session, "t", ASSIGNMENT, {"retention.ms": "1"})
-    assert (await session.get("/brokers/topics/t"))[0] == znodes.encode_topic(ASSIGNMENT)
+    made = znodes.decode_topic("/brokers/topics/t", (await session.get("/brokers/topics/t"))[0])
+    assert made == replace(ASSIGNMENT, topic_id=made.topic_id)
+    assert znodes.is_topic_id(made.topic_id)
     assert (await session.get("/config/topics/t"))[0] == znodes.encode_config({"retention.ms": "1"})
     with pytest.raises(KafkaError) as caught:
         await admin.apply_create_topic(session, "t", ASSIGNMENT, {})

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from odradek import quarantine
+from odradek.quarantine import Quarantines
 from odradek.zk import admin
 from odradek.zk.changes import NOTICE_LIFETIME_MS, ConfigChanges
 from odradek.zk.registration import create_persistent_paths
@@ -93,3 +95,51 @@ async def test_old_notices_are_purged_once_handled(session: Session, running: Ru
         assert await heard.queue.get() == ("topics", name)
     while len(await session.children("/config/changes")) > 1:
         await asyncio.sleep(0.01)
+
+
+async def test_a_change_that_cannot_be_applied_is_tried_again_and_holds_up_no_other(
+    session: Session, running: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quarantine, "FIRST_PAUSE_S", 0.01)
+    quarantines = Quarantines()
+    heard = Heard(session, quarantines=quarantines)
+    note, failures = heard.note, [KeyError("unforeseen")] * 2
+
+    async def note_or_fail(entity_type: str, name: str) -> None:
+        if name == "sick" and failures:
+            raise failures.pop()
+        await note(entity_type, name)
+
+    heard.changes = ConfigChanges(session, note_or_fail, quarantines=quarantines)
+    await heard.changes.start()
+    running(heard.changes.run())
+    for name in ("sick", "sound"):
+        await session.multi(admin.change_config("topics", name, {"k": "v"}, None))
+    async with asyncio.timeout(60):
+        told = [await heard.queue.get() for _ in range(2)]
+        assert told == [("topics", "sound"), ("topics", "sick")]
+        while quarantines.held()["config"]:
+            await asyncio.sleep(0.005)
+    assert quarantines.totals()["config"] == 2
+    await session.multi(admin.change_config("topics", "next", {"k": "v"}, None))
+    assert await heard.queue.get() == ("topics", "next"), "none is told twice"
+
+
+async def test_changes_that_cannot_be_listed_are_told_later(
+    session: Session, running: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quarantine, "FIRST_PAUSE_S", 0.01)
+    heard = Heard(session)
+    await heard.changes.start()
+    list_changes, failures = heard.changes._list, [KeyError("unforeseen")]
+
+    async def list_or_fail() -> list[tuple[int, str]]:
+        if failures:
+            raise failures.pop()
+        return await list_changes()
+
+    monkeypatch.setattr(heard.changes, "_list", list_or_fail)
+    running(heard.changes.run())
+    await session.multi(admin.change_config("topics", "t", {"k": "v"}, None))
+    async with asyncio.timeout(60):
+        assert await heard.queue.get() == ("topics", "t")

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from odradek import quarantine
 from odradek.values import BrokerId
 from odradek.zk import registration, znodes
 from odradek.zk.registration import DuplicateBrokerError, ForeignClusterError, Registration
@@ -151,7 +152,8 @@ async def test_former_that_lingers_as_the_server_stands_still_is_no_living_dupli
             with pytest.raises(DuplicateBrokerError):
                 await starting
             goes = asyncio.ensure_future(registration.registration_disappears(session, 1))
-            await asyncio.sleep(2)  # until it has not answered at once
+            at_once_s = 2 * (registration.LINGER_FACTOR - 1) / 4
+            await asyncio.sleep(2 * at_once_s)  # the server stands still for longer than that
             assert not goes.done()
         finally:
             server.resume()
@@ -188,4 +190,40 @@ async def test_broker_registers_again_after_expiry_and_tells(
     stat = await session.exists("/brokers/ids/1")
     assert stat is not None
     assert stat.owner == session.session_id
+    running.cancel()
+
+
+async def test_a_registration_that_fails_unforeseen_is_tried_again(
+    server: zookeeper.Server, sessions: OpenSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the znode, and of the listeners that are told."""
+    monkeypatch.setattr(quarantine, "FIRST_PAUSE_S", 0.01)
+    session = await sessions()
+    failures = [KeyError("in the payload"), KeyError("in a listener")]
+    told = asyncio.Event()
+
+    def payload() -> BrokerRegistration:
+        if started and len(failures) == 2:
+            raise failures.pop()
+        return broker()()
+
+    async def tell() -> None:
+        if failures:
+            raise failures.pop()
+        told.set()
+
+    started = False
+    mine = Registration(session, payload)
+    await mine.start()
+    started = True
+    mine.on_registered(tell)
+    running = asyncio.ensure_future(mine.run())
+    await asyncio.to_thread(server.expire_session, session._client.client_id)
+    async with asyncio.timeout(120):
+        await told.wait()
+    assert not failures
+    assert not running.done()
+    stat = await session.exists("/brokers/ids/1")
+    assert stat is not None
+    assert mine.epoch == stat.czxid
     running.cancel()

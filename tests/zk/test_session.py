@@ -73,6 +73,13 @@ async def test_of_two_conditional_writers_one_wins(sessions: OpenSession) -> Non
     assert sorted(type(result).__name__ for result in results) == ["BadVersionError", "Stat"]
 
 
+async def test_sync_shows_what_another_session_wrote(sessions: OpenSession) -> None:
+    one, two = await sessions(), await sessions()
+    await one.create("/n", b"")
+    await two.sync()
+    assert await two.exists("/n") is not None
+
+
 async def test_many_reads_are_pipelined_and_missing_ones_left_out(sessions: OpenSession) -> None:
     session = await sessions()
     await session.multi([Create(f"/n{i}", str(i).encode()) for i in range(300)])
@@ -249,3 +256,19 @@ async def test_calls_on_an_expired_session_fail_by_name(
     # Whether a call meets the end of the session or the new one, it never hangs and never lies.
     outcome = await asyncio.gather(session.get("/n"), return_exceptions=True)
     assert isinstance(outcome[0], tuple | SessionExpiredError)
+
+
+async def test_a_listener_that_fails_keeps_the_news_from_no_other(
+    server: zookeeper.Server, sessions: OpenSession
+) -> None:
+    session = await sessions()
+    states: list[SessionState] = []
+
+    def fail(state: SessionState) -> None:
+        raise KeyError("unforeseen")
+
+    session.on_state(fail)
+    session.on_state(states.append)
+    await asyncio.to_thread(server.expire_session, session._client.client_id)
+    async with asyncio.timeout(120):
+        await until(lambda: SessionState.EXPIRED in states)

@@ -42,9 +42,6 @@ CODECS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 # accepted silently, because a server.properties made for Kafka contains them.
 INERT_KEYS = frozenset(
     {
-        "num.network.threads",
-        "background.threads",
-        "num.replica.alter.log.dirs.threads",
         "zookeeper.sync.time.ms",
         "zookeeper.max.in.flight.requests",
         "queued.max.requests",
@@ -60,7 +57,6 @@ INERT_KEYS = frozenset(
         "kafka.metrics.polling.interval.secs",
         "broker.id.generation.enable",
         "reserved.broker.max.id",
-        "log.cleaner.io.buffer.load.factor",
         "transaction.state.log.replication.factor",
         "transaction.state.log.min.isr",
         "transaction.state.log.num.partitions",
@@ -129,10 +125,15 @@ class BrokerConfig:
     # Kafka pins both to 100 KiB; -1 leaves them to Linux, which lets them grow with the distance.
     socket_send_buffer_bytes: int = key("socket.send.buffer.bytes", -1, integer(-1, INT_MAX))
     socket_receive_buffer_bytes: int = key("socket.receive.buffer.bytes", -1, integer(-1, INT_MAX))
+    # `within_descriptors` lowers the defaults of both.
     max_connections: int = key("max.connections", INT_MAX, integer(0, INT_MAX))
     max_connections_per_ip: int = key("max.connections.per.ip", INT_MAX, integer(0, INT_MAX))
     max_connections_per_ip_overrides: tuple[str, ...] = key(
         "max.connections.per.ip.overrides", (), numbers_by_host
+    )
+    # Kafka has no limit by default. A connection takes about a quarter of a millisecond.
+    max_connection_creation_rate: int = key(
+        "max.connection.creation.rate", 1000, integer(0, INT_MAX)
     )
     connections_max_idle_ms: int = key("connections.max.idle.ms", 600_000, integer(-1))
     queued_max_request_bytes: int = key("queued.max.request.bytes", -1, integer(-1))
@@ -156,7 +157,10 @@ class BrokerConfig:
     follower_replication_throttled_rate: int = key(
         "follower.replication.throttled.rate", LONG_MAX, integer(0)
     )
-    # Accepted for the tools that set it: replicas do not move between directories here.
+    # One thread per log directory if not set, as in Kafka.
+    num_replica_alter_log_dirs_threads: int | None = key(
+        "num.replica.alter.log.dirs.threads", None, integer(1, INT_MAX)
+    )
     replica_alter_log_dirs_io_max_bytes_per_second: int = key(
         "replica.alter.log.dirs.io.max.bytes.per.second", LONG_MAX, integer(0)
     )
@@ -214,6 +218,10 @@ class BrokerConfig:
     log_cleaner_dedupe_buffer_size: int = key(
         "log.cleaner.dedupe.buffer.size", 134_217_728, integer(1)
     )
+    # Shown and without effect: an entry of the buffer has a fixed size here.
+    log_cleaner_io_buffer_load_factor: float = key(
+        "log.cleaner.io.buffer.load.factor", 0.9, decimal(0)
+    )
     log_cleaner_io_buffer_size: int = key("log.cleaner.io.buffer.size", 524_288, integer(0))
     log_cleaner_backoff_ms: int = key("log.cleaner.backoff.ms", 15_000, integer(0))
     log_cleaner_min_cleanable_ratio: float = key(
@@ -256,6 +264,9 @@ class BrokerConfig:
         "log.message.downconversion.enable", True, boolean
     )
     num_io_threads: int = key("num.io.threads", 8, integer(1, INT_MAX))
+    # Shown and without effect: one event loop serves the network and most background work.
+    num_network_threads: int = key("num.network.threads", 3, integer(1, INT_MAX))
+    background_threads: int = key("background.threads", 10, integer(1, INT_MAX))
     num_recovery_threads_per_data_dir: int = key(
         "num.recovery.threads.per.data.dir", 1, integer(1, INT_MAX)
     )
@@ -288,6 +299,15 @@ class BrokerConfig:
 
     # keys of Odradek
     metrics_port: int = key("odradek.metrics.port", 0, integer(0, 65535))
+    queued_max_response_bytes: int = key(
+        "odradek.queued.max.response.bytes", 67_108_864, integer(-1)
+    )
+    conversion_max_bytes: int = key("odradek.conversion.max.bytes", 67_108_864, integer(-1))
+    # Kafka bounds neither. A producer id takes half a kilobyte or one, a group one.
+    partition_max_producer_ids: int = key(
+        "odradek.partition.max.producer.ids", 10_000, integer(1, INT_MAX)
+    )
+    max_groups: int = key("odradek.max.groups", 100_000, integer(1, INT_MAX))
 
     # filled by `load`
     listeners: tuple[ListenerEndpoint, ...] = ()
@@ -329,12 +349,29 @@ def from_values(values: Mapping[str, str]) -> tuple[BrokerConfig, list[str]]:
         raise ConfigError(
             "queued.max.request.bytes must be larger or equal to socket.request.max.bytes"
         )
+    if not config.max_connections_per_ip and not config.max_connections_per_ip_overrides:
+        raise ConfigError(
+            "max.connections.per.ip can be set to zero only if max.connections.per.ip.overrides "
+            "property is set."
+        )
     _check_compaction_lags(
         "log.cleaner.",
         config.log_cleaner_min_compaction_lag_ms,
         config.log_cleaner_max_compaction_lag_ms,
     )
     return config, unknown_keys(values)
+
+
+def within_descriptors(config: BrokerConfig, connections: int) -> BrokerConfig:
+    """Return settings that take at most so many descriptors for connections.
+
+    An address has half of them by default, so that none can take all.
+    """
+    most = min(config.max_connections, connections)
+    per_ip = config.max_connections_per_ip
+    if per_ip == INT_MAX:
+        per_ip = max(1, most // 2)
+    return dataclasses.replace(config, max_connections=most, max_connections_per_ip=per_ip)
 
 
 def unknown_keys(names: Iterable[str]) -> list[str]:

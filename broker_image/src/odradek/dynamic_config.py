@@ -1,9 +1,11 @@
-"""Dynamic broker configs (KIP-226): the defaults of topic configs, and replication quotas.
+"""Dynamic broker configs (KIP-226): the settings that a broker takes while it runs.
 
 A config is looked up in `/config/brokers/N`, then in `/config/brokers/<default>` (every broker),
-then in the broker's file. Defaults of topic configs are dynamic: topics get them from here after
-each change. Two are not: the message format, as in Kafka, and unclean leader election, which the
-controller reads from its file. Replication quotas are dynamic too: each copy looks them up.
+then in the broker's file. Dynamic are, as in Kafka, the defaults of topic configs except for the
+message format, the sizes of thread pools, the log cleaner, the limits of connections, and
+replication quotas. Kafka's dynamic listeners and security settings are refused.
+
+Who uses a setting looks it up, or is told of the change (`TopicConfigs.on_broker_change`).
 """
 
 from __future__ import annotations
@@ -18,9 +20,31 @@ from odradek.properties import ConfigError, ConfigKey
 CLUSTER_DEFAULT = "<default>"
 
 _INHERITED = {declared.inherits for _, declared in properties.keys_of(TopicConfig)} - {
-    "log_message_format_version",
-    "unclean_leader_election_enable",
+    "log_message_format_version"
 }
+# Kafka's DynamicThreadPool, LogCleaner and SocketServer.
+_THREAD_POOLS = (
+    "num.io.threads",
+    "num.network.threads",
+    "num.replica.fetchers",
+    "num.recovery.threads.per.data.dir",
+    "background.threads",
+)
+_CLEANER_THREADS = "log.cleaner.threads"
+_RECONFIGURABLE = {
+    *_THREAD_POOLS,
+    _CLEANER_THREADS,
+    "log.cleaner.dedupe.buffer.size",
+    "log.cleaner.io.buffer.load.factor",
+    "log.cleaner.io.buffer.size",
+    "log.cleaner.io.max.bytes.per.second",
+    "log.cleaner.backoff.ms",
+    "max.connections",
+    "max.connections.per.ip",
+    "max.connections.per.ip.overrides",
+    "max.connection.creation.rate",
+}
+_LEAST_BUFFER_PER_CLEANER = 1024 * 1024
 _LIMITS = {
     "leader_replication_throttled_rate",
     "follower_replication_throttled_rate",
@@ -30,7 +54,7 @@ _LIMITS = {
 DYNAMIC_KEYS: Mapping[str, tuple[str, ConfigKey]] = {
     declared.name: (field, declared)
     for field, declared in properties.keys_of(BrokerConfig)
-    if field in _INHERITED | _LIMITS
+    if field in _INHERITED | _LIMITS or declared.name in _RECONFIGURABLE
 }
 
 
@@ -62,3 +86,73 @@ def check(entries: Mapping[str, str]) -> None:
         raise ConfigError(f"Cannot update these configs dynamically: Set({', '.join(fixed)})")
     for name, text in entries.items():
         properties.parse_value(DYNAMIC_KEYS[name][1], name, text)
+
+
+def check_change(layers: LayeredConfig, wanted: Mapping[str, str], *, cluster: bool) -> None:
+    """Raise ConfigError if this broker may not go from its settings to those with `wanted`.
+
+    They replace the entries of this broker, or of all brokers if `cluster`. As in Kafka, thread
+    pools at most double and at least halve.
+    """
+    known = {name: text for name, text in wanted.items() if _is_sound(name, text)}
+    own, shared = (layers.own, known) if cluster else (known, layers.cluster)
+    before, after = layers.effective, layer(layers.static, shared, own).effective
+    for name in _THREAD_POOLS:
+        _check_threads(
+            getattr(before, DYNAMIC_KEYS[name][0]),
+            getattr(after, DYNAMIC_KEYS[name][0]),
+            f"Dynamic thread count update validation failed for {name}",
+        )
+    _check_cleaner(before, after)
+    if after.max_connections < 1 and after.max_connections != before.max_connections:
+        raise ConfigError(f"Invalid max.connections {after.max_connections}")
+    if (
+        after.max_connections_per_ip == 0
+        and not after.max_connections_per_ip_overrides
+        and (before.max_connections_per_ip or before.max_connections_per_ip_overrides)
+    ):
+        raise ConfigError(
+            "max.connections.per.ip can be set to zero only if max.connections.per.ip.overrides "
+            "property is set."
+        )
+
+
+def _is_sound(name: str, text: str) -> bool:
+    """Return whether an entry has effect; another broker may have left others."""
+    try:
+        check({name: text})
+    except ConfigError:
+        return False
+    return True
+
+
+def _check_threads(before: int, after: int, failed: str) -> None:
+    if after < before // 2:
+        raise ConfigError(
+            f"{failed}={after}, value should be at least half the current value {before}"
+        )
+    if after > before * 2:
+        raise ConfigError(
+            f"{failed}={after}, value should not be greater than double the current value {before}"
+        )
+
+
+def _check_cleaner(before: BrokerConfig, after: BrokerConfig) -> None:
+    threads, present = after.log_cleaner_threads, before.log_cleaner_threads
+    if threads == present and (
+        after.log_cleaner_dedupe_buffer_size == before.log_cleaner_dedupe_buffer_size
+    ):
+        return
+    if threads < 1:
+        raise ConfigError("Log cleaner threads should be at least 1")
+    if threads < present // 2:
+        raise ConfigError(
+            f"Log cleaner threads cannot be reduced to less than half the current value {present}"
+        )
+    if threads > present * 2:
+        raise ConfigError(
+            "Log cleaner threads cannot be increased to more than double the current value "
+            f"{present}"
+        )
+    if after.log_cleaner_dedupe_buffer_size // threads <= _LEAST_BUFFER_PER_CLEANER:
+        raise ConfigError("log.cleaner.dedupe.buffer.size must be at least 1MB per cleaner thread.")

@@ -1,24 +1,20 @@
 """The Prometheus metrics of the broker.
 
 The hot paths add to plain integers here. Roles, offsets, sizes and connections are read from the
-broker at each scrape. `BrokerMetrics.collect` makes series of both, in the thread of the metrics
-server, which answers the kubelet's probes too (`health`). The number of series is bounded: traffic
-of topics beyond the first thousand is counted under one name; partitions and groups beyond the
-bounds have no series of their own.
+broker at each scrape. `BrokerMetrics.collect` makes series of both, in a thread of the HTTP server,
+which answers the kubelet's probes too (`health`). The number of series is bounded: traffic of
+topics beyond the first thousand is counted under one name; partitions and groups beyond the bounds
+have no series of their own.
 """
 
 from __future__ import annotations
 
-import socket
-import threading
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
-from socketserver import TCPServer
 from typing import TYPE_CHECKING, Protocol
-from wsgiref.simple_server import WSGIRequestHandler
-from wsgiref.types import StartResponse, WSGIEnvironment
+from wsgiref.types import WSGIApplication, WSGIEnvironment
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.core import (
@@ -27,13 +23,15 @@ from prometheus_client.core import (
     HistogramMetricFamily,
     Metric,
 )
-from prometheus_client.exposition import ThreadingWSGIServer
 from prometheus_client.registry import Collector
 
 from odradek.health import Health
+from odradek.http_server import HttpAnswer, HttpRequest, HttpServer, plain
+from odradek.quarantine import Quarantines
 
 if TYPE_CHECKING:
     from odradek.group.coordinator import GroupCoordinator
+    from odradek.net.connection_quotas import ConnectionQuotas
     from odradek.replica.manager import ReplicaManager
 
 MOST_TOPICS = 1000
@@ -87,26 +85,24 @@ class _Latency:
         return buckets
 
 
-class _HttpServer(ThreadingWSGIServer):
-    """Listens on every address of the host, as a listener without a host does."""
+def _shown(app: WSGIApplication, request: HttpRequest) -> HttpAnswer:
+    """Return what Prometheus's own application answers."""
+    shown: list[tuple[str, list[tuple[str, str]]]] = []
 
-    if socket.has_dualstack_ipv6():
-        address_family = socket.AF_INET6
+    def start(status: str, headers: list[tuple[str, str]], *_: object) -> Callable[[bytes], object]:
+        shown.append((status, headers))
+        return lambda _: None
 
-    def server_bind(self) -> None:
-        """Bind without looking up this host's full name, which takes seconds where no DNS server
-        answers.
-        """
-        if self.address_family == socket.AF_INET6:
-            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        TCPServer.server_bind(self)
-        self.server_name, self.server_port = "localhost", self.server_address[1]
-        self.setup_environ()
-
-
-class _HttpHandler(WSGIRequestHandler):
-    def log_message(self, format: str, *args: object) -> None:
-        """Log nothing: probes come every few seconds."""
+    environ: WSGIEnvironment = {
+        "REQUEST_METHOD": request.method,
+        "PATH_INFO": request.path,
+        "QUERY_STRING": request.query,
+        "HTTP_ACCEPT": request.headers.get("accept"),
+        "HTTP_ACCEPT_ENCODING": request.headers.get("accept-encoding"),
+    }
+    body = b"".join(app(environ, start))
+    status, headers = shown[-1]
+    return HttpAnswer(status, dict(headers), body)
 
 
 class HasConnections(Protocol):
@@ -128,7 +124,8 @@ class IsController(Protocol):
 class BrokerMetrics(Collector):
     """The counters and series of one broker. Only the event loop may count."""
 
-    def __init__(self) -> None:
+    def __init__(self, quarantines: Quarantines | None = None) -> None:
+        self._quarantines = quarantines or Quarantines()
         self._traffic: dict[str, _Traffic] = {}
         self._latencies: dict[str, _Latency] = {}
         self._info: Mapping[str, str] = {}
@@ -136,6 +133,7 @@ class BrokerMetrics(Collector):
         self._controller: IsController | None = None
         self._groups: GroupCoordinator | None = None
         self._listeners: Mapping[str, HasConnections] = {}
+        self._quotas: ConnectionQuotas | None = None
 
     def watch(
         self,
@@ -144,6 +142,7 @@ class BrokerMetrics(Collector):
         controller: IsController,
         groups: GroupCoordinator,
         listeners: Mapping[str, HasConnections],
+        quotas: ConnectionQuotas | None = None,
     ) -> None:
         """Set the parts whose state is read at each scrape."""
         self._info = info
@@ -151,6 +150,7 @@ class BrokerMetrics(Collector):
         self._controller = controller
         self._groups = groups
         self._listeners = listeners
+        self._quotas = quotas
 
     def serve(self, port: int, health: Health) -> Callable[[], None]:
         """Serve Prometheus and probes on a port, in a thread; return a function that stops it.
@@ -159,28 +159,13 @@ class BrokerMetrics(Collector):
         """
         registry = CollectorRegistry()
         registry.register(self)
-        show_metrics = make_wsgi_app(registry)
+        app = make_wsgi_app(registry)
 
-        def respond(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-            answer = health.answer(environ["PATH_INFO"])
-            if answer is None:
-                shown: Iterable[bytes] = show_metrics(environ, start_response)
-                return shown
-            status, text = answer
-            start_response(f"{status} {status.phrase}", [("Content-Type", "text/plain")])
-            return [f"{text}\n".encode()]
+        def probe(request: HttpRequest) -> HttpAnswer | None:
+            answer = health.answer(request.path)
+            return None if answer is None else plain(*answer)
 
-        server = _HttpServer(("", port), _HttpHandler)
-        server.set_app(respond)
-        thread = threading.Thread(target=server.serve_forever, name="metrics", daemon=True)
-        thread.start()
-
-        def stop() -> None:
-            server.shutdown()
-            server.server_close()
-            thread.join()
-
-        return stop
+        return HttpServer(port, probe, lambda request: _shown(app, request)).stop
 
     # --- counting -----------------------------------------------------------------------------
 
@@ -235,12 +220,33 @@ class BrokerMetrics(Collector):
         yield from self._role_series()
         yield from self._partition_series()
         yield from self._group_series()
+        yield from self._quarantine_series()
         connections = GaugeMetricFamily(
             "odradek_connections", "Open connections", labels=["listener"]
         )
         for name, listener in self._listeners.items():
             connections.add_metric([name], listener.connection_count)
         yield connections
+        yield from self._quota_series()
+
+    def _quota_series(self) -> Iterator[Metric]:
+        quotas = self._quotas
+        if quotas is None:
+            return
+        for name, help_text, counts in (
+            ("odradek_connections_refused", "Connections closed at once", quotas.refused),
+            ("odradek_connections_delayed", "Connections that had to wait", quotas.delayed),
+            ("odradek_connections_closed", "Connections closed by the broker", quotas.closed),
+        ):
+            family = CounterMetricFamily(name, help_text, labels=["reason"])
+            for reason, count in list(counts.items()):
+                family.add_metric([reason], count)
+            yield family
+        yield GaugeMetricFamily(
+            "odradek_unsent_response_bytes",
+            "Memory of responses that clients have not read yet",
+            value=quotas.answers.total,
+        )
 
     def _traffic_series(self) -> Iterator[Metric]:
         for name, help_text, field in (
@@ -325,6 +331,23 @@ class BrokerMetrics(Collector):
             value=replicas.isr_writer.expands,
         )
 
+    def _quarantine_series(self) -> Iterator[Metric]:
+        total = CounterMetricFamily(
+            "odradek_quarantines",
+            "Unexpected exceptions in background work, each confined to what it was about",
+            labels=["kind"],
+        )
+        for kind, count in self._quarantines.totals().items():
+            total.add_metric([kind], count)
+        held = GaugeMetricFamily(
+            "odradek_quarantined",
+            "Partitions, groups and others that such an exception keeps out of that work now",
+            labels=["kind"],
+        )
+        for kind, count in self._quarantines.held().items():
+            held.add_metric([kind], count)
+        yield from (total, held)
+
     def _partition_series(self) -> Iterator[Metric]:
         if self._replicas is None:
             return
@@ -380,6 +403,11 @@ class BrokerMetrics(Collector):
         for labels, value in islice(committed, MOST_GROUP_OFFSETS):
             offset.add_metric(labels, value)
         yield from (by_state, members, generation, offset)
+        yield CounterMetricFamily(
+            "odradek_groups_refused",
+            "Joins and commits of new groups refused because of odradek.max.groups",
+            value=self._groups.refused,
+        )
         commits = self._groups.commits
         yield CounterMetricFamily(
             "odradek_offset_commits", "Offsets committed by groups", value=commits.stored

@@ -7,17 +7,17 @@ Stop, on SIGTERM or SIGINT: leaderships move away (controlled shutdown), request
 answered, background work ends, logs are flushed and marked clean, and the session ends last, so
 that no other broker takes this one for dead while it still writes.
 
-A background task that fails ends the process with a traceback: a broker that runs without it would
-be worse.
+Background tasks quarantine what an unexpected exception was about (see `quarantine`). One that ends
+all the same ends the process with a traceback: a broker that runs without it would be worse.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
-import resource
 import signal
 import socket
 import sys
@@ -25,31 +25,37 @@ import time
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from random import Random
+from typing import Any
 
 from kazoo.exceptions import KazooException
 
+from odradek import descriptors
 from odradek.clock import wall_ms
-from odradek.config import BrokerConfig, TopicConfig
+from odradek.config import BrokerConfig, TopicConfig, within_descriptors
 from odradek.controller.loop import Controller
 from odradek.group.coordinator import GroupCoordinator
 from odradek.group.partitioning import PartitionCount
 from odradek.handlers.context import Broker
+from odradek.handlers.conversion_memory import ConversionMemory
 from odradek.handlers.dispatch import Dispatcher
 from odradek.health import Health
 from odradek.log.directory import LogDirError
 from odradek.log.manager import LogManager
 from odradek.log.partition import checkpoints
 from odradek.metrics import BrokerMetrics
+from odradek.net.broker_addresses import BrokerAddresses
 from odradek.net.client import PeerClient
 from odradek.net.connection_quotas import ConnectionLimits, ConnectionQuotas
 from odradek.net.listener import Listener
+from odradek.properties import INT_MAX
 from odradek.protocol.errors import ErrorCode, KafkaError, name_of
 from odradek.protocol.messages.control import ControlledShutdownRequest
+from odradek.quarantine import Quarantines, Work
 from odradek.replica.manager import ReplicaManager
 from odradek.replica.metadata import MetadataCache
 from odradek.replica.topic_configs import TopicConfigs
 from odradek.values import BrokerId
-from odradek.zk import registration, znodes
+from odradek.zk import admin, registration, znodes
 from odradek.zk.producer_ids import ProducerIdManager
 from odradek.zk.session import Session
 
@@ -59,6 +65,8 @@ CONTROLLED_SHUTDOWN_VERSION = 1
 CONTROLLED_SHUTDOWN_LIMIT_S = 15.0
 LAST_ANSWERS_LIMIT_MS = 1500
 RETRY_S = 1.0
+# A start does not wait longer for name servers: the addresses are looked up again later.
+BROKER_ADDRESSES_LIMIT_S = 2.0
 NEVER_IDLE_MS = 2**31 - 1
 _ESCAPED_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(0x20), 0x7F)}
 
@@ -75,9 +83,11 @@ def run(config: BrokerConfig, log_level: str) -> int:
     handler.setFormatter(_OneLine("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=log_level, handlers=[handler])
     logging.getLogger("kazoo").setLevel(logging.WARNING)
-    # A partition in use holds three files; the usual soft limit of 1024 is for small programs.
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    descriptors.raise_limit()
+    config = _within_descriptors(config)
+    # Modules and their code last as long as the process: full collections need not look at them.
+    gc.collect()
+    gc.freeze()
     try:
         return asyncio.run(Server(config).run())
     except StartError as error:
@@ -86,6 +96,17 @@ def run(config: BrokerConfig, log_level: str) -> int:
     except BaseExceptionGroup as failures:
         logger.critical("the broker fails", exc_info=failures)
         return 1
+
+
+def _within_descriptors(config: BrokerConfig) -> BrokerConfig:
+    budget = descriptors.budget()
+    if budget.connections < config.max_connections < INT_MAX:
+        logger.warning(
+            "max.connections=%d is lowered to %d, half of the descriptors",
+            config.max_connections,
+            budget.connections,
+        )
+    return within_descriptors(config, budget.connections)
 
 
 def _numbers_by_address(overrides: Sequence[str]) -> dict[str, int]:
@@ -116,9 +137,11 @@ class Server:
         self._failed = False
         self._failed_directories = asyncio.Event()
         self._serving = False
-        self._metrics = BrokerMetrics()
+        self._quarantines = Quarantines()
+        self._metrics = BrokerMetrics(self._quarantines)
         self._health = Health(self._why_not_ready)
         self._metadata = MetadataCache()
+        self._broker_addresses = BrokerAddresses(self._broker_hosts)
         self._listeners: dict[str, Listener] = {}
         self._session = Session(
             config.zookeeper_connect,
@@ -132,6 +155,7 @@ class Server:
         Raises StartError, or an exception group if a task failed.
         """
         loop = asyncio.get_running_loop()
+        loop.set_exception_handler(self._note_unexpected)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
         async with contextlib.AsyncExitStack() as cleanup:
@@ -146,6 +170,14 @@ class Server:
             await asyncio.to_thread(self._logs.close)
         logger.info("broker %d stopped", self._config.broker_id)
         return int(self._failed)
+
+    def _note_unexpected(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Count what no task could handle: an exception of a callback, or of a forgotten task."""
+        error = context.get("exception")
+        if error is None:
+            loop.default_exception_handler(context)
+        else:
+            self._quarantines.note(Work.CALLBACK, "event loop", error, context["message"])
 
     # --- start --------------------------------------------------------------------------------
 
@@ -204,13 +236,14 @@ class Server:
             if not loading:
                 loop.call_soon_threadsafe(self._directory_failed, path)
 
-        self._topic_configs = TopicConfigs(self._config, self._session)
+        self._topic_configs = TopicConfigs(self._config, self._session, self._quarantines)
         await self._topic_configs.start()
         self._logs = LogManager(
-            self._config,
+            self._topic_configs.broker.effective,
             cluster_id,
             self._topic_configs,
             on_dir_failure=tell_loop,
+            quarantines=self._quarantines,
         )
         began = time.monotonic()
         try:
@@ -224,30 +257,39 @@ class Server:
 
     def _build(self, cluster_id: str) -> None:
         config = self._config
+        effective = self._topic_configs.broker.effective
         self._replicas = ReplicaManager(
-            config,
+            effective,
             self._logs,
             self._session,
             self._metadata,
             self._connect,
             self._topic_configs,
+            quarantines=self._quarantines,
+            on_replica_failed=self._failed_directories.set,
         )
-        self._registration = registration.Registration(self._session, self._registration_now)
+        self._registration = registration.Registration(
+            self._session, self._registration_now, self._quarantines
+        )
         self._controller = Controller(
-            config,
+            effective,
             self._session,
             lambda host, port: PeerClient(host, port, f"broker-{config.broker_id}-controller"),
             self._registration,
+            quarantines=self._quarantines,
         )
         self._registration.on_registered(self._topic_configs.load)
         self._topic_configs.on_change(self._topic_configs_changed)
+        self._topic_configs.on_broker_change(self._broker_config_changed)
         session = self._session
         self._groups = GroupCoordinator(
             config,
             self._replicas,
             PartitionCount(session),
             self._replicas.role_confirmed,
+            quarantines=self._quarantines,
         )
+        quotas = self._quotas = ConnectionQuotas(self._limits(effective))
         broker = Broker(
             config=config,
             cluster_id=cluster_id,
@@ -260,8 +302,11 @@ class Server:
             producer_ids=ProducerIdManager(self._session, config.broker_id),
             metrics=self._metrics,
             random=Random(),  # noqa: S311 (spreads replicas, no secrets)
+            answers=quotas.answers,
+            conversions=ConversionMemory(config.conversion_max_bytes),
+            follower_conversions=ConversionMemory(config.conversion_max_bytes),
         )
-        quotas = ConnectionQuotas(self._limits())
+        shared = len(config.listeners) == 1
         for endpoint in config.listeners:
             is_inter_broker = endpoint.name == config.inter_broker_listener_name
             self._listeners[endpoint.name] = Listener(
@@ -269,8 +314,9 @@ class Server:
                 endpoint.port,
                 quotas,
                 Dispatcher(broker, endpoint.name).dispatch,
-                # Clients of other listeners must not block connections between brokers.
-                protected=is_inter_broker and len(config.listeners) > 1,
+                # Clients must not block connections between brokers.
+                protected=is_inter_broker and not shared,
+                is_broker=self._broker_addresses.__contains__ if shared else None,
             )
         self._metrics.watch(
             {
@@ -282,10 +328,11 @@ class Server:
             self._controller,
             self._groups,
             self._listeners,
+            quotas,
         )
 
-    def _limits(self) -> ConnectionLimits:
-        config = self._config
+    def _limits(self, config: BrokerConfig) -> ConnectionLimits:
+        config = _within_descriptors(config)
         idle = config.connections_max_idle_ms
         return ConnectionLimits(
             max_frame_bytes=config.socket_request_max_bytes,
@@ -293,7 +340,9 @@ class Server:
             max_connections_per_ip=config.max_connections_per_ip,
             max_idle_ms=idle if idle > 0 else NEVER_IDLE_MS,
             max_connections_of_ip=_numbers_by_address(config.max_connections_per_ip_overrides),
+            max_creation_rate=config.max_connection_creation_rate,
             max_queued_bytes=config.queued_max_request_bytes,
+            max_answer_bytes=config.queued_max_response_bytes,
             socket_send_bytes=config.socket_send_buffer_bytes,
             socket_receive_bytes=config.socket_receive_buffer_bytes,
         )
@@ -303,11 +352,41 @@ class Server:
         for topic in changed:
             self._controller.topic_config_changed(topic)
 
+    async def _broker_config_changed(self, config: BrokerConfig) -> None:
+        """Apply the dynamic settings that parts of the broker keep; the others look theirs up."""
+        self._logs.reconfigure(config)
+        await self._replicas.resize_fetchers(config.num_replica_fetchers)
+        self._controller.default_unclean_changed(config.unclean_leader_election_enable)
+        try:
+            limits = await asyncio.to_thread(self._limits, config)  # it may look up host names
+        except StartError as error:
+            logger.error("failed to apply the limits of connections: %s", error)
+        else:
+            self._quotas.change_limits(limits)
+
     def _connect(self, broker_id: int) -> PeerClient | None:
         address = self._metadata.endpoint(broker_id, self._config.inter_broker_listener_name)
         if address is None:
             return None
         return PeerClient(*address, f"broker-{self._config.broker_id}-fetcher")
+
+    async def _broker_hosts(self) -> set[str]:
+        """Return the hosts of the live brokers, as the controller told them."""
+        listener = self._config.inter_broker_listener_name
+        if self._metadata.initialized:
+            return self._metadata.hosts(listener)
+        # The controller must get through to tell.
+        try:
+            registered = await admin.read_brokers(self._session)
+        except (KazooException, znodes.ZnodeError) as failure:
+            logger.warning("failed to read the brokers' addresses: %r; retrying", failure)
+            return set()
+        return {
+            endpoint.host
+            for broker in registered.values()
+            for endpoint in broker.endpoints
+            if endpoint.listener == listener
+        }
 
     def _registration_now(self) -> znodes.BrokerRegistration:
         """Return the present registration payload, with the bound port for port 0."""
@@ -327,6 +406,9 @@ class Server:
         )
 
     async def _start_serving(self, cleanup: contextlib.AsyncExitStack) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(BROKER_ADDRESSES_LIMIT_S):
+                await self._broker_addresses.refresh()
         for name, listener in self._listeners.items():
             try:
                 await listener.start()
@@ -354,6 +436,7 @@ class Server:
                 tasks.create_task(self._groups.run(), name="groups"),
                 tasks.create_task(self._topic_configs.run(), name="topic settings"),
                 tasks.create_task(self._registration.run(), name="registration"),
+                tasks.create_task(self._broker_addresses.run(), name="broker addresses"),
                 tasks.create_task(self._tell_of_failed_directories(), name="failed directories"),
             ]
             # Ends once the listener is closed; an earlier end is a failure to accept.
@@ -379,7 +462,7 @@ class Server:
             self._stop.set()
 
     async def _tell_of_failed_directories(self) -> None:
-        """Notify the controller of failed log directories (KIP-112)."""
+        """Notify the controller of failed log directories and replicas (KIP-112)."""
         while True:
             await self._failed_directories.wait()
             self._failed_directories.clear()
@@ -393,6 +476,12 @@ class Server:
                 logger.warning("failed to announce a failed log directory: %r; retrying", failure)
                 self._failed_directories.set()
                 await asyncio.sleep(RETRY_S)
+            except Exception as failure:
+                pause_s = self._quarantines.put(Work.NOTICE, "log directories", failure)
+                self._failed_directories.set()
+                await asyncio.sleep(pause_s)
+            else:
+                self._quarantines.release(Work.NOTICE, "log directories")
 
     async def _stop_serving(self) -> None:
         logger.info("broker %d is stopping", self._config.broker_id)

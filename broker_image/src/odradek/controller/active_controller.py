@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 
 from odradek.config import BrokerConfig
-from odradek.controller import elect_leaders, reassignment
+from odradek.controller import elect_leaders, reassignment, replica_failures
 from odradek.controller.context import ControllerContext, ControllerSettings
 from odradek.controller.controller_znode import ControllerLease
 from odradek.controller.election import Cause
@@ -26,6 +26,7 @@ from odradek.controller.events import (
     DeletionsRequested,
     ElectionRequested,
     Event,
+    FailedReplicasDue,
     FinishPreferredElection,
     IsrChanged,
     LogDirFailed,
@@ -61,6 +62,8 @@ from odradek.zk import znodes
 logger = logging.getLogger(__name__)
 
 FIRST_REBALANCE_SECONDS = 5.0
+# As often as Kafka looks for imbalance. A replica that fails each time costs four elections then.
+FAILED_REPLICAS_SECONDS = 300.0
 
 
 class ActiveController:
@@ -86,6 +89,7 @@ class ActiveController:
         self._store = store
         self._queue = queue
         self._rebalance: asyncio.TimerHandle | None = None
+        self._failed_replicas: asyncio.TimerHandle | None = None
 
     async def start(self) -> None:
         """Read all state, send it to all brokers, and watch."""
@@ -103,11 +107,14 @@ class ActiveController:
             self._queue.put(change)
         if self._config.auto_leader_rebalance_enable:
             self._schedule_rebalance(FIRST_REBALANCE_SECONDS)
+        self._schedule_failed_replicas()
 
     async def stop(self) -> None:
         """Stop everything that only the controller does (row C4)."""
         if self._rebalance is not None:
             self._rebalance.cancel()
+        if self._failed_replicas is not None:
+            self._failed_replicas.cancel()
         await self.outbox.close()
 
     def _schedule_rebalance(self, seconds: float) -> None:
@@ -116,6 +123,15 @@ class ActiveController:
             self._schedule_rebalance(float(self._config.leader_imbalance_check_interval_seconds))
 
         self._rebalance = asyncio.get_running_loop().call_later(seconds, due)
+
+    def _schedule_failed_replicas(self) -> None:
+        def due() -> None:
+            if replica_failures.are_due(self.context):
+                self._queue.put(FailedReplicasDue())
+            self._schedule_failed_replicas()
+
+        loop = asyncio.get_running_loop()
+        self._failed_replicas = loop.call_later(FAILED_REPLICAS_SECONDS, due)
 
     # --- reading ---
 

@@ -6,7 +6,7 @@ context and the actions. It merges the messages of one step into one request per
 (row C8).
 """
 
-from collections.abc import Collection, ItemsView, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, ItemsView, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
@@ -73,8 +73,9 @@ class ControllerContext:
     """The cluster as the controller of this epoch knows it.
 
     `causes` are the reasons of writes in progress, `conflicts` how often each of them has failed,
-    `failed` the replicas on failed disks, `deletions` the topics being deleted, `awaited` the
-    brokers that the next event brings online.
+    `failed` the replicas whose brokers answered with storage errors, `failures` how often they did
+    since the last FailedReplicasDue, `deletions` the topics being deleted, `awaited` the brokers
+    that the next event brings online.
     """
 
     broker_id: BrokerId
@@ -88,6 +89,7 @@ class ControllerContext:
     replicas: Mapping[Replica, ReplicaPhase] = field(default_factory=dict)
     unclean: Mapping[str, bool] = field(default_factory=dict)
     failed: frozenset[Replica] = frozenset()
+    failures: Mapping[Replica, int] = field(default_factory=dict)
     awaited: frozenset[BrokerId] = frozenset()
     deletions: frozenset[str] = frozenset()
     causes: Mapping[TopicPartition, Cause] = field(default_factory=dict)
@@ -205,6 +207,7 @@ class Draft:
         self.unclean = Editable(context.unclean)
         self.causes = Editable(context.causes)
         self.conflicts = Editable(context.conflicts)
+        self.failures = Editable(context.failures)
         self._creates: dict[TopicPartition, PartitionState] = {}
         self._updates: dict[TopicPartition, Leadership] = {}
         self._metadata: dict[BrokerId, dict[TopicPartition, PartitionMetadata]] = {}
@@ -319,10 +322,28 @@ class Draft:
             self.partitions.edit().pop(partition, None)
             self.causes.edit().pop(partition, None)
             self.conflicts.edit().pop(partition, None)
-        self.failed = frozenset(one for one in self.failed if one.partition.topic != topic)
+        self.forget_failures(lambda replica: replica.partition.topic == topic)
         self.topics.edit().pop(topic)
         self.unclean.edit().pop(topic, None)
         self.deletions -= {topic}
+
+    def forget_replica(self, replica: Replica) -> None:
+        """Remove everything known about a replica that is not assigned any more, or anew."""
+        self.replicas.edit().pop(replica, None)
+        if replica in self.failed:
+            self.failed -= {replica}
+        if replica in self.failures:
+            self.failures.edit().pop(replica)
+
+    def forget_failures(self, of: Callable[[Replica], bool]) -> None:
+        """Forget that some replicas failed, and how often."""
+        self.failed = frozenset(one for one in self.failed if not of(one))
+        self.forgive_failures(of)
+
+    def forgive_failures(self, of: Callable[[Replica], bool]) -> None:
+        """Forget how often some replicas failed: they may return when they work again."""
+        for replica in filter(of, tuple(self.failures)):
+            self.failures.edit().pop(replica)
 
     # --- actions ---
 
@@ -416,6 +437,7 @@ class Draft:
         """Return the next context, and the actions in their order."""
         context = replace(
             self.base,
+            settings=self.settings,
             brokers=self.brokers,
             shutting_down=self.shutting_down,
             failed=self.failed,
@@ -428,6 +450,7 @@ class Draft:
             unclean=self.unclean.current,
             causes=self.causes.current,
             conflicts=self.conflicts.current,
+            failures=self.failures.current,
         )
         # A broker that is new to this controller first receives metadata: where the others are. The
         # others first receive LeaderAndIsr, so that none tells clients that it leads too early.

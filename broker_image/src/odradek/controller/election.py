@@ -22,6 +22,7 @@ class Cause(enum.Enum):
     CONTROLLED_SHUTDOWN = "controlled-shutdown"
     REASSIGNMENT = "reassignment"
     UNCLEAN = "unclean"  # an administrator accepts losing records
+    LEADER_RESTART = "leader-restart"  # unseen: its state does not tell what the restart lost
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,20 @@ def choose_available(
         if leader is not None:
             return Choice(leader, (leader,))
     return _unless_same(Choice(NO_LEADER, live_isr or state.isr), state)
+
+
+def choose_after_restart(
+    replicas: Sequence[BrokerId], state: PartitionState, available: Available, unclean: bool
+) -> Choice | None:
+    """Choose as after any change of brokers; if nothing changes, start a new leader epoch.
+
+    A leader that lost records with its power writes others at their offsets. In a new leader epoch
+    its followers truncate what it lost; in the same one they would keep it.
+    """
+    choice = choose_available(replicas, state, available, unclean)
+    if choice is None and state.leader != NO_LEADER:
+        return Choice(state.leader, state.isr)
+    return choice
 
 
 def choose_preferred(
@@ -130,6 +145,8 @@ def choose(
             return choose_reassigned(replicas, state, available)
         case Cause.UNCLEAN:
             return choose_available(replicas, state, available, unclean=True)
+        case Cause.LEADER_RESTART:
+            return choose_after_restart(replicas, state, available, unclean)
 
 
 def _first(

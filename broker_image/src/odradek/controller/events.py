@@ -38,7 +38,8 @@ class ContextLoaded:
     """Everything a new controller reads.
 
     `unclean` are the topics that override unclean.leader.election.enable, `deletions` the topics to
-    be deleted. `awaited` brokers are registered, but not in `brokers` until the next event.
+    be deleted. `awaited` brokers are registered, but not in `brokers` until the next event. Leaders
+    of `led_since_restart` partitions registered after the partition's state was written.
     """
 
     brokers: Mapping[BrokerId, LiveBroker]
@@ -47,6 +48,7 @@ class ContextLoaded:
     unclean: Mapping[str, bool] = field(default_factory=dict)
     deletions: frozenset[str] = frozenset()
     awaited: frozenset[BrokerId] = frozenset()
+    led_since_restart: frozenset[TopicPartition] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +77,12 @@ class PartitionsChanged:
 
 @dataclass(frozen=True, slots=True)
 class UncleanChanged:
-    """A topic's override of unclean.leader.election.enable; None if it has none."""
+    """A topic's override of unclean.leader.election.enable; None if it has none.
 
-    topic: str
+    Without a topic, the default of all topics.
+    """
+
+    topic: str | None
     enabled: bool | None
 
 
@@ -165,6 +170,19 @@ class ReplicasFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplicasAnswered:
+    """A broker answered LeaderAndIsr: it has the role, or that of a later epoch, of these."""
+
+    broker_id: BrokerId
+    partitions: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class FailedReplicasDue:
+    """It is time to ask the brokers again for replicas that failed, or were not deleted."""
+
+
+@dataclass(frozen=True, slots=True)
 class ResendRequired:
     """Queued messages to a broker were dropped; it must receive its full state again."""
 
@@ -208,6 +226,8 @@ Event = (
     | ShutdownRequested
     | LogDirFailed
     | ReplicasFailed
+    | ReplicasAnswered
+    | FailedReplicasDue
     | ResendRequired
     | StatesWritten
     | AssignmentsWritten

@@ -12,6 +12,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 from odradek.clock import wall_ms
@@ -29,13 +30,14 @@ from odradek.controller.event_queue import (
     TopicConfigChange,
     ZnodeChange,
 )
-from odradek.controller.events import RebalanceDue
+from odradek.controller.events import RebalanceDue, UncleanChanged
 from odradek.controller.outbox import BrokerConnection, Outbox
 from odradek.controller.replica_assignment import ReplicaAssignment
 from odradek.controller.requests import Sender
 from odradek.controller.step import imbalance
 from odradek.controller.store import ControllerMovedError, ControllerStore
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.quarantine import Quarantines, Work
 from odradek.values import BrokerId, ControllerEpoch, TopicPartition
 from odradek.zk.session import (
     ConnectionLoss,
@@ -73,6 +75,7 @@ class Controller:
         connect: Callable[[str, int], BrokerConnection],
         registration: Registrar | None = None,
         now_ms: Callable[[], int] = wall_ms,
+        quarantines: Quarantines | None = None,
     ) -> None:
         self.broker_id = BrokerId(config.broker_id)
         self.elections = 0
@@ -81,6 +84,7 @@ class Controller:
         self._session = session
         self._connect = connect
         self._now_ms = now_ms
+        self._quarantines = quarantines or Quarantines()
         self._state = CandidateState.UNREGISTERED
         self._controller: ActiveController | None = None
         self._queue = EventQueue()
@@ -197,6 +201,14 @@ class Controller:
         if self.active:
             self._queue.put(TopicConfigChange(topic))
 
+    def default_unclean_changed(self, enabled: bool) -> None:
+        """Take a new unclean.leader.election.enable of this broker, which topics override."""
+        if enabled == self._config.unclean_leader_election_enable:
+            return
+        self._config = replace(self._config, unclean_leader_election_enable=enabled)
+        if self.active:
+            self._queue.put(UncleanChanged(None, enabled))
+
     # --- the queue ---
 
     def _on_session_state(self, state: SessionState) -> None:
@@ -219,17 +231,24 @@ class Controller:
         while True:
             item = await self._queue.get()
             try:
-                await self._handle(item)
+                try:
+                    await self._handle(item)
+                except SessionExpiredError:
+                    await self._advance(CandidateEvent.SESSION_EXPIRED)
             except ControllerMovedError:
                 logger.warning("controller epoch %d was fenced by a newer controller", self.epoch)
                 self._queue.put(CandidateEvent.FENCED)
-            except SessionExpiredError:
-                await self._advance(CandidateEvent.SESSION_EXPIRED)
             except ConnectionLoss:
                 # Everything is read again after the reconnect.
                 logger.info("failed to handle %s: connection to ZooKeeper lost; retrying", item)
-            except Exception:
-                logger.exception("failed to handle %s; resigning as controller", item)
+            except Exception as error:
+                # What it knows of the cluster cannot be trusted any more.
+                self._quarantines.note(
+                    Work.CONTROLLER,
+                    f"broker {self.broker_id}",
+                    error,
+                    f"resigning as controller after {item}",
+                )
                 await self._recover()
 
     async def _recover(self) -> None:
@@ -319,6 +338,7 @@ class Controller:
             self._connect,
             self._queue.put,
             lambda: self._queue.put(CandidateEvent.FENCED),
+            self._quarantines,
         )
         store = ControllerStore(self._session, lease)
         self._controller = ActiveController(self._config, lease, store, outbox, self._queue)

@@ -4,21 +4,26 @@ Each broker has one queue and one task. The task sends a request, waits for the 
 then takes the next, so a broker sees the controller's decisions in their order. A failed request
 is retried until it is acknowledged or the broker is gone. A queue that exceeds its limit is
 cleared, and the core sends that broker its full state again, which is shorter than a long history.
+So it does, after a pause, for a request that cannot be made or whose answer nobody foresaw. The
+requests behind that one are sent meanwhile.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from odradek import slices
 from odradek.controller import requests
 from odradek.controller.events import (
     Event,
     LeaderAndIsr,
     LiveBroker,
     Message,
+    ReplicasAnswered,
     ReplicasFailed,
     ReplicasStopped,
     ResendRequired,
@@ -27,6 +32,7 @@ from odradek.controller.events import (
 )
 from odradek.controller.requests import Sender
 from odradek.protocol.errors import ErrorCode
+from odradek.quarantine import Quarantines, Work
 from odradek.values import BrokerId, TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -34,6 +40,9 @@ logger = logging.getLogger(__name__)
 LONGEST_QUEUE = 2000  # requests to one broker
 RETRY_SECONDS = 0.1
 LOG_EVERY_ATTEMPTS = 50  # so that a broker that is down is logged once per 5 s
+
+# A replica that took its role before answers a request for the same leader epoch with the second.
+_HAS_A_ROLE = (ErrorCode.NONE, ErrorCode.STALE_CONTROLLER_EPOCH)
 
 
 class BrokerConnection(Protocol):
@@ -52,6 +61,14 @@ class _BrokerChannel:
     queue: deque[Message]
     wake: asyncio.Event
     task: asyncio.Task[None] | None = None
+    # After an unexpected exception: sends the full state again, then ends the quarantine.
+    resend: asyncio.TimerHandle | None = None
+    release: asyncio.TimerHandle | None = None
+
+    @property
+    def name(self) -> str:
+        """Return the name of the broker in logs."""
+        return f"broker {self.broker.registration.broker_id}"
 
 
 class Outbox:
@@ -67,11 +84,13 @@ class Outbox:
         connect: Callable[[str, int], BrokerConnection],
         on_event: Callable[[Event], None],
         on_fenced: Callable[[], None],
+        quarantines: Quarantines,
     ) -> None:
         self._sender = sender
         self._connect = connect
         self._on_event = on_event
         self._on_fenced = on_fenced
+        self._quarantines = quarantines
         self._channels: dict[BrokerId, _BrokerChannel] = {}
 
     def update_brokers(self, brokers: Mapping[BrokerId, LiveBroker]) -> None:
@@ -116,8 +135,10 @@ class Outbox:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _cancel(self, channel: _BrokerChannel) -> None:
-        if channel.task is not None:
-            channel.task.cancel()
+        for work in (channel.task, channel.resend, channel.release):
+            if work is not None:
+                work.cancel()
+        self._quarantines.release(Work.CHANNEL, channel.name)
 
     async def _run(self, channel: _BrokerChannel) -> None:
         registration = channel.broker.registration
@@ -129,28 +150,49 @@ class Outbox:
                 self._sender.listener,
             )
             return
-        connection = self._connect(where.host, where.port)
+        connection: BrokerConnection | None = None
         try:
             while True:
                 while not channel.queue:
                     channel.wake.clear()
                     await channel.wake.wait()
                 message = channel.queue.popleft()
-                await self._deliver(connection, channel.broker, message)
-        except asyncio.CancelledError:
-            raise
-        except Exception:
-            logger.exception("failed to send a request to broker %d", registration.broker_id)
-            raise
+                try:
+                    connection = connection or self._connect(where.host, where.port)
+                    await self._deliver(connection, channel.broker, message)
+                except Exception as error:
+                    self._quarantine(channel, error)
+                    await _close(connection)
         finally:
-            await connection.close()
+            await _close(connection)
+
+    def _quarantine(self, channel: _BrokerChannel, error: Exception) -> None:
+        """Have the full state sent again: the broker lacks what the failed message said."""
+        loop = asyncio.get_running_loop()
+        pause_s = self._quarantines.put(
+            Work.CHANNEL, channel.name, error, "sending its full state again"
+        )
+
+        def resend() -> None:
+            channel.resend = None
+            channel.release = loop.call_later(
+                pause_s, self._quarantines.release, Work.CHANNEL, channel.name
+            )
+            self._on_event(ResendRequired(channel.broker.registration.broker_id))
+
+        if channel.release is not None:
+            channel.release.cancel()
+        if channel.resend is None:
+            channel.resend = loop.call_later(pause_s, resend)
 
     async def _deliver(
         self, connection: BrokerConnection, broker: LiveBroker, message: Message
     ) -> None:
         """Send a request until it is acknowledged."""
         broker_id = broker.registration.broker_id
-        request, version = requests.build(message, self._sender, broker.epoch)
+        request, version = await slices.run(
+            requests.build_in_slices(message, self._sender, broker.epoch)
+        )
         attempt = 0
         while True:
             try:
@@ -185,12 +227,16 @@ class Outbox:
                 response.error_code,
             )
         if isinstance(message, LeaderAndIsr):
-            broken = frozenset(
-                TopicPartition(one.topic_name, one.partition_index)
-                for one in response.partition_errors
-                if one.error_code == ErrorCode.KAFKA_STORAGE_ERROR
-            )
+            working = _answered_with(response, _HAS_A_ROLE)
+            if working:
+                self._on_event(ReplicasAnswered(broker_id, working))
+            broken = _answered_with(response, (ErrorCode.KAFKA_STORAGE_ERROR,))
             if broken:
+                logger.warning(
+                    "broker %d failed to take the roles of %d replicas: storage error",
+                    broker_id,
+                    len(broken),
+                )
                 self._on_event(ReplicasFailed(broker_id, broken))
         elif isinstance(message, StopReplicas) and message.delete:
             failed = frozenset(message.partitions)
@@ -198,6 +244,20 @@ class Outbox:
                 failed &= _not_deleted(response)
             deleted = frozenset(message.partitions) - failed
             self._on_event(ReplicasStopped(broker_id, deleted, failed))
+
+
+async def _close(connection: BrokerConnection | None) -> None:
+    if connection is not None:
+        with contextlib.suppress(Exception):
+            await connection.close()
+
+
+def _answered_with(response: Any, codes: Collection[ErrorCode]) -> frozenset[TopicPartition]:
+    return frozenset(
+        TopicPartition(one.topic_name, one.partition_index)
+        for one in response.partition_errors
+        if one.error_code in codes
+    )
 
 
 def _not_deleted(response: Any) -> frozenset[TopicPartition]:

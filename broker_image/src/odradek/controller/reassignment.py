@@ -17,7 +17,7 @@ belong to neither target nor origin go through 3 and 4 at once, whatever the oth
 
 from collections.abc import Iterable, Mapping
 
-from odradek.controller import deletion, election, leader_election
+from odradek.controller import deletion, election, leader_election, replica_assignment
 from odradek.controller.context import ControllerContext, Draft, Replica
 from odradek.controller.election import Cause, Choice
 from odradek.controller.events import AssignmentsWritten, Leadership, ReassignmentRequested
@@ -25,6 +25,8 @@ from odradek.controller.replica_assignment import ReplicaAssignment
 from odradek.controller.states import ReplicaPhase
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.values import BrokerId, TopicPartition
+from odradek.zk import znodes
+from odradek.zk.admin import LARGEST_REASSIGNED_TOPIC
 from odradek.zk.znodes import PartitionState
 
 # --- requests -------------------------------------------------------------------------------------
@@ -37,7 +39,36 @@ def refusals(
     found = {
         one: _refusal(context, one, target, event.by_znode) for one, target in event.wanted.items()
     }
-    return {one: refusal for one, refusal in found.items() if refusal is not None}
+    refused = {one: refusal for one, refusal in found.items() if refusal is not None}
+    return refused | _too_large(context, event, refused)
+
+
+def _too_large(
+    context: ControllerContext,
+    event: ReassignmentRequested,
+    refused: Mapping[TopicPartition, KafkaError],
+) -> dict[TopicPartition, KafkaError]:
+    """Return the partitions of topics whose assignments would not fit into one znode."""
+    changes: dict[str, dict[int, ReplicaAssignment]] = {}
+    for one, target in event.wanted.items():
+        current = _start(context, one)
+        if current is None or target is None or one in refused:
+            continue
+        after = _wanted(current, target)
+        if after != context.assignment(one):
+            changes.setdefault(one.topic, {})[one.partition] = after
+    found: dict[TopicPartition, KafkaError] = {}
+    for topic, wanted in changes.items():
+        moving = replica_assignment.with_changes(context.topics[topic], wanted)
+        size = len(znodes.encode_topic(moving))
+        if size > LARGEST_REASSIGNED_TOPIC:
+            refusal = KafkaError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"Topic {topic} would take {size} bytes in ZooKeeper; the limit is "
+                f"{LARGEST_REASSIGNED_TOPIC}. Reassign fewer partitions at a time.",
+            )
+            found |= {TopicPartition(topic, number): refusal for number in wanted}
+    return found
 
 
 def depend_on_isr(context: ControllerContext, event: ReassignmentRequested) -> list[TopicPartition]:
@@ -153,7 +184,7 @@ def on_assignments_written(draft: Draft, event: AssignmentsWritten) -> None:
             continue
         for broker_id in known.replicas:
             if broker_id not in after.replicas:
-                draft.replicas.edit().pop(Replica(partition, broker_id), None)
+                draft.forget_replica(Replica(partition, broker_id))
         # A replica whose deletion started may be wanted again: it is deleted first, then new.
         added = [
             one
@@ -161,7 +192,7 @@ def on_assignments_written(draft: Draft, event: AssignmentsWritten) -> None:
             if one not in known.replicas or draft.is_deleting(Replica(partition, one))
         ]
         for broker_id in added:
-            draft.replicas.edit().pop(Replica(partition, broker_id), None)
+            draft.forget_replica(Replica(partition, broker_id))
             draft.enter_replica(Replica(partition, broker_id), ReplicaPhase.NEW)
         if added:
             announce(draft, partition)

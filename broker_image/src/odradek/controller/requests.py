@@ -5,10 +5,11 @@ may reach a broker only after it died and came back, perhaps with an empty disk.
 broker rejects requests meant for its previous broker epoch.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict, TypeVar
 
+from odradek import slices
 from odradek.controller.events import (
     LeaderAndIsr,
     LiveBroker,
@@ -67,8 +68,13 @@ class _PartitionState(TypedDict):
     replicas: list[int]
 
 
-def build(message: Message, sender: Sender, broker_epoch: int) -> tuple[Any, int]:
-    """Return the request for a message to a broker of this epoch, and its version."""
+def build_in_slices(
+    message: Message, sender: Sender, broker_epoch: int
+) -> Generator[None, None, tuple[Any, int]]:
+    """Return the request for a message to a broker of this epoch, and its version.
+
+    A generator that yields in between: a broker that comes is told of every partition at once.
+    """
     header = _Header(
         controller_id=sender.controller_id,
         controller_epoch=sender.epoch,
@@ -76,11 +82,12 @@ def build(message: Message, sender: Sender, broker_epoch: int) -> tuple[Any, int
     )
     match message:
         case UpdateMetadata():
-            return _update_metadata(message, header), UPDATE_METADATA_VERSION
+            return (yield from _update_metadata(message, header)), UPDATE_METADATA_VERSION
         case LeaderAndIsr():
-            return _leader_and_isr(message, header, sender.listener), LEADER_AND_ISR_VERSION
+            request = yield from _leader_and_isr(message, header, sender.listener)
+            return request, LEADER_AND_ISR_VERSION
         case StopReplicas():
-            return _stop_replica(message, header), STOP_REPLICA_VERSION
+            return (yield from _stop_replica(message, header)), STOP_REPLICA_VERSION
 
 
 def endpoint(broker: LiveBroker, listener: str) -> BrokerEndpoint | None:
@@ -88,10 +95,15 @@ def endpoint(broker: LiveBroker, listener: str) -> BrokerEndpoint | None:
     return broker.registration.endpoint(listener)
 
 
-def _by_topic(partitions: Iterable[tuple[str, T]]) -> dict[str, list[T]]:
+def _by_topic(
+    partitions: Iterable[tuple[str, T]],
+) -> Generator[None, None, dict[str, list[T]]]:
     grouped: dict[str, list[T]] = {}
-    for topic, one in partitions:
-        grouped.setdefault(topic, []).append(one)
+    for part in slices.cut(partitions):
+        for topic, one in part:
+            grouped.setdefault(topic, []).append(one)
+        if len(part) == slices.STEPS_PER_SLICE:
+            yield
     return grouped
 
 
@@ -108,7 +120,9 @@ def _state(one: PartitionMetadata | PartitionRole) -> _PartitionState:
     )
 
 
-def _update_metadata(message: UpdateMetadata, header: _Header) -> UpdateMetadataRequest:
+def _update_metadata(
+    message: UpdateMetadata, header: _Header
+) -> Generator[None, None, UpdateMetadataRequest]:
     states = (
         (
             one.partition.topic,
@@ -118,11 +132,12 @@ def _update_metadata(message: UpdateMetadata, header: _Header) -> UpdateMetadata
         )
         for one in message.partitions
     )
+    topics = yield from _by_topic(states)
     return UpdateMetadataRequest(
         **header,
         topic_states=[
             UpdateMetadataTopicState(topic_name=topic, partition_states=found)
-            for topic, found in _by_topic(states).items()
+            for topic, found in topics.items()
         ],
         live_brokers=[_broker(one) for one in message.brokers],
     )
@@ -144,16 +159,19 @@ def _broker(broker: LiveBroker) -> UpdateMetadataBroker:
     )
 
 
-def _leader_and_isr(message: LeaderAndIsr, header: _Header, listener: str) -> LeaderAndIsrRequest:
+def _leader_and_isr(
+    message: LeaderAndIsr, header: _Header, listener: str
+) -> Generator[None, None, LeaderAndIsrRequest]:
     states = (
         (one.partition.topic, LeaderAndIsrPartitionState(**_state(one), is_new=one.is_new))
         for one in message.roles
     )
+    topics = yield from _by_topic(states)
     return LeaderAndIsrRequest(
         **header,
         topic_states=[
             LeaderAndIsrTopicState(topic_name=topic, partition_states=found)
-            for topic, found in _by_topic(states).items()
+            for topic, found in topics.items()
         ],
         live_leaders=_leaders(message.leaders, listener),
     )
@@ -172,12 +190,15 @@ def _leaders(leaders: Sequence[LiveBroker], listener: str) -> list[LeaderAndIsrL
     return found
 
 
-def _stop_replica(message: StopReplicas, header: _Header) -> StopReplicaRequest:
+def _stop_replica(
+    message: StopReplicas, header: _Header
+) -> Generator[None, None, StopReplicaRequest]:
+    topics = yield from _by_topic(message.partitions)
     return StopReplicaRequest(
         **header,
         delete_partitions=message.delete,
         topics=[
             StopReplicaTopicV1(name=topic, partition_indexes=numbers)
-            for topic, numbers in _by_topic(message.partitions).items()
+            for topic, numbers in topics.items()
         ],
     )

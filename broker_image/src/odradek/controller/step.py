@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from odradek.controller import deletion, leader_election, reassignment
+from odradek.controller import deletion, leader_election, reassignment, replica_failures
 from odradek.controller.context import ControllerContext, Draft, Replica
 from odradek.controller.election import Cause
 from odradek.controller.events import (
@@ -22,6 +22,7 @@ from odradek.controller.events import (
     DeletionsRequested,
     ElectionRequested,
     Event,
+    FailedReplicasDue,
     IsrChanged,
     Leadership,
     LiveBroker,
@@ -30,6 +31,7 @@ from odradek.controller.events import (
     PreferredRequested,
     ReassignmentRequested,
     RebalanceDue,
+    ReplicasAnswered,
     ReplicasFailed,
     ReplicasStopped,
     ResendRequired,
@@ -107,6 +109,9 @@ def load_events(
     that has it in sync. Records that its machine had not flushed may be lost. So it becomes two
     events here too, gone and back, and there is no unclean election until it is back. If all
     brokers restarted unseen, none is better than the others, and they stay.
+
+    A leader that stays although it registered after its partition's state was written gets a new
+    leader epoch: its followers may hold records of the old one that it lost.
     """
     returned = {
         member
@@ -116,6 +121,13 @@ def load_events(
         and loaded.brokers[member].epoch > max(written[partition], previous_election)
     }
     seen = {one: broker for one, broker in loaded.brokers.items() if one not in returned}
+    restarted = frozenset(
+        partition
+        for partition, leadership in loaded.leaderships.items()
+        if leadership.state.leader in loaded.brokers
+        and loaded.brokers[leadership.state.leader].epoch > written[partition]
+    )
+    loaded = replace(loaded, led_since_restart=restarted)
     if not returned or not seen:
         return [loaded]
     first = replace(loaded, brokers=seen, awaited=frozenset(returned))
@@ -145,7 +157,10 @@ def _load(draft: Draft, event: ContextLoaded) -> None:
     # Before any election: a half deleted topic must not get new states.
     deletion.request(draft, event.deletions)
     live = _kept_partitions(draft)
-    leader_election.elect_all(draft, live)
+    for partition in live:
+        restarted = partition in event.led_since_restart
+        cause = Cause.LEADER_RESTART if restarted else Cause.AVAILABILITY
+        leader_election.elect(draft, partition, cause)
     reassignment.resume(draft)
     steady = [one for one in live if not draft.is_being_written(one)]
     # Also of partitions being written: a broker that just started must know that a topic exists.
@@ -233,11 +248,11 @@ def _change_brokers(draft: Draft, event: BrokersChanged) -> None:
     draft.brokers = event.brokers
     draft.awaited = frozenset()
     draft.shutting_down -= gone
-    draft.failed = frozenset(one for one in draft.failed if one.broker_id not in gone)
+    draft.forget_failures(lambda replica: replica.broker_id in gone)
     if gone:
         affected = draft.partitions_on(gone)
         for broker_id in sorted(gone):
-            _take_offline(draft, broker_id, affected)
+            replica_failures.take_offline(draft, broker_id, affected)
         leader_election.elect_all(draft, affected)
         draft.add_update_metadata(
             draft.brokers, [one for one in affected if not draft.is_being_written(one)]
@@ -256,18 +271,6 @@ def _change_brokers(draft: Draft, event: BrokersChanged) -> None:
         ]
         draft.add_update_metadata(draft.brokers, returned)
     reassignment.proceed_all(draft, draft.being_reassigned())
-
-
-def _take_offline(draft: Draft, broker_id: BrokerId, partitions: Iterable[TopicPartition]) -> None:
-    mine = [one for one in partitions if broker_id in draft.replicas_of(one)]
-    deletion.pause(draft, broker_id, mine)
-    for partition in mine:
-        if draft.in_deleted_topic(partition) or draft.is_deleting(Replica(partition, broker_id)):
-            continue
-        draft.enter_replica(Replica(partition, broker_id), ReplicaPhase.OFFLINE)
-        leadership = draft.leaderships.get(partition)
-        if leadership is not None and leadership.state.leader == broker_id:
-            draft.enter_partition(partition, PartitionPhase.OFFLINE)
 
 
 def _bring_online(draft: Draft, broker_id: BrokerId) -> None:
@@ -304,25 +307,6 @@ def _begin_shutdown(draft: Draft, event: ShutdownRequested) -> None:
         if leadership.state.leader != event.broker_id and not draft.in_deleted_topic(partition):
             draft.add_stop_replica(event.broker_id, partition, delete=False)
         leader_election.elect(draft, partition, Cause.CONTROLLED_SHUTDOWN)
-
-
-def _check_replicas(draft: Draft, event: LogDirFailed) -> None:
-    """Send a broker LeaderAndIsr again: it answers partitions on the failed disk with an error."""
-    for partition in draft.partitions_on({event.broker_id}):
-        if partition in draft.leaderships and not draft.in_deleted_topic(partition):
-            draft.add_leader_and_isr([event.broker_id], partition)
-
-
-def _fail_replicas(draft: Draft, event: ReplicasFailed) -> None:
-    known = [one for one in sorted(event.partitions) if one in draft.partitions]
-    broken = {Replica(one, event.broker_id) for one in known} - draft.failed
-    draft.failed |= broken
-    affected = [one for one in known if Replica(one, event.broker_id) in broken]
-    _take_offline(draft, event.broker_id, affected)
-    leader_election.elect_all(draft, affected)
-    reassignment.proceed_all(draft, affected)
-    unwritten = [one for one in affected if not draft.is_being_written(one)]
-    draft.add_update_metadata(draft.brokers if unwritten else (), unwritten)
 
 
 def _resend(draft: Draft, event: ResendRequired) -> None:
@@ -379,6 +363,10 @@ def _add_partitions(draft: Draft, partitions: Iterable[TopicPartition]) -> None:
 
 
 def _change_unclean(draft: Draft, event: UncleanChanged) -> None:
+    if event.topic is None:
+        draft.settings = replace(draft.settings, unclean_leader_election=bool(event.enabled))
+        leader_election.elect_all(draft, _leaderless(draft))
+        return
     if event.topic not in draft.topics:
         return
     if event.enabled is None:
@@ -457,8 +445,10 @@ _HANDLERS: dict[type, Callable[[Draft, Any], None]] = {
     IsrChanged: _on_isr_changed,
     BrokersChanged: _change_brokers,
     ShutdownRequested: _begin_shutdown,
-    LogDirFailed: _check_replicas,
-    ReplicasFailed: _fail_replicas,
+    LogDirFailed: replica_failures.check,
+    ReplicasFailed: replica_failures.fail,
+    ReplicasAnswered: replica_failures.take_back,
+    FailedReplicasDue: replica_failures.ask_again,
     ResendRequired: _resend,
     TopicsChanged: _change_topics,
     PartitionsChanged: _grow_topic,

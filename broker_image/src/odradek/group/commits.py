@@ -25,6 +25,7 @@ from odradek.group.states import GroupState
 from odradek.log.records import records
 from odradek.log.records.batch import Origin
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.quarantine import Quarantines, Work
 from odradek.values import TopicPartition
 
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ class Commits:
         leadership_confirmed: Callable[[Partition], bool],
         clock_ms: Callable[[], int],
         now_ms: Callable[[], int],
+        quarantines: Quarantines,
     ) -> None:
         self._config = config
         self._replicas = replicas
@@ -90,6 +92,7 @@ class Commits:
         self._leadership_confirmed = leadership_confirmed
         self._clock_ms = clock_ms
         self._now_ms = now_ms
+        self._quarantines = quarantines
         self.stored = 0
         """The number of offsets committed since the start."""
         self.expired = 0
@@ -164,10 +167,12 @@ class Commits:
         self, shard: Shard, group_id: str, member_id: str, instance_id: str | None, generation: int
     ) -> None:
         """Raise KafkaError unless this member may commit: ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID,
-        REBALANCE_IN_PROGRESS or FENCED_INSTANCE_ID.
+        REBALANCE_IN_PROGRESS or FENCED_INSTANCE_ID, GROUP_MAX_SIZE_REACHED for one group too many.
         """
         if generation >= 0 and group_id not in shard.groups:
             raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
+        if group_id not in shard.groups:
+            self._shards.check_room(group_id)
         # A consumer with manual assignment, or a tool, is not a member.
         group = self._group_of(shard, group_id)
         if generation < 0 and group.state is GroupState.EMPTY:
@@ -254,8 +259,13 @@ class Commits:
                     group_ids.append(group_id)
                     deletions.append(self._delete(shard, group, found, whole=whole))
         # All at once: later commits may belong to a new topic with the same name.
-        for group_id, error in zip(group_ids, await asyncio.gather(*deletions), strict=True):
-            if error is not ErrorCode.NONE:
+        errors = await asyncio.gather(*deletions, return_exceptions=True)
+        for group_id, error in zip(group_ids, errors, strict=True):
+            if isinstance(error, BaseException):
+                self._quarantines.note(
+                    Work.GROUP_EXPIRY, f"group {group_id}", error, "offsets of deleted topics stay"
+                )
+            elif error is not ErrorCode.NONE:
                 logger.warning(
                     "failed to delete offsets of deleted partitions of group %s: %s",
                     group_id,
@@ -289,18 +299,22 @@ class Commits:
         """Delete expired offsets and empty groups, by offsets.retention.minutes (KIP-211)."""
         now = self._now_ms()
         for shard in self._shards.all():
-            for group_id, group in [*shard.groups.items()]:
-                if not shard.loaded:
-                    continue
-                since = shard.empty_since_ms.get(group_id, 0)
-                offsets = shard.offsets.get(group_id, {})
-                old = self._expired(group, offsets, since, now)
-                empty = group.state is GroupState.EMPTY and not group.pending
-                whole = empty and len(old) == len(offsets)
-                if not old and not whole:
-                    continue
-                if await self._delete(shard, group, old, whole=whole) is ErrorCode.NONE:
-                    self.expired += len(old)
+            for group in [*shard.groups.values()]:
+                with self._quarantines.guard(Work.GROUP_EXPIRY, f"group {group.group_id}"):
+                    if shard.loaded:
+                        await self._expire(shard, group, now)
+
+    async def _expire(self, shard: Shard, group: Group, now_ms: int) -> None:
+        group_id = group.group_id
+        since = shard.empty_since_ms.get(group_id, 0)
+        offsets = shard.offsets.get(group_id, {})
+        old = self._expired(group, offsets, since, now_ms)
+        empty = group.state is GroupState.EMPTY and not group.pending
+        whole = empty and len(old) == len(offsets)
+        if not old and not whole:
+            return
+        if await self._delete(shard, group, old, whole=whole) is ErrorCode.NONE:
+            self.expired += len(old)
 
     def _expired(
         self,

@@ -23,6 +23,7 @@ from odradek.group.partitioning import PartitionCount
 from odradek.group.shards import Shards
 from odradek.group.states import GroupState
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.quarantine import Quarantines, Work
 from odradek.values import TopicPartition
 
 if TYPE_CHECKING:
@@ -61,7 +62,9 @@ class GroupCoordinator:
         leadership_confirmed: Callable[[Partition], bool],
         clock_ms: Callable[[], int] = monotonic_ms,
         now_ms: Callable[[], int] = wall_ms,
+        quarantines: Quarantines | None = None,
     ) -> None:
+        self.quarantines = quarantines or Quarantines()
         self._config = config
         self.partition_count = partition_count
         self._clock_ms = clock_ms
@@ -71,13 +74,22 @@ class GroupCoordinator:
             lambda: replicas.partitions,
             partition_count,
             config.offsets_load_buffer_size,
+            config.max_groups,
             self._new_group,
             self._schedule,
             self._cancel_timer,
             clock_ms,
+            self.quarantines,
         )
         self.commits = Commits(
-            config, replicas, self._shards, self._new_group, leadership_confirmed, clock_ms, now_ms
+            config,
+            replicas,
+            self._shards,
+            self._new_group,
+            leadership_confirmed,
+            clock_ms,
+            now_ms,
+            self.quarantines,
         )
 
     def _new_group(self, group_id: str) -> Group:
@@ -94,9 +106,10 @@ class GroupCoordinator:
         record = schemas.encode_group(group, assignments, self._now_ms())
 
         async def store() -> None:
-            outcome = await self.commits.store_group(group, record)
-            done(outcome, self._clock_ms())
-            self._schedule(group)
+            with self._shards.restarting(group):
+                outcome = await self.commits.store_group(group, record)
+                done(outcome, self._clock_ms())
+                self._schedule(group)
 
         self._shards.spawn(store())
         try:
@@ -113,10 +126,12 @@ class GroupCoordinator:
         interval_ms = self._config.offsets_retention_check_interval_ms
         next_check = self._clock_ms() + interval_ms
         while True:
-            await self._update_shards()
+            with self.quarantines.guard(Work.GROUP, "group coordinator"):
+                await self._update_shards()
             if self._clock_ms() >= next_check:
                 next_check = self._clock_ms() + interval_ms
-                await self.commits.expire()
+                with self.quarantines.guard(Work.GROUP_EXPIRY, "group coordinator"):
+                    await self.commits.expire()
             await asyncio.sleep(TICK_S)
 
     def notice_roles(self) -> None:
@@ -160,13 +175,14 @@ class GroupCoordinator:
         self._timers.pop(group, None)
         if group.state is GroupState.DEAD:
             return
-        before = {*group.members}
-        group.expire(self._clock_ms())
-        expired = before - {*group.members}
-        if expired:
-            members = ", ".join(sorted(expired))
-            logger.info("group %s: sessions of members expired: %s", group.group_id, members)
-        self._schedule(group)
+        with self._shards.restarting(group):
+            before = {*group.members}
+            group.expire(self._clock_ms())
+            expired = before - {*group.members}
+            if expired:
+                members = ", ".join(sorted(expired))
+                logger.info("group %s: sessions of members expired: %s", group.group_id, members)
+            self._schedule(group)
 
     def _cancel_timer(self, group: Group) -> None:
         timer = self._timers.pop(group, None)
@@ -191,10 +207,17 @@ class GroupCoordinator:
         if group is None:
             if spec.member_id:
                 return JoinResult(ErrorCode.UNKNOWN_MEMBER_ID, spec.member_id)
+            try:
+                self._shards.check_room(group_id)
+            except KafkaError as error:
+                return JoinResult(error.code, "")
             group = shard.groups[group_id] = self._new_group(group_id)
         answer: asyncio.Future[JoinResult] = asyncio.get_running_loop().create_future()
-        group.join(spec, self._clock_ms(), lambda joined: _settle(answer, joined))
-        self._schedule(group)
+        with self._shards.restarting(group):
+            group.join(spec, self._clock_ms(), lambda joined: _settle(answer, joined))
+            self._schedule(group)
+        if shard.groups.get(group_id) is not group:
+            _settle(answer, JoinResult(ErrorCode.COORDINATOR_NOT_AVAILABLE, spec.member_id))
         return await answer
 
     async def sync(
@@ -208,20 +231,24 @@ class GroupCoordinator:
     ) -> SyncResult:
         """Handle SyncGroup: wait for the leader's assignments."""
         try:
+            shard = self._shards.of(group_id)
             group = self._group(group_id)
         except KafkaError as error:
             return SyncResult(error.code)
         answer: asyncio.Future[SyncResult] = asyncio.get_running_loop().create_future()
-        group.sync(
-            member_id,
-            instance_id,
-            generation,
-            protocol,
-            assignments,
-            self._clock_ms(),
-            lambda synced: _settle(answer, synced),
-        )
-        self._schedule(group)
+        with self._shards.restarting(group):
+            group.sync(
+                member_id,
+                instance_id,
+                generation,
+                protocol,
+                assignments,
+                self._clock_ms(),
+                lambda synced: _settle(answer, synced),
+            )
+            self._schedule(group)
+        if shard.groups.get(group_id) is not group:
+            _settle(answer, SyncResult(ErrorCode.COORDINATOR_NOT_AVAILABLE))
         return await answer
 
     def heartbeat(
@@ -248,8 +275,12 @@ class GroupCoordinator:
         if group is None:
             return ErrorCode.NONE, [ErrorCode.UNKNOWN_MEMBER_ID] * len(leaving)
         now = self._clock_ms()
-        errors = [group.leave(member_id, instance_id, now) for member_id, instance_id in leaving]
-        self._schedule(group)
+        errors: list[ErrorCode] = []
+        with self._shards.restarting(group):
+            errors = [group.leave(*who, now) for who in leaving]
+            self._schedule(group)
+        if len(errors) < len(leaving):
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE, []
         return ErrorCode.NONE, errors
 
     def _group(self, group_id: str) -> Group:
@@ -271,6 +302,11 @@ class GroupCoordinator:
         loading = any(not shard.loaded for shard in shards)
         error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if loading else ErrorCode.NONE
         return error, [group for shard in shards for group in shard.groups.values()]
+
+    @property
+    def refused(self) -> int:
+        """Return how many times a group was refused because there were too many."""
+        return self._shards.refused
 
     def summaries(self) -> list[GroupSummary]:
         """Return a summary per loaded group. May be called from any thread."""

@@ -194,7 +194,10 @@ class Shard:
         """Drop all groups when the leadership ends; waiting members look for the coordinator."""
         self.retired = True
         for group in self.groups.values():
-            group.retire(ErrorCode.NOT_COORDINATOR)
+            try:
+                group.retire(ErrorCode.NOT_COORDINATOR)
+            except Exception:
+                logger.exception("group %s: failed to answer its members", group.group_id)
         self.groups.clear()
         self.offsets.clear()
         self._positions.clear()

@@ -59,11 +59,9 @@ def _defaults(settings: type[BrokerConfig] | type[TopicConfig]) -> dict[str, Any
 
 
 _TOPIC_DEFAULTS = _defaults(TopicConfig)
-_BROKER_DEFAULTS = {
-    name: default
-    for name, default in _defaults(BrokerConfig).items()
-    if name in dynamic_config.DYNAMIC_KEYS
-}
+_BROKER_DEFAULTS = _defaults(BrokerConfig)
+# Kafka has these as text: nothing is appended to them.
+_NO_LISTS = frozenset({"max.connections.per.ip.overrides"})
 
 
 class ConfigOperation(IntEnum):
@@ -77,12 +75,16 @@ class ConfigOperation(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class _Entity:
-    """The altered entity: its path under /config, the defaults of its configs, its check."""
+    """The altered entity: its path under /config, the defaults of its configs, its checks.
+
+    `check` is for the entries that a request sets, `check_result` for all that it leaves there.
+    """
 
     kind: str
     name: str
     defaults: Mapping[str, Any]
     check: Callable[[Entries], None]
+    check_result: Callable[[Entries], None]
 
 
 async def alter_configs(
@@ -163,11 +165,20 @@ def _entity(broker: Broker, resource_type: int, name: str) -> _Entity:
             raise KafkaError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist."
             )
-        return _Entity("topics", name, _TOPIC_DEFAULTS, configuration.check_topic_entries)
+        check = configuration.check_topic_entries
+        return _Entity("topics", name, _TOPIC_DEFAULTS, check, lambda entries: None)
     if resource_type == BROKER:
         if name:
             check_broker_id(broker, name)
-        return _Entity("brokers", name or CLUSTER_DEFAULT, _BROKER_DEFAULTS, dynamic_config.check)
+        return _Entity(
+            "brokers",
+            name or CLUSTER_DEFAULT,
+            _BROKER_DEFAULTS,
+            dynamic_config.check,
+            lambda entries: dynamic_config.check_change(
+                broker.replicas.settings, entries, cluster=not name
+            ),
+        )
     raise KafkaError(
         ErrorCode.INVALID_REQUEST,
         "AlterConfigs is only supported for topics and brokers, "
@@ -188,7 +199,7 @@ async def _apply(
         present = {} if found is None else znodes.decode_config(path, found[0])
         wanted = change(entity, present)
         looked_at = named | _COMPACTION_LAGS if named & _COMPACTION_LAGS else named
-        _check(entity, {name: wanted[name] for name in looked_at & wanted.keys()})
+        _check(entity, {name: wanted[name] for name in looked_at & wanted.keys()}, wanted)
         admin.check_config_size(wanted)
         if validate_only:
             return
@@ -207,13 +218,15 @@ async def _apply(
         return
 
 
-def _check(entity: _Entity, entries: Entries) -> None:
-    """Check entries; raise INVALID_CONFIG or INVALID_REQUEST.
+def _check(entity: _Entity, entries: Entries, wanted: Entries) -> None:
+    """Check the entries that are set, and `wanted` as a whole; raise INVALID_CONFIG or
+    INVALID_REQUEST.
 
     Unknown topic configs and contradictions get INVALID_CONFIG, other errors INVALID_REQUEST.
     """
     try:
         entity.check(entries)
+        entity.check_result(wanted)
     except ConflictError as error:
         raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from error
     except ConfigError as error:
@@ -222,8 +235,14 @@ def _check(entity: _Entity, entries: Entries) -> None:
             ErrorCode.INVALID_CONFIG if is_unknown else ErrorCode.INVALID_REQUEST,
             str(error)
             if is_unknown
-            else f"Invalid config value for resource {entity.kind}/{entity.name}: {error}",
+            else f"Invalid config value for resource {_resource(entity)}: {error}",
         ) from error
+
+
+def _resource(entity: _Entity) -> str:
+    """Return how Kafka's messages name the resource."""
+    name = "" if entity.name == CLUSTER_DEFAULT else entity.name
+    return f"ConfigResource(type={entity.kind.upper().removesuffix('S')}, name='{name}')"
 
 
 def _complete(wanted: Mapping[str, str | None]) -> Entries:
@@ -250,7 +269,7 @@ def _changed(
         )
     _refuse_nulls(
         [
-            one.name
+            f"{_operation_name(one.config_operation)}:{one.name}"
             for one in changes
             if one.value is None and one.config_operation != ConfigOperation.DELETE
         ]
@@ -266,6 +285,10 @@ def _changed(
     return entries
 
 
+def _operation_name(number: int) -> str:
+    return ConfigOperation(number).name if number in list(ConfigOperation) else "UNKNOWN"
+
+
 def _edited_list(
     defaults: Mapping[str, Any], entries: Entries, change: IncrementalAlterableConfig
 ) -> str:
@@ -278,7 +301,7 @@ def _edited_list(
             ErrorCode.INVALID_REQUEST, f"Unknown operation {change.config_operation} for {name}"
         )
     operation = ConfigOperation(change.config_operation).name.lower()
-    if not isinstance(defaults[name], tuple):
+    if not isinstance(defaults[name], tuple) or name in _NO_LISTS:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,
             f"Config value {operation} is not allowed for config key: {name}",

@@ -5,7 +5,6 @@ A broker resource without a name stands for all brokers.
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -14,11 +13,10 @@ from typing import Any
 from kazoo.exceptions import KazooException
 
 from odradek import config as configuration
-from odradek import properties
+from odradek import properties, slices
 from odradek.config import BrokerConfig, TopicConfig
 from odradek.dynamic_config import DYNAMIC_KEYS, LayeredConfig
 from odradek.handlers.context import Broker, RequestContext
-from odradek.protocol import codec
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.configs import (
     DescribeConfigsRequest,
@@ -41,8 +39,6 @@ DYNAMIC_CLUSTER = 3
 STATIC_BROKER = 4
 DEFAULT = 5
 STRING = 2
-# Larger answers are encoded in a thread: a resource takes about half a millisecond.
-MOST_ENCODED_AT_ONCE = 20
 # Config types of version 3 (KIP-569); every whole number is answered as LONG.
 _TYPES: Mapping[type, int] = {bool: 1, str: STRING, int: 5, float: 6, tuple: 7}
 
@@ -145,16 +141,14 @@ def creatable_topic_configs(
 
 async def describe_configs(
     broker: Broker, request: DescribeConfigsRequest, context: RequestContext
-) -> DescribeConfigsResponse | bytes:
+) -> DescribeConfigsResponse:
     """Return the configs of each resource; a resource named twice is answered once."""
     results = []
-    for resource in _without_repeats(request.resources):
-        results.append(await _describe(broker, resource, request.include_synonyms))
-        await asyncio.sleep(0)  # a request for thousands must not delay others
-    answer = DescribeConfigsResponse(results=results)
-    if len(results) <= MOST_ENCODED_AT_ONCE:
-        return answer
-    return await asyncio.to_thread(codec.encode, answer, context.version)
+    with slices.collector_paused():
+        for resource in _without_repeats(request.resources):
+            results.append(await _describe(broker, resource, request.include_synonyms))
+            await slices.pause()  # a request for thousands must not delay others
+    return DescribeConfigsResponse(results=results)
 
 
 def _without_repeats(resources: Iterable[DescribeConfigsResource]) -> list[DescribeConfigsResource]:

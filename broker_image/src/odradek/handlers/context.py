@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from odradek.handlers.conversion_memory import ConversionMemory
+from odradek.net.memory_quotas import AnswerMemory
+
 if TYPE_CHECKING:
     from odradek.config import BrokerConfig
     from odradek.controller.loop import Controller
@@ -74,6 +77,9 @@ class Broker:
     metrics: BrokerMetrics
     random: Random
     controller_link: ControllerLink = field(default_factory=ControllerLink)
+    answers: AnswerMemory = field(default_factory=AnswerMemory)
+    conversions: ConversionMemory = field(default_factory=ConversionMemory)
+    follower_conversions: ConversionMemory = field(default_factory=ConversionMemory)
 
 
 class RequestContext(NamedTuple):
@@ -88,6 +94,8 @@ class RequestContext(NamedTuple):
     listener: str
     host: str
     connection_id: int
+    # Whether the client can still send: long work for one that went away is in vain.
+    is_connected: Callable[[], bool] = lambda: True
 
 
 # A handler returns the answer, its encoded body, or None where the protocol has no answer (acks=0).

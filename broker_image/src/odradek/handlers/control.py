@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+
+from odradek import slices
 from odradek.group.partitioning import OFFSETS_TOPIC
 from odradek.handlers.context import Broker, RequestContext
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -99,16 +102,29 @@ async def update_metadata(
         return UpdateMetadataResponse(error_code=error)
     if not broker.replicas.accept_controller(request.controller_epoch):
         return UpdateMetadataResponse(error_code=ErrorCode.STALE_CONTROLLER_EPOCH)
-    broker.metadata.update(request)
-    broker.replicas.drop_moved_replicas(request)
-    deleted = {
-        TopicPartition(topic, state.partition_index)
-        for topic, state in described(request)
-        if state.leader == LEADER_DURING_DELETE
-    }
+    async with broker.metadata.updating:
+        await slices.run(broker.metadata.update_in_slices(request))
+        deleted = await slices.run(_act_on_moves(broker, request))
     if deleted:
         broker.groups.forget_partitions(deleted)
     return UpdateMetadataResponse()
+
+
+def _act_on_moves(
+    broker: Broker, request: UpdateMetadataRequest
+) -> Generator[None, None, set[TopicPartition]]:
+    """Step down where the request says so, in slices; return the partitions that are deleted."""
+    deleted: set[TopicPartition] = set()
+    for part in slices.cut(described(request)):
+        broker.replicas.drop_moved_replicas(part)
+        deleted.update(
+            TopicPartition(topic, state.partition_index)
+            for topic, state in part
+            if state.leader == LEADER_DURING_DELETE
+        )
+        if len(part) == slices.STEPS_PER_SLICE:
+            yield
+    return deleted
 
 
 async def controlled_shutdown(

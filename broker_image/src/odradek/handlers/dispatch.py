@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
+from odradek import slices
 from odradek.handlers import (
     acls,
     alter_configs,
@@ -47,6 +48,9 @@ from odradek.protocol.regions import Part
 
 logger = logging.getLogger(__name__)
 
+# Larger requests are decoded in slices: the smallest elements of so many bytes take some 20 ms.
+LARGE_FRAME_BYTES = 128 * 1024
+
 
 @dataclass(frozen=True, slots=True)
 class Served:
@@ -56,6 +60,9 @@ class Served:
     lowest: int
     highest: int
     handle: Callable[[Broker, Any, RequestContext], Any]
+    # Answers may be far larger than requests. They wait while others that nobody reads fill the
+    # memory.
+    large_answers: bool = False
 
 
 async def _api_versions(
@@ -98,6 +105,7 @@ _HANDLERS: Mapping[ApiKey, tuple[int, int, Callable[[Broker, Any, RequestContext
     ApiKey.DESCRIBE_CONFIGS: (0, 4, configs.describe_configs),
     ApiKey.ALTER_CONFIGS: (0, 2, alter_configs.alter_configs),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: (0, 1, alter_configs.incremental_alter_configs),
+    ApiKey.ALTER_REPLICA_LOG_DIRS: (0, 2, log_dirs.alter_replica_log_dirs),
     ApiKey.DESCRIBE_LOG_DIRS: (0, 2, log_dirs.describe_log_dirs),
     ApiKey.ELECT_LEADERS: (0, 2, elections.elect_leaders),
     ApiKey.CREATE_PARTITIONS: (0, 3, topics.create_partitions),
@@ -105,8 +113,24 @@ _HANDLERS: Mapping[ApiKey, tuple[int, int, Callable[[Broker, Any, RequestContext
     ApiKey.LIST_PARTITION_REASSIGNMENTS: (0, 0, reassignments.list_partition_reassignments),
 }
 
+# Brokers send none of these: clients that do not read cannot hold up a broker. Fetch has a bound of
+# its own where its answers are no regions of files (see `fetch_conversion`).
+_LARGE_ANSWERS = frozenset(
+    {
+        ApiKey.METADATA,
+        ApiKey.OFFSET_FETCH,
+        ApiKey.DESCRIBE_GROUPS,
+        ApiKey.LIST_GROUPS,
+        ApiKey.CREATE_TOPICS,
+        ApiKey.DESCRIBE_CONFIGS,
+        ApiKey.DESCRIBE_LOG_DIRS,
+        ApiKey.ELECT_LEADERS,
+        ApiKey.LIST_PARTITION_REASSIGNMENTS,
+    }
+)
+
 SERVED: Mapping[int, Served] = {
-    key: Served(APIS[key], lowest, highest, handle)
+    key: Served(APIS[key], lowest, highest, handle, key in _LARGE_ANSWERS)
     for key, (lowest, highest, handle) in _HANDLERS.items()
 }
 # Served before the first UpdateMetadata: requests of the controller, and ApiVersions.
@@ -119,6 +143,8 @@ _BEFORE_METADATA = frozenset(
         ApiKey.API_VERSIONS,
     }
 )
+# Their answers have about as many elements as the requests.
+_DATA_PATH = frozenset({ApiKey.PRODUCE, ApiKey.FETCH})
 ADVERTISED = tuple(
     ApiVersion(api_key=key, min_version=served.lowest, max_version=served.highest)
     for key, served in SERVED.items()
@@ -129,6 +155,7 @@ class Dispatcher:
     """Serves the requests of one listener."""
 
     def __init__(self, broker: Broker, listener: str) -> None:
+        self._answers = broker.answers
         self._broker = broker
         self._listener = listener
         self._observe = broker.metrics.request_observers(
@@ -148,27 +175,47 @@ class Dispatcher:
         version = header.api_version
         if not served.lowest <= version <= served.highest:
             return _unsupported(served, version, header.correlation_id)
+        is_large = len(frame) > LARGE_FRAME_BYTES
         try:
-            request, _ = codec.decode(served.api.request, version, frame, position)
+            request, _ = (
+                await slices.run(
+                    codec.decode_in_slices(served.api.request, version, frame, position)
+                )
+                if is_large
+                else codec.decode(served.api.request, version, frame, position)
+            )
         except MalformedError as error:
             raise ProtocolViolation(str(error)) from error
         if not self._broker.metadata.initialized and header.api_key not in _BEFORE_METADATA:
             # The metadata cache is still empty: "unknown topic" would be wrong.
             await self._broker.metadata.wait_until_initialized()
+        if self._answers.full and served.large_answers:
+            await self._answers.wait_for_room()
         answer = await served.handle(
             self._broker,
             request,
             RequestContext(
-                version, header.client_id, self._listener, peer.host, peer.connection_id
+                version,
+                header.client_id,
+                self._listener,
+                peer.host,
+                peer.connection_id,
+                peer.is_connected,
             ),
         )
         self._observe[header.api_key](perf_counter() - began)
         if answer is None:
             return None
+        correlation_id = header.correlation_id
         if isinstance(answer, bytes):
-            start = headers.encode_response_header(served.api, version, header.correlation_id)
+            start = headers.encode_response_header(served.api, version, correlation_id)
             return [start + answer]
-        return headers.encode_response(served.api, version, header.correlation_id, answer)
+        if header.api_key in _DATA_PATH and not is_large:
+            return headers.encode_response(served.api, version, correlation_id, answer)
+        # Small requests may have large answers.
+        return await slices.run(
+            headers.encode_response_in_slices(served.api, version, correlation_id, answer)
+        )
 
 
 def _unsupported(served: Served, version: int, correlation_id: int) -> list[Part]:

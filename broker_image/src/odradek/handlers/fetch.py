@@ -3,7 +3,7 @@
 There are no fetch sessions (KIP-227): a client that asks for one gets session id 0 and stays
 sessionless, which the protocol allows; one that continues a session gets error 70 and starts over.
 Versions before 4 cannot carry magic-2 batches: for them the regions are read and converted in
-threads.
+threads (see `fetch_conversion`).
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
+from odradek.handlers import fetch_conversion
 from odradek.handlers.context import Broker, RequestContext
-from odradek.log.partition import conversion
-from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.fetch import (
     FetchablePartitionResponse,
     FetchableTopicResponse,
@@ -60,20 +60,22 @@ async def fetch(broker: Broker, request: FetchRequest, context: RequestContext) 
         else min(request.max_bytes, broker.config.fetch_max_bytes),
         strict=context.version < FIRST_WITH_HARD_LIMIT_LIFTED,
     )
-    results = await broker.replicas.fetch(specs, request.replica_id, limits)
+    results = await broker.replicas.fetch(specs, request.replica_id, limits, context.connection_id)
     if context.version < FIRST_WITH_ZSTD:
         _refuse_zstd(broker, results)
     try:
-        records: list[Records] = [
-            b"" if result.region is None else result.region for result in results
-        ]
-        if context.version < FIRST_WITH_MAGIC_2:
-            left = limits.max_bytes
-            for number, (spec, result) in enumerate(zip(specs, results, strict=True)):
-                records[number] = await _for_old_client(
-                    broker, spec, result, request.replica_id, context.version, left
-                )
-                left = max(0, left - part_length(records[number]))
+        records: list[Records] = (
+            await fetch_conversion.to_old_format(
+                broker,
+                specs,
+                results,
+                request.replica_id,
+                int(context.version >= FIRST_WITH_MAGIC_1),
+                limits.max_bytes,
+            )
+            if context.version < FIRST_WITH_MAGIC_2
+            else [b"" if result.region is None else result.region for result in results]
+        )
     except BaseException:
         reads.release(results)
         raise
@@ -107,52 +109,7 @@ def _refuse_zstd(broker: Broker, results: Sequence[FetchResult]) -> None:
             and partition is not None
             and partition.log.config.compression_type == "zstd"
         ):
-            _refuse(result, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
-
-
-def _refuse(result: FetchResult, error: ErrorCode) -> None:
-    reads.release([result])
-    result.error = error
-
-
-async def _for_old_client(
-    broker: Broker,
-    spec: FetchSpec,
-    result: FetchResult,
-    replica_id: int,
-    version: int,
-    left: int,
-) -> Records:
-    """Return a result's records in a format that the version knows, the region itself if it does.
-
-    `left` is the number of bytes that the answer may still grow by.
-    """
-    region, partition = result.region, broker.replicas.partitions.get(result.key)
-    if region is None or partition is None:
-        return b""
-    magic = int(version >= FIRST_WITH_MAGIC_1)
-    log = partition.log
-    try:
-        if not await broker.replicas.in_thread(conversion.needs_conversion, region, magic):
-            return region
-        if replica_id < 0 and not log.config.message_downconversion_enable:
-            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "message.downconversion.enable=false")
-        upto = None if replica_id >= 0 else result.high_watermark
-        converted = await broker.replicas.in_thread(
-            conversion.read_as_message_set,
-            log.reader,
-            region,
-            spec.offset,
-            upto,
-            magic,
-            min(spec.max_bytes, left),
-        )
-    except KafkaError as refusal:
-        _refuse(result, refusal.code)
-        return b""
-    reads.release([result])
-    broker.metrics.fetch_converted(result.key.topic)
-    return converted
+            fetch_conversion.refuse(result, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
 
 
 def _response(

@@ -1,12 +1,21 @@
-"""DescribeLogDirs (KIP-113): the replicas in each log directory of this broker."""
+"""AlterReplicaLogDirs and DescribeLogDirs (KIP-113): the log directories of this broker.
+
+Kafka demands Alter on the cluster for the first, Describe on the cluster for the second.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
+from typing import TYPE_CHECKING
 
+from odradek import slices
 from odradek.handlers.context import Broker, RequestContext
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.admin import (
+    AlterReplicaLogDirPartitionResult,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    AlterReplicaLogDirTopicResult,
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
@@ -14,6 +23,35 @@ from odradek.protocol.messages.admin import (
     DescribeLogDirsTopic,
 )
 from odradek.values import TopicPartition
+
+if TYPE_CHECKING:
+    from odradek.log.partition.log import Log
+
+
+async def alter_replica_log_dirs(
+    broker: Broker, request: AlterReplicaLogDirsRequest, context: RequestContext
+) -> AlterReplicaLogDirsResponse:
+    """Begin the moves that the request asks for; return one error per partition.
+
+    A partition that is named twice goes to the directory that is named last, as in Kafka.
+    """
+    wanted = {
+        TopicPartition(topic.name, index): one.path
+        for one in request.dirs
+        for topic in one.topics
+        for index in topic.partitions
+    }
+    results: dict[str, list[AlterReplicaLogDirPartitionResult]] = defaultdict(list)
+    for key, error in (await broker.replicas.alter_log_dirs(wanted)).items():
+        results[key.topic].append(
+            AlterReplicaLogDirPartitionResult(partition_index=key.partition, error_code=error)
+        )
+    return AlterReplicaLogDirsResponse(
+        results=[
+            AlterReplicaLogDirTopicResult(topic_name=topic, partitions=partitions)
+            for topic, partitions in results.items()
+        ]
+    )
 
 
 async def describe_log_dirs(
@@ -31,31 +69,49 @@ async def describe_log_dirs(
             for index in topic.partition_index
         }
     directories = broker.replicas.log_directories()
-    return DescribeLogDirsResponse(
-        results=[
-            DescribeLogDirsResult(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=path, topics=[])
-            if contents is None
-            else DescribeLogDirsResult(log_dir=path, topics=_topics(broker, contents, wanted))
-            for path, contents in directories.items()
-        ]
-    )
+    answer = DescribeLogDirsResponse(results=[])
+    for path, contents in directories.items():
+        result = DescribeLogDirsResult(log_dir=path, topics=[])
+        answer.results.append(result)
+        if contents is None:
+            result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+            continue
+        topics: dict[str, DescribeLogDirsTopic] = {}
+        for part in slices.cut(contents):
+            for one in _topics(broker, part, wanted):
+                known = topics.setdefault(one.name, one)
+                if known is not one:
+                    known.partitions += one.partitions
+            await slices.pause()
+        result.topics = list(topics.values())
+    return answer
 
 
 def _topics(
-    broker: Broker, contents: list[TopicPartition], wanted: set[TopicPartition] | None
+    broker: Broker, contents: list[tuple[TopicPartition, Log]], wanted: set[TopicPartition] | None
 ) -> list[DescribeLogDirsTopic]:
     topics: dict[str, list[DescribeLogDirsPartition]] = defaultdict(list)
-    for key in contents:
-        partition = broker.replicas.partitions.get(key)
-        if partition is None or (wanted is not None and key not in wanted):
+    for key, log in contents:
+        if wanted is not None and key not in wanted:
             continue
-        log = partition.log
         topics[key.topic].append(
             DescribeLogDirsPartition(
                 partition_index=key.partition,
                 partition_size=log.segments.size,
-                # How many committed records this replica has yet to fetch.
-                offset_lag=max(log.high_watermark - log.log_end_offset, 0),
+                offset_lag=_lag(broker, key, log),
+                is_future_key=log.is_future,
             )
         )
     return [DescribeLogDirsTopic(name=name, partitions=found) for name, found in topics.items()]
+
+
+def _lag(broker: Broker, key: TopicPartition, log: Log) -> int:
+    """Return how many committed records a replica has yet to fetch, or how many its future log
+    lacks; -1 where the replica is offline.
+    """
+    if not log.is_future:
+        return max(log.high_watermark - log.log_end_offset, 0)
+    partition = broker.replicas.partitions.get(key)
+    if partition is None or partition.offline:
+        return -1
+    return partition.log.log_end_offset - log.log_end_offset

@@ -6,9 +6,11 @@ from collections import Counter
 from collections.abc import Container
 from dataclasses import dataclass
 
+from odradek import slices
 from odradek.clock import wall_ms
 from odradek.handlers.context import Broker, RequestContext
 from odradek.log.partition.log import Log
+from odradek.log.partition.reading import TimestampOffset
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.offsets import (
     DeleteRecordsPartition,
@@ -43,31 +45,34 @@ async def list_offsets(
 ) -> ListOffsetsResponse:
     """Return offsets by timestamp, or of the log start (-2) and the log end (-1).
 
-    As in Kafka, a partition that is named twice is refused.
+    As in Kafka, a partition that is named twice is refused, in version 0 answered twice.
     """
     counts = Counter(
         TopicPartition(topic.name, part.partition_index)
         for topic in request.topics
         for part in topic.partitions
     )
-    return ListOffsetsResponse(
-        topics=[
-            ListOffsetsTopicResponse(
-                name=topic.name,
-                partitions=[
+    answer = ListOffsetsResponse(topics=[])
+    steps = 0
+    for topic in request.topics:
+        found: list[ListOffsetsPartitionResponse] = []
+        answer.topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=found))
+        for part in topic.partitions:
+            index = part.partition_index
+            if context.version > 0 and counts[TopicPartition(topic.name, index)] > 1:
+                found.append(
                     ListOffsetsPartitionResponse(
-                        partition_index=part.partition_index, error_code=ErrorCode.INVALID_REQUEST
+                        partition_index=index, error_code=ErrorCode.INVALID_REQUEST
                     )
-                    if counts[TopicPartition(topic.name, part.partition_index)] > 1
-                    else await _list_one(
-                        broker, request.replica_id, context.version, topic.name, part
-                    )
-                    for part in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
-    )
+                )
+            else:
+                found.append(
+                    await _list_one(broker, request.replica_id, context.version, topic.name, part)
+                )
+            steps += 1
+            if steps % slices.STEPS_PER_SLICE == 0:
+                await slices.pause()
+    return answer
 
 
 async def _list_one(
@@ -153,26 +158,40 @@ async def _by_timestamp(
     if partition.log.config.message_magic < 1:
         # The present message format has no timestamps.
         raise KafkaError(ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT)
-    found = await broker.replicas.in_thread(partition.log.reader.offset_for_timestamp, timestamp)
+    found = await _since(broker, partition, timestamp)
     if found is not None and found.offset < end:
         answer.timestamp = found.timestamp
         answer.offset = found.offset
         answer.leader_epoch = found.leader_epoch
 
 
+async def _since(broker: Broker, partition: Partition, timestamp: int) -> TimestampOffset | None:
+    while True:
+        log = partition.log
+        try:
+            found = await broker.replicas.in_thread(log.reader.offset_for_timestamp, timestamp)
+        except KafkaError:
+            if partition.log is log:
+                raise
+        if partition.log is log:  # else it moved to another log directory meanwhile
+            return found
+
+
 async def offset_for_leader_epoch(
     broker: Broker, request: OffsetForLeaderEpochRequest, context: RequestContext
 ) -> OffsetForLeaderEpochResponse:
     """Return where epochs end in the leader's log (KIP-101, KIP-279)."""
-    return OffsetForLeaderEpochResponse(
-        topics=[
-            OffsetForLeaderTopicResult(
-                topic=topic.topic,
-                partitions=[_epoch_end(broker, topic.topic, part) for part in topic.partitions],
-            )
-            for topic in request.topics
-        ]
-    )
+    answer = OffsetForLeaderEpochResponse(topics=[])
+    steps = 0
+    for topic in request.topics:
+        found: list[OffsetForLeaderEpochEndOffset] = []
+        answer.topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=found))
+        for part in topic.partitions:
+            found.append(_epoch_end(broker, topic.topic, part))
+            steps += 1
+            if steps % slices.STEPS_PER_SLICE == 0:
+                await slices.pause()
+    return answer
 
 
 def _epoch_end(
@@ -214,7 +233,8 @@ class _Deletion:
     @property
     def is_durable_here(self) -> bool:
         """Return whether the records stay deleted on this broker after a crash."""
-        return self.partition.log.durable_log_start >= self.before
+        partition = self.partition
+        return not partition.offline and partition.log.durable_log_start >= self.before
 
     def reaches(self, alive: Container[int]) -> bool:
         """Return whether the records stay deleted on every replica that is in sync or alive."""
@@ -241,9 +261,15 @@ async def delete_records(
         ]
     )
 
-    await broker.replicas.checkpoint_start_offsets(
-        [one.partition.log for one in begun if not one.is_durable_here]
-    )
+    tried: list[Log] = []
+    # Again where a replica moved to another log directory meanwhile.
+    while pending := [
+        one.partition.log
+        for one in begun
+        if not one.is_durable_here and one.partition.log not in tried
+    ]:
+        await broker.replicas.checkpoint_start_offsets(pending)
+        tried += pending
 
     def settled() -> bool:
         alive = broker.metadata.brokers

@@ -16,6 +16,7 @@ from odradek.log.records.batch import Origin
 from odradek.net.frame import ProtocolViolation
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.produce import (
+    BatchIndexAndErrorMessage,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
@@ -31,6 +32,10 @@ FIRST_WITH_ZSTD = 7
 FIRST_WITH_INVALID_RECORD = 8
 ADMIN_CLIENT = "__admin_client"
 """The client id of Kafka's tools that write to internal topics."""
+MOST_RECORD_ERRORS = 1000
+"""Records that an answer names (KIP-467); once it names so many, further partitions have only their
+code and message.
+"""
 
 _SHORTEST_MESSAGE = 26
 _CODEC_AT = 22
@@ -50,6 +55,9 @@ async def produce(
         for part in topic.partition_data:
             records = part.records if part.records is not None else b""
             entries.append((TopicPartition(topic.name, part.index), records))
+    if len(entries) > 1:
+        # As in Kafka, of a partition that is named twice the last records count.
+        entries = list(dict(entries).items())
     refusal = _refusal(request)
     if refusal is not ErrorCode.NONE:
         outcomes = [AppendOutcome(key, refusal) for key, _ in entries]
@@ -65,7 +73,7 @@ async def produce(
             # As in Kafka: the producer expects no answer, so nothing else can report it.
             raise ProtocolViolation(f"acks=0 to {failed[0].key}: {failed[0].error.name}")
         return None
-    return _response(request, outcomes)
+    return _response(outcomes)
 
 
 async def _append_where_allowed(
@@ -155,17 +163,24 @@ def _refusal(request: ProduceRequest) -> ErrorCode:
     return ErrorCode.NONE
 
 
-def _response(request: ProduceRequest, outcomes: list[AppendOutcome]) -> ProduceResponse:
-    remaining = iter(outcomes)
+def _response(outcomes: list[AppendOutcome]) -> ProduceResponse:
+    topics: dict[str, list[PartitionProduceResponse]] = {}
+    record_errors = 0
+    for outcome in outcomes:
+        answer = _partition_response(outcome)
+        if outcome.record_errors and record_errors < MOST_RECORD_ERRORS:
+            answer.record_errors = [
+                BatchIndexAndErrorMessage(
+                    batch_index=one.batch_index, batch_index_error_message=one.message
+                )
+                for one in outcome.record_errors
+            ]
+            record_errors += len(outcome.record_errors)
+        topics.setdefault(outcome.key.topic, []).append(answer)
     return ProduceResponse(
         responses=[
-            TopicProduceResponse(
-                name=topic.name,
-                partition_responses=[
-                    _partition_response(next(remaining)) for _ in topic.partition_data
-                ],
-            )
-            for topic in request.topic_data
+            TopicProduceResponse(name=name, partition_responses=answers)
+            for name, answers in topics.items()
         ]
     )
 

@@ -19,6 +19,7 @@ from odradek.log.partition.log import Log, LogEnvironment
 from odradek.log.records.batch import CorruptBatchError
 from odradek.log.segment.files import FileRetiredError, StoppedError
 from odradek.protocol.errors import KafkaError
+from odradek.quarantine import Quarantines, Work
 
 logger = logging.getLogger(__name__)
 
@@ -40,19 +41,28 @@ class Compactor:
     """
 
     def __init__(
-        self, config: BrokerConfig, directories: Iterable[Directory], environment: LogEnvironment
+        self,
+        config: BrokerConfig,
+        directories: Iterable[Directory],
+        environment: LogEnvironment,
+        quarantines: Quarantines,
     ) -> None:
-        threads = max(config.log_cleaner_threads, 1)
-        self._max_keys = config.log_cleaner_dedupe_buffer_size // threads // cleaner.BYTES_PER_KEY
-        self._buffer_bytes = config.log_cleaner_io_buffer_size // threads
         self._directories = list(directories)
         self._environment = environment
+        self._quarantines = quarantines
         self._stopping = threading.Event()
-        self._throttle = Throttle(config.log_cleaner_io_max_bytes_per_second, self._stopping)
+        self.configure(config)
         self._under_work: set[Log] = set()
         self._uncleanable: WeakSet[Log] = WeakSet()
         self._retried: WeakSet[Log] = WeakSet()
         self._changed = threading.Condition()
+
+    def configure(self, config: BrokerConfig) -> None:
+        """Set the size of buffers and the throttle, for compactions that begin from now on."""
+        threads = max(config.log_cleaner_threads, 1)
+        self._max_keys = config.log_cleaner_dedupe_buffer_size // threads // cleaner.BYTES_PER_KEY
+        self._buffer_bytes = config.log_cleaner_io_buffer_size // threads
+        self._throttle = Throttle(config.log_cleaner_io_max_bytes_per_second, self._stopping)
 
     def compact(self) -> bool:
         """Compact the dirtiest log that no other thread compacts; return False when there is none,
@@ -96,8 +106,7 @@ class Compactor:
                     dirty = self._dirt(log, directory, firsts.get(key, 0), now_ms)
                     if dirty is None or dirty.truncations != truncations[key]:
                         continue  # what the checkpoint says may have been truncated since
-                    if cleaner.is_due(log, dirty):
-                        found.append(_Task(log, directory, dirty))
+                    found.append(_Task(log, directory, dirty))
         return max(
             found, key=lambda task: (task.log not in self._retried, task.urgency), default=None
         )
@@ -107,17 +116,23 @@ class Compactor:
             "compact" in log.config.cleanup_policy
             and not log.failure
             and not log.closed
+            and not log.compaction_paused
             and log not in self._under_work
             and log not in self._uncleanable
         )
 
     def _dirt(self, log: Log, directory: Directory, first: int, now_ms: int) -> DirtyRange | None:
+        """Return what is to be compacted, None if nothing is due."""
         try:
-            return cleaner.dirty_range(log, first, now_ms)
+            dirty = cleaner.dirty_range(log, first, now_ms)
+            return dirty if dirty is not None and cleaner.is_due(log, dirty) else None
         except (FileRetiredError, CorruptBatchError):
             return None
         except OSError as error:
             _cannot_clean(log, directory, error)
+            return None
+        except Exception as error:
+            self._give_up(log, error)
             return None
 
     def _clean(self, task: _Task) -> bool:
@@ -144,9 +159,19 @@ class Compactor:
             self._retried.add(log)
             _cannot_clean(log, task.directory, error)
             return log.failure is not None or log.closed
+        except Exception as error:
+            self._give_up(log, error)
+            return True
         self._retried.discard(log)
-        task.directory.note_cleaned(log, end, task.dirty.truncations)
+        if not log.compaction_paused:  # else a copy that began meanwhile may be less clean
+            task.directory.note_cleaned(log, end, task.dirty.truncations)
         return True
+
+    def _give_up(self, log: Log, error: Exception) -> None:
+        self._uncleanable.add(log)
+        self._quarantines.put(
+            Work.COMPACTION, f"{log.topic}-{log.partition}", error, "skipped until the next start"
+        )
 
 
 def _cannot_clean(log: Log, directory: Directory, error: OSError) -> None:

@@ -18,18 +18,18 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
-from odradek.log.partition import checkpoints
+from odradek.log.partition import checkpoints, future
 from odradek.log.partition.checkpoints import CorruptCheckpointError, LogDirMeta
 from odradek.log.partition.log import Log
 from odradek.log.partition.recovery import Checkpointed
 from odradek.log.segment.files import is_disk_failure, sync, write_atomically
-from odradek.protocol.errors import KafkaError
 from odradek.values import TopicPartition
 
 logger = logging.getLogger(__name__)
 
 
 _FOLDER = re.compile(r"^(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>\d+)$")
+_FUTURE_FOLDER = re.compile(r"^(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>\d+)\.[0-9a-f]{32}-future$")
 _DOOMED_FOLDER = re.compile(r"\.[0-9a-f]{32}-delete$")
 LONGEST_FILE_NAME = 255
 """Bytes of a name in a directory, on every common file system."""
@@ -44,6 +44,14 @@ def deleted_name(topic: str, partition: int, unique: str) -> str:
     return topic[: LONGEST_FILE_NAME - len(rest)] + rest
 
 
+def future_name(topic: str, partition: int, unique: str) -> str:
+    """Return the name of the folder of a future log (KIP-113); `unique` is as above.
+
+    It may be longer than a file name: Kafka moves no such partition.
+    """
+    return f"{topic}-{partition}.{unique}-future"
+
+
 class LogDirError(Exception):
     """The log directories cannot be used. The message is one line for the broker's operator."""
 
@@ -56,6 +64,8 @@ class Folder:
     key: TopicPartition
     known: Checkpointed
     high_watermark: int
+    is_future: bool = False
+    is_marked: bool = False  # see `partition.future`
 
 
 class Directory:
@@ -68,13 +78,16 @@ class Directory:
         self._names_fd = -1
         self._on_failure = on_failure
         self._logs: dict[TopicPartition, Log] = {}
+        self._to_forget: set[TopicPartition] = set()
+        # A partition's future log is in another directory than its current one.
+        self._futures: dict[TopicPartition, Log] = {}
         self._lock = threading.Lock()
         self._checkpoint_lock = threading.Lock()
         self.start_offsets_lock = asyncio.Lock()
         self._cleaned_lock = threading.Lock()
 
     def __len__(self) -> int:
-        return len(self._logs)
+        return len(self._logs) + len(self._futures)
 
     def file(self, name: str) -> str:
         """Return path of a file of the directory itself."""
@@ -126,30 +139,50 @@ class Directory:
             if _DOOMED_FOLDER.search(name):
                 doomed.append(path)
                 continue
-            match = _FOLDER.match(name)
+            match = _FOLDER.match(name) or _FUTURE_FOLDER.match(name)
             if match is None or not os.path.isdir(path):
                 continue
             key = TopicPartition(match["topic"], int(match["partition"]))
             known = Checkpointed(clean, recovery_points.get(key, 0), start_offsets.get(key, 0))
-            found.append(Folder(name, key, known, high_watermarks.get(key, 0)))
+            found.append(
+                Folder(
+                    name,
+                    key,
+                    known,
+                    high_watermarks.get(key, 0),
+                    is_future=match.re is _FUTURE_FOLDER,
+                    is_marked=os.path.exists(os.path.join(path, future.MARK)),
+                )
+            )
         return found, doomed
 
     # -- partitions -----------------------------------------------------------------------------
 
     def add(self, key: TopicPartition, log: Log) -> None:
-        """Add a partition."""
+        """Add a partition, or its future log."""
         with self._lock:
-            self._logs[key] = log
+            (self._futures if log.is_future else self._logs)[key] = log
 
     def discard(self, key: TopicPartition) -> None:
         """Forget a partition."""
         with self._lock:
             self._logs.pop(key, None)
+            self._futures.pop(key, None)
+
+    def promote(self, key: TopicPartition) -> None:
+        """Take the future log of a partition for its current one."""
+        with self._lock:
+            self._logs[key] = self._futures.pop(key)
 
     def logs(self) -> dict[TopicPartition, Log]:
         """Return the partitions of the directory."""
         with self._lock:
             return dict(self._logs)
+
+    def all_logs(self) -> dict[TopicPartition, Log]:
+        """Return the partitions of the directory, and the future logs."""
+        with self._lock:
+            return {**self._futures, **self._logs}
 
     def sync_names(self) -> None:
         """Make the names of the folders durable. Raises OSError."""
@@ -180,9 +213,10 @@ class Directory:
         """Write the recovery point of each log."""
         with self._judging():
             self._write_offsets(checkpoints.RECOVERY_POINTS, self._recovery_points)
+        self._forget()
 
     def _recovery_points(self) -> dict[TopicPartition, int]:
-        return {key: log.recovery_point for key, log in self.logs().items()}
+        return {key: log.recovery_point for key, log in self.all_logs().items()}
 
     def write_start_offsets(self) -> None:
         """Write the log start offsets, and note in the logs that they survive a crash now."""
@@ -193,7 +227,9 @@ class Directory:
         # Not without those that the first segment's name tells, as Kafka does: retention raises
         # the log start offset before it renames the files of the segments before.
         with self._checkpoint_lock:
-            found = [(key, log, log.start_to_checkpoint) for key, log in self.logs().items()]
+            found = [
+                (key, log, log.begin_start_checkpoint()) for key, log in self.all_logs().items()
+            ]
             checkpoints.write_offsets(
                 self.file(checkpoints.LOG_START_OFFSETS),
                 {key: offset for key, _, offset in found if offset > 0},
@@ -211,7 +247,10 @@ class Directory:
             self._write_offsets(
                 checkpoints.HIGH_WATERMARKS,
                 lambda: {
-                    key: offsets.get(key, log.high_watermark) for key, log in self.logs().items()
+                    key: log.high_watermark
+                    if log.is_future
+                    else offsets.get(key, log.high_watermark)
+                    for key, log in self.all_logs().items()
                 },
             )
 
@@ -252,13 +291,24 @@ class Directory:
 
     def forget(self, keys: Collection[TopicPartition]) -> None:
         """Remove deleted partitions from all checkpoints: new ones of the same names must not
-        inherit them.
+        inherit them. If that fails, it is tried again with the next recovery points.
         """
+        with self._lock:
+            self._to_forget.update(keys)
+        self._forget()
+
+    def _forget(self) -> None:
+        with self._lock:
+            keys = frozenset(self._to_forget)
+        if not keys:
+            return
         with self._judging():
             self._write_checkpoints()
             self._drop(checkpoints.HIGH_WATERMARKS, keys)
             with self._cleaned_lock:
                 self._drop(checkpoints.CLEANER_OFFSETS, keys)
+            with self._lock:
+                self._to_forget -= keys
 
     def _drop(self, name: str, keys: Collection[TopicPartition]) -> None:
         self._write_offsets(
@@ -276,7 +326,7 @@ class Directory:
             return
         self.failure = error
         logger.error("log directory %s is offline: %s", self.path, error)
-        for log in self.logs().values():
+        for log in self.all_logs().values():
             log.fail(error)
         self._on_failure(self.path, error)
 
@@ -298,7 +348,7 @@ class Directory:
         """Make every partition durable, leave the clean-shutdown mark, and release the lock."""
         if self.lock_fd < 0:
             return
-        logs = self.logs().values()
+        logs = self.all_logs().values()
         if self.failure is None and _close_all(logs, threads) and self.failure is None:
             with self._judging():
                 self._write_checkpoints()
@@ -312,12 +362,14 @@ class Directory:
 
 
 def _close_all(logs: Iterable[Log], threads: Executor) -> bool:
-    """Close logs in parallel, because an fsync mostly waits; return False when one failed."""
+    """Close logs in parallel, because an fsync mostly waits; return False when one failed, now or
+    before: without the clean-shutdown mark, the next start recovers it.
+    """
 
     def close(log: Log) -> bool:
         try:
             log.close()
-        except KafkaError as error:
+        except Exception as error:
             logger.error(
                 "failed to close %s-%d: %s; it is recovered at the next start",
                 log.topic,
@@ -325,6 +377,6 @@ def _close_all(logs: Iterable[Log], threads: Executor) -> bool:
                 error,
             )
             return False
-        return True
+        return log.failure is None
 
     return all(list(threads.map(close, logs)))

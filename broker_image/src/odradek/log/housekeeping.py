@@ -1,19 +1,24 @@
 """Background work: fsync of rolled segments, retention, removal of files, checkpoints.
 
-One round does everything that is due. `stop` ends a round under way after the current log.
+One round does everything that is due. An error of one log, foreseen or not, leaves that log to the
+next round, and the others go on. `stop` ends a round under way after the current log.
 Compaction is apart, in `compactor`.
 """
 
 import logging
+import os
 import threading
-from collections.abc import Callable, Iterable
+import uuid
+from collections.abc import Callable, Iterable, Sequence
 
 from odradek.config import BrokerConfig
-from odradek.log.directory import Directory
+from odradek.log.directory import Directory, deleted_name
 from odradek.log.partition.log import Log, LogEnvironment
 from odradek.log.records.batch import CorruptBatchError
 from odradek.log.segment.files import FileRetiredError, StoppedError, remove_tree
 from odradek.protocol.errors import KafkaError
+from odradek.quarantine import Quarantines, Work
+from odradek.values import TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -26,11 +31,16 @@ class Housekeeper:
     """Runs the rounds, one at a time. `doom` and `stop` may be called from any thread."""
 
     def __init__(
-        self, config: BrokerConfig, directories: Iterable[Directory], environment: LogEnvironment
+        self,
+        config: BrokerConfig,
+        directories: Iterable[Directory],
+        environment: LogEnvironment,
+        quarantines: Quarantines,
     ) -> None:
         self._config = config
         self._directories = list(directories)
         self._environment = environment
+        self._quarantines = quarantines
         self._stopping = threading.Event()
         self._round = threading.Lock()
         self._doomed: list[tuple[float, Directory, str]] = []
@@ -42,6 +52,22 @@ class Housekeeper:
         due = self._environment.monotonic() + after_ms / 1000
         with self._lock:
             self._doomed.append((due, directory, path))
+
+    def remove(self, directory: Directory, logs: Sequence[tuple[TopicPartition, Log]]) -> None:
+        """Close logs that left `directory`, rename their folders, and delete these after
+        file.delete.delay.ms. Raises OSError.
+        """
+        doomed = []
+        for _, log in logs:
+            log.abandon()
+        directory.forget({key for key, _ in logs})
+        for (topic, partition), log in logs:
+            path = directory.file(deleted_name(topic, partition, uuid.uuid4().hex))
+            os.replace(log.directory, path)
+            doomed.append((path, log.config.file_delete_delay_ms))
+        directory.sync_names()
+        for path, delay_ms in doomed:
+            self.doom(directory, path, delay_ms)
 
     def stop(self) -> None:
         """Stop the round under way and wait for that."""
@@ -76,14 +102,15 @@ class Housekeeper:
         if self._is_due("expiry", now, _PRODUCER_EXPIRY_INTERVAL_S):
             self._each(logs, Log.expire_producers)
         if self._is_due("checkpoint", now, config.log_flush_offset_checkpoint_interval_ms / 1000):
-            for directory in self._online():
-                directory.write_recovery_points()
+            self._each_directory(Directory.write_recovery_points)
         if self._is_due("start", now, config.log_flush_start_offset_checkpoint_interval_ms / 1000):
-            for directory in self._online():
-                directory.write_start_offsets()
+            self._each_directory(Directory.write_start_offsets)
 
-    def _online(self) -> list[Directory]:
-        return [directory for directory in self._directories if directory.failure is None]
+    def _each_directory(self, work: Callable[[Directory], object]) -> None:
+        for directory in self._directories:
+            if directory.failure is None:
+                with self._quarantines.guard(Work.CHECKPOINT, directory.path):
+                    work(directory)
 
     def _is_due(self, task: str, now: float, interval_s: float) -> bool:
         if now < self._due.get(task, 0):
@@ -106,6 +133,11 @@ class Housekeeper:
                 logger.warning(
                     "failed to maintain %s-%d: %s; retrying", log.topic, log.partition, error
                 )
+            except Exception as error:
+                self._quarantines.put(Work.MAINTENANCE, _subject(log, work), error)
+            else:
+                if self._quarantines.active:
+                    self._quarantines.release(Work.MAINTENANCE, _subject(log, work))
 
     def _remove_doomed(self, now: float) -> None:
         with self._lock:
@@ -118,6 +150,13 @@ class Housekeeper:
                 directory.judge(error)
                 if directory.failure is None:
                     self.doom(directory, path, _AGAIN_MS)
+            except Exception as error:
+                self._quarantines.note(Work.MAINTENANCE, path, error, "retrying")
+                self.doom(directory, path, _AGAIN_MS)
+
+
+def _subject(log: Log, work: Callable[[Log], object]) -> str:
+    return f"{log.topic}-{log.partition}: {work.__name__.strip('_')}"
 
 
 def _flush_due(log: Log) -> None:

@@ -11,20 +11,24 @@ import contextlib
 import logging
 import os
 import threading
-import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
+from odradek import descriptors
 from odradek.config import BrokerConfig, TopicConfig
 from odradek.log.compactor import Compactor
-from odradek.log.directory import Directory, Folder, LogDirError, deleted_name
+from odradek.log.directory import Directory, Folder, LogDirError
+from odradek.log.future_logs import Found, FutureLogs, latest_epoch, resolve
 from odradek.log.housekeeping import Housekeeper
-from odradek.log.partition import recovery
+from odradek.log.partition import recovery, topic_identity
 from odradek.log.partition.checkpoints import LogDirMeta
 from odradek.log.partition.log import Log, LogEnvironment
-from odradek.log.segment.files import DiskThreads
+from odradek.log.partition.topic_identity import CorruptIdentityError, TopicIdentity
+from odradek.log.segment.files import DiskThreads, is_shortage
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.quarantine import Quarantines, Work
 from odradek.values import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -32,6 +36,12 @@ logger = logging.getLogger(__name__)
 _TICK_S = 1.0
 # Logs that are closed at the same time, each waiting for its fsyncs.
 _CLOSING_THREADS = 16
+# Threads that read or write the `partition.metadata` of many logs at the same time.
+_IDENTITY_THREADS = 4
+# Partitions to come that have a preferred directory; the oldest wish goes first.
+_MAX_PREFERRED = 10_000
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +52,22 @@ class NewLog:
 
     config: TopicConfig
     is_new: bool = True
+
+
+def _disk_threads(config: BrokerConfig) -> int:
+    movers = config.num_replica_alter_log_dirs_threads or 0
+    return len(config.log_dirs) * 2 + 2 + config.log_cleaner_threads + movers
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """A future log that became the current one in the place of `former`, of the directory
+    `home`.
+    """
+
+    log: Log
+    former: Log
+    home: Directory
 
 
 class LogManager:
@@ -55,16 +81,19 @@ class LogManager:
         *,
         on_dir_failure: Callable[[str, OSError], None] = lambda path, error: None,
         environment: LogEnvironment | None = None,
+        quarantines: Quarantines | None = None,
     ) -> None:
         self.config = config
         self.cluster_id = cluster_id
-        self.disk = DiskThreads(len(config.log_dirs) * 2 + 2 + config.log_cleaner_threads)
+        self.disk = DiskThreads(_disk_threads(config))
         # Threads of their own, so that reads from a cold disk delay nothing else.
         self.readers = DiskThreads(config.num_io_threads)
         self._topic_config = topic_config
+        self._quarantines = quarantines or Quarantines()
         self._environment = replace(
             environment or LogEnvironment(),
             producer_expiry_ms=config.transactional_id_expiration_ms,
+            most_producers=config.partition_max_producer_ids,
             on_failure=lambda log, error: self._home_of(log).fail(error),
             on_truncate=lambda log: self._home_of(log).note_truncated(log),
         )
@@ -74,8 +103,13 @@ class LogManager:
         self._logs: dict[TopicPartition, tuple[Log, Directory]] = {}
         self._lock = threading.Lock()
         self._creation_lock = threading.Lock()
-        self._housekeeper = Housekeeper(config, self._directories, self._environment)
-        self._compactor = Compactor(config, self._directories, self._environment)
+        self._preferred: dict[TopicPartition, str] = {}
+        self._housekeeper = Housekeeper(
+            config, self._directories, self._environment, self._quarantines
+        )
+        self.futures = FutureLogs(self._directories, self._housekeeper, self._environment)
+        self._compactor = Compactor(config, self._directories, self._environment, self._quarantines)
+        self._reconfigured = asyncio.Event()
 
     # -- start ----------------------------------------------------------------------------------
 
@@ -90,12 +124,17 @@ class LogManager:
             try:
                 directory.claim(LogDirMeta(self.config.broker_id, self.cluster_id))
             except OSError as error:
-                directory.fail(error)
-        work = [
-            (directory, folder)
-            for directory in self._online()
-            for folder in self._folders(directory)
-        ]
+                _fail(directory, error)
+        resolution = resolve(
+            (
+                Found(directory, folder)
+                for directory in self._online()
+                for folder in self._folders(directory)
+            ),
+            latest_epoch,
+        )
+        self.futures.supersede(resolution.superseded)
+        work = [(one.directory, one.folder) for one in resolution.kept]
         done = 0
         with ThreadPoolExecutor(
             self.config.num_recovery_threads_per_data_dir * len(self._directories)
@@ -103,6 +142,7 @@ class LogManager:
             for _ in pool.map(lambda item: self._load_one(*item), work):
                 done += 1
                 progress(done, len(work))
+        self.futures.settle_start(resolution, self.logs())
         if not self._online():
             reasons = "; ".join(f"{each.path}: {each.failure}" for each in self._directories)
             raise LogDirError(f"none of log.dirs can be used: {reasons}")
@@ -111,7 +151,7 @@ class LogManager:
         try:
             found, doomed = directory.folders()
         except OSError as error:
-            directory.fail(error)
+            _fail(directory, error)
             return []
         for path in doomed:
             self._housekeeper.doom(directory, path)
@@ -131,7 +171,7 @@ class LogManager:
                 folder.known,
             )
         except OSError as error:
-            directory.fail(error)
+            _fail(directory, error)
             return
         if report.truncated_bytes or report.dropped_segments or report.rebuilt:
             logger.warning(
@@ -141,15 +181,14 @@ class LogManager:
                 report.dropped_segments,
                 ", ".join(map(os.path.basename, report.rebuilt)) or "nothing",
             )
+        log.high_watermark = folder.high_watermark
+        log.is_future = folder.is_future
+        if log.is_future:
+            self.futures.add(folder.key, log, directory)
+            return
         with self._lock:
-            if folder.key in self._logs:
-                other = self._logs[folder.key][1].path
-                raise LogDirError(
-                    f"partition {folder.name} is in both {other} and {directory.path}"
-                )
             self._logs[folder.key] = log, directory
             directory.add(folder.key, log)
-        log.high_watermark = folder.high_watermark
         if log.flush_required:  # after a crash: nothing is committable before
             with contextlib.suppress(KafkaError):  # then its directory is offline
                 log.flush()
@@ -198,6 +237,9 @@ class LogManager:
                     directory = self._make(key, new)
                 except KafkaError as refusal:
                     refused[key] = refusal
+                except Exception as error:
+                    self._quarantines.note(Work.ROLE, key, error, "refusing the role")
+                    refused[key] = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, repr(error))
                 else:
                     touched[directory.path] = directory
             for directory in touched.values():
@@ -215,7 +257,10 @@ class LogManager:
             raise KafkaError(
                 ErrorCode.KAFKA_STORAGE_ERROR, f"no log directory for {topic}-{partition}"
             )
-        directory = min(online, key=len)
+        directory = self._place(key, online)
+        copy = self.futures.get(key)
+        if copy is not None and os.path.dirname(copy.directory) == directory.path:
+            self.futures.discard([key])  # its original is lost, and so is the wish to move
         try:
             log, _ = recovery.open_log(
                 directory.file(f"{topic}-{partition}"),
@@ -228,10 +273,55 @@ class LogManager:
         except OSError as error:
             directory.judge(error)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+        log.compaction_paused = self.futures.get(key) is not None
         with self._lock:
             self._logs[key] = log, directory
             directory.add(key, log)
+        self._preferred.pop(key, None)
         return directory
+
+    def _place(self, key: TopicPartition, online: Collection[Directory]) -> Directory:
+        copy = self.futures.get(key)
+        taken = os.path.dirname(copy.directory) if copy is not None else None
+        path = self._preferred.get(key)
+        if path is None:
+            return min(online, key=lambda each: (each.path == taken, len(each)))
+        for directory in online:
+            if directory.path == path:
+                return directory
+        raise KafkaError(
+            ErrorCode.KAFKA_STORAGE_ERROR,
+            f"Can not create log {key} because log directory {path} is offline",
+        )
+
+    def prefer(self, key: TopicPartition, path: str) -> None:
+        """Let the log of a partition that is not here yet be created in this directory (KIP-113).
+
+        Forgotten at the next start, as in Kafka.
+        """
+        self._preferred.pop(key, None)
+        self._preferred[key] = path
+        if len(self._preferred) > _MAX_PREFERRED:
+            self._preferred.pop(next(iter(self._preferred)), None)
+
+    def switch_to_future(self, key: TopicPartition) -> Replacement | None:
+        """Let the future log of a partition replace its current log at once; return None where it
+        is not ready. `finish_switch` must follow.
+
+        Raises KafkaError; then the current log stays.
+        """
+        current, home = self._logs[key]
+        log = self.futures.switch(key, current)
+        if log is None:
+            return None
+        with self._lock:
+            self._logs[key] = log, self._home_of(log)
+        home.discard(key)
+        return Replacement(log, current, home)
+
+    def finish_switch(self, key: TopicPartition, done: Replacement) -> None:
+        """Make a switch durable, and delete the former log. Blocks."""
+        self.futures.finish(key, done.log, done.former, done.home)
 
     async def delete(self, keys: Collection[TopicPartition]) -> dict[TopicPartition, KafkaError]:
         """As `remove`, in a thread."""
@@ -251,36 +341,71 @@ class LogManager:
                 if log is not None and directory is not None:
                     directory.discard(key)
                     taken.setdefault(directory.path, (directory, []))[1].append((key, log))
+        self.futures.discard(keys)
         refused: dict[TopicPartition, KafkaError] = {}
         for directory, logs in taken.values():
             try:
-                self._remove_from(directory, logs)
+                self._housekeeper.remove(directory, logs)
             except OSError as error:
                 directory.fail(error)
                 refusal = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
                 refused |= {key: refusal for key, _ in logs}
         return refused
 
-    def _remove_from(
-        self, directory: Directory, logs: Sequence[tuple[TopicPartition, Log]]
-    ) -> None:
-        doomed = []
-        for _, log in logs:
-            log.abandon()
-        directory.forget({key for key, _ in logs})
-        for (topic, partition), log in logs:
-            path = directory.file(deleted_name(topic, partition, uuid.uuid4().hex))
-            os.replace(log.directory, path)
-            doomed.append((path, log.config.file_delete_delay_ms))
-        directory.sync_names()
-        for path, delay_ms in doomed:
-            self._housekeeper.doom(directory, path, delay_ms)
+    async def topic_identities(
+        self, keys: Collection[TopicPartition]
+    ) -> tuple[dict[TopicPartition, TopicIdentity | None], dict[TopicPartition, KafkaError]]:
+        """Return the topics that logs belong to, None where that is unknown, and the errors of
+        those that cannot be read.
+        """
+
+        def read(key: TopicPartition, log: Log) -> TopicIdentity | None:
+            try:
+                return topic_identity.read(log.directory)
+            except CorruptIdentityError as error:
+                logger.warning("ignoring a damaged file: %s", error)
+                return None
+
+        return await self._with_each(keys, read)
+
+    async def record_topic_identities(
+        self, wanted: Mapping[TopicPartition, TopicIdentity]
+    ) -> dict[TopicPartition, KafkaError]:
+        """Write which topics logs belong to; return the errors of those that failed."""
+        _, refused = await self._with_each(
+            wanted, lambda key, log: topic_identity.write(log.directory, wanted[key])
+        )
+        return refused
+
+    async def _with_each(
+        self, keys: Collection[TopicPartition], work: Callable[[TopicPartition, Log], T]
+    ) -> tuple[dict[TopicPartition, T], dict[TopicPartition, KafkaError]]:
+        """Do `work` with those of the logs that exist and are online, in several threads."""
+        some = list(keys)
+        done: dict[TopicPartition, T] = {}
+        refused: dict[TopicPartition, KafkaError] = {}
+
+        def work_through(part: Sequence[TopicPartition]) -> None:
+            for key in part:
+                log = self.get(*key)
+                if log is None or log.failure is not None:
+                    continue
+                try:
+                    done[key] = work(key, log)
+                except OSError as error:
+                    self._home_of(log).judge(error)
+                    refused[key] = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
+
+        parts = (some[first::_IDENTITY_THREADS] for first in range(_IDENTITY_THREADS))
+        await asyncio.gather(*(self.disk.run(work_through, part) for part in parts if part))
+        return done, refused
 
     def update_topic_configs(self, changed: Mapping[str, TopicConfig]) -> None:
         """Apply changed settings to every partition of the topics."""
-        for (topic, _), log in self.logs().items():
-            if topic in changed:
-                log.config = changed[topic]
+        for logs in (self.logs(), self.futures.all_logs()):
+            for (topic, _), log in logs.items():
+                if topic in changed:
+                    log.config = changed[topic]
 
     # -- background, failure, end ---------------------------------------------------------------
 
@@ -291,7 +416,8 @@ class LogManager:
     def save_high_watermarks(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Write the high watermark of every partition, each into its own directory."""
         for directory in self._online():
-            directory.write_high_watermarks(offsets)
+            with self._quarantines.guard(Work.CHECKPOINT, f"{directory.path}: high watermarks"):
+                directory.write_high_watermarks(offsets)
 
     async def checkpoint_start_offsets(self, logs: Collection[Log]) -> None:
         """Make the log start offsets of these logs durable: see `Log.durable_log_start`, which says
@@ -314,20 +440,44 @@ class LogManager:
 
     async def run(self) -> None:
         """Run the background work until cancelled."""
-        compacting = self.config.log_cleaner_threads if self.config.log_cleaner_enable else 0
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._keep_house())
-            for _ in range(compacting):
-                tasks.create_task(self._keep_compacting())
+            if self.config.log_cleaner_enable:
+                tasks.create_task(self._keep_cleaners())
+
+    def reconfigure(self, config: BrokerConfig) -> None:
+        """Change the thread pools and the log cleaner; called on the event loop."""
+        self.config = config
+        self.disk.resize(_disk_threads(config))
+        self.readers.resize(config.num_io_threads)
+        self._compactor.configure(config)
+        self._reconfigured.set()
+
+    async def _keep_cleaners(self) -> None:
+        """Have as many tasks that compact as `log.cleaner.threads` says."""
+        cleaners: dict[int, asyncio.Task[None]] = {}
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                self._reconfigured.clear()
+                for number in range(self.config.log_cleaner_threads):
+                    if number not in cleaners or cleaners[number].done():
+                        cleaners[number] = tasks.create_task(
+                            self._keep_compacting(number), name=f"cleaner-{number}"
+                        )
+                await self._reconfigured.wait()
 
     async def _keep_house(self) -> None:
         while True:
-            await self.disk.run(self.housekeep)
+            with self._quarantines.guard(Work.MAINTENANCE, "logs"):
+                await self.disk.run(self.housekeep)
             await asyncio.sleep(_TICK_S)
 
-    async def _keep_compacting(self) -> None:
-        while True:
-            if not await self.disk.run(self.compact):
+    async def _keep_compacting(self, number: int) -> None:
+        while number < self.config.log_cleaner_threads:
+            compacted = False
+            with self._quarantines.guard(Work.COMPACTION, "logs"):
+                compacted = await self.disk.run(self.compact)
+            if not compacted:
                 await asyncio.sleep(self.config.log_cleaner_backoff_ms / 1000)
 
     def housekeep(self) -> None:
@@ -353,3 +503,16 @@ class LogManager:
                 directory.close(threads)
         self.readers.close()
         self.disk.close()
+
+
+def _fail(directory: Directory, error: OSError) -> None:
+    """Take a directory offline that cannot be loaded. Raises LogDirError for what is no fault of
+    the directory: the broker must not start without its partitions.
+    """
+    if is_shortage(error):
+        raise LogDirError(
+            f"failed to load log directory {directory.path}: {error}; the process may have "
+            f"{descriptors.budget().limit} file descriptors (ulimit -n, LimitNOFILE in systemd), "
+            "and all memory that its machine and container leave it: raise what ran out"
+        ) from None
+    directory.fail(error)

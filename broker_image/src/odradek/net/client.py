@@ -9,11 +9,13 @@ the caller decides how long to pause between attempts.
 import asyncio
 import contextlib
 import itertools
+import logging
 import socket
 from collections import deque
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
+from odradek import slices
 from odradek.net.addresses import look_up
 from odradek.net.frame import FrameReader, ProtocolViolation
 from odradek.net.sending import send_all
@@ -21,6 +23,8 @@ from odradek.protocol import api, codec, headers
 from odradek.protocol.primitives import LENGTH32, MalformedError
 from odradek.protocol.regions import Part, total_length
 from odradek.protocol.schema import Request
+
+logger = logging.getLogger(__name__)
 
 ResponseT = TypeVar("ResponseT")
 
@@ -59,7 +63,8 @@ class PeerClient:
         reached, disconnects or violates the protocol.
         """
         entry = api.of_request(type(request))
-        exchange = self._framed(entry, version, codec.encode_parts(request, version))
+        body = await slices.run(codec.encode_parts_in_slices(request, version))
+        exchange = self._framed(entry, version, body)
         channel: _PeerConnection | None = None
         try:
             async with asyncio.timeout(timeout_ms / 1000), self._slots:
@@ -168,6 +173,14 @@ class _PeerConnection:
                 self._sock.close()
 
     def _on_readable(self) -> None:
+        try:
+            self._read()
+        except Exception as error:
+            # Else the callers would wait, and the event loop would call this again and again.
+            logger.exception("closing the connection to a broker")
+            self.fail(f"receiving failed: {error!r}")
+
+    def _read(self) -> None:
         try:
             count = self._sock.recv_into(self._reader.room())
         except (BlockingIOError, InterruptedError):

@@ -5,27 +5,56 @@ the previous one. This keeps pipelined answers in order and limits the memory of
 in progress, one answer being sent, and one buffer of bytes read ahead. When that buffer is full the
 socket is not read any more, and TCP slows the peer down. A peer that does not read its answers
 delays only itself. A request larger than the first buffer is read on only when there is memory for
-it (see `connection_quotas`).
+it (see `memory_quotas`).
+
+A request must arrive, and an answer in our memory must be read, at a least pace (see `pace`), which
+the listener's sweep looks at. Answers of file regions hold no memory and may wait until the
+connection counts as idle.
 
 The socket stays registered for reading while a request is in progress. So the usual peer, which
 sends its next request after the answer, costs no epoll call besides the wait.
 """
 
 import asyncio
+import fcntl
 import logging
 import socket
+import struct
+import termios
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
-from odradek.net.connection_quotas import RequestMemory
+from odradek.net.connection_quotas import ConnectionQuotas
 from odradek.net.frame import READ_AHEAD_BYTES, FrameReader, ProtocolViolation
 from odradek.net.inline_future import InlineFuture
-from odradek.net.sending import SLICE_BYTES, send_all, send_at_once
+from odradek.net.pace import Pace, Transfer
+from odradek.net.sending import SLICE_BYTES, Outgoing, send_all, send_at_once
 from odradek.protocol.primitives import LENGTH32, MalformedError
 from odradek.protocol.regions import Part, close_all, total_length
 
-logger = logging.getLogger(__name__)
+# The size of a frame and the key of its request.
+_SIZE_AND_KEY: Final = struct.Struct(">ih")
+_INT: Final = struct.Struct("i")
+# What strangers say first, and what they speak.
+_FOREIGN: Final = (
+    (b"\x16\x03", "TLS"),
+    (b"GET ", "HTTP"),
+    (b"POST", "HTTP"),
+    (b"HEAD", "HTTP"),
+    (b"PUT ", "HTTP"),
+    (b"OPTI", "HTTP"),
+    (b"PRI ", "HTTP"),
+    (b"CONN", "HTTP"),
+)
+
+# Why `ConnectionQuotas.closed` counts a connection that was aborted.
+_REASONS: Final = {
+    "idle": "idle for too long",
+    "slow-request": "its request arrives too slowly",
+    "slow-answer": "it reads its answer too slowly",
+    "replaced": "a broker takes its place (max.connections)",
+}
 
 # Frames of one connection answered in a row before the others. So many bytes of answers count as
 # another frame.
@@ -44,6 +73,8 @@ class ClientInfo:
     host: str
     port: int
     connection_id: int
+    # False once the client sends no more.
+    is_connected: Callable[[], bool] = lambda: True
 
 
 # Answers a frame: returns parts with response header but without size, or None for no answer. The
@@ -58,16 +89,21 @@ class Connection:
         self,
         sock: socket.socket,
         peer: ClientInfo,
-        max_frame_bytes: int,
         dispatch: Dispatch,
-        memory: RequestMemory,
+        quotas: ConnectionQuotas,
     ) -> None:
-        self.peer = peer
+        self.peer = replace(peer, is_connected=lambda: not self._ended)
         self._loop = asyncio.get_running_loop()
+        self._task: asyncio.Task[object] | None = None
         self._sock = sock
         self._dispatch = dispatch
-        self._reader = FrameReader(max_frame_bytes)
-        self._memory = memory
+        self._reader = FrameReader(quotas.limits.max_frame_bytes)
+        self._quotas = quotas
+        self._memory = quotas.memory  # of the frame that arrives, or is in progress
+        self._waits_for_memory = False
+        self._frames = 0  # dispatched so far
+        self._outgoing: Outgoing | None = None  # the answer that its peer's socket had no room for
+        self._pace: Pace | None = None  # only of a transfer that a sweep has seen
         self._reading = False
         self._ended = False  # the peer sends no more
         self._closing = False  # we answer no more
@@ -77,15 +113,62 @@ class Connection:
         self._last_active = self._loop.time()
 
     def idle_seconds(self) -> float:
-        """Return the seconds without traffic; 0 while the peer waits for an answer."""
-        if self._in_dispatch and not self._ended:
+        """Return the seconds without traffic; 0 while the peer waits for us."""
+        if (self._in_dispatch or self._waits_for_memory) and not self._ended:
             return 0.0
         return self._loop.time() - self._last_active
 
-    @property
-    def has_partial_frame(self) -> bool:
-        """Return whether a frame began to arrive and the rest is waited for."""
-        return self._arrival is not None and self._reader.buffered_bytes > 0
+    def too_slow(self, looks_per_window: int, window_s: float) -> str:
+        """Return which transfer the peer moves too slowly (a reason of `closed`), "" if none.
+
+        Called `looks_per_window` times in `window_s`.
+        """
+        outgoing = self._outgoing
+        if outgoing is not None and (
+            not outgoing.has_regions or outgoing.held_bytes() > READ_AHEAD_BYTES
+        ):
+            reason, held = "slow-answer", outgoing.held_bytes()
+            transfer = Transfer(2 * self._frames + 1, self.answered_bytes(), outgoing.sent + held)
+        elif self._arrival is not None and self._reader.buffered_bytes:
+            if self._waits_for_memory:
+                if self._pace is not None:
+                    self._pace.pause()
+                return ""
+            reason, buffered = "slow-request", self._reader.buffered_bytes
+            transfer = Transfer(2 * self._frames, buffered, self._reader.announced)
+        else:
+            self._pace = None
+            return ""
+        if self._pace is None:
+            self._pace = Pace()
+        return reason if self._pace.is_too_slow(transfer, looks_per_window, window_s) else ""
+
+    def answered_bytes(self) -> int:
+        """Return how much of the present answer has reached the peer.
+
+        What the kernel still holds does not count, so it may be negative.
+        """
+        if self._outgoing is None:
+            return 0
+        try:
+            queued = fcntl.ioctl(self._sock, termios.TIOCOUTQ, bytes(_INT.size))
+        except OSError:
+            return self._outgoing.sent
+        return self._outgoing.sent - int(_INT.unpack(queued)[0])
+
+    def give_up_answer(self) -> None:
+        """Close the connection, whose peer reads too slowly while memory for answers is short."""
+        self.abort("slow-answer")
+
+    def abort(self, reason: str) -> None:
+        """Close the connection at once, for a reason that `ConnectionQuotas.closed` counts."""
+        if self._task is None or self._task.cancelling():
+            return
+        self._task.cancel()
+        self._quotas.closed[reason] += 1
+        self._quotas.log.log(
+            logging.INFO, f"closing %s:%s: {_REASONS[reason]}", self.peer.host, self.peer.port
+        )
 
     def release_spare_memory(self) -> None:
         """Shrink a buffer that is nearly empty, unless a request is in progress."""
@@ -100,24 +183,30 @@ class Connection:
 
     async def run(self) -> None:
         """Serve the peer until either side ends the connection; close the socket."""
+        self._task = asyncio.current_task()
         try:
             await self._serve()
         except (ProtocolViolation, MalformedError) as violation:
-            logger.warning("closing %s:%s: %s", self.peer.host, self.peer.port, violation)
+            self._quotas.closed["violation"] += 1
+            self._quotas.log.log(
+                logging.WARNING, "closing %s:%s: %s", self.peer.host, self.peer.port, violation
+            )
         except OSError as error:
-            logger.debug("lost %s:%s: %s", self.peer.host, self.peer.port, error)
-        except MemoryError:
-            logger.error("closing %s:%s: no memory for its request", self.peer.host, self.peer.port)
+            self._log_loss(error)
         except Exception:
-            logger.exception("closing %s:%s", self.peer.host, self.peer.port)
+            self._quotas.log.log(
+                logging.ERROR, "closing %s:%s", self.peer.host, self.peer.port, exc_info=True
+            )
         finally:
             self._stop_reading()
             self._sock.close()
             self._closing = True
             self._give_memory_back()
+            self._task = None
 
     async def _serve(self) -> None:
         while (frame := await self._next_frame()) is not None:
+            self._frames += 1
             parts = await self._ask_dispatch(frame)
             self._turn += 1
             if parts is not None:
@@ -159,7 +248,18 @@ class Connection:
             if not left:
                 return
             parts = [left]
-        await send_all(self._sock, parts, self._note_activity)
+        try:
+            await send_all(self._sock, parts, self._note_activity, self._on_wait)
+        finally:
+            if self._outgoing is not None:
+                self._outgoing = None
+                self._quotas.answers.release(self)
+
+    def _on_wait(self, outgoing: Outgoing) -> None:
+        """Count an answer that waits for its peer, or for its turn."""
+        if self._outgoing is None:
+            self._outgoing = outgoing
+            self._quotas.answers.hold(self, outgoing.held_bytes())
 
     async def _next_frame(self) -> memoryview | None:
         """Return the next frame, None if the peer has ended or the connection is closing."""
@@ -183,13 +283,19 @@ class Connection:
 
     def _on_readable(self) -> None:
         try:
-            room = self._reader.room()
-        except MemoryError as error:
-            # Left readable and unread, the socket would be reported again at once, for ever.
+            self._read()
+        except Exception as error:
+            # The bytes are still there: the event loop would call this again and again.
+            self._quotas.log.log(
+                logging.ERROR, "closing %s:%s", self.peer.host, self.peer.port, exc_info=True
+            )
+            self._ended = True
             self._stop_reading()
             if self._arrival is not None and not self._arrival.done():
                 self._arrival.set_exception(error)
-            return
+
+    def _read(self) -> None:
+        room = self._reader.room()
         if not room:
             # The buffer is full; the next `_next_frame` resumes reading.
             self._stop_reading()
@@ -199,7 +305,7 @@ class Connection:
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
-            logger.debug("lost %s:%s: %s", self.peer.host, self.peer.port, error)
+            self._log_loss(error)
             count = 0
         self._note_activity()
         self._reader.received(count)
@@ -216,12 +322,25 @@ class Connection:
         try:
             frame = self._reader.next_frame()
         except ProtocolViolation as violation:
-            arrival.set_exception(violation)
+            arrival.set_exception(self._explained(violation))
             return
         if frame is not None or self._ended:
             arrival.settle(frame)
         else:
             self._read_on()
+
+    def _explained(self, violation: ProtocolViolation) -> ProtocolViolation:
+        """Name the protocol, if the first bytes show another one than Kafka's."""
+        if not self._frames:
+            start = self._reader.peek(4)
+            for beginning, protocol in _FOREIGN:
+                if start.startswith(beginning):
+                    return ProtocolViolation(f"{violation}: the peer speaks {protocol}")
+        return violation
+
+    def _log_loss(self, error: OSError) -> None:
+        text = "lost %s:%s: %s"
+        self._quotas.log.log(logging.DEBUG, text, self.peer.host, self.peer.port, error)
 
     def _note_activity(self) -> None:
         self._last_active = self._loop.time()
@@ -230,13 +349,22 @@ class Connection:
         """Read, or wait until there is memory for the buffer of the incomplete frame."""
         if self._memory.limited:
             needed = max(self._reader.capacity, self._reader.wanted)
-            if needed > READ_AHEAD_BYTES and not self._memory.take(self, needed):
-                self._stop_reading()
-                self._memory.when_free(self._memory_is_free)
-                return
+            if needed > READ_AHEAD_BYTES:
+                self._memory = self._quotas.memory_for(self._arriving_key())
+                if not self._memory.take(self, needed):
+                    self._stop_reading()
+                    self._waits_for_memory = True
+                    self._memory.when_free(self._memory_is_free)
+                    return
         self._start_reading()
 
+    def _arriving_key(self) -> int:
+        """Return the API key of the frame that arrives, -1 if it is not there yet."""
+        start = self._reader.peek(_SIZE_AND_KEY.size)
+        return int(_SIZE_AND_KEY.unpack(start)[1]) if len(start) == _SIZE_AND_KEY.size else -1
+
     def _memory_is_free(self) -> None:
+        self._waits_for_memory = False
         if self._closing:
             return
         self._read_on()

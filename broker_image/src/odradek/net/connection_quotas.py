@@ -1,31 +1,53 @@
-"""Quotas shared by all connections of a broker: their number, and memory for requests.
+"""Quotas shared by all connections of a broker: their number, their rate, and memory.
 
 Connections are counted over all listeners, in total and per address (`max.connections`,
-`max.connections.per.ip`). Memory (`queued.max.request.bytes`) is counted for requests that do not
-fit into the first buffer of a connection: each step by which the buffer grows is reserved before
-more of the request is read, and all are released when it is answered. So a peer takes no memory by
-announcing a large request. While no memory is left, only the request that began first is read on,
-and may exceed the limit: there is no deadlock, and one that stalls is closed by the listener.
+`max.connections.per.ip`), and new ones per second (`max.connection.creation.rate`, KIP-612). Other
+brokers are exempt from the total and from the rate: at the maximum, the connection of a broker
+takes the place of the ordinary one that was used least recently, as in Kafka. Memory is counted in
+`memory_quotas`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
+import logging
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from itertools import islice
+from typing import Final, Protocol
 
-UNLIMITED: Final = -1
+from odradek.net.memory_quotas import UNLIMITED, AnswerMemory, RequestMemory
+from odradek.net.rare_log import RareLog
+from odradek.protocol.api import ApiKey
+
 FRAME_TIMEOUT_MS: Final = 30_000
+UNLIMITED_RATE: Final = 2**31 - 1
+# Places of brokers above the maximum when there is no ordinary connection to close.
+BROKER_PLACES: Final = 64
+# Connections among which the least recently used one is looked for.
+_LOOKED_AT: Final = 1000
+# No connection waits longer for the rate, as in Kafka.
+_LONGEST_DELAY_S: Final = 1.0
+_SHORTEST_DELAY_S: Final = 0.001
+_CONTROL_KEYS: Final = frozenset(
+    {
+        ApiKey.LEADER_AND_ISR,
+        ApiKey.STOP_REPLICA,
+        ApiKey.UPDATE_METADATA,
+        ApiKey.CONTROLLED_SHUTDOWN,
+    }
+)
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
     """Limits of connections and of the memory that they take in the broker and in the kernel.
 
-    A connection is closed when a frame began to arrive and nothing more of it comes for
-    `frame_timeout_ms`. The kernel chooses a socket buffer of size 0 or less.
+    A connection is closed when a frame that began to arrive, or an answer in our memory, moves too
+    little in `frame_timeout_ms` (see `pace`). The kernel chooses a socket buffer of size 0 or less.
     """
 
     max_frame_bytes: int
@@ -33,37 +55,128 @@ class ConnectionLimits:
     max_connections_per_ip: int
     max_idle_ms: int
     max_connections_of_ip: Mapping[str, int] = field(default_factory=dict)
+    max_creation_rate: int = UNLIMITED_RATE
     max_queued_bytes: int = UNLIMITED
+    max_answer_bytes: int = UNLIMITED
     frame_timeout_ms: int = FRAME_TIMEOUT_MS
     socket_send_bytes: int = UNLIMITED
     socket_receive_bytes: int = UNLIMITED
 
 
+class Replaceable(Protocol):
+    """A connection that may have to make room for that of a broker."""
+
+    def idle_seconds(self) -> float:
+        """Return the seconds without traffic."""
+
+    def abort(self, reason: str) -> None:
+        """Close the connection at once."""
+
+
+class CreationRate:
+    """Delays connections above `per_second`, after a burst of as many as one second has.
+
+    `clock` is in seconds.
+    """
+
+    def __init__(self, per_second: int, clock: Callable[[], float]) -> None:
+        self._interval = 1 / max(1, per_second)
+        self._clock = clock
+        self._next = clock() - _LONGEST_DELAY_S
+
+    def delay_s(self) -> float:
+        """Count a connection; return the seconds that it has to wait, 0 if none."""
+        now = self._clock()
+        self._next = max(self._next, now - 1) + self._interval
+        delay_s = self._next - now
+        return min(delay_s, _LONGEST_DELAY_S) if delay_s >= _SHORTEST_DELAY_S else 0.0
+
+
 class ConnectionQuotas:
-    """The quotas of one broker, shared by its listeners. Used from one event loop only."""
+    """The quotas of one broker, shared by its listeners. Used from one event loop only.
+
+    `refused`, `delayed` and `closed` count connections by the reason; `log` is for lines about
+    them.
+    """
 
     def __init__(self, limits: ConnectionLimits) -> None:
         self.limits = limits
-        self.memory = RequestMemory(limits.max_queued_bytes)
+        self.answers = AnswerMemory(limits.max_answer_bytes)
+        self.log = RareLog(logger)
+        self.refused = Counter({"per-address": 0, "waiting": 0})
+        self.delayed = Counter({"rate": 0, "max-connections": 0, "descriptors": 0})
+        self.closed = Counter(
+            {"idle": 0, "slow-request": 0, "slow-answer": 0, "replaced": 0, "violation": 0}
+        )
+        self._memory = RequestMemory(limits.max_queued_bytes)
+        self._control_memory = RequestMemory(limits.max_queued_bytes)
         self._total = 0
         self._per_ip: Counter[str] = Counter()
         self._left = asyncio.Event()
+        # Connections of ordinary clients, the oldest first.
+        self._ordinary: dict[Replaceable, None] = {}
+        self._rate: CreationRate | None = None
+
+    @property
+    def memory(self) -> RequestMemory:
+        """Return the memory for large requests of clients."""
+        return self._memory
+
+    def memory_for(self, api_key: int) -> RequestMemory:
+        """Return the memory for a large request. The controller's do not wait for clients'."""
+        return self._control_memory if api_key in _CONTROL_KEYS else self._memory
+
+    def creation_delay_s(self) -> float:
+        """Count a new connection; return the seconds that it has to wait."""
+        if self._rate is None:
+            clock = asyncio.get_running_loop().time
+            self._rate = CreationRate(self.limits.max_creation_rate, clock)
+        return self._rate.delay_s()
+
+    @property
+    def full(self) -> bool:
+        """Return whether there are as many connections as allowed."""
+        return self._total >= self.limits.max_connections
 
     async def wait_for_place(self) -> None:
         """Wait until there are fewer connections than allowed."""
-        while self._total >= self.limits.max_connections:
+        while self.full:
             self._left.clear()
             await self._left.wait()
 
-    def enter(self, host: str) -> bool:
-        """Count a connection; return False if its address has its maximum."""
+    def make_place(self) -> bool:
+        """Make a place for a broker's connection at the maximum; return False if that fails.
+
+        The least recently used ordinary connection is closed (Kafka: `closeExcessConnections`).
+        """
+        if not self.full:
+            return True
+        looked_at = list(islice(self._ordinary, _LOOKED_AT))
+        if not looked_at:
+            return self._total < self.limits.max_connections + BROKER_PLACES
+        victim = max(looked_at, key=lambda one: one.idle_seconds())
+        del self._ordinary[victim]
+        victim.abort("replaced")
+        return True
+
+    def allows(self, host: str) -> bool:
+        """Return whether an address has fewer connections than its maximum."""
         limits = self.limits
         most = limits.max_connections_of_ip.get(host, limits.max_connections_per_ip)
-        if self._per_ip[host] >= most:
+        return self._per_ip.get(host, 0) < most
+
+    def enter(self, host: str) -> bool:
+        """Count a connection; return False if its address has its maximum."""
+        if not self.allows(host):
             return False
         self._total += 1
         self._per_ip[host] += 1
         return True
+
+    def change_limits(self, limits: ConnectionLimits) -> None:
+        """Change the limits for connections to come; those that are there stay."""
+        self.limits = limits
+        self._left.set()
 
     def leave(self, host: str) -> None:
         """Stop counting a connection."""
@@ -73,50 +186,10 @@ class ConnectionQuotas:
             del self._per_ip[host]
         self._left.set()
 
+    def add_ordinary(self, connection: Replaceable) -> None:
+        """Remember a connection that is no broker's."""
+        self._ordinary[connection] = None
 
-class RequestMemory:
-    """Bytes of large requests that are being read or processed, at most about `limit`.
-
-    There is no limit if it is 0 or less.
-    """
-
-    def __init__(self, limit: int = UNLIMITED) -> None:
-        self._limit = limit
-        self.limited = limit > 0
-        # By the owner of the request, in the order in which requests began.
-        self._taken: dict[object, int] = {}
-        self._total = 0
-        self._waiting: deque[Callable[[], None]] = deque()
-
-    @property
-    def full(self) -> bool:
-        """Return whether no memory is left."""
-        return self.limited and self._total >= self._limit
-
-    def take(self, owner: object, size: int) -> bool:
-        """Reserve memory for a request, `size` bytes in all.
-
-        Return False if none is left, unless the request of this owner began first.
-        """
-        taken = self._taken.get(owner, 0)
-        if size <= taken:
-            return True
-        if self.full and owner is not next(iter(self._taken)):
-            return False
-        self._taken[owner] = size
-        self._total += size - taken
-        return True
-
-    def give_back(self, owner: object) -> None:
-        """Release the memory of a request, and let waiting connections retry."""
-        taken = self._taken.pop(owner, 0)
-        if not taken:
-            return
-        self._total -= taken
-        ready, self._waiting = self._waiting, deque()
-        for retry in ready:
-            retry()
-
-    def when_free(self, retry: Callable[[], None]) -> None:
-        """Call `retry` once, when memory is released."""
-        self._waiting.append(retry)
+    def discard_ordinary(self, connection: Replaceable) -> None:
+        """Forget a connection that ended."""
+        self._ordinary.pop(connection, None)

@@ -52,6 +52,17 @@ class FrameReader:
         """Return how many bytes the buffer can hold now."""
         return len(self._view)
 
+    @property
+    def announced(self) -> int:
+        """Return the size of the frame that arrives, its size field included, as far as known."""
+        if self.buffered_bytes < SIZE_BYTES:
+            return SIZE_BYTES
+        return SIZE_BYTES + int(LENGTH32.unpack_from(self._view, self._start)[0])
+
+    def peek(self, count: int) -> bytes:
+        """Return the first bytes, at most `count`, that belong to no frame returned so far."""
+        return bytes(self._view[self._start : min(self._start + count, self._end)])
+
     def room(self) -> memoryview:
         """Return where received bytes go; empty only while a frame in use pins the buffer."""
         if self.wanted:

@@ -1,37 +1,53 @@
 """Accepts connections on one address and owns them until they are closed.
 
 At the maximum of connections the listener stops accepting until one ends; peers wait in the
-backlog. Above the maximum per address a connection is closed at once (see `connection_quotas`). A
-sweep closes connections that were idle for too long (`connections.max.idle.ms`), or stalled in the
-middle of a frame.
+backlog. If brokers connect to the same listener, they must not wait behind clients: so it goes on
+accepting, lets brokers in, and keeps a few others waiting, unread. Above the maximum per address a
+connection is closed at once (see `connection_quotas`). A sweep closes connections that were idle
+for too long (`connections.max.idle.ms`), or whose requests or answers hardly move (see `pace`).
+
+Errors of accept are not the listener's end. A shortage of descriptors passes, and Linux reports
+errors of the network that belong to the accepted connection.
 """
 
 import asyncio
+import contextlib
 import errno
 import itertools
 import logging
+import math
 import socket
+from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 from odradek.net.addresses import look_up
 from odradek.net.connection import ClientInfo, Connection, Dispatch
 from odradek.net.connection_quotas import ConnectionQuotas
 
-logger = logging.getLogger(__name__)
-
-BACKLOG: Final = 128
-# Pause after running out of file descriptors or memory, to avoid a busy loop.
-EXHAUSTED_PAUSE_SECONDS: Final = 0.1
+# As many as the default rate lets in within a second; Linux takes the lower net.core.somaxconn.
+BACKLOG: Final = 1024
+# Pause after an error of accept, for instance a lack of descriptors, to avoid a busy loop.
+ERROR_PAUSE_SECONDS: Final = 0.1
 CANCEL_PAUSE_SECONDS: Final = 0.05
+# Connections accepted before others get their turn.
+ACCEPTED_A_TURN: Final = 8
+# Accepted connections that wait for a place on a listener that brokers use too.
+WAITING_PLACES: Final = 32
 _EXHAUSTED: Final = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+# Errors of the listening socket itself, after which it accepts nothing more.
+_FATAL: Final = {errno.EBADF, errno.EINVAL, errno.ENOTSOCK, errno.EFAULT}
 _MAX_SWEEP_SECONDS: Final = 10.0
+# Connections that a sweep looks at before others get their turn.
+_SWEPT_A_TURN: Final = 500
 _connection_ids = itertools.count(1)
 
 
 class Listener:
     """Serves `dispatch` on `host`:`port`; port 0 takes a free one, an empty host all addresses.
 
-    A `protected` listener accepts connections even at the maximum of the broker.
+    A `protected` listener is for brokers only. On another one that brokers use, `is_broker` tells
+    their addresses. At the maximum of connections brokers are let in all the same.
     """
 
     def __init__(
@@ -42,12 +58,16 @@ class Listener:
         dispatch: Dispatch,
         *,
         protected: bool = False,
+        is_broker: Callable[[str], bool] | None = None,
     ) -> None:
         self._host = host
         self._port = port
         self._quotas = quotas
         self._limits = quotas.limits
         self._protected = protected
+        self._is_broker = is_broker
+        self._waiting: deque[tuple[socket.socket, ClientInfo]] = deque()
+        self._someone_waits = asyncio.Event()
         self._dispatch = dispatch
         self._sock: socket.socket | None = None
         self._serving: asyncio.Task[None] | None = None
@@ -119,73 +139,148 @@ class Listener:
         async with asyncio.TaskGroup() as group:
             with sock:
                 accepting = group.create_task(self._accept_all(sock, group), name="accept")
+                seating = group.create_task(self._seat_all(group), name="seat")
                 sweeping = group.create_task(self._sweep(), name="sweep")
                 closing = group.create_task(self._closing.wait(), name="closing")
                 await asyncio.wait({accepting, closing}, return_when=asyncio.FIRST_COMPLETED)
-                for task in (accepting, closing, sweeping):
+                for task in (accepting, seating, closing, sweeping):
                     task.cancel()
-                await asyncio.wait({accepting})
+                await asyncio.wait({accepting, seating})
+            for waiting, _ in self._waiting:
+                waiting.close()
             for connection in list(self._connections):
                 connection.finish()
 
     async def _accept_all(self, sock: socket.socket, group: asyncio.TaskGroup) -> None:
         loop = asyncio.get_running_loop()
-        while True:
+        for turn in itertools.count(1):
+            if turn % ACCEPTED_A_TURN == 0:
+                # While connections come faster than this, `sock_accept` never waits.
+                await asyncio.sleep(0)
             try:
                 accepted, address = await loop.sock_accept(sock)
             except ConnectionAbortedError:
                 continue
             except OSError as error:
-                if error.errno not in _EXHAUSTED:
+                if error.errno in _FATAL:
                     raise
-                logger.error("failed to accept a connection: %s; retrying", error)
-                await asyncio.sleep(EXHAUSTED_PAUSE_SECONDS)
+                if error.errno in _EXHAUSTED:
+                    self._quotas.delayed["descriptors"] += 1
+                self._quotas.log.log(
+                    logging.ERROR, "failed to accept a connection: %s; retrying", error
+                )
+                await asyncio.sleep(ERROR_PAUSE_SECONDS)
                 continue
-            if not self._protected:
-                # This connection waits here, later ones in the backlog.
-                try:
-                    await self._quotas.wait_for_place()
-                except BaseException:
-                    accepted.close()
-                    raise
-            self._admit(accepted, ClientInfo(address[0], address[1], next(_connection_ids)), group)
+            # IPv4 addresses look the same whether the listener has IPv6 or not.
+            host = address[0].removeprefix("::ffff:")
+            peer = ClientInfo(host, address[1], next(_connection_ids))
+            try:
+                await self._let_in(accepted, peer, group)
+            except BaseException:
+                accepted.close()
+                raise
 
-    def _admit(self, sock: socket.socket, peer: ClientInfo, group: asyncio.TaskGroup) -> None:
-        if not self._quotas.enter(peer.host):
-            logger.warning("rejected %s: too many connections from this address", peer.host)
+    async def _let_in(
+        self, sock: socket.socket, peer: ClientInfo, group: asyncio.TaskGroup
+    ) -> None:
+        """Admit a connection, or make it wait for a place."""
+        quotas = self._quotas
+        if self._protected or (self._is_broker is not None and self._is_broker(peer.host)):
+            if quotas.make_place():
+                self._admit(sock, peer, group, ordinary=False)
+                return
+        else:
+            delay_s = quotas.creation_delay_s()
+            if delay_s:
+                # This connection waits here, later ones in the backlog.
+                quotas.delayed["rate"] += 1
+                quotas.log.log(
+                    logging.INFO, "delaying connections: max.connection.creation.rate is reached"
+                )
+                await asyncio.sleep(delay_s)
+        if not quotas.allows(peer.host):
+            self._refuse(sock, peer)
+            return
+        if quotas.full or self._waiting:
+            quotas.delayed["max-connections"] += 1
+            quotas.log.log(logging.WARNING, "delaying connections: max.connections is reached")
+            if self._is_broker is not None:
+                self._keep_waiting(sock, peer)
+                return
+            await quotas.wait_for_place()
+        self._admit(sock, peer, group)
+
+    def _keep_waiting(self, sock: socket.socket, peer: ClientInfo) -> None:
+        if len(self._waiting) >= WAITING_PLACES:
+            self._quotas.refused["waiting"] += 1
+            self._quotas.log.log(
+                logging.WARNING, "rejected %s: too many connections wait for a place", peer.host
+            )
             sock.close()
             return
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        connection = Connection(
-            sock, peer, self._limits.max_frame_bytes, self._dispatch, self._quotas.memory
-        )
+        self._waiting.append((sock, peer))
+        self._someone_waits.set()
+
+    async def _seat_all(self, group: asyncio.TaskGroup) -> None:
+        """Admit the connections that wait, one per place that becomes free."""
+        while True:
+            await self._someone_waits.wait()
+            while self._waiting:
+                await self._quotas.wait_for_place()
+                self._admit(*self._waiting.popleft(), group)
+            self._someone_waits.clear()
+
+    def _admit(
+        self,
+        sock: socket.socket,
+        peer: ClientInfo,
+        group: asyncio.TaskGroup,
+        *,
+        ordinary: bool = True,
+    ) -> None:
+        quotas = self._quotas
+        if not quotas.enter(peer.host):
+            self._refuse(sock, peer)
+            return
+        with contextlib.suppress(OSError):  # the peer may be gone already
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        connection = Connection(sock, peer, self._dispatch, quotas)
         task = group.create_task(connection.run(), name=f"connection {peer.connection_id}")
         self._connections[connection] = task
+        if ordinary:
+            quotas.add_ordinary(connection)
         task.add_done_callback(lambda _task: self._forget(connection, sock))
+
+    def _refuse(self, sock: socket.socket, peer: ClientInfo) -> None:
+        self._quotas.refused["per-address"] += 1
+        self._quotas.log.log(
+            logging.WARNING, "rejected %s: too many connections from this address", peer.host
+        )
+        sock.close()
 
     def _forget(self, connection: Connection, sock: socket.socket) -> None:
         # A task that is cancelled before its first step does not close the socket itself.
         sock.close()
         del self._connections[connection]
+        self._quotas.discard_ordinary(connection)
         self._quotas.leave(connection.peer.host)
 
     async def _sweep(self) -> None:
-        """Close idle and stalled connections and shrink grown buffers, a few times per timeout."""
+        """Close idle and slow connections and shrink grown buffers, a few times per timeout."""
         max_idle = self._limits.max_idle_ms / 1000
         frame_timeout = self._limits.frame_timeout_ms / 1000
         pause = min(max_idle / 4, frame_timeout / 4, _MAX_SWEEP_SECONDS)
+        looks = math.ceil(frame_timeout / pause)
         while True:
             await asyncio.sleep(pause)
-            for connection, task in list(self._connections.items()):
+            for number, connection in enumerate(list(self._connections), 1):
+                if number % _SWEPT_A_TURN == 0:
+                    await asyncio.sleep(0)
                 idle = connection.idle_seconds()
                 if idle >= max_idle:
-                    logger.info("closing %s: idle for %.0f s", connection.peer.host, idle)
-                    task.cancel()
-                elif idle >= frame_timeout and connection.has_partial_frame:
-                    logger.info(
-                        "closing %s: frame incomplete for %.0f s", connection.peer.host, idle
-                    )
-                    task.cancel()
+                    connection.abort("idle")
+                elif reason := connection.too_slow(looks, frame_timeout):
+                    connection.abort(reason)
                 elif idle >= pause:
                     connection.release_spare_memory()

@@ -24,9 +24,13 @@ GATHERED_BUFFERS: Final = 64
 
 
 class Outgoing:
-    """The unsent rest of one answer; owns its regions and closes each exactly once."""
+    """The unsent rest of one answer; owns its regions and closes each exactly once.
+
+    `sent` counts the bytes that the kernel has taken.
+    """
 
     def __init__(self, parts: Sequence[Part]) -> None:
+        self.sent = 0
         self._parts = list(parts)
         self._index = 0
         self._offset = 0
@@ -35,6 +39,15 @@ class Outgoing:
     def done(self) -> bool:
         """Return whether the kernel has taken everything."""
         return self._index == len(self._parts)
+
+    def held_bytes(self) -> int:
+        """Return how much memory the unsent parts take; regions of files take none."""
+        return sum(len(part) for part in self._parts[self._index :] if isinstance(part, IN_MEMORY))
+
+    @property
+    def has_regions(self) -> bool:
+        """Return whether a part of the answer is, or was, a region of a file."""
+        return any(not isinstance(part, IN_MEMORY) for part in self._parts)
 
     def send_some(self, sock: socket.socket) -> int:
         """Send at most about one slice; return the number of bytes.
@@ -49,6 +62,7 @@ class Outgoing:
         sent = _send_slice(sock, part, self._offset, count) if count else 0
         if count and not sent:
             raise ConnectionError("file ended before the region that was promised")
+        self.sent += sent
         self._offset += sent
         if self._offset == part.length:
             self._advance()
@@ -83,6 +97,7 @@ class Outgoing:
         return sent
 
     def _skip_buffers(self, gathered: Sequence[Buffer], sent: int) -> None:
+        self.sent += sent
         for buffer in gathered:
             if sent < len(buffer):
                 self._offset += sent
@@ -107,13 +122,20 @@ def send_at_once(sock: socket.socket, answer: bytes) -> memoryview:
     return memoryview(answer)[sent:]
 
 
+def _ignore(outgoing: Outgoing) -> None:
+    """Do nothing about an answer that waits."""
+
+
 async def send_all(
-    sock: socket.socket, parts: Sequence[Part], on_progress: Callable[[], None]
+    sock: socket.socket,
+    parts: Sequence[Part],
+    on_progress: Callable[[], None],
+    on_wait: Callable[[Outgoing], None] = _ignore,
 ) -> None:
     """Send all parts and always close the regions; call `on_progress` after each send.
 
-    Raises OSError if the peer is gone. After a cancelled or failed call the answer is incomplete:
-    the caller closes the socket.
+    `on_wait` is called before others get their turn. Raises OSError if the peer is gone. After a
+    cancelled or failed call the answer is incomplete: the caller closes the socket.
     """
     outgoing = Outgoing(parts)
     budget = SLICE_BYTES
@@ -122,10 +144,12 @@ async def send_all(
             try:
                 budget -= outgoing.send_some(sock)
             except (BlockingIOError, InterruptedError):
+                on_wait(outgoing)
                 await _writable(sock)
                 continue
             on_progress()
             if budget <= 0 and not outgoing.done:
+                on_wait(outgoing)
                 await asyncio.sleep(0)
                 budget = SLICE_BYTES
     finally:

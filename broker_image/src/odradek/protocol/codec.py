@@ -1,11 +1,15 @@
 """Encodes and decodes messages.
 
+Functions with `in_slices` are for messages that may be large: they are generators that yield after
+every few hundred elements, and return what the functions without do.
+
 The first use of a class in a version compiles its code (see `compiler`); from then on a message
 costs one call. What follows a message in its buffer is left alone, as Kafka does: `decode` tells
 where the message ended, and it is the caller's choice to look further.
 """
 
 import struct
+from collections.abc import Generator
 from typing import Any, Final, TypeVar
 
 from odradek.protocol import compiler, schema
@@ -13,7 +17,15 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.primitives import MalformedError
 from odradek.protocol.regions import IN_MEMORY, Buffer, Part
 
-__all__ = ["MalformedError", "decode", "encode", "encode_parts"]
+__all__ = [
+    "MalformedError",
+    "decode",
+    "decode_in_slices",
+    "encode",
+    "encode_in_slices",
+    "encode_parts",
+    "encode_parts_in_slices",
+]
 
 T = TypeVar("T")
 
@@ -22,6 +34,9 @@ LARGE_PART_BYTES: Final = 16 * 1024
 
 _decoders: dict[tuple[type, int], compiler.Decoder] = {}
 _encoders: dict[tuple[type, int], compiler.Encoder] = {}
+_sliced_decoders: dict[tuple[type, int], compiler.SlicedDecoder] = {}
+_sliced_encoders: dict[tuple[type, int], compiler.SlicedEncoder] = {}
+_UNREADABLE: Final = (struct.error, IndexError, UnicodeDecodeError, MalformedError)
 
 
 def decode(cls: type[T], version: int, buffer: Buffer, offset: int = 0) -> tuple[T, int]:
@@ -37,7 +52,23 @@ def decode(cls: type[T], version: int, buffer: Buffer, offset: int = 0) -> tuple
     view = buffer if type(buffer) is memoryview else memoryview(buffer)
     try:
         message, end = decoder(view, offset, len(view))
-    except (struct.error, IndexError, UnicodeDecodeError, MalformedError) as error:
+    except _UNREADABLE as error:
+        raise MalformedError(f"{cls.__name__} version {version}: {error}") from error
+    return message, end
+
+
+def decode_in_slices(
+    cls: type[T], version: int, buffer: Buffer, offset: int = 0
+) -> Generator[None, None, tuple[T, int]]:
+    """As `decode`. The buffer must stay as it is meanwhile."""
+    decoder = _sliced_decoders.get((cls, version))
+    if decoder is None:
+        _check_version(cls, version)
+        decoder = _sliced_decoders[cls, version] = compiler.compile_sliced_decoder(cls, version)
+    view = memoryview(buffer)
+    try:
+        message, end = yield from decoder(view, offset, len(view))
+    except _UNREADABLE as error:
         raise MalformedError(f"{cls.__name__} version {version}: {error}") from error
     return message, end
 
@@ -49,23 +80,49 @@ def encode(message: object, version: int) -> bytes:
     return b"".join(pieces)
 
 
+def encode_in_slices(message: object, version: int) -> Generator[None, None, bytes]:
+    """As `encode`. The message must stay as it is meanwhile."""
+    pieces: list[Any] = []
+    yield from _sliced_encoder(type(message), version)(message, pieces.append, pieces.append)
+    return b"".join(pieces)
+
+
 def encode_parts(message: object, version: int) -> list[Part]:
     """Return bytes and file regions in the order of the wire; the caller then owns the regions."""
-    parts: list[Part] = []
-    small: list[Any] = []
+    gathered = _Parts()
+    _encoder(type(message), version)(message, gathered.small.append, gathered.add_records)
+    return gathered.end()
 
-    def add_records(piece: Part) -> None:
+
+def encode_parts_in_slices(message: object, version: int) -> Generator[None, None, list[Part]]:
+    """As `encode_parts`. The message must stay as it is meanwhile."""
+    gathered = _Parts()
+    encoder = _sliced_encoder(type(message), version)
+    yield from encoder(message, gathered.small.append, gathered.add_records)
+    return gathered.end()
+
+
+class _Parts:
+    """Gathers pieces: small ones are joined, records that are large or in files stay apart."""
+
+    __slots__ = ("_parts", "small")
+
+    def __init__(self) -> None:
+        self._parts: list[Part] = []
+        self.small: list[Any] = []
+
+    def add_records(self, piece: Part) -> None:
         if isinstance(piece, IN_MEMORY) and len(piece) < LARGE_PART_BYTES:
-            small.append(piece)
+            self.small.append(piece)
             return
-        parts.append(b"".join(small))
-        small.clear()
-        parts.append(piece)
+        self._parts.append(b"".join(self.small))
+        self.small.clear()
+        self._parts.append(piece)
 
-    _encoder(type(message), version)(message, small.append, add_records)
-    if small or not parts:
-        parts.append(b"".join(small))
-    return parts
+    def end(self) -> list[Part]:
+        if self.small or not self._parts:
+            self._parts.append(b"".join(self.small))
+        return self._parts
 
 
 def _encoder(cls: type, version: int) -> compiler.Encoder:
@@ -73,6 +130,14 @@ def _encoder(cls: type, version: int) -> compiler.Encoder:
     if encoder is None:
         _check_version(cls, version)
         encoder = _encoders[cls, version] = compiler.compile_encoder(cls, version)
+    return encoder
+
+
+def _sliced_encoder(cls: type, version: int) -> compiler.SlicedEncoder:
+    encoder = _sliced_encoders.get((cls, version))
+    if encoder is None:
+        _check_version(cls, version)
+        encoder = _sliced_encoders[cls, version] = compiler.compile_sliced_encoder(cls, version)
     return encoder
 
 

@@ -9,6 +9,7 @@ ControlledShutdown version 0 has no client id. The size of the frame is not part
 """
 
 import struct
+from collections.abc import Generator
 from typing import Final, NamedTuple
 
 from odradek.protocol import codec
@@ -86,8 +87,19 @@ def decode_response_header(api: Api, version: int, frame: Buffer) -> tuple[int, 
 
 def encode_response(api: Api, version: int, correlation_id: int, response: object) -> list[Part]:
     """Return header and body of an answer, ready for the connection to send."""
-    parts = codec.encode_parts(response, version)
     header = encode_response_header(api, version, correlation_id)
+    return _behind(header, codec.encode_parts(response, version))
+
+
+def encode_response_in_slices(
+    api: Api, version: int, correlation_id: int, response: object
+) -> Generator[None, None, list[Part]]:
+    """As `encode_response`, as a generator that yields in between."""
+    parts = yield from codec.encode_parts_in_slices(response, version)
+    return _behind(encode_response_header(api, version, correlation_id), parts)
+
+
+def _behind(header: bytes, parts: list[Part]) -> list[Part]:
     first = parts[0]
     if isinstance(first, bytes):
         return [header + first, *parts[1:]]

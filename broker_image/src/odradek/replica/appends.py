@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from odradek.log.records.contents import RecordError, RecordsRefusedError
 from odradek.properties import LONG_MAX
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replica.hosted import HostedPartitions
@@ -45,6 +46,7 @@ class AppendOutcome:
     log_start_offset: int = -1
     message: str | None = None
     record_count: int = 0
+    record_errors: Sequence[RecordError] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,21 @@ class _Refused:
 
     code: ErrorCode
     message: str | None
+    record_errors: Sequence[RecordError]
+
+    @classmethod
+    def of(cls, refusal: KafkaError) -> _Refused:
+        """Keep what the answer tells of a refusal."""
+        errors = refusal.record_errors if isinstance(refusal, RecordsRefusedError) else ()
+        return cls(refusal.code, refusal.message or None, errors)
+
+    def outcome(self, partition: Partition) -> AppendOutcome:
+        """Return the outcome of the append. Kafka tells the log start where records are named."""
+        outcome = AppendOutcome(partition.key, self.code, message=self.message)
+        if self.record_errors:
+            outcome.record_errors = self.record_errors
+            outcome.log_start_offset = partition.log.log_start_offset
+        return outcome
 
 
 _Ready = dict[int, "Prepared | _Refused"]
@@ -157,21 +174,30 @@ class Appender:
             try:
                 ready[number] = await self._prepare(log, records, origin)
             except KafkaError as refusal:
-                ready[number] = _Refused(refusal.code, refusal.message or None)
+                ready[number] = _Refused.of(refusal)
         return ready
 
     async def _flush_where_owed(self, appended: Sequence[tuple[AppendOutcome, Partition]]) -> None:
         """Flush the logs that flush.messages requires to be on the disk."""
         for outcome, partition in appended:
-            log = partition.log
             try:
-                if log.flush_required:
-                    await self._flush(log)
+                await self._flush_partition(partition)
             except KafkaError as refusal:
                 outcome.error, outcome.message = refusal.code, refusal.message or None
                 continue
             if partition.is_leader and partition.advance_high_watermark():
                 self._hosted.wake_high_watermark(outcome.key)
+
+    async def _flush_partition(self, partition: Partition) -> None:
+        """Flush a log if that is due; again where it moved to another log directory meanwhile."""
+        while (log := partition.log).flush_required:
+            try:
+                await self._flush(log)
+            except KafkaError:
+                if partition.log is log:
+                    raise
+            if partition.log is log:
+                return
 
     def _append_one(
         self,
@@ -188,7 +214,7 @@ class Appender:
         if partition is None or error is not ErrorCode.NONE:
             return AppendOutcome(key, error), None
         if isinstance(ready, _Refused):
-            return AppendOutcome(key, ready.code, message=ready.message), None
+            return ready.outcome(partition), None
         try:
             appended = partition.log.append_as_leader(
                 ready or records, partition.leader_epoch, origin=origin
@@ -198,7 +224,7 @@ class Appender:
             if out_of_order and not self._end_offset_confirmed(partition):
                 # A newer leader may have the missing records; producers take a gap as final.
                 return AppendOutcome(key, ErrorCode.NOT_LEADER_OR_FOLLOWER), None
-            return AppendOutcome(key, refusal.code, message=refusal.message or None), None
+            return _Refused.of(refusal).outcome(partition), None
         outcome = AppendOutcome(
             key,
             ErrorCode.NONE,

@@ -6,8 +6,10 @@ Batches are appended unchanged: the leader has checked them and assigned the off
 are Fetch v10 and OffsetForLeaderEpoch v2, as between Kafka brokers with
 inter.broker.protocol.version 2.1, without fetch sessions.
 
-An error of one partition delays that partition only; a broken connection delays the whole source. A
-partition whose leader answers that our leader epoch is old (74) waits until the controller sends
+An error of one partition delays that partition only; a broken connection delays the whole source.
+After an unexpected exception, the partition is left out of the fetch, for longer each time, where
+Kafka marks it as failed; one that concerns no single partition starts the fetcher anew. A partition
+whose leader answers that our leader epoch is old (74) waits until the controller sends
 the new one. The controller notifies all brokers at once, so we may know a new leader before that
 broker does. It is asked again soon, then at growing intervals, because every produce with acks=all
 waits for this.
@@ -33,6 +35,7 @@ from odradek.protocol.messages.offsets import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
+from odradek.quarantine import Quarantines, Work
 from odradek.replica import truncation
 from odradek.replica.hosted import HostedPartitions
 from odradek.replica.partition import Partition
@@ -70,6 +73,8 @@ Connect = Callable[[int], "PeerClient | None"]
 InThread = Callable[[Callable[[], object]], Awaitable[object]]
 # Makes the log start offsets of logs durable.
 CheckpointStarts = Callable[[Collection["Log"]], Awaitable[None]]
+# Takes a partition offline whose truncation broke off.
+TruncationFailed = Callable[[Partition, Exception], None]
 
 
 @dataclass(slots=True)
@@ -80,6 +85,7 @@ class _Following:
     leader_epoch: int
     truncating: bool = True
     caught_up: bool = False  # had all committed records at the last answer
+    failed: bool = False  # in quarantine
     not_before_ms: int = 0
     retry_ms: int = FIRST_RETRY_MS
 
@@ -97,6 +103,8 @@ class SourceFetcher:
         in_thread: InThread,
         checkpoint_starts: CheckpointStarts,
         clock_ms: Callable[[], int],
+        quarantines: Quarantines,
+        truncation_failed: TruncationFailed,
     ) -> None:
         self.source = source
         self._config = config
@@ -108,12 +116,18 @@ class SourceFetcher:
         self._checkpointing: asyncio.Task[None] | None = None
         self._checkpoint_after_ms = 0
         self._clock_ms = clock_ms
+        self._quarantines = quarantines
+        self._truncation_failed = truncation_failed
         self._following: dict[TopicPartition, _Following] = {}
         self._changed = asyncio.Event()
         self._client: PeerClient | None = None
 
     def __len__(self) -> int:
         return len(self._following)
+
+    def partitions(self) -> list[Partition]:
+        """Return the partitions that are copied."""
+        return [one.partition for one in self._following.values()]
 
     def add(self, partition: Partition) -> None:
         """Copy a partition, under its present leader epoch."""
@@ -122,10 +136,17 @@ class SourceFetcher:
 
     def remove(self, key: TopicPartition) -> None:
         """Stop copying a partition. A pending answer for it is dropped."""
-        self._following.pop(key, None)
+        one = self._following.pop(key, None)
+        if one is not None and one.failed:
+            self._quarantines.release(Work.COPYING, key)
+
+    @property
+    def name(self) -> str:
+        """Return the name of the source in logs."""
+        return f"broker {self.source}"
 
     async def run(self) -> None:
-        """Copy until cancelled."""
+        """Copy until cancelled. After an unexpected exception it may be called again."""
         try:
             while True:
                 ready = self._ready()
@@ -140,6 +161,8 @@ class SourceFetcher:
                     )
                     await self._drop_client()
                     self._delay(ready)
+                else:
+                    self._quarantines.release(Work.SOURCE, self.name)
         finally:
             if self._checkpointing is not None:
                 self._checkpointing.cancel()
@@ -159,9 +182,8 @@ class SourceFetcher:
             for one in ready
             if not one.truncating and self._is_current(one) and not self._is_held_back(one)
         ]
-        flushed = await self._flush_where_owed(fetching)
-        if flushed:
-            await self._fetch(client, flushed)
+        if fetching:
+            await self._fetch(client, fetching)
 
     def _ready(self) -> list[_Following]:
         now = self._clock_ms()
@@ -184,6 +206,16 @@ class SourceFetcher:
         until = self._clock_ms() + self._config.replica_fetch_backoff_ms
         for one in some:
             one.not_before_ms = until
+
+    def _leave_out(self, one: _Following, error: Exception) -> None:
+        """Quarantine one partition after an unexpected exception; the others go on."""
+        key = one.partition.key
+        if not self._is_current(one):
+            self._quarantines.note(Work.COPYING, key, error, "it has another role by now")
+            return
+        one.failed = True
+        pause_s = self._quarantines.put(Work.COPYING, key, error, "left out, retrying")
+        one.not_before_ms = self._clock_ms() + int(pause_s * 1000)
 
     def _retry_soon(self, one: _Following) -> None:
         """Double the pause before the next attempt, up to the pause after other errors."""
@@ -211,14 +243,17 @@ class SourceFetcher:
     async def _truncate(self, client: PeerClient, some: list[_Following]) -> None:
         asking: dict[TopicPartition, tuple[_Following, int]] = {}
         for one in some:
-            latest = one.partition.log.latest_epoch
-            if latest == truncation.UNDEFINED:
-                # The log has no epoch: keep what is committed.
-                await self._cut(
-                    one, truncation.Truncation(one.partition.high_watermark, complete=True)
-                )
-            else:
-                asking[one.partition.key] = (one, latest)
+            try:
+                latest = one.partition.log.latest_epoch
+                if latest == truncation.UNDEFINED:
+                    # The log has no epoch: keep what is committed.
+                    await self._cut(
+                        one, truncation.Truncation(one.partition.high_watermark, complete=True)
+                    )
+                else:
+                    asking[one.partition.key] = (one, latest)
+            except Exception as error:
+                self._leave_out(one, error)
         if not asking:
             return
         topics: dict[str, OffsetForLeaderTopic] = {}
@@ -244,10 +279,13 @@ class SourceFetcher:
                 asked = asking.get(TopicPartition(answered.topic, end.partition))
                 if asked is None or not self._is_current(asked[0]):
                     continue
-                if end.error_code == ErrorCode.NONE:
-                    await self._cut_by(asked[0], EpochEnd(end.leader_epoch, end.end_offset))
-                else:
+                if end.error_code != ErrorCode.NONE:
                     self._refused(asked[0], end.error_code)
+                    continue
+                try:
+                    await self._cut_by(asked[0], EpochEnd(end.leader_epoch, end.end_offset))
+                except Exception as error:
+                    self._leave_out(asked[0], error)
 
     async def _cut_by(self, one: _Following, leaders: EpochEnd) -> None:
         partition = one.partition
@@ -261,7 +299,7 @@ class SourceFetcher:
         partition = one.partition
         log = partition.log
         try:
-            async with partition.truncation_lock:
+            async with partition.truncating():
                 if not self._is_current(one):
                     return
                 if cut.offset < log.log_end_offset:
@@ -274,12 +312,21 @@ class SourceFetcher:
                         one.leader_epoch,
                     )
                 # Even if nothing is truncated: this removes epochs that wrote no records.
-                await self._in_thread(lambda: log.truncate_to(cut.offset))
+                await self._change(partition, lambda: log.truncate_to(cut.offset))
                 partition.follow_high_watermark(partition.high_watermark)
         except (KafkaError, FileRetiredError) as refusal:
             self._reject(one, refusal)
             return
         one.truncating = not cut.complete
+
+    async def _change(self, partition: Partition, truncate: Callable[[], object]) -> None:
+        try:
+            await self._in_thread(truncate)
+        except (KafkaError, FileRetiredError):
+            raise
+        except Exception as error:
+            self._truncation_failed(partition, error)
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the truncation broke off") from error
 
     # --- copying ------------------------------------------------------------------------------
 
@@ -287,20 +334,28 @@ class SourceFetcher:
         config = self._config
         topics: dict[str, FetchTopic] = {}
         asked: dict[TopicPartition, tuple[_Following, int]] = {}
+        await self._flush_where_owed(some)  # again, if the last flush failed
         for one in some:
             key = one.partition.key
-            offset = one.partition.log.log_end_offset
-            asked[key] = (one, offset)
-            topic = topics.setdefault(key.topic, FetchTopic(topic=key.topic, partitions=[]))
-            topic.partitions.append(
-                FetchPartition(
+            try:
+                if one.partition.log.flush_required or not self._is_current(one):
+                    continue
+                offset = one.partition.log.log_end_offset
+                wanted = FetchPartition(
                     partition=key.partition,
                     current_leader_epoch=one.leader_epoch,
                     fetch_offset=offset,
                     log_start_offset=one.partition.log.durable_log_start,
                     partition_max_bytes=config.replica_fetch_max_bytes,
                 )
-            )
+            except Exception as error:
+                self._leave_out(one, error)
+                continue
+            asked[key] = (one, offset)
+            topic = topics.setdefault(key.topic, FetchTopic(topic=key.topic, partitions=[]))
+            topic.partitions.append(wanted)
+        if not asked:
+            return
         request = FetchRequest(
             replica_id=config.broker_id,
             max_wait_ms=config.replica_fetch_wait_max_ms,
@@ -317,19 +372,28 @@ class SourceFetcher:
                 if known is None or not self._is_current(known[0]):
                     continue
                 one, offset = known
-                if offset != one.partition.log.log_end_offset:
-                    continue
-                if data.error_code == ErrorCode.NONE:
-                    self._append(one, data)
+                try:
                     log = one.partition.log
-                    copied = copied or log.log_end_offset > offset
-                    durable = log.durable_log_start
-                    if data.log_start_offset > durable < log.log_start_offset:
-                        raised.append(log)
-                elif data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-                    await self._find_range(client, one)
-                else:
-                    self._refused(one, data.error_code)
+                    if offset != log.log_end_offset:
+                        continue
+                    if data.error_code == ErrorCode.NONE:
+                        self._append(one, data)
+                        copied = copied or log.log_end_offset > offset
+                        durable = log.durable_log_start
+                        if data.log_start_offset > durable < log.log_start_offset:
+                            raised.append(log)
+                        if one.failed:
+                            one.failed = False
+                            self._quarantines.release(Work.COPYING, one.partition.key)
+                    elif data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                        await self._find_range(client, one)
+                    else:
+                        self._refused(one, data.error_code)
+                except (ConnectionError, TimeoutError):
+                    raise
+                except Exception as error:
+                    self._leave_out(one, error)
+        await self._flush_where_owed(some)
         if raised:
             await self._checkpoint(raised, wait=not copied)
 
@@ -346,27 +410,22 @@ class SourceFetcher:
             await asyncio.wait((self._checkpointing,))
 
     async def _checkpoint_once(self, raised: list[Log]) -> None:
-        await self._checkpoint_starts(raised)
+        with self._quarantines.guard(Work.CHECKPOINT, f"log starts of followers of {self.name}"):
+            await self._checkpoint_starts(raised)
         if any(log.durable_log_start < log.log_start_offset for log in raised):
             # Failed, which was logged, or raised meanwhile: not again with the very next answer.
             self._checkpoint_after_ms = self._clock_ms() + self._config.replica_fetch_backoff_ms
 
-    async def _flush_where_owed(self, some: list[_Following]) -> list[_Following]:
-        """Flush before a request reports our log end (flush.messages); return the partitions of
-        which it may.
-        """
-        flushed = []
+    async def _flush_where_owed(self, some: list[_Following]) -> None:
+        """Flush before the next request reports our log end (flush.messages)."""
         for one in some:
             if one.partition.log.flush_required:
                 try:
                     await self._in_thread(one.partition.log.flush)
                 except KafkaError as refusal:
                     self._reject(one, refusal)
-                    continue
-                if not self._is_current(one):
-                    continue
-            flushed.append(one)
-        return flushed
+                except Exception as error:
+                    self._leave_out(one, error)
 
     def _append(self, one: _Following, data: FetchablePartitionResponse) -> None:
         partition = one.partition
@@ -447,10 +506,12 @@ class SourceFetcher:
             self.source,
         )
         try:
-            async with partition.truncation_lock:
+            async with partition.truncating():
                 if self._is_current(one):
                     log = partition.log
-                    await self._in_thread(lambda: log.truncate_fully_and_start_at(leaders_start))
+                    await self._change(
+                        partition, lambda: log.truncate_fully_and_start_at(leaders_start)
+                    )
                     partition.follow_high_watermark(leaders_start)
         except (KafkaError, FileRetiredError) as refusal:
             self._reject(one, refusal)
@@ -489,9 +550,12 @@ class SourceFetcher:
 class FetcherPool:
     """The fetchers of this broker, `per_source` per source broker; `run` owns their tasks."""
 
-    def __init__(self, per_source: int, make: Callable[[int], SourceFetcher]) -> None:
+    def __init__(
+        self, per_source: int, make: Callable[[int], SourceFetcher], quarantines: Quarantines
+    ) -> None:
         self._per_source = per_source
         self._make = make
+        self._quarantines = quarantines
         self._fetchers: dict[tuple[int, int], SourceFetcher] = {}
         self._tasks: asyncio.TaskGroup | None = None
 
@@ -500,18 +564,37 @@ class FetcherPool:
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             for fetcher in self._fetchers.values():
-                tasks.create_task(fetcher.run())
+                tasks.create_task(self._keep_running(fetcher))
             await asyncio.Event().wait()
+
+    async def _keep_running(self, fetcher: SourceFetcher) -> None:
+        await self._quarantines.keep_running(Work.SOURCE, fetcher.name, fetcher.run)
+
+    async def resize(self, per_source: int) -> None:
+        """Have so many fetchers per source; what they copied goes on in the right one."""
+        if per_source == self._per_source:
+            return
+        self._per_source = per_source
+        for place, fetcher in list(self._fetchers.items()):
+            for partition in fetcher.partitions():
+                if self._place(partition) == place:
+                    continue
+                async with partition.truncation_lock:
+                    if partition in fetcher.partitions():
+                        self.follow(partition)
+
+    def _place(self, partition: Partition) -> tuple[int, int]:
+        return partition.leader, hash(partition.key) % self._per_source
 
     def follow(self, partition: Partition) -> None:
         """Copy the partition from its present leader only."""
         self.unfollow(partition.key)
-        place = partition.leader, hash(partition.key) % self._per_source
+        place = self._place(partition)
         fetcher = self._fetchers.get(place)
         if fetcher is None:
             fetcher = self._fetchers[place] = self._make(partition.leader)
             if self._tasks is not None:
-                self._tasks.create_task(fetcher.run())
+                self._tasks.create_task(self._keep_running(fetcher))
         fetcher.add(partition)
 
     def unfollow(self, key: TopicPartition) -> None:

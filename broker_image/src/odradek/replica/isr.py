@@ -16,6 +16,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from odradek.replica.registrations import Registered
+
 UNKNOWN_OFFSET = -1
 NEVER_MS = -(1 << 62)
 # How long a process that resumes may take to read what arrived while it was stopped.
@@ -38,6 +40,9 @@ class FollowerProgress:
     # successor. If this process was stopped, a fetch is older than it seems, and several may be.
     vouched_ms: int = NEVER_MS
     next_vouched_ms: int = NEVER_MS
+    # While it may join the in-sync set: the connection of its last fetch, and its registration as
+    # known by then (see `registrations`).
+    answered: tuple[int, Registered] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,8 @@
-"""Writes changed in-sync sets to ZooKeeper, and notifies the controller of them.
+"""Writes changed in-sync sets to ZooKeeper.
 
 The `state` znode is set only if it still has the version that the leader knows (Z2), so a deposed
 leader changes nothing. After a lost connection the outcome of a write is unknown: the leader works
-with the larger set until it has read the znode again. Changed partitions are announced in batches
-under `/isr_change_notification`, when the last change is some seconds old or the last notification
-a minute, as Kafka does.
+with the larger set until it has read the znode again. `isr_notices` announces changed partitions.
 """
 
 from __future__ import annotations
@@ -16,18 +14,18 @@ from typing import TYPE_CHECKING
 
 from kazoo.exceptions import BadVersionError, KazooException, NoNodeError
 
+from odradek.quarantine import Quarantines, Work
 from odradek.replica.hosted import HostedPartitions
+from odradek.replica.isr_notices import IsrNotices
 from odradek.replica.partition import IsrChange
-from odradek.values import BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
+from odradek.replica.registrations import FollowerRegistrations
+from odradek.values import BrokerId, ControllerEpoch, LeaderEpoch
 from odradek.zk import znodes
 
 if TYPE_CHECKING:
     from odradek.zk.session import Session
 
 RETRY_S = 0.5
-NOTICE_CHECK_S = 2.5
-NOTICE_QUIET_MS = 5_000
-NOTICE_LONGEST_MS = 60_000
 CONCURRENT_WRITES = 32
 
 logger = logging.getLogger(__name__)
@@ -37,16 +35,22 @@ class IsrWriter:
     """Writes proposed changes and settles them with their partitions."""
 
     def __init__(
-        self, session: Session, hosted: HostedPartitions, clock_ms: Callable[[], int]
+        self,
+        session: Session,
+        hosted: HostedPartitions,
+        registrations: FollowerRegistrations,
+        clock_ms: Callable[[], int],
+        quarantines: Quarantines,
     ) -> None:
         self._session = session
         self._hosted = hosted
-        self._clock_ms = clock_ms
+        self._registrations = registrations
+        self._quarantines = quarantines
+        self._notices = IsrNotices(session, clock_ms)
         # Bounded by the partitions: each has at most one pending change.
         self._proposed: asyncio.Queue[IsrChange] = asyncio.Queue()
-        self._changed: set[TopicPartition] = set()
-        self._last_change_ms = 0
-        self._last_notice_ms = clock_ms()
+        # Changes that ZooKeeper may hold, because their outcome is unknown.
+        self._tried: set[IsrChange] = set()
         self.shrinks = 0
         self.expands = 0
 
@@ -59,11 +63,21 @@ class IsrWriter:
         async with asyncio.TaskGroup() as tasks:
             for _ in range(CONCURRENT_WRITES):
                 tasks.create_task(self._write_proposed())
-            tasks.create_task(self._send_notices())
+            tasks.create_task(
+                self._quarantines.keep_running(Work.ISR_NOTICE, "in-sync sets", self._notices.run)
+            )
 
     async def _write_proposed(self) -> None:
         while True:
-            await self._settle(await self._proposed.get())
+            change = await self._proposed.get()
+            try:
+                await self._settle(change)
+            except Exception as error:
+                # It stays pending, so its partition counts on both sets until then.
+                pause_s = self._quarantines.put(Work.ISR_WRITE, change.key, error)
+                asyncio.get_running_loop().call_later(pause_s, self.submit, change)
+            else:
+                self._quarantines.release(Work.ISR_WRITE, change.key)
 
     async def _settle(self, change: IsrChange) -> None:
         key = change.key
@@ -76,6 +90,10 @@ class IsrWriter:
         )
         while self._is_expected(change):
             try:
+                if change not in self._tried and not await self._is_current(change):
+                    self._withdraw(change)
+                    return
+                self._tried.add(change)
                 version = await self._write(path, state, change.zk_version)
             except KazooException as failure:
                 logger.warning(
@@ -88,7 +106,49 @@ class IsrWriter:
                 await asyncio.sleep(RETRY_S)
                 continue
             self._finish(change, version)
+            self._tried.discard(change)
+            if version is not None and change.joins is not None:
+                await self._remove_former_life(change)
             return
+        self._tried.discard(change)
+
+    async def _is_current(self, change: IsrChange) -> bool:
+        """Return whether the replica that joins is still registered as it was."""
+        return change.joins is None or await self._registrations.is_current(change.joins)
+
+    def _withdraw(self, change: IsrChange) -> None:
+        logger.info(
+            "%s: not adding a replica to ISR %s: it registered anew; waiting for its next fetch",
+            change.key,
+            change.previous,
+        )
+        partition = self._hosted.partitions.get(change.key)
+        if partition is not None:
+            partition.withdraw(change)
+
+    async def _remove_former_life(self, change: IsrChange) -> None:
+        """Remove a replica again that registered anew while its joining was written."""
+        assert change.joins is not None
+        joined = change.joins.broker_id
+        while True:
+            partition = self._hosted.partitions.get(change.key)
+            if (
+                partition is None
+                or not partition.is_leader
+                or partition.leader_epoch != change.leader_epoch
+                or joined not in partition.isr.maximal
+            ):
+                return
+            try:
+                if await self._is_current(change):
+                    return
+                removal = partition.propose_removal(joined)
+                if removal is not None:
+                    self.submit(removal)
+                    return
+            except Exception as failure:
+                logger.warning("%s: failed to check who joined: %r; retrying", change.key, failure)
+            await asyncio.sleep(RETRY_S)
 
     def _is_expected(self, change: IsrChange) -> bool:
         partition = self._hosted.partitions.get(change.key)
@@ -137,27 +197,4 @@ class IsrWriter:
         if partition.confirm(change, version):
             self._hosted.wake_high_watermark(change.key)
         self._hosted.wake_low_watermark(change.key)
-        self._changed.add(change.key)
-        self._last_change_ms = self._clock_ms()
-
-    async def _send_notices(self) -> None:
-        while True:
-            await asyncio.sleep(NOTICE_CHECK_S)
-            now = self._clock_ms()
-            if not self._changed or not (
-                now - self._last_change_ms >= NOTICE_QUIET_MS
-                or now - self._last_notice_ms >= NOTICE_LONGEST_MS
-            ):
-                continue
-            announced = frozenset(self._changed)
-            try:
-                await self._session.create(
-                    f"{znodes.ISR_CHANGES_PATH}/{znodes.ISR_CHANGE_PREFIX}",
-                    znodes.encode_isr_change(sorted(announced)),
-                    sequence=True,
-                )
-            except KazooException as failure:
-                logger.warning("failed to announce ISR changes: %r; retrying", failure)
-                continue
-            self._changed -= announced
-            self._last_notice_ms = now
+        self._notices.add(change.key)

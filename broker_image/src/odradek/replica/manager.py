@@ -1,47 +1,62 @@
 """The replica manager: the partitions of this broker, their roles, and the work on them.
 
 LeaderAndIsr and StopReplica requests of the controller change roles. They are applied one after
-another, and refused if they come from a deposed controller. Produces and fetches go through
-`append` and `fetch` (modules `appends` and `reads`), copying from leaders through `fetcher`,
-changed in-sync sets through `isr_writer`. `run` owns the background work: fetchers, ISR checks,
-high watermark checkpoints.
+another, and refused if they come from a deposed controller. A role of a partition whose log is
+being truncated is taken right after that, because the others would wait long on a slow disk.
+Produces and fetches go through `append` and `fetch` (modules `appends` and `reads`), copying from
+leaders through `fetcher`, changed in-sync sets through `isr_writer`. `run` owns the background
+work: fetchers, ISR checks, high watermark checkpoints.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from odradek import slices
 from odradek.clock import monotonic_ms
 from odradek.log.manager import LogManager, NewLog
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.quarantine import Quarantines, Work
 from odradek.replica.appends import Appender
+from odradek.replica.directory_moves import DirectoryMoves
 from odradek.replica.fetcher import Connect, FetcherPool, SourceFetcher
 from odradek.replica.hosted import HostedPartitions
 from odradek.replica.isr_writer import IsrWriter
-from odradek.replica.metadata import MetadataCache, described
-from odradek.replica.partition import LagLimits, Partition
+from odradek.replica.metadata import MetadataCache
+from odradek.replica.partition import NO_EPOCH, LagLimits, Partition, PostponedRole
 from odradek.replica.quota import ReplicationQuota
 from odradek.replica.reads import FetchReader
+from odradek.replica.registrations import FollowerRegistrations
 from odradek.replica.stray_replicas import StrayReplicas
+from odradek.replica.topic_identities import TopicIdentities
 from odradek.values import TopicPartition
+from odradek.zk import admin
+from odradek.zk.session import SessionExpiredError
 
 if TYPE_CHECKING:
     from odradek.config import BrokerConfig
     from odradek.dynamic_config import LayeredConfig
+    from odradek.log.partition.log import Log
     from odradek.protocol.messages.control import (
         LeaderAndIsrPartitionState,
         LeaderAndIsrRequest,
         StopReplicaRequest,
-        UpdateMetadataRequest,
+        UpdateMetadataPartitionState,
     )
     from odradek.replica.topic_configs import TopicConfigs
     from odradek.zk.session import Session
 
 logger = logging.getLogger(__name__)
+
+# Each takes a fifth of a millisecond.
+ROLES_PER_SLICE = 50
+# Requests for moves between log directories that may be answered without a pause.
+_REQUESTS_AT_ONCE = 100
 
 
 class ReplicaManager:
@@ -56,6 +71,9 @@ class ReplicaManager:
         connect: Connect,
         topic_configs: TopicConfigs,
         clock_ms: Callable[[], int] = monotonic_ms,
+        quarantines: Quarantines | None = None,
+        on_replica_failed: Callable[[], None] = lambda: None,
+        new_topic_id: Callable[[], str] = admin.new_topic_id,
     ) -> None:
         self.config = config
         self.metadata = metadata
@@ -64,6 +82,8 @@ class ReplicaManager:
         self._session = session
         self._topic_configs = topic_configs
         self._clock_ms = clock_ms
+        self.quarantines = quarantines or Quarantines()
+        self._on_replica_failed = on_replica_failed
         self._roles = asyncio.Lock()
         # Two waits of a follower that finds nothing, plus the time that its fetches take.
         self._longest_fetch_pause_ms = 2 * config.replica_fetch_wait_max_ms + 500
@@ -72,7 +92,10 @@ class ReplicaManager:
         self.checkpoint_start_offsets = logs.checkpoint_start_offsets
         self._limits = LagLimits(config.replica_lag_time_max_ms, config.replica_lag_max_messages)
         self._hosted = HostedPartitions(metadata)
-        self.isr_writer = IsrWriter(session, self._hosted, clock_ms)
+        registrations = FollowerRegistrations(session)
+        self.isr_writer = IsrWriter(
+            session, self._hosted, registrations, clock_ms, self.quarantines
+        )
         appender = Appender(
             self._hosted,
             lambda log, data, origin: self.in_thread(log.prepare, data, origin),
@@ -95,13 +118,27 @@ class ReplicaManager:
         self._reader = FetchReader(
             self._hosted,
             self.isr_writer,
+            registrations,
             clock_ms,
             self.in_thread,
             self.end_offset_confirmed,
             leader_quota,
         )
         self._stray_replicas = StrayReplicas(
-            config.broker_id, logs, self._hosted, self._delete_stray_replicas
+            config.broker_id, logs, self._hosted, self._delete_stray_replicas, self.quarantines
+        )
+        self._identities = TopicIdentities(
+            config.broker_id, logs, session, self._hosted, new_topic_id
+        )
+        self._moves = DirectoryMoves(
+            config,
+            logs,
+            self._hosted,
+            topic_configs,
+            lambda: self.settings.effective.replica_alter_log_dirs_io_max_bytes_per_second,
+            self._roles.locked,
+            clock_ms,
+            self.quarantines,
         )
         # The data path: callers reach the parts without another coroutine in between.
         self.append = appender.append
@@ -119,7 +156,10 @@ class ReplicaManager:
                 logs.disk.run,
                 logs.checkpoint_start_offsets,
                 clock_ms,
+                self.quarantines,
+                self.truncation_failed,
             ),
+            self.quarantines,
         )
 
     @property
@@ -182,21 +222,25 @@ class ReplicaManager:
         self.controller_epoch = epoch
         return True
 
-    def drop_moved_replicas(self, request: UpdateMetadataRequest) -> None:
+    def drop_moved_replicas(
+        self, states: Collection[tuple[str, UpdateMetadataPartitionState]]
+    ) -> None:
         """Step down from partitions with a newer leader elsewhere; delete stray replicas.
 
         The controller assigns no role to a broker whose replica moved away while it was down.
         """
-        self._stray_replicas.look_for(request)
-        for topic, state in described(request):
+        self._stray_replicas.look_for(states)
+        # A deletion of records waits for live brokers only.
+        self._hosted.for_low_watermark.wake_all()
+        for topic, state in states:
             key = TopicPartition(topic, state.partition_index)
             partition = self._hosted.partitions.get(key)
-            if (
-                partition is not None
-                and partition.is_leader
-                and state.leader_epoch > partition.leader_epoch
-                and state.leader != self.config.broker_id
-            ):
+            if partition is None or state.leader == self.config.broker_id:
+                continue
+            postponed = partition.postponed
+            if postponed is not None and state.leader_epoch > postponed.leader_epoch:
+                partition.postponed = None
+            if partition.is_leader and state.leader_epoch > partition.leader_epoch:
                 logger.info(
                     "%s: stepping down: broker %d is leader of epoch %d",
                     key,
@@ -213,20 +257,52 @@ class ReplicaManager:
         async with self._roles:
             if not self.accept_controller(request.controller_epoch):
                 return ErrorCode.STALE_CONTROLLER_EPOCH, {}
-            refused = await self._make_missing_logs(request)
-            errors: dict[TopicPartition, ErrorCode] = {}
-            for key, state in _states(request):
-                refusal = refused.get(key)
-                errors[key] = refusal.code if refusal else await self._take_role(key, state)
-            return ErrorCode.NONE, errors
+            try:
+                with slices.collector_paused():
+                    return ErrorCode.NONE, await self._take_roles(request)
+            except SessionExpiredError:
+                # Once registered again, this broker receives all its roles.
+                return ErrorCode.STALE_BROKER_EPOCH, {}
+
+    async def _take_roles(self, request: LeaderAndIsrRequest) -> dict[TopicPartition, ErrorCode]:
+        refused = await self._prepare_logs(dict(_states(request)))
+        errors: dict[TopicPartition, ErrorCode] = {}
+        for number, (key, state) in enumerate(_states(request), 1):
+            refusal = refused.get(key)
+            try:
+                errors[key] = refusal or self._assign_role(key, state)
+            except Exception as failure:
+                errors[key] = self._role_failed(key, failure)
+            if number % ROLES_PER_SLICE == 0:
+                await slices.pause()
+        return errors
+
+    async def _prepare_logs(
+        self, states: Mapping[TopicPartition, LeaderAndIsrPartitionState]
+    ) -> dict[TopicPartition, ErrorCode]:
+        """Give each partition a log, of this topic; return the errors of those that have none."""
+        findings = await self._identities.check(states)
+        refused = {key: refusal.code for key, refusal in findings.refused.items()}
+        for key in findings.foreign:
+            error = await self._stop(key, NO_EPOCH, delete=True)
+            if error is not ErrorCode.NONE:
+                refused[key] = error
+        refused |= await self._delete_logs([key for key in findings.foreign if key not in refused])
+        wanted = {key: state for key, state in states.items() if key not in refused}
+        refused |= _codes(await self._make_missing_logs(wanted))
+        return refused | _codes(
+            await self._logs.record_topic_identities(
+                {key: one for key, one in findings.to_record.items() if key not in refused}
+            )
+        )
 
     async def _make_missing_logs(
-        self, request: LeaderAndIsrRequest
+        self, states: Mapping[TopicPartition, LeaderAndIsrPartitionState]
     ) -> Mapping[TopicPartition, KafkaError]:
         """Create the logs of new partitions; return the errors of those that failed."""
         missing = {
             key: state
-            for key, state in _states(request)
+            for key, state in states.items()
             if self.config.broker_id in state.replicas
             and key not in self._hosted.partitions
             and self._logs.get(key.topic, key.partition) is None
@@ -244,14 +320,14 @@ class ReplicaManager:
             logger.error("%s: failed to create the log: %s", key, refusal)
         return refused
 
-    async def _take_role(self, key: TopicPartition, state: LeaderAndIsrPartitionState) -> ErrorCode:
+    def _assign_role(self, key: TopicPartition, state: LeaderAndIsrPartitionState) -> ErrorCode:
         if self.config.broker_id not in state.replicas:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         partition = self._hosted.partitions.get(key)
         if partition is not None and partition.offline:
             # In any epoch: the controller asks again to learn which replicas are offline.
             return ErrorCode.KAFKA_STORAGE_ERROR
-        if partition is not None and state.leader_epoch <= partition.leader_epoch:
+        if partition is not None and _is_stale(partition, state.leader_epoch):
             if state.leader_epoch == partition.leader_epoch:
                 partition.told_in_session = self._session.generation
             return ErrorCode.STALE_CONTROLLER_EPOCH
@@ -261,25 +337,53 @@ class ReplicaManager:
             return ErrorCode.KAFKA_STORAGE_ERROR
         generation = self._session.generation
         self._fetchers.unfollow(key)
+        if partition.truncation_lock.locked():
+            partition.postponed = PostponedRole(
+                state.leader_epoch, lambda: self._take_postponed(partition, state, generation)
+            )
+            return ErrorCode.NONE
+        return self._take_role(partition, state, generation)
+
+    def _take_postponed(
+        self, partition: Partition, state: LeaderAndIsrPartitionState, generation: int
+    ) -> None:
+        if partition.offline:
+            return
+        if self._take_role(partition, state, generation) is not ErrorCode.NONE:
+            # The controller was told of success: have it ask again.
+            self._on_replica_failed()
+
+    def _take_role(
+        self, partition: Partition, state: LeaderAndIsrPartitionState, generation: int
+    ) -> ErrorCode:
+        """Take a role whole, or have none until a request for this epoch or a later one."""
+        key = partition.key
+        error = ErrorCode.NONE
         try:
-            async with partition.truncation_lock:
-                if state.leader == self.config.broker_id:
-                    partition.lead(state)
-                else:
-                    partition.follow(state)
-                    self._fetchers.follow(partition)
-                partition.told_in_session = generation
+            if state.leader == self.config.broker_id:
+                partition.lead(state)
+            else:
+                partition.follow(state)
+                self._fetchers.follow(partition)
+            partition.told_in_session = generation
+            partition.role_failed = False
         except KafkaError as refusal:
+            error = refusal.code
             logger.error(
                 "%s: failed to take the role of leader epoch %d: %s",
                 key,
                 state.leader_epoch,
                 refusal,
             )
-            # Its former role is over. It has none until a request for this epoch or a later one.
+        except Exception as failure:
+            error = self._role_failed(key, failure)
+            partition.role_failed = True
+        if error is not ErrorCode.NONE:
+            self._fetchers.unfollow(key)
             partition.retire()
             self._hosted.wake_all(key)
-            return refusal.code
+            return error
+        self.quarantines.release(Work.ROLE, key)
         logger.info(
             "%s: %s in leader epoch %d, leader %d, ISR %s, log end %d, high watermark %d",
             key,
@@ -292,6 +396,13 @@ class ReplicaManager:
         )
         self._hosted.wake_all(key)
         return ErrorCode.NONE
+
+    def _role_failed(self, key: TopicPartition, failure: Exception) -> ErrorCode:
+        """Quarantine a partition; for the same error as of a failed disk, the controller elects
+        another leader.
+        """
+        self.quarantines.put(Work.ROLE, key, failure, "waiting for another LeaderAndIsr")
+        return ErrorCode.KAFKA_STORAGE_ERROR
 
     def _host(self, key: TopicPartition) -> Partition:
         log = self._logs.get(key.topic, key.partition)
@@ -306,22 +417,37 @@ class ReplicaManager:
         )
         partition.offline = log.failure is not None
         self._hosted.partitions[key] = partition
+        self._moves.resume(partition)
         return partition
 
     async def stop_replicas(
         self, request: StopReplicaRequest
     ) -> tuple[ErrorCode, dict[TopicPartition, ErrorCode]]:
         """Stop replicas, and delete their logs if the controller says so."""
+        await self._truncations_over(key for key, _, delete in _stops(request) if delete)
         async with self._roles:
             if not self.accept_controller(request.controller_epoch):
                 return ErrorCode.STALE_CONTROLLER_EPOCH, {}
             errors: dict[TopicPartition, ErrorCode] = {}
             to_delete: list[TopicPartition] = []
-            for key, leader_epoch, delete in _stops(request):
-                errors[key] = await self._stop(key, leader_epoch, delete)
+            for number, (key, leader_epoch, delete) in enumerate(_stops(request), 1):
+                if number % slices.STEPS_PER_SLICE == 0:
+                    await slices.pause()
+                try:
+                    errors[key] = await self._stop(key, leader_epoch, delete)
+                except Exception as failure:
+                    errors[key] = self._role_failed(key, failure)
                 if delete and errors[key] is ErrorCode.NONE:
                     to_delete.append(key)
             return ErrorCode.NONE, errors | await self._delete_logs(to_delete)
+
+    async def _truncations_over(self, keys: Iterable[TopicPartition]) -> None:
+        """Wait while logs that are to be deleted are truncated, so that roles do not wait."""
+        for key in keys:
+            partition = self._hosted.partitions.get(key)
+            if partition is not None:
+                async with partition.truncation_lock:
+                    pass
 
     async def _stop(self, key: TopicPartition, leader_epoch: int, delete: bool) -> ErrorCode:
         """Stop a replica; before its log is deleted, remove everything but the log."""
@@ -332,9 +458,12 @@ class ReplicaManager:
             if partition.offline:
                 return ErrorCode.KAFKA_STORAGE_ERROR
         self._fetchers.unfollow(key)
+        if partition is not None:
+            partition.postponed = None
         if not delete:
             # As in Kafka the replica keeps its role until the controller changes it.
             return ErrorCode.NONE
+        await self._moves.stop(key)
         self._hosted.partitions.pop(key, None)
         if partition is not None:
             async with partition.truncation_lock:
@@ -362,6 +491,7 @@ class ReplicaManager:
         return errors
 
     async def _delete_stray_replicas(self, keys: Collection[TopicPartition]) -> None:
+        await self._truncations_over(keys)
         async with self._roles:
             to_delete: list[TopicPartition] = []
             for key in keys:
@@ -378,7 +508,40 @@ class ReplicaManager:
                 to_delete.append(key)
             await self._delete_logs(to_delete)
 
+    async def resize_fetchers(self, per_source: int) -> None:
+        """Copy with so many fetchers per source broker (`num.replica.fetchers`)."""
+        async with self._roles:
+            await self._fetchers.resize(per_source)
+
     # --- storage ------------------------------------------------------------------------------
+
+    async def alter_log_dirs(
+        self, wanted: Mapping[TopicPartition, str]
+    ) -> dict[TopicPartition, ErrorCode]:
+        """Begin moves of replicas to other log directories; return one error per partition."""
+        errors = dict.fromkeys(wanted, ErrorCode.NONE)
+        refused: list[str] = []
+        for number, (key, path) in enumerate(wanted.items()):
+            if number % _REQUESTS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+            try:
+                async with self._roles:  # per partition: roles need not wait for all of them
+                    await self._moves.request(key, path)
+            except KafkaError as refusal:
+                errors[key] = refusal.code
+                refused.append(f"{key} to {path}: {refusal}")
+        if refused:
+            logger.warning(
+                "failed to begin %d of %d moves to log directories, first: %s",
+                len(refused),
+                len(wanted),
+                refused[0],
+            )
+        return errors
+
+    def future_log(self, key: TopicPartition) -> Log | None:
+        """Return the log that a partition is moving to, None if it does not move."""
+        return self._logs.futures.get(key)
 
     def directory_failed(self, directory: str) -> None:
         """Take the partitions of a failed log directory offline (KIP-112)."""
@@ -387,18 +550,38 @@ class ReplicaManager:
                 partition.offline = True
                 self._fetchers.unfollow(partition.key)
                 self._hosted.wake_all(partition.key)
+        self._moves.drop_failed()
 
-    def log_directories(self) -> dict[str, list[TopicPartition] | None]:
-        """Return the partitions of each configured log directory, None for a failed one."""
+    def truncation_failed(self, partition: Partition, error: Exception) -> None:
+        """Take a partition offline whose truncation broke off, as if its disk had failed.
+
+        Nobody knows how much of it is done. The next start recovers the log.
+        """
+        key = partition.key
+        self.quarantines.note(Work.TRUNCATION, key, error, "offline until the broker starts again")
+        partition.log.fail(OSError(errno.EIO, f"a truncation broke off: {error!r}"))
+        partition.offline = True
+        self._fetchers.unfollow(key)
+        self._hosted.wake_all(key)
+        self._on_replica_failed()
+
+    def log_directories(self) -> dict[str, list[tuple[TopicPartition, Log]] | None]:
+        """Return the logs of each configured log directory, future ones too; None for a failed
+        one.
+        """
         online = self._logs.online_directories
-        found: dict[str, list[TopicPartition] | None] = {
+        found: dict[str, list[tuple[TopicPartition, Log]] | None] = {
             path: [] if path in online else None
             for path in map(os.path.abspath, self.config.log_dirs)
         }
         for key, partition in self._hosted.partitions.items():
             contents = found.get(os.path.dirname(partition.log.directory))
             if contents is not None:
-                contents.append(key)
+                contents.append((key, partition.log))
+        for key, log in self._logs.futures.all_logs().items():
+            contents = found.get(os.path.dirname(log.directory))
+            if contents is not None:
+                contents.append((key, log))
         return found
 
     async def checkpoint_high_watermarks(self) -> None:
@@ -416,6 +599,7 @@ class ReplicaManager:
         """Fetch, check in-sync sets and write checkpoints, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._fetchers.run())
+            tasks.create_task(self._moves.run())
             tasks.create_task(self.isr_writer.run())
             tasks.create_task(self._stray_replicas.run())
             tasks.create_task(self._check_in_sync_sets())
@@ -424,7 +608,12 @@ class ReplicaManager:
     async def _check_in_sync_sets(self) -> None:
         while True:
             await asyncio.sleep(self.config.replica_lag_time_max_ms / 2000)
-            for partition in tuple(self._hosted.partitions.values()):
+            self.check_in_sync_sets()
+
+    def check_in_sync_sets(self) -> None:
+        """Remove followers that lag from the in-sync sets of the partitions that they lead."""
+        for key, partition in tuple(self._hosted.partitions.items()):
+            with self.quarantines.guard(Work.ISR_CHECK, key):
                 change = partition.propose_shrink()
                 if change is not None:
                     self.isr_writer.submit(change)
@@ -432,11 +621,21 @@ class ReplicaManager:
     async def _checkpoint_periodically(self) -> None:
         while True:
             await asyncio.sleep(self.config.replica_high_watermark_checkpoint_interval_ms / 1000)
-            await self.checkpoint_high_watermarks()
+            with self.quarantines.guard(Work.CHECKPOINT, "high watermarks"):
+                await self.checkpoint_high_watermarks()
 
     def close(self) -> None:
         """End every waiting produce and fetch: the server stops."""
         self._hosted.close()
+
+
+def _is_stale(partition: Partition, leader_epoch: int) -> bool:
+    """Return whether a request for this epoch is older than, or the same as, the one in force."""
+    if partition.postponed is not None and leader_epoch < partition.postponed.leader_epoch:
+        return True
+    if partition.role_failed:
+        return leader_epoch < partition.leader_epoch
+    return leader_epoch <= partition.leader_epoch
 
 
 def _states(
@@ -447,6 +646,10 @@ def _states(
     for topic in request.topic_states:
         for state in topic.partition_states:
             yield TopicPartition(topic.topic_name, state.partition_index), state
+
+
+def _codes(refused: Mapping[TopicPartition, KafkaError]) -> dict[TopicPartition, ErrorCode]:
+    return {key: refusal.code for key, refusal in refused.items()}
 
 
 def _stops(request: StopReplicaRequest) -> Iterable[tuple[TopicPartition, int, bool]]:

@@ -3,15 +3,21 @@
 UpdateMetadata requests fill the cache; the Metadata handler, the fetchers and topic creation read
 it. A request replaces the partitions that it names, and the live brokers as a whole. Every change
 raises `version`, drops the encoded answers and wakes those who wait for a topic.
+
+What the cache knows is a `MetadataView`, which is replaced and never changed: a request may
+describe more partitions than fit in one turn of the event loop, and so may an answer. The new view
+is built beside the old one and takes effect at once. An answer is of one view from its start to its
+end.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Generator, Hashable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from odradek import slices
 from odradek.replica.purgatory import Purgatory
 from odradek.values import NO_LEADER, TopicPartition
 
@@ -49,23 +55,60 @@ class PartitionInfo:
     offline_replicas: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class MetadataView:
+    """The cluster after one UpdateMetadata."""
+
+    controller_id: int = -1
+    brokers: dict[int, BrokerInfo] = field(default_factory=dict)
+    topics: dict[str, dict[int, PartitionInfo]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Encoding:
+    """An answer that is being encoded, in slices, for the first who asked."""
+
+    done: asyncio.Event = field(default_factory=asyncio.Event)
+    answer: bytes | None = None
+
+
 class MetadataCache:
     """Only the event loop uses it; reads are dictionary lookups."""
 
     def __init__(self) -> None:
         self.version = 0
-        self.controller_id = -1
-        self.brokers: dict[int, BrokerInfo] = {}
-        self.topics: dict[str, dict[int, PartitionInfo]] = {}
+        self.view = MetadataView()
+        # Held by the one who updates.
+        self.updating = asyncio.Lock()
         self._told = asyncio.Event()
         self._answers: dict[Hashable, bytes] = {}
         self._answer_bytes = 0
+        self._encodings: dict[Hashable, _Encoding] = {}
         self._waiting: Purgatory[str] = Purgatory()
+
+    @property
+    def controller_id(self) -> int:
+        """Return the broker id of the controller, -1 if it is unknown."""
+        return self.view.controller_id
+
+    @property
+    def brokers(self) -> dict[int, BrokerInfo]:
+        """Return the live brokers by id."""
+        return self.view.brokers
+
+    @property
+    def topics(self) -> dict[str, dict[int, PartitionInfo]]:
+        """Return the partitions of each topic."""
+        return self.view.topics
 
     def update(self, request: UpdateMetadataRequest) -> None:
         """Apply an UpdateMetadata request of any version."""
-        self.controller_id = request.controller_id
-        self.brokers = {
+        for _ in self.update_in_slices(request):
+            pass
+
+    def update_in_slices(self, request: UpdateMetadataRequest) -> Generator[None, None, None]:
+        """As `update`; the caller holds `updating`."""
+        brokers = {
             broker.id: BrokerInfo(
                 broker.id,
                 # Before version 3 there is no listener name: it is that of the protocol.
@@ -75,28 +118,33 @@ class MetadataCache:
             )
             for broker in request.live_brokers
         }
-        for topic, state in described(request):
-            if state.leader == LEADER_DURING_DELETE:
-                self._drop(topic, state.partition_index)
-                continue
-            self.topics.setdefault(topic, {})[state.partition_index] = PartitionInfo(
-                state.leader,
-                state.leader_epoch,
-                tuple(state.replicas),
-                tuple(state.isr),
-                tuple(state.offline_replicas),
-            )
+        topics = dict(self.view.topics)
+        copied: set[str] = set()
+        for part in slices.cut(described(request)):
+            for topic, state in part:
+                if topic not in copied:
+                    copied.add(topic)
+                    topics[topic] = dict(topics.get(topic, {}))
+                if state.leader == LEADER_DURING_DELETE:
+                    topics[topic].pop(state.partition_index, None)
+                    continue
+                topics[topic][state.partition_index] = PartitionInfo(
+                    state.leader,
+                    state.leader_epoch,
+                    tuple(state.replicas),
+                    tuple(state.isr),
+                    tuple(state.offline_replicas),
+                )
+            if len(part) == slices.STEPS_PER_SLICE:
+                yield
+        for topic in copied:
+            if not topics[topic]:
+                del topics[topic]
+        self.view = MetadataView(request.controller_id, brokers, topics)
         self.version += 1
         self._told.set()
         self._forget_answers()
         self._waiting.wake(_EVERY_TOPIC)
-
-    def _drop(self, topic: str, index: int) -> None:
-        partitions = self.topics.get(topic)
-        if partitions is not None:
-            partitions.pop(index, None)
-            if not partitions:
-                del self.topics[topic]
 
     @property
     def initialized(self) -> bool:
@@ -111,6 +159,11 @@ class MetadataCache:
         """Return (host, port) of a live broker on the named listener, or None."""
         broker = self.brokers.get(broker_id)
         return None if broker is None else broker.endpoints.get(listener)
+
+    def hosts(self, listener: str) -> set[str]:
+        """Return the hosts of the live brokers on the named listener."""
+        brokers = self.brokers.values()
+        return {one.endpoints[listener][0] for one in brokers if listener in one.endpoints}
 
     def partition(self, topic: str, index: int) -> PartitionInfo | None:
         """Return the state of a partition, None if the controller never sent one."""
@@ -160,8 +213,30 @@ class MetadataCache:
         """Return the cached answer to a question, None if anything changed since."""
         return self._answers.get(question)
 
-    def cache_answer(self, question: Hashable, answer: bytes) -> None:
-        """Cache an encoded answer until the next change, or until there are too many."""
+    async def encoded_answer(
+        self, question: Hashable, encode: Callable[[MetadataView], Awaitable[bytes]]
+    ) -> bytes:
+        """Return the encoded answer to a question, and cache it until the next change.
+
+        Whoever asks the same while it is encoded waits for it: many ask as soon as anything
+        changed.
+        """
+        version = self.version
+        while (encoding := self._encodings.get((version, question))) is not None:
+            await encoding.done.wait()
+            if encoding.answer is not None:
+                return encoding.answer
+        encoding = self._encodings[version, question] = _Encoding()
+        try:
+            encoding.answer = await encode(self.view)
+        finally:
+            del self._encodings[version, question]
+            encoding.done.set()
+        if version == self.version:
+            self._cache_answer(question, encoding.answer)
+        return encoding.answer
+
+    def _cache_answer(self, question: Hashable, answer: bytes) -> None:
         if self._answer_bytes > MOST_ANSWER_BYTES:
             self._forget_answers()
         self._answers[question] = answer

@@ -15,13 +15,15 @@ committed without that set.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Container
+import contextlib
+from collections.abc import AsyncIterator, Callable, Container
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from odradek.protocol.errors import ErrorCode
 from odradek.replica import isr as rules
 from odradek.replica.isr import FollowerProgress, Isr
+from odradek.replica.registrations import Registered
 from odradek.values import NO_LEADER, TopicPartition
 
 if TYPE_CHECKING:
@@ -43,6 +45,16 @@ class IsrChange:
     zk_version: int
     isr: tuple[int, ...]
     previous: tuple[int, ...]
+    # The replica that joins, as it was registered when it proved that it lives.
+    joins: Registered | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PostponedRole:
+    """A role that came while the log was truncated, and what takes it."""
+
+    leader_epoch: int
+    take: Callable[[], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +67,8 @@ class LagLimits:
 
 class Partition:
     """The state of one replica. The `ReplicaManager` owns it; only the event loop uses it.
+
+    `log` is another object after a move to another log directory. Code that awaits must look again.
 
     Invariants at the end of every method:
 
@@ -83,7 +97,9 @@ class Partition:
         "limits",
         "log",
         "offline",
+        "postponed",
         "replicas",
+        "role_failed",
         "told_in_session",
         "truncation_lock",
         "zk_version",
@@ -112,8 +128,11 @@ class Partition:
         self.followers: dict[int, FollowerProgress] = {}
         self.leader_epoch_start = 0
         self.offline = False
-        # Held while a thread truncates the log: a new role waits for it.
+        # The role of `leader_epoch` was not taken whole: a request may ask for it again.
+        self.role_failed = False
+        # Held while a thread truncates the log. A new role is postponed until then.
         self.truncation_lock = asyncio.Lock()
+        self.postponed: PostponedRole | None = None
         # The generation of the ZooKeeper session in which the controller last confirmed this role.
         self.told_in_session = NEVER
         # How often leadership was lost. Within one generation nothing is cut from the log, also
@@ -121,6 +140,20 @@ class Partition:
         self.leadership_generation = 0
         self.high_watermark = 0
         self._set_high_watermark(high_watermark)
+
+    @contextlib.asynccontextmanager
+    async def truncating(self) -> AsyncIterator[None]:
+        """Hold `truncation_lock`; then let the role be taken that came meanwhile."""
+        try:
+            async with self.truncation_lock:
+                yield
+        except asyncio.CancelledError:
+            self.postponed = None  # the broker stops, and the thread may still truncate
+            raise
+        finally:
+            postponed, self.postponed = self.postponed, None
+            if postponed is not None:
+                postponed.take()
 
     @property
     def is_leader(self) -> bool:
@@ -289,13 +322,13 @@ class Partition:
             return None
         return self._propose(tuple(r for r in self.isr.committed if r not in slow))
 
-    def propose_join(self, replica: int) -> IsrChange | None:
-        """Return the change that adds a caught-up follower, None if it may not join now."""
+    def may_join(self, replica: int) -> bool:
+        """Return whether a follower is caught up and may join the in-sync set now."""
         progress = self.followers.get(replica)
-        if (
-            progress is None
-            or replica in self.isr.committed
-            or not rules.may_join(
+        return (
+            progress is not None
+            and replica not in self.isr.committed
+            and rules.may_join(
                 self.isr,
                 replica,
                 self.replicas,
@@ -303,11 +336,27 @@ class Partition:
                 self.high_watermark,
                 self.leader_epoch_start,
             )
-        ):
-            return None
-        return self._propose((*self.isr.committed, replica))
+        )
 
-    def _propose(self, members: tuple[int, ...]) -> IsrChange:
+    def propose_join(self, registered: Registered, connection_id: int) -> IsrChange | None:
+        """Return the change that adds a follower that `may_join`.
+
+        None if this fetch, on this connection, does not prove yet that it lives under this
+        registration. The next one does, after an answer to this one.
+        """
+        progress = self.followers[registered.broker_id]
+        if progress.answered != (connection_id, registered):
+            progress.answered = connection_id, registered
+            return None
+        return self._propose((*self.isr.committed, registered.broker_id), registered)
+
+    def propose_removal(self, replica: int) -> IsrChange | None:
+        """Return the change that removes a follower, None if a change is pending."""
+        if self.isr.pending is not None:
+            return None
+        return self._propose(tuple(one for one in self.isr.committed if one != replica))
+
+    def _propose(self, members: tuple[int, ...], joins: Registered | None = None) -> IsrChange:
         change = IsrChange(
             self.key,
             self.broker_id,
@@ -316,6 +365,7 @@ class Partition:
             self.zk_version,
             members,
             self.isr.committed,
+            joins,
         )
         self.isr = Isr(self.isr.committed, members)
         return change
@@ -328,6 +378,11 @@ class Partition:
             and self.zk_version == change.zk_version
             and self.isr.pending == change.isr
         )
+
+    def withdraw(self, change: IsrChange) -> None:
+        """Drop a change of which ZooKeeper was not told."""
+        if self.expects(change):
+            self.isr = Isr(self.isr.committed)
 
     def confirm(self, change: IsrChange, zk_version: int) -> bool:
         """Settle a change that ZooKeeper holds as version `zk_version`.

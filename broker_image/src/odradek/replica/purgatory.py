@@ -63,13 +63,28 @@ class Purgatory(Generic[Key]):
                         del self._waiters[key]
 
     def wake(self, key: Key) -> None:
-        """Let each waiter of the key check its condition again."""
+        """Let each waiter of the key check its condition again.
+
+        An exception of a condition is for its waiter, not for whoever wakes it.
+        """
         waiting = self._waiters.get(key)
         if waiting is None:
             return
         for waiter in tuple(waiting):
-            if not waiter.future.done() and (waiter.satisfied is None or waiter.satisfied()):
+            if waiter.future.done():
+                continue
+            try:
+                satisfied = waiter.satisfied is None or waiter.satisfied()
+            except Exception as error:
+                waiter.future.set_exception(error)
+                continue
+            if satisfied:
                 waiter.future.set_result(True)
+
+    def wake_all(self) -> None:
+        """Let each waiter of any key check its condition again."""
+        for key in tuple(self._waiters):
+            self.wake(key)
 
     def close(self) -> None:
         """End every wait now, as on timeout: the broker stops."""

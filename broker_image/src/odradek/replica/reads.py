@@ -28,10 +28,12 @@ if TYPE_CHECKING:
     from odradek.log.partition.reading import LogReader, LogSlice
     from odradek.protocol.regions import FileRegion
     from odradek.replica.isr_writer import IsrWriter
+    from odradek.replica.registrations import FollowerRegistrations
 
 CONSUMER = -1
 # Reads any replica, leader or not, below its high watermark: for tools that compare replicas.
 DEBUGGING_CONSUMER = -2
+NO_CONNECTION = -1
 
 logger = logging.getLogger(__name__)
 
@@ -95,6 +97,7 @@ class FetchReader:
         self,
         hosted: HostedPartitions,
         isr_writer: IsrWriter,
+        registrations: FollowerRegistrations,
         clock_ms: Callable[[], int],
         in_thread: _InThread,
         end_offset_confirmed: Callable[[Partition], bool],
@@ -102,6 +105,7 @@ class FetchReader:
     ) -> None:
         self._hosted = hosted
         self._isr_writer = isr_writer
+        self._registrations = registrations
         self._clock_ms = clock_ms
         self._in_thread = in_thread
         self.damaged = 0
@@ -109,12 +113,20 @@ class FetchReader:
         self._quota = quota
 
     async def fetch(
-        self, specs: Sequence[FetchSpec], replica_id: int, limits: FetchLimits
+        self,
+        specs: Sequence[FetchSpec],
+        replica_id: int,
+        limits: FetchLimits,
+        connection_id: int = NO_CONNECTION,
     ) -> list[FetchResult]:
         """Return one result per spec, in their order."""
         deadline_ms = self._clock_ms() + limits.max_wait_ms
         follower = replica_id >= 0
-        refused = self._record_follower(specs, replica_id) if follower else {}
+        refused: dict[TopicPartition, ErrorCode] = {}
+        if follower:
+            refused, proof_wanted = self._record_follower(specs, replica_id, connection_id)
+            if proof_wanted:
+                deadline_ms = 0
         waiting = self._hosted.for_log_end if follower else self._hosted.for_high_watermark
         while True:
             found = self._plan(specs, replica_id, limits, refused)
@@ -131,13 +143,15 @@ class FetchReader:
                 deadline_ms = 0
 
     def _record_follower(
-        self, specs: Sequence[FetchSpec], replica_id: int
-    ) -> dict[TopicPartition, ErrorCode]:
+        self, specs: Sequence[FetchSpec], replica_id: int, connection_id: int
+    ) -> tuple[dict[TopicPartition, ErrorCode], bool]:
         """Record the positions of a follower.
 
-        Return the partitions that it may not fetch, each with the error.
+        Return the partitions that it may not fetch, each with the error, and whether its next fetch
+        is wanted soon, because a partition waits for it to let the follower join.
         """
         refused: dict[TopicPartition, ErrorCode] = {}
+        proof_wanted = False
         for spec in specs:
             partition, error = self._hosted.leader_or_error(spec.key, spec.leader_epoch)
             if partition is None:
@@ -154,10 +168,16 @@ class FetchReader:
                     self._hosted.wake_high_watermark(spec.key)
                 if spec.start_offset > started:
                     self._hosted.wake_low_watermark(spec.key)
-                change = partition.propose_join(replica_id)
-                if change is not None:
-                    self._isr_writer.submit(change)
-        return refused
+                if partition.may_join(replica_id):
+                    registered = self._registrations.known(replica_id)
+                    if registered is None:
+                        continue
+                    change = partition.propose_join(registered, connection_id)
+                    if change is None:
+                        proof_wanted = True
+                    else:
+                        self._isr_writer.submit(change)
+        return refused, proof_wanted
 
     async def _verified(self, found: _Found) -> list[FetchResult]:
         """Verify what the plan requires, and return the results."""

@@ -12,16 +12,17 @@ the old ones.)
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import TYPE_CHECKING
 
+from odradek.quarantine import Quarantines, Work
 from odradek.replica.hosted import HostedPartitions
-from odradek.replica.metadata import PartitionInfo, described
+from odradek.replica.metadata import PartitionInfo
 from odradek.values import NO_LEADER, TopicPartition
 
 if TYPE_CHECKING:
     from odradek.log.manager import LogManager
-    from odradek.protocol.messages.control import UpdateMetadataRequest
+    from odradek.protocol.messages.control import UpdateMetadataPartitionState
 
 
 class StrayReplicas:
@@ -33,17 +34,19 @@ class StrayReplicas:
         logs: LogManager,
         hosted: HostedPartitions,
         delete: Callable[[Collection[TopicPartition]], Awaitable[None]],
+        quarantines: Quarantines,
     ) -> None:
         self._broker_id = broker_id
         self._logs = logs
         self._hosted = hosted
         self._delete = delete
+        self._quarantines = quarantines
         self._found: set[TopicPartition] = set()
         self._wake = asyncio.Event()
 
-    def look_for(self, request: UpdateMetadataRequest) -> None:
+    def look_for(self, states: Iterable[tuple[str, UpdateMetadataPartitionState]]) -> None:
         """Note the stray replicas among the partitions that the controller describes."""
-        for topic, state in described(request):
+        for topic, state in states:
             key = TopicPartition(topic, state.partition_index)
             if self._broker_id not in state.replicas and self.owner(key) is not None:
                 self._found.add(key)
@@ -67,4 +70,13 @@ class StrayReplicas:
             await self._wake.wait()
             self._wake.clear()
             found, self._found = self._found, set()
-            await self._delete(found)
+            try:
+                await self._delete(found)
+            except Exception:
+                # One at a time: the next UpdateMetadata finds again what cannot be deleted now.
+                for key in sorted(found):
+                    with self._quarantines.guard(Work.STRAY_REPLICA, key):
+                        await self._delete({key})
+            else:
+                for key in found:
+                    self._quarantines.release(Work.STRAY_REPLICA, key)

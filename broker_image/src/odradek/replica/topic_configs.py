@@ -9,13 +9,14 @@ so that one bad value does not make a topic unusable.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from odradek import config as configuration
 from odradek import dynamic_config
 from odradek.config import BrokerConfig, TopicConfig
 from odradek.dynamic_config import CLUSTER_DEFAULT, LayeredConfig
 from odradek.properties import ConfigError
+from odradek.quarantine import Quarantines
 from odradek.zk import znodes
 from odradek.zk.changes import ConfigChanges
 from odradek.zk.session import Session
@@ -26,14 +27,17 @@ logger = logging.getLogger(__name__)
 class TopicConfigs:
     """Call it with the name of a topic to get its settings; from any thread."""
 
-    def __init__(self, config: BrokerConfig, session: Session) -> None:
+    def __init__(
+        self, config: BrokerConfig, session: Session, quarantines: Quarantines | None = None
+    ) -> None:
         self._layers = LayeredConfig(config, config)
         self._session = session
         self._known: dict[str, TopicConfig] = {}
         self._entries: dict[str, Mapping[str, str]] = {}
         self._defaults = configuration.resolve_topic(config, {})
         self._apply: Callable[[Mapping[str, TopicConfig]], None] = lambda changed: None
-        self._changes = ConfigChanges(session, self._changed)
+        self._apply_to_broker: Callable[[BrokerConfig], Awaitable[None]] | None = None
+        self._changes = ConfigChanges(session, self._changed, quarantines=quarantines)
 
     def __call__(self, topic: str) -> TopicConfig:
         """Return the present settings; the broker's defaults for a topic without entries."""
@@ -50,6 +54,10 @@ class TopicConfigs:
         One changed default can change thousands of topics.
         """
         self._apply = apply
+
+    def on_broker_change(self, apply: Callable[[BrokerConfig], Awaitable[None]]) -> None:
+        """Call `apply` with the settings of the broker after each change of them."""
+        self._apply_to_broker = apply
 
     async def start(self) -> None:
         """Watch, then read every topic, so that no change is missed."""
@@ -91,15 +99,23 @@ class TopicConfigs:
             sound_entries(path, found[path][0] if path in found else None, dynamic_config.check)
             for path in paths
         )
+        before = self._layers.effective
         self._layers = dynamic_config.layer(static, cluster, own)
         self._defaults = configuration.resolve_topic(self._layers.effective, {})
         self._take(self._entries)
+        if self._apply_to_broker is not None and self._layers.effective != before:
+            await self._apply_to_broker(self._layers.effective)
 
     def _take(self, topics: Iterable[str]) -> None:
-        settings = {
-            topic: configuration.resolve_topic(self._layers.effective, self._entries[topic])
-            for topic in topics
-        }
+        # Thousands of topics have few different sets of entries, and most have none.
+        resolved = {frozenset[tuple[str, str]](): self._defaults}
+        settings: dict[str, TopicConfig] = {}
+        for topic in topics:
+            entries = self._entries[topic]
+            same = frozenset(entries.items())
+            if same not in resolved:
+                resolved[same] = configuration.resolve_topic(self._layers.effective, entries)
+            settings[topic] = resolved[same]
         changed = {topic: one for topic, one in settings.items() if self._known.get(topic) != one}
         self._known.update(changed)
         if changed:

@@ -16,17 +16,19 @@ from typing import NoReturn
 
 import click
 
-from odradek.log.partition import checkpoints, producers
+from odradek.log.partition import checkpoints, producers, topic_identity
 from odradek.log.partition.epochs import FILE_NAME as EPOCHS
 from odradek.log.records import compression, contents
 from odradek.log.records.batch import CorruptBatchError, Header
 from odradek.log.segment import batch_file
 from odradek.log.segment.index import OffsetIndex, TimeIndex
 from odradek.log.segment.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, file_name
+from odradek.tools.leader_epochs import EpochCheck, neighbours
 
 _CHUNK = 1 << 20
 _PROGRESS_FROM = 64 << 20
 _KNOWN = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, producers.SNAPSHOT_SUFFIX)
+_OF_PARTITION = (EPOCHS, topic_identity.FILE_NAME)
 
 
 @click.group("log")
@@ -49,6 +51,8 @@ def dump(path: Path, with_records: bool) -> None:
             elif file.name == EPOCHS:
                 for epoch, offset in checkpoints.read_epochs(str(file)) or ():
                     click.echo(f"  epoch {epoch} from offset {offset}")
+            elif file.name == topic_identity.FILE_NAME:
+                click.echo(f"  {topic_identity.read(str(file.parent))}")
             else:
                 for key, value in _entries(file):
                     click.echo(f"  {_describe(file, key, value)}")
@@ -59,11 +63,18 @@ def dump(path: Path, with_records: bool) -> None:
 def verify(path: Path) -> None:
     """Check checksums, offsets and indexes of PATH; exit with 1 if something is wrong."""
     found = 0
+    epochs = EpochCheck(path if path.is_dir() else path.parent)
+    before, after = neighbours(path) if path.suffix == LOG_SUFFIX else (None, None)
+    epochs.scan(before)
     for file in files(path):
         with readable(file):
-            for problem in problems(file):
+            for problem in problems(file, epochs):
                 found += 1
                 click.echo(f"{file.name}: {problem}")
+    epochs.scan(after)
+    for wrong in epochs.found():
+        found += 1
+        click.echo(f"{wrong.run.log.name}: {wrong}")
     if found:
         sys.exit(1)
     click.echo("sound")
@@ -83,7 +94,10 @@ class readable:  # noqa: N801 (used as a statement)
             fail(f"cannot read {self.file}: {error.strerror}", 2)
         if isinstance(
             error,
-            CorruptBatchError | producers.CorruptSnapshotError | checkpoints.CorruptCheckpointError,
+            CorruptBatchError
+            | producers.CorruptSnapshotError
+            | checkpoints.CorruptCheckpointError
+            | topic_identity.CorruptIdentityError,
         ):
             fail(f"{self.file.name}: {error}", 1)
 
@@ -98,7 +112,7 @@ def files(path: Path) -> list[Path]:
     """Return the files to read, in order of offset. Ends the process for a path that has none."""
     if path.is_dir():
         found = sorted(
-            file for file in path.iterdir() if file.suffix in _KNOWN or file.name == EPOCHS
+            file for file in path.iterdir() if file.suffix in _KNOWN or file.name in _OF_PARTITION
         )
         if not found:
             fail(f"{path} holds no segments", 2)
@@ -106,7 +120,7 @@ def files(path: Path) -> list[Path]:
     if not path.exists():
         fail(f"{path} does not exist", 2)
     stem_known = path.suffix in _KNOWN and path.stem.isdecimal()
-    if not (stem_known or path.name == EPOCHS):
+    if not (stem_known or path.name in _OF_PARTITION):
         fail(f"{path} is not a segment file", 2)
     return [path]
 
@@ -164,7 +178,9 @@ def _dump_log(file: Path, with_records: bool) -> None:
         ]
         codec = compression.NAMES[header.codec] if header.codec < 5 else str(header.codec)
         first, count = header.base_offset, header.record_count
-        found = contents.decode(data) if with_records or header.magic < 2 else []
+        found = []
+        if with_records or header.magic < 2:
+            found = contents.decode(data, with_headers=True)
         if header.magic < 2:  # a wrapper's header does not tell
             first, count = found[0].offset, len(found)
         click.echo(
@@ -208,10 +224,10 @@ def _describe(file: Path, first: int, second: int) -> str:
     return f"timestamp {first} offset {base + second}"
 
 
-def problems(file: Path) -> Iterator[str]:
-    """Yield what is wrong with a file, line by line."""
+def problems(file: Path, epochs: EpochCheck | None = None) -> Iterator[str]:
+    """Yield what is wrong with a file, line by line; let `epochs` take the batches of a log."""
     if file.suffix == LOG_SUFFIX:
-        yield from _log_problems(file)
+        yield from _log_problems(file, epochs)
     elif file.suffix == producers.SNAPSHOT_SUFFIX:
         try:
             producers.decode(file.read_bytes())
@@ -222,11 +238,16 @@ def problems(file: Path) -> Iterator[str]:
             checkpoints.read_epochs(str(file))
         except checkpoints.CorruptCheckpointError as error:
             yield str(error)
+    elif file.name == topic_identity.FILE_NAME:
+        try:
+            topic_identity.read(str(file.parent))
+        except topic_identity.CorruptIdentityError as error:
+            yield str(error)
     else:
         yield from _index_problems(file)
 
 
-def _log_problems(file: Path) -> Iterator[str]:
+def _log_problems(file: Path, epochs: EpochCheck | None) -> Iterator[str]:
     expected = int(file.stem)
     try:
         for position, header, data in _batches(file):
@@ -234,6 +255,8 @@ def _log_problems(file: Path) -> Iterator[str]:
                 yield f"offset {header.base_offset} at byte {position}, below {expected}"
             contents.decode(data)
             expected = header.last_offset + 1
+            if epochs is not None:
+                epochs.take(file, position, header)
     except CorruptBatchError as error:
         yield str(error)
 

@@ -1,10 +1,13 @@
-"""`odradek log repair PATH`: truncate damaged segments and rebuild their indexes.
+"""`odradek log repair PATH`: truncate damaged segments, rebuild indexes, mend leader epochs.
 
 PATH is a partition folder, or the `.log` file of one segment. Without --execute nothing is changed:
 the command says what it would do and exits with 1, or with 0 when there is nothing to do. What is
 removed is kept beside the segment, in a file that neither this broker nor Kafka reads. Lost offsets
 stay a gap, as compaction leaves them. A folder whose broker runs is refused, as is a path that is
 no log: one line, exit status 2.
+
+A wrong leader epoch costs no record: it is overwritten in its batch (see `leader_epochs`), with
+--force also where it is uncertain which one is wrong.
 """
 
 from __future__ import annotations
@@ -22,7 +25,8 @@ import click
 from odradek.clock import wall_ms
 from odradek.config import TopicConfig
 from odradek.log.partition import producers
-from odradek.log.records.batch import CorruptBatchError
+from odradek.log.partition.epochs import FILE_NAME as CHECKPOINT
+from odradek.log.records.batch import LEADER_EPOCH_POSITION, CorruptBatchError
 from odradek.log.segment import batch_file
 from odradek.log.segment.batch_file import BatchSequence
 from odradek.log.segment.files import fsync_path
@@ -33,7 +37,8 @@ from odradek.log.segment.segment import (
     Segment,
     SegmentSettings,
 )
-from odradek.tools import log_dump
+from odradek.tools import leader_epochs, log_dump
+from odradek.tools.leader_epochs import EpochCheck, WrongEpoch
 
 _CHUNK = 1 << 20
 
@@ -60,7 +65,8 @@ class Cut:
 @click.command()
 @click.argument("path", type=click.Path(path_type=Path))
 @click.option("--execute", is_flag=True, help="Repair; without this only say what would be done.")
-def repair(path: Path, execute: bool) -> None:
+@click.option("--force", is_flag=True, help="Mend leader epochs also where that is a guess.")
+def repair(path: Path, execute: bool, force: bool) -> None:
     """Truncate the damaged segments of PATH behind their last sound batch.
 
     What is removed is lost to readers. If another replica has it, move the partition's folder
@@ -68,13 +74,21 @@ def repair(path: Path, execute: bool) -> None:
     """
     logs = _logs(path)
     with _locked(logs[0].parent.parent), log_dump.readable(path):
-        cuts = [cut for log in logs if (cut := _find_damage(log)) is not None]
-        snapshots = [] if path.is_file() else _useless_snapshots(path, cuts)
+        epochs = EpochCheck(logs[0].parent)
+        epochs.scan(leader_epochs.neighbours(logs[0])[0])
+        cuts = [cut for log in logs if (cut := _find_damage(log, epochs)) is not None]
+        epochs.scan(leader_epochs.neighbours(logs[-1])[1])
+        wrong = [one for one in epochs.found() if one.run.log in logs]
+        mended = [one for one in wrong if one.is_known or (force and one.run.count == 1)]
+        useless = [] if path.is_file() else _useless_snapshots(path, cuts)
+        useless += _misled_checkpoint(logs[0].parent, epochs, mended)
         for cut in cuts:
             _tell(cut)
-        for snapshot in snapshots:
-            click.echo(f"{snapshot.name}: moved aside, the broker rebuilds it")
-        if not cuts and not snapshots:
+        for one in wrong:
+            _tell_epoch(one, is_mended=one in mended)
+        for file in useless:
+            click.echo(f"{file.name}: moved aside, the broker rebuilds it")
+        if not cuts and not wrong and not useless:
             click.echo("sound")
             return
         if not execute:
@@ -82,9 +96,14 @@ def repair(path: Path, execute: bool) -> None:
             sys.exit(1)
         for cut in cuts:
             _carry_out(cut)
-        for snapshot in snapshots:
-            snapshot.rename(snapshot.with_name(snapshot.name + ".removed"))
+        for one in mended:
+            _mend(one)
+        for file in useless:
+            file.rename(file.with_name(file.name + ".removed"))
         fsync_path(str(logs[0].parent))
+        if len(mended) < len(wrong):
+            click.echo("done, except for leader epochs that are uncertain")
+            sys.exit(1)
         click.echo("done")
 
 
@@ -123,8 +142,10 @@ def _locked(directory: Path) -> Iterator[None]:
         yield
 
 
-def _find_damage(log: Path) -> Cut | None:
-    """Return the repair that a segment needs, None when it is sound."""
+def _find_damage(log: Path, epochs: EpochCheck) -> Cut | None:
+    """Return what has to be cut from a segment, None when it is sound; let `epochs` take its sound
+    batches.
+    """
     size, base = log.stat().st_size, int(log.stem)
     following = _next_base(log)
     order, sound = BatchSequence(base), 0
@@ -132,10 +153,12 @@ def _find_damage(log: Path) -> Cut | None:
         try:
             for data, header in batch_file.whole_batches(file.fileno(), size):
                 before = order.next_offset
+                order.leader_epoch = header.leader_epoch  # not a reason to cut
                 order.take(sound, header)
                 if following is not None and order.next_offset > following:
                     order.next_offset = before
                     raise CorruptBatchError(sound, f"offsets reach over {following}, which follows")
+                epochs.take(log, sound, header)
                 sound += len(data)
                 advance(len(data))
         except CorruptBatchError as error:
@@ -175,6 +198,30 @@ def _tell(cut: Cut) -> None:
         f"{cut.log.name}: {cut.reason}: {cut.size - cut.sound} bytes truncated at {cut.sound}, "
         f"kept in {cut.removed.name}{lost}"
     )
+
+
+def _tell_epoch(wrong: WrongEpoch, *, is_mended: bool) -> None:
+    run = wrong.run
+    if is_mended:
+        click.echo(f"{run.log.name}: {wrong}: overwritten, no record is lost")
+    elif run.count == 1:
+        click.echo(f"{run.log.name}: {wrong}: kept as it is, --force overwrites it")
+    else:
+        click.echo(f"{run.log.name}: {wrong}, in {run.count} batches: kept as they are")
+
+
+def _misled_checkpoint(folder: Path, epochs: EpochCheck, mended: list[WrongEpoch]) -> list[Path]:
+    """Return the checkpoint of leader epochs if it has taken over one that is wrong."""
+    wrong = {(one.run.epoch, one.run.offset) for one in mended}
+    return [] if wrong.isdisjoint(epochs.checkpoint) else [folder / CHECKPOINT]
+
+
+def _mend(wrong: WrongEpoch) -> None:
+    with wrong.run.log.open("r+b") as file:
+        file.seek(wrong.run.position + LEADER_EPOCH_POSITION)
+        file.write(wrong.wanted.to_bytes(4, "big", signed=True))
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _carry_out(cut: Cut) -> None:

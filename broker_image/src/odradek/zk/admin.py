@@ -7,7 +7,9 @@ ZooKeeper allows it: a topic never appears without its configuration. `session.S
 """
 
 import re
+import uuid
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
@@ -21,8 +23,9 @@ from odradek.zk.znodes import BrokerRegistration, ConfigChange, TopicAssignment
 LONGEST_TOPIC_NAME = 249  # with "-" and a partition number it must fit into a folder's name
 # Limits of znodes that users can fill, in bytes. A server closes the session of a client that sends
 # more than its jute.maxbuffer (1 MiB) at once, with all its pending requests. A topic whose
-# partitions are all being reassigned has up to 3.5 times its normal size.
+# partitions are all being reassigned has about 3.5 times its normal size.
 LARGEST_TOPIC = 300_000
+LARGEST_REASSIGNED_TOPIC = 1_000_000
 LARGEST_CONFIG = 600_000
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
@@ -81,6 +84,19 @@ def check_config_size(config: Mapping[str, str]) -> None:
         )
 
 
+def new_topic_id() -> str:
+    """Return a random topic id (KIP-516); none begins with '-', so that commands can take it."""
+    while True:
+        topic_id = znodes.new_topic_id(uuid.uuid4())
+        if not topic_id.startswith("-"):
+            return topic_id
+
+
+def with_new_id(assignment: TopicAssignment) -> TopicAssignment:
+    """Return the assignment of a topic to be created, with its id."""
+    return replace(assignment, topic_id=new_topic_id())
+
+
 def create_topic(
     topic: str,
     assignment: TopicAssignment,
@@ -132,8 +148,9 @@ def change_config(
 async def apply_create_topic(
     session: Session, topic: str, assignment: TopicAssignment, config: Mapping[str, str]
 ) -> None:
-    """Create a topic. Raises KafkaError TOPIC_ALREADY_EXISTS."""
+    """Create a topic with a new id. Raises KafkaError TOPIC_ALREADY_EXISTS."""
     config_exists = False
+    assignment = with_new_id(assignment)
     while True:
         try:
             wanted = create_topic(topic, assignment, config, config_exists=config_exists)

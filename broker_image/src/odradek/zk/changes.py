@@ -5,6 +5,9 @@ that names it. Every broker watches the notifications, remembers the number of t
 handled, and reads the entity again for each newer one: a change needs no restart. Any broker
 deletes notifications that are old enough for all brokers to have seen them.
 
+A change that cannot be applied, for a reason that nobody foresaw, is tried again as long as its
+notification exists; the others are applied.
+
 `start` marks the present notifications as seen: a broker first watches and then reads its
 configuration, so it misses no change.
 """
@@ -16,6 +19,7 @@ from collections.abc import Awaitable, Callable
 from kazoo.exceptions import KazooException
 
 from odradek.clock import wall_ms
+from odradek.quarantine import Quarantines, Work
 from odradek.zk import znodes
 from odradek.zk.session import NoNodeError, Session, SessionExpiredError, SessionState, WatchEvent
 from odradek.zk.znodes import ZnodeError
@@ -37,11 +41,14 @@ class ConfigChanges:
         session: Session,
         on_change: Callable[[str, str], Awaitable[None]],
         now_ms: Callable[[], int] = wall_ms,
+        quarantines: Quarantines | None = None,
     ) -> None:
         self._session = session
         self._on_change = on_change
         self._now_ms = now_ms
+        self._quarantines = quarantines or Quarantines()
         self._last = -1
+        self._failed: set[int] = set()
         self._fired = asyncio.Event()
 
     async def start(self) -> None:
@@ -60,6 +67,11 @@ class ConfigChanges:
                 logger.info(
                     "session expired; configuration changes are read again with the next session"
                 )
+            except Exception as error:
+                pause_s = self._quarantines.put(Work.CONFIG, znodes.CONFIG_CHANGES_PATH, error)
+                asyncio.get_running_loop().call_later(pause_s, self._fired.set)
+            else:
+                self._quarantines.release(Work.CONFIG, znodes.CONFIG_CHANGES_PATH)
 
     def _note_state(self, state: SessionState) -> None:
         if state is SessionState.CONNECTED:
@@ -81,15 +93,29 @@ class ConfigChanges:
 
     async def _handle(self, notices: list[tuple[int, str]]) -> None:
         read = await self._session.get_all(path for _, path in notices)
+        self._failed &= {number for number, path in notices if path in read}
         for number, path in notices:
             if path not in read:
                 continue
             data, stat = read[path]
-            if number > self._last:
-                await self._tell(path, data)
-                self._last = number
+            if number > self._last or number in self._failed:
+                await self._tell_or_retry(number, path, data)
+                self._last = max(self._last, number)
             elif self._now_ms() - stat.created_ms > NOTICE_LIFETIME_MS:
                 await self._purge(path)
+
+    async def _tell_or_retry(self, number: int, path: str, data: bytes) -> None:
+        try:
+            await self._tell(path, data)
+        except SessionExpiredError:
+            raise
+        except Exception as error:
+            self._failed.add(number)
+            pause_s = self._quarantines.put(Work.CONFIG, path, error)
+            asyncio.get_running_loop().call_later(pause_s, self._fired.set)
+        else:
+            self._failed.discard(number)
+            self._quarantines.release(Work.CONFIG, path)
 
     async def _tell(self, path: str, data: bytes) -> None:
         try:

@@ -13,6 +13,7 @@ import logging
 import uuid
 from collections.abc import Awaitable, Callable
 
+from odradek.quarantine import Quarantines, Work
 from odradek.values import BrokerId
 from odradek.zk import znodes
 from odradek.zk.session import (
@@ -103,10 +104,16 @@ class Registration:
     after each lost session, until cancelled. Both raise DuplicateBrokerError.
     """
 
-    def __init__(self, session: Session, registration: Callable[[], BrokerRegistration]) -> None:
+    def __init__(
+        self,
+        session: Session,
+        registration: Callable[[], BrokerRegistration],
+        quarantines: Quarantines | None = None,
+    ) -> None:
         self.epoch = -1
         self._session = session
         self._registration = registration
+        self._quarantines = quarantines or Quarantines()
         self._expired = asyncio.Event()
         self._registered = asyncio.Event()
         # When the creation of the present znode was requested, on the loop's clock.
@@ -155,6 +162,14 @@ class Registration:
             except SessionExpiredError:
                 # Lost again meanwhile: begin the next round.
                 self._expired.set()
+            except DuplicateBrokerError:
+                raise
+            except Exception as error:
+                # Nobody takes this broker for alive, or its listeners do not know that it is.
+                await asyncio.sleep(self._quarantines.put(Work.REGISTRATION, "broker", error))
+                self._expired.set()
+            else:
+                self._quarantines.release(Work.REGISTRATION, "broker")
 
     def _note_state(self, state: SessionState) -> None:
         if state is SessionState.EXPIRED:

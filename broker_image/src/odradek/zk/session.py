@@ -13,10 +13,14 @@ ephemeral znodes and watches restore them on CONNECTED.
 kazoo drops all watches when a connection breaks (it sends no SetWatches), so CONNECTED after
 SUSPENDED means: read again and watch again. Watches lost this way do not fire.
 
-`deadline` is the time until which the session surely lives. The server counts the session timeout
-from the last packet that it received, and an answer proves that it received the request, no earlier
-than it was sent. So the session lives at least until (start of the last answered call) + timeout; a
-heartbeat keeps this time up to date. kazoo itself reports only SUSPENDED while it is disconnected.
+`deadline` is the time until which the session surely lives. The leader of the ensemble ends
+sessions. It counts the timeout from the last packet that it knows of, and it learns of packets to
+other servers by the pings that it exchanges with them, two per tick. A server that was cut off from
+its leader still answers reads, by default for ten seconds. So heartbeats are writes, which only the
+quorum answers. An answered heartbeat shows that the leader knew of the one before it, or of the
+handshake of the connection: messages between servers stay in order, and heartbeats are far enough
+apart for a ping in between. The session lives until the start of that earlier one + timeout. kazoo
+itself reports only SUSPENDED while it is disconnected.
 """
 
 import asyncio
@@ -62,10 +66,13 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-# Heartbeats per session timeout; `deadline` is never older than this fraction of it. As many as
-# Java's clients send, and no more than kazoo: a request delays the next ping of kazoo, and kazoo
-# needs an unanswered ping to notice that a server or the network has failed.
+# Heartbeats per session timeout, so `deadline` is a third of it or more away while all is well. As
+# many as Java's clients send, and no more than kazoo: a request delays the next ping of kazoo, and
+# kazoo needs an unanswered ping to notice that a server or the network has failed. A timeout is two
+# ticks or more, so there are pings between servers from one heartbeat to the next.
 HEARTBEATS_PER_TIMEOUT = 3
+# A write without effect: every transaction goes through the quorum.
+HEARTBEAT = (operations.Check("/", ANY_VERSION),)
 FIRST_RECONNECT_SECONDS = 0.05
 LONGEST_RECONNECT_SECONDS = 0.5
 
@@ -157,6 +164,10 @@ class Session:
         self._client: Any = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._heartbeat: asyncio.TimerHandle | None = None
+        self._heartbeats = 0  # numbers them: only the last one sent counts
+        # Starts of the last complete handshake, and of what the next heartbeat shows to be known.
+        self._handshake_at = float("-inf")
+        self._vouched_at = float("-inf")
         self._connected = asyncio.Event()
 
     # --- life ---
@@ -168,7 +179,7 @@ class Session:
         if slash and chroot.strip("/"):
             await self._create_chroot(hosts, "/" + chroot.strip("/"))
         self._client = _new_client(self.connect, self.timeout_ms)
-        _note_negotiated_timeout(self._client, self._set_negotiated_timeout)
+        _note_handshakes(self._client, self._clock, self._note_handshake)
         self._client.add_listener(self._kazoo_state)
         self._client.start_async()
         try:
@@ -179,7 +190,6 @@ class Session:
             raise ConnectionError(
                 f"no ZooKeeper at {self.connect} within {self._connection_timeout_ms} ms"
             ) from None
-        self._beat()
 
     async def _create_chroot(self, hosts: str, chroot: str) -> None:
         client = _new_client(hosts, self.timeout_ms)
@@ -246,6 +256,10 @@ class Session:
         wanted = list(paths)
         found = await asyncio.gather(*map(get_one, wanted))
         return {path: one for path, one in zip(wanted, found, strict=True) if one is not None}
+
+    async def sync(self) -> None:
+        """Wait until the server has what the leader has: later reads see every earlier write."""
+        await self._read(lambda c: c.sync_async("/"))
 
     # --- writes ---
 
@@ -315,44 +329,34 @@ class Session:
         if self._client is None or self._loop is None:
             raise ConnectionClosedError("the session is closed")
         future: asyncio.Future[Any] = self._loop.create_future()
-        started, generation = self._clock(), self.generation
         result = request(self._client)
-        result.rawlink(lambda done: self._post(self._settle, future, done, started, generation))
+        result.rawlink(lambda done: self._post(_settle, future, done))
         return future
 
-    def _settle(
-        self, future: asyncio.Future[Any], done: Any, started: float, generation: int
-    ) -> None:
-        error = done.exception
-        if error is None or _is_answer(error):
-            self._note_exchange(started, generation)
-        if future.done():
-            return
-        if error is None:
-            future.set_result(done.value)
-        else:
-            future.set_exception(error)
-
-    def _note_exchange(self, started: float, generation: int) -> None:
-        if generation == self.generation and self.state is not SessionState.EXPIRED:
-            self.deadline = max(self.deadline, started + self.negotiated_timeout_ms / 1000)
+    # --- heartbeats ---
 
     def _beat(self) -> None:
-        """Send a cheap request, and schedule the next heartbeat."""
-        if self._client is None or self._loop is None:
-            return
-        if self.state is SessionState.CONNECTED:
-            started, generation = self._clock(), self.generation
-            answer = self._client.exists_async("/")
-            answer.rawlink(lambda done: self._post(self._heard, done, started, generation))
-        pause = self.negotiated_timeout_ms / 1000 / HEARTBEATS_PER_TIMEOUT
+        """Send a heartbeat, if connected; the next follows some time after its answer."""
         if self._heartbeat is not None:
             self._heartbeat.cancel()
-        self._heartbeat = self._loop.call_later(pause, self._beat)
+            self._heartbeat = None
+        if self._client is None or self.state is not SessionState.CONNECTED:
+            return  # CONNECTED begins again
+        self._heartbeats += 1
+        number, started = self._heartbeats, self._clock()
+        transaction = self._client.transaction()
+        operations.fill(transaction, HEARTBEAT)
+        answer = transaction.commit_async()
+        answer.rawlink(lambda done: self._post(self._heard, done, number, started))
 
-    def _heard(self, done: Any, started: float, generation: int) -> None:
+    def _heard(self, done: Any, number: int, started: float) -> None:
+        if self._loop is None or self._client is None or number != self._heartbeats:
+            return
+        timeout = self.negotiated_timeout_ms / 1000
         if done.exception is None or _is_answer(done.exception):
-            self._note_exchange(started, generation)
+            self.deadline = max(self.deadline, self._vouched_at + timeout)
+            self._vouched_at = started
+        self._heartbeat = self._loop.call_later(timeout / HEARTBEATS_PER_TIMEOUT, self._beat)
 
     # --- from kazoo's threads to the loop ---
 
@@ -395,16 +399,23 @@ class Session:
         self.state = state
         if state is SessionState.EXPIRED:
             self.generation += 1
+            self._heartbeats += 1
             self.deadline = float("-inf")
         if state is SessionState.CONNECTED:
             self._connected.set()
+            self._vouched_at = self._handshake_at
             self._beat()
         logger.info("ZooKeeper session %#x is %s", self.session_id, state.value)
         for listener in list(self._listeners):
-            listener(state)
+            try:
+                listener(state)
+            except Exception:
+                logger.exception("a listener failed to take that the session is %s", state.value)
 
-    def _set_negotiated_timeout(self, timeout_ms: int) -> None:
+    def _note_handshake(self, timeout_ms: int, started: float) -> None:
+        """Note the session timeout that the server grants; called by kazoo's connection thread."""
         self.negotiated_timeout_ms = timeout_ms
+        self._handshake_at = started
 
 
 def _new_client(hosts: str, timeout_ms: int) -> Any:
@@ -422,15 +433,30 @@ def _stop(client: Any) -> None:
     client.close()
 
 
-def _note_negotiated_timeout(client: Any, tell: Callable[[int], None]) -> None:
-    """Report the session timeout that the server grants; kazoo does not publish it."""
+def _settle(future: asyncio.Future[Any], done: Any) -> None:
+    if future.done():
+        return
+    if done.exception is None:
+        future.set_result(done.value)
+    else:
+        future.set_exception(done.exception)
+
+
+def _note_handshakes(
+    client: Any, clock: Callable[[], float], tell: Callable[[int, float], None]
+) -> None:
+    """Report the session timeout that the server grants, and the start of each handshake.
+
+    kazoo publishes neither. The leader of the ensemble takes part in every handshake.
+    """
     connection = client._connection
     invoke = connection._invoke
 
     def invoke_and_note(timeout: float, request: Any, xid: int | None = None) -> Any:
+        started = clock()
         answer = invoke(timeout, request, xid)
         if isinstance(request, Connect) and answer[0].time_out > 0:
-            tell(answer[0].time_out)
+            tell(answer[0].time_out, started)
         return answer
 
     connection._invoke = invoke_and_note

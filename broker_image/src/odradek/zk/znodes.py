@@ -7,7 +7,7 @@ Spark job (plain kazoo) share the declarations. Znodes of consumer groups are in
 block of producer ids in `producer_ids`.
 
     /brokers/ids/N                           ephemeral  broker registration            row Z3
-    /brokers/topics/T                                   replicas of each partition     row Z1
+    /brokers/topics/T                                   replicas, and the topic's id   row Z1
     /brokers/topics/T/partitions/P/state                leader and in-sync replicas    row Z2
     /cluster/id                                         identity of the cluster
     /controller                              ephemeral  who is controller              row Z5
@@ -27,6 +27,7 @@ import re
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeGuard
 
 from odradek.values import (
     SECURITY_PROTOCOLS,
@@ -190,13 +191,22 @@ def _decode_endpoint(path: str, text: str, protocols: Mapping[str, str]) -> Brok
 
 # --- /brokers/topics/T ------------------------------------------------------------------------
 
+_TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{22}")
+
+
+def _base64(source: uuid.UUID) -> str:
+    return base64.urlsafe_b64encode(source.bytes).decode().rstrip("=")
+
+
+_RESERVED_IDS = frozenset(_base64(uuid.UUID(int=number)) for number in range(2))
+
 
 @dataclass(frozen=True, slots=True)
 class TopicAssignment:
     """Which brokers hold each partition of a topic; the first of a list is the preferred leader.
 
-    `adding` and `removing` describe an ongoing reassignment (KIP-455); `topic_id` is kept for Kafka
-    2.8, which writes it.
+    `adding` and `removing` describe an ongoing reassignment (KIP-455). `topic_id` tells the topic
+    from others of the same name (KIP-516); tools and controllers before Kafka 2.8 drop it.
     """
 
     partitions: Mapping[int, tuple[BrokerId, ...]]
@@ -236,6 +246,16 @@ def decode_topic(path: str, data: bytes | None) -> TopicAssignment:
         ),
         topic_id=fields.optional_string("topic_id"),
     )
+
+
+def new_topic_id(source: uuid.UUID) -> str:
+    """Return a UUID as Kafka writes topic ids: 22 characters of URL-safe base64."""
+    return _base64(source)
+
+
+def is_topic_id(text: str | None) -> TypeGuard[str]:
+    """Return whether Kafka can read this id; its two reserved ones are none."""
+    return text is not None and _TOPIC_ID.fullmatch(text) is not None and text not in _RESERVED_IDS
 
 
 def _replica_lists(partitions: Mapping[int, Sequence[int]]) -> dict[str, list[int]]:
@@ -313,7 +333,7 @@ def decode_state(path: str, data: bytes | None) -> PartitionState:
 
 def new_cluster_id(source: uuid.UUID) -> str:
     """Return a UUID as Kafka writes cluster ids: 22 characters of URL-safe base64."""
-    return base64.urlsafe_b64encode(source.bytes).decode().rstrip("=")
+    return _base64(source)
 
 
 def encode_cluster_id(cluster_id: str) -> bytes:

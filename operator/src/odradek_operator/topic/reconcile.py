@@ -83,7 +83,10 @@ def topic_operations(step: Step) -> list[Operation]:
     match step:
         case CreateTopic(topic, assignment, config, config_version):
             return admin.create_topic(
-                topic, assignment, config, config_exists=config_version is not None
+                topic,
+                admin.with_new_id(assignment),
+                config,
+                config_exists=config_version is not None,
             )
         case GrowTopic(topic, assignment, version):
             return admin.grow_topic(topic, assignment, version)

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from odradek import properties
-from odradek.log.segment.files import write_atomically
+from odradek.log.segment.files import read_file, write_atomically
 from odradek.values import TopicPartition
 
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
@@ -83,8 +83,7 @@ def _format(rows: Iterable[str]) -> bytes:
 
 def _read(path: str, columns: int) -> list[list[str]] | None:
     try:
-        with open(path, "rb") as file:
-            data = file.read()
+        data = read_file(path)
     except FileNotFoundError:
         return None
     if not data:

@@ -99,6 +99,17 @@ class EpochCache:
             self._entries = [*kept, (epoch, start_offset)]
         self._write()
 
+    def replace(self, entries: list[tuple[int, int]]) -> None:
+        """Take the entries of another log with the same batches. Raises OSError."""
+        if not entries:
+            self.clear()
+            return
+        with self._lock:
+            changed = self._entries != entries
+            self._entries = entries
+        if changed:
+            self._write()
+
     def end_offset(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
         """Return the largest epoch not above `epoch`, and the offset where it ends; (-1, -1) when
         unknown.

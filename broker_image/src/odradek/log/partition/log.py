@@ -16,6 +16,7 @@ it acknowledges.
 import contextlib
 import errno
 import logging
+import os
 import random
 import threading
 import time
@@ -29,7 +30,12 @@ from odradek.log.partition import replay, retention, validation
 from odradek.log.partition.conversion import OldFormat
 from odradek.log.partition.epochs import EpochCache
 from odradek.log.partition.failure import LogFailure
-from odradek.log.partition.producers import ProducerStates, list_snapshots, snapshot_path
+from odradek.log.partition.producers import (
+    MOST_PRODUCERS,
+    ProducerStates,
+    list_snapshots,
+    snapshot_path,
+)
 from odradek.log.partition.reading import LogReader
 from odradek.log.partition.segments import SegmentList, delete_files
 from odradek.log.partition.validation import Prepared
@@ -54,6 +60,7 @@ class LogEnvironment:
     monotonic: Callable[[], float] = time.monotonic
     chance: random.Random = field(default_factory=random.Random)
     producer_expiry_ms: int = 7 * 24 * 3_600_000
+    most_producers: int = MOST_PRODUCERS
     on_failure: Callable[["Log", OSError], None] = lambda log, error: None
     on_truncate: Callable[["Log"], None] = lambda log: None
 
@@ -115,18 +122,25 @@ class Log:
         self.topic = topic
         self.partition = partition
         self.config = config
+        self._name = f"{topic}-{partition}"
+        # A copy in another log directory, which is to replace the current log (KIP-113).
+        self.is_future = False
+        # While a copy is made, the original keeps the records that the copy already has.
+        self.compaction_paused = False
+        self._name_unsynced = False  # the folder's new name may not be on the disk itself yet
         self._environment = environment
-        self._failure = LogFailure(
-            f"{topic}-{partition}", lambda error: environment.on_failure(self, error)
-        )
+        self._failure = LogFailure(self._name, lambda error: environment.on_failure(self, error))
         self.segments = SegmentList(directory, self._failure)
         self.reader = LogReader(self.segments, self._failure)
         self.epochs = EpochCache(directory)
-        self.producers = ProducerStates(environment.producer_expiry_ms)
+        self.producers = ProducerStates(environment.producer_expiry_ms, environment.most_producers)
+        self._producers_forgotten = 0
         self._high_watermark = 0
         # What the checkpoint of log start offsets, or the first segment's name at the start, says.
         self._checkpointed_start = 0
-        # While a batch that overlaps the log start offset is written, that offset.
+        # The most that it may say while it is written, or after that failed.
+        self._highest_checkpointed_start = 0
+        # The log start offset, until batches that overlap it are written up to there.
         self._overlapped_start = 0
         self._last_roll_by_time = -retention.ROLL_BY_TIME_INTERVAL_S
         self._append_lock = self.segments.append_lock
@@ -141,7 +155,8 @@ class Log:
     ) -> None:
         """Take over the segments and offsets that recovery found."""
         self.segments.install(segments, start, end, recovery_point)
-        self._high_watermark = self._checkpointed_start = start
+        self._high_watermark = start
+        self._checkpointed_start = self._highest_checkpointed_start = start
 
     # -- offsets and state ----------------------------------------------------------------------
 
@@ -160,9 +175,19 @@ class Log:
         """Log start offset for the checkpoint."""
         return max(self.segments.log_start_offset, self._overlapped_start)
 
+    def begin_start_checkpoint(self) -> int:
+        """Return the log start offset that is about to be written to the checkpoint.
+
+        A truncation that lowers it from now on waits until the lower one is written. One that
+        lowers it meanwhile is seen here.
+        """
+        offset = self.start_to_checkpoint
+        self._highest_checkpointed_start = max(self._highest_checkpointed_start, offset)
+        return min(offset, self.start_to_checkpoint)
+
     def note_start_checkpointed(self, offset: int) -> None:
         """Note what the checkpoint says now. Its lock is held: the last caller is right."""
-        self._checkpointed_start = offset
+        self._checkpointed_start = self._highest_checkpointed_start = offset
 
     @property
     def log_end_offset(self) -> int:
@@ -207,16 +232,33 @@ class Log:
 
     # -- appending ------------------------------------------------------------------------------
 
+    @contextlib.contextmanager
+    def held(self) -> Iterator[bool]:
+        """Hold off every change and flush; yield False, and hold off nothing, while a flush is
+        under way.
+        """
+        if not self._flush_lock.acquire(blocking=False):
+            yield False
+            return
+        try:
+            with self._append_lock:
+                yield True
+        finally:
+            self._flush_lock.release()
+
     def needs_record_inspection(self, data: Buffer, origin: Origin) -> bool:
         """Return whether `prepare` may take long; see `validation`."""
-        return validation.needs_record_inspection(data, origin, self.config)
+        return validation.needs_record_inspection(
+            data, origin, self.config, self._environment.now_ms
+        )
 
     def prepare(self, data: Buffer, origin: Origin) -> Prepared:
         """Check one batch, and convert it to the codec and message format of the topic.
 
         Changes nothing. Raises KafkaError.
         """
-        return validation.prepare(data, origin, self.config, self._environment.now_ms())
+        now_ms = self._environment.now_ms()
+        return validation.prepare(data, origin, self.config, now_ms, self._name)
 
     def append_as_leader(
         self, data: Buffer | Prepared, leader_epoch: int, *, origin: Origin = Origin.CLIENT
@@ -229,7 +271,9 @@ class Log:
         config = self.config
         now_ms = self._environment.now_ms()
         prepared = (
-            data if isinstance(data, Prepared) else validation.prepare(data, origin, config, now_ms)
+            data
+            if isinstance(data, Prepared)
+            else validation.prepare(data, origin, config, now_ms, self._name)
         )
         size = prepared.header.length + batch.LOG_OVERHEAD
         self._check_fits_segment(size)
@@ -272,6 +316,8 @@ class Log:
         start, base = self.segments.log_start_offset, self.segments.log_end_offset
         time_ms = -1 if append_time_ms is None else append_time_ms
         if header.producer_id >= 0:
+            if self.producers.end_offset != base:
+                self._reload_producers()  # an append broke off behind its write
             repeat = self.producers.check(header, origin)
             if repeat is not None:
                 if append_time_ms is not None:
@@ -315,10 +361,12 @@ class Log:
         now_ms = self._environment.now_ms()
         segments = self.segments
         with self._append_lock, self._failure.guard():
-            start, end = segments.log_start_offset, segments.log_end_offset
+            start, end = self.start_to_checkpoint, segments.log_end_offset
             size = 0
             if not batches:
                 return AppendInfo(end, end - 1, -1, start, 0, False)
+            if self.producers.end_offset != end:
+                self._reload_producers()  # an append broke off behind its write
             first = batches[0][1]
             try:
                 if first.base_offset < end:
@@ -333,9 +381,9 @@ class Log:
                         [view[begin:run_end]], shifted, length, last[1].last_offset, newest, now_ms
                     )
                     size += length
-                self._raise_log_start(start)
             finally:
-                self._overlapped_start = 0
+                if self._overlapped_start:
+                    self._restore_log_start()
             end = segments.log_end_offset
             return AppendInfo(first.base_offset, end - 1, -1, start, size, False)
 
@@ -352,7 +400,16 @@ class Log:
             )
         # A crash before the log start offset is back must not bring deleted records back.
         self._overlapped_start = end
-        self.truncate_fully_and_start_at(first.base_offset)
+        self._start_over(first.base_offset)
+
+    def _restore_log_start(self) -> None:
+        """Raise the log start offset again as far as the log reaches."""
+        start = self._overlapped_start
+        try:
+            self._raise_log_start(min(start, self.log_end_offset))
+        finally:
+            if self.segments.log_start_offset >= start:
+                self._overlapped_start = 0
 
     def _write(
         self,
@@ -469,6 +526,11 @@ class Log:
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Drop everything; the next batch gets `offset`."""
+        with self._append_lock:
+            self._overlapped_start = 0
+            self._start_over(offset)
+
+    def _start_over(self, offset: int) -> None:
         with self._append_lock, self._failure.guard(), _finished_or_offline():
             # Checkpoints and readers look at the first segment, so there is always one. Its files
             # are made last: they may have the names of files that go.
@@ -487,7 +549,7 @@ class Log:
         """
         self._high_watermark = min(self._high_watermark, end)
         lowered = self.segments.lower_recovery_point(end)
-        lowered = lowered or self._checkpointed_start > self.start_to_checkpoint
+        lowered = lowered or self._highest_checkpointed_start > self.start_to_checkpoint
         if lowered or "compact" in self.config.cleanup_policy:
             self._environment.on_truncate(self)
 
@@ -511,6 +573,15 @@ class Log:
             if doomed(at):
                 files.remove_if_there(snapshot_path(self.directory, at))
 
+    def skip_to(self, offset: int) -> None:
+        """Let the log end with `offset`, without records up to there: its original lost them to
+        compaction.
+        """
+        with self._append_lock, self._failure.guard():
+            self.roll(offset)
+            self.segments.skip_to(offset)
+            self.producers.end_offset = offset
+
     # -- log start offset, retention ------------------------------------------------------------
 
     def advance_log_start(self, offset: int) -> None:
@@ -531,8 +602,9 @@ class Log:
         if self.segments.raise_log_start(offset):
             self.epochs.truncate_from_start(offset)
 
-    def apply_retention(self) -> int:
-        """Delete old segments by log start offset, time and size; return how many.
+    def apply_retention(self, *, only_hidden: bool = False) -> int:
+        """Delete old segments by log start offset and, unless `only_hidden`, by time and size;
+        return how many.
 
         Their files are removed later.
         """
@@ -549,7 +621,7 @@ class Log:
                 facts[-1] = _facts(segments[-1])
             else:
                 end = segments[len(seen)].base_offset
-            by_age = "delete" in self.config.cleanup_policy
+            by_age = "delete" in self.config.cleanup_policy and not only_hidden
             limits = retention.RetentionLimits(
                 self.config.retention_ms if by_age else -1,
                 self.config.retention_bytes if by_age else -1,
@@ -678,6 +750,9 @@ class Log:
         self._sync_snapshot(end)
         self.epochs.flush()
         files.fsync_path(self.directory)
+        if self._name_unsynced:
+            files.fsync_path(os.path.dirname(self.directory))
+            self._name_unsynced = False
         if not self.segments.note_flushed(end, truncations):
             return False
         self._last_flush = self._environment.monotonic()
@@ -687,12 +762,44 @@ class Log:
         with contextlib.suppress(FileNotFoundError):
             files.fsync_path(snapshot_path(self.directory, offset))
 
+    # -- moving ---------------------------------------------------------------------------------
+
+    def relocate(self, directory: str) -> None:
+        """Rename the folder to `directory`. No other thread may use the log. Raises OSError."""
+        os.rename(self.directory, directory)
+        self._name_unsynced = True
+        self.directory = self.epochs.directory = directory
+        self.segments.relocate(directory)
+
+    def read_file(self, name: str) -> bytes | None:
+        """Return the content of a file of the folder, None without one. Raises KafkaError."""
+        with self._failure.guard():
+            try:
+                with open(os.path.join(self.directory, name), "rb") as file:
+                    return file.read()
+            except FileNotFoundError:
+                return None
+
+    def write_snapshot(self) -> None:
+        """Write the producers' state. Raises KafkaError."""
+        with self._append_lock, self._failure.guard():
+            self.producers.write_snapshot(self.directory)
+
     # -- idle, closing --------------------------------------------------------------------------
 
     def expire_producers(self) -> None:
-        """Forget producers that were silent for the expiry time."""
+        """Forget producers that were silent for the expiry time; log those of too many."""
         with self._append_lock:
             self.producers.expire(self._environment.now_ms())
+        before, self._producers_forgotten = self._producers_forgotten, self.producers.forgotten
+        if self._producers_forgotten > before:
+            logger.warning(
+                "%s: forgot %d producer ids of more than %d: retries of their batches may be "
+                "stored twice",
+                self._name,
+                self._producers_forgotten - before,
+                self._environment.most_producers,
+            )
 
     def release_idle(self) -> None:
         """Give back descriptors and maps that nobody used since the last call."""

@@ -6,6 +6,10 @@ anything else is out of order (KIP-98; 2.8's rules). The state follows from the 
 followers and a restarted broker build it by reading headers; `.snapshot` files at segment
 boundaries and at a clean shutdown shorten that.
 
+A batch with a new producer id costs its sender 70 bytes, and the log half a kilobyte of memory. So
+the number of producers is bounded: at the bound, the tenth that wrote longest ago is forgotten, as
+if it had expired. Kafka has no such bound.
+
 Snapshot, version 1, big-endian:
 
     version i16, CRC-32C u32 of what follows, count i32, and for each producer:
@@ -13,9 +17,9 @@ Snapshot, version 1, big-endian:
     coordinator epoch i32, first offset of the open transaction i64 (-1: none)
 """
 
+import heapq
 import os
 import struct
-from collections import deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -27,6 +31,7 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 
 SNAPSHOT_SUFFIX = ".snapshot"
 RETAINED_BATCHES = 5
+MOST_PRODUCERS = 10_000
 MAX_SEQUENCE = 2**31 - 1
 NO_EPOCH = -1
 NO_SEQUENCE = -1
@@ -69,7 +74,7 @@ class Producer:
 
     producer_id: int
     epoch: int = NO_EPOCH
-    batches: deque[Written] = field(default_factory=lambda: deque(maxlen=RETAINED_BATCHES))
+    batches: list[Written] = field(default_factory=list)
     timestamp: int = -1
     coordinator_epoch: int = -1
     transaction_start: int = -1
@@ -79,16 +84,36 @@ class Producer:
         """Sequence of the last record, -1 when none is known."""
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
+    @property
+    def last_offset(self) -> int:
+        """Offset of the last record, -1 when none is known."""
+        return self.batches[-1].last_offset if self.batches else -1
+
 
 class ProducerStates:
-    """The producers of one partition. One writer at a time; used under the log's append lock."""
+    """The producers of one partition. One writer at a time; used under the log's append lock.
 
-    __slots__ = ("_producers", "end_offset", "expiry_ms", "forgetful", "snapshot_offset")
+    Of more than `most` those that wrote longest ago are forgotten.
+    """
 
-    def __init__(self, expiry_ms: int) -> None:
+    __slots__ = (
+        "_most",
+        "_producers",
+        "end_offset",
+        "expiry_ms",
+        "forgetful",
+        "forgotten",
+        "snapshot_offset",
+    )
+
+    def __init__(self, expiry_ms: int, most: int = MOST_PRODUCERS) -> None:
         self._producers: dict[int, Producer] = {}
-        # True when a producer that wrote here may be unknown: expired, or its batches deleted.
+        self._most = most
+        # True when a producer that wrote here may be unknown: expired, one of too many, or its
+        # batches deleted.
         self.forgetful = False
+        # How many were forgotten because there were too many.
+        self.forgotten = 0
         self.expiry_ms = expiry_ms
         self.end_offset = 0
         self.snapshot_offset = -1
@@ -167,6 +192,8 @@ class ProducerStates:
             return
         producer = self._producers.get(header.producer_id)
         if producer is None:
+            if len(self._producers) >= self._most:
+                self._make_room()
             producer = self._producers[header.producer_id] = Producer(header.producer_id)
         if producer.epoch != header.producer_epoch:
             producer.batches.clear()
@@ -177,6 +204,8 @@ class ProducerStates:
             if marker_epoch is not None:
                 producer.coordinator_epoch = marker_epoch
             return
+        if len(producer.batches) == RETAINED_BATCHES:
+            del producer.batches[0]
         producer.batches.append(
             Written(
                 header.last_sequence,
@@ -198,6 +227,15 @@ class ProducerStates:
         for producer_id in expired:
             del self._producers[producer_id]
             self.forgetful = True
+
+    def _make_room(self) -> None:
+        """Forget those that wrote longest ago, a tenth at once, except open transactions."""
+        idle = (one for one in self._producers.values() if one.transaction_start < 0)
+        count = len(self._producers) - self._most + max(self._most // 10, 1)
+        for producer in heapq.nsmallest(count, idle, key=lambda one: one.last_offset):
+            del self._producers[producer.producer_id]
+            self.forgotten += 1
+        self.forgetful = True
 
     def clear(self, end_offset: int) -> None:
         """Forget everything; the next batch is expected at `end_offset`."""
@@ -232,6 +270,11 @@ class ProducerStates:
         self._producers = {producer.producer_id: producer for producer in producers}
         self.end_offset = end_offset
         self.snapshot_offset = end_offset
+        # So many are left where others were forgotten.
+        if len(producers) >= self._most - max(self._most // 10, 1):
+            self.forgetful = True
+        if len(producers) > self._most:
+            self._make_room()
         self.expire(now_ms)
 
     def write_snapshot(self, directory: str) -> None:
@@ -281,7 +324,7 @@ def decode(data: bytes) -> list[Producer]:
 def list_snapshots(directory: str) -> list[int]:
     """Return the offsets of the snapshots in `directory`, rising."""
     offsets = []
-    for name in os.listdir(directory):
+    for name in files.list_names(directory):
         stem, suffix = os.path.splitext(name)
         if suffix == SNAPSHOT_SUFFIX and stem.isdecimal():
             offsets.append(int(stem))

@@ -93,6 +93,24 @@ class LogReader:
                 continue
             return piece
 
+    def read_bytes(self, offset: int, max_bytes: int) -> bytes:
+        """Return the bytes of a read; blocks. Empty where nothing follows, or only what compaction
+        removed.
+
+        Raises KafkaError, and FileRetiredError when the log was truncated meanwhile.
+        """
+        truncations = self._segments.truncations
+        piece = self.read(offset, max_bytes)
+        if piece.region is None:
+            return b""
+        with piece.region:
+            try:
+                return piece.region.read()
+            except OSError as error:
+                if truncations != self._segments.truncations:
+                    raise FileRetiredError(str(error)) from error
+                raise self._failure.storage_error(error) from error
+
     # -- planning -------------------------------------------------------------------------------
 
     def plan(

@@ -9,14 +9,16 @@ Kafka: `.deleted` and `.cleaned` files are removed; a `.log.swap` is complete an
 segments it was made from. No content of any file makes opening fail; only an OSError does.
 """
 
+import contextlib
 import os
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from odradek.config import TopicConfig
 from odradek.log.partition import replay
 from odradek.log.partition.log import Log, LogEnvironment
 from odradek.log.records.batch import CorruptBatchError, Header
-from odradek.log.segment.files import remove_if_there
+from odradek.log.segment.files import list_names, remove_if_there
 from odradek.log.segment.segment import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
@@ -66,15 +68,27 @@ def open_log(
     sizes = _tidy(log, report)
     epochs_known = _load_epochs(log)
     segments = [Segment(directory, base, log.segment_settings()) for base in sorted(sizes)]
-    first_dirty = _first_dirty(segments, known)
-    for segment in segments[:first_dirty]:
-        _open_closed(segment, sizes[segment.base_offset], report)
-    segments = _recover(log, segments, first_dirty, epochs_known, report)
-    end = _end_of(log, segments, first_dirty, epochs_known, report)
-    if not epochs_known:
-        _rebuild_epochs(log, segments, report)
-    _finish(log, segments, end, known)
+    with _closed_on_failure(segments):
+        first_dirty = _first_dirty(segments, known)
+        for segment in segments[:first_dirty]:
+            _open_closed(segment, sizes[segment.base_offset], report)
+        kept = _recover(log, segments, first_dirty, epochs_known, report)
+        end = _end_of(log, kept, first_dirty, epochs_known, report)
+        if not epochs_known:
+            _rebuild_epochs(log, kept, report)
+        _finish(log, kept, end, known)
     return log, report
+
+
+@contextlib.contextmanager
+def _closed_on_failure(segments: Iterable[Segment]) -> Iterator[None]:
+    """Leave no file open for a log that cannot be opened."""
+    try:
+        yield
+    except BaseException:
+        for segment in segments:
+            segment.retire()
+        raise
 
 
 def _load_epochs(log: Log) -> bool:
@@ -173,7 +187,8 @@ def _finish(log: Log, segments: list[Segment], end: int, known: Checkpointed) ->
             for path in segment.paths():
                 remove_if_there(path)
         fresh = Segment(log.directory, start, log.segment_settings())
-        fresh.create(log.preallocated_bytes)
+        with _closed_on_failure((fresh,)):
+            fresh.create(log.preallocated_bytes)
         segments, end = [fresh], start
     recovery_point = end if known.clean else min(max(known.recovery_point, start), end)
     log.install(segments, start, end, recovery_point)
@@ -190,7 +205,7 @@ def _finish(log: Log, segments: list[Segment], end: int, known: Checkpointed) ->
 
 def _tidy(log: Log, report: Report) -> dict[int, int]:
     """Remove garbage, finish swaps; return {base offset: size} of the segments."""
-    names = set(os.listdir(log.directory))
+    names = set(list_names(log.directory))
     for name in sorted(names):
         if name.endswith(_GARBAGE):
             remove_if_there(os.path.join(log.directory, name))
@@ -200,7 +215,7 @@ def _tidy(log: Log, report: Report) -> dict[int, int]:
         elif name.endswith(SWAP_SUFFIX):
             remove_if_there(os.path.join(log.directory, name))
     sizes = {}
-    names = set(os.listdir(log.directory))
+    names = set(list_names(log.directory))
     for name in names:
         stem, suffix = os.path.splitext(name)
         if suffix == LOG_SUFFIX and stem.isdecimal():
@@ -223,8 +238,9 @@ def _finish_swap(log: Log, base: int, report: Report) -> None:
         nonlocal end
         end = header.last_offset + 1
 
-    swap.recover(on_batch)
-    for name in os.listdir(log.directory):
+    with _closed_on_failure((swap,)):
+        swap.recover(on_batch)
+    for name in list_names(log.directory):
         stem, suffix = os.path.splitext(name)
         covered = stem.isdecimal() and suffix in SEGMENT_SUFFIXES
         if covered and base <= int(stem) < max(end, base + 1):

@@ -10,7 +10,7 @@ from odradek.log.partition.producers import (
 )
 from odradek.log.records import contents
 from odradek.log.records.batch import Header
-from odradek.log.segment.files import remove_if_there
+from odradek.log.segment.files import read_file, remove_if_there
 from odradek.log.segment.segment import Segment
 
 
@@ -32,8 +32,7 @@ def rebuild(
         path = snapshot_path(directory, at)
         if log_start < at <= log_end and states.snapshot_offset < 0:
             try:
-                with open(path, "rb") as file:
-                    states.load(file.read(), at, now_ms)
+                states.load(read_file(path), at, now_ms)
                 continue
             except CorruptSnapshotError:
                 pass

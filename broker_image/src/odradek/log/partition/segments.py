@@ -40,6 +40,7 @@ class SegmentList(Sequence[Segment]):
         self.log_end_offset = 0
         self.recovery_point = 0
         self.truncations = 0
+        self._lowest_cut: int | None = None
         self.entries: list[Segment] = []
         self.bases: list[int] = []
         self.append_lock = threading.RLock()
@@ -138,7 +139,7 @@ class SegmentList(Sequence[Segment]):
             del self.entries[kept:], self.bases[kept:]
             segment.size, segment.tail = position, Tail()
             self.log_end_offset = end
-            self.truncations += 1
+            self._note_cut(end)
             self._check()
         return dropped
 
@@ -151,17 +152,48 @@ class SegmentList(Sequence[Segment]):
         with self.state_lock:
             dropped, self.entries, self.bases = self.entries, [fresh], [offset]
             self.log_start_offset = self.log_end_offset = offset
-            self.truncations += 1
+            self._note_cut(offset)
             # No record is left, so there is nothing to flush.
             self.recovery_point = max(self.recovery_point, offset)
             self._check()
         return dropped
+
+    def _note_cut(self, end: int) -> None:
+        self.truncations += 1
+        self._lowest_cut = end if self._lowest_cut is None else min(end, self._lowest_cut)
+
+    @property
+    def was_cut(self) -> bool:
+        """Return whether the log was truncated since the last `take_cut`. Needs no lock."""
+        return self._lowest_cut is not None
+
+    def take_cut(self) -> int | None:
+        """Return the lowest end that truncations left since the last call, None without any. Needs
+        no lock.
+
+        A copy of the log is a prefix of it again once it is truncated to there.
+        """
+        with self.state_lock:
+            cut, self._lowest_cut = self._lowest_cut, None
+            return cut
 
     def lower_recovery_point(self, end: int) -> bool:
         """Let the recovery point be at most `end`; return whether it was above."""
         lowered = self.recovery_point > end
         self.recovery_point = min(self.recovery_point, end)
         return lowered
+
+    def skip_to(self, end: int) -> None:
+        """Let the log end with `end`, where the active segment begins already."""
+        with self.state_lock:
+            self.log_end_offset = end
+            self._check()
+
+    def relocate(self, directory: str) -> None:
+        """Follow the folder of the log, which is `directory` now."""
+        self._directory = directory
+        for segment in (*self.entries, *(segment for _, segment in self._deleted)):
+            segment.relocate(directory)
 
     # -- deletion -------------------------------------------------------------------------------
 

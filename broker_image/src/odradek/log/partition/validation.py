@@ -3,6 +3,7 @@
 Nothing here depends on where the batch will lie, so it can run outside the append lock.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from odradek.config import TopicConfig
@@ -29,7 +30,9 @@ class Prepared(NamedTuple):
     old: OldFormat | None
 
 
-def needs_record_inspection(data: Buffer, origin: Origin, config: TopicConfig) -> bool:
+def needs_record_inspection(
+    data: Buffer, origin: Origin, config: TopicConfig, now_ms: Callable[[], int]
+) -> bool:
     """Return whether `prepare` has to unpack records, which may take seconds: use a thread then.
 
     A few plain records are decoded sooner than a thread would start.
@@ -41,17 +44,25 @@ def needs_record_inspection(data: Buffer, origin: Origin, config: TopicConfig) -
         or (
             origin is Origin.CLIENT
             and config.message_timestamp_type == "CreateTime"
-            and batch.understates_time(data)
+            and _has_doubtful_times(data, config, now_ms)
         )
         or (origin is Origin.CLIENT and batch.claims_many_records(data))
     )
     return demanded and (len(data) > _SOON_DECODED or batch.is_compressed(data))
 
 
-def prepare(data: Buffer, origin: Origin, config: TopicConfig, now_ms: int) -> Prepared:
+def _has_doubtful_times(data: Buffer, config: TopicConfig, now_ms: Callable[[], int]) -> bool:
+    limit_ms = config.message_timestamp_difference_max_ms
+    return batch.has_doubtful_times(data, now_ms() if limit_ms < LONG_MAX else 0, limit_ms)
+
+
+def prepare(
+    data: Buffer, origin: Origin, config: TopicConfig, now_ms: int, name: str = ""
+) -> Prepared:
     """Check one batch, and convert it to the codec and message format of the topic.
 
-    Raises KafkaError.
+    `name` is that of the partition, for messages. Raises KafkaError, which is RecordsRefusedError
+    where single records are at fault.
     """
     # A topic of an old format limits the size of what is stored, message set by message set.
     limit = config.max_message_bytes if config.message_magic == 2 else INT_MAX
@@ -64,12 +75,16 @@ def prepare(data: Buffer, origin: Origin, config: TopicConfig, now_ms: int) -> P
         )
     if origin is Origin.CLIENT and header.codec and header.record_count > len(data):
         contents.check_count(header, data)
-    if origin is Origin.CLIENT and not stamped and header.max_timestamp < header.first_timestamp:
-        header, data = contents.date(header, data)
     difference_ms = LONG_MAX if stamped else config.message_timestamp_difference_max_ms
-    batch.check_timestamps(header, now_ms, difference_ms)
-    if origin is Origin.CLIENT and "compact" in config.cleanup_policy:
-        contents.check_keys(data)
+    if origin is Origin.CLIENT and not stamped and header.max_timestamp < header.first_timestamp:
+        contents.check_records(header, data, name, False, now_ms, difference_ms)
+        header, data = contents.date(header, data)
+    valid_times = batch.has_valid_times(header, now_ms, difference_ms)
+    with_keys = origin is Origin.CLIENT and "compact" in config.cleanup_policy
+    if with_keys or not valid_times:
+        contents.check_records(header, data, name, with_keys, now_ms, difference_ms)
+    if not valid_times:  # though its records have: retention would go by the header
+        raise KafkaError(ErrorCode.INVALID_TIMESTAMP, contents.INVALID_TIMES)
     if config.compression_type != "producer":
         header, data = contents.recompress(header, data, config.compression_type)
     old = None

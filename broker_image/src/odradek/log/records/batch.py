@@ -42,6 +42,8 @@ HEADER = struct.Struct(">qiibIhiqqqhii")
 HEADER_SIZE = 61
 LOG_OVERHEAD = 12
 """Bytes of base offset and length, which stand before what `length` counts."""
+LEADER_EPOCH_POSITION = 12
+"""Where a batch of magic 2 has its leader epoch, an i32 that the checksum does not cover."""
 MAGIC_POSITION = 16
 """Where every format says which it is."""
 
@@ -232,14 +234,19 @@ def is_compressed(records: View) -> bool:
     return len(records) >= HEADER_SIZE and records[_ATTRIBUTES_END - 1] & CODEC_MASK != 0
 
 
-def understates_time(records: View) -> bool:
-    """Return whether the largest timestamp of a magic-2 batch is below its first, which cannot be
-    right. Reads nothing else of it.
+def has_doubtful_times(records: View, now_ms: int, difference_max_ms: int) -> bool:
+    """Return whether the header of a magic-2 batch of a client tells times that cannot be right or
+    are refused: a largest timestamp below the first, log append time, or more than
+    `difference_max_ms` from `now_ms`. Reads nothing else of it.
     """
     if len(records) < HEADER_SIZE:
         return False
     first, largest = _TIMESTAMPS.unpack_from(records, _TIMESTAMPS_POSITION)
-    return bool(largest < first)
+    return bool(
+        largest < first
+        or records[_ATTRIBUTES_END - 1] & LOG_APPEND_TIME
+        or not _are_near((first, largest), now_ms, difference_max_ms)
+    )
 
 
 def claims_many_records(records: View) -> bool:
@@ -323,22 +330,22 @@ def _check_rules(header: Header, origin: Origin) -> None:
             )
 
 
-def check_timestamps(header: Header, now_ms: int, difference_max_ms: int) -> None:
-    """Refuse create times too far from `now_ms` (INVALID_TIMESTAMP), and batches that pose as
-    stamped.
+def has_valid_times(header: Header, now_ms: int, difference_max_ms: int) -> bool:
+    """Return whether create times are at most `difference_max_ms` from `now_ms`. A batch of a
+    client that poses as stamped has no valid times.
 
     Looks at the first and the largest timestamp, which bound what a well-behaved producer sends.
     """
-    if header.is_log_append_time:
-        raise KafkaError(ErrorCode.INVALID_TIMESTAMP, "clients may not set log append time")
-    if difference_max_ms >= _NO_LIMIT_MS:
-        return
-    for timestamp in (header.first_timestamp, header.max_timestamp):
-        if timestamp != NO_TIMESTAMP and abs(timestamp - now_ms) > difference_max_ms:
-            raise KafkaError(
-                ErrorCode.INVALID_TIMESTAMP,
-                f"timestamp {timestamp} is more than {difference_max_ms} ms from {now_ms}",
-            )
+    return not header.is_log_append_time and _are_near(
+        (header.first_timestamp, header.max_timestamp), now_ms, difference_max_ms
+    )
+
+
+def _are_near(timestamps: tuple[int, int], now_ms: int, difference_max_ms: int) -> bool:
+    return difference_max_ms >= _NO_LIMIT_MS or all(
+        timestamp == NO_TIMESTAMP or abs(timestamp - now_ms) <= difference_max_ms
+        for timestamp in timestamps
+    )
 
 
 def stamp(

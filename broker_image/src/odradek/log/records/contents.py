@@ -1,20 +1,45 @@
 """Access to the records inside a batch, for what its header does not tell."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from odradek.log.records import batch, compression, legacy, records
 from odradek.log.records.batch import CorruptBatchError, Header
 from odradek.log.records.records import Record
+from odradek.properties import LONG_MAX
 from odradek.protocol.errors import ErrorCode, KafkaError
 
 View = bytes | bytearray | memoryview
 
+MOST_RECORD_ERRORS = 100
+"""Records of a batch that a refusal names. Each takes a hundred bytes of an answer, and only seven
+of the request."""
 
-def decode(data: View, position: int = 0) -> list[Record]:
-    """Return the records of the batch at `position`, of any format. Raises CorruptBatchError."""
+
+class RecordError(NamedTuple):
+    """Why one record of a batch is refused; its index counts from 0 (KIP-467)."""
+
+    batch_index: int
+    message: str
+
+
+class RecordsRefusedError(KafkaError):
+    """A batch is refused for some of its records; `record_errors` names the first of them."""
+
+    def __init__(self, code: ErrorCode, message: str, record_errors: Sequence[RecordError]) -> None:
+        super().__init__(code, message)
+        self.record_errors = tuple(record_errors)
+
+
+def decode(data: View, position: int = 0, *, with_headers: bool = False) -> list[Record]:
+    """Return the records of the batch at `position`, of any format. Raises CorruptBatchError.
+
+    Nobody checks the headers of records when they are produced. Most readers need none, and without
+    them they can read every batch that was accepted.
+    """
     if len(data) - position > batch.MAGIC_POSITION and data[position + batch.MAGIC_POSITION] < 2:
         return list(legacy.decode(data, position))
-    return records.decode(data, position)
+    return records.decode(data, position, with_headers=with_headers)
 
 
 def rebuild(header: Header, kept: Sequence[Record]) -> tuple[bytes, Header]:
@@ -37,17 +62,60 @@ def unreadable(error: CorruptBatchError) -> KafkaError:
     )
 
 
-def check_keys(data: View) -> None:
-    """Refuse a batch with a record without key, which a compacted topic could never clean. Raises
-    KafkaError INVALID_RECORD.
+def check_records(
+    header: Header, data: View, name: str, with_keys: bool, now_ms: int, difference_max_ms: int
+) -> None:
+    """Look at every record as Kafka's LogValidator does; `name` is that of the partition.
+
+    Refuses records without key where `with_keys` (a compacted topic could never clean them), and
+    create times before 1970 or more than `difference_max_ms` from `now_ms`. Raises
+    RecordsRefusedError INVALID_RECORD or INVALID_TIMESTAMP, KafkaError for a batch that cannot be
+    unpacked.
     """
     try:
         found = records.decode(data)
     except CorruptBatchError as error:
         raise unreadable(error) from error
-    if any(record.key is None for record in found):
-        raise KafkaError(ErrorCode.INVALID_RECORD, "a compacted topic takes only records with keys")
-    _check_times(found)
+    no_key = f"Compacted topic cannot accept message without key in topic partition {name}."
+    errors: list[RecordError] = []
+    has_wrong_time = False
+    for index, record in enumerate(found):
+        if with_keys and record.key is None:
+            wrong: str | None = no_key
+        else:
+            wrong = _wrong_time(header, record, now_ms, difference_max_ms)
+            has_wrong_time = has_wrong_time or wrong is not None
+        if wrong is not None and len(errors) < MOST_RECORD_ERRORS:
+            errors.append(RecordError(index, wrong))
+    if has_wrong_time:
+        raise RecordsRefusedError(ErrorCode.INVALID_TIMESTAMP, INVALID_TIMES, errors)
+    if errors:
+        raise RecordsRefusedError(
+            ErrorCode.INVALID_RECORD, "One or more records have been rejected", errors
+        )
+
+
+INVALID_TIMES = "One or more records have been rejected due to invalid timestamp"
+
+
+def _wrong_time(header: Header, record: Record, now_ms: int, difference_max_ms: int) -> str | None:
+    """Return what is wrong with the time of a record that a client sent, None if nothing is."""
+    if header.is_log_append_time:
+        return (
+            f"Invalid timestamp type in message with offset {record.offset}. "
+            "Producer should not set timestamp type to LogAppendTime."
+        )
+    timestamp = record.timestamp
+    if timestamp == batch.NO_TIMESTAMP:
+        return None
+    if timestamp >= 0 and abs(timestamp - now_ms) <= difference_max_ms:
+        return None
+    first = max(now_ms - difference_max_ms, 0)
+    last = min(now_ms + difference_max_ms, LONG_MAX)
+    return (
+        f"Timestamp {timestamp} of message with offset {record.offset} is out of range. "
+        f"The timestamp should be within [{first}, {last}]"
+    )
 
 
 def check_count(header: Header, data: View) -> None:
@@ -73,23 +141,13 @@ def date(header: Header, data: View) -> tuple[Header, View]:
     Raises KafkaError.
     """
     try:
-        found = records.decode(data)
+        found = records.decode(data, with_headers=False)
     except CorruptBatchError as error:
         raise unreadable(error) from error
-    _check_times(found)
     largest = max(batch.NO_TIMESTAMP, *(record.timestamp for record in found))
     payload = memoryview(data)[batch.HEADER_SIZE :]
     sealed = batch.seal(header._replace(max_timestamp=largest), payload)
     return batch.parse(sealed), sealed
-
-
-def _check_times(found: Sequence[Record]) -> None:
-    """Refuse records before 1970, among them those whose time overflowed (INVALID_TIMESTAMP)."""
-    for record in found:
-        if record.timestamp < batch.NO_TIMESTAMP:
-            raise KafkaError(
-                ErrorCode.INVALID_TIMESTAMP, f"timestamp {record.timestamp} of a record"
-            )
 
 
 def recompress(header: Header, data: View, compression_type: str) -> tuple[Header, View]:
@@ -119,7 +177,7 @@ def marker_epoch(header: Header, data: View) -> int | None:
     if header.record_count <= 0:
         return None
     try:
-        value = records.decode(data)[0].value
+        value = records.decode(data, with_headers=False)[0].value
     except CorruptBatchError:
         return None
     return int.from_bytes(value[2:6], "big", signed=True) if value and len(value) >= 6 else None

@@ -7,7 +7,7 @@ first.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from odradek.log.records import batch, compression
 from odradek.log.records.batch import CorruptBatchError, Header
@@ -24,13 +24,17 @@ View = bytes | bytearray | memoryview
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record. Timestamp in ms, absolute offset."""
+    """One record. Timestamp in ms, absolute offset.
+
+    Where headers are not decoded, `raw_headers` has them as they are stored, with their number.
+    """
 
     offset: int
     timestamp: int
     key: bytes | None
     value: bytes | None
     headers: tuple[tuple[str, bytes | None], ...] = ()
+    raw_headers: bytes | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +115,13 @@ def make(
     )
 
 
-def decode(data: View, position: int = 0, limit: int = DEFAULT_LIMIT) -> list[Record]:
+def decode(
+    data: View, position: int = 0, limit: int = DEFAULT_LIMIT, *, with_headers: bool = True
+) -> list[Record]:
     """Return the records of the magic-2 batch at `position`.
 
     Raises CorruptBatchError; its cause is CompressionError if the batch unpacks to more than
-    `limit` bytes or MAX_OBJECTS.
+    `limit` bytes or MAX_OBJECTS. Headers that are not decoded are no objects.
     """
     header = batch.parse(data, position)
     if header.magic != 2:
@@ -127,7 +133,7 @@ def decode(data: View, position: int = 0, limit: int = DEFAULT_LIMIT) -> list[Re
         if header.record_count > MAX_OBJECTS:
             raise too_many_objects()
         body = compression.decompress(header.codec, view[batch.HEADER_SIZE :], limit)
-        return list(_records(bytes(body), header))
+        return list(_records(bytes(body), header, with_headers))
     except compression.CompressionError as error:
         raise CorruptBatchError(position, str(error)) from error
     except (IndexError, UnicodeDecodeError) as error:
@@ -141,7 +147,7 @@ def too_many_objects() -> compression.CompressionError:
     )
 
 
-def _records(body: bytes, header: Header) -> Iterator[Record]:
+def _records(body: bytes, header: Header, with_headers: bool) -> Iterator[Record]:
     position = 0
     left = MAX_OBJECTS - header.record_count
     for _ in range(header.record_count):
@@ -156,6 +162,13 @@ def _records(body: bytes, header: Header) -> Iterator[Record]:
         offset_delta, position = _varint(body, position)
         key, position = _bytes(body, position, end)
         value, position = _bytes(body, position, end)
+        offset = header.base_offset + offset_delta
+        if not with_headers:
+            if position >= end:
+                raise IndexError(position)
+            yield Record(offset, timestamp, key, value, raw_headers=body[position:end])
+            position = end
+            continue
         count, position = _varint(body, position)
         left -= max(count, 0)
         if left < 0:
@@ -167,7 +180,7 @@ def _records(body: bytes, header: Header) -> Iterator[Record]:
             headers.append(((name or b"").decode(), content))
         if position != end:
             raise IndexError(position)
-        yield Record(header.base_offset + offset_delta, timestamp, key, value, tuple(headers))
+        yield Record(offset, timestamp, key, value, tuple(headers))
 
 
 def count(body: bytes, limit: int) -> int:
@@ -220,10 +233,13 @@ def _put_record(out: bytearray, record: Record, base_offset: int, first_timestam
     _put_varint(body, record.offset - base_offset)
     _put_bytes(body, record.key)
     _put_bytes(body, record.value)
-    _put_varint(body, len(record.headers))
-    for name, content in record.headers:
-        _put_bytes(body, name.encode())
-        _put_bytes(body, content)
+    if record.raw_headers is not None:
+        body += record.raw_headers
+    else:
+        _put_varint(body, len(record.headers))
+        for name, content in record.headers:
+            _put_bytes(body, name.encode())
+            _put_bytes(body, content)
     _put_varint(out, len(body))
     out += body
 

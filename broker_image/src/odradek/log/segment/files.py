@@ -3,8 +3,8 @@
 `SharedFile` is an open file with a count of its users. A `Region` (file descriptor, position,
 length) holds one count from the moment a fetch is planned until its last byte is sent. So a segment
 that retention deletes or truncation replaces stays readable during a transfer. A file without users
-may be closed at any time (`close_idle`) and opens again by itself, so thousands of idle partitions
-cost few descriptors.
+may be closed at any time (`close_idle`, `open_files`) and opens again by itself, so there may be
+more partitions than descriptors.
 
 Every call here may block. The broker makes the short ones (a write into the page cache, a header
 read) directly and runs the rest (fsync, cold reads, recovery) in `DiskThreads`, so that a slow disk
@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
+from odradek.log.segment.open_files import OPEN_FILES
 from odradek.protocol.regions import Buffer
 
 P = ParamSpec("P")
@@ -57,6 +58,15 @@ _DISK_FAILURES = frozenset(
 )
 
 
+_SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+_NO_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})
+
+
+def is_shortage(error: OSError) -> bool:
+    """Return whether the process or the machine ran short of descriptors or memory."""
+    return error.errno in _SHORTAGES
+
+
 def is_disk_failure(error: OSError) -> bool:
     """Return whether `error` condemns the log directory.
 
@@ -64,6 +74,34 @@ def is_disk_failure(error: OSError) -> bool:
     short of descriptors or memory.
     """
     return error.errno in _DISK_FAILURES
+
+
+def _with_descriptor(take: Callable[[], T]) -> T:
+    """Return what `take` returns, which needs a descriptor. If there is none, unused files of logs
+    are closed first.
+    """
+    try:
+        return take()
+    except OSError as error:
+        if error.errno not in _NO_DESCRIPTORS or not OPEN_FILES.release_some():
+            raise
+    return take()
+
+
+def open_file(path: str, flags: int) -> int:
+    """Return a new descriptor of a file. Raises OSError."""
+    return _with_descriptor(lambda: os.open(path, flags | os.O_CLOEXEC, 0o644))
+
+
+def read_file(path: str) -> bytes:
+    """Return the bytes of a small file. Raises OSError."""
+    with _with_descriptor(lambda: open(path, "rb")) as file:
+        return file.read()
+
+
+def list_names(directory: str) -> list[str]:
+    """Return the names in a directory. Raises OSError."""
+    return _with_descriptor(lambda: os.listdir(directory))
 
 
 class FileRetiredError(Exception):
@@ -75,13 +113,21 @@ class StoppedError(Exception):
 
 
 class SharedFile:
-    """A file that is opened on demand and counts its users; read-write unless `read_only`."""
+    """A file that is opened on demand and counts its users; read-write unless `read_only`.
 
-    __slots__ = ("_fd", "_lock", "_retired", "_used", "_users", "path", "read_only")
+    With `unmap`, the owner maps the file, which takes a second descriptor; `unmap` drops the map.
+    """
 
-    def __init__(self, path: str, *, read_only: bool = False) -> None:
+    __slots__ = ("_fd", "_lock", "_retired", "_unmap", "_used", "_users", "cost", "path",
+        "read_only")  # fmt: skip
+
+    def __init__(
+        self, path: str, *, read_only: bool = False, unmap: Callable[[], None] | None = None
+    ) -> None:
         self.path = path
         self.read_only = read_only
+        self.cost = 1 if unmap is None else 2
+        self._unmap = unmap
         self._fd = -1
         self._users = 0
         self._retired = False
@@ -98,7 +144,8 @@ class SharedFile:
                 if self._retired:
                     raise FileRetiredError(self.path)
                 flags = os.O_RDONLY if self.read_only else os.O_RDWR | os.O_CREAT
-                self._fd = os.open(self.path, flags | os.O_CLOEXEC, 0o644)
+                self._fd = open_file(self.path, flags)
+                OPEN_FILES.add(self)
             self._users += 1
             self._used = True
             return self._fd
@@ -141,10 +188,29 @@ class SharedFile:
                 self._close()
             self._used = False
 
+    def close_unused(self, *, even_if_used_lately: bool = False) -> bool:
+        """As `open_files.OpenFile` says; also drops the map."""
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            if self._users or self._fd < 0:
+                return False
+            if self._used and not even_if_used_lately:
+                self._used = False
+                return False
+            if self._unmap is not None:
+                self._unmap()
+            fd, self._fd = self._fd, -1
+            os.close(fd)
+            return True
+        finally:
+            self._lock.release()
+
     def _close(self) -> None:
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
             os.close(fd)
+            OPEN_FILES.remove(self)
 
 
 class Region:
@@ -231,7 +297,7 @@ def sync(fd: int) -> None:
 
 def fsync_path(path: str) -> None:
     """Make the data of a file, or the names in a directory, durable."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    fd = open_file(path, os.O_RDONLY)
     try:
         sync(fd)
     finally:
@@ -245,7 +311,7 @@ def write_atomically(path: str, data: bytes, *, durable: bool = True) -> None:
     so this is only for files that are checked when read and can be rebuilt.
     """
     temporary = path + ".tmp"
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    fd = open_file(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     try:
         write_all(fd, [data], 0)
         if durable:
@@ -269,6 +335,17 @@ class DiskThreads:
     """
 
     def __init__(self, threads: int) -> None:
+        self._threads = threads
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="disk")
+        self._former: list[ThreadPoolExecutor] = []
+
+    def resize(self, threads: int) -> None:
+        """Run further work in so many threads. What is queued is still done by the former ones."""
+        if threads == self._threads:
+            return
+        self._threads = threads
+        self._pool.shutdown(wait=False)
+        self._former.append(self._pool)
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="disk")
 
     async def run(self, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -278,13 +355,14 @@ class DiskThreads:
 
     def close(self) -> None:
         """Wait for running work and end the threads."""
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        for pool in (*self._former, self._pool):
+            pool.shutdown(wait=True, cancel_futures=True)
 
 
 def remove_tree(path: str) -> None:
     """Delete a folder and the files in it, as far as they exist."""
     try:
-        for entry in os.scandir(path):
+        for entry in _with_descriptor(lambda: os.scandir(path)):
             if entry.is_dir(follow_symlinks=False):
                 remove_tree(entry.path)
             else:

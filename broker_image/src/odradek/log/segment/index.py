@@ -35,15 +35,16 @@ class _Index:
     """A sorted array, most of it in the file, its newest entries in memory; the base of both
     indexes.
 
-    One writer at a time; lookups may run beside it. `_ends` pairs the number of entries in the file
-    with the entries still in memory, and is replaced as a whole, so that a lookup always sees both
-    halves of one moment. A dropped map stays usable for whoever still reads it, but a read behind
-    the end of the file would be a fatal signal. So the file is truncated only while no lookup is
-    under way.
+    One writer at a time; lookups and flushes may run beside it. `_ends` pairs the number of entries
+    in the file with the entries still in memory, and is replaced as a whole, so that a lookup
+    always sees both halves of one moment. A dropped map stays usable for whoever still reads it,
+    but a read behind the end of the file would be a fatal signal. So the file is truncated only
+    while no lookup is under way.
     """
 
     __slots__ = (
         "_allocated",
+        "_changing",
         "_checked",
         "_ends",
         "_looking_up",
@@ -57,7 +58,7 @@ class _Index:
     ENTRY: struct.Struct
 
     def __init__(self, path: str, base_offset: int, max_bytes: int) -> None:
-        self.file = SharedFile(path)
+        self.file = SharedFile(path, unmap=self._unmap)
         self.base_offset = base_offset
         self.max_entries = max_bytes // self.ENTRY.size
         self._ends = 0, bytearray()
@@ -66,6 +67,7 @@ class _Index:
         self._checked = True
         self._map: mmap.mmap | None = None
         self._looking_up = threading.Lock()
+        self._changing = threading.RLock()  # a flush, and what the writer does
 
     @property
     def entries(self) -> int:
@@ -85,14 +87,16 @@ class _Index:
             self.file.release()
         if size % self.ENTRY.size:
             raise CorruptIndexError(f"{self.file.path}: {size} bytes")
-        self._ends = size // self.ENTRY.size, bytearray()
-        self._count_room()
+        with self._changing:
+            self._ends = size // self.ENTRY.size, bytearray()
+            self._count_room()
         self._checked = size == 0
 
     def reset(self) -> None:
         """Forget every entry, also in the file."""
-        self._ends = 0, bytearray()
-        self._count_room()
+        with self._changing:
+            self._ends = 0, bytearray()
+            self._count_room()
         self._checked = True
         self.trim()
 
@@ -101,21 +105,22 @@ class _Index:
         self._spill()
         fd = self.file.acquire()
         try:
-            with self._looking_up:
+            with self._changing, self._looking_up:
                 os.ftruncate(fd, self._ends[0] * self.ENTRY.size)
                 self._map = None
+                self._allocated = False
         finally:
             self.file.release()
-        self._allocated = False
 
     def keep(self, entries: int) -> None:
         """Forget all but the first `entries`."""
-        written, pending = self._ends
-        self._ends = (
-            min(written, entries),
-            pending[: max(0, entries - written) * self.ENTRY.size],
-        )
-        self._count_room()
+        with self._changing:
+            written, pending = self._ends
+            self._ends = (
+                min(written, entries),
+                pending[: max(0, entries - written) * self.ENTRY.size],
+            )
+            self._count_room()
 
     def _count_room(self) -> None:
         self._room = self.max_entries - self.entries
@@ -123,8 +128,11 @@ class _Index:
 
     def release_idle(self) -> None:
         """Drop the map and, if nobody used it lately, the descriptor."""
-        self._map = None
+        self._unmap()
         self.file.close_idle()
+
+    def _unmap(self) -> None:
+        self._map = None
 
     def flush(self) -> None:
         """Make all entries durable."""
@@ -136,26 +144,28 @@ class _Index:
             self.file.release()
 
     def _add(self, entry: bytes) -> None:
-        pending = self._ends[1]
-        pending += entry
-        self._room -= 1
-        self.is_full = self._room <= 0
-        if len(pending) >= _PENDING_BYTES:
-            self._spill()
+        with self._changing:
+            pending = self._ends[1]
+            pending += entry
+            self._room -= 1
+            self.is_full = self._room <= 0
+            if len(pending) >= _PENDING_BYTES:
+                self._spill()
 
     def _spill(self) -> None:
         """Move the entries in memory to the file."""
-        written, pending = self._ends
-        if not pending:
-            return
-        fd = self.file.acquire()
-        try:
-            if not self._allocated:
-                self._allocate(fd)
-            write_all(fd, [pending], written * self.ENTRY.size)
-        finally:
-            self.file.release()
-        self._ends = written + len(pending) // self.ENTRY.size, bytearray()
+        with self._changing:
+            written, pending = self._ends
+            if not pending:
+                return
+            fd = self.file.acquire()
+            try:
+                if not self._allocated:
+                    self._allocate(fd)
+                write_all(fd, [pending], written * self.ENTRY.size)
+            finally:
+                self.file.release()
+            self._ends = written + len(pending) // self.ENTRY.size, bytearray()
 
     def _allocate(self, fd: int) -> None:
         size = self.max_entries * self.ENTRY.size

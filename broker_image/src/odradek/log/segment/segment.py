@@ -166,6 +166,12 @@ class Segment:
         self.index.file.path = base + INDEX_SUFFIX + new
         self.time_index.file.path = base + TIME_INDEX_SUFFIX + new
 
+    def relocate(self, directory: str) -> None:
+        """Follow the folder of the log, which is `directory` now."""
+        self.directory = directory
+        for file in (self.log, self.index.file, self.time_index.file):
+            file.path = os.path.join(directory, os.path.basename(file.path))
+
     def paths(self) -> list[str]:
         """Return every file of the segment that may exist, with its present suffix."""
         base = os.path.join(self.directory, file_name(self.base_offset, ""))

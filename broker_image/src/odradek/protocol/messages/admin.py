@@ -16,6 +16,53 @@ from odradek.protocol.schema import (
 
 
 @struct
+class AlterReplicaLogDirPartitionResult:
+    """Outcome for one replica."""
+
+    partition_index: int = int32()
+    error_code: int = int16(default=0)
+
+
+@struct
+class AlterReplicaLogDirTopicResult:
+    """Results of one topic."""
+
+    topic_name: str = string()
+    partitions: list[AlterReplicaLogDirPartitionResult] = array(AlterReplicaLogDirPartitionResult)
+
+
+@message(versions=(0, 2), flexible_from=2)
+class AlterReplicaLogDirsResponse:
+    """Outcome of an AlterReplicaLogDirsRequest."""
+
+    throttle_time_ms: int = int32(default=0)
+    results: list[AlterReplicaLogDirTopicResult] = array(AlterReplicaLogDirTopicResult)
+
+
+@struct
+class AlterReplicaLogDirTopic:
+    """Partitions of one topic."""
+
+    name: str = string()
+    partitions: list[int] = array(Kind.INT32)
+
+
+@struct
+class AlterReplicaLogDir:
+    """One log directory, by its absolute path, and the replicas that shall be there."""
+
+    path: str = string()
+    topics: list[AlterReplicaLogDirTopic] = array(AlterReplicaLogDirTopic)
+
+
+@message(versions=(0, 2), flexible_from=2)
+class AlterReplicaLogDirsRequest(Request[AlterReplicaLogDirsResponse]):
+    """Move replicas of the asked broker to its other log directories (KIP-113)."""
+
+    dirs: list[AlterReplicaLogDir] = array(AlterReplicaLogDir)
+
+
+@struct
 class DescribeLogDirsPartition:
     """Size of one replica in bytes, and its lag in records."""
 

@@ -1,0 +1,339 @@
+"""The longest uninterrupted stretch of the event loop, for requests that name 20 000 partitions.
+
+    python -m tests.bench.bench_stretches
+
+Each request is decoded, handled and answered through the dispatcher, on real logs where it needs
+some, while another task runs once in each turn of the event loop. What it prints is the processor
+time between two of that task's turns, garbage collection included, and the whole of it, so a busy
+machine changes little. The goal is that no stretch is over 50 ms.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from random import Random
+from types import SimpleNamespace
+
+from odradek import slices
+from odradek.controller import requests
+from odradek.controller.events import Leadership, PartitionMetadata, UpdateMetadata
+from odradek.handlers.context import Broker
+from odradek.handlers.dispatch import Dispatcher
+from odradek.metrics import BrokerMetrics
+from odradek.net.connection import ClientInfo
+from odradek.protocol import codec, headers
+from odradek.protocol.api import APIS
+from odradek.protocol.messages.admin import DescribeLogDirsRequest
+from odradek.protocol.messages.configs import DescribeConfigsRequest, DescribeConfigsResource
+from odradek.protocol.messages.control import (
+    LeaderAndIsrPartitionState,
+    LeaderAndIsrRequest,
+    LeaderAndIsrTopicState,
+    UpdateMetadataBroker,
+    UpdateMetadataEndpoint,
+    UpdateMetadataPartitionState,
+    UpdateMetadataRequest,
+    UpdateMetadataTopicState,
+)
+from odradek.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from odradek.protocol.messages.metadata import MetadataRequest
+from odradek.protocol.messages.offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+from odradek.protocol.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from odradek.protocol.messages.topics import DeleteTopicsRequest
+from odradek.values import BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
+from odradek.zk.producer_ids import ProducerIdManager
+from odradek.zk.znodes import PartitionState
+from tests.support.replicas import Replicas
+
+PARTITIONS_PER_TOPIC = 10
+TOPICS = 2000
+# Partitions with a log here: each has three files.
+HOSTED_TOPICS = 400
+DELETED = 10_000
+
+
+class Registered:
+    """The registration of a broker that is there."""
+
+    epoch = 100
+
+    async def admits_request(self) -> bool:
+        return True
+
+
+async def measured(what: str, work: Callable[[], Awaitable[object]]) -> None:
+    """Print the longest stretch of some work, and its whole processor time."""
+    longest = 0.0
+    last = began = time.thread_time()
+
+    async def tick() -> None:
+        nonlocal longest, last
+        while True:
+            await asyncio.sleep(0)
+            now = time.thread_time()
+            longest, last = max(longest, now - last), now
+
+    ticking = asyncio.create_task(tick())
+    await asyncio.sleep(0)
+    last = began = time.thread_time()
+    await work()
+    await asyncio.sleep(0)
+    total = time.thread_time() - began
+    ticking.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await ticking
+    print(f"{what:44} {longest * 1000:8.1f} ms of {total * 1000:8.1f} ms")
+
+
+def frame(request: object, version: int) -> memoryview:
+    key = next(api.key for api in APIS.values() if api.request is type(request))
+    header = headers.encode_request_header(headers.RequestHeader(key, version, 1, "bench"))
+    return memoryview(header + codec.encode(request, version))
+
+
+def topic(number: int) -> str:
+    return f"topic-{number}"
+
+
+def update_metadata() -> UpdateMetadataRequest:
+    return UpdateMetadataRequest(
+        controller_id=1,
+        controller_epoch=1,
+        broker_epoch=100,
+        topic_states=[
+            UpdateMetadataTopicState(
+                topic_name=topic(number),
+                partition_states=[
+                    UpdateMetadataPartitionState(
+                        partition_index=index,
+                        controller_epoch=1,
+                        leader=1,
+                        leader_epoch=1,
+                        isr=[1, 2, 3],
+                        zk_version=1,
+                        replicas=[1, 2, 3],
+                    )
+                    for index in range(PARTITIONS_PER_TOPIC)
+                ],
+            )
+            for number in range(TOPICS)
+        ],
+        live_brokers=[
+            UpdateMetadataBroker(
+                id=one,
+                endpoints=[
+                    UpdateMetadataEndpoint(
+                        port=9092, host="h", listener="PLAINTEXT", security_protocol=0
+                    )
+                ],
+            )
+            for one in (1, 2, 3)
+        ],
+    )
+
+
+def roles(epoch: int) -> LeaderAndIsrRequest:
+    return LeaderAndIsrRequest(
+        controller_id=1,
+        controller_epoch=1,
+        broker_epoch=100,
+        topic_states=[
+            LeaderAndIsrTopicState(
+                topic_name=topic(number),
+                partition_states=[
+                    LeaderAndIsrPartitionState(
+                        partition_index=index,
+                        controller_epoch=1,
+                        leader=1,
+                        leader_epoch=epoch,
+                        isr=[1, 2, 3],
+                        zk_version=1,
+                        # The others are on other brokers.
+                        replicas=[1, 2, 3] if number < HOSTED_TOPICS else [2, 3],
+                        is_new=True,
+                    )
+                    for index in range(PARTITIONS_PER_TOPIC)
+                ],
+            )
+            for number in range(TOPICS)
+        ],
+        live_leaders=[],
+    )
+
+
+def list_offsets() -> ListOffsetsRequest:
+    return ListOffsetsRequest(
+        replica_id=-1,
+        topics=[
+            ListOffsetsTopic(
+                name=topic(number),
+                partitions=[
+                    ListOffsetsPartition(partition_index=index, timestamp=-2)
+                    for index in range(PARTITIONS_PER_TOPIC)
+                ],
+            )
+            for number in range(TOPICS)
+        ],
+    )
+
+
+def epoch_ends() -> OffsetForLeaderEpochRequest:
+    return OffsetForLeaderEpochRequest(
+        replica_id=-1,
+        topics=[
+            OffsetForLeaderTopic(
+                topic=topic(number),
+                partitions=[
+                    OffsetForLeaderPartition(partition=index, leader_epoch=1)
+                    for index in range(PARTITIONS_PER_TOPIC)
+                ],
+            )
+            for number in range(TOPICS)
+        ],
+    )
+
+
+def describe_configs() -> DescribeConfigsRequest:
+    resources = [
+        DescribeConfigsResource(
+            resource_type=2, resource_name=topic(number), configuration_keys=None
+        )
+        for number in range(TOPICS)
+    ]
+    return DescribeConfigsRequest(resources=resources, include_synonyms=True)
+
+
+def produce() -> ProduceRequest:
+    return ProduceRequest(
+        acks=1,
+        timeout_ms=0,
+        topic_data=[
+            TopicProduceData(
+                name=f"none-{number}",
+                partition_data=[
+                    PartitionProduceData(index=index, records=b"")
+                    for index in range(PARTITIONS_PER_TOPIC)
+                ],
+            )
+            for number in range(TOPICS)
+        ],
+    )
+
+
+def fetch() -> FetchRequest:
+    return FetchRequest(
+        replica_id=-1,
+        max_wait_ms=0,
+        min_bytes=0,
+        topics=[
+            FetchTopic(
+                topic=f"none-{number}",
+                partitions=[
+                    FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=1)
+                    for index in range(PARTITIONS_PER_TOPIC)
+                ],
+            )
+            for number in range(TOPICS)
+        ],
+        forgotten_topics_data=[],
+    )
+
+
+def to_tell() -> UpdateMetadata:
+    """What the controller tells a broker that comes."""
+    leadership = Leadership(
+        PartitionState(BrokerId(1), LeaderEpoch(1), (BrokerId(1),), ControllerEpoch(1)), 1
+    )
+    return UpdateMetadata(
+        (BrokerId(1),),
+        (),
+        tuple(
+            PartitionMetadata(
+                TopicPartition(topic(number), index),
+                leadership,
+                (BrokerId(1), BrokerId(2), BrokerId(3)),
+                (),
+            )
+            for number in range(TOPICS)
+            for index in range(PARTITIONS_PER_TOPIC)
+        ),
+    )
+
+
+async def tell() -> None:
+    """Build and encode an UpdateMetadata as the controller's outbox does."""
+    sender = requests.Sender(1, 1, "PLAINTEXT", 1000)
+    request, version = await slices.run(requests.build_in_slices(TO_TELL, sender, 1))
+    await slices.run(codec.encode_parts_in_slices(request, version))
+
+
+TO_TELL = to_tell()
+
+
+async def main() -> None:
+    """Measure one request after the other, on one broker."""
+    with tempfile.TemporaryDirectory() as folder:
+        async with Replicas(Path(folder)) as replicas:
+            broker = Broker(
+                config=replicas.config,
+                cluster_id="the-cluster",
+                replicas=replicas.manager,
+                metadata=replicas.metadata,
+                session=replicas.session,  # type: ignore[arg-type]
+                controller=SimpleNamespace(  # type: ignore[arg-type]
+                    active=True, knows=lambda name: False
+                ),
+                registration=Registered(),
+                producer_ids=ProducerIdManager(replicas.session, 1),  # type: ignore[arg-type]
+                groups=SimpleNamespace(  # type: ignore[arg-type]
+                    forget_partitions=lambda deleted: None
+                ),
+                metrics=BrokerMetrics(),
+                random=Random(1),
+            )
+            dispatcher = Dispatcher(broker, "PLAINTEXT")
+            client = ClientInfo("h", 1, 1)
+
+            async def ask(what: str, request: object, version: int) -> None:
+                data = frame(request, version)
+                await measured(what, lambda: dispatcher.dispatch(data, client))
+
+            await ask("UpdateMetadata, 20 000 new partitions", update_metadata(), 5)
+            await ask("UpdateMetadata, 20 000 known partitions", update_metadata(), 6)
+            await measured("UpdateMetadata, made by the controller", tell)
+            await ask("LeaderAndIsr, 20 000 roles, 4000 new logs", roles(1), 2)
+            await ask("LeaderAndIsr, 20 000 roles, 4000 known logs", roles(2), 4)
+            await ask("Metadata, all 2000 topics", MetadataRequest(topics=None), 9)
+            await ask("ListOffsets, 20 000 partitions", list_offsets(), 5)
+            await ask("OffsetForLeaderEpoch, 20 000 partitions", epoch_ends(), 3)
+            await ask("DescribeConfigs, 2000 topics", describe_configs(), 4)
+            await ask("DescribeLogDirs, 4000 logs", DescribeLogDirsRequest(topics=None), 2)
+            await ask("Produce, 20 000 unknown partitions", produce(), 8)
+            await ask("Fetch, 20 000 unknown partitions", fetch(), 11)
+            names = [f"none-{number}" for number in range(DELETED)]
+            gone = DeleteTopicsRequest(topic_names=names, timeout_ms=1000)
+            await ask("DeleteTopics, 10 000 unknown topics", gone, 5)
+
+
+if __name__ == "__main__":
+    # As the broker does at its start.
+    gc.collect()
+    gc.freeze()
+    asyncio.run(main())

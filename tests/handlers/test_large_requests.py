@@ -1,0 +1,269 @@
+"""Requests that name thousands of partitions: others run in between, none sees half of one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from odradek import slices
+from odradek.handlers import metadata
+from odradek.handlers.context import Broker
+from odradek.handlers.dispatch import LARGE_FRAME_BYTES, Dispatcher
+from odradek.net.connection import ClientInfo
+from odradek.protocol import codec, headers
+from odradek.protocol.api import APIS
+from odradek.protocol.messages.admin import DescribeLogDirsRequest, DescribeLogDirsResponse
+from odradek.protocol.messages.control import (
+    LeaderAndIsrPartitionState,
+    LeaderAndIsrRequest,
+    LeaderAndIsrTopicState,
+    UpdateMetadataPartitionState,
+    UpdateMetadataRequest,
+    UpdateMetadataTopicState,
+)
+from odradek.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from odradek.protocol.messages.offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+from odradek.protocol.messages.topics import DeleteTopicsRequest
+from tests.support.replicas import Replicas
+
+TOPIC = "wide"
+PARTITIONS = 4000
+
+
+class Turns:
+    """Counts the turns of the event loop, and looks at something in each."""
+
+    def __init__(self, look: Callable[[], object] = lambda: None) -> None:
+        self.count = 0
+        self.seen: list[object] = []
+        self._look = look
+
+    async def _run(self) -> None:
+        while True:
+            self.seen.append(self._look())
+            await asyncio.sleep(0)
+            self.count += 1
+
+    async def during(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Run the work; count the turns until it is done."""
+        counting = asyncio.create_task(self._run())
+        try:
+            return await work
+        finally:
+            counting.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await counting
+
+
+def frame(request: object, version: int) -> memoryview:
+    key = next(api.key for api in APIS.values() if api.request is type(request))
+    header = headers.encode_request_header(headers.RequestHeader(key, version, 1, "c"))
+    return memoryview(header + codec.encode(request, version))
+
+
+async def ask(broker: Broker, request: object, version: int) -> bytes:
+    """Return the body of the answer, as a client gets it."""
+    api = next(api for api in APIS.values() if api.request is type(request))
+    dispatcher = Dispatcher(broker, "PLAINTEXT")
+    parts = await dispatcher.dispatch(frame(request, version), ClientInfo("h", 1, 1))
+    assert parts is not None
+    joined = b"".join(part for part in parts if isinstance(part, bytes))
+    _, position = headers.decode_response_header(api, version, joined)
+    return joined[position:]
+
+
+def update(leader_epoch: int = 1, partitions: int = PARTITIONS) -> UpdateMetadataRequest:
+    states = [
+        UpdateMetadataPartitionState(
+            partition_index=index,
+            controller_epoch=1,
+            leader=1,
+            leader_epoch=leader_epoch,
+            isr=[1],
+            zk_version=1,
+            replicas=[1],
+        )
+        for index in range(partitions)
+    ]
+    topic = UpdateMetadataTopicState(topic_name=TOPIC, partition_states=states)
+    return UpdateMetadataRequest(
+        controller_id=1,
+        controller_epoch=1,
+        broker_epoch=100,
+        topic_states=[topic],
+        live_brokers=[],
+    )
+
+
+@pytest.fixture
+async def wide(broker: Broker) -> AsyncIterator[Broker]:
+    """A broker that knows a topic with many partitions."""
+    broker.metadata.update(update())
+    yield broker
+    assert gc.isenabled()
+
+
+def roles() -> LeaderAndIsrRequest:
+    """Roles of other brokers' replicas: what is for nobody here takes time too."""
+    states = [
+        LeaderAndIsrPartitionState(
+            partition_index=index,
+            controller_epoch=1,
+            leader=2,
+            leader_epoch=1,
+            isr=[2],
+            zk_version=1,
+            replicas=[2],
+        )
+        for index in range(PARTITIONS)
+    ]
+    topic = LeaderAndIsrTopicState(topic_name=TOPIC, partition_states=states)
+    return LeaderAndIsrRequest(
+        controller_id=1, controller_epoch=1, broker_epoch=100, topic_states=[topic], live_leaders=[]
+    )
+
+
+LIST_OFFSETS = ListOffsetsRequest(
+    replica_id=-1,
+    topics=[
+        ListOffsetsTopic(
+            name=TOPIC,
+            partitions=[
+                ListOffsetsPartition(partition_index=index, timestamp=-1)
+                for index in range(PARTITIONS)
+            ],
+        )
+    ],
+)
+EPOCH_ENDS = OffsetForLeaderEpochRequest(
+    replica_id=-1,
+    topics=[
+        OffsetForLeaderTopic(
+            topic=TOPIC,
+            partitions=[
+                OffsetForLeaderPartition(partition=index, leader_epoch=1)
+                for index in range(PARTITIONS)
+            ],
+        )
+    ],
+)
+NAMES = [f"{number:020}" for number in range(PARTITIONS)]
+
+
+@pytest.mark.parametrize(
+    ("request_", "version"),
+    [
+        (update(2), 5),
+        (roles(), 2),
+        (MetadataRequest(topics=None), 9),
+        (LIST_OFFSETS, 5),
+        (EPOCH_ENDS, 3),
+        (DeleteTopicsRequest(topic_names=NAMES, timeout_ms=0), 5),
+    ],
+    ids=lambda value: type(value).__name__ if not isinstance(value, int) else "",
+)
+async def test_others_run_while_a_large_request_is_served(
+    wide: Broker, request_: object, version: int
+) -> None:
+    turns = Turns()
+    await turns.during(ask(wide, request_, version))
+    assert turns.count > PARTITIONS // slices.STEPS_PER_SLICE
+
+
+async def test_decoding_and_encoding_give_the_loop_back_too(wide: Broker) -> None:
+    """Beside the handler's own turns."""
+    assert len(frame(update(), 5)) > LARGE_FRAME_BYTES
+    turns = Turns()
+    await turns.during(slices.run(wide.metadata.update_in_slices(update())))
+    applied = turns.count
+    turns = Turns()
+    await turns.during(ask(wide, update(), 5))
+    assert turns.count > applied + PARTITIONS // slices.STEPS_PER_SLICE
+
+
+async def test_an_update_takes_effect_at_once(wide: Broker) -> None:
+    def epochs() -> frozenset[int]:
+        return frozenset(one.leader_epoch for one in wide.metadata.topics[TOPIC].values())
+
+    turns = Turns(epochs)
+    await turns.during(ask(wide, update(leader_epoch=2), 5))
+    assert set(turns.seen) == {frozenset({1}), frozenset({2})}
+
+
+async def test_updates_are_applied_one_after_the_other(wide: Broker) -> None:
+    """A later one may be small: it must not be overwritten by what began before it."""
+    few = update(leader_epoch=3, partitions=10)
+    first = asyncio.create_task(ask(wide, update(leader_epoch=2), 5))
+    while not wide.metadata.updating.locked():
+        await asyncio.sleep(0)
+    await ask(wide, few, 5)
+    await first
+    known = wide.metadata.topics[TOPIC]
+    assert {known[index].leader_epoch for index in range(10)} == {3}
+    assert known[PARTITIONS - 1].leader_epoch == 2
+
+
+async def test_an_answer_is_of_one_view(wide: Broker) -> None:
+    asked = asyncio.create_task(ask(wide, MetadataRequest(topics=None), 9))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert not asked.done()
+    wide.metadata.update(update(leader_epoch=2))
+    for answer, epoch in ((await asked, 1), (await ask(wide, MetadataRequest(topics=None), 9), 2)):
+        decoded, _ = codec.decode(MetadataResponse, 9, answer)
+        assert {one.leader_epoch for one in decoded.topics[0].partitions} == {epoch}
+
+
+async def test_who_asks_the_same_at_the_same_time_gets_the_same_answer(
+    wide: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encode, encoded = metadata._encoded, []
+
+    async def counting(*arguments: Any) -> bytes:
+        encoded.append(arguments)
+        return await encode(*arguments)
+
+    monkeypatch.setattr(metadata, "_encoded", counting)
+    everything = MetadataRequest(topics=None)
+    askers = [asyncio.create_task(ask(wide, everything, 9)) for _ in range(5)]
+    for _ in range(3):
+        await asyncio.sleep(0)
+    askers[0].cancel()  # the one that the others wait for
+    answers = await asyncio.gather(*askers[1:])
+    assert len(set(answers)) == 1
+    assert len(encoded) == 2
+    await ask(wide, everything, 9)
+    assert len(encoded) == 2, "it is kept"
+
+
+async def test_a_topic_in_several_slices_is_described_once(
+    wide: Broker, replicas: Replicas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for topic in ("a", "b", "c"):
+        await replicas.lead(topic=topic)
+    (contents,) = replicas.manager.log_directories().values()
+    assert contents is not None
+    path = str(replicas.config.log_dirs[0])
+    monkeypatch.setattr(
+        replicas.manager, "log_directories", lambda: {path: contents * slices.STEPS_PER_SLICE}
+    )
+    turns = Turns()
+    data = await turns.during(ask(wide, DescribeLogDirsRequest(topics=None), 2))
+    answer, _ = codec.decode(DescribeLogDirsResponse, 2, data)
+    [result] = answer.results
+    assert [(one.name, len(one.partitions)) for one in result.topics] == [
+        (topic, slices.STEPS_PER_SLICE) for topic in ("a", "b", "c")
+    ]
+    assert turns.count >= len(contents)
