@@ -15,7 +15,7 @@ import pytest
 from odradek.config import TopicConfig
 from odradek.log.directory import LogDirError
 from odradek.log.manager import LogManager
-from odradek.log.partition import checkpoints, future
+from odradek.log.partition import checkpoints, future, topic_identity
 from odradek.log.partition.log import Log
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.values import TopicPartition
@@ -433,14 +433,14 @@ def test_a_switch_waits_for_what_the_original_is_sure_to_keep(make: Make) -> Non
 def test_the_folder_tells_the_topic_as_before(make: Make) -> None:
     manager = make()
     log = new_log(manager, *KEY, SMALL)
-    told = Path(log.directory) / future.IDENTITY
+    told = Path(log.directory) / topic_identity.FILE_NAME
     told.write_bytes(b"version: 0\ntopic_id: first")
     begin(manager)
     copy_all(manager)
     told.write_bytes(b"version: 0\ntopic_id: second")
     assert manager.switch_to_future(KEY) is None, "written meanwhile"
     moved = complete(manager)
-    assert (Path(moved.directory) / future.IDENTITY).read_bytes().endswith(b"second")
+    assert (Path(moved.directory) / topic_identity.FILE_NAME).read_bytes().endswith(b"second")
 
 
 def test_a_switch_waits_for_a_flush(make: Make) -> None:

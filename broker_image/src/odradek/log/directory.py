@@ -227,9 +227,8 @@ class Directory:
         # Not without those that the first segment's name tells, as Kafka does: retention raises
         # the log start offset before it renames the files of the segments before.
         with self._checkpoint_lock:
-            found = [
-                (key, log, log.begin_start_checkpoint()) for key, log in self.all_logs().items()
-            ]
+            logs = self.all_logs()
+            found = [(key, log, log.begin_start_checkpoint()) for key, log in logs.items()]
             checkpoints.write_offsets(
                 self.file(checkpoints.LOG_START_OFFSETS),
                 {key: offset for key, _, offset in found if offset > 0},

@@ -176,6 +176,7 @@ class ConnectionQuotas:
     def change_limits(self, limits: ConnectionLimits) -> None:
         """Change the limits for connections to come; those that are there stay."""
         self.limits = limits
+        self._rate = None
         self._left.set()
 
     def leave(self, host: str) -> None:

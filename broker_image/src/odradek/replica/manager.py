@@ -57,6 +57,8 @@ logger = logging.getLogger(__name__)
 ROLES_PER_SLICE = 50
 # Requests for moves between log directories that may be answered without a pause.
 _REQUESTS_AT_ONCE = 100
+# The logs of so many are made together: objects of more would keep the garbage collector long.
+ROLES_AT_ONCE = 500
 
 
 class ReplicaManager:
@@ -257,17 +259,22 @@ class ReplicaManager:
         async with self._roles:
             if not self.accept_controller(request.controller_epoch):
                 return ErrorCode.STALE_CONTROLLER_EPOCH, {}
+            errors: dict[TopicPartition, ErrorCode] = {}
             try:
-                with slices.collector_paused():
-                    return ErrorCode.NONE, await self._take_roles(request)
+                for part in slices.cut(_states(request), ROLES_AT_ONCE):
+                    with slices.collector_paused():
+                        errors |= await self._take_roles(dict(part))
             except SessionExpiredError:
                 # Once registered again, this broker receives all its roles.
                 return ErrorCode.STALE_BROKER_EPOCH, {}
+            return ErrorCode.NONE, errors
 
-    async def _take_roles(self, request: LeaderAndIsrRequest) -> dict[TopicPartition, ErrorCode]:
-        refused = await self._prepare_logs(dict(_states(request)))
+    async def _take_roles(
+        self, states: Mapping[TopicPartition, LeaderAndIsrPartitionState]
+    ) -> dict[TopicPartition, ErrorCode]:
+        refused = await self._prepare_logs(states)
         errors: dict[TopicPartition, ErrorCode] = {}
-        for number, (key, state) in enumerate(_states(request), 1):
+        for number, (key, state) in enumerate(states.items(), 1):
             refusal = refused.get(key)
             try:
                 errors[key] = refusal or self._assign_role(key, state)

@@ -10,6 +10,7 @@ One thread at a time uses a future log. Nobody else reads it, writes it or renam
 
 import os
 
+from odradek.log.partition import topic_identity
 from odradek.log.partition.epochs import UNDEFINED_EPOCH
 from odradek.log.partition.log import Log
 from odradek.log.segment.files import (
@@ -24,9 +25,6 @@ MARK = "replaces-other-log"
 """A file in the folder of a log that replaced the one of another directory, as long as that one may
 still have its name. Kafka ignores it.
 """
-
-IDENTITY = "partition.metadata"
-"""The file in which Kafka keeps the id of the topic (KIP-516)."""
 
 
 def agree(current: Log, future: Log) -> None:
@@ -99,7 +97,8 @@ def is_ready(current: Log, future: Log) -> bool:
         and not current.segments.was_cut
         and future.recovery_point >= min(current.recovery_point, current.log_end_offset)
         and future.durable_log_start >= current.durable_log_start
-        and current.read_file(IDENTITY) == future.read_file(IDENTITY)
+        and current.read_file(topic_identity.FILE_NAME)
+        == future.read_file(topic_identity.FILE_NAME)
     )
 
 
@@ -107,10 +106,10 @@ def copy_identity(current: Log, future: Log) -> None:
     """Let the folder of the future log tell the same topic, durably. Raises KafkaError and
     OSError.
     """
-    told = current.read_file(IDENTITY)
-    if told == future.read_file(IDENTITY):
+    told = current.read_file(topic_identity.FILE_NAME)
+    if told == future.read_file(topic_identity.FILE_NAME):
         return
-    path = os.path.join(future.directory, IDENTITY)
+    path = os.path.join(future.directory, topic_identity.FILE_NAME)
     if told is None:
         remove_if_there(path)
     else:
