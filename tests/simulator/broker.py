@@ -251,9 +251,6 @@ class Broker:
             tasks.create_task(self.replicas.run())
             tasks.create_task(registration.run())
 
-    def _new_topic_id(self) -> str:
-        return znodes.new_topic_id(UUID(int=self._ids.getrandbits(128)))
-
     def _disk_failed(self, process: Process) -> None:
         """End the process, as the server does without any directory; its supervisor starts it."""
         if self.process is process:
@@ -262,6 +259,9 @@ class Broker:
             self._world.later(
                 self._world.chance.uniform(*STOPPING_S), None, self._start_again, process
             )
+
+    def _new_topic_id(self) -> str:
+        return znodes.new_topic_id(UUID(int=self._ids.getrandbits(128)))
 
     def _start_again(self, process: Process) -> None:
         if self.process is process:

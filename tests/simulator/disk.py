@@ -187,7 +187,7 @@ class SimulatedLog:
         """Return why the log is offline, None if it is not."""
         return self._failure.error
 
-    def take_offline(self, error: OSError) -> None:
+    def fail(self, error: OSError) -> None:
         """Take the log offline with its directory."""
         self._failure.take_offline(error)
 
@@ -361,16 +361,24 @@ class _Threads:
         return work()
 
 
+class _Futures(dict[tuple[str, int], SimulatedLog]):
+    """The logs that move to another directory: there is one directory."""
+
+    def drop_failed(self) -> list[tuple[str, int]]:
+        """Do nothing: no log moves."""
+        return []
+
+
 class Disk:
     """The logs of one broker, also over restarts; replaces the `LogManager`."""
 
     def __init__(self, config: TopicConfig, chance: Random) -> None:
         self.readers = self.disk = _Threads(chance)
-        self.futures: dict[tuple[str, int], SimulatedLog] = {}  # there is one directory
         self.trouble = Trouble(chance)
         self.failure: OSError | None = None
         # Called once per process, when the disk fails.
         self.on_failure: Callable[[], None] = lambda: None
+        self.futures = _Futures()
         self._config = config
         self._stored: dict[tuple[str, int], Stored] = {}
         self._logs: dict[tuple[str, int], SimulatedLog] = {}
@@ -402,7 +410,7 @@ class Disk:
         if self.failure is None:
             self.failure = error
             for log in self._logs.values():
-                log.take_offline(error)
+                log.fail(error)
             self.on_failure()
 
     def leave(self, *, power_failed: bool) -> None:

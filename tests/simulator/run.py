@@ -210,13 +210,13 @@ class Simulation:
                     self.ensemble.apply(Delete(znodes.CONTROLLER_PATH), 0)
             case Kind.REASSIGN:
                 self._reassign(fault.aim)
-            case Kind.TOPIC_ID:
-                self._change_topic_id(fault.aim)
             case Kind.NO_FILES:
                 self._take_files(victim, fault)
             case Kind.NO_SPACE:
                 victim.disk.trouble.no_space = True
                 world.later(lasts, None, setattr, victim.disk.trouble, "no_space", False)
+            case Kind.TOPIC_ID:
+                self._change_topic_id(fault.aim)
 
     def _reassign(self, aim: int) -> None:
         """Request a reassignment of a partition, as Kafka's tool does."""
@@ -228,15 +228,6 @@ class Simulation:
             self.world.say(f"wanted: {key} on {wanted[aim // 2 % len(wanted)]}")
             self.ensemble.apply(Create(path, znodes.encode_reassignment(where)), 0)
 
-    def _change_topic_id(self, aim: int) -> None:
-        """Write the topic's znode without its id, as tools and controllers before Kafka 2.8 do, or
-        with another one, as Kafka 2.8's controller does after them.
-        """
-        if self.ensemble.up:
-            given = znodes.new_topic_id(UUID(int=aim)) if aim % 2 else None
-            data = znodes.encode_topic(replace(self._assignment(), topic_id=given))
-            self.ensemble.apply(SetData(znodes.topic_path(TOPIC), data), 0)
-
     def _take_files(self, leader: Broker, fault: Fault) -> None:
         """Let a broker run out of descriptors; half the time, its leader dies: it has to lead."""
         others = [one for one in self.brokers.values() if one is not leader]
@@ -247,6 +238,15 @@ class Simulation:
         self.world.later(fault.lasts, None, setattr, victim.disk.trouble, "no_files", False)
         if fault.aim % 8 < 4:
             self.world.later(fault.lasts / 4, None, self._kill, [leader], fault.lasts / 2)
+
+    def _change_topic_id(self, aim: int) -> None:
+        """Write the topic's znode without its id, as tools and controllers before Kafka 2.8 do, or
+        with another one, as Kafka 2.8's controller does after them.
+        """
+        if self.ensemble.up:
+            given = znodes.new_topic_id(UUID(int=aim)) if aim % 2 else None
+            data = znodes.encode_topic(replace(self._assignment(), topic_id=given))
+            self.ensemble.apply(SetData(znodes.topic_path(TOPIC), data), 0)
 
     def _victim(self, aim: int) -> Broker:
         """Return a partition's leader in half the cases, else the controller, else any broker."""

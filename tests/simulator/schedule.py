@@ -28,9 +28,9 @@ class Kind(enum.Enum):
     WEATHER = "bad network"
     DEPOSE = "controller deposed by hand"
     REASSIGN = "partition moves"
-    TOPIC_ID = "topic id dropped or replaced by a tool"
     NO_FILES = "out of file descriptors"
     NO_SPACE = "disk full"
+    TOPIC_ID = "topic id dropped or replaced by a tool"
 
 
 SHARES = {
@@ -45,9 +45,9 @@ SHARES = {
     Kind.WEATHER: 3,
     Kind.DEPOSE: 2,
     Kind.REASSIGN: 0,
-    Kind.TOPIC_ID: 2,
     Kind.NO_FILES: 4,
     Kind.NO_SPACE: 2,
+    Kind.TOPIC_ID: 2,
 }
 # Only in schedules with more brokers than replicas.
 MOVING_SHARES = {**SHARES, Kind.REASSIGN: 14}
