@@ -96,6 +96,20 @@ def _lead_without_followers(self: Partition, state: Any) -> None:
         self.followers = {}
 
 
+async def _flush_no_copy(self: SourceFetcher, some: list[Any]) -> list[Any]:
+    """Report log ends that flush.messages requires to be on the disk."""
+    return some
+
+
+_flush_where_owed = SourceFetcher._flush_where_owed
+
+
+async def _flush_if_possible(self: SourceFetcher, some: list[Any]) -> list[Any]:
+    """Report log ends also where the flush failed."""
+    await _flush_where_owed(self, some)
+    return some
+
+
 def _leave_all(self: StrayReplicas, request: Any) -> None:
     """Keep stray replicas that moved away while this broker was down, as Kafka does."""
 
@@ -126,7 +140,7 @@ BUGS: dict[str, list[tuple[object, str, Any]]] = {
     "lets followers in too early": [(isr, "may_join", _join_anywhere)],
     "forgets to fsync": [
         (Appender, "_flush_where_owed", _flush_nothing),
-        (SourceFetcher, "_flush_where_owed", _flush_nothing),
+        (SourceFetcher, "_flush_where_owed", _flush_no_copy),
         (SimulatedLog, "flush_required", False),
     ],
     "never doubts its leadership": [
@@ -134,6 +148,7 @@ BUGS: dict[str, list[tuple[object, str, Any]]] = {
         (ReplicaManager, "end_offset_confirmed", _always_certain),
     ],
     "leads by half without descriptors": [(Partition, "lead", _lead_without_followers)],
+    "reports what it failed to flush": [(SourceFetcher, "_flush_where_owed", _flush_if_possible)],
     "takes a topic with another id for another topic": [(topic_identities, "judge", _judge_by_id)],
     "leaves what moved away on the disk": [(StrayReplicas, "look_for", _leave_all)],
     "goes on in the epoch of before an outage": [

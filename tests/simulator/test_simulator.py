@@ -19,7 +19,11 @@ PART = 250
 OUTAGES = how_many(50, full=2_000)
 SEEDS_TO_FIND_A_BUG = 3000
 # It takes seconds to find one of the others.
-RARE = ("ignores leader epochs", "hears what a controller said before")
+RARE = (
+    "ignores leader epochs",
+    "hears what a controller said before",
+    "reports what it failed to flush",
+)
 # Other schedules take tens of thousands to find it.
 OF_OUTAGES = "goes on in the epoch of before an outage"
 
