@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import threading
 import time
@@ -55,7 +56,7 @@ class Writer:
         else:
             self.refused.append(str(error))
 
-    def end(self) -> None:
+    def close(self) -> None:
         self._enough.set()
         self._thread.join(150)
         assert not self.refused
@@ -114,19 +115,22 @@ def test_whenever_the_broker_is_killed_nothing_acknowledged_is_lost_or_doubled(
         produce_all(
             cluster.bootstrap, TOPIC, [b"%d" % number + bytes(1000) for number in range(3000)]
         )
-        writer = Writer(cluster.bootstrap)
-        for moment in (begun, filled, switched, over):
-            target = next(disk for disk in disks if not (disk / FOLDER).exists())
-            assert ask(broker, target) == ErrorCode.NONE
-            watch(lambda moment=moment, target=target: moment(target))  # type: ignore[misc]
-            cluster.crash(1)
-            broker.start()
-            wait_until(lambda target=target: over(target), "the move went on")  # type: ignore[misc]
-            [left] = [disk for disk in disks if (disk / FOLDER).exists()]
-            assert left == target
-        before = len(writer.acknowledged)
-        wait_until(lambda: len(writer.acknowledged) > before, "records are taken")
-        writer.end()
+        with contextlib.closing(Writer(cluster.bootstrap)) as writer:
+            for moment in (begun, filled, switched, over):
+                target = next(disk for disk in disks if not (disk / FOLDER).exists())
+                # A broker that has just started has no role yet.
+                wait_until(
+                    lambda target=target: ask(broker, target) == ErrorCode.NONE,  # type: ignore[misc]
+                    "the broker moves the replica",
+                )
+                watch(lambda moment=moment, target=target: moment(target))  # type: ignore[misc]
+                cluster.crash(1)
+                broker.start()
+                wait_until(lambda target=target: over(target), "the move went on")  # type: ignore[misc]
+                [left] = [disk for disk in disks if (disk / FOLDER).exists()]
+                assert left == target
+            before = len(writer.acknowledged)
+            wait_until(lambda: len(writer.acknowledged) > before, "records are taken")
         found = Counter(consume_all(cluster.bootstrap, TOPIC, 1, 3000 + len(writer.acknowledged)))
         assert [found[value] for value in writer.acknowledged] == [1] * len(writer.acknowledged)
         assert found.total() == 3000 + len(writer.acknowledged)

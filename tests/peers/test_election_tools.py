@@ -13,6 +13,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from odradek.zk import znodes
 from tests.peers.conftest import SETTINGS
 from tests.support.broker import Cluster, wait_until
+from tests.support.clients import make_topic
 from tests.support.elections import ElectedTopic
 from tests.support.kafka_peer import RepeatedTools, Tools
 from tests.support.sampling import how_many
@@ -47,7 +48,7 @@ def test_preferred_leaders_return_when_a_tool_asks(
 ) -> None:
     topics = ("by-znode", "by-request")
     for one in topics:
-        admin.create_topics([NewTopic(one, 1, replica_assignment=[[2, 1]])])[one].result(120)
+        make_topic(admin, NewTopic(one, 1, replica_assignment=[[2, 1]]))
     cluster.crash(2)
     wait_until(lambda: all(state(cluster, one)[0] == 1 for one in topics), "broker 1 leads")
     cluster.brokers[2].start()
@@ -103,7 +104,7 @@ def test_an_unclean_election_makes_a_replica_lead_that_missed_records(
     cluster: Cluster, admin: AdminClient, tools: Tools
 ) -> None:
     topic = "unclean"
-    admin.create_topics([NewTopic(topic, 1, replica_assignment=[[2, 1]])])[topic].result(120)
+    make_topic(admin, NewTopic(topic, 1, replica_assignment=[[2, 1]]))
     cluster.crash(1)
     wait_until(lambda: state(cluster, topic) == (2, [2]), "broker 2 leads alone")
     producer = Producer({"bootstrap.servers": cluster.brokers[2].address, "log_level": 0})
