@@ -177,6 +177,15 @@ def test_deletion_that_failed_is_tried_again_while_the_broker_lives() -> None:
     assert not replica_failures.are_due(gone), "it is deleted when its broker returns"
 
 
+def test_late_answers_of_a_broker_whose_replica_moved_away_change_nothing() -> None:
+    cluster = AnsweringBrokers([1, 2])
+    before = cluster.context
+    cluster.give(events.ReplicasFailed(BrokerId(3), frozenset({ONE})))
+    assert not replica_failures.are_due(cluster.context), "nobody is asked again without end"
+    cluster.give(events.ReplicasAnswered(BrokerId(3), frozenset({ONE})))
+    assert cluster.context == before
+
+
 async def test_answers_are_queued_in_their_order_even_if_they_repeat() -> None:
     failed = events.ReplicasFailed(BrokerId(1), frozenset({ONE}))
     answered = events.ReplicasAnswered(BrokerId(1), frozenset({ONE}))

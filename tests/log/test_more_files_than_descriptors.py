@@ -19,6 +19,8 @@ from odradek import config as configuration
 from odradek.config import TopicConfig
 from odradek.log.directory import LogDirError
 from odradek.log.manager import LogManager, NewLog
+from odradek.log.partition import topic_identity
+from odradek.log.partition.topic_identity import TopicIdentity
 from odradek.log.segment import files
 from odradek.log.segment.files import SharedFile
 from odradek.log.segment.open_files import OpenFiles
@@ -83,6 +85,12 @@ def test_partitions_outnumber_descriptors(tmp_path: Path) -> None:
     assert "offline" not in done.stderr
 
 
+def take_all_descriptors() -> None:
+    with contextlib.suppress(OSError):
+        while True:
+            os.dup(0)
+
+
 def starve(directory: str) -> None:
     """Let clients take all descriptors, then use, truncate and delete partitions."""
     os.fsync = lambda fd: None
@@ -91,9 +99,7 @@ def starve(directory: str) -> None:
     use(manager, 1)
     limit = len(os.listdir("/proc/self/fd")) + 5
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
-    with contextlib.suppress(OSError):
-        while True:
-            os.dup(0)
+    take_all_descriptors()
     for key in KEYS[:10]:
         log = manager.get(*key)
         assert log is not None
@@ -107,6 +113,36 @@ def starve(directory: str) -> None:
 
 def test_clients_that_take_all_descriptors_take_no_directory_offline(tmp_path: Path) -> None:
     program = f"from {__name__} import starve; starve({str(tmp_path / 'data')!r})"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def starve_identities(directory: str) -> None:
+    """Let clients take all descriptors before each look at the topic that a log belongs to."""
+    os.fsync = lambda fd: None
+    manager = manager_on(directory)
+    manager.make_missing({key: NewLog(TopicConfig()) for key in KEYS})
+    use(manager, 1)
+    log = manager.get(*KEYS[0])
+    assert log is not None
+    identity = TopicIdentity("a" * 22)
+    topic_identity.write(log.directory, identity)
+    limit = len(os.listdir("/proc/self/fd")) + 5
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+    take_all_descriptors()
+    assert topic_identity.read(log.directory) == identity
+    for key in KEYS[1:4]:  # in place of some files that were closed
+        other = manager.get(*key)
+        assert other is not None
+        other.append_as_leader(batch(b"another"), 1)
+    take_all_descriptors()
+    assert log.read_file(topic_identity.FILE_NAME) is not None
+
+
+def test_topics_of_logs_are_known_where_clients_take_all_descriptors(tmp_path: Path) -> None:
+    program = f"from {__name__} import starve_identities as f; f({str(tmp_path / 'data')!r})"
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
     )

@@ -235,3 +235,24 @@ async def test_a_deletion_that_waits_for_a_cut_holds_up_no_role(
     await cutting
     assert await deleting == (ErrorCode.NONE, {KEY: ErrorCode.NONE})
     assert broker.logs.get(*KEY) is None
+
+
+async def test_a_deletion_for_a_former_registration_deletes_nothing(
+    broker: Replicas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk, cutting = await cut_slowly(broker, monkeypatch)
+    request = StopReplicaRequest(
+        controller_id=1,
+        controller_epoch=1,
+        delete_partitions=True,
+        topics=[StopReplicaTopicV1(name=KEY.topic, partition_indexes=[0])],
+    )
+    deleting = asyncio.create_task(broker.manager.stop_replicas(request))
+    await asyncio.sleep(0)
+    broker.session.generation += 1
+    await broker.take(leader=2, isr=(2,), replicas=(1, 2), epoch=2)
+    disk.go_on.set()
+    await cutting
+    assert await deleting == (ErrorCode.STALE_BROKER_EPOCH, {})
+    assert broker.logs.get(*KEY) is not None
+    assert broker.manager.partitions[KEY].leader_epoch == 2

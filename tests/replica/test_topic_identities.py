@@ -283,6 +283,21 @@ async def test_session_that_ends_meanwhile_leaves_every_role_to_the_next_registr
     assert KEY not in back.manager.partitions
 
 
+async def test_role_of_a_former_registration_is_not_taken_in_the_next(
+    back: Replicas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def register_anew() -> None:
+        back.session.generation += 1
+
+    with monkeypatch.context() as patch:
+        patch.setattr(back.session, "sync", register_anew)
+        result = await back.take(leader=1, epoch=8)
+    assert result == (ErrorCode.STALE_BROKER_EPOCH, {})
+    assert KEY not in back.manager.partitions
+    assert await take(back, "leader", epoch=8) is ErrorCode.NONE
+    assert back.manager.role_confirmed(back.manager.partitions[KEY])
+
+
 async def test_topic_that_is_gone_changes_nothing(back: Replicas) -> None:
     assert await take(back, "follower", epoch=8) is ErrorCode.NONE
     assert log_end(back) == 1

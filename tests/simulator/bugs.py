@@ -44,12 +44,12 @@ def _any_epoch(self: Partition, current_leader_epoch: int = -1) -> ErrorCode:
 _assign_role = ReplicaManager._assign_role
 
 
-def _assign_any_role(self: ReplicaManager, key: Any, state: Any) -> ErrorCode:
+def _assign_any_role(self: ReplicaManager, key: Any, state: Any, generation: int) -> ErrorCode:
     """Accept LeaderAndIsr with any leader epoch."""
     partition = self._hosted.partitions.get(key)
     if partition is not None:
         partition.leader_epoch = -1
-    return _assign_role(self, key, state)
+    return _assign_role(self, key, state, generation)
 
 
 def _obey(self: ReplicaManager, epoch: int) -> bool:

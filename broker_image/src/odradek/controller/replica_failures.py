@@ -50,7 +50,11 @@ def check(draft: Draft, event: LogDirFailed) -> None:
 
 def fail(draft: Draft, event: ReplicasFailed) -> None:
     """Take replicas offline whose broker answered with a storage error, and elect other leaders."""
-    known = [one for one in sorted(event.partitions) if one in draft.partitions]
+    known = [
+        one
+        for one in sorted(event.partitions)
+        if one in draft.partitions and event.broker_id in draft.replicas_of(one)
+    ]
     broken = {Replica(one, event.broker_id) for one in known} - draft.failed
     draft.failed |= broken
     for replica in broken:

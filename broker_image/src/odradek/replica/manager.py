@@ -255,7 +255,12 @@ class ReplicaManager:
     async def become_leader_or_follower(
         self, request: LeaderAndIsrRequest
     ) -> tuple[ErrorCode, dict[TopicPartition, ErrorCode]]:
-        """Take the roles of a request; return its error, and one error per partition."""
+        """Take the roles of a request; return its error, and one error per partition.
+
+        The request is for the registration that the caller compared its broker epoch with. If the
+        broker registers anew before its turn comes, others may lead by now.
+        """
+        generation = self._session.generation
         async with self._roles:
             if not self.accept_controller(request.controller_epoch):
                 return ErrorCode.STALE_CONTROLLER_EPOCH, {}
@@ -263,21 +268,23 @@ class ReplicaManager:
             try:
                 for part in slices.cut(_states(request), ROLES_AT_ONCE):
                     with slices.collector_paused():
-                        errors |= await self._take_roles(dict(part))
+                        errors |= await self._take_roles(dict(part), generation)
             except SessionExpiredError:
                 # Once registered again, this broker receives all its roles.
                 return ErrorCode.STALE_BROKER_EPOCH, {}
             return ErrorCode.NONE, errors
 
     async def _take_roles(
-        self, states: Mapping[TopicPartition, LeaderAndIsrPartitionState]
+        self, states: Mapping[TopicPartition, LeaderAndIsrPartitionState], generation: int
     ) -> dict[TopicPartition, ErrorCode]:
         refused = await self._prepare_logs(states)
+        if self._session.generation != generation:
+            raise SessionExpiredError
         errors: dict[TopicPartition, ErrorCode] = {}
         for number, (key, state) in enumerate(states.items(), 1):
             refusal = refused.get(key)
             try:
-                errors[key] = refusal or self._assign_role(key, state)
+                errors[key] = refusal or self._assign_role(key, state, generation)
             except Exception as failure:
                 errors[key] = self._role_failed(key, failure)
             if number % ROLES_PER_SLICE == 0:
@@ -327,7 +334,9 @@ class ReplicaManager:
             logger.error("%s: failed to create the log: %s", key, refusal)
         return refused
 
-    def _assign_role(self, key: TopicPartition, state: LeaderAndIsrPartitionState) -> ErrorCode:
+    def _assign_role(
+        self, key: TopicPartition, state: LeaderAndIsrPartitionState, generation: int
+    ) -> ErrorCode:
         if self.config.broker_id not in state.replicas:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         partition = self._hosted.partitions.get(key)
@@ -336,13 +345,12 @@ class ReplicaManager:
             return ErrorCode.KAFKA_STORAGE_ERROR
         if partition is not None and _is_stale(partition, state.leader_epoch):
             if state.leader_epoch == partition.leader_epoch:
-                partition.told_in_session = self._session.generation
+                partition.told_in_session = generation
             return ErrorCode.STALE_CONTROLLER_EPOCH
         if partition is None:
             partition = self._host(key)
         if partition.offline:
             return ErrorCode.KAFKA_STORAGE_ERROR
-        generation = self._session.generation
         self._fetchers.unfollow(key)
         if partition.truncation_lock.locked():
             partition.postponed = PostponedRole(
@@ -430,9 +438,16 @@ class ReplicaManager:
     async def stop_replicas(
         self, request: StopReplicaRequest
     ) -> tuple[ErrorCode, dict[TopicPartition, ErrorCode]]:
-        """Stop replicas, and delete their logs if the controller says so."""
+        """Stop replicas, and delete their logs if the controller says so.
+
+        As with roles, not if the broker registered anew before its turn came: the replicas may be
+        wanted again by now.
+        """
+        generation = self._session.generation
         await self._truncations_over(key for key, _, delete in _stops(request) if delete)
         async with self._roles:
+            if self._session.generation != generation:
+                return ErrorCode.STALE_BROKER_EPOCH, {}
             if not self.accept_controller(request.controller_epoch):
                 return ErrorCode.STALE_CONTROLLER_EPOCH, {}
             errors: dict[TopicPartition, ErrorCode] = {}

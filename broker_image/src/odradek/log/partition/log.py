@@ -775,8 +775,7 @@ class Log:
         """Return the content of a file of the folder, None without one. Raises KafkaError."""
         with self._failure.guard():
             try:
-                with open(os.path.join(self.directory, name), "rb") as file:
-                    return file.read()
+                return files.read_file(os.path.join(self.directory, name))
             except FileNotFoundError:
                 return None
 

@@ -16,7 +16,7 @@ import os
 import re
 from dataclasses import dataclass
 
-from odradek.log.segment.files import open_file, sync, write_all
+from odradek.log.segment.files import open_file, read_file, sync, write_all
 
 FILE_NAME = "partition.metadata"
 
@@ -65,8 +65,7 @@ def read(folder: str) -> TopicIdentity | None:
     """
     path = os.path.join(folder, FILE_NAME)
     try:
-        with open(path, "rb") as file:
-            data = file.read(1000)
+        data = read_file(path)
     except FileNotFoundError:
         return None
     found = _CONTENT.fullmatch(data)
