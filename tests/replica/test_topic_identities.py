@@ -106,7 +106,37 @@ async def test_log_of_a_former_topic_is_not_adopted(
     assert log_end(back) == 0
     assert back.manager.partitions[KEY].is_leader == (role == "leader")
     assert topic_identity.read(str(folder(tmp_path))) == PRESENT
+    [kept] = (tmp_path / "data").glob("*-stray")
+    assert (kept / f"{0:020d}.log").stat().st_size > 0
+    assert not list((tmp_path / "data").glob("*-delete"))
+
+
+async def test_log_of_a_former_topic_that_nobody_counts_on_is_deleted(
+    back: Replicas, tmp_path: Path
+) -> None:
+    znode(back, PRESENT.topic_id, 9)
+    assert await take(back, "follower", isr=(2,)) is ErrorCode.NONE
+    assert log_end(back) == 0
     assert len(list((tmp_path / "data").glob("*-delete"))) == 1
+    assert not list((tmp_path / "data").glob("*-stray"))
+
+
+async def test_records_that_were_kept_outlive_restarts_beside_the_new_log(
+    back: Replicas, tmp_path: Path
+) -> None:
+    """In an ensemble that went back to a backup, the czxid of a topic that is created again is
+    higher, too: its log may be the only copy.
+    """
+    znode(back, PRESENT.topic_id, 1 << 32)
+    await take(back, "leader")
+    await back.__aexit__(None, None, None)
+    async with Replicas(tmp_path) as later:
+        znode(later, PRESENT.topic_id, 1 << 32)
+        await take(later, "leader", epoch=1)
+        assert log_end(later) == 0
+    [kept] = (tmp_path / "data").glob("*-stray")
+    assert topic_identity.read(str(kept)) == FORMER
+    assert (kept / f"{0:020d}.log").stat().st_size > 0
 
 
 async def test_log_of_a_topic_made_anew_by_an_old_tool_is_not_adopted(back: Replicas) -> None:

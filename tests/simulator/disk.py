@@ -452,7 +452,9 @@ class Disk:
         if is_disk_failure(error):
             self.fail(error)
 
-    async def delete(self, keys: Iterable[tuple[str, int]]) -> dict[tuple[str, int], KafkaError]:
+    async def delete(
+        self, keys: Iterable[tuple[str, int]], *, keep_records: bool = False
+    ) -> dict[tuple[str, int], KafkaError]:
         """Delete logs; always succeed."""
         for key in keys:
             self._logs.pop(key, None)

@@ -40,7 +40,18 @@ def deleted_name(topic: str, partition: int, unique: str) -> str:
 
     As in Kafka, a long topic name is cut so that the whole fits into a file name.
     """
-    rest = f"-{partition}.{unique}-delete"
+    return _cut_name(topic, f"-{partition}.{unique}-delete")
+
+
+def stray_name(topic: str, partition: int, unique: str) -> str:
+    """Return the name of a folder that no start opens or removes; `unique` is as above.
+
+    Kafka from 3.7 on uses this name. Earlier versions do not start while there is such a folder.
+    """
+    return _cut_name(topic, f"-{partition}.{unique}-stray")
+
+
+def _cut_name(topic: str, rest: str) -> str:
     return topic[: LONGEST_FILE_NAME - len(rest)] + rest
 
 

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Iterable, Sequence
 
 from odradek.config import BrokerConfig
-from odradek.log.directory import Directory, deleted_name
+from odradek.log.directory import Directory, deleted_name, stray_name
 from odradek.log.partition.log import Log, LogEnvironment
 from odradek.log.records.batch import CorruptBatchError
 from odradek.log.segment.files import FileRetiredError, StoppedError, remove_tree
@@ -53,18 +53,29 @@ class Housekeeper:
         with self._lock:
             self._doomed.append((due, directory, path))
 
-    def remove(self, directory: Directory, logs: Sequence[tuple[TopicPartition, Log]]) -> None:
+    def remove(
+        self,
+        directory: Directory,
+        logs: Sequence[tuple[TopicPartition, Log]],
+        *,
+        keep_records: bool = False,
+    ) -> None:
         """Close logs that left `directory`, rename their folders, and delete these after
-        file.delete.delay.ms. Raises OSError.
+        file.delete.delay.ms. With `keep_records`, folders with records stay. Raises OSError.
         """
         doomed = []
         for _, log in logs:
             log.abandon()
         directory.forget({key for key, _ in logs})
         for (topic, partition), log in logs:
-            path = directory.file(deleted_name(topic, partition, uuid.uuid4().hex))
+            is_kept = keep_records and log.log_end_offset > log.log_start_offset
+            name = stray_name if is_kept else deleted_name
+            path = directory.file(name(topic, partition, uuid.uuid4().hex))
             os.replace(log.directory, path)
-            doomed.append((path, log.config.file_delete_delay_ms))
+            if is_kept:
+                logger.warning("%s-%d: kept the former log: %s", topic, partition, path)
+            else:
+                doomed.append((path, log.config.file_delete_delay_ms))
         directory.sync_names()
         for path, delay_ms in doomed:
             self.doom(directory, path, delay_ms)

@@ -323,13 +323,17 @@ class LogManager:
         """Make a switch durable, and delete the former log. Blocks."""
         self.futures.finish(key, done.log, done.former, done.home)
 
-    async def delete(self, keys: Collection[TopicPartition]) -> dict[TopicPartition, KafkaError]:
+    async def delete(
+        self, keys: Collection[TopicPartition], *, keep_records: bool = False
+    ) -> dict[TopicPartition, KafkaError]:
         """As `remove`, in a thread."""
-        return await self.disk.run(self.remove, keys)
+        return await self.disk.run(self.remove, keys, keep_records)
 
-    def remove(self, keys: Collection[TopicPartition]) -> dict[TopicPartition, KafkaError]:
+    def remove(
+        self, keys: Collection[TopicPartition], keep_records: bool = False
+    ) -> dict[TopicPartition, KafkaError]:
         """Remove partitions at once. Their folders are renamed, and deleted after
-        file.delete.delay.ms.
+        file.delete.delay.ms; with `keep_records` only those without records.
 
         Return the ones that could not be renamed, with the error; their directories are offline
         then.
@@ -345,7 +349,7 @@ class LogManager:
         refused: dict[TopicPartition, KafkaError] = {}
         for directory, logs in taken.values():
             try:
-                self._housekeeper.remove(directory, logs)
+                self._housekeeper.remove(directory, logs, keep_records=keep_records)
             except OSError as error:
                 directory.fail(error)
                 refusal = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))

@@ -297,11 +297,15 @@ class ReplicaManager:
         """Give each partition a log, of this topic; return the errors of those that have none."""
         findings = await self._identities.check(states)
         refused = {key: refusal.code for key, refusal in findings.refused.items()}
-        for key in findings.foreign:
-            error = await self._stop(key, NO_EPOCH, delete=True)
-            if error is not ErrorCode.NONE:
-                refused[key] = error
-        refused |= await self._delete_logs([key for key in findings.foreign if key not in refused])
+        for former, keep_records in ((findings.foreign, False), (findings.set_aside, True)):
+            stopped = []
+            for key in former:
+                error = await self._stop(key, NO_EPOCH, delete=True)
+                if error is ErrorCode.NONE:
+                    stopped.append(key)
+                else:
+                    refused[key] = error
+            refused |= await self._delete_logs(stopped, keep_records=keep_records)
         wanted = {key: state for key, state in states.items() if key not in refused}
         refused |= _codes(await self._make_missing_logs(wanted))
         return refused | _codes(
@@ -494,12 +498,12 @@ class ReplicaManager:
         return ErrorCode.NONE
 
     async def _delete_logs(
-        self, keys: Collection[TopicPartition]
+        self, keys: Collection[TopicPartition], *, keep_records: bool = False
     ) -> dict[TopicPartition, ErrorCode]:
         """Delete the logs of partitions that are not in use any more; return the errors."""
         if not keys:
             return {}
-        refused = await self._logs.delete(keys)
+        refused = await self._logs.delete(keys, keep_records=keep_records)
         errors: dict[TopicPartition, ErrorCode] = {}
         for key in keys:
             refusal = refused.get(key)

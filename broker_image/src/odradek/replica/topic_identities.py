@@ -47,6 +47,7 @@ class Verdict(enum.Enum):
 
     ADOPT = "adopt"
     DELETE = "delete"
+    SET_ASIDE = "set aside"
     REFUSE = "refuse"
 
 
@@ -56,7 +57,9 @@ def judge(kept: TopicIdentity | None, present: TopicIdentity, *, in_sync: bool) 
     `in_sync` means that the controller counts on the log. If nothing but Kafka's id speaks against
     it, deleting it could lose the only copy: old tools drop ids, and Kafka's controller then makes
     new ones. In a ZooKeeper that replaces a lost one, or went back to a backup, topics are created
-    again for the logs that exist; the czxids of one ZooKeeper only rise.
+    again for the logs that exist; the czxids of one ZooKeeper only rise. But an ensemble that went
+    back to a backup may have elected a new leader, and then they are higher, too. So a log that the
+    controller counts on is kept beside the new one.
     """
     if kept is None or kept.topic_id == present.topic_id:
         return Verdict.ADOPT
@@ -64,18 +67,22 @@ def judge(kept: TopicIdentity | None, present: TopicIdentity, *, in_sync: bool) 
     if former is None or now is None:
         return Verdict.REFUSE if in_sync else Verdict.DELETE
     created_later = former.zookeeper_ms == now.zookeeper_ms and former.czxid < now.czxid
-    return Verdict.DELETE if created_later else Verdict.ADOPT
+    if not created_later:
+        return Verdict.ADOPT
+    return Verdict.SET_ASIDE if in_sync else Verdict.DELETE
 
 
 @dataclass(slots=True)
 class Findings:
     """What is to be done before roles are taken.
 
-    `foreign` are logs of other topics, `to_record` the identities that `partition.metadata` lacks,
-    `refused` the roles that this broker may not take.
+    `foreign` are logs of other topics, `set_aside` those whose records are to be kept, `to_record`
+    the identities that `partition.metadata` lacks, `refused` the roles that this broker may not
+    take.
     """
 
     foreign: list[TopicPartition] = field(default_factory=list)
+    set_aside: list[TopicPartition] = field(default_factory=list)
     to_record: dict[TopicPartition, TopicIdentity] = field(default_factory=dict)
     refused: dict[TopicPartition, KafkaError] = field(default_factory=dict)
 
@@ -145,14 +152,15 @@ class TopicIdentities:
                 findings.refused[key] = KafkaError(ErrorCode.INCONSISTENT_TOPIC_ID, message)
                 logger.error("%s: failed to take a role: %s", key, message)
                 return
-            if verdict is Verdict.DELETE:
+            if verdict in (Verdict.DELETE, Verdict.SET_ASIDE):
                 logger.warning(
-                    "%s: deleting the log of a former topic of this name, %s; the topic is %s",
+                    "%s: the log is of a former topic of this name, %s; the topic is %s",
                     key,
                     own,
                     topic,
                 )
-                findings.foreign.append(key)
+                is_kept = verdict is Verdict.SET_ASIDE
+                (findings.set_aside if is_kept else findings.foreign).append(key)
             elif own is not None and own.topic_id != topic.topic_id:
                 logger.warning("%s: adopting the log of %s: the topic is %s now", key, own, topic)
         if own != topic:
