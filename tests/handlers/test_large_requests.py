@@ -360,3 +360,20 @@ async def test_a_large_fetch_whose_client_leaves_holds_no_file(
     with pytest.raises(asyncio.CancelledError):
         await asked
     assert [region._file for region in held] == [None], "it is closed"
+
+
+async def test_pauses_of_the_collector_end_however_long_work_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(slices, "LONGEST_PAUSE_S", 0.01)
+    async with asyncio.timeout(60):
+        with slices.collector_paused():
+            assert not gc.isenabled()
+            while not gc.isenabled():
+                with slices.collector_paused():
+                    await asyncio.sleep(0)
+            with slices.collector_paused():
+                assert gc.isenabled(), "no new pause before the first has ended"
+        with slices.collector_paused():
+            assert not gc.isenabled()
+    assert gc.isenabled()
