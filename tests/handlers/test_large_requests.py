@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from odradek import slices
-from odradek.handlers import metadata
+from odradek.handlers import fetch, metadata
 from odradek.handlers.context import Broker
 from odradek.handlers.dispatch import LARGE_FRAME_BYTES, Dispatcher
+from odradek.log.records.batch import Origin
+from odradek.log.segment.files import Region
 from odradek.net.connection import ClientInfo
 from odradek.protocol import codec, headers
 from odradek.protocol.api import APIS
@@ -25,7 +27,14 @@ from odradek.protocol.messages.control import (
     LeaderAndIsrTopicState,
     UpdateMetadataPartitionState,
     UpdateMetadataRequest,
+    UpdateMetadataResponse,
     UpdateMetadataTopicState,
+)
+from odradek.protocol.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
 )
 from odradek.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from odradek.protocol.messages.offsets import (
@@ -43,7 +52,8 @@ from odradek.protocol.messages.produce import (
     TopicProduceData,
 )
 from odradek.protocol.messages.topics import DeleteTopicsRequest
-from tests.support.replicas import Replicas
+from tests.support import logs
+from tests.support.replicas import KEY, Replicas
 
 TOPIC = "wide"
 PARTITIONS = 4000
@@ -298,3 +308,72 @@ async def test_every_partition_of_a_large_produce_is_answered_in_order(wide: Bro
     assert {one.error_code for one in topic.partition_responses} == {
         ErrorCode.NOT_LEADER_OR_FOLLOWER
     }
+
+
+async def test_an_update_that_waited_while_a_later_controller_came_is_refused(wide: Broker) -> None:
+    async with wide.metadata.updating:
+        waiting = asyncio.create_task(ask(wide, update(leader_epoch=2), 5))
+        while not wide.metadata.updating._waiters:
+            await asyncio.sleep(0)
+        assert wide.replicas.accept_controller(2)
+    answer, _ = codec.decode(UpdateMetadataResponse, 5, await waiting)
+    assert answer.error_code == ErrorCode.STALE_CONTROLLER_EPOCH
+    assert wide.metadata.topics[TOPIC][0].leader_epoch == 1
+
+
+async def test_a_large_fetch_whose_client_leaves_holds_no_file(
+    wide: Broker, replicas: Replicas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await replicas.lead()
+    await replicas.manager.append([(KEY, logs.batch(b"value"))], 1, 0, Origin.CLIENT)
+    held: list[Region] = []
+    handler = fetch._response
+
+    def noted(*arguments: Any) -> FetchResponse:
+        answer = handler(*arguments)
+        for topic in answer.responses:
+            for part in topic.partition_responses:
+                if isinstance(part.record_set, Region):
+                    held.append(part.record_set)
+        return answer
+
+    monkeypatch.setattr(fetch, "_response", noted)
+    many = LARGE_FRAME_BYTES // 16
+    request = FetchRequest(
+        replica_id=-1,
+        max_wait_ms=0,
+        min_bytes=0,
+        topics=[
+            FetchTopic(
+                topic=KEY.topic,
+                partitions=[
+                    FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=1 << 20)
+                    for index in range(KEY.partition, many)
+                ],
+            )
+        ],
+    )
+    asked = asyncio.create_task(ask(wide, request, 4))
+    while not held:
+        await asyncio.sleep(0)
+    asked.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asked
+    assert [region._file for region in held] == [None], "it is closed"
+
+
+async def test_pauses_of_the_collector_end_however_long_work_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(slices, "LONGEST_PAUSE_S", 0.01)
+    async with asyncio.timeout(60):
+        with slices.collector_paused():
+            assert not gc.isenabled()
+            while not gc.isenabled():
+                with slices.collector_paused():
+                    await asyncio.sleep(0)
+            with slices.collector_paused():
+                assert gc.isenabled(), "no new pause before the first has ended"
+        with slices.collector_paused():
+            assert not gc.isenabled()
+    assert gc.isenabled()

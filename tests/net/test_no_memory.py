@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
+from typing import Any
 
 import pytest
 
 from odradek.net.client import PeerClient
+from odradek.net.connection import ClientInfo, Connection
 from odradek.net.connection_quotas import ConnectionQuotas
 from odradek.net.frame import READ_AHEAD_BYTES, FrameReader
 from odradek.protocol.messages.api_versions import ApiVersionsRequest
@@ -59,3 +62,25 @@ async def test_answer_without_memory_fails_its_call(poor: None) -> None:
         with pytest.raises(ConnectionError, match="no memory"):
             await client.call(ApiVersionsRequest(), 0, 60_000)
         await client.close()
+
+
+async def test_connection_without_memory_is_closed_and_others_are_let_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[ClientInfo] = []
+
+    def make(sock: socket.socket, peer: ClientInfo, *rest: Any) -> Connection:
+        made.append(peer)
+        if len(made) <= 2:
+            raise MemoryError
+        return Connection(sock, peer, *rest)
+
+    monkeypatch.setattr("odradek.net.listener.Connection", make)
+    quotas = ConnectionQuotas(limits(max_connections=1))
+    async with listening(quotas) as listener, asyncio.timeout(60):
+        for _ in range(2):
+            async with connected(listener) as (reader, _):
+                assert await reader.read() == b""
+        async with connected(listener) as (reader, writer):
+            writer.write(framed(b"still here"))
+            assert await read_frame(reader) == b"still here"

@@ -191,13 +191,18 @@ async def test_an_answer_of_file_regions_waits_for_its_reader(clock: Clock, tmp_
         async def fetch(frame: memoryview, peer: ClientInfo) -> Sequence[Part]:
             return [b"header", region, b"trailer"]
 
-        quotas = ConnectionQuotas(LIMITS)
+        quotas = ConnectionQuotas(dataclasses.replace(LIMITS, max_answer_bytes=UNREAD))
         async with listening(quotas, fetch) as listener:
             with not_reading(listener, b"fetch"):
                 await until(lambda: listener.connection_count == 1 and quotas.answers.total > 0)
                 assert quotas.answers.total < 100, "regions of files are not in our memory"
                 await clock.go_on(4 * FRAME_TIMEOUT_S)
                 assert listener.connection_count == 1
+                others = Client()
+                quotas.answers.hold(others, UNREAD)
+                await clock.go_on(4 * RELIEF_S)
+                assert listener.connection_count == 1, "closing it would free no memory"
+                quotas.answers.release(others)
                 await clock.go_on(LIMITS.max_idle_ms / 1000)
                 assert listener.connection_count == 0
                 assert quotas.closed["idle"] == 1
@@ -286,11 +291,28 @@ async def test_a_reader_that_keeps_up_is_not_given_up_while_memory_is_short(cloc
 class Client:
     """A client whose answer is counted for as long as the test wants."""
 
+    def __init__(self) -> None:
+        self.answered = 0
+        self.is_given_up = False
+
     def answered_bytes(self) -> int:
-        return 0
+        return self.answered
 
     def give_up_answer(self) -> None:
-        """Stay."""
+        self.is_given_up = True
+
+
+@pytest.mark.parametrize("moves_last", [True, False])
+async def test_who_moves_a_little_is_given_up_only_for_what_the_others_do_not_free(
+    clock: Clock, moves_last: bool
+) -> None:
+    answers, moving, still = AnswerMemory(170), Client(), [Client(), Client()]
+    for client in [*still, moving] if moves_last else [moving, *still]:
+        answers.hold(client, 60)
+    moving.answered = 1
+    await clock.go_on(RELIEF_S)
+    assert [one.is_given_up for one in still] == [True, True]
+    assert not moving.is_given_up
 
 
 async def test_turns_come_in_order_and_nobody_overtakes() -> None:

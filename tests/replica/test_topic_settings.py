@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 import pytest
 
-from odradek.config import TopicConfig
+from odradek.config import BrokerConfig, TopicConfig
 from odradek.protocol.messages.control import StopReplicaRequest, StopReplicaTopicV1
 from odradek.zk import znodes
 from tests.support.replicas import KEY, TOPIC, Replicas
@@ -81,3 +82,43 @@ async def test_topics_that_a_new_default_changes_are_told_at_once(broker: Replic
     await broker.topic_configs.read_broker()
     sizes = [{topic: one.max_message_bytes for topic, one in each.items()} for each in told]
     assert sizes == [{"t0": 7, "t2": 7}]
+
+
+async def test_settings_that_could_not_be_applied_are_applied_when_they_are_read_again(
+    broker: Replicas,
+) -> None:
+    applied: list[int] = []
+
+    async def apply(config: BrokerConfig) -> None:
+        applied.append(config.max_connections)
+        if len(applied) == 1:
+            raise RuntimeError("not now")
+
+    broker.topic_configs.on_broker_change(apply)
+    write(broker, DEFAULTS, max_connections="70")
+    with pytest.raises(RuntimeError):
+        await broker.topic_configs.read_broker()
+    await broker.topic_configs.read_broker()
+    await broker.topic_configs.read_broker()
+    assert applied == [70, 70]
+
+
+async def test_later_settings_are_applied_last(broker: Replicas) -> None:
+    applied: list[int] = []
+    may_go_on = asyncio.Event()
+
+    async def apply(config: BrokerConfig) -> None:
+        if not applied and config.max_connections == 70:
+            await may_go_on.wait()  # as for the addresses of hosts
+        applied.append(config.max_connections)
+
+    broker.topic_configs.on_broker_change(apply)
+    reading = []
+    for most in ("70", "80"):
+        write(broker, DEFAULTS, max_connections=most)
+        reading.append(asyncio.create_task(broker.topic_configs.read_broker()))
+        for _ in range(20):
+            await asyncio.sleep(0)
+    may_go_on.set()
+    await asyncio.gather(*reading)
+    assert applied == [70, 80]

@@ -19,8 +19,12 @@ STEPS_PER_SLICE: Final = 200
 
 T = TypeVar("T")
 
-# One entry per pause of the collector; only the event loop changes it.
+# Work may wait for ZooKeeper or a disk, and pauses may overlap without end.
+LONGEST_PAUSE_S: Final = 10.0
+
+# One entry per pause of the collector, and the end of the first; only the event loop changes them.
 _pauses: Final[list[None]] = []
+_limits: Final[list[asyncio.TimerHandle]] = []
 
 
 def cut(items: Iterable[T], size: int = STEPS_PER_SLICE) -> Iterator[list[T]]:
@@ -56,13 +60,16 @@ def collector_paused() -> Iterator[None]:
 
     Else Python looks for cycles through all objects of the process every time that these are a
     quarter more: some 100 ms for each 5000 partitions that have a log. Not for work that waits for
-    a client.
+    a client. Pauses that overlap end after LONGEST_PAUSE_S all the same.
     """
+    if not _pauses:
+        gc.disable()
+        _limits.append(asyncio.get_running_loop().call_later(LONGEST_PAUSE_S, gc.enable))
     _pauses.append(None)
-    gc.disable()
     try:
         yield
     finally:
         _pauses.pop()
         if not _pauses:
+            _limits.pop().cancel()
             gc.enable()

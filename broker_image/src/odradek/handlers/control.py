@@ -100,9 +100,10 @@ async def update_metadata(
     error = await _refusal(broker, request, context)
     if error is not ErrorCode.NONE:
         return UpdateMetadataResponse(error_code=error)
-    if not broker.replicas.accept_controller(request.controller_epoch):
-        return UpdateMetadataResponse(error_code=ErrorCode.STALE_CONTROLLER_EPOCH)
     async with broker.metadata.updating:
+        # Not before: a later controller may have come while this request waited.
+        if not broker.replicas.accept_controller(request.controller_epoch):
+            return UpdateMetadataResponse(error_code=ErrorCode.STALE_CONTROLLER_EPOCH)
         await slices.run(broker.metadata.update_in_slices(request))
         deleted = await slices.run(_act_on_moves(broker, request))
     if deleted:

@@ -44,6 +44,7 @@ from odradek.protocol.messages.api_versions import (
     ApiVersionsRequest,
     ApiVersionsResponse,
 )
+from odradek.protocol.messages.fetch import FetchResponse
 from odradek.protocol.regions import Part
 
 logger = logging.getLogger(__name__)
@@ -213,9 +214,14 @@ class Dispatcher:
         if header.api_key in _DATA_PATH and not is_large:
             return headers.encode_response(served.api, version, correlation_id, answer)
         # Small requests may have large answers.
-        return await slices.run(
-            headers.encode_response_in_slices(served.api, version, correlation_id, answer)
-        )
+        try:
+            return await slices.run(
+                headers.encode_response_in_slices(served.api, version, correlation_id, answer)
+            )
+        except BaseException:
+            if isinstance(answer, FetchResponse):
+                fetch.discard(answer)  # the connection ended meanwhile
+            raise
 
 
 def _unsupported(served: Served, version: int, correlation_id: int) -> list[Part]:

@@ -22,7 +22,7 @@ from odradek.protocol.messages.fetch import (
     FetchResponse,
     FetchTopic,
 )
-from odradek.protocol.regions import Records, part_length
+from odradek.protocol.regions import Records, close_all, part_length
 from odradek.replica import reads
 from odradek.replica.reads import FetchLimits, FetchResult, FetchSpec
 from odradek.values import TopicPartition
@@ -110,6 +110,12 @@ def _refuse_zstd(broker: Broker, results: Sequence[FetchResult]) -> None:
             and partition.log.config.compression_type == "zstd"
         ):
             fetch_conversion.refuse(result, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
+
+
+def discard(answer: FetchResponse) -> None:
+    """Let go of the files of an answer that is never sent."""
+    for topic in answer.responses:
+        close_all(part.record_set for part in topic.partition_responses if part.record_set)
 
 
 def _response(

@@ -124,9 +124,7 @@ class Connection:
         Called `looks_per_window` times in `window_s`.
         """
         outgoing = self._outgoing
-        if outgoing is not None and (
-            not outgoing.has_regions or outgoing.held_bytes() > READ_AHEAD_BYTES
-        ):
+        if outgoing is not None and _takes_memory(outgoing):
             reason, held = "slow-answer", outgoing.held_bytes()
             transfer = Transfer(2 * self._frames + 1, self.answered_bytes(), outgoing.sent + held)
         elif self._arrival is not None and self._reader.buffered_bytes:
@@ -157,8 +155,12 @@ class Connection:
         return self._outgoing.sent - int(_INT.unpack(queued)[0])
 
     def give_up_answer(self) -> None:
-        """Close the connection, whose peer reads too slowly while memory for answers is short."""
-        self.abort("slow-answer")
+        """Close the connection, whose peer reads too slowly while memory for answers is short.
+
+        One of file regions stays: without it there would be no more memory.
+        """
+        if self._outgoing is not None and _takes_memory(self._outgoing):
+            self.abort("slow-answer")
 
     def abort(self, reason: str) -> None:
         """Close the connection at once, for a reason that `ConnectionQuotas.closed` counts."""
@@ -394,3 +396,8 @@ class Connection:
         if self._reading:
             self._loop.remove_reader(self._sock)
             self._reading = False
+
+
+def _takes_memory(outgoing: Outgoing) -> bool:
+    """Return whether an answer is in our memory, other than the little around file regions."""
+    return not outgoing.has_regions or outgoing.held_bytes() > READ_AHEAD_BYTES

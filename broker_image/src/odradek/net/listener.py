@@ -164,10 +164,11 @@ class Listener:
                 accepted, address = await loop.sock_accept(sock)
             except ConnectionAbortedError:
                 continue
-            except OSError as error:
-                if error.errno in _FATAL:
+            except (OSError, MemoryError) as error:
+                number = getattr(error, "errno", None)
+                if number in _FATAL:
                     raise
-                if error.errno in _EXHAUSTED:
+                if number in _EXHAUSTED:
                     self._quotas.delayed["descriptors"] += 1
                 self._quotas.log.log(
                     logging.ERROR, "failed to accept a connection: %s; retrying", error
@@ -179,6 +180,9 @@ class Listener:
             peer = ClientInfo(host, address[1], next(_connection_ids))
             try:
                 await self._let_in(accepted, peer, group)
+            except Exception as error:  # as for want of memory
+                accepted.close()
+                self._quarantines.note(Work.CONNECTION, peer.host, error, "closing it")
             except BaseException:
                 accepted.close()
                 raise
@@ -230,7 +234,12 @@ class Listener:
             await self._someone_waits.wait()
             while self._waiting:
                 await self._quotas.wait_for_place()
-                self._admit(*self._waiting.popleft(), group)
+                sock, peer = self._waiting.popleft()
+                try:
+                    self._admit(sock, peer, group)
+                except Exception as error:
+                    sock.close()
+                    self._quarantines.note(Work.CONNECTION, peer.host, error, "closing it")
             self._someone_waits.clear()
 
     def _admit(
@@ -248,7 +257,11 @@ class Listener:
         with contextlib.suppress(OSError):  # the peer may be gone already
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        connection = Connection(sock, peer, self._dispatch, quotas)
+        try:
+            connection = Connection(sock, peer, self._dispatch, quotas)
+        except BaseException:
+            quotas.leave(peer.host)
+            raise
         task = group.create_task(connection.run(), name=f"connection {peer.connection_id}")
         self._connections[connection] = task
         if ordinary:

@@ -86,7 +86,9 @@ class Answering(Protocol):
         """Return how much of the answer the peer has taken."""
 
     def give_up_answer(self) -> None:
-        """Close the connection: its peer reads too slowly while memory is short."""
+        """Close the connection, unless its answer is hardly in memory: its peer reads too slowly
+        while memory is short.
+        """
 
 
 @dataclass(slots=True)
@@ -178,7 +180,7 @@ class AnswerMemory:
             answer.taken, answer.looked_at = taken, now
         slow.sort(key=lambda found: found[0])
         surplus = self.total - self._limit
-        for _, owner in slow:
+        for rate, owner in slow:
             if surplus < 0 and rate > 0:
                 break
             surplus -= self._answers[owner].size

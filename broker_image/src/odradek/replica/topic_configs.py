@@ -8,6 +8,7 @@ so that one bad value does not make a topic unusable.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 
@@ -37,6 +38,8 @@ class TopicConfigs:
         self._defaults = configuration.resolve_topic(config, {})
         self._apply: Callable[[Mapping[str, TopicConfig]], None] = lambda changed: None
         self._apply_to_broker: Callable[[BrokerConfig], Awaitable[None]] | None = None
+        self._applied = config
+        self._reading_broker = asyncio.Lock()
         self._changes = ConfigChanges(session, self._changed, quarantines=quarantines)
 
     def __call__(self, topic: str) -> TopicConfig:
@@ -58,6 +61,7 @@ class TopicConfigs:
     def on_broker_change(self, apply: Callable[[BrokerConfig], Awaitable[None]]) -> None:
         """Call `apply` with the settings of the broker after each change of them."""
         self._apply_to_broker = apply
+        self._applied = self._layers.effective
 
     async def start(self) -> None:
         """Watch, then read every topic, so that no change is missed."""
@@ -90,7 +94,15 @@ class TopicConfigs:
             self._known.pop(topic, None)
 
     async def read_broker(self) -> None:
-        """Read the dynamic settings of the broker and apply them to every topic."""
+        """Read the dynamic settings of the broker and apply them to every topic.
+
+        One call after the other: what was read first must not be applied last. Settings that could
+        not be applied are applied by the next call.
+        """
+        async with self._reading_broker:
+            await self._read_broker()
+
+    async def _read_broker(self) -> None:
         static = self._layers.static
         names = (CLUSTER_DEFAULT, str(static.broker_id))
         paths = [znodes.broker_config_path(name) for name in names]
@@ -99,12 +111,13 @@ class TopicConfigs:
             sound_entries(path, found[path][0] if path in found else None, dynamic_config.check)
             for path in paths
         )
-        before = self._layers.effective
         self._layers = dynamic_config.layer(static, cluster, own)
         self._defaults = configuration.resolve_topic(self._layers.effective, {})
         self._take(self._entries)
-        if self._apply_to_broker is not None and self._layers.effective != before:
-            await self._apply_to_broker(self._layers.effective)
+        effective = self._layers.effective
+        if self._apply_to_broker is not None and effective != self._applied:
+            await self._apply_to_broker(effective)
+            self._applied = effective
 
     def _take(self, topics: Iterable[str]) -> None:
         # Thousands of topics have few different sets of entries, and most have none.
