@@ -65,7 +65,7 @@ def judge(kept: TopicIdentity | None, present: TopicIdentity, *, in_sync: bool) 
         return Verdict.ADOPT
     former, now = kept.incarnation, present.incarnation
     if former is None or now is None:
-        return Verdict.REFUSE if in_sync else Verdict.DELETE
+        return Verdict.REFUSE if in_sync else Verdict.SET_ASIDE
     created_later = former.zookeeper_ms == now.zookeeper_ms and former.czxid < now.czxid
     if not created_later:
         return Verdict.ADOPT
