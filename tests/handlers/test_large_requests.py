@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import gc
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
@@ -26,6 +27,12 @@ from odradek.protocol.messages.control import (
     UpdateMetadataPartitionState,
     UpdateMetadataRequest,
     UpdateMetadataTopicState,
+)
+from odradek.protocol.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
 )
 from odradek.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from odradek.protocol.messages.offsets import (
@@ -179,6 +186,20 @@ PRODUCE = ProduceRequest(
         )
     ],
 )
+FETCH = FetchRequest(
+    replica_id=-1,
+    max_wait_ms=0,
+    min_bytes=1,
+    topics=[
+        FetchTopic(
+            topic=TOPIC,
+            partitions=[
+                FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=1)
+                for index in range(PARTITIONS)
+            ],
+        )
+    ],
+)
 NAMES = [f"{number:020}" for number in range(PARTITIONS)]
 
 
@@ -191,6 +212,8 @@ NAMES = [f"{number:020}" for number in range(PARTITIONS)]
         (LIST_OFFSETS, 5),
         (EPOCH_ENDS, 3),
         (PRODUCE, 9),
+        (FETCH, 4),
+        (FETCH, 11),
         (DeleteTopicsRequest(topic_names=NAMES, timeout_ms=0), 5),
     ],
     ids=lambda value: type(value).__name__ if not isinstance(value, int) else "",
@@ -298,3 +321,17 @@ async def test_every_partition_of_a_large_produce_is_answered_in_order(wide: Bro
     assert {one.error_code for one in topic.partition_responses} == {
         ErrorCode.NOT_LEADER_OR_FOLLOWER
     }
+
+
+async def test_every_partition_of_a_large_fetch_is_answered_once_in_order(wide: Broker) -> None:
+    [topic] = FETCH.topics
+    other = FetchTopic(topic="other", partitions=topic.partitions[:3])
+    request = dataclasses.replace(FETCH, topics=[topic, other, topic])
+    answer, _ = codec.decode(FetchResponse, 11, await ask(wide, request, 11))
+    assert [one.topic for one in answer.responses] == [TOPIC, "other"]
+    found = [[part.partition for part in one.partition_responses] for one in answer.responses]
+    assert found == [list(range(PARTITIONS)), [0, 1, 2]]
+    first, second = ({part.error_code for part in one.partition_responses}
+        for one in answer.responses)  # fmt: skip
+    assert first == {ErrorCode.NOT_LEADER_OR_FOLLOWER}
+    assert second == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
