@@ -487,3 +487,18 @@ async def test_every_partition_of_a_large_fetch_is_answered_once_in_order(wide: 
         for one in answer.responses)  # fmt: skip
     assert first == {ErrorCode.NOT_LEADER_OR_FOLLOWER}
     assert second == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+
+
+def test_a_large_answer_is_joined_piece_by_piece() -> None:
+    """To join a million pieces at once takes some fifty milliseconds."""
+    message = update(partitions=20_000)
+    *_, whole = codec.encode_parts(message, 5)
+    work = codec.encode_parts_in_slices(message, 5)
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            parts = end.value
+            break
+    assert b"".join(parts) == whole
+    assert max(map(len, parts)) < len(whole) / 4

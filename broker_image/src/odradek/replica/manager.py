@@ -266,7 +266,7 @@ class ReplicaManager:
                 for part in slices.cut(_states(request), ROLES_AT_ONCE):
                     with slices.collector_paused():
                         errors |= await self._take_roles(dict(part))
-                    self._long_lived.freeze_if_due()
+                        self._long_lived.freeze_if_due()
             except SessionExpiredError:
                 # Once registered again, this broker receives all its roles.
                 return ErrorCode.STALE_BROKER_EPOCH, {}
