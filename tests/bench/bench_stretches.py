@@ -23,14 +23,24 @@ from types import SimpleNamespace
 from odradek import slices
 from odradek.controller import requests
 from odradek.controller.events import Leadership, PartitionMetadata, UpdateMetadata
+from odradek.group.coordinator import GroupCoordinator
+from odradek.group.partitioning import OFFSETS_TOPIC
 from odradek.handlers.context import Broker
 from odradek.handlers.dispatch import Dispatcher
 from odradek.metrics import BrokerMetrics
 from odradek.net.connection import ClientInfo
 from odradek.protocol import codec, headers
 from odradek.protocol.api import APIS
+from odradek.protocol.errors import ErrorCode
+from odradek.protocol.messages import group_offsets
 from odradek.protocol.messages.admin import DescribeLogDirsRequest
-from odradek.protocol.messages.configs import DescribeConfigsRequest, DescribeConfigsResource
+from odradek.protocol.messages.configs import (
+    AlterableConfig,
+    AlterConfigsRequest,
+    AlterConfigsResource,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+)
 from odradek.protocol.messages.control import (
     LeaderAndIsrPartitionState,
     LeaderAndIsrRequest,
@@ -67,6 +77,17 @@ TOPICS = 2000
 # Partitions with a log here: each has three files.
 HOSTED_TOPICS = 400
 DELETED = 10_000
+ALTERED = 50_000
+
+
+class OnePartition:
+    """`__consumer_offsets` has one partition."""
+
+    def __call__(self) -> int:
+        return 1
+
+    async def learn(self) -> None:
+        """Do nothing: the number is known."""
 
 
 class Registered:
@@ -237,14 +258,14 @@ def produce() -> ProduceRequest:
     )
 
 
-def fetch() -> FetchRequest:
+def fetch(prefix: str) -> FetchRequest:
     return FetchRequest(
         replica_id=-1,
         max_wait_ms=0,
         min_bytes=0,
         topics=[
             FetchTopic(
-                topic=f"none-{number}",
+                topic=f"{prefix}-{number}",
                 partitions=[
                     FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=1)
                     for index in range(PARTITIONS_PER_TOPIC)
@@ -254,6 +275,48 @@ def fetch() -> FetchRequest:
         ],
         forgotten_topics_data=[],
     )
+
+
+def commits() -> group_offsets.OffsetCommitRequest:
+    return group_offsets.OffsetCommitRequest(
+        group_id="readers",
+        topics=[
+            group_offsets.OffsetCommitRequestTopic(
+                name=topic(number),
+                partitions=[
+                    group_offsets.OffsetCommitRequestPartition(
+                        partition_index=index, committed_offset=5, committed_metadata=""
+                    )
+                    for index in range(PARTITIONS_PER_TOPIC)
+                ],
+            )
+            for number in range(TOPICS)
+        ],
+    )
+
+
+def committed() -> group_offsets.OffsetFetchRequest:
+    return group_offsets.OffsetFetchRequest(
+        group_id="readers",
+        topics=[
+            group_offsets.OffsetFetchRequestTopic(
+                name=topic(number), partition_indexes=list(range(PARTITIONS_PER_TOPIC))
+            )
+            for number in range(TOPICS)
+        ],
+    )
+
+
+def alter_configs() -> AlterConfigsRequest:
+    resources = [
+        AlterConfigsResource(
+            resource_type=2,
+            resource_name=f"none-{number}",
+            configs=[AlterableConfig(name="retention.ms", value="1000")],
+        )
+        for number in range(ALTERED)
+    ]
+    return AlterConfigsRequest(resources=resources, validate_only=True)
 
 
 def to_tell() -> UpdateMetadata:
@@ -291,6 +354,12 @@ async def main() -> None:
     """Measure one request after the other, on one broker."""
     with tempfile.TemporaryDirectory() as folder:
         async with Replicas(Path(folder)) as replicas:
+            groups = GroupCoordinator(
+                replicas.config,
+                replicas.manager,
+                OnePartition(),  # type: ignore[arg-type]
+                lambda _: True,
+            )
             broker = Broker(
                 config=replicas.config,
                 cluster_id="the-cluster",
@@ -302,9 +371,7 @@ async def main() -> None:
                 ),
                 registration=Registered(),
                 producer_ids=ProducerIdManager(replicas.session, 1),  # type: ignore[arg-type]
-                groups=SimpleNamespace(  # type: ignore[arg-type]
-                    forget_partitions=lambda deleted: None
-                ),
+                groups=groups,
                 metrics=BrokerMetrics(),
                 random=Random(1),
             )
@@ -326,7 +393,15 @@ async def main() -> None:
             await ask("DescribeConfigs, 2000 topics", describe_configs(), 4)
             await ask("DescribeLogDirs, 4000 logs", DescribeLogDirsRequest(topics=None), 2)
             await ask("Produce, 20 000 unknown partitions", produce(), 8)
-            await ask("Fetch, 20 000 unknown partitions", fetch(), 11)
+            await ask("Fetch, 20 000 unknown partitions", fetch("none"), 11)
+            await ask("Fetch, 4000 of 20 000 partitions", fetch("topic"), 11)
+            await ask("AlterConfigs, 50 000 unknown topics", alter_configs(), 1)
+            await replicas.lead(topic=OFFSETS_TOPIC)
+            groups.notice_roles()
+            while groups.find("readers")[0] is not ErrorCode.NONE:
+                await asyncio.sleep(0)
+            await ask("OffsetCommit, 20 000 partitions", commits(), 8)
+            await ask("OffsetFetch, 20 000 partitions", committed(), 7)
             names = [f"none-{number}" for number in range(DELETED)]
             gone = DeleteTopicsRequest(topic_names=names, timeout_ms=1000)
             await ask("DeleteTopics, 10 000 unknown topics", gone, 5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import gc
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
@@ -11,16 +12,26 @@ from typing import Any
 import pytest
 
 from odradek import slices
-from odradek.handlers import fetch, metadata
-from odradek.handlers.context import Broker
+from odradek.group.coordinator import GroupCoordinator
+from odradek.group.offsets import CommittedOffset
+from odradek.group.partitioning import OFFSETS_TOPIC
+from odradek.handlers import alter_configs, fetch, group_offsets, metadata, offsets, produce
+from odradek.handlers.context import Broker, RequestContext
 from odradek.handlers.dispatch import LARGE_FRAME_BYTES, Dispatcher
 from odradek.log.records.batch import Origin
 from odradek.log.segment.files import Region
 from odradek.net.connection import ClientInfo
 from odradek.protocol import codec, headers
 from odradek.protocol.api import APIS
-from odradek.protocol.errors import ErrorCode
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.messages import group_offsets as group_messages
 from odradek.protocol.messages.admin import DescribeLogDirsRequest, DescribeLogDirsResponse
+from odradek.protocol.messages.configs import (
+    AlterConfigsRequest,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
+)
 from odradek.protocol.messages.control import (
     LeaderAndIsrPartitionState,
     LeaderAndIsrRequest,
@@ -52,6 +63,7 @@ from odradek.protocol.messages.produce import (
     TopicProduceData,
 )
 from odradek.protocol.messages.topics import DeleteTopicsRequest
+from odradek.values import TopicPartition
 from tests.support import logs
 from tests.support.replicas import KEY, Replicas
 
@@ -189,6 +201,20 @@ PRODUCE = ProduceRequest(
         )
     ],
 )
+FETCH = FetchRequest(
+    replica_id=-1,
+    max_wait_ms=0,
+    min_bytes=1,
+    topics=[
+        FetchTopic(
+            topic=TOPIC,
+            partitions=[
+                FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=1)
+                for index in range(PARTITIONS)
+            ],
+        )
+    ],
+)
 NAMES = [f"{number:020}" for number in range(PARTITIONS)]
 
 
@@ -201,6 +227,8 @@ NAMES = [f"{number:020}" for number in range(PARTITIONS)]
         (LIST_OFFSETS, 5),
         (EPOCH_ENDS, 3),
         (PRODUCE, 9),
+        (FETCH, 4),
+        (FETCH, 11),
         (DeleteTopicsRequest(topic_names=NAMES, timeout_ms=0), 5),
     ],
     ids=lambda value: type(value).__name__ if not isinstance(value, int) else "",
@@ -211,6 +239,147 @@ async def test_others_run_while_a_large_request_is_served(
     turns = Turns()
     await turns.during(ask(wide, request_, version))
     assert turns.count > PARTITIONS // slices.STEPS_PER_SLICE
+
+
+class OnePartition:
+    """`__consumer_offsets` has one partition."""
+
+    def __call__(self) -> int:
+        return 1
+
+    async def learn(self) -> None:
+        """Do nothing: the number is known."""
+
+
+@pytest.fixture
+async def coordinating(wide: Broker, replicas: Replicas) -> AsyncIterator[Broker]:
+    """The broker with a coordinator, where a group has committed the offset 5 everywhere."""
+    coordinator = GroupCoordinator(
+        replicas.config,
+        replicas.manager,
+        OnePartition(),  # type: ignore[arg-type]
+        lambda _: True,
+    )
+    await replicas.lead(topic=OFFSETS_TOPIC)
+    coordinator.notice_roles()
+    while coordinator.find(GROUP)[0] is not ErrorCode.NONE:
+        await asyncio.sleep(0)
+    serving = dataclasses.replace(wide, groups=coordinator)
+    await group_offsets.offset_commit(serving, COMMITS, context(8))
+    yield serving
+    coordinator.close()
+
+
+def context(version: int) -> RequestContext:
+    return RequestContext(version, "c", "PLAINTEXT", "h", 1)
+
+
+GROUP = "readers"
+COMMITS = group_messages.OffsetCommitRequest(
+    group_id=GROUP,
+    topics=[
+        group_messages.OffsetCommitRequestTopic(
+            name=TOPIC,
+            partitions=[
+                group_messages.OffsetCommitRequestPartition(
+                    partition_index=index, committed_offset=5, committed_metadata=""
+                )
+                for index in range(PARTITIONS)
+            ],
+        )
+    ],
+)
+OFFSETS_OF_ALL = group_messages.OffsetFetchRequest(group_id=GROUP, topics=None)
+OFFSET_DELETIONS = group_messages.OffsetDeleteRequest(
+    group_id=GROUP,
+    topics=[
+        group_messages.OffsetDeleteRequestTopic(
+            name="other",
+            partitions=[
+                group_messages.OffsetDeleteRequestPartition(partition_index=index)
+                for index in range(PARTITIONS)
+            ],
+        )
+    ],
+)
+ALTER = AlterConfigsRequest(
+    resources=[
+        AlterConfigsResource(resource_type=2, resource_name=name, configs=[]) for name in NAMES
+    ],
+    validate_only=True,
+)
+ALTER_INCREMENTALLY = IncrementalAlterConfigsRequest(
+    resources=[
+        IncrementalAlterConfigsResource(resource_type=2, resource_name=name, configs=[])
+        for name in NAMES
+    ],
+    validate_only=True,
+)
+
+
+@pytest.mark.parametrize(
+    ("serve", "request_", "version"),
+    [
+        (offsets.list_offsets, LIST_OFFSETS, 5),
+        (group_offsets.offset_commit, COMMITS, 8),
+        (group_offsets.offset_fetch, OFFSETS_OF_ALL, 7),
+        (group_offsets.offset_delete, OFFSET_DELETIONS, 0),
+        (alter_configs.alter_configs, ALTER, 1),
+        (alter_configs.incremental_alter_configs, ALTER_INCREMENTALLY, 1),
+        (produce.produce, PRODUCE, 9),
+        (fetch.fetch, FETCH, 11),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+async def test_a_handler_gives_the_loop_back_between_slices(
+    coordinating: Broker,
+    serve: Callable[[Broker, object, RequestContext], Coroutine[Any, Any, Any]],
+    request_: object,
+    version: int,
+) -> None:
+    """Beside the turns for decoding and encoding."""
+    turns = Turns()
+    await turns.during(serve(coordinating, request_, context(version)))
+    # The last of the pauses may be where the work ends.
+    assert turns.count >= PARTITIONS // slices.STEPS_PER_SLICE - 1
+
+
+async def test_every_offset_of_a_large_commit_counts(coordinating: Broker) -> None:
+    answer = await group_offsets.offset_fetch(coordinating, OFFSETS_OF_ALL, context(7))
+    [topic] = answer.topics
+    assert [one.partition_index for one in topic.partitions] == list(range(PARTITIONS))
+    assert {one.committed_offset for one in topic.partitions} == {5}
+
+
+async def test_a_large_answer_has_the_offsets_of_one_moment(coordinating: Broker) -> None:
+    asked = asyncio.create_task(
+        group_offsets.offset_fetch(coordinating, OFFSETS_OF_ALL, context(7))
+    )
+    for _ in range(3):
+        await asyncio.sleep(0)
+    last = TopicPartition(TOPIC, PARTITIONS - 1)
+    commit = {last: CommittedOffset(6, "", 0)}
+    await coordinating.groups.commits.commit(GROUP, ("", None, -1), commit)
+    assert not asked.done()
+    [topic] = (await asked).topics
+    assert {one.committed_offset for one in topic.partitions} == {5}
+
+
+async def test_a_group_that_gets_a_member_while_its_commit_is_encoded_refuses_it(
+    coordinating: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The member is checked when nothing else can come before the append."""
+    commits = coordinating.groups.commits
+
+    def refuse(*arguments: object) -> None:
+        raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+
+    committing = asyncio.create_task(group_offsets.offset_commit(coordinating, COMMITS, context(8)))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    monkeypatch.setattr(commits, "_check_member", refuse)
+    [topic] = (await committing).topics
+    assert {one.error_code for one in topic.partitions} == {ErrorCode.UNKNOWN_MEMBER_ID}
 
 
 async def test_decoding_and_encoding_give_the_loop_back_too(wide: Broker) -> None:
@@ -377,3 +546,32 @@ async def test_pauses_of_the_collector_end_however_long_work_waits(
         with slices.collector_paused():
             assert not gc.isenabled()
     assert gc.isenabled()
+
+
+async def test_every_partition_of_a_large_fetch_is_answered_once_in_order(wide: Broker) -> None:
+    [topic] = FETCH.topics
+    other = FetchTopic(topic="other", partitions=topic.partitions[:3])
+    request = dataclasses.replace(FETCH, topics=[topic, other, topic])
+    answer, _ = codec.decode(FetchResponse, 11, await ask(wide, request, 11))
+    assert [one.topic for one in answer.responses] == [TOPIC, "other"]
+    found = [[part.partition for part in one.partition_responses] for one in answer.responses]
+    assert found == [list(range(PARTITIONS)), [0, 1, 2]]
+    first, second = ({part.error_code for part in one.partition_responses}
+        for one in answer.responses)  # fmt: skip
+    assert first == {ErrorCode.NOT_LEADER_OR_FOLLOWER}
+    assert second == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+
+
+def test_a_large_answer_is_joined_piece_by_piece() -> None:
+    """To join a million pieces at once takes some fifty milliseconds."""
+    message = update(partitions=20_000)
+    *_, whole = codec.encode_parts(message, 5)
+    work = codec.encode_parts_in_slices(message, 5)
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            parts = end.value
+            break
+    assert b"".join(parts) == whole
+    assert max(map(len, parts)) < len(whole) / 4

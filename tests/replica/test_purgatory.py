@@ -51,3 +51,30 @@ async def test_close_ends_every_wait_and_refuses_new_ones() -> None:
     purgatory.close()
     assert await waiting is False
     assert await purgatory.wait(["a"], 60_000) is False
+
+
+async def test_a_watch_remembers_a_wake_from_before_its_wait() -> None:
+    purgatory: Purgatory[str] = Purgatory()
+    with purgatory.watch({"a", "b"}) as watch:
+        purgatory.wake("c")
+        assert await watch.woken(0) is False
+        purgatory.wake("b")
+        assert await watch.woken(0) is True
+    assert len(purgatory) == 0
+
+
+async def test_a_watch_ends_with_false_when_its_time_is_over() -> None:
+    with Purgatory[str]().watch({"a"}) as watch:
+        assert await watch.woken(1) is False
+
+
+async def test_a_wake_of_all_keys_and_a_close_end_watches() -> None:
+    purgatory: Purgatory[str] = Purgatory()
+    with purgatory.watch({"a"}) as first:
+        purgatory.wake_all()
+        with purgatory.watch({"a"}) as second:
+            purgatory.close()
+            assert await first.woken(60_000) is True
+            assert await second.woken(60_000) is False
+    with purgatory.watch({"a"}) as late:
+        assert await late.woken(60_000) is False

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import logging
 import os
 import signal
@@ -29,7 +28,7 @@ from typing import Any
 
 from kazoo.exceptions import KazooException
 
-from odradek import descriptors
+from odradek import descriptors, long_lived
 from odradek.clock import wall_ms
 from odradek.config import BrokerConfig, TopicConfig, within_descriptors
 from odradek.controller.loop import Controller
@@ -86,8 +85,7 @@ def run(config: BrokerConfig, log_level: str) -> int:
     descriptors.raise_limit()
     config = _within_descriptors(config)
     # Modules and their code last as long as the process: full collections need not look at them.
-    gc.collect()
-    gc.freeze()
+    long_lived.freeze()
     try:
         return asyncio.run(Server(config).run())
     except StartError as error:
@@ -251,6 +249,7 @@ class Server:
         except LogDirError as error:
             raise StartError(str(error)) from error
         loading = False
+        long_lived.freeze()
         logger.info(
             "loaded %d partitions in %.1f s", len(self._logs.logs()), time.monotonic() - began
         )

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Generator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from odradek import slices
 from odradek.group import offsets as schemas
 from odradek.group.group import Group
 from odradek.group.offsets import CommittedOffset
@@ -102,8 +103,10 @@ class Commits:
         self, shard: Shard, pairs: Iterable[tuple[bytes, bytes | None]]
     ) -> tuple[ErrorCode, int]:
         """Write records; return the outcome, and the log offset of the first record."""
+        return await self._append_batch(shard, records.make(pairs, self._now_ms()))
+
+    async def _append_batch(self, shard: Shard, data: bytes) -> tuple[ErrorCode, int]:
         key = TopicPartition(OFFSETS_TOPIC, shard.partition)
-        data = records.make(pairs, self._now_ms())
         outcomes = await self._replicas.append(
             [(key, data)], -1, COMMIT_TIMEOUT_MS, Origin.COORDINATOR
         )
@@ -129,32 +132,51 @@ class Commits:
 
         `member` is (member id, instance id, generation).
         """
+        # Nothing else runs between the check of the member and the append.
+        good, pairs = await slices.run(self._encoded_in_slices(group_id, commits))
+        is_large = len(pairs) > slices.STEPS_PER_SLICE
+        data = await asyncio.to_thread(records.make, pairs, self._now_ms()) if is_large else b""
         try:
             shard = self._shards.of(group_id)
             self._check_member(shard, group_id, *member)
         except KafkaError as refusal:
             return dict.fromkeys(commits, refusal.code)
-        limit = self._config.offset_metadata_max_bytes
         answers = {
             partition: ErrorCode.OFFSET_METADATA_TOO_LARGE
-            for partition, commit in commits.items()
-            if len(commit.metadata.encode()) > limit
+            for partition in commits
+            if partition not in good
         }
-        good = {one: commit for one, commit in commits.items() if one not in answers}
         if not good:
             return answers
-        pairs = [
-            schemas.encode_offset(group_id, *partition, commit)
-            for partition, commit in good.items()
-        ]
         with shard.writing():
-            error, position = await self._append(shard, pairs)
+            error, position = await self._append_batch(
+                shard, data or records.make(pairs, self._now_ms())
+            )
             if error is ErrorCode.NONE and not shard.retired:
                 shard.take(group_id, good, position)
                 self.stored += len(good)
                 # The group may have been deleted meanwhile. The later record creates a new one.
                 self._group_of(shard, group_id)
         return {**answers, **dict.fromkeys(good, error)}
+
+    def _encoded_in_slices(
+        self, group_id: str, commits: Mapping[TopicPartition, CommittedOffset]
+    ) -> Generator[
+        None,
+        None,
+        tuple[dict[TopicPartition, CommittedOffset], list[tuple[bytes, bytes | None]]],
+    ]:
+        """Return the commits whose metadata is not too large, and their records."""
+        limit = self._config.offset_metadata_max_bytes
+        good: dict[TopicPartition, CommittedOffset] = {}
+        pairs: list[tuple[bytes, bytes | None]] = []
+        for number, (partition, commit) in enumerate(commits.items(), 1):
+            if len(commit.metadata.encode()) <= limit:
+                good[partition] = commit
+                pairs.append(schemas.encode_offset(group_id, *partition, commit))
+            if number % slices.STEPS_PER_SLICE == 0:
+                yield
+        return good, pairs
 
     def _group_of(self, shard: Shard, group_id: str) -> Group:
         group = shard.groups.get(group_id)

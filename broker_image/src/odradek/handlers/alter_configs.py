@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, TypeVar
@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, NoNodeError
 
 from odradek import config as configuration
-from odradek import dynamic_config
+from odradek import dynamic_config, slices
 from odradek.config import BrokerConfig, TopicConfig
 from odradek.dynamic_config import CLUSTER_DEFAULT
 from odradek.handlers.configs import BROKER, TOPIC, check_broker_id
@@ -45,6 +45,7 @@ logger = logging.getLogger(__name__)
 
 Entries = Mapping[str, str]
 Resource = TypeVar("Resource", AlterConfigsResource, IncrementalAlterConfigsResource)
+Answer = TypeVar("Answer")
 
 # These two topic configs must agree: they are checked together.
 _COMPACTION_LAGS = frozenset({configuration.MIN_COMPACTION_LAG, configuration.MAX_COMPACTION_LAG})
@@ -104,7 +105,7 @@ async def alter_configs(
             resource_name=resource.resource_name,
         )
 
-    return AlterConfigsResponse(responses=[await alter(one) for one in _last(request.resources)])
+    return AlterConfigsResponse(responses=await _each(request.resources, alter))
 
 
 async def incremental_alter_configs(
@@ -128,9 +129,19 @@ async def incremental_alter_configs(
             resource_name=resource.resource_name,
         )
 
-    return IncrementalAlterConfigsResponse(
-        responses=[await alter(one) for one in _last(request.resources)]
-    )
+    return IncrementalAlterConfigsResponse(responses=await _each(request.resources, alter))
+
+
+async def _each(
+    resources: Iterable[Resource], alter: Callable[[Resource], Awaitable[Answer]]
+) -> list[Answer]:
+    """Return the answer for each resource. Refusals wait for nobody, so others run in between."""
+    answers: list[Answer] = []
+    for few in slices.cut(_last(resources)):
+        answers += [await alter(one) for one in few]
+        if len(few) == slices.STEPS_PER_SLICE:
+            await slices.pause()
+    return answers
 
 
 def _last(resources: Iterable[Resource]) -> list[Resource]:

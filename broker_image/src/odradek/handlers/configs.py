@@ -67,6 +67,9 @@ class _Setting:
         return self.origins[0].source if self.origins else DEFAULT
 
 
+_Made = dict[_Setting, DescribeConfigsResourceResult]
+
+
 def _text(value: Any) -> str | None:
     if value is None:
         return None
@@ -144,9 +147,10 @@ async def describe_configs(
 ) -> DescribeConfigsResponse:
     """Return the configs of each resource; a resource named twice is answered once."""
     results = []
+    made: _Made = {}
     with slices.collector_paused():
         for resource in _without_repeats(request.resources):
-            results.append(await _describe(broker, resource, request.include_synonyms))
+            results.append(await _describe(broker, resource, request.include_synonyms, made))
             await slices.pause()  # a request for thousands must not delay others
     return DescribeConfigsResponse(results=results)
 
@@ -160,7 +164,7 @@ def _without_repeats(resources: Iterable[DescribeConfigsResource]) -> list[Descr
 
 
 async def _describe(
-    broker: Broker, resource: DescribeConfigsResource, with_synonyms: bool
+    broker: Broker, resource: DescribeConfigsResource, with_synonyms: bool, made: _Made
 ) -> DescribeConfigsResult:
     result = DescribeConfigsResult(
         resource_type=resource.resource_type, resource_name=resource.resource_name, configs=[]
@@ -172,24 +176,30 @@ async def _describe(
         return result
     wanted = frozenset(resource.configuration_keys or ())
     result.configs = [
-        DescribeConfigsResourceResult(
-            name=one.name,
-            value=one.text,
-            read_only=one.read_only,
-            is_default=one.source == DEFAULT,
-            config_source=one.source,
+        _config(one, with_synonyms, made) for one in settings if not wanted or one.name in wanted
+    ]
+    return result
+
+
+def _config(setting: _Setting, with_synonyms: bool, made: _Made) -> DescribeConfigsResourceResult:
+    """Return the answer for a setting, the same object for the same setting of many topics."""
+    config = made.get(setting)
+    if config is None:
+        config = made[setting] = DescribeConfigsResourceResult(
+            name=setting.name,
+            value=setting.text,
+            read_only=setting.read_only,
+            is_default=setting.source == DEFAULT,
+            config_source=setting.source,
             is_sensitive=False,
             synonyms=[
                 DescribeConfigsSynonym(name=origin.name, value=origin.text, source=origin.source)
-                for origin in one.origins
+                for origin in setting.origins
                 if with_synonyms
             ],
-            config_type=one.type,
+            config_type=setting.type,
         )
-        for one in settings
-        if not wanted or one.name in wanted
-    ]
-    return result
+    return config
 
 
 async def _settings_of(broker: Broker, resource: DescribeConfigsResource) -> list[_Setting]:

@@ -8,9 +8,10 @@ threads (see `fetch_conversion`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from itertools import groupby
 
+from odradek import slices
 from odradek.handlers import fetch_conversion
 from odradek.handlers.context import Broker, RequestContext
 from odradek.protocol.errors import ErrorCode
@@ -18,6 +19,7 @@ from odradek.protocol.messages.fetch import (
     FetchablePartitionResponse,
     FetchableTopicResponse,
     FetchEpochEndOffset,
+    FetchPartition,
     FetchRequest,
     FetchResponse,
     FetchTopic,
@@ -39,19 +41,15 @@ async def fetch(broker: Broker, request: FetchRequest, context: RequestContext) 
     """Read from the partitions, in the order of the request."""
     if request.session_epoch > 0:
         return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, responses=[])
-    topics = _each_partition_once(request.topics)
-    specs = [
-        FetchSpec(
-            TopicPartition(topic.topic, part.partition),
-            part.fetch_offset,
-            part.partition_max_bytes,
-            part.current_leader_epoch,
-            part.log_start_offset,
-            part.last_fetched_epoch,
-        )
-        for topic in topics
-        for part in topic.partitions
-    ]
+    count = 0
+    for topic in request.topics:
+        count += len(topic.partitions)
+    is_large = count > reads.PARTITIONS_AT_ONCE
+    if is_large:
+        topics, specs = await slices.run(_specs_in_slices(request.topics))
+    else:
+        topics = _each_partition_once(request.topics)
+        specs = _specs(topics)
     limits = FetchLimits(
         request.max_wait_ms,
         request.min_bytes,
@@ -61,9 +59,12 @@ async def fetch(broker: Broker, request: FetchRequest, context: RequestContext) 
         strict=context.version < FIRST_WITH_HARD_LIMIT_LIFTED,
     )
     results = await broker.replicas.fetch(specs, request.replica_id, limits, context.connection_id)
-    if context.version < FIRST_WITH_ZSTD:
-        _refuse_zstd(broker, results)
     try:
+        if context.version < FIRST_WITH_ZSTD:
+            for few in slices.cut(results, reads.PARTITIONS_AT_ONCE):
+                _refuse_zstd(broker, few)
+                if is_large:
+                    await slices.pause()
         records: list[Records] = (
             await fetch_conversion.to_old_format(
                 broker,
@@ -79,7 +80,50 @@ async def fetch(broker: Broker, request: FetchRequest, context: RequestContext) 
     except BaseException:
         reads.release(results)
         raise
-    return _response(broker, request, topics, results, records)
+    if not is_large:
+        return _response(broker, request, topics, results, records)
+    try:
+        return await slices.run(_response_in_slices(broker, request, topics, results, records))
+    except BaseException:
+        close_all(records)
+        raise
+
+
+def _specs(topics: Sequence[FetchTopic]) -> list[FetchSpec]:
+    return [
+        FetchSpec(
+            TopicPartition(topic.topic, part.partition),
+            part.fetch_offset,
+            part.partition_max_bytes,
+            part.current_leader_epoch,
+            part.log_start_offset,
+            part.last_fetched_epoch,
+        )
+        for topic in topics
+        for part in topic.partitions
+    ]
+
+
+def _specs_in_slices(
+    asked: list[FetchTopic],
+) -> Generator[None, None, tuple[list[FetchTopic], list[FetchSpec]]]:
+    """Return the topics without repeated partitions, as `_each_partition_once`, and the specs."""
+    unique: dict[tuple[str, int], FetchPartition] = {}
+    for few in slices.cut((topic.topic, part) for topic in asked for part in topic.partitions):
+        unique.update({(name, part.partition): part for name, part in few})
+        yield
+    topics: list[FetchTopic] = []
+    specs: list[FetchSpec] = []
+    for entries in slices.cut(unique.items()):
+        for name, same_topic in groupby(entries, key=lambda entry: entry[0][0]):
+            topic = FetchTopic(topic=name, partitions=[part for _, part in same_topic])
+            specs += _specs([topic])
+            if topics and topics[-1].topic == name:
+                topics[-1].partitions.extend(topic.partitions)
+            else:
+                topics.append(topic)
+        yield
+    return topics, specs
 
 
 def _each_partition_once(topics: list[FetchTopic]) -> list[FetchTopic]:
@@ -140,6 +184,36 @@ def _response(
             answers.append(_partition_response(result, found, request.isolation_level))
         topics.append(FetchableTopicResponse(topic=topic.topic, partition_responses=answers))
     return FetchResponse(responses=topics)
+
+
+def _response_in_slices(
+    broker: Broker,
+    request: FetchRequest,
+    asked: Sequence[FetchTopic],
+    results: Sequence[FetchResult],
+    records: Sequence[Records],
+) -> Generator[None, None, FetchResponse]:
+    """As `_response`."""
+    answer = FetchResponse(responses=[])
+    position = 0
+    for topic in asked:
+        for few in slices.cut(topic.partitions):
+            end = position + len(few)
+            [part] = _response(
+                broker,
+                request,
+                [FetchTopic(topic=topic.topic, partitions=few)],
+                results[position:end],
+                records[position:end],
+            ).responses
+            if answer.responses and answer.responses[-1].topic == part.topic:
+                answer.responses[-1].partition_responses.extend(part.partition_responses)
+            else:
+                answer.responses.append(part)
+            if end // slices.STEPS_PER_SLICE > position // slices.STEPS_PER_SLICE:
+                yield
+            position = end
+    return answer
 
 
 def _partition_response(

@@ -7,11 +7,12 @@ OffsetCommit and OffsetFetch of version 0 keep offsets in ZooKeeper (Z8), later 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import TypeVar
 
 from kazoo.exceptions import KazooException
 
+from odradek import slices
 from odradek.clock import wall_ms
 from odradek.group.offsets import CommittedOffset
 from odradek.handlers.context import Broker, RequestContext
@@ -32,18 +33,45 @@ async def offset_commit(
     broker: Broker, request: messages.OffsetCommitRequest, context: RequestContext
 ) -> messages.OffsetCommitResponse:
     """Store the offsets that a group commits; refuse each unknown partition by itself."""
-    now = wall_ms()
+    commits, errors = await slices.run(_commits_in_slices(broker, request, wall_ms()))
+    if context.version == 0:
+        errors.update(await _commit_to_zookeeper(broker, request.group_id, commits))
+    elif commits:
+        member = (request.member_id, request.group_instance_id, request.generation_id)
+        errors.update(await broker.groups.commits.commit(request.group_id, member, commits))
+    return messages.OffsetCommitResponse(
+        topics=await slices.run(
+            _error_per_partition(
+                request.topics,
+                errors,
+                messages.OffsetCommitResponseTopic,
+                messages.OffsetCommitResponsePartition,
+            )
+        )
+    )
+
+
+def _commits_in_slices(
+    broker: Broker, request: messages.OffsetCommitRequest, now_ms: int
+) -> Generator[
+    None, None, tuple[dict[TopicPartition, CommittedOffset], dict[TopicPartition, ErrorCode]]
+]:
+    """Return the commits to known partitions, and the errors of the others."""
     commits: dict[TopicPartition, CommittedOffset] = {}
     errors: dict[TopicPartition, ErrorCode] = {}
+    retention_ms = request.retention_time_ms
+    steps = 0
     for topic in request.topics:
         for partition in topic.partitions:
+            steps += 1
+            if steps % slices.STEPS_PER_SLICE == 0:
+                yield
             key = TopicPartition(topic.name, partition.partition_index)
             if broker.metadata.partition(*key) is None:
                 errors[key] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 continue
             given_ms = partition.commit_timestamp
-            committed_ms = given_ms if given_ms >= 0 else now
-            retention_ms = request.retention_time_ms
+            committed_ms = given_ms if given_ms >= 0 else now_ms
             commits[key] = CommittedOffset(
                 partition.committed_offset,
                 partition.committed_metadata or "",
@@ -51,19 +79,7 @@ async def offset_commit(
                 partition.committed_leader_epoch,
                 min(committed_ms + retention_ms, LONG_MAX) if retention_ms >= 0 else -1,
             )
-    if context.version == 0:
-        errors.update(await _commit_to_zookeeper(broker, request.group_id, commits))
-    elif commits:
-        member = (request.member_id, request.group_instance_id, request.generation_id)
-        errors.update(await broker.groups.commits.commit(request.group_id, member, commits))
-    return messages.OffsetCommitResponse(
-        topics=_error_per_partition(
-            request.topics,
-            errors,
-            messages.OffsetCommitResponseTopic,
-            messages.OffsetCommitResponsePartition,
-        )
-    )
+    return commits, errors
 
 
 async def _commit_to_zookeeper(
@@ -94,33 +110,47 @@ async def offset_fetch(
     """Return the committed offsets of a group, -1 where there is none, once per partition."""
     if context.version == 0:
         return await _fetch_from_zookeeper(broker, request)
-    error, committed = await broker.groups.commits.committed(request.group_id)
+    error, present = await broker.groups.commits.committed(request.group_id)
     asked = _asked_once(request.topics or [])
     if request.topics is None:
-        for topic, index in committed:
+        for topic, index in present:
             asked.setdefault(topic, {})[index] = None
-    none = CommittedOffset(-1, "", -1)
+    # The answer is of one moment, though it may be made in slices.
+    is_large = sum(map(len, asked.values())) >= slices.STEPS_PER_SLICE
+    committed = dict(present) if is_large else present
     return messages.OffsetFetchResponse(
         # Version 1 has no top-level error: each partition carries it.
         error_code=error,
-        topics=[
-            messages.OffsetFetchResponseTopic(
-                name=topic,
-                partitions=[
-                    messages.OffsetFetchResponsePartition(
-                        partition_index=index,
-                        committed_offset=found.offset,
-                        committed_leader_epoch=found.leader_epoch,
-                        metadata=found.metadata,
-                        error_code=error,
-                    )
-                    for index in indexes
-                    for found in (committed.get(TopicPartition(topic, index), none),)
-                ],
-            )
-            for topic, indexes in asked.items()
-        ],
+        topics=await slices.run(_committed_in_slices(asked, committed, error)),
     )
+
+
+def _committed_in_slices(
+    asked: Mapping[str, Iterable[int]],
+    committed: Mapping[TopicPartition, CommittedOffset],
+    error: ErrorCode,
+) -> Generator[None, None, list[messages.OffsetFetchResponseTopic]]:
+    none = CommittedOffset(-1, "", -1)
+    topics: list[messages.OffsetFetchResponseTopic] = []
+    steps = 0
+    for topic, indexes in asked.items():
+        partitions: list[messages.OffsetFetchResponsePartition] = []
+        topics.append(messages.OffsetFetchResponseTopic(name=topic, partitions=partitions))
+        for index in indexes:
+            found = committed.get(TopicPartition(topic, index), none)
+            partitions.append(
+                messages.OffsetFetchResponsePartition(
+                    partition_index=index,
+                    committed_offset=found.offset,
+                    committed_leader_epoch=found.leader_epoch,
+                    metadata=found.metadata,
+                    error_code=error,
+                )
+            )
+            steps += 1
+            if steps % slices.STEPS_PER_SLICE == 0:
+                yield
+    return topics
 
 
 def _asked_once(topics: Iterable[messages.OffsetFetchRequestTopic]) -> dict[str, dict[int, None]]:
@@ -178,11 +208,13 @@ async def offset_delete(
     if error is not ErrorCode.NONE:
         return messages.OffsetDeleteResponse(error_code=error, topics=[])
     return messages.OffsetDeleteResponse(
-        topics=_error_per_partition(
-            request.topics,
-            errors,
-            messages.OffsetDeleteResponseTopic,
-            messages.OffsetDeleteResponsePartition,
+        topics=await slices.run(
+            _error_per_partition(
+                request.topics,
+                errors,
+                messages.OffsetDeleteResponseTopic,
+                messages.OffsetDeleteResponsePartition,
+            )
         )
     )
 
@@ -192,18 +224,18 @@ def _error_per_partition(
     errors: Mapping[TopicPartition, ErrorCode],
     topic_answer: Callable[..., TopicAnswer],
     partition_answer: Callable[..., object],
-) -> list[TopicAnswer]:
-    """Return the answer for each topic asked for: one error code per partition."""
-    return [
-        topic_answer(
-            name=topic.name,
-            partitions=[
-                partition_answer(
-                    partition_index=partition.partition_index,
-                    error_code=errors[TopicPartition(topic.name, partition.partition_index)],
-                )
-                for partition in topic.partitions
-            ],
-        )
-        for topic in asked
-    ]
+) -> Generator[None, None, list[TopicAnswer]]:
+    """Return the answer for each topic asked for, in slices: one error code per partition."""
+    answers: list[TopicAnswer] = []
+    steps = 0
+    for topic in asked:
+        partitions: list[object] = []
+        answers.append(topic_answer(name=topic.name, partitions=partitions))
+        for partition in topic.partitions:
+            index = partition.partition_index
+            error = errors[TopicPartition(topic.name, index)]
+            partitions.append(partition_answer(partition_index=index, error_code=error))
+            steps += 1
+            if steps % slices.STEPS_PER_SLICE == 0:
+                yield
+    return answers

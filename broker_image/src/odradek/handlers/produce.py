@@ -6,7 +6,7 @@ Versions before 3 carry the message formats before 0.11, which are first convert
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 
 from odradek import slices
 from odradek.clock import wall_ms
@@ -45,6 +45,7 @@ _SHORTEST_MESSAGE = 26
 _CODEC_AT = 22
 
 Entries = list[tuple[TopicPartition, Buffer]]
+_Answers = dict[str, list[PartitionProduceResponse]]
 
 
 async def produce(
@@ -59,6 +60,8 @@ async def produce(
         for part in topic.partition_data:
             records = part.records if part.records is not None else b""
             entries.append((TopicPartition(topic.name, part.index), records))
+            if len(entries) % PARTITIONS_AT_ONCE == 0:
+                await slices.pause()
     if len(entries) > 1:
         # As in Kafka, of a partition that is named twice the last records count.
         entries = list(dict(entries).items())
@@ -74,16 +77,20 @@ async def produce(
             outcomes += await _append_where_allowed(broker, request, context, few)
             await slices.pause()
     count = broker.metrics.bytes_in
-    for (key, records), outcome in zip(entries, outcomes, strict=True):
+    for number, ((key, records), outcome) in enumerate(zip(entries, outcomes, strict=True), 1):
         if outcome.error is ErrorCode.NONE:
             count(key.topic, len(records), outcome.record_count)
+        if number % PARTITIONS_AT_ONCE == 0:
+            await slices.pause()
     if request.acks == 0:
         failed = [one for one in outcomes if one.error is not ErrorCode.NONE]
         if failed:
             # As in Kafka: the producer expects no answer, so nothing else can report it.
             raise ProtocolViolation(f"acks=0 to {failed[0].key}: {failed[0].error.name}")
         return None
-    return _response(outcomes)
+    if len(outcomes) <= PARTITIONS_AT_ONCE:
+        return _response(outcomes)
+    return await slices.run(_response_in_slices(outcomes))
 
 
 async def _append_where_allowed(
@@ -173,9 +180,34 @@ def _refusal(request: ProduceRequest) -> ErrorCode:
     return ErrorCode.NONE
 
 
-def _response(outcomes: list[AppendOutcome]) -> ProduceResponse:
-    topics: dict[str, list[PartitionProduceResponse]] = {}
+def _response(outcomes: Sequence[AppendOutcome]) -> ProduceResponse:
+    topics: _Answers = {}
+    _add_answers(topics, outcomes, 0)
+    return _by_topic(topics)
+
+
+def _response_in_slices(
+    outcomes: Sequence[AppendOutcome],
+) -> Generator[None, None, ProduceResponse]:
+    topics: _Answers = {}
     record_errors = 0
+    for few in slices.cut(outcomes, PARTITIONS_AT_ONCE):
+        record_errors = _add_answers(topics, few, record_errors)
+        yield
+    return _by_topic(topics)
+
+
+def _by_topic(topics: _Answers) -> ProduceResponse:
+    return ProduceResponse(
+        responses=[
+            TopicProduceResponse(name=name, partition_responses=answers)
+            for name, answers in topics.items()
+        ]
+    )
+
+
+def _add_answers(topics: _Answers, outcomes: Iterable[AppendOutcome], record_errors: int) -> int:
+    """Add the answers of partitions; return how many records the answer names then."""
     for outcome in outcomes:
         answer = _partition_response(outcome)
         if outcome.record_errors and record_errors < MOST_RECORD_ERRORS:
@@ -187,12 +219,7 @@ def _response(outcomes: list[AppendOutcome]) -> ProduceResponse:
             ]
             record_errors += len(outcome.record_errors)
         topics.setdefault(outcome.key.topic, []).append(answer)
-    return ProduceResponse(
-        responses=[
-            TopicProduceResponse(name=name, partition_responses=answers)
-            for name, answers in topics.items()
-        ]
-    )
+    return record_errors
 
 
 def _partition_response(outcome: AppendOutcome) -> PartitionProduceResponse:

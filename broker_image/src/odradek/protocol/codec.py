@@ -31,6 +31,8 @@ T = TypeVar("T")
 
 # Bytes in memory from this size on travel as a part of their own instead of being copied together.
 LARGE_PART_BYTES: Final = 16 * 1024
+# Pieces of a large message that are joined together, which takes less than a millisecond.
+PIECES_AT_ONCE: Final = 10_000
 
 _decoders: dict[tuple[type, int], compiler.Decoder] = {}
 _encoders: dict[tuple[type, int], compiler.Encoder] = {}
@@ -95,10 +97,12 @@ def encode_parts(message: object, version: int) -> list[Part]:
 
 
 def encode_parts_in_slices(message: object, version: int) -> Generator[None, None, list[Part]]:
-    """As `encode_parts`. The message must stay as it is meanwhile."""
+    """As `encode_parts`, with more parts. The message must stay as it is meanwhile."""
     gathered = _Parts()
     encoder = _sliced_encoder(type(message), version)
-    yield from encoder(message, gathered.small.append, gathered.add_records)
+    for _ in encoder(message, gathered.small.append, gathered.add_records):
+        gathered.join_if_many()
+        yield
     return gathered.end()
 
 
@@ -118,6 +122,12 @@ class _Parts:
         self._parts.append(b"".join(self.small))
         self.small.clear()
         self._parts.append(piece)
+
+    def join_if_many(self) -> None:
+        """Join small pieces before they are so many that it takes long."""
+        if len(self.small) > PIECES_AT_ONCE:
+            self._parts.append(b"".join(self.small))
+            self.small.clear()
 
     def end(self) -> list[Part]:
         if self.small or not self._parts:

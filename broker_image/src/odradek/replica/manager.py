@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from odradek import slices
 from odradek.clock import monotonic_ms
 from odradek.log.manager import LogManager, NewLog
+from odradek.long_lived import LongLived
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.quarantine import Quarantines, Work
 from odradek.replica.appends import Appender
@@ -86,6 +87,7 @@ class ReplicaManager:
         self._clock_ms = clock_ms
         self.quarantines = quarantines or Quarantines()
         self._on_replica_failed = on_replica_failed
+        self._long_lived = LongLived()
         self._roles = asyncio.Lock()
         # Two waits of a follower that finds nothing, plus the time that its fetches take.
         self._longest_fetch_pause_ms = 2 * config.replica_fetch_wait_max_ms + 500
@@ -269,6 +271,7 @@ class ReplicaManager:
                 for part in slices.cut(_states(request), ROLES_AT_ONCE):
                     with slices.collector_paused():
                         errors |= await self._take_roles(dict(part), generation)
+                        self._long_lived.freeze_if_due()
             except SessionExpiredError:
                 # Once registered again, this broker receives all its roles.
                 return ErrorCode.STALE_BROKER_EPOCH, {}
@@ -436,6 +439,7 @@ class ReplicaManager:
         )
         partition.offline = log.failure is not None
         self._hosted.partitions[key] = partition
+        self._long_lived.made()
         self._moves.resume(partition)
         return partition
 
@@ -504,6 +508,7 @@ class ReplicaManager:
         if not keys:
             return {}
         refused = await self._logs.delete(keys, keep_records=keep_records)
+        self._long_lived.deleted(len(keys))
         errors: dict[TopicPartition, ErrorCode] = {}
         for key in keys:
             refusal = refused.get(key)

@@ -4,12 +4,17 @@ An operation waits on a set of keys (partitions). Code that changes a partition 
 each waiter of the key then evaluates its condition and ends if it holds. A waiter also ends when
 its time is over. Nothing runs while nothing changes: a waiter is a future, one entry per key and
 one timer of the event loop.
+
+An operation on thousands of keys, which checks its condition in slices, begins a watch before its
+check: a wake during the check is not lost. A watch has no entry per key, so that it begins and ends
+at once; each wake looks its key up in every watch.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable, Iterable
+import contextlib
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from typing import Generic, TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
@@ -23,17 +28,42 @@ class _Waiter:
         self.future = future
 
 
+class Watch(Generic[Key]):
+    """Notices wakes of its keys from its begin on."""
+
+    __slots__ = ("_future", "keys")
+
+    def __init__(self, keys: Collection[Key], future: asyncio.Future[bool]) -> None:
+        self.keys = keys
+        self._future = future
+
+    def resolve(self, woken: bool) -> None:
+        """End the wait, one that begins later too."""
+        _resolve(self._future, woken)
+
+    async def woken(self, timeout_ms: float) -> bool:
+        """Wait until one of the keys was woken since the watch began; return False on timeout."""
+        if timeout_ms <= 0 and not self._future.done():
+            return False
+        timer = asyncio.get_running_loop().call_later(timeout_ms / 1000, self.resolve, False)
+        try:
+            return await self._future
+        finally:
+            timer.cancel()
+
+
 class Purgatory(Generic[Key]):
     """Waiting operations by key. Used from one event loop only."""
 
     def __init__(self) -> None:
         # In order of arrival.
         self._waiters: dict[Key, dict[_Waiter, None]] = {}
+        self._watches: dict[Watch[Key], None] = {}
         self._closed = False
 
     def __len__(self) -> int:
-        """Return how many (operation, key) entries wait."""
-        return sum(map(len, self._waiters.values()))
+        """Return how many (operation, key) entries wait, and watches."""
+        return sum(map(len, self._waiters.values())) + len(self._watches)
 
     async def wait(
         self, keys: Iterable[Key], timeout_ms: float, satisfied: Callable[[], bool] | None = None
@@ -62,11 +92,27 @@ class Purgatory(Generic[Key]):
                     if not waiting:
                         del self._waiters[key]
 
+    @contextlib.contextmanager
+    def watch(self, keys: Collection[Key]) -> Iterator[Watch[Key]]:
+        """Watch the keys, which are quick to look up in, until the block ends."""
+        watch = Watch(keys, asyncio.get_running_loop().create_future())
+        if self._closed:
+            watch.resolve(False)
+        self._watches[watch] = None
+        try:
+            yield watch
+        finally:
+            del self._watches[watch]
+
     def wake(self, key: Key) -> None:
-        """Let each waiter of the key check its condition again.
+        """Let each waiter of the key check its condition again, and end each watch of it.
 
         An exception of a condition is for its waiter, not for whoever wakes it.
         """
+        if self._watches:
+            for watch in self._watches:
+                if key in watch.keys:
+                    watch.resolve(True)
         waiting = self._waiters.get(key)
         if waiting is None:
             return
@@ -82,7 +128,9 @@ class Purgatory(Generic[Key]):
                 waiter.future.set_result(True)
 
     def wake_all(self) -> None:
-        """Let each waiter of any key check its condition again."""
+        """Let each waiter of any key check its condition again, and end each watch."""
+        for watch in self._watches:
+            watch.resolve(True)
         for key in tuple(self._waiters):
             self.wake(key)
 
@@ -92,6 +140,8 @@ class Purgatory(Generic[Key]):
         for waiting in self._waiters.values():
             for waiter in waiting:
                 _resolve(waiter.future, False)
+        for watch in self._watches:
+            watch.resolve(False)
 
 
 def _resolve(future: asyncio.Future[bool], result: bool) -> None:

@@ -5,6 +5,11 @@ follower also reports what it has. One pass plans a region per partition without
 the pass finds less than `min_bytes` and no error, the fetch waits until one of its partitions
 advances, then plans again. A partition whose reader is at the end costs one comparison.
 
+A fetch of up to `PARTITIONS_AT_ONCE` partitions does not give the event loop back between its plan
+and its wait, so nothing advances in between. A larger one plans in slices. It begins to watch its
+partitions before each plan: what advances after its partition was planned ends the wait, even if
+that happens before the wait begins.
+
 Ranges that the log has to verify before they are served (see `odradek.log.segment.integrity`) are
 verified in a thread once the answer is final, which also reads them from the disk into memory.
 Readers at or near the log end need no verification.
@@ -15,8 +20,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from odradek import slices
 from odradek.log.segment.files import FileRetiredError
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replica.hosted import HostedPartitions
@@ -34,6 +40,8 @@ CONSUMER = -1
 # Reads any replica, leader or not, below its high watermark: for tools that compare replicas.
 DEBUGGING_CONSUMER = -2
 NO_CONNECTION = -1
+PARTITIONS_AT_ONCE: Final = 1000
+"""Partitions of a fetch that is planned without a pause, which takes some ten milliseconds."""
 
 logger = logging.getLogger(__name__)
 
@@ -120,6 +128,8 @@ class FetchReader:
         connection_id: int = NO_CONNECTION,
     ) -> list[FetchResult]:
         """Return one result per spec, in their order."""
+        if len(specs) > PARTITIONS_AT_ONCE:
+            return await self._fetch_in_slices(specs, replica_id, limits, connection_id)
         deadline_ms = self._clock_ms() + limits.max_wait_ms
         follower = replica_id >= 0
         refused: dict[TopicPartition, ErrorCode] = {}
@@ -129,18 +139,74 @@ class FetchReader:
                 deadline_ms = 0
         waiting = self._hosted.for_log_end if follower else self._hosted.for_high_watermark
         while True:
-            found = self._plan(specs, replica_id, limits, refused)
+            found = _Found([], [])
+            self._plan(specs, replica_id, limits, refused, found)
             left_ms = deadline_ms - self._clock_ms()
             if found.settled or found.size >= limits.min_bytes or not specs or left_ms <= 0:
                 results = await self._verified(found)
                 if follower:
-                    for result in results:
-                        if result.region is not None:
-                            self._quota.record(result.key, result.region.length)
+                    self._record_traffic(results)
                 return results
             release(found.results)
             if not await waiting.wait({spec.key for spec in specs}, left_ms):
                 deadline_ms = 0
+
+    async def _fetch_in_slices(
+        self,
+        specs: Sequence[FetchSpec],
+        replica_id: int,
+        limits: FetchLimits,
+        connection_id: int,
+    ) -> list[FetchResult]:
+        """As `fetch`, for many partitions: others run between the slices."""
+        deadline_ms = self._clock_ms() + limits.max_wait_ms
+        follower = replica_id >= 0
+        refused: dict[TopicPartition, ErrorCode] = {}
+        keys: set[TopicPartition] = set()
+        for few in slices.cut(specs):
+            keys.update([spec.key for spec in few])
+            if follower:
+                refused_here, proof_wanted = self._record_follower(few, replica_id, connection_id)
+                refused |= refused_here
+                if proof_wanted:
+                    deadline_ms = 0
+            await slices.pause()
+        waiting = self._hosted.for_log_end if follower else self._hosted.for_high_watermark
+        while True:
+            with waiting.watch(keys) as watch:
+                found = await self._plan_in_slices(specs, replica_id, limits, refused)
+                left_ms = deadline_ms - self._clock_ms()
+                if found.settled or found.size >= limits.min_bytes or left_ms <= 0:
+                    break
+                release(found.results)
+                if not await watch.woken(left_ms):
+                    deadline_ms = 0
+        results = await self._verified(found)
+        if follower:
+            self._record_traffic(results)
+        return results
+
+    async def _plan_in_slices(
+        self,
+        specs: Sequence[FetchSpec],
+        replica_id: int,
+        limits: FetchLimits,
+        refused: dict[TopicPartition, ErrorCode],
+    ) -> _Found:
+        found = _Found([], [])
+        try:
+            for few in slices.cut(specs):
+                self._plan(few, replica_id, limits, refused, found)
+                await slices.pause()
+        except BaseException:
+            release(found.results)
+            raise
+        return found
+
+    def _record_traffic(self, results: Sequence[FetchResult]) -> None:
+        for result in results:
+            if result.region is not None:
+                self._quota.record(result.key, result.region.length)
 
     def _record_follower(
         self, specs: Sequence[FetchSpec], replica_id: int, connection_id: int
@@ -196,8 +262,9 @@ class FetchReader:
         replica_id: int,
         limits: FetchLimits,
         refused: dict[TopicPartition, ErrorCode],
-    ) -> _Found:
-        found = _Found([], [])
+        found: _Found,
+    ) -> None:
+        """Add one result per spec to what was found."""
         for spec in specs:
             error = refused.get(spec.key)
             if error is not None:
@@ -209,7 +276,6 @@ class FetchReader:
             elif result.region is not None:
                 found.size += result.region.length
             found.results.append(result)
-        return found
 
     def _read(
         self, spec: FetchSpec, replica_id: int, limits: FetchLimits, found: _Found

@@ -26,6 +26,15 @@ class LogFailure:
         self._on_failure = on_failure
         self._reported: set[tuple[int, int]] = set()
 
+    def close(self) -> None:
+        """Note that the log is closed; its failures are nobody's any more.
+
+        Without the callback, nothing here refers to the log: it is freed at once, not by the
+        garbage collector.
+        """
+        self.closed = True
+        self._on_failure = _nobody
+
     @contextlib.contextmanager
     def guard(self) -> Iterator[None]:
         """Refuse work on a log that is offline or closed; turn OSError into KAFKA_STORAGE_ERROR."""
@@ -63,3 +72,7 @@ class LogFailure:
             self._reported.add(place)
             logger.error("%s", reason)
         return KafkaError(ErrorCode.CORRUPT_MESSAGE, reason)
+
+
+def _nobody(error: OSError) -> None:
+    """Take the failure of a log that was closed meanwhile."""

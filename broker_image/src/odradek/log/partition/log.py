@@ -826,7 +826,7 @@ class Log:
         Waits for changes under way; afterwards nothing in the folder is touched any more.
         """
         with self._append_lock:
-            self._failure.closed = True
+            self._failure.close()
             for segment in self.segments:
                 segment.retire()
 

@@ -175,9 +175,13 @@ class SharedFile:
             self.release()
 
     def retire(self) -> None:
-        """Close the descriptor as soon as it has no users, and never open it again."""
+        """Close the descriptor as soon as it has no users, and never open it again.
+
+        The map goes with its owner, which is freed at once as nothing here refers to it any more.
+        """
         with self._lock:
             self._retired = True
+            self._unmap = None
             if self._users == 0:
                 self._close()
 
