@@ -140,7 +140,7 @@ def test_brokers_take_a_new_template_one_by_one_while_a_client_writes(
         return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in found}
 
     before = pods()
-    change = {"spec": {"brokers": {"config": {"log.cleaner.backoff.ms": "14999"}}}}
+    change = {"spec": {"brokers": {"config": {"replica.fetch.backoff.ms": "999"}}}}
     with load(bootstrap, name) as acknowledged:
         eventually(lambda: len(acknowledged) > 500, "a first load", 120, 0.2)
         kubectl("patch", "kafkacluster", "main", "--type=merge", f"--patch={json.dumps(change)}")

@@ -341,7 +341,7 @@ def roll(world: World) -> React:
     world.make("t", (0, 1), (1, 2))
     elect_controller(world)
     spec = (world.body("KafkaCluster", "main") or {})["spec"]
-    brokers = {**spec["brokers"], "config": {"log.cleaner.backoff.ms": "14999"}}
+    brokers = {**spec["brokers"], "config": {"replica.fetch.backoff.ms": "999"}}
 
     def react() -> bool:
         started = start_brokers(world)
