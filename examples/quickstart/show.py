@@ -37,8 +37,12 @@ TOPIC = "cluster-logs"
 GROUP = "log-counts"
 DRIVER = f"{GROUP}-driver"
 RESULT = "/data/counts"
-LAG_QUERY = f'sum(kafka_consumergroup_lag{{consumergroup="{GROUP}",topic="{TOPIC}"}})'
-PARTITIONS_QUERY = f'count(kafka_consumergroup_lag{{consumergroup="{GROUP}",topic="{TOPIC}"}})'
+# The driver's own: the lag exporter has the group too.
+_LAG = (
+    f'kafka_consumergroup_lag{{consumergroup="{GROUP}",topic="{TOPIC}",'
+    'app_kubernetes_io_component="spark-driver"}'
+)
+LAG_QUERY, PARTITIONS_QUERY = f"sum({_LAG})", f"count({_LAG})"
 POLL_S = 2.0
 
 Answer = TypeVar("Answer")

@@ -112,13 +112,8 @@ def releases() -> list[tuple[str, Manifest]]:
     return found
 
 
-def test_resources_find_zookeeper_and_the_jobs_account_in_every_example_of_a_release() -> None:
+def test_resources_find_zookeeper_in_every_example_of_a_release() -> None:
     shown = [one for file in files("kubectl") for one in documents(file)]
-    jobs = {
-        one["metadata"]["namespace"]
-        for one in shown
-        if one["kind"] == "ConsumerGroup" and "job" in one["spec"]
-    }
     servers = {
         one["spec"]["zookeeper"]["connect"] for one in shown if one["kind"] == "KafkaCluster"
     }
@@ -129,7 +124,6 @@ def test_resources_find_zookeeper_and_the_jobs_account_in_every_example_of_a_rel
             (one["kind"], one["metadata"]["name"], one["metadata"].get("namespace"))
             for one in objects
         }
-        assert {("ServiceAccount", "odradek-spark-job", job) for job in jobs} <= made
         assert ("Service", "zookeeper", namespace) in made
         assert servers == {f"zookeeper.{namespace}.svc.cluster.local:2181"}
 
@@ -208,6 +202,10 @@ def test_quickstart_fits_on_nodes_of_two_cores(kubectl: Kubectl) -> None:
     wanted = [job["driver"]["cores"], *[executor] * job["executors"]["instances"]]
     wanted.append(specs["KafkaCluster"]["brokers"]["resources"]["requests"]["cpu"])
     release = helm.template(files=(EXAMPLES / "quickstart/values.yaml",))
+    (operator,) = [one for one in release if one["kind"] == "Deployment"]
+    (container,) = operator["spec"]["template"]["spec"]["containers"]
+    environment = {one["name"]: one.get("value") for one in container["env"]}
+    wanted.append(json.loads(environment["ODRADEK_EXPORTER"])["resources"]["requests"]["cpu"])
     for found in rendered + release:
         if found["kind"] in ("Deployment", "StatefulSet", "DaemonSet"):
             containers = found["spec"]["template"]["spec"]["containers"]

@@ -156,7 +156,6 @@ def test_cluster_that_the_notes_propose_is_accepted(
 # An account of the release, a namespace, a verb, and a resource with its subresource or name.
 Right = tuple[str, str, str, str]
 OPERATOR = "odradek-operator"
-JOB = "odradek-spark-job"
 DELETE = ("delete", "deletecollection")
 MAY = [
     (OPERATOR, "other", verb, kind) for verb in ("get", "list", "watch", "patch") for kind in KINDS
@@ -173,26 +172,43 @@ OWNED = [
 MAY += [(OPERATOR, "other", verb, kind) for verb in ("get", "create", "patch") for kind in OWNED]
 MAY += [(OPERATOR, "other", verb, "pods") for verb in ("get", "list", "watch", "create", "delete")]
 MAY += [
+    (OPERATOR, "other", verb, "deployments.apps") for verb in ("get", "create", "patch", "delete")
+]
+MAY += [
     (OPERATOR, "other", "create", "events"),
     (OPERATOR, "other", "get", "namespaces"),
     (OPERATOR, RESTRICTED, "create", "leases.coordination.k8s.io"),
     (OPERATOR, RESTRICTED, "update", "leases.coordination.k8s.io/odradek-operator"),
     (OPERATOR, "other", "update", "leases.coordination.k8s.io/odradek-operator"),
     (OPERATOR, "other", "list", "nodes"),
-    (JOB, RESTRICTED, "create", "pods"),
-    (JOB, RESTRICTED, "deletecollection", "configmaps"),
-    (JOB, RESTRICTED, "watch", "pods"),
+]
+ACCOUNTS = [
+    "serviceaccounts",
+    "roles.rbac.authorization.k8s.io",
+    "rolebindings.rbac.authorization.k8s.io",
+]
+MAY += [(OPERATOR, "other", verb, kind) for verb in ("get", "create", "patch") for kind in ACCOUNTS]
+# What a job's Role gives, which nobody can give who has it not.
+MAY += [
+    (OPERATOR, "other", "create", "secrets"),
+    (OPERATOR, "other", "deletecollection", "pods"),
+    (OPERATOR, "other", "use", "executors.odradek.io"),
 ]
 # What the operator made goes with its owner, by the garbage collector's rights.
 MAY_NOT = [(OPERATOR, "other", verb, kind) for verb in ("list", "watch", *DELETE) for kind in OWNED]
+MAY_NOT += [(OPERATOR, "other", verb, kind) for verb in ("list", *DELETE) for kind in ACCOUNTS]
 MAY_NOT += [
-    (JOB, RESTRICTED, verb, "persistentvolumeclaims") for verb in ("get", "list", "create", *DELETE)
+    (OPERATOR, "other", verb, "deployments.apps") for verb in ("list", "watch", "deletecollection")
 ]
 MAY_NOT += [
     (OPERATOR, "other", "get", "secrets"),
     (OPERATOR, "other", "create", "pods/exec"),
     (OPERATOR, "other", "delete", "topics"),
-    (OPERATOR, "other", "create", "roles.rbac.authorization.k8s.io"),
+    (OPERATOR, "other", "patch", "secrets"),
+    (OPERATOR, "other", "bind", "roles.rbac.authorization.k8s.io"),
+    (OPERATOR, "other", "escalate", "roles.rbac.authorization.k8s.io"),
+    (OPERATOR, "other", "create", "serviceaccounts/token"),
+    (OPERATOR, "other", "create", "clusterroles.rbac.authorization.k8s.io"),
     (OPERATOR, "other", "patch", "pods"),
     (OPERATOR, "other", "patch", "events"),
     (OPERATOR, "other", "get", "nodes"),
@@ -203,10 +219,6 @@ MAY_NOT += [
     (OPERATOR, "other", "patch", "leases.coordination.k8s.io/odradek-operator"),
     (OPERATOR, "other", "get", "leases.coordination.k8s.io/somebody-else"),
     (OPERATOR, RESTRICTED, "update", "leases.coordination.k8s.io/somebody-else"),
-    (JOB, "other", "create", "pods"),
-    (JOB, RESTRICTED, "get", "secrets"),
-    (JOB, RESTRICTED, "patch", "topics"),
-    (JOB, RESTRICTED, "create", "pods/exec"),
 ]
 
 

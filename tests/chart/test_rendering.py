@@ -8,7 +8,12 @@ from pathlib import Path
 import pytest
 import yaml
 
+from odradek_operator.cluster import exporter_objects
+from odradek_operator.cluster import objects as cluster_objects
+from odradek_operator.group import driver_objects
+from odradek_operator.shared.apply import ExporterSettings
 from tests.cluster.settings import REPO
+from tests.reconcile.test_objects import META, PLATFORM, cluster
 from tests.support import helm
 from tests.support.helm import Manifest
 
@@ -23,7 +28,12 @@ VALUE_SETS: dict[str, tuple[Manifest, tuple[Path, ...]]] = {
             "watchNamespace": "apart",
             "commonLabels": {"team": "logs"},
             "image": {"pullSecrets": ["registry"]},
-            "networkPolicy": {"enabled": True, "nodeCidrs": ["10.0.0.0/8"]},
+            "networkPolicy": {
+                "enabled": True,
+                "nodeCidrs": ["10.0.0.0/8"],
+                "sparkUIFrom": [{"podSelector": {"matchLabels": {"app": "proxy"}}}],
+            },
+            "historyServer": {"enabled": True, "path": "s3a://logs/events", "secretName": "s3"},
             "zookeeper": {"replicas": 5},
         },
         (),
@@ -36,6 +46,7 @@ CLUSTER_SCOPED = {
     "ValidatingAdmissionPolicy",
     "ValidatingAdmissionPolicyBinding",
 }
+EXPORTER = (cluster(), PLATFORM, ExporterSettings("operator:1"))
 KINDS = ["kafkaclusters", "topics", "reassignments", "consumergroups"]
 
 
@@ -95,7 +106,8 @@ def test_no_rule_has_a_wildcard(rendered: list[Manifest]) -> None:
 def test_no_role_reads_secrets_or_escalates(rendered: list[Manifest]) -> None:
     for role in select(rendered, "ClusterRole") + select(rendered, "Role"):
         for rule in role["rules"]:
-            assert "secrets" not in rule["resources"]
+            # The operator makes a key for each job, and never needs it again.
+            assert "secrets" not in rule["resources"] or rule["verbs"] == ["create"]
             assert not {"escalate", "bind", "impersonate"} & set(rule["verbs"])
 
 
@@ -155,9 +167,6 @@ def test_pull_secrets_reach_every_pod_that_pulls_an_image() -> None:
     (container,) = one(objects, "Deployment")["spec"]["template"]["spec"]["containers"]
     environment = {e["name"]: e.get("value") for e in container["env"]}
     assert environment["ODRADEK_IMAGE_PULL_SECRETS"] == "one,two"
-    account = environment["ODRADEK_SPARK_SERVICE_ACCOUNT"]
-    assert account is not None
-    assert one(objects, "ServiceAccount", account)["imagePullSecrets"] == secrets
 
 
 @pytest.mark.parametrize(("values", "wanted"), [({}, "json"), ({"logFormat": "plain"}, "plain")])
@@ -198,20 +207,16 @@ def test_every_pod_of_the_operators_image_runs_where_the_operator_may() -> None:
         assert {key: spec.get(key) for key in placement} == placement
 
 
-def test_jobs_account_that_the_operator_names_exists_with_its_role() -> None:
-    objects = helm.template({"sparkJob": {"extraNamespaces": ["analytics"]}})
-    (container,) = one(objects, "Deployment")["spec"]["template"]["spec"]["containers"]
+def test_operator_is_told_what_identity_jobs_have_elsewhere() -> None:
+    annotations = {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/lake"}
+    values: Manifest = {"sparkJob": {"serviceAccount": {"annotations": annotations}}}
+    (container,) = one(helm.template(values), "Deployment")["spec"]["template"]["spec"][
+        "containers"
+    ]
     environment = {e["name"]: e.get("value") for e in container["env"]}
-    name = environment["ODRADEK_SPARK_SERVICE_ACCOUNT"]
-    assert name is not None
-    accounts = {o["metadata"]["namespace"] for o in select(objects, "ServiceAccount", name)}
-    bound = {
-        o["metadata"]["namespace"]
-        for o in select(objects, "RoleBinding")
-        if o["subjects"]
-        == [{"kind": "ServiceAccount", "name": name, "namespace": o["metadata"]["namespace"]}]
-    }
-    assert accounts == bound == {"logs", "analytics"}
+    told = environment["ODRADEK_SPARK_ACCOUNT_ANNOTATIONS"]
+    assert told is not None
+    assert json.loads(told) == annotations
 
 
 def test_one_namespace_needs_no_cluster_scoped_object() -> None:
@@ -266,6 +271,41 @@ def test_policy_of_zookeeper_admits_whom_the_values_name_to_its_clients_port_onl
     assert ports == [[{"port": "client"}]]
 
 
+def test_only_whom_the_values_name_reaches_what_asks_nobody_to_log_in() -> None:
+    peer = {"podSelector": {"matchLabels": {"app": "proxy"}}}
+    served: Manifest = {"historyServer": {"enabled": True, "path": "s3a://b/c"}}
+
+    def admitted(name: str, port: str, **policy: list[Manifest]) -> list[Manifest]:
+        rendered = helm.template({"networkPolicy": {"enabled": True, **policy}, **served})
+        found = one(rendered, "NetworkPolicy", name)["spec"]
+        assert found["policyTypes"] == ["Ingress"]
+        rules = [one for one in found.get("ingress", ()) if {"port": port} in one.get("ports", ())]
+        return [peer for rule in rules for peer in rule["from"]]
+
+    for name, port in (("odradek-spark-driver", "ui"), ("odradek-history-server", "http")):
+        assert admitted(name, port) == []
+        assert admitted(name, port, sparkUIFrom=[peer]) == [peer]
+    driver = one(
+        helm.template({"networkPolicy": {"enabled": True}}), "NetworkPolicy", "odradek-spark-driver"
+    )
+    chosen = driver["spec"]["podSelector"]["matchLabels"].items()
+    assert chosen <= driver_objects.labels(META).items()
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        ({}, "historyServer.path is needed"),
+        ({"path": "/data/events"}, "historyServer.claimName goes with"),
+        ({"path": "s3a://b/c", "claimName": "x"}, "historyServer.claimName goes with"),
+        ({"path": "events"}, "at '/historyServer/path'"),
+    ],
+)
+def test_history_server_without_a_folder_to_read_is_refused(values: Manifest, why: str) -> None:
+    with pytest.raises(helm.HelmError, match=why):
+        helm.template({"historyServer": {"enabled": True, **values}})
+
+
 def test_changed_zookeeper_configuration_rolls_its_pods() -> None:
     def annotations(values: Manifest) -> Manifest:
         stateful = one(helm.template(values), "StatefulSet")
@@ -306,19 +346,25 @@ def test_namespaces_that_the_operator_names_are_not_replaced_by_its_own() -> Non
     assert endpoint["honorLabels"] is True
 
 
-def test_alerts_ask_for_series_that_exist() -> None:
-    (rules,) = select(helm.template(monitoring=True), "PrometheusRule")
-    text = " ".join(rule["expr"] for group in rules["spec"]["groups"] for rule in group["rules"])
-    # A counter is declared without the ending that its series has.
-    asked = {
-        name.removesuffix("_total") for name in re.findall(r"\b(?:odradek|kafka)_[a-z_]+", text)
+def test_targets_are_named_by_their_cluster_and_component() -> None:
+    monitors = {
+        one["metadata"]["name"]: one["spec"]
+        for one in select(helm.template(monitoring=True), "PodMonitor")
     }
-    declared: set[str] = set()
-    for folder in ("broker_image/src", "operator/src", "operator/spark_job/src"):
-        for source in (REPO / folder).rglob("*.py"):
-            declared |= set(re.findall(r'"((?:odradek|kafka)_[a-z_]+)"', source.read_text()))
-    assert asked
-    assert asked <= declared
+    assert set(monitors) == {"odradek", "odradek-zookeeper"}
+    for monitor in monitors.values():
+        assert "app.kubernetes.io/component" in monitor["podTargetLabels"]
+    (endpoint,) = monitors["odradek"]["podMetricsEndpoints"]
+    (rule,) = endpoint["relabelings"]
+    for labels, expected in (
+        (cluster_objects.labels(META), "main"),
+        (exporter_objects.deployment(META, *EXPORTER)["metadata"]["labels"], "main"),
+        (driver_objects.labels(META), None),
+    ):
+        names = {f"__meta_kubernetes_pod_label_{re.sub(r'[./-]', '_', one)}": one for one in labels}
+        joined = ";".join(labels[names[source]] for source in rule["sourceLabels"])
+        found = re.fullmatch(rule["regex"], joined)
+        assert (found and found.expand(rule["replacement"].replace("$", "\\"))) == expected
 
 
 def test_selectors_find_the_pods_of_this_release(rendered: list[Manifest]) -> None:
@@ -330,9 +376,27 @@ def test_selectors_find_the_pods_of_this_release(rendered: list[Manifest]) -> No
     for service in select(rendered, "Service"):
         selector = service["spec"]["selector"].items()
         assert len([found for found in labels if selector <= found.items()]) == 1
+    made = ("lag-exporter", "spark-driver")
     for policy in select(rendered, "NetworkPolicy"):
         selector = policy["spec"]["podSelector"]["matchLabels"].items()
-        assert len([found for found in labels if selector <= found.items()]) == 1
+        # The operator makes exporters and drivers.
+        if not {("app.kubernetes.io/component", one) for one in made} & selector:
+            assert len([found for found in labels if selector <= found.items()]) == 1
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"exporter": {"groups": "a("}},
+        {"exporter": {"excludeTopics": "(?<=a)b"}},
+        {"monitoring": {"rules": {"ignoreGroups": "*"}}},
+    ],
+)
+def test_expression_that_neither_exporter_nor_prometheus_would_take_is_refused(
+    values: Manifest,
+) -> None:
+    with pytest.raises(helm.HelmError, match="error parsing regexp"):
+        helm.template(values, monitoring=True)
 
 
 def test_view_and_edit_roles_aggregate_every_kind() -> None:
@@ -342,3 +406,20 @@ def test_view_and_edit_roles_aggregate_every_kind() -> None:
         label = f"rbac.authorization.k8s.io/aggregate-to-{aggregates}"
         assert role["metadata"]["labels"][label] == "true"
         assert set(KINDS) <= set(role["rules"][0]["resources"])
+        scaled = {one for one in role["rules"][0]["resources"] if one.endswith("/scale")}
+        assert scaled == {f"{kind}/scale" for kind in KINDS if has_scale(kind)}
+
+
+def has_scale(kind: str) -> bool:
+    crd = yaml.safe_load((helm.CHART / f"crds/{kind}.yaml").read_text())
+    return "scale" in crd["spec"]["versions"][0]["subresources"]
+
+
+def test_executors_have_tokens_of_a_cloud_only_where_accounts_have_an_identity_there() -> None:
+    def policy(values: Manifest | None = None) -> str:
+        name = "logs-odradek-limit-jobs"
+        return json.dumps(one(helm.template(values), "ValidatingAdmissionPolicy", name))
+
+    annotations = {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/jobs"}
+    assert "projected" not in policy()
+    assert "projected" in policy({"sparkJob": {"serviceAccount": {"annotations": annotations}}})

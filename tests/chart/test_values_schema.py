@@ -59,13 +59,30 @@ REFUSED: dict[str, tuple[Manifest, str]] = {
     "an unknown log level": ({"zookeeper": {"logLevel": "LOUD"}}, "at '/zookeeper/logLevel'"),
     "an unknown log format": ({"operator": {"logFormat": "xml"}}, "at '/operator/logFormat'"),
     "yes for true": ({"rbac": {"readNodes": "yes"}}, "at '/rbac/readNodes'"),
-    "a job's account without name": (
-        {"sparkJob": {"serviceAccount": {"name": ""}}},
-        "at '/sparkJob/serviceAccount/name'",
+    "one name for the accounts of all jobs": (
+        {"sparkJob": {"serviceAccount": {"name": "jobs"}}},
+        "at '/sparkJob/serviceAccount': additional properties 'name'",
     ),
     "a negative alert limit": (
         {"monitoring": {"rules": {"maxLag": -1}}},
         "at '/monitoring/rules/maxLag'",
+    ),
+    "a threshold that is no number": (
+        {"monitoring": {"rules": {"maxLagSeconds": "15m"}}},
+        "at '/monitoring/rules/maxLagSeconds'",
+    ),
+    "a duration without a unit": (
+        {"monitoring": {"rules": {"groupStoppedFor": "10"}}},
+        "at '/monitoring/rules/groupStoppedFor'",
+    ),
+    "a share of more than the whole": (
+        {"monitoring": {"rules": {"diskFillingPercent": 120}}},
+        "at '/monitoring/rules/diskFillingPercent'",
+    ),
+    "a list of groups": ({"exporter": {"groups": ["a", "b"]}}, "at '/exporter/groups'"),
+    "an exporter that never reads": (
+        {"exporter": {"intervalSeconds": 0}},
+        "at '/exporter/intervalSeconds'",
     ),
     "a quantity with an unknown unit": (
         {"operator": {"resources": {"limits": {"memory": "1GB"}}}},
@@ -80,6 +97,22 @@ def test_nonsense_is_refused_where_it_stands(values: Manifest, place: str) -> No
         helm.template(values)
     assert "don't meet the specifications of the schema" in str(refused.value)
     assert place in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("values", "missing"),
+    [
+        ({"exporter": None}, "missing property 'exporter'"),
+        ({"zookeeper": {"metrics": None}}, "at '/zookeeper': missing property 'metrics'"),
+        ({"monitoring": {"dashboards": None}}, "at '/monitoring': missing property 'dashboards'"),
+        ({"monitoring": {"rules": {"maxLagSeconds": None}}}, "missing property 'maxLagSeconds'"),
+    ],
+)
+def test_values_of_an_older_chart_are_refused_by_name(values: Manifest, missing: str) -> None:
+    # `helm upgrade --reuse-values` takes these, without the defaults of what has come since.
+    with pytest.raises(helm.HelmError) as refused:
+        helm.template(values)
+    assert missing in str(refused.value)
 
 
 def leaves(values: Manifest, schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:

@@ -1,14 +1,14 @@
 """A real ZooKeeper starts from the chart's own configuration, and the chart's probes judge it."""
 
+import json
 import subprocess
 import time
 from collections.abc import Iterator
 
 import pytest
 
-from odradek import zookeeper as embedded
 from tests.support import helm
-from tests.support.helm import Manifest
+from tests.support.chart_zookeeper import ChartServer
 from tests.support.ports import free_port
 
 START_SECONDS = 120
@@ -28,31 +28,23 @@ def passes(name: str, port: int, timeout_s: float = 60) -> bool:
 
 
 @pytest.fixture(scope="module")
-def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """The client port of a server that has the chart's zoo.cfg, but for its folder and port."""
-    home = tmp_path_factory.mktemp("zookeeper")
-    free = free_port()
-    config_map: Manifest
-    (config_map,) = [
-        o
-        for o in helm.template()
-        if o["kind"] == "ConfigMap" and o["metadata"]["name"] == "zookeeper"
-    ]
-    lines = config_map["data"]["zoo.cfg"].replace("dataDir=/data", f"dataDir={home}/data")
-    config = home / "zoo.cfg"
-    config.write_text(lines.replace("clientPort=2181", f"clientPort={free}"))
-    with (home / "log").open("wb") as log:
-        server = subprocess.Popen(embedded.command(config), stdout=log, stderr=log)
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChartServer]:
+    """A server that has the chart's zoo.cfg, but for its folder and ports."""
+    started = ChartServer(tmp_path_factory.mktemp("zookeeper"))
     deadline = time.monotonic() + START_SECONDS
     try:
         # A server lives before it serves, and who asks it too early may get no answer at all.
-        while not passes("readinessProbe", free, timeout_s=5) and time.monotonic() < deadline:
-            assert server.poll() is None, (home / "log").read_text()[-2000:]
+        while not passes("readinessProbe", started.port, 5) and time.monotonic() < deadline:
+            assert started.process.poll() is None, started.log.read_text()[-2000:]
             time.sleep(0.2)
-        yield free
+        yield started
     finally:
-        server.terminate()
-        server.wait()
+        started.stop()
+
+
+@pytest.fixture(scope="module")
+def port(server: ChartServer) -> int:
+    return server.port
 
 
 @pytest.mark.parametrize("name", ["readinessProbe", "livenessProbe"])
@@ -69,6 +61,12 @@ def test_four_letter_words_beyond_the_three_are_refused(port: int) -> None:
     command = f"exec 3<>/dev/tcp/127.0.0.1/{port} && echo conf >&3 && cat <&3"
     answer = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
     assert "not in the whitelist" in answer.stdout
+
+
+def test_metrics_are_switched_off_whole_where_the_image_has_none() -> None:
+    without = helm.template({"zookeeper": {"metrics": {"enabled": False}}}, monitoring=True)
+    assert "7000" not in json.dumps(without)
+    assert not [one for one in without if one["metadata"]["name"] == "odradek-zookeeper"]
 
 
 def test_log_level_reaches_both_logging_libraries() -> None:

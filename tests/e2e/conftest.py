@@ -90,6 +90,6 @@ def healthy(kubectl: Kubectl) -> Iterator[None]:
             )
         )
 
-    eventually(all_ready, "all resources Ready before the test", 300)
+    eventually(all_ready, "all resources Ready before the test", 600)
     yield
-    eventually(all_ready, "all resources Ready again after the test", 300)
+    eventually(all_ready, "all resources Ready again after the test", 600)

@@ -92,7 +92,7 @@ def test_a_node_is_drained_and_the_next_only_when_all_is_in_sync_again(
             # Its volume is on the node that takes no pods now.
             eventually(replaced, "another pod that waits for its node")
             with pytest.raises(KubectlError, match="disruption budget"):
-                drain(kubectl, second, 20)
+                drain(kubectl, second, 10)
             wait_for(kubectl, "kafkacluster", "main", "BrokersStarting")
             assert kubectl.condition("kafkacluster", "main")["status"] == "False"
             kubectl("uncordon", first, second)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import socket
@@ -96,10 +97,13 @@ def test_prometheus_scrapes_brokers_operator_and_job(kubectl: Kubectl) -> None:
         result: list[dict[str, object]] = answer["data"]["result"]
         return result
 
-    eventually(
-        lambda: len(query('kafka_consumergroup_lag{consumergroup="log-counts"}')) == 6,
-        "a lag series for each of the six partitions",
-    )
+    def told_by(component: str) -> bool:
+        labels = f'consumergroup="log-counts",app_kubernetes_io_component="{component}"'
+        return len(query(f"kafka_consumergroup_lag{{{labels}}}")) == 6
+
+    for component in ("spark-driver", "lag-exporter"):
+        told = functools.partial(told_by, component)
+        eventually(told, f"a lag series for each of the six partitions by {component}")
     eventually(lambda: len(query("odradek_broker_info")) == 3, "a series of each broker")
     eventually(lambda: query('{__name__=~"odradek_operator_.+"}'), "series of the operator")
 

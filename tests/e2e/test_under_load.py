@@ -62,7 +62,7 @@ def wait_for(kubectl: Kubectl, kind: str, name: str, reason: str) -> None:
         assert condition.get("reason") == reason, condition
         return True
 
-    eventually(probe, f"{kind} {name} {reason}", 300)
+    eventually(probe, f"{kind} {name} {reason}", 600)
 
 
 def leaders(bootstrap: str, name: str, count: int) -> dict[int, list[int]]:

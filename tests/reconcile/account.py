@@ -2,17 +2,20 @@
 operator allow.
 """
 
+import functools
+import json
 from pathlib import Path
 
 import yaml
 
-from tests.support import helm
+from tests.support import helm, objects
 from tests.support.apiserver import ApiServer
-from tests.support.kubectl import Kubectl
 
 _KINDS = ("ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
 # Longer than any run of tests.
-_DURATION = "48h"
+_SECONDS = 48 * 3600
+# What stands for the names of a release and its namespace while the chart is rendered.
+_HOME, _SCOPE = "home-of-a-release", "scope-of-a-release"
 
 
 def write_kubeconfig(server: ApiServer, admin: Path, home: str, scope: str, path: Path) -> Path:
@@ -21,22 +24,25 @@ def write_kubeconfig(server: ApiServer, admin: Path, home: str, scope: str, path
     `admin` is a kubeconfig with all rights, whose way to the server the new one takes, `home` the
     release's name and namespace, `scope` the one namespace it reconciles ("": all).
     """
-    values = {"fullnameOverride": home, "watchNamespace": scope}
-    account = f"{home}-operator"
-    rights = [
-        one
-        for one in helm.template(values, namespace=home)
-        if one["kind"] in _KINDS and account in one["metadata"]["name"]
-    ]
-    # kubectl takes objects of one namespace at a time.
-    for namespace in {home, scope} - {""}:
-        Kubectl(server.kubectl, server.kubeconfig, namespace).apply(
-            *(one for one in rights if one["metadata"].get("namespace", home) == namespace)
-        )
+    client = objects.client(server.kubeconfig)
+    text = _rights(scope and (_HOME if scope == home else _SCOPE))
+    for one in json.loads(text.replace(_HOME, home).replace(_SCOPE, scope)):
+        client.apply(home, one)
     document = yaml.safe_load(admin.read_text())
     (user,) = document["users"]
-    kubectl = Kubectl(server.kubectl, server.kubeconfig, home)
-    token = kubectl("create", "token", account, f"--duration={_DURATION}")
-    user["user"] = {"token": token.strip()}
+    user["user"] = {"token": client.token(home, f"{home}-operator", _SECONDS)}
     path.write_text(yaml.safe_dump(document))
     return path
+
+
+@functools.cache
+def _rights(scope: str) -> str:
+    """Return the objects of a release's account as JSON; helm renders once for all releases."""
+    values = {"fullnameOverride": _HOME, "watchNamespace": scope}
+    return json.dumps(
+        [
+            one
+            for one in helm.template(values, namespace=_HOME)
+            if one["kind"] in _KINDS and f"{_HOME}-operator" in one["metadata"]["name"]
+        ]
+    )

@@ -20,7 +20,7 @@ from odradek_operator.shared.zookeeper import UnreachableError
 from tests.reconcile import account, statuses
 from tests.support import zookeeper
 from tests.support.apiserver import ApiServer
-from tests.support.kubectl import Kubectl, eventually
+from tests.support.kubectl import QuickKubectl, eventually
 from tests.support.ports import free_port
 from tests.support.preloaded import Program
 
@@ -50,7 +50,7 @@ def api(api_server: ApiServer) -> Iterator[ApiServer]:
     """
     api_server.install_crds()
     yield api_server
-    shown = list(statuses.written(api_server.audit_log))
+    shown = statuses.take_written(api_server.audit_log)
     assert statuses.disagreements(shown) == []
 
 
@@ -92,7 +92,7 @@ class Operator:
             "KUBECONFIG": str(kubeconfig),
             "ODRADEK_BROKER_IMAGE": "registry.test/odradek-broker:1",
             "ODRADEK_SPARK_IMAGE": "registry.test/odradek-spark:1",
-            "ODRADEK_SPARK_SERVICE_ACCOUNT": "odradek-spark",
+            "ODRADEK_EXPORTER": '{"image": "registry.test/odradek-operator:1"}',
             "POD_NAME": identity,
             "POD_NAMESPACE": home,
             "ODRADEK_HEALTH_PORT": str(self.health_port),
@@ -190,10 +190,10 @@ class Place:
     def __init__(
         self, server: ApiServer, ensemble: zookeeper.Server, client: KazooClient, name: str
     ) -> None:
-        self.kubectl = Kubectl(server.kubectl, server.kubeconfig, name)
+        self.kubectl = QuickKubectl(server.kubectl, server.kubeconfig, name)
         self.client = client
         self.namespace = name
-        self._connect = ensemble.connect
+        self.zookeeper = ensemble.connect
 
     def create_cluster(self, brokers: int = 3, **extra: Any) -> None:
         self.kubectl.apply(
@@ -202,7 +202,7 @@ class Place:
                 "kind": "KafkaCluster",
                 "metadata": {"name": "main"},
                 "spec": {
-                    "zookeeper": {"connect": self._connect, "chroot": f"/{self.namespace}"},
+                    "zookeeper": {"connect": self.zookeeper, "chroot": f"/{self.namespace}"},
                     "brokers": {"replicas": brokers, **extra},
                 },
             }
@@ -272,16 +272,13 @@ class Place:
 
     def wait_for(self, kind: str, name: str, reason: str) -> dict[str, Any]:
         """Wait until Ready has this reason, and return the condition."""
-        # One kubectl that watches costs less than many that ask.
-        path = '{.status.conditions[?(@.type=="Ready")].reason}'
-        self.kubectl("wait", f"{kind}/{name}", f"--for=jsonpath={path}={reason}", "--timeout=120s")
 
         def probe() -> dict[str, Any] | None:
             condition = self.kubectl.condition(kind, name)
             assert condition.get("reason") == reason, condition
             return condition
 
-        return eventually(probe, f"{kind} {name} {reason}", pause_s=0.5) or {}
+        return eventually(probe, f"{kind} {name} {reason}", pause_s=0.2) or {}
 
     def events(self, reason: str) -> list[dict[str, Any]]:
         found = self.kubectl.get("events")["items"]
@@ -290,8 +287,8 @@ class Place:
 
 @pytest.fixture
 def place(api: ApiServer, zk: zookeeper.Server, request: pytest.FixtureRequest) -> Iterator[Place]:
-    name = f"place-{next(_numbers)}"
-    api.call("create", "namespace", name)
+    name = f"place-{os.getpid()}-{next(_numbers)}"
+    api.create_namespace(name)
     with zk.client() as root:
         root.ensure_path(f"/{name}")
     with zk.client(f"/{name}") as client:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 from odradek.dynamic_config import CLUSTER_DEFAULT
@@ -35,7 +36,7 @@ class World(Place):
 
     def register_all(self) -> None:
         """A cluster of three brokers that are registrations only."""
-        place = {"connect": self._connect, "chroot": f"/{self.namespace}"}
+        place = {"connect": self.zookeeper, "chroot": f"/{self.namespace}"}
         body = self._body("KafkaCluster", "main", {})
         wanted = {"zookeeper": place, "brokers": {"replicas": 3}}
         self.lives.kube.create({**body, "spec": wanted})
@@ -230,6 +231,38 @@ def adopt_and_leave(world: World) -> React:
     return react
 
 
+def land_in_a_table(world: World) -> React:
+    """A topic lands in one table, then in another one, then in none."""
+    world.make("t", (0,))
+    one = {"partitions": 1, "replicationFactor": 1, "adoption": "Force"}
+
+    def table(path: str) -> dict[str, Any]:
+        return {"table": {"format": "delta", "path": path, "suspend": True}}
+
+    # Applied as it is changed, so that what it had goes.
+    world.change("Topic", "t", **one, **table("s3a://lake/a"))
+    groups: list[str] = []
+
+    def react() -> bool:
+        found = world.body("ConsumerGroup", "t-table")
+        told = (world.body("Topic", "t") or {}).get("status", {})
+        if found is None:
+            return len(groups) == 2 and "table" not in told
+        assert len(world.lives.listed("ConsumerGroup")) == 1
+        if found["spec"]["group"] in groups or _table_reason(told) != "Suspended":
+            return False
+        groups.append(found["spec"]["group"])
+        world.change("Topic", "t", **one, **(table("s3a://lake/b") if len(groups) == 1 else {}))
+        return False
+
+    return react
+
+
+def _table_reason(told: dict[str, Any]) -> str | None:
+    conditions = told.get("conditions", ())
+    return next((one["reason"] for one in conditions if one["type"] == "TableReady"), None)
+
+
 def empty_a_broker(world: World) -> React:
     """A plan to remove a broker waits for its approval."""
     world.make("t", (2, 1), (1, 2), (0, 1))
@@ -396,18 +429,47 @@ def run_pod(world: World, name: str, labels: dict[str, str]) -> None:
     make_ready(world, made)
 
 
+def run_driver(world: World, drivers: set[str]) -> dict[str, Any] | None:
+    """Make the driver of group g ready if it is not among `drivers`, the uids so far; return it."""
+    pod = world.lives.kube.get("v1", "Pod", world.namespace, "g-driver")
+    if pod is not None and pod["metadata"]["uid"] not in drivers:
+        drivers.add(pod["metadata"]["uid"])
+        make_ready(world, pod)
+    return pod
+
+
 def make_ready(world: World, pod: dict[str, Any]) -> None:
     """Do what a kubelet does with a pod whose containers run."""
+    _report(world, pod, "Running", {"ready": True})
+
+
+def finish(world: World, pod: dict[str, Any]) -> None:
+    """Do what a kubelet does with a pod whose containers ended well."""
+    ended = {"terminated": {"exitCode": 0, "reason": "Completed"}}
+    _report(world, pod, "Succeeded", {"ready": False, "state": ended})
+
+
+def _report(world: World, pod: dict[str, Any], phase: str, container: dict[str, Any]) -> None:
     containers = [
-        {"name": one["name"], "image": one["image"], "imageID": "", "ready": True}
+        {
+            "name": one["name"],
+            "image": one["image"],
+            "imageID": "",
+            "restartCount": 0,
+            **container,
+        }
         for one in pod["spec"]["containers"]
     ]
     status = {
-        "phase": "Running",
-        "conditions": [{"type": "Ready", "status": "True"}],
-        "containerStatuses": [{**one, "restartCount": 0} for one in containers],
+        "phase": phase,
+        "conditions": [{"type": "Ready", "status": str(container["ready"])}],
+        "containerStatuses": containers,
     }
     world.lives.kube.apply_status({"apiVersion": "v1", "kind": "Pod", **pod}, status)
+
+
+# Reason of a job whose pod is ready, where no driver is in it that the operator could ask.
+NO_DRIVER = "DriverUnreachable"
 
 
 def run_a_job(world: World) -> React:
@@ -420,20 +482,16 @@ def run_a_job(world: World) -> React:
     # Applied and not created, so that what a later apply leaves out goes.
     world.change("ConsumerGroup", "g", **group, job=job)
     steps: list[tuple[str, dict[str, Any] | None]] = [
-        ("Running", {**group, "job": changed}),
-        ("Running", {**group, "job": resting}),
+        (NO_DRIVER, {**group, "job": changed}),
+        (NO_DRIVER, {**group, "job": resting}),
         ("Suspended", {**group, "job": changed}),
-        ("Running", group),
+        (NO_DRIVER, group),
         ("Observed", None),
     ]
     drivers: set[str] = set()
 
     def react() -> bool:
-        kube = world.lives.kube
-        pod = kube.get("v1", "Pod", world.namespace, "g-driver")
-        if pod is not None and pod["metadata"]["uid"] not in drivers:
-            drivers.add(pod["metadata"]["uid"])
-            make_ready(world, pod)
+        pod = run_driver(world, drivers)
         body = world.body("ConsumerGroup", "g")
         if body is None:
             world.seen.append((len(drivers), world.client.exists(consumers.group_path("g"))))
@@ -449,9 +507,38 @@ def run_a_job(world: World) -> React:
         world.seen.append(body["status"].get("job", {}).get("restarts", {}).copy())
         if wanted is None:
             assert pod is None
-            kube.delete(body)
+            world.lives.kube.delete(body)
         else:
             world.change("ConsumerGroup", "g", **wanted)
+        return False
+
+    return react
+
+
+def run_a_job_on_schedule(world: World) -> React:
+    """A job waits for its due time, runs, rests, and runs once more; the clock is the test's."""
+    job = {"sink": {"console": {}}, "trigger": "availableNow", "volume": {"size": "1Gi"}}
+    world.change("ConsumerGroup", "g", topics=["t"], job={**job, "schedule": "@hourly"})
+    drivers: set[str] = set()
+
+    def react() -> bool:
+        pod = run_driver(world, drivers)
+        body = world.body("ConsumerGroup", "g")
+        assert body is not None
+        seen = len(world.seen)
+        if seen % 2 == 0 and world.settled("ConsumerGroup", "g", "Scheduled"):
+            # Each run is the first of its due time, and none failed.
+            told = body["status"]["job"]
+            world.seen.append((len(drivers), told["phase"], told["restarts"]))
+            if len(drivers) == 2:
+                return True
+            due = datetime.fromisoformat(told["nextScheduleTime"])
+            world.lives.ahead = max(world.lives.ahead, due - datetime.now(UTC))
+        elif seen % 2 == 1 and world.settled("ConsumerGroup", "g", NO_DRIVER):
+            assert pod is not None
+            last = datetime.fromisoformat(body["status"]["job"]["lastScheduleTime"])
+            world.seen.append((last.minute, last.second))
+            finish(world, pod)
         return False
 
     return react
@@ -471,6 +558,7 @@ FLOWS: dict[str, tuple[Callable[[World], React], Callable[[World], Any]]] = {
     "create and delete": (create_and_delete, World.snapshot),
     "adopt and leave": (adopt_and_leave, World.snapshot),
     "widen": (widen, anywhere),
+    "land in a table": (land_in_a_table, World.snapshot),
     "move": (move, World.snapshot),
     "move and cancel": (move_and_cancel, World.snapshot),
     "move and delete": (move_and_delete, World.snapshot),
@@ -478,6 +566,7 @@ FLOWS: dict[str, tuple[Callable[[World], React], Callable[[World], Any]]] = {
     "add a broker": (add_a_broker, anywhere),
     "prefer": (prefer, World.snapshot),
     "run a job": (run_a_job, World.snapshot),
+    "run a job on schedule": (run_a_job_on_schedule, World.snapshot),
     "roll": (roll, World.snapshot),
     "grow and shrink": (grow_and_shrink, World.snapshot),
 }

@@ -133,12 +133,13 @@ class Lives:
             kube=self.kube,
             zookeepers=pool,
             broker_image="broker:1",
-            platform=Platform("spark:1", "IfNotPresent", "spark"),
+            platform=Platform("spark:1", "IfNotPresent"),
             remember=store.put,
             forget=store.drop,
             now=lambda: datetime.now(UTC) + self.ahead,
         )
         reconciler = Reconciler(context, store)
+        main = spec.ClusterKey(self.namespace, "main")
         try:
             for _ in range(PASSES):
                 self.kube.fuse = Fuse()
@@ -151,7 +152,7 @@ class Lives:
                     for kind in KIND_ORDER
                     for body in store.select(kind, self.namespace)
                 }
-                for result in reconciler.reconcile(self.namespace, "main", batch).values():
+                for result in reconciler.reconcile(self.namespace, main, batch).values():
                     # Of a ZooKeeper that is slow to answer the next pass asks again.
                     if isinstance(result, Exception) and not isinstance(
                         result, zookeeper.UnreachableError

@@ -6,8 +6,9 @@ comes from this table, made by hand, and not from the conditions that the judges
 
 from __future__ import annotations
 
+import fcntl
 import json
-from collections.abc import Iterator
+import os
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -30,22 +31,25 @@ class Truth(Enum):
 # By the reason of Ready.
 REASONS = {
     Truth.DONE: """
-        BrokersReady Synced Observed Running Completed Suspended
+        BrokersReady Synced Observed Running Completed Scheduled Suspended
     """,
     Truth.UNDER_WAY: """
         ZooKeeperUnreachable BrokersStarting NoController PartitionsOffline
         BrokersRolling
         Creating Updating Reassigning WaitingForBrokers WaitingForLeaders TopicDeleting Deleting
         TopicNotFound ClusterInvalid ClusterNotFound ClusterConflict
-        Pending Starting Stopping Restarting Suspending
+        Due Pending Starting Stopping Restarting Suspending
         BrokersUnreachable ResetWaiting Resetting
+        ExecutorsPending DriverUnreachable
     """,
     Truth.FAILED: """
         ScaleDownBlocked ResourceConflict ZnodeUnreadable ApplyRejected DriverRejected
+        RefNotPermitted
         AdoptionRefused TopicExists TopicCollision TooManyPartitions
         PartitionDecreaseUnsupported PartitionsNotAdded ReassignmentFailed
         InvalidReplicationFactor InvalidConfig InvalidReplicaAssignment InvalidTopicPattern
-        JobFailing ResetTooLarge ResetWithoutPartitions InvalidReset
+        JobFailing InvalidJob TopicRecreated DataTruncated StatefulQueryChanged BatchOverdue
+        ResetTooLarge ResetWithoutPartitions InvalidReset
     """,
     Truth.AT_REST: "Paused",
 }
@@ -84,26 +88,42 @@ def truth_of(resource: dict[str, Any]) -> Truth:
     paused = condition_of(status, "Paused")
     if paused is not None and paused["status"] == "True":
         return Truth.AT_REST
+    if "(spec.job.timeouts.startSeconds)" in ready["message"]:
+        # It should have started long ago.
+        return Truth.FAILED
     if resource["kind"] == "Reassignment" and ready["reason"] not in REFUSED_PLANS:
         return PHASES[status["phase"]] if "phase" in status else _BY_REASON[ready["reason"]]
     return Truth.FAILED if ready["reason"] in REFUSED_PLANS else _BY_REASON[ready["reason"]]
 
 
-def written(audit_log: Path) -> Iterator[dict[str, Any]]:
-    """Return resources as they were after each write, those that say the same only once."""
-    seen = set()
-    with audit_log.open() as lines:
-        for line in lines:
-            # The last line of an API server that was killed may be torn.
-            if not line.endswith("}\n"):
-                continue
+def take_written(audit_log: Path) -> list[dict[str, Any]]:
+    """Return resources as they were after each write, those that say the same only once.
+
+    Of the test processes that share an API server, each takes what no other took before.
+    """
+    seen, found = set(), []
+    with (
+        audit_log.with_suffix(".taken").open("a+") as place,
+        audit_log.open("rb") as lines,
+    ):
+        fcntl.flock(place, fcntl.LOCK_EX)
+        place.seek(0)
+        lines.seek(int(place.read() or 0))
+        for line in iter(lines.readline, b""):
+            # The last line may be incomplete.
+            if not line.endswith(b"}\n"):
+                lines.seek(-len(line), os.SEEK_CUR)
+                break
             resource = json.loads(line).get("responseObject", {})
             if not resource.get("apiVersion", "").startswith("odradek.io/"):
                 continue
             told = json.dumps(_told(resource), sort_keys=True)
             if told not in seen:
                 seen.add(told)
-                yield resource
+                found.append(resource)
+        place.truncate(0)
+        place.write(str(lines.tell()))
+    return found
 
 
 def _told(resource: dict[str, Any]) -> object:

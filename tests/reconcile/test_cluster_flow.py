@@ -44,6 +44,10 @@ def test_cluster_gets_its_objects_and_is_ready_when_all_brokers_are_registered(
     assert f"/{place.namespace}\n" in config
     assert place.kubectl.get("pdb", "main-broker")["spec"]["maxUnavailable"] == 1
     assert place.kubectl.get("service", "main-brokers")["spec"]["clusterIP"] == "None"
+    exporter = place.kubectl.get("deployment", "main-lag-exporter")["spec"]["template"]["spec"]
+    (container,) = exporter["containers"]
+    assert container["image"] == "registry.test/odradek-operator:1"
+    assert container["args"][0].endswith(f"/{place.namespace}")
     # What was done is in the log, an object a line.
     whole_lines = operator.log.read_text().rpartition("\n")[0].splitlines()
     said = [json.loads(line) for line in whole_lines]

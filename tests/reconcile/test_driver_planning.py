@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from odradek_operator.group import driver as drivers
 from odradek_operator.group.driver import Action, RestartState
 from odradek_operator.shared import spec
+from odradek_operator.shared.job_spec import JobSpec
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 
 
-def task(**fields: Any) -> spec.JobSpec:
+def task(**fields: Any) -> JobSpec:
     parsed = spec.parse_group(
         {
             "kind": "ConsumerGroup",
@@ -72,7 +73,6 @@ def test_suspended_job_ends_its_driver_and_stays_without_one() -> None:
     ("status", "outside"),
     [
         ({"containerStatuses": ended(1)}, False),
-        ({"containerStatuses": ended(2)}, False),
         ({"containerStatuses": ended(137, "OOMKilled")}, False),
         ({"containerStatuses": ended(137)}, True),
         ({"containerStatuses": ended(143)}, True),
@@ -105,6 +105,62 @@ def test_counters_go_back_after_a_healthy_run() -> None:
     )
     decision = drivers.decide(task(), healthy, "h", RestartState("Running", 4, 2), NOW)
     assert decision.memory == RestartState("Running", 0, 0, None)
+
+
+def refused(line: str, **fields: Any) -> Any:
+    (container,) = ended(drivers.STALLED_CODE)
+    container["state"]["terminated"]["message"] = line
+    return pod("Failed", containerStatuses=[container], **fields)
+
+
+@pytest.mark.parametrize(
+    ("line", "message", "reason", "text"),
+    [
+        ("odradek-spark: the query: [PARSE] no", "the query: [PARSE] no", "InvalidJob", None),
+        ("odradek-spark: TopicRecreated: t is new", "TopicRecreated: t is new", None, "t is new"),
+        ("log\nodradek-spark: DataTruncated: gone\n", "DataTruncated: gone", None, "gone"),
+        ("Unknown: x", "Unknown: x", "InvalidJob", None),
+        ("", "the driver gave no reason", "InvalidJob", None),
+    ],
+)
+def test_job_that_only_another_spec_can_help_rests_at_once(
+    line: str, message: str, reason: str | None, text: str | None
+) -> None:
+    before = RestartState("Running", 3, 1, NOW)
+    rests = drivers.decide(task(), refused(line), "h", before, NOW)
+    assert (rests.action, rests.memory.phase) == (Action.NONE, "Stalled")
+    assert rests.memory.message == message
+    expected = (reason or message.partition(":")[0], text or message)
+    assert drivers.stalled_reason(rests.message) == expected
+
+
+def test_exit_code_of_a_sidecar_says_nothing_of_the_job() -> None:
+    (failed,), (side,) = ended(1), ended(drivers.STALLED_CODE)
+    containers = [{"name": "proxy", **side}, {"name": "driver", **failed}]
+    both = pod("Failed", containerStatuses=containers)
+    decision = drivers.decide(task(), both, "h", RestartState("Running"), NOW)
+    assert (decision.memory.phase, decision.memory.application) == ("Restarting", 1)
+
+
+def test_nothing_is_started_for_a_stalled_job_until_it_changes() -> None:
+    end = refused("odradek-spark: no")
+    rests = drivers.decide(task(), end, "h", RestartState("Running"), NOW)
+    kept = drivers.remember({"job": drivers.status_fields(rests.memory, "g-driver", None)})
+    assert kept == rests.memory
+    later = NOW + timedelta(days=9)
+    for now in (NOW, later):
+        for seen in (end, None):
+            again = drivers.decide(task(), seen, "h", kept, now)
+            assert (again.action, again.memory) == (Action.NONE, kept)
+    going = refused("odradek-spark: no")
+    going["metadata"]["deletionTimestamp"] = stamp(NOW)
+    for before in (kept, RestartState("Running")):
+        assert drivers.decide(task(), going, "h", before, NOW).memory == kept
+    changed = drivers.decide(task(), end, "new", kept, NOW)
+    assert (changed.action, changed.memory.phase) == (Action.DELETE, "Restarting")
+    assert drivers.decide(task(), None, "new", kept, NOW).action is Action.CREATE
+    resting = drivers.decide(task(suspend=True), None, "h", kept, NOW)
+    assert drivers.decide(task(), None, "h", resting.memory, NOW).action is Action.CREATE
 
 
 def test_driver_that_vanished_while_it_ran_counts_as_infrastructure() -> None:

@@ -9,6 +9,7 @@ from odradek_operator.group import lag as group_lag
 from odradek_operator.group import reset
 from odradek_operator.group.lag import Sample
 from odradek_operator.group.reset import Reset
+from odradek_operator.group.znodes import ObservedGroup
 from odradek_operator.shared.metrics import GroupLag, GroupLags
 from odradek_operator.shared.spec import InvalidSpec
 from tests.reconcile.test_reassignment import NOW
@@ -19,7 +20,7 @@ P, Q = TopicPartition("a-topic", 0), TopicPartition("a-topic", 1)
 def window(*seen: tuple[int, int], members: int = 1) -> tuple[Sample, ...]:
     """Samples 10 s apart, each (committed, end) of one partition."""
     return tuple(
-        Sample(10.0 * number, members, {P: committed}, {P: end})
+        Sample(10.0 * number, members, {P: committed}, {P: end}, {P: 0})
         for number, (committed, end) in enumerate(seen)
     )
 
@@ -36,11 +37,11 @@ def window(*seen: tuple[int, int], members: int = 1) -> tuple[Sample, ...]:
         ([(5, 6), (6, 9), (7, 12), (8, 15)], 1, "WARN"),
         ([(5, 5), (6, 9), (7, 12), (8, 15)], 1, "OK"),
         ([(9, 12), (4, 12)], 1, "REWIND"),
-        # A topic that was made anew has fewer records than were committed: nothing is left to read.
-        ([(900, 3)], 0, "OK"),
+        # A commit beyond the end.
+        ([(900, 3)] * 4, 1, "STALL"),
     ],
 )
-def test_verdicts(seen: list[tuple[int, int]], members: int, verdict: str) -> None:
+def test_verdicts(seen: list[tuple[int, int]], members: int, verdict: str | None) -> None:
     assert group_lag.verdict(window(*seen, members=members), None, None) == verdict
 
 
@@ -50,9 +51,11 @@ def test_limits_of_the_user_warn_and_unknown_lags_say_nothing() -> None:
     late = window((5, 5), (5, 9), (5, 9))
     assert group_lag.verdict(late, None, 19) == "WARN"
     assert group_lag.verdict(late, None, 20) == "OK"
-    unknown = Sample(0, 1, {P: 5, Q: 5}, {P: 9})
+    unknown = Sample(0, 1, {P: 5, Q: 5}, {P: 9}, {P: 0})
     assert (unknown.total, group_lag.verdict((unknown,), 0, None)) == (None, None)
     assert Sample(0, 0, {}, {}).total is None
+    # The leader tells where the log ends, and not where it begins.
+    assert Sample(0, 0, {P: 900}, {P: 3}).total is None
 
 
 def test_seconds_behind_are_those_since_the_log_passed_the_commit() -> None:
@@ -62,6 +65,97 @@ def test_seconds_behind_are_those_since_the_log_passed_the_commit() -> None:
     assert group_lag.seconds_behind(window((1, 9), (1, 9)), P) == 10
     assert group_lag.seconds_behind(window((1, 9)), P) is None
     assert group_lag.seconds_behind(window((1, 9)), Q) is None
+
+
+@pytest.mark.parametrize(
+    ("committed", "written", "recorded", "present", "expected"),
+    [
+        (5, 80, 77, 77, False),
+        # The znode is older than the topic.
+        (5, 70, None, 77, True),
+        (5, 70, 60, 77, True),
+        # The group has committed in the present topic.
+        (5, 80, 60, 77, False),
+        (5, None, 60, 77, False),
+        # The coordinator deleted the commit with the topic, or somebody did without it.
+        (None, None, 60, 77, True),
+        (None, None, 77, 77, False),
+        (None, None, 60, None, False),
+        (None, None, None, 77, False),
+    ],
+)
+def test_positions_in_a_former_topic_are_known(
+    committed: int | None,
+    written: int | None,
+    recorded: int | None,
+    present: int | None,
+    expected: bool,
+) -> None:
+    found = group_lag.of_former_topics(
+        {} if committed is None else {P: committed},
+        {} if written is None else {P: written},
+        {} if recorded is None else {P.topic: recorded},
+        {} if present is None else {P.topic: present},
+        [P],
+    )
+    assert found == ({P} if expected else set())
+
+
+def test_znode_of_a_former_topic_gives_way_to_the_commit_of_a_coordinator() -> None:
+    """As in the exporter: it may have the larger offset, and says nothing of the topic."""
+    group = ObservedGroup(True, 0, {P: 30, Q: 30}, {P: 70, Q: 70}, {P: 5})
+    seen = group.of_topics({P.topic: 77})
+    assert (seen.committed, seen.written) == ({P: 5, Q: 30}, {Q: 70})
+    assert group.of_topics({P.topic: 60}) == group
+    assert group.of_topics({}) == group
+
+
+def looked(
+    committed: dict[TopicPartition, int],
+    ends: dict[TopicPartition, int],
+    recorded: int | None,
+    present: int | None,
+    *,
+    has_states: bool = True,
+) -> tuple[int | None, int | None]:
+    """The total lag, and the transaction that the status then has, of a topic with P and Q."""
+    before = {} if recorded is None else {P.topic: recorded}
+    now = {} if present is None else {P.topic: present}
+    there = [one for one in (P, Q) if present is not None and has_states]
+    former = group_lag.of_former_topics(committed, {}, before, now, there)
+    positions = {**dict.fromkeys(former, 0), **committed}
+    sample = Sample(0, 0, positions, ends, dict.fromkeys(ends, 0), former)
+    return sample.total, group_lag.record(sample, before, now, there).get(P.topic)
+
+
+def test_topic_made_anew_is_wholly_unread_until_the_group_has_committed_there() -> None:
+    assert looked({P: 5, Q: 5}, {P: 5, Q: 5}, None, 60) == (0, 60)
+    # It is deleted, and made anew; then records come, first into one partition.
+    assert looked({}, {}, 60, None) == (None, 60)
+    assert looked({}, {}, 60, 77, has_states=False) == (None, 60)
+    assert looked({}, {P: 0, Q: 0}, 60, 77) == (0, 60)
+    assert looked({}, {P: 0, Q: 30}, 60, 77) == (30, 60)
+    assert looked({}, {P: 40, Q: 30}, 60, 77) == (70, 60)
+    # A leader does not answer.
+    assert looked({}, {P: 40}, 60, 77) == (None, 60)
+    assert looked({P: 10}, {P: 40, Q: 30}, 60, 77) == (60, 60)
+    assert looked({P: 10, Q: 0}, {P: 40, Q: 30}, 60, 77) == (60, 77)
+    # Nobody can have read of an empty partition.
+    assert looked({P: 10}, {P: 40, Q: 0}, 60, 77) == (30, 77)
+
+
+def test_commits_that_go_while_the_topic_stays_are_forgotten() -> None:
+    assert looked({P: 5}, {P: 9}, 77, 77) == (4, 77)
+    assert looked({}, {}, 77, 77) == (None, None)
+    assert looked({}, {}, None, 77) == (None, None)
+
+
+def test_history_of_a_former_topic_says_nothing_of_the_present_one() -> None:
+    old = window((900, 900), (900, 900))
+    anew = Sample(30, 1, {P: 900}, {P: 300}, {P: 0}, former=frozenset({P}))
+    assert group_lag.extend(old, anew) == (anew,)
+    assert len(group_lag.extend((anew,), anew)) == 2
+    assert (anew.total, group_lag.verdict((anew,), None, None)) == (300, "OK")
 
 
 def test_window_is_bounded() -> None:
@@ -82,7 +176,7 @@ def test_series_tell_namespaces_apart_and_when_all_of_a_lag_was_read() -> None:
         for family in lags.collect()
         for sample in family.samples
     }
-    lag, seconds = "kafka_consumergroup_lag", "odradek_consumergroup_lag_seconds"
+    lag, seconds = "kafka_consumergroup_lag", "kafka_consumergroup_lag_seconds"
     read_at = "odradek_consumergroup_lag_read_timestamp_seconds"
     assert told == {
         (lag, "one"): 4,
@@ -146,13 +240,17 @@ def test_request_is_carried_out_once_and_goes_on_with_the_offsets_it_began_with(
     assert not reset.done(request, body)
     assert reset.begun(request, body) is None
     for phase, begun in ((reset.APPLYING, {P: 4}), (reset.DONE, None)):
-        last = reset.fields(request, phase, {P: 5}, {P: 4}, NOW)
+        last = reset.fields(request, phase, {P: 5}, {P: 4}, {P.topic: 7}, NOW)
         assert (last["before"], last["after"]) == ({"a-topic-0": "5"}, {"a-topic-0": "4"})
         body = {"status": {"lastReset": last}}
         assert reset.begun(request, body) == begun
+        assert reset.of_same_topics({P: 4}, body, {P.topic: 7}) == {P: 4}
+        # Made anew, or gone.
+        assert reset.of_same_topics({P: 4}, body, {P.topic: 8}) == {}
+        assert reset.of_same_topics({P: 4}, body, {}) == {}
     assert reset.done(request, body)
     assert not reset.done(Reset("2", "Shift", False), body)
     # What was only shown is not done.
-    shown = reset.fields(request, reset.DRY_RUN, {}, {P: 4}, NOW)
+    shown = reset.fields(request, reset.DRY_RUN, {}, {P: 4}, {P.topic: 7}, NOW)
     assert not reset.done(request, {"status": {"lastReset": shown}})
     assert reset.done(Reset("1", "Shift", True), {"status": {"lastReset": shown}})

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any, cast
 
 import pytest
@@ -11,23 +12,27 @@ from odradek.zk import znodes
 from odradek.zk.znodes import PartitionState, TopicAssignment
 from odradek_operator.group import conditions as group_conditions
 from odradek_operator.group import driver as drivers
+from odradek_operator.group.conditions import JobView
 from odradek_operator.group.driver import Action, DriverDecision, RestartState
 from odradek_operator.group.observe import find_leaders
 from odradek_operator.group.znodes import ObservedGroup
-from odradek_operator.shared import spec
+from odradek_operator.shared import spec, status
 from odradek_operator.shared.zookeeper import Znode
 
 
-def group(**slo: Any) -> spec.GroupSpec:
+def group(job: dict[str, Any] | None = None, slo: dict[str, int] | None = None) -> spec.GroupSpec:
     body = {"kind": "ConsumerGroup", "metadata": {"name": "g"}}
-    return spec.parse_group({**body, "spec": {"clusterRef": {"name": "c"}, "slo": slo}})
+    wanted = {"clusterRef": {"name": "c"}, "slo": slo or {}, **({"job": job} if job else {})}
+    return spec.parse_group({**body, "spec": wanted})
 
 
 @pytest.mark.parametrize(
     ("slo", "lag", "seconds", "phase", "verdict"),
     [
         ({}, None, None, "Running", None),
-        ({}, 0, 0, "Starting", "OK"),
+        # Nothing is behind now, and nobody would read the next record.
+        ({}, 0, 0, "Starting", "STOP"),
+        ({}, 0, 0, "Stalled", "STOP"),
         ({}, 9, 9, "Running", "OK"),
         ({}, 9, 9, "Starting", "STOP"),
         ({}, None, None, "Restarting", "STOP"),
@@ -42,30 +47,179 @@ def group(**slo: Any) -> spec.GroupSpec:
 def test_verdict(
     slo: dict[str, int], lag: int | None, seconds: int | None, phase: str, verdict: str | None
 ) -> None:
-    assert group_conditions.judge_verdict(group(**slo), lag, seconds, phase) == verdict
+    assert group_conditions.judge_verdict(group(slo=slo), lag, seconds, phase) == verdict
 
 
 def test_group_whose_driver_fails_is_stopped_though_nobody_tells_its_lag() -> None:
-    decision = DriverDecision(Action.NONE, RestartState("Restarting", 1), "why")
-    assert group_conditions.judge_job(group(), decision, None, "g-driver")[1]["verdict"] == "STOP"
+    assert judge("Restarting")[1]["verdict"] == "STOP"
 
 
-def judged(phase: str, report: dict[str, Any] | None, failures: int = 0) -> tuple[str, str]:
+def judge(
+    phase: str,
+    report: dict[str, Any] | None = None,
+    failures: int = 0,
+    obstacle: str | None = None,
+    waited: float = 0,
+    **job: Any,
+) -> tuple[tuple[status.Condition, ...], dict[str, Any]]:
+    wanted = group(job={"sink": {"console": {}}, "executors": {"instances": 2}, **job})
+    assert wanted.job is not None
     decision = DriverDecision(Action.NONE, RestartState(phase, failures), "why")
-    conditions, _ = group_conditions.judge_job(group(), decision, report, "g-driver")
+    seen = JobView(report, obstacle, timedelta(seconds=waited))
+    return group_conditions.judge_job(wanted, wanted.job, decision, seen, "g-driver")
+
+
+def judged(phase: str, report: dict[str, Any] | None, **more: Any) -> tuple[str, str, str | None]:
+    """Return the reason of Ready, the conditions that are true, and the verdict."""
+    conditions, fields = judge(phase, report, **more)
     true = [one.type for one in conditions if one.status]
-    return conditions[0].reason, ",".join(true)
+    return conditions[0].reason, ",".join(true), fields["verdict"]
 
 
-def test_a_job_is_ready_only_when_its_query_runs() -> None:
-    assert judged("Running", {"state": "Running"}) == ("Running", "Ready")
-    assert judged("Running", {"state": "Starting"}) == ("Starting", "Reconciling")
-    assert judged("Pending", None) == ("Pending", "Reconciling")
+GOOD = {"state": "Running", "executors": 2, "lastBatchId": 4, "totalLag": 0}
+
+
+@pytest.mark.parametrize(
+    ("phase", "report", "expected"),
+    [
+        ("Running", GOOD, ("Running", "Ready", "OK")),
+        # Nothing has come to be read yet.
+        ("Running", {"state": "Running", "executors": 2}, ("Running", "Ready", None)),
+        ("Running", {**GOOD, "state": "Starting"}, ("Starting", "Reconciling", "OK")),
+        ("Running", None, ("DriverUnreachable", "Reconciling", None)),
+        ("Pending", None, ("Pending", "Reconciling", "STOP")),
+        ("Running", {**GOOD, "executors": 1}, ("ExecutorsPending", "Reconciling", "OK")),
+        ("Running", {**GOOD, "executors": 0}, ("ExecutorsPending", "Reconciling", "STOP")),
+        (
+            "Running",
+            {"state": "Running", "executors": 2, "batchRunningSeconds": 9},
+            ("Starting", "Reconciling", None),
+        ),
+        ("Running", {**GOOD, "batchRunningSeconds": 3599}, ("Running", "Ready", "OK")),
+        ("Running", {**GOOD, "batchRunningSeconds": 3600}, ("BatchOverdue", "Stalled", "STALL")),
+    ],
+)
+def test_a_job_is_ready_only_when_its_executors_run_and_batches_complete(
+    phase: str, report: dict[str, Any] | None, expected: tuple[str, str, str | None]
+) -> None:
+    assert judged(phase, report) == expected
+
+
+SCHEDULED = {"trigger": "availableNow", "schedule": "@hourly"}
+
+
+@pytest.mark.parametrize(
+    ("phase", "report", "more", "expected"),
+    [
+        # Between runs the lag is not known, and nobody is to be called.
+        ("Scheduled", None, {}, ("Scheduled", "Ready", None)),
+        ("Completed", None, {}, ("Scheduled", "Ready", None)),
+        ("Due", None, {}, ("Due", "Reconciling", None)),
+        ("Pending", None, {}, ("Pending", "Reconciling", None)),
+        ("Running", {"state": "Starting", "executors": 0}, {}, ("Starting", "Reconciling", None)),
+        ("Running", GOOD, {}, ("Running", "Ready", "OK")),
+        ("Running", {**GOOD, "executors": 0}, {}, ("ExecutorsPending", "Reconciling", "STOP")),
+        # A run that takes too long to start, or has failed, does not do its work.
+        ("Pending", None, {"waited": 300}, ("Pending", "Stalled", "STOP")),
+        ("Pending", None, {"failures": 1}, ("Pending", "Reconciling", "STOP")),
+        ("Due", None, {"failures": 5}, ("JobFailing", "Stalled", "STOP")),
+        ("Restarting", None, {"failures": 1}, ("Restarting", "Reconciling", "STOP")),
+    ],
+)
+def test_job_that_rests_by_its_schedule_is_ready_and_not_stopped(
+    phase: str,
+    report: dict[str, Any] | None,
+    more: dict[str, Any],
+    expected: tuple[str, str, str | None],
+) -> None:
+    assert judged(phase, report, **more, **SCHEDULED) == expected
+
+
+def test_executors_that_cannot_be_scheduled_say_why_and_stall_the_job_in_the_end() -> None:
+    report = {"state": "Running", "executors": 0, "batchRunningSeconds": 5000}
+    why = "0/3 nodes are available: 3 Insufficient memory."
+    conditions, fields = judge("Running", report, obstacle=why, waited=299)
+    assert conditions[0].message == f"0 of 2 executors run: {why}"
+    assert (fields["state"], fields["job"]["phase"]) == ("ExecutorsPending", "Starting")
+    late = judged("Running", report, obstacle=why, waited=300)
+    assert late == ("ExecutorsPending", "Stalled", "STOP")
+    patient = judged("Running", report, obstacle=why, waited=300, timeouts={"startSeconds": 301})
+    assert patient == ("ExecutorsPending", "Reconciling", "STOP")
+    # A job that infers its schema waits for executors before it has a query.
+    early = {"state": "Starting", "executors": 0}
+    assert judged("Running", early, obstacle=why)[0] == "ExecutorsPending"
+    assert judged("Running", early)[0] == "Starting"
+
+
+def test_long_first_batch_is_no_slow_start() -> None:
+    report = {"state": "Running", "executors": 2, "batchRunningSeconds": 400}
+    assert judged("Running", report, waited=400) == ("Starting", "Reconciling", None)
+    assert judged("Pending", None, waited=400)[1] == "Stalled"
+
+
+@pytest.mark.parametrize(
+    ("conf", "executors"),
+    [
+        ({}, 2),
+        ({"spark.executor.instances": "5"}, 5),
+        ({"spark.dynamicAllocation.enabled": "true"}, 0),
+        (
+            {
+                "spark.dynamicAllocation.enabled": "true",
+                "spark.dynamicAllocation.minExecutors": "3",
+            },
+            3,
+        ),
+        ({"spark.executor.instances": "many"}, 0),
+    ],
+)
+def test_executors_that_a_job_needs_are_those_that_spark_asks_for(
+    conf: dict[str, str], executors: int
+) -> None:
+    wanted = group(job={"sink": {}, "executors": {"instances": 2}, "sparkConf": conf})
+    assert wanted.job is not None
+    assert wanted.job.executors == executors
+
+
+@pytest.mark.parametrize(
+    ("executors", "conf", "followed"),
+    [
+        ({"instances": 2}, {}, 2),
+        ({}, {}, 1),
+        ({"dynamicAllocation": {"min": 1, "max": 4}}, {}, None),
+        ({"instances": 2}, {"spark.executor.instances": "5"}, None),
+        ({"instances": 2}, {"spark.dynamicAllocation.enabled": "true"}, None),
+    ],
+)
+def test_running_job_follows_the_number_of_executors_unless_something_else_sets_it(
+    executors: dict[str, Any], conf: dict[str, str], followed: int | None
+) -> None:
+    wanted = group(job={"sink": {}, "executors": executors, "sparkConf": conf})
+    assert wanted.job is not None
+    assert wanted.job.instances == followed
+    if "dynamicAllocation" in executors:
+        assert wanted.job.executors == 1
+
+
+def test_stalled_job_says_why() -> None:
+    wanted = group(job={"sink": {"console": {}}})
+    assert wanted.job is not None
+    rests = RestartState("Stalled", settled_hash="h", message="TopicRecreated: t is new")
+    decision = DriverDecision(Action.NONE, rests, rests.message)
+    conditions, fields = group_conditions.judge_job(
+        wanted, wanted.job, decision, JobView(), "g-driver"
+    )
+    assert conditions == status.stalled("TopicRecreated", "t is new")
+    assert (fields["state"], fields["verdict"]) == ("Stalled", "STOP")
+    job = fields["job"]
+    assert (job["phase"], job["message"], job["executors"]) == ("Stalled", rests.message, 0)
 
 
 def test_a_job_that_fails_again_and_again_is_stalled() -> None:
-    assert judged("Restarting", None, drivers.BROKEN_AFTER) == ("JobFailing", "Stalled")
-    assert judged("Restarting", None, drivers.BROKEN_AFTER - 1) == ("Restarting", "Reconciling")
+    failing = judged("Restarting", None, failures=drivers.BROKEN_AFTER)
+    assert failing == ("JobFailing", "Stalled", "STOP")
+    before = judged("Restarting", None, failures=drivers.BROKEN_AFTER - 1)
+    assert before == ("Restarting", "Reconciling", "STOP")
 
 
 def test_group_without_znodes_is_absent_and_one_without_members_empty() -> None:
@@ -114,7 +268,9 @@ class Topics:
 
     def read(self, paths: Iterable[str]) -> dict[str, Znode | None]:
         found = {path: self._data.get(path) for path in paths}
-        return {path: None if data is None else Znode(data, 0, 0) for path, data in found.items()}
+        return {
+            path: None if data is None else Znode(data, 0, 0, 0) for path, data in found.items()
+        }
 
 
 def test_pattern_of_a_group_leaves_internal_topics_out() -> None:

@@ -17,8 +17,9 @@ from odradek_operator.group.report import read_report
 from odradek_operator.runtime import read_settings
 from odradek_operator.shared import kube, spec
 from odradek_operator.shared.apply import Platform
+from odradek_operator.shared.job_spec import JobSpec
 
-PLATFORM = Platform("spark:1", "IfNotPresent", "spark")
+PLATFORM = Platform("spark:1", "IfNotPresent")
 META = spec.parse_meta(
     {
         "kind": "KafkaCluster",
@@ -79,10 +80,24 @@ def test_keys_of_the_operator_are_refused(key: str) -> None:
 
 def test_security_settings_that_brokers_do_not_support_are_refused() -> None:
     # A broker with such a setting does not start: its pod would crash again and again.
-    with pytest.raises(spec.InvalidSpec, match=r"remove authorizer\.class\.name, and") as refused:
-        cluster(config={"authorizer.class.name": "kafka.security.authorizer.AclAuthorizer"})
+    with pytest.raises(spec.InvalidSpec, match=r"remove zookeeper\.set\.acl, and") as refused:
+        cluster(config={"zookeeper.set.acl": "true"})
+    assert refused.value.reason == "InvalidConfig"
+    # Nor do the listeners of a KafkaCluster have what brokers support.
+    with pytest.raises(spec.InvalidSpec, match=r"remove ssl\.client\.auth, and") as refused:
+        cluster(config={"ssl.client.auth": "required"})
     assert refused.value.reason == "InvalidConfig"
     assert cluster(config={"security.inter.broker.protocol": "PLAINTEXT"}).unknown_keys == ()
+
+
+def test_authorizer_is_a_setting_like_any_other() -> None:
+    authorizer = {
+        "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
+        "super.users": "User:ANONYMOUS",
+    }
+    assert cluster(config=authorizer).unknown_keys == ()
+    with pytest.raises(spec.InvalidSpec, match=r"authorizer\.class\.name"):
+        cluster(config={"authorizer.class.name": "org.example.Mine"})
 
 
 def test_line_break_cannot_smuggle_a_key() -> None:
@@ -112,7 +127,6 @@ def test_brokers_pull_their_image_with_the_secrets_of_the_installation() -> None
     environment = {
         "ODRADEK_BROKER_IMAGE": "b:1",
         "ODRADEK_SPARK_IMAGE": "s:1",
-        "ODRADEK_SPARK_SERVICE_ACCOUNT": "spark",
     }
     assert read_settings(environment).platform.pull_secrets == ()
     named = read_settings({**environment, "ODRADEK_IMAGE_PULL_SECRETS": "one,two"})
@@ -230,11 +244,57 @@ def test_job_file_has_what_the_seam_names() -> None:
         "topics": ["t"],
         "topicPattern": None,
         "metricsPort": 9405,
+        "uiPort": None,
         "image": "spark:1",
         "claimName": "main-data",
-        "serviceAccount": "spark",
+        "serviceAccount": "odradek-job-main",
+        "name": "main",
+        "authSecret": "main-auth-u",
+        "limits": "claim/main-data image/spark:1 secret/main-auth-u",
+        "pod": {},
+        "storageSecret": None,
+        # One node at a time has the claim, so executors go to the driver's.
+        "sameNodeAs": {
+            "app.kubernetes.io/component": "spark-driver",
+            "odradek.io/group": "main",
+        },
         "job": wanted.job.raw,
     }
+    assert driver_objects.labels(META).items() >= json.loads(text)["sameNodeAs"].items()
+
+
+def test_job_on_an_object_store_has_no_claim_and_the_keys_of_its_secret() -> None:
+    wanted = group(
+        checkpoint={"url": "s3a://lake/checkpoints/", "secretRef": {"name": "s3"}},
+        sink={"delta": {"path": "s3a://lake/t", "secretRef": {"name": "s3"}}},
+    )
+    assert wanted.job is not None
+    assert driver_objects.claim(META, wanted.job) is None
+    text = driver_objects.job_file(META, wanted, wanted.job, PLATFORM, Addresses("h:1", "zk:2/a"))
+    document = json.loads(text)
+    assert document["checkpointUrl"] == f"s3a://lake/checkpoints/{META.namespace}/main"
+    assert document["claimName"] is None
+    assert document["storageSecret"] == "s3"
+    # Admission lets executors have it.
+    assert "secret/s3" in document["limits"].split()
+    assert document["sameNodeAs"] == {}
+    pod = driver_objects.driver_pod(META, wanted.job, PLATFORM, text)
+    (container,) = pod["spec"]["containers"]
+    assert container["envFrom"] == [{"secretRef": {"name": "s3"}}]
+    assert {mount["name"] for mount in container["volumeMounts"]} == {"job", "tmp", "auth"}
+
+
+def test_claim_that_many_nodes_can_have_leaves_executors_where_there_is_room() -> None:
+    size = {"size": "1Gi", "storageClassName": "shared", "accessMode": "ReadWriteMany"}
+    for wanted in (group(volume=size), group(checkpoint={"claim": size})):
+        assert wanted.job is not None
+        claim = driver_objects.claim(META, wanted.job)
+        assert claim is not None
+        assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
+        assert claim["spec"]["storageClassName"] == "shared"
+        text = driver_objects.job_file(META, wanted, wanted.job, PLATFORM, Addresses("h:1", "z:2"))
+        assert json.loads(text)["sameNodeAs"] == {}
+        assert json.loads(text)["claimName"] == "main-data"
 
 
 def mark(wanted: spec.GroupSpec, bootstrap: str = "h:1") -> str:
@@ -249,7 +309,17 @@ def test_driver_is_replaced_for_what_it_must_know_and_for_nothing_else() -> None
     same = mark(group(volume={"size": "1Gi"}))
     assert mark(group(volume={"size": "1Gi"}), "other:9") == same
     assert mark(group(volume={"size": "2Gi"})) == same
+    small, large = ({"claim": {"size": size}} for size in ("1Gi", "2Gi"))
+    assert mark(group(checkpoint=small)) == mark(group(checkpoint=large))
     assert mark(group(volume={"size": "1Gi"}, suspend=False)) == same
+    assert mark(group(volume={"size": "1Gi"}, schedule="@daily")) == same
+    for executors in ({}, {"instances": 1}, {"instances": 7}):
+        assert mark(group(volume={"size": "1Gi"}, executors=executors)) == mark(
+            group(volume={"size": "1Gi"}, executors={})
+        )
+    for timeouts in ({}, {"startSeconds": 9}, {"startSeconds": 300, "batchSeconds": 3600}):
+        assert mark(group(volume={"size": "1Gi"}, timeouts=timeouts)) == same
+    assert mark(group(volume={"size": "1Gi"}, timeouts={"batchSeconds": 7200})) != same
     assert mark(group(volume={"size": "1Gi"}, sql="select 2")) != same
     assert mark(group(volume={"size": "1Gi"}, driver={"cores": 2})) != same
 
@@ -270,9 +340,131 @@ def test_driver_runs_where_and_as_urgently_as_the_user_wants() -> None:
     assert ("priorityClassName" in default, chosen["priorityClassName"]) == (False, "batch")
 
 
+TEMPLATE = {
+    "metadata": {"labels": {"team": "web"}, "annotations": {"a": "template", "b": "template"}},
+    "spec": {
+        "dnsPolicy": "Default",
+        "volumes": [{"name": "models", "configMap": {"name": "models"}}],
+        "containers": [
+            {
+                "name": "spark",
+                "env": [{"name": "A", "value": "template"}, {"name": "B", "value": "template"}],
+                "volumeMounts": [{"name": "models", "mountPath": "/models"}],
+                "resources": {"limits": {"nvidia.com/gpu": "1"}},
+            }
+        ],
+    },
+}
+
+
+def test_driver_has_what_the_user_adds_and_the_operators_own_counts() -> None:
+    key = {"secretKeyRef": {"name": "db", "key": "password"}}
+    wanted = group(
+        template=TEMPLATE,
+        env=[{"name": "B", "valueFrom": key}],
+        secretRefs=[{"name": "s3"}],
+        podAnnotations={"b": "job", "prometheus.io/port": "1"},
+    ).job
+    assert wanted is not None
+    pod = driver_objects.driver_pod(META, wanted, PLATFORM, job_text(wanted))
+    meta, inner = pod["metadata"], pod["spec"]
+    assert (meta["labels"]["team"], meta["labels"]["odradek.io/group"]) == ("web", "main")
+    assert (meta["annotations"]["a"], meta["annotations"]["b"]) == ("template", "job")
+    assert meta["annotations"]["prometheus.io/port"] == "9405"
+    assert inner["dnsPolicy"] == "Default"
+    (container,) = inner["containers"]
+    assert container["env"][:2] == [
+        {"name": "A", "value": "template"},
+        {"name": "B", "valueFrom": key},
+    ]
+    mounts = {one["name"]: one["mountPath"] for one in container["volumeMounts"]}
+    assert mounts.items() >= {"models": "/models", "secret-0": "/etc/odradek/secrets/s3"}.items()
+    assert {"name": "secret-0", "secret": {"secretName": "s3"}} in inner["volumes"]
+    assert container["resources"]["limits"] == {"nvidia.com/gpu": "1", "memory": "1024Mi"}
+    assert driver_objects.executor_limits(META, wanted, PLATFORM).split() == [
+        "annotation/a",
+        "annotation/b",
+        "annotation/prometheus.io/port",
+        "configmap/models",
+        "image/spark:1",
+        "label/team=web",
+        "secret/db",
+        "secret/main-auth-u",
+        "secret/s3",
+    ]
+
+
+def job_text(job: JobSpec) -> str:
+    return driver_objects.job_file(META, group(), job, PLATFORM, Addresses("h:1", "zk:2/a"))
+
+
+def in_template(**fields: Any) -> dict[str, Any]:
+    return {"template": {"spec": fields}}
+
+
+def in_container(**fields: Any) -> dict[str, Any]:
+    return in_template(containers=[{"name": "spark", **fields}])
+
+
+CONTAINER = "template.spec.containers[0]"
+
+
+@pytest.mark.parametrize(
+    ("job", "named"),
+    [
+        (in_template(hostNetwork=True), "template.spec.hostNetwork may not be set"),
+        (in_template(serviceAccountName="x"), "template.spec.serviceAccountName"),
+        (in_template(securityContext={}), "template.spec.securityContext"),
+        (in_template(initContainers=[]), "template.spec.initContainers"),
+        (in_template(tolerations=[]), "use spec.job.tolerations"),
+        (in_template(volumes=[{"name": "h", "hostPath": {}}]), "volumes[0].hostPath"),
+        (in_template(volumes=[{"name": "data", "emptyDir": {}}]), "volumes[0]: the name data"),
+        (in_template(volumes={}), "template.spec.volumes must be a list"),
+        (in_template(containers=["spark"]), f"{CONTAINER} must be an object"),
+        (in_template(containers=[{"name": "sidecar"}]), f"{CONTAINER} may not be set"),
+        (in_container(image="x"), f"{CONTAINER}.image may not be set"),
+        (in_container(securityContext={"privileged": True}), f"{CONTAINER}.securityContext"),
+        (in_container(resources={"limits": {"memory": "1Gi"}}), "resources.limits.memory"),
+        (
+            in_container(volumeMounts=[{"name": "a", "mountPath": "/etc/odradek/auth"}]),
+            "volumeMounts[0].mountPath: /etc/odradek/auth belongs to the operator",
+        ),
+        (in_container(env=[{"name": "SPARK_USER"}]), "env[0]: SPARK_USER belongs"),
+        ({"env": [{"name": "POD_IP"}]}, "spec.job.env[0]: POD_IP belongs"),
+        ({"podAnnotations": {"odradek.io/executor-limits": "x"}}, "spec.job.podAnnotations"),
+        (
+            {"template": {"metadata": {"labels": {"odradek.io/cluster": "main"}}}},
+            "template.metadata.labels: odradek.io/cluster belongs",
+        ),
+        ({"template": {"spec": None}}, "template.spec must be an object"),
+    ],
+)
+def test_what_the_operator_owns_is_refused_by_its_name(job: dict[str, Any], named: str) -> None:
+    with pytest.raises(spec.InvalidSpec) as refused:
+        group(**job)
+    assert refused.value.reason == "InvalidJob"
+    assert named in refused.value.message
+
+
 def test_report_of_a_driver_is_believed_only_where_the_types_are_right() -> None:
-    raw = {"lastBatchId": 4, "totalLag": True, "maxLagSeconds": 1.5, "state": 7, "executors": "2"}
+    raw = {
+        "lastBatchId": 4,
+        "totalLag": True,
+        "keepsState": 1,
+        "maxLagSeconds": 1.5,
+        "state": 7,
+        "executors": "2",
+        "batchRunningSeconds": None,
+    }
     assert read_report(raw) == {"lastBatchId": 4, "maxLagSeconds": 1}
+    placed = {"topic": "t", "partition": 0, "lag": 3}
+    old = {**placed, "lagSeconds": 1.5}
+    strange = [{**placed, "lag": "3"}, {**placed, "lag": True}, {**placed, "x": 1}, {"lag": 3}, 7]
+    assert read_report({"worstPartitions": [placed, *strange, old]}) == {
+        "worstPartitions": [placed, old]
+    }
+    assert read_report({"worstPartitions": [placed] * 11}) == {"worstPartitions": [placed] * 10}
+    assert read_report({"worstPartitions": placed}) == {}
 
 
 @pytest.mark.parametrize(

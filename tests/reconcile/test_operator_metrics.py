@@ -23,7 +23,7 @@ BROKERS = "odradek_cluster_brokers_"
 @pytest.fixture
 def own_place(api: ApiServer, tmp_path: Path) -> Iterator[tuple[Place, zookeeper.Server]]:
     """A place with a ZooKeeper that a test may stop."""
-    api.call("create", "namespace", NAMESPACE)
+    api.create_namespace(NAMESPACE)
     with zookeeper.Server(tmp_path) as server:
         with server.client() as root:
             root.ensure_path(f"/{NAMESPACE}")

@@ -42,7 +42,7 @@ def own_api(tmp_path: Path) -> Iterator[ApiServer]:
     folder.mkdir()
     with ApiServer(folder) as server:
         server.install_crds()
-        server.call("create", "namespace", "outages")
+        server.create_namespace("outages")
         yield server
 
 
@@ -178,7 +178,7 @@ def test_zookeeper_away_for_a_minute(
     api: ApiServer, own_zookeeper: zookeeper.Server, tmp_path: Path
 ) -> None:
     log = tmp_path / "operator.log"
-    api.call("create", "namespace", "zookeeper-away")
+    api.create_namespace("zookeeper-away")
     with own_zookeeper.client() as root:
         root.ensure_path("/zookeeper-away")
     with (

@@ -12,7 +12,7 @@ from odradek.zk import consumers, znodes
 from odradek_operator.loop.reconciler import Reconciler
 from odradek_operator.loop.workqueue import WorkQueues
 from odradek_operator.shared import metrics, zookeeper
-from odradek_operator.shared.spec import FINALIZER
+from odradek_operator.shared.spec import FINALIZER, ClusterKey, qualified
 from odradek_operator.shared.status import condition_of
 from odradek_operator.shared.store import KIND_ORDER, ResourceKey, ResourceStore, key_of
 from tests.support.memory import MemoryKube, MemoryPool, MemoryZooKeeper, context
@@ -57,7 +57,9 @@ def run(
         if body["kind"] in KIND_ORDER:
             store.put(body)
     effects = context(kube, MemoryPool({"zk:2181": zookeeper}), forget=store.drop)
-    done = Reconciler(effects, store).reconcile("n", "c", {key_of(body): body for body in batch})
+    done = Reconciler(effects, store).reconcile(
+        "n", ClusterKey("n", "c"), {key_of(body): body for body in batch}
+    )
     for result in done.values():
         assert not isinstance(result, Exception), result
     return kube
@@ -256,7 +258,7 @@ def test_lag_of_a_namespace_that_another_operator_acts_in_is_not_told() -> None:
     store = ResourceStore()
     store.put(observed)
     standby = Reconciler(context(MemoryKube(observed)), store, may_act=lambda _namespace: False)
-    standby.reconcile("n", "c", {key_of(observed): observed})
+    standby.reconcile("n", ClusterKey("n", "c"), {key_of(observed): observed})
     assert not [one for family in metrics.GROUP_LAGS.collect() for one in family.samples]
 
 
@@ -377,7 +379,7 @@ def test_no_broker_is_restarted_once_the_cluster_is_paused(
         paused = cluster(paused=True)
         kube.apply({**paused, "metadata": {**paused["metadata"], "generation": 2}})
     effects = context(kube, MemoryPool({"zk:2181": zookeeper}))
-    Reconciler(effects, store).reconcile("n", "c", {key_of(known): known})
+    Reconciler(effects, store).reconcile("n", ClusterKey("n", "c"), {key_of(known): known})
     assert kube.names("Pod") == left
 
 
@@ -429,10 +431,10 @@ def test_only_what_a_stored_cluster_names_is_kept_after_a_pass() -> None:
     body, store, pool = cluster(), ResourceStore(), MemoryPool()
     store.put(body)
     reconciler = Reconciler(context(MemoryKube(body), pool), store)
-    reconciler.reconcile("n", "c", {key_of(body): body})
+    reconciler.reconcile("n", ClusterKey("n", "c"), {key_of(body): body})
     assert pool.kept == {"zk:2181"}
     store.drop(body)
-    reconciler.reconcile("n", "c", {})
+    reconciler.reconcile("n", ClusterKey("n", "c"), {})
     assert pool.kept == set()
 
 
@@ -445,7 +447,9 @@ def test_session_of_a_cluster_that_is_gone_ends_with_the_pass_of_what_it_left() 
     )
     store.put(topic)
     pool.kept = {"zk:2181"}
-    Reconciler(context(MemoryKube(topic), pool), store).reconcile("n", "c", {key_of(topic): topic})
+    Reconciler(context(MemoryKube(topic), pool), store).reconcile(
+        "n", ClusterKey("n", "c"), {key_of(topic): topic}
+    )
     assert pool.kept == set()
 
 
@@ -453,7 +457,7 @@ def test_queue_that_is_told_is_what_waits_now_behind_a_pass_that_hangs() -> None
     hangs, goes_on = threading.Event(), threading.Event()
 
     def reconcile(
-        _namespace: str, _cluster: str, batch: Mapping[ResourceKey, Any]
+        _namespace: str, _cluster: ClusterKey, batch: Mapping[ResourceKey, Any]
     ) -> dict[ResourceKey, float]:
         hangs.set()
         goes_on.wait(30)
@@ -480,7 +484,7 @@ def test_cluster_that_is_gone_gets_one_more_pass_with_nothing_in_it() -> None:
     batches: queue.Queue[set[str]] = queue.Queue()
 
     def reconcile(
-        _namespace: str, _cluster: str, batch: Mapping[ResourceKey, Any]
+        _namespace: str, _cluster: ClusterKey, batch: Mapping[ResourceKey, Any]
     ) -> dict[ResourceKey, float]:
         batches.put({key.name for key in batch})
         return dict.fromkeys(batch, 60.0)
@@ -501,7 +505,7 @@ def test_cluster_that_a_topic_read_first_is_still_news_when_its_event_comes() ->
     kube, store = MemoryKube(body, topic), ResourceStore()
     store.put(topic)
     effects = context(kube, MemoryPool({"zk:2181": existing_topic()}), forget=store.drop)
-    Reconciler(effects, store).reconcile("n", "c", {key_of(topic): topic})
+    Reconciler(effects, store).reconcile("n", ClusterKey("n", "c"), {key_of(topic): topic})
     assert store.put(body)
 
 
@@ -531,3 +535,203 @@ def test_job_of_a_cluster_in_conflict_says_so_and_one_of_a_taken_group_is_stoppe
     assert left is not None
     again = run([left], [cluster()], group_with_offsets())
     assert again.names("Pod") == ["b-driver"]
+
+
+def elsewhere(name: str = "g", namespace: str = "m", age: int = 0, **fields: Any) -> dict[str, Any]:
+    """A ConsumerGroup with a job in namespace m, of cluster c in namespace n."""
+    task = {"sink": {"console": {}}, "volume": {"size": "1Gi"}}
+    place = {"name": "c", "namespace": "n"}
+    wanted: dict[str, Any] = {"clusterRef": place, "topics": ["t"], "group": "g", "job": task}
+    wanted |= fields
+    return resource("ConsumerGroup", name, namespace=namespace, age=age, **wanted)
+
+
+def run_elsewhere(
+    body: dict[str, Any], others: list[dict[str, Any]], forbidden: frozenset[str] = frozenset()
+) -> tuple[MemoryKube, dict[str, Any]]:
+    """Run one pass over a group of namespace m; returns its Ready as well."""
+    kube, store = MemoryKube(body, *others, forbidden=forbidden), ResourceStore()
+    for one in (body, *others):
+        if one["kind"] in KIND_ORDER and one["kind"] not in forbidden:
+            store.put(one)
+    effects = context(kube, MemoryPool({"zk:2181": group_with_offsets()}), forget=store.drop)
+    key = ClusterKey("n", "c")
+    (result,) = Reconciler(effects, store).reconcile("m", key, {key_of(body): body}).values()
+    assert not isinstance(result, Exception), result
+    told = kube.get("odradek.io/v1alpha1", "ConsumerGroup", "m", body["metadata"]["name"])
+    assert told is not None
+    ready = condition_of(told["status"], "Ready")
+    assert ready is not None
+    return kube, {**ready, "body": told}
+
+
+def test_namespace_that_a_cluster_does_not_name_learns_nothing_of_it() -> None:
+    told = []
+    older = elsewhere("home", namespace="n", age=9)
+    granting_others = cluster(jobs={"allowedNamespaces": ["o"]})
+    for others in ([], [cluster()], [granting_others], [cluster(), older]):
+        for observed in (False, True):
+            body = elsewhere()
+            if observed:
+                del body["spec"]["job"]
+            kube, ready = run_elsewhere(body, others)
+            assert kube.names("Pod") == []
+            told.append((ready["reason"], ready["message"]))
+    text = "KafkaCluster n/c is not there, or does not name this namespace in spec.jobs"
+    assert set(told) == {("RefNotPermitted", f"{text}.allowedNamespaces")}
+    going = elsewhere(deletionPolicy="Delete")
+    going["metadata"]["deletionTimestamp"] = "2026-11-21T12:00:00Z"
+    kube = MemoryKube(going, cluster(), older)
+    reconcile_in("m", kube, going, cluster(), older)
+    assert [one.message for one in kube.told] == ["offsets of group g were not deleted"]
+
+
+def reconcile_in(
+    namespace: str, kube: MemoryKube, body: dict[str, Any], *known: dict[str, Any]
+) -> None:
+    """Run one pass over one resource, of which `known` are known beside it."""
+    store = ResourceStore()
+    for one in (body, *known):
+        store.put(one)
+    effects = context(kube, MemoryPool({"zk:2181": group_with_offsets()}), forget=store.drop)
+    batch = {key_of(body): body}
+    (result,) = (
+        Reconciler(effects, store).reconcile(namespace, ClusterKey("n", "c"), batch).values()
+    )
+    assert not isinstance(result, Exception), result
+
+
+@pytest.mark.parametrize("allowed", ["m", "*"])
+def test_job_runs_in_its_own_namespace_until_that_is_no_longer_allowed(allowed: str) -> None:
+    granting = cluster(jobs={"allowedNamespaces": ["o", allowed]})
+    kube, ready = run_elsewhere(elsewhere(), [granting])
+    assert ready["reason"] == "Pending"
+    mine = {
+        kind: [one["metadata"]["name"] for one in kube.select("", kind, "m")]
+        for kind in ("Pod", "ServiceAccount", "Role", "RoleBinding", "PersistentVolumeClaim")
+    }
+    account = ["odradek-job-g"]
+    assert mine == {
+        "Pod": ["g-driver"],
+        "ServiceAccount": account,
+        "Role": account,
+        "RoleBinding": account,
+        "PersistentVolumeClaim": ["g-data"],
+    }
+    assert not kube.select("", "Pod", "n")
+    found = kube.get("v1", "ConfigMap", "m", "g-job")
+    assert found is not None
+    # A Service beside the brokers has another name elsewhere.
+    assert '"zookeeper": "zk.n.svc:2181"' in found["data"]["job.json"]
+
+    (pod,) = kube.select("", "Pod", "m")
+    wrong = elsewhere(topicPattern="(")
+    stopped, ready = run_elsewhere({**wrong, "status": ready["body"]["status"]}, [cluster(), pod])
+    # A mistake in its spec does not keep the driver.
+    assert (ready["reason"], stopped.names("Pod")) == ("RefNotPermitted", [])
+    mended = {**elsewhere(), "status": ready["body"]["status"]}
+    stopped, ready = run_elsewhere(mended, [cluster(), pod])
+    assert (ready["reason"], stopped.names("Pod")) == ("RefNotPermitted", [])
+    again, ready = run_elsewhere(ready["body"], [granting])
+    assert again.names("Pod") == ["g-driver"]
+    # Its end was wanted, and is no failure.
+    assert ready["body"]["status"]["job"]["restarts"] == {"application": 0, "infrastructure": 0}
+
+
+def test_job_of_a_cluster_that_the_operator_may_not_read_is_left_alone() -> None:
+    kube, ready = run_elsewhere(elsewhere(), [], frozenset({"KafkaCluster"}))
+    assert (ready["reason"], kube.names("Pod")) == ("RefNotPermitted", [])
+    granting = cluster(jobs={"allowedNamespaces": ["m"]})
+    started, ready = run_elsewhere(elsewhere(), [granting])
+    (pod,) = started.select("", "Pod", "m")
+    kept, _ = run_elsewhere(ready["body"], [pod], frozenset({"KafkaCluster"}))
+    assert kept.names("Pod") == ["g-driver"]
+
+
+def test_group_has_one_resource_in_all_namespaces_that_may_name_its_cluster() -> None:
+    home = elsewhere("home", namespace="n", age=1)
+    granting = cluster(jobs={"allowedNamespaces": ["m"]})
+    kube, ready = run_elsewhere(elsewhere(), [granting, home])
+    assert (ready["reason"], kube.names("Pod")) == ("ResourceConflict", [])
+    assert ready["message"] == "n/home is older and owns this group"
+    # Who may not name it holds up nobody.
+    stranger = elsewhere("stranger", namespace="o", age=9)
+    _, ready = run_elsewhere(elsewhere(), [granting, stranger])
+    assert ready["reason"] == "Pending"
+
+
+def test_group_elsewhere_counts_before_its_cluster_is_in_the_store() -> None:
+    """As when the operator starts."""
+    home, far = elsewhere("home", namespace="n"), elsewhere(age=9)
+    kube = MemoryKube(home, far, cluster(jobs={"allowedNamespaces": ["m"]}))
+    reconcile_in("n", kube, home, far)
+    assert (reason(kube, "ConsumerGroup", "home"), kube.names("Pod")) == ("ResourceConflict", [])
+
+
+def test_job_that_stalled_after_a_change_may_go_back_to_its_former_query() -> None:
+    """What its driver found wrong with the state, or with the query, is no query to keep."""
+
+    def counting(sql: str, status: dict[str, Any]) -> dict[str, Any]:
+        body = elsewhere(namespace="n")
+        body["spec"]["job"]["sql"] = sql
+        return {**body, "status": status}
+
+    def passed(body: dict[str, Any], *others: Any) -> tuple[MemoryKube, dict[str, Any]]:
+        kube = run([body], [cluster(), *others], group_with_offsets())
+        found = kube.get("odradek.io/v1alpha1", "ConsumerGroup", "n", "g")
+        assert found is not None
+        return kube, found["status"]
+
+    kube, told = passed(counting("select 2", {}))
+    (pod,), (file, *_) = kube.select("", "Pod", "n"), kube.select("", "ConfigMap", "n")
+    ended = {"exitCode": 2, "message": "odradek-spark: StatefulQueryChanged: the state is another"}
+    container = {"name": "driver", "state": {"terminated": ended}}
+    pod["status"] = {"phase": "Failed", "containerStatuses": [container]}
+    # The driver of the query before has told of it.
+    told["job"]["keepsState"] = True
+    for _ in range(2):
+        kube, told = passed(counting("select 1", told), *kube.select("", "Pod", "n"), file)
+    assert kube.names("Pod") == []
+    kube, told = passed(counting("select 1", told), file)
+    assert kube.names("Pod") == ["g-driver"]
+    started = kube.get("v1", "ConfigMap", "n", "g-job")
+    assert started is not None
+    assert "select 1" in started["data"]["job.json"]
+
+
+def test_what_a_cluster_allows_is_looked_at_when_the_cluster_changes() -> None:
+    batches: queue.Queue[tuple[str, str]] = queue.Queue()
+
+    def reconcile(
+        namespace: str, _cluster: ClusterKey, batch: Mapping[ResourceKey, Any]
+    ) -> dict[ResourceKey, float]:
+        for key in batch:
+            batches.put((namespace, key.name))
+        return dict.fromkeys(batch, 600.0)
+
+    queues = WorkQueues(ResourceStore(), reconcile)
+    try:
+        running = elsewhere()
+        running["status"] = {"conditions": [{"type": "Ready", "status": "True"}]}
+        queues.submit(running)
+        assert batches.get(timeout=30) == ("m", "g")
+        queues.submit(cluster())
+        assert {batches.get(timeout=30), batches.get(timeout=30)} == {("n", "c"), ("m", "g")}
+        queues.drop(cluster())
+        assert batches.get(timeout=30) == ("m", "g")
+    finally:
+        queues.stop()
+
+
+@pytest.mark.parametrize(
+    ("connect", "from_elsewhere"),
+    [
+        ("zk:2181/a", "zk.n.svc:2181/a"),
+        ("a:1,b.n:2,10.0.0.1:3", "a.n.svc:1,b.n:2,10.0.0.1:3"),
+        ("localhost:2181", "localhost:2181"),
+    ],
+)
+def test_services_of_a_namespace_are_named_in_full_elsewhere(
+    connect: str, from_elsewhere: str
+) -> None:
+    assert qualified(connect, "n") == from_elsewhere

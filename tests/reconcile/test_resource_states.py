@@ -11,8 +11,10 @@ from odradek_operator.shared.store import ResourceStore
 from tests.reconcile.test_reassignment import NOW
 from tests.reconcile.test_reconciler import resource
 
-READY, WANTED, REGISTERED = (
+READY, STALLED, RESTING, WANTED, REGISTERED = (
     "odradek_resource_ready",
+    "odradek_resource_stalled",
+    "odradek_consumergroup_resting",
     "odradek_cluster_brokers_wanted",
     "odradek_cluster_brokers_registered",
 )
@@ -46,41 +48,59 @@ def test_cluster_tells_what_it_lacks_also_before_it_ever_started() -> None:
     broken = status.progressing("BrokersStarting", "1 of 3 brokers registered")
     assert series(told(cluster("c"), *broken, replicas=1)) == {
         (READY, "KafkaCluster", "n", "c"): 0,
+        (STALLED, "KafkaCluster", "n", "c"): 0,
         (WANTED, "n", "c"): 3,
         (REGISTERED, "n", "c"): 1,
     }
     # Nobody has looked at it yet, or ZooKeeper did not answer.
     assert series(cluster("new")) == {
         (READY, "KafkaCluster", "n", "new"): 0,
+        (STALLED, "KafkaCluster", "n", "new"): 0,
         (WANTED, "n", "new"): 3,
     }
 
 
 @pytest.mark.parametrize(
-    ("kind", "conditions", "value"),
+    ("kind", "conditions", "values"),
     [
-        ("Topic", status.ready("Synced"), 1),
-        ("Topic", status.progressing("WaitingForLeaders", ""), 0),
-        ("Topic", status.stalled("InvalidConfig", ""), 0),
+        ("Topic", status.ready("Synced"), (1, 0)),
+        ("Topic", status.progressing("WaitingForLeaders", ""), (0, 0)),
+        ("Topic", status.stalled("InvalidConfig", ""), (0, 1)),
         ("Topic", (*status.stalled("Paused", ""), PAUSED), None),
         ("Topic", status.progressing("Reassigning", ""), None),
-        ("ConsumerGroup", status.ready("Suspended"), 1),
-        ("ConsumerGroup", status.progressing("Pending", ""), 0),
+        ("ConsumerGroup", status.ready("Running"), (1, 0)),
+        ("ConsumerGroup", status.progressing("Pending", ""), (0, 0)),
+        ("ConsumerGroup", status.stalled("JobStalled", ""), (0, 1)),
         ("ConsumerGroup", (*status.stalled("Paused", ""), PAUSED), None),
         ("Reassignment", status.progressing("AwaitingApproval", ""), None),
         ("Reassignment", status.progressing("Running", ""), None),
-        ("Reassignment", status.stalled("RolledBack", ""), 0),
-        ("Reassignment", status.ready("Completed"), 1),
+        ("Reassignment", status.stalled("RolledBack", ""), (0, 1)),
+        ("Reassignment", status.ready("Completed"), (1, 0)),
     ],
 )
 def test_resource_that_is_not_meant_to_be_ready_now_has_no_series(
-    kind: str, conditions: tuple[Condition, ...], value: float | None
+    kind: str, conditions: tuple[Condition, ...], values: tuple[float, float] | None
 ) -> None:
     found = series(told(resource(kind, "one", clusterRef={"name": "c"}), *conditions))
-    assert found == ({} if value is None else {(READY, kind, "n", "one"): value})
+    names = [(name, kind, "n", "one") for name in (READY, STALLED)]
+    assert found == dict(zip(names, values or (), strict=False))
+
+
+def test_groups_whose_jobs_rest_on_purpose_are_named() -> None:
+    def resting(*conditions: Condition, **fields: Any) -> set[tuple[str, ...]]:
+        body = resource("ConsumerGroup", "one", clusterRef={"name": "c"}, **fields)
+        return {key for key in series(told(body, *conditions)) if key[0] == RESTING}
+
+    assert resting(*status.ready("Suspended")) == {(RESTING, "n", "c", "one")}
+    assert resting(*status.ready("Suspended"), group="g") == {(RESTING, "n", "c", "g")}
+    assert resting(*status.ready("Scheduled")) == {(RESTING, "n", "c", "one")}
+    assert not resting(*status.ready("Running"))
+    # Another resource has the group.
+    assert not resting(*status.stalled("ResourceConflict", ""), job={"suspend": True})
 
 
 def test_only_who_acts_in_a_namespace_tells_of_it() -> None:
     here, there = resource("Topic", "t"), resource("Topic", "t", namespace="other")
-    assert series(here, there) == {(READY, "Topic", "n", "t"): 0}
+    told_of = {(READY, "Topic", "n", "t"): 0, (STALLED, "Topic", "n", "t"): 0}
+    assert series(here, there) == told_of
     assert series(here, there, acting=frozenset()) == {}

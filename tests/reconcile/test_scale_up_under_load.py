@@ -180,8 +180,11 @@ def ends(bootstrap: str) -> list[int]:
 @contextmanager
 def two_brokers(api: ApiServer, folder: Path) -> Iterator[tuple[Cluster, Place]]:
     """Brokers 1 and 2 with an operator, and a topic whose records both must have."""
-    api.call("create", "namespace", NAMESPACE)
-    with Cluster(folder, 2, SETTINGS) as cluster, cluster.zookeeper.client() as client:
+    api.create_namespace(NAMESPACE)
+    with (
+        Cluster(folder, 2, SETTINGS, own_zookeeper=True) as cluster,
+        cluster.zookeeper.client() as client,
+    ):
         place = Place(api, cluster.zookeeper, client, NAMESPACE)
         place.kubectl.apply(
             {

@@ -10,6 +10,7 @@ from odradek.values import BrokerId, ControllerEpoch, LeaderEpoch
 from odradek.zk import znodes
 from odradek_operator.loop.reconciler import Reconciler
 from odradek_operator.shared import metrics
+from odradek_operator.shared.spec import ClusterKey
 from odradek_operator.shared.status import condition_of
 from odradek_operator.shared.store import ResourceStore, key_of
 from odradek_operator.shared.znode_cache import ZnodeCache
@@ -44,7 +45,7 @@ class Operated:
             self.kube.get("", body["kind"], "n", body["metadata"]["name"]) for body in self._bodies
         ]
         batch = {key_of(body): body for body in now if body is not None}
-        for result in self._reconciler.reconcile("n", "c", batch).values():
+        for result in self._reconciler.reconcile("n", ClusterKey("n", "c"), batch).values():
             assert not isinstance(result, Exception), result
 
     def reason(self, name: str) -> str:

@@ -38,7 +38,7 @@ def test_operator_of_another_release_leaves_a_namespace_to_the_one_that_has_it(
     place.kubectl.apply(place.topic("one", partitions=1, replicationFactor=1))
     eventually(lambda: place.client.exists(znodes.topic_path("one")), "the topic", pause_s=0.2)
     home = f"{place.namespace}-other"
-    api.call("create", "namespace", home)
+    api.create_namespace(home)
     log = tmp_path / "second.log"
     with Operator(api, place.namespace, log, "operator-0", home=home) as second:
         # Its own Lease is free, so it looks; but another operator acts in this namespace.
@@ -70,7 +70,7 @@ def test_operator_that_waits_for_the_lease_ends_when_told(
 def test_lease_of_a_namespace_is_given_up_when_nothing_is_left_there(api: ApiServer) -> None:
     home, preview = "leases-home", "leases-preview"
     for name in (home, preview):
-        api.call("create", "namespace", name)
+        api.create_namespace(name)
 
     def holder() -> str:
         lease = api.call.get("lease", "odradek-operator", "-n", preview)

@@ -1,17 +1,25 @@
-"""One Spark session with the connector for the whole folder; driver processes have their own."""
+"""One Spark session with the image's jars for the whole folder; driver processes have their own."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.support import spark_jars
+from tests.spark.guarded_groups import Group, Run
+from tests.support import broker, spark_jars
+from tests.support.clients import create_topic
+from tests.support.postgres import Postgres
+from tests.support.s3_store import ACCESS_KEY, SECRET_KEY, S3Store
 
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
+    os.environ["SPARK_HOME"] = str(spark_jars.home())
     session = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
@@ -19,9 +27,80 @@ def spark() -> Iterator[SparkSession]:
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.driver.memory", "640m")
         .config("spark.driver.extraJavaOptions", " ".join(spark_jars.java_options()))
-        .config("spark.jars", ",".join(map(str, spark_jars.connector_jars())))
+        .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
+        .config(
+            "spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+        )
+        .config("spark.databricks.delta.snapshotPartitions", "2")
+        .config("spark.sql.sources.parallelPartitionDiscovery.parallelism", "2")
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[broker.Cluster]:
+    """One broker, for groups in both stores."""
+    settings = {
+        **broker.STEADY,
+        "offsets.topic.replication.factor": "1",
+        "offsets.topic.num.partitions": "2",
+        # A query that still asks for a deleted topic would create it.
+        "auto.create.topics.enable": "false",
+    }
+    with broker.Cluster(tmp_path_factory.mktemp("cluster"), settings=settings) as running:
+        yield running
+
+
+@pytest.fixture
+def group(cluster: broker.Cluster) -> Iterator[Callable[..., Group]]:
+    made: list[Group] = []
+
+    def make(partitions: int = 1, records: int = 0, **options: str) -> Group:
+        name = f"g-{uuid.uuid4().hex[:8]}"
+        create_topic(cluster.bootstrap, name, partitions=partitions)
+        made.append(Group(cluster, name, **options))
+        if records:
+            made[-1].produce(records, partitions)
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+@pytest.fixture
+def run(spark: SparkSession, tmp_path: Path) -> Iterator[Callable[..., Run]]:
+    made: list[Run] = []
+
+    def make(one: Group, **job: object) -> Run:
+        made.append(Run(one, spark, tmp_path, **job))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.finish()
+
+
+@pytest.fixture(scope="session")
+def store(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Store]:
+    with S3Store(tmp_path_factory.mktemp("s3")) as running:
+        conf = spark._jsc.hadoopConfiguration()
+        settings = {
+            **running.spark_conf,
+            "spark.hadoop.fs.s3a.access.key": ACCESS_KEY,
+            "spark.hadoop.fs.s3a.secret.key": SECRET_KEY,
+            "spark.hadoop.fs.s3a.audit.enabled": "true",
+            "spark.hadoop.fs.s3a.audit.execution.interceptors": "io.odradek.s3.PutIfAbsent",
+        }
+        for name, value in settings.items():
+            conf.set(name.removeprefix("spark.hadoop."), value)
+        yield running
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    with Postgres() as running:
+        yield running

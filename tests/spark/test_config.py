@@ -23,7 +23,10 @@ def job_file(**changes: Any) -> str:
         "metricsPort": 9405,
         "image": "image:1",
         "claimName": "claim",
-        "serviceAccount": "jobs",
+        "serviceAccount": "odradek-job-g",
+        "name": "g",
+        "authSecret": "g-auth",
+        "limits": "claim/claim image/image:1 secret/g-auth",
         "job": {
             "startingOffsets": "earliest",
             "trigger": "10s",
@@ -90,7 +93,8 @@ def test_trigger_is_a_time_or_available_now(text: str, milliseconds: int | None)
         ({"job": []}, "job must be an object"),
         ({"job__trigger": "10"}, "job.trigger"),
         ({"job__trigger": "0s"}, "job.trigger"),
-        ({"job__format": "avro"}, "spark-avro"),
+        ({"job__format": "avro", "job__schema": None}, "job.format avro needs a schema"),
+        ({"job__format": "raw"}, "raw has no schema"),
         ({"job__format": "xml"}, "job.format 'xml'"),
         ({"job__format": "text"}, "text has no schema"),
         ({"job__format": "csv", "job__schema": None}, "csv needs a schema"),
@@ -111,6 +115,18 @@ def test_trigger_is_a_time_or_available_now(text: str, milliseconds: int | None)
             "in the folder of the checkpoints",
         ),
         ({"job__sink": {"jdbc": {"url": "http://x", "table": "t"}}}, "does not begin with jdbc:"),
+        ({"job__sink": {"parquet": {"path": "s3a://lake/out"}}}, "use the sink delta"),
+        ({"job__sink": {"delta": {"path": "/elsewhere"}}}, "must be below /data"),
+        ({"job__sink": {"delta": {"path": "s3://lake/out"}}}, "write s3a:// for s3://"),
+        ({"job__sink": {"delta": {"path": "s3a://lake"}}}, "with a bucket and a path"),
+        ({"job__sink": {"delta": {"path": "hdfs://x/y"}}}, "nor a URL of s3a, gs, abfs or abfss"),
+        ({"job__sink": {"delta": {"path": "/data/t", "optimizeEvery": -1}}}, "optimizeEvery"),
+        ({"checkpointUrl": "ftp://x/y"}, "checkpointUrl 'ftp://x/y' is neither"),
+        ({"claimName": None, "checkpointUrl": "s3a://lake/c"}, "job.volume is needed"),
+        (
+            {"job__sink": {"jdbc": {"url": "jdbc:mysql:x", "table": "t", "upsertKeys": ["a"]}}},
+            "upsertKeys needs PostgreSQL",
+        ),
         ({"job__sink": {"topic": {"name": "a b"}}}, "job.sink.topic.name"),
         ({"job__driver": {"memory": "512Mi"}}, "job.driver.memory 512Mi is below"),
         ({"job__executors": {"memory": "1G"}}, "job.executors.memory"),
@@ -160,6 +176,12 @@ def test_executors_share_the_drivers_volume_and_find_the_driver() -> None:
     assert conf["spark.kubernetes.executor.podTemplateFile"] == "/tmp/pod.yaml"
 
 
+def test_a_job_starts_while_its_executors_do() -> None:
+    # Spark's own 0.8 blocks the start, which then hears no signal and judges no query.
+    conf = cluster_conf.spark_conf(parse(), ENVIRONMENT, None)
+    assert conf["spark.scheduler.minRegisteredResourcesRatio"] == "0"
+
+
 def test_spark_neither_looks_for_claims_nor_deletes_any() -> None:
     # The account of the job has no right to claims: see the chart's role.
     conf = cluster_conf.spark_conf(parse(), ENVIRONMENT, None)
@@ -190,6 +212,7 @@ def test_users_settings_and_node_labels_reach_spark() -> None:
         "spark.kubernetes.namespace",
         "spark.kubernetes.driver.ownPersistentVolumeClaim",
         "spark.submit.deployMode",
+        "spark.hadoop.fs.s3a.audit.execution.interceptors",
     ],
 )
 def test_settings_that_hold_the_job_together_cannot_be_changed(key: str) -> None:
@@ -215,6 +238,114 @@ def test_executor_runs_where_and_as_urgently_as_the_user_wants() -> None:
     assert not {"tolerations", "priorityClassName"} & default.keys()
     with pytest.raises(config.JobConfigError, match="tolerations"):
         parse(job__tolerations=["spot"])
+
+
+def test_executors_come_and_go_within_their_limits() -> None:
+    executors = {"instances": 9, "dynamicAllocation": {"min": 1, "max": 4}}
+    conf = cluster_conf.spark_conf(parse(job__executors=executors), ENVIRONMENT, None)
+    prefix = "spark.dynamicAllocation."
+    found = {key.removeprefix(prefix): conf[key] for key in conf if key.startswith(prefix)}
+    assert found == {
+        "enabled": "true",
+        "minExecutors": "1",
+        "maxExecutors": "4",
+        "initialExecutors": "4",
+        "shuffleTracking.enabled": "true",
+    }
+    assert "spark.executor.instances" not in conf
+    limits = {"dynamicAllocation": {"min": 3, "max": 2}}
+    with pytest.raises(config.JobConfigError, match=r"dynamicAllocation\.min"):
+        parse(job__executors=limits)
+
+
+ON_S3: dict[str, Any] = {
+    "claimName": None,
+    "checkpointUrl": "s3a://lake/checkpoints/logs/g/",
+    "storageSecret": "s3",
+    "job__sink": {"delta": {"path": "s3a://lake/t", "mergeKeys": ["k"]}},
+}
+
+
+def test_job_on_s3_has_no_claim_and_lets_nobody_replace_commits() -> None:
+    job = parse(**ON_S3)
+    assert job.checkpoint == "s3a://lake/checkpoints/logs/g"
+    assert job.sink == config.DeltaSink("s3a://lake/t", merge_keys=("k",))
+    conf = cluster_conf.spark_conf(job, ENVIRONMENT, None)
+    assert not [key for key in conf if "persistentVolumeClaim" in key]
+    assert conf["spark.hadoop.fs.s3a.audit.execution.interceptors"] == "io.odradek.s3.PutIfAbsent"
+    assert "Abortable" in conf["spark.sql.streaming.checkpointFileManagerClass"]
+    assert conf["spark.sql.extensions"] == "io.delta.sql.DeltaSparkSessionExtension"
+    # Local files know no upload that can be given up.
+    mixed = parse(job__sink=ON_S3["job__sink"])
+    assert mixed.checkpoint == "/data/checkpoints/g"
+    there = cluster_conf.spark_conf(mixed, ENVIRONMENT, None)
+    assert "spark.sql.streaming.checkpointFileManagerClass" not in there
+    assert "spark.hadoop.fs.s3a.audit.execution.interceptors" in there
+    plain = cluster_conf.spark_conf(parse(), ENVIRONMENT, None)
+    assert not [key for key in plain if "s3a" in key or "delta" in key]
+
+
+def test_executors_have_the_secret_of_the_storage_and_go_where_the_claim_is() -> None:
+    pod = json.loads(cluster_conf.executor_pod_text(parse(**ON_S3), ENVIRONMENT))["spec"]
+    assert pod["containers"][0]["envFrom"] == [{"secretRef": {"name": "s3"}}]
+    assert "affinity" not in pod
+    driver = {"odradek.io/group": "g"}
+    tied = json.loads(cluster_conf.executor_pod_text(parse(sameNodeAs=driver), ENVIRONMENT))["spec"]
+    (place,) = tied["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert place["topologyKey"] == "kubernetes.io/hostname"
+    assert place["labelSelector"] == {"matchLabels": driver}
+
+
+def test_executors_keep_the_affinity_and_environment_of_the_template_beside_our_own() -> None:
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    mine = {"topologyKey": "zone", "labelSelector": {"matchLabels": {"a": "b"}}}
+    affinity = {"nodeAffinity": {"x": []}, "podAffinity": {required: [mine]}}
+    source = {"configMapRef": {"name": "mine"}}
+    job = parse(
+        sameNodeAs={"odradek.io/group": "g"},
+        storageSecret="s3",
+        pod={"spec": {"affinity": affinity}, "container": {"envFrom": [source]}},
+    )
+    spec = json.loads(cluster_conf.executor_pod_text(job, ENVIRONMENT))["spec"]
+    assert spec["affinity"]["nodeAffinity"] == {"x": []}
+    assert spec["affinity"]["podAffinity"][required][0] == mine
+    assert len(spec["affinity"]["podAffinity"][required]) == 2
+    assert spec["containers"][0]["envFrom"] == [source, {"secretRef": {"name": "s3"}}]
+
+
+def test_ui_is_off_unless_it_has_a_port_and_never_lets_anybody_kill() -> None:
+    off = cluster_conf.spark_conf(parse(), ENVIRONMENT, None)
+    on = cluster_conf.spark_conf(parse(uiPort=4040), ENVIRONMENT, None)
+    names = ("spark.ui.enabled", "spark.ui.port", "spark.ui.killEnabled")
+    assert [off[name] for name in names] == ["false", "0", "false"]
+    assert [on[name] for name in names] == ["true", "4040", "false"]
+    for name in names[1:]:
+        job = json.loads(job_file())["job"] | {"sparkConf": {name: "true"}}
+        with pytest.raises(config.JobConfigError, match=name):
+            cluster_conf.spark_conf(parse(job=job), ENVIRONMENT, None)
+
+
+@pytest.mark.parametrize(
+    ("path", "folder"),
+    [("/data/events", "file:///data/events"), ("s3a://b/events/", "s3a://b/events")],
+)
+def test_event_logs_roll(path: str, folder: str) -> None:
+    job = json.loads(job_file())["job"] | {"eventLog": {"path": path}}
+    conf = cluster_conf.spark_conf(parse(job=job), ENVIRONMENT, None)
+    assert conf["spark.eventLog.dir"] == folder
+    assert conf["spark.eventLog.rolling.enabled"] == "true"
+    with pytest.raises(config.JobConfigError, match=r"job\.eventLog\.path"):
+        parse(job={**job, "eventLog": {"path": "/etc/events"}})
+
+
+@pytest.mark.parametrize(
+    ("migration", "field"),
+    [({"strategy": "KeepState"}, "requestId"), ({"requestId": "a", "strategy": "New"}, "strategy")],
+)
+def test_migration_names_a_request_and_a_strategy(migration: dict[str, str], field: str) -> None:
+    job = json.loads(job_file())["job"] | {"migration": migration}
+    with pytest.raises(config.JobConfigError, match=rf"job\.migration\.{field}"):
+        parse(job=job)
 
 
 def test_local_spark_needs_no_cluster_settings() -> None:

@@ -18,9 +18,11 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from odradek_spark import config, sinks
 from tests.support.broker import STEADY, Cluster
 from tests.support.clients import QUIET, consume_all, create_topic
 from tests.support.sampling import some_of
+from tests.support.sink_context import sink_context
 
 # collect() leaves its socket to the garbage collector (pyspark.serializers), which is not ours to
 # close.
@@ -120,3 +122,33 @@ def test_reading_begins_and_ends_at_offsets_and_at_times(
     first, last = BEGAN_MS + 6500, BEGAN_MS + 9000
     times = {"startingOffsetsByTimestamp": at(first), "endingOffsetsByTimestamp": at(last)}
     assert offsets(**times) == [7, 8]
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_rows_of_a_batch_that_is_written_again_have_the_same_headers(
+    spark: SparkSession, cluster: Cluster, partitions: int
+) -> None:
+    topic = fresh_topic(cluster)
+    context = sink_context("append", bootstrap=cluster.bootstrap)
+    write = sinks.open_sink(config.TopicSink(topic, "n"), context)
+    plain = spark.range(0, 7, 1, 1).selectExpr("id as n")
+    write(plain, 3)
+    # A shuffle yields the same rows in another order.
+    for sources in (1, 4):
+        shuffled = spark.range(0, 40, 1, sources).selectExpr("39 - id as id")
+        shuffled = shuffled.repartition(partitions, "id")
+        write(shuffled.selectExpr("id as n", "cast(id % 3 as string) as c"), 4)
+    found: dict[tuple[str, str], set[str]] = {}
+    sizes: dict[str, set[str]] = {}
+    numbers = []
+    for record in read(spark, cluster, topic).select("value", "headers").collect():
+        headers = {each.key: bytes(each.value).decode() for each in record.headers}
+        batch, row = headers["odradek-batch"], headers["odradek-row"]
+        found.setdefault((batch, row), set()).add(bytes(record.value).decode())
+        sizes.setdefault(batch, set()).add(headers["odradek-batch-rows"])
+        numbers.append(json.loads(record.value)["n"])
+    # Without a shuffle the order is that of the log.
+    assert numbers[:7] == list(range(7))
+    assert sizes == {"q:3": {"7"}, "q:4": {"40"}}
+    assert sorted(batch for batch, _ in found) == ["q:3"] * 7 + ["q:4"] * 40
+    assert all(len(values) == 1 for values in found.values())

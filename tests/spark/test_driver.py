@@ -8,18 +8,22 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
+from confluent_kafka.admin import AdminClient
 
 from odradek.values import TopicPartition
-from odradek.zk import consumers
+from odradek.zk import consumers, znodes
 from odradek_spark import group_znodes, membership
 from odradek_spark.kafka_offsets import KafkaOffsets
 from tests.support import broker
 from tests.support.broker import wait_until
-from tests.support.clients import create_topic
+from tests.support.clients import QUIET, create_topic
+from tests.support.postgres import Postgres
+from tests.support.sampling import FULL
 from tests.support.spark_driver import PATIENCE_S, Driver
 
 pytestmark = pytest.mark.timeout(2400)
@@ -44,15 +48,37 @@ main()
 """
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[broker.Cluster]:
-    settings = {
-        **broker.STEADY,
-        "offsets.topic.replication.factor": "1",
-        "offsets.topic.num.partitions": "2",
-    }
-    with broker.Cluster(tmp_path_factory.mktemp("cluster"), settings=settings) as running:
-        yield running
+# Stops itself when the rows of batch 1 are staged, and it was let pass by ZooKeeper.
+PAUSING_DRIVER = """
+import os, signal
+from odradek_spark.sinks import jdbc
+apply = jdbc._Target.apply
+
+def pause(self, token, batch_id):
+    if batch_id == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    apply(self, token, batch_id)
+
+jdbc._Target.apply = pause
+from odradek_spark.__main__ import main
+main()
+"""
+
+# Kills the driver when the database has batch 2 and nothing is committed of it.
+DYING_DRIVER = """
+import os, signal
+from odradek_spark.sinks import jdbc
+apply = jdbc._Target.apply
+
+def die(self, token, batch_id):
+    apply(self, token, batch_id)
+    if batch_id == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+jdbc._Target.apply = die
+from odradek_spark.__main__ import main
+main()
+"""
 
 
 @pytest.fixture
@@ -87,10 +113,55 @@ def test_crash_between_sink_and_commit_replays_the_batch_and_nothing_is_lost_or_
     assert one.rows() == list(range(300))
     assert one.committed() == 300
     assert one.registered() == []
-    folders = sorted(
-        int(path.name.removeprefix("batch_id=")) for path in one.out.glob("batch_id=*")
-    )
-    assert folders == list(range(len(folders)))
+
+
+def test_driver_that_was_paused_in_its_commit_adds_nothing_to_those_after_it(
+    driver: Callable[[str], Driver], postgres: Postgres
+) -> None:
+    one = driver("paused-1")
+    two, three = one.successor(), one.successor()
+    job: dict[str, Any] = {"sink": {"jdbc": {"url": postgres.url, "table": "paused"}}}
+
+    def epoch(of: Driver) -> int:
+        return int(json.loads(of.get("/status"))["checkpointEpoch"])
+
+    try:
+        one.produce(range(100))
+        one.start(PAUSING_DRIVER, **job)
+        one.await_committed(100)
+        first = epoch(one)
+        one.produce(range(100, 200))
+        one.await_paused()
+        one.end_session()
+        if FULL:
+            two.start(DYING_DRIVER, **job)
+            two.await_committed(200)
+            assert epoch(two) > first
+        two.produce(range(200, 250))
+        if FULL:
+            assert two.wait() == -signal.SIGKILL
+            two.end_session()
+            assert two.committed() == 200
+        three.start(**job)
+        three.await_committed(250)
+        assert epoch(three) > first
+        one.go_on()
+        assert one.wait() == 1, one.log.read_text()[-3000:]
+        # The database may have ended the transaction of one that was silent for so long.
+        assert one.last_line().startswith(
+            (
+                "odradek-spark: a later driver of group paused-1",
+                "odradek-spark: the query failed: org.postgresql.util.PSQLException: ",
+            )
+        )
+        three.produce(range(250, 300))
+        three.await_committed(300)
+        assert three.terminate() == 0
+    finally:
+        two.kill()
+        three.kill()
+    rows = postgres.sql("select n from paused order by n")
+    assert [int(row[0]) for row in rows] == list(range(300))
 
 
 def test_query_outlives_a_broker_restart_and_ends_cleanly_when_asked(
@@ -125,6 +196,8 @@ def test_query_outlives_a_broker_restart_and_ends_cleanly_when_asked(
 
     # No lag is told while the last reading is old.
     wait_until(told, "the operator is told so", PATIENCE_S)
+    assert one.get("/healthz") == "ok\n"
+    assert json.loads(one.get("/status"))["executors"] == 1
     assert one.terminate() == 0
     assert one.rows() == list(range(120))
     assert one.registered() == []
@@ -242,6 +315,40 @@ def test_job_with_an_end_that_is_stopped_before_it_is_not_taken_for_done(
     )
     assert one.terminate() == 143
     assert one.last_line() == "odradek-spark: stopped by a signal before all records were read"
+
+
+def test_columns_that_the_sink_refuses_in_a_batch_end_the_job_with_code_2(
+    driver: Callable[[str], Driver],
+) -> None:
+    one = driver("refused-1")
+    one.produce(range(10))
+    one.start(sql="select n, null as nothing from records")
+    assert one.wait() == 2, one.log.read_text()[-3000:]
+    assert one.last_line().startswith("odradek-spark: the query: [UNSUPPORTED_DATA_TYPE")
+    assert one.committed() == 0
+    assert one.registered() == []
+
+
+def test_driver_ends_with_code_2_when_its_topic_is_made_anew_while_it_runs(
+    driver: Callable[[str], Driver],
+) -> None:
+    one = driver("anew-1")
+    one.produce(range(100))
+    one.start()
+    one.await_committed(100)
+    admin = AdminClient({"bootstrap.servers": one.cluster.bootstrap, **QUIET})
+    admin.delete_topics([one.group], operation_timeout=60)[one.group].result(120)
+    with one.cluster.zookeeper.client() as client:
+        path = znodes.topic_path(one.group)
+        wait_until(lambda: not client.exists(path), "the topic is gone", PATIENCE_S)
+    create_topic(one.cluster.bootstrap, one.group, partitions=2)
+    one.produce(range(100, 400))
+    assert one.wait() == 2, one.log.read_text()[-3000:]
+    assert one.last_line().startswith(
+        "odradek-spark: TopicRecreated: topic anew-1 was made anew at 20"
+    )
+    assert one.committed() == 100
+    assert one.rows() == list(range(100))
 
 
 def test_job_without_sense_ends_with_one_line_and_code_2(driver: Callable[[str], Driver]) -> None:

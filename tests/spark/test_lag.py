@@ -6,7 +6,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from types import SimpleNamespace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from confluent_kafka import (
@@ -27,18 +27,35 @@ T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u",
 NOW_MS = 1_000_000
 
 
+Offsets = dict[TopicPartition, int]
+
+
+def measure(
+    committed: Offsets, ends: dict[TopicPartition, int | None], **more: Any
+) -> lag.Measurement:
+    """Measure logs that begin at 0, if not told otherwise, where the start is asked for."""
+    former = more.get("former", ())
+    starts = dict.fromkeys(lag.without_start(committed, ends, former), 0)
+    starts |= {one: start for one, start in more.get("starts", {}).items() if one in starts}
+    return lag.measure(committed, ends, starts, more.get("oldest_ms", {}), 1, NOW_MS, former)
+
+
 def test_lag_is_what_lies_between_commit_and_end() -> None:
-    measured = lag.measure({T0: 5, T1: 7}, {T0: 8, T1: 7}, {}, {T0: NOW_MS - 2500}, 1, NOW_MS)
+    measured = measure({T0: 5, T1: 7}, {T0: 8, T1: 7}, oldest_ms={T0: NOW_MS - 2500})
     assert [(part.lag, part.seconds) for part in measured.partitions] == [(3, 2.5), (0, 0.0)]
     assert (measured.total, measured.max_seconds) == (3, 2.5)
 
 
-def test_topic_made_anew_has_no_lag_below_zero() -> None:
-    assert lag.measure({T0: 50}, {T0: 2}, {}, {}, 1, NOW_MS).total == 0
+def test_commit_of_a_former_topic_leaves_the_whole_topic_to_be_read() -> None:
+    ends: dict[TopicPartition, int | None] = {T0: 50, T1: 50}
+    assert measure({T0: 50, T1: 5}, ends, starts={T1: 9}, former={T0, T1}).total == 50 + 41
+    assert lag.unread({T0: 50, T1: 5}, {T0: 0, T1: 9}, ends, {T0, T1}) == {T0: 0, T1: 9}
+    # Its leader does not say where the log begins.
+    assert measure({T0: 90, T1: 50}, ends, starts={T0: None}).total is None
 
 
 def test_total_without_every_commit_is_not_known() -> None:
-    measured = lag.measure({T0: 1, U0: 2}, {T0: 1, T1: 9, U0: 5}, {T1: 0}, {U0: 1}, 1, NOW_MS)
+    measured = measure({T0: 1, U0: 2}, {T0: 1, T1: 9, U0: 5}, oldest_ms={U0: 1})
     assert [part.lag for part in measured.partitions] == [0, None, 3]
     assert (measured.total, measured.max_seconds) == (None, None)
     assert measured.by_topic() == {"u": 3}
@@ -46,35 +63,39 @@ def test_total_without_every_commit_is_not_known() -> None:
 
 @pytest.mark.parametrize(("start", "end"), [(None, 0), (9, 9), (12, 9)])
 def test_empty_partition_needs_no_commit_to_have_no_lag(start: int | None, end: int) -> None:
-    measured = lag.measure({T0: 1}, {T0: 1, T1: end}, {T1: start}, {}, 1, NOW_MS)
+    measured = measure({T0: 1}, {T0: 1, T1: end}, starts={T1: start})
     assert (measured.partitions[1].lag, measured.partitions[1].seconds) == (0, 0.0)
     assert (measured.total, measured.max_seconds) == (0, 0.0)
 
 
-def test_only_partitions_that_may_hold_records_are_asked_for_their_start() -> None:
-    assert lag.uncommitted({T0: 5}, {T0: 8, T1: 7, U0: 0}) == [T1]
-    assert lag.uncommitted({}, {T0: None}) == []
+def test_starts_are_asked_for_where_they_decide() -> None:
+    assert lag.without_start({T0: 5, U0: 3}, {T0: 8, T1: 7, U0: 3}) == [T0, T1]
+    assert lag.without_start({}, {T0: None, T1: 0}) == []
+    assert lag.without_start({T0: 9, T1: 7}, {T0: 8, T1: 7}) == [T0]
+    assert lag.without_start({T0: 8, T1: 7}, {T0: 8, T1: 7}, {T1}) == [T1]
 
 
 def test_partition_without_a_leader_makes_the_total_unknown() -> None:
-    measured = lag.measure({T0: 5, T1: 1}, {T0: 5, T1: None}, {}, {}, 1, NOW_MS)
+    measured = measure({T0: 5, T1: 1}, {T0: 5, T1: None})
     assert [part.lag for part in measured.partitions] == [0, None]
     assert (measured.total, measured.max_seconds, measured.by_topic()) == (None, None, {})
-    assert lag.behind({T1: 1}, {T1: None}) == {}
+    assert lag.unread({T1: 1}, {}, {T1: None}) == {}
 
 
 def test_record_that_could_not_be_read_leaves_the_age_open_and_not_zero() -> None:
-    measured = lag.measure({T0: 1, T1: 1}, {T0: 2, T1: 2}, {}, {T1: NOW_MS}, 1, NOW_MS)
+    measured = measure({T0: 1, T1: 1}, {T0: 2, T1: 2}, oldest_ms={T1: NOW_MS})
     assert [part.seconds for part in measured.partitions] == [None, 0.0]
     assert (measured.total, measured.max_seconds) == (2, None)
 
 
 def test_clock_behind_the_producers_gives_no_age_below_zero() -> None:
-    assert lag.measure({T0: 1}, {T0: 2}, {}, {T0: NOW_MS + 9}, 1, NOW_MS).max_seconds == 0
+    assert measure({T0: 1}, {T0: 2}, oldest_ms={T0: NOW_MS + 9}).max_seconds == 0
 
 
-def test_only_partitions_with_records_left_are_asked_for_their_oldest() -> None:
-    assert lag.behind({T0: 5, T1: 7}, {T0: 8, T1: 7, U0: 3}) == {T0: 5}
+def test_oldest_record_is_the_first_unread_one_that_is_there() -> None:
+    starts: dict[TopicPartition, int | None] = {T0: 0, U0: 0}
+    assert lag.unread({T0: 5, T1: 7}, starts, {T0: 8, T1: 7, U0: 3}) == {T0: 5}
+    assert lag.unread({T0: 5}, {T0: 6}, {T0: 8}) == {T0: 6}
 
 
 @pytest.fixture
@@ -100,7 +121,7 @@ def test_lag_has_the_names_that_dashboards_know(
     served: tuple[list[endpoint.Status], str],
 ) -> None:
     statuses, url = served
-    measured = lag.measure({T0: 5}, {T0: 8, T1: 4}, {T1: 0}, {T0: NOW_MS - 1000}, 2, NOW_MS)
+    measured = measure({T0: 5}, {T0: 8, T1: 4}, oldest_ms={T0: NOW_MS - 1000})
     statuses.append(endpoint.Status(endpoint.RUNNING, 7, 1.5, 3, measured))
     text = get(f"{url}/metrics")
     for line in (
@@ -108,10 +129,10 @@ def test_lag_has_the_names_that_dashboards_know(
         'kafka_consumergroup_current_offset{consumergroup="g",partition="0",topic="t"} 5.0',
         'kafka_topic_partition_current_offset{partition="0",topic="t"} 8.0',
         'kafka_topic_partition_current_offset{partition="1",topic="t"} 4.0',
-        'odradek_consumergroup_lag_seconds{consumergroup="g",partition="0",topic="t"} 1.0',
+        'kafka_consumergroup_lag_seconds{consumergroup="g",partition="0",topic="t"} 1.0',
         'odradek_consumergroup_no_commit{consumergroup="g",partition="0",topic="t"} 0.0',
         'odradek_consumergroup_no_commit{consumergroup="g",partition="1",topic="t"} 1.0',
-        'kafka_consumergroup_members{consumergroup="g"} 2.0',
+        'kafka_consumergroup_members{consumergroup="g"} 1.0',
         'odradek_job_last_batch_id{consumergroup="g"} 7.0',
         'odradek_job_batch_duration_seconds{consumergroup="g"} 1.5',
     ):
@@ -119,7 +140,7 @@ def test_lag_has_the_names_that_dashboards_know(
     assert 'kafka_consumergroup_lag{consumergroup="g",partition="1"' not in text
     assert "kafka_consumergroup_lag_sum{" not in text
 
-    measured = lag.measure({T0: 5}, {T0: 8, T1: 0}, {}, {}, 2, NOW_MS)
+    measured = measure({T0: 5}, {T0: 8, T1: 0})
     statuses.append(endpoint.Status(measured=measured))
     text = get(f"{url}/metrics")
     assert 'kafka_consumergroup_lag{consumergroup="g",partition="1",topic="t"} 0.0' in text
@@ -130,7 +151,7 @@ def test_partition_without_a_leader_has_neither_end_nor_lag(
     served: tuple[list[endpoint.Status], str],
 ) -> None:
     statuses, url = served
-    measured = lag.measure({T0: 5}, {T0: None}, {}, {}, 1, NOW_MS)
+    measured = measure({T0: 5}, {T0: None})
     statuses.append(endpoint.Status(endpoint.RUNNING, measured=measured))
     text = get(f"{url}/metrics")
     assert 'kafka_consumergroup_current_offset{consumergroup="g",partition="0",topic="t"} 5' in text
@@ -156,9 +177,9 @@ def test_series_of_a_partition_that_is_gone_goes(
     served: tuple[list[endpoint.Status], str],
 ) -> None:
     statuses, url = served
-    statuses.append(endpoint.Status(measured=lag.measure({U0: 1}, {U0: 1}, {}, {}, 1, NOW_MS)))
+    statuses.append(endpoint.Status(measured=measure({U0: 1}, {U0: 1})))
     assert 'topic="u"' in get(f"{url}/metrics")
-    statuses.append(endpoint.Status(measured=lag.measure({}, {}, {}, {}, 1, NOW_MS)))
+    statuses.append(endpoint.Status(measured=measure({}, {})))
     assert 'topic="u"' not in get(f"{url}/metrics")
 
 
@@ -168,15 +189,36 @@ def test_operator_is_told_the_state_in_one_document(
     statuses, url = served
     assert json.loads(get(f"{url}/status"))["state"] == "Starting"
     assert json.loads(get(f"{url}/status"))["totalLag"] is None
-    measured = lag.measure({T0: 5}, {T0: 8}, {}, {T0: NOW_MS - 61_400}, 2, NOW_MS)
-    statuses.append(endpoint.Status(endpoint.RUNNING, 7, 1.5, 3, measured))
+    measured = measure({T0: 5, T1: 8}, {T0: 8, T1: 8}, oldest_ms={T0: NOW_MS - 61_400})
+    statuses.append(
+        endpoint.Status(
+            endpoint.RUNNING,
+            7,
+            1.5,
+            3,
+            measured,
+            9.6,
+            4,
+            8,
+            1_700_000_000_400,
+            12,
+            keeps_state=True,
+        )
+    )
     assert json.loads(get(f"{url}/status")) == {
         "state": "Running",
+        "checkpointEpoch": 8,
+        "keepsState": True,
         "lastBatchId": 7,
+        "lastCommitTime": "2023-11-14T22:13:20Z",
+        "tableRows": 12,
         "totalLag": 3,
         "maxLagSeconds": 61,
         "executors": 3,
-        "members": 2,
+        "executorsWanted": 4,
+        "batchRunningSeconds": 10,
+        "members": 1,
+        "worstPartitions": [{"topic": "t", "partition": 0, "lag": 3, "lagSeconds": 61.4}],
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import threading
 from datetime import UTC, datetime
@@ -12,9 +13,17 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own guides use
+from pyspark.sql.avro.functions import to_avro
 
 from odradek_spark import config, pipeline, show, sinks, sources
+from odradek_spark.errors import JobError
+from odradek_spark.sinks import console, jdbc
+from odradek_spark.sinks.parquet import compact, write_batch
+from odradek_spark.sinks.parquet_store import ParquetStore
+from odradek_spark.storage import LocalFolder
 from tests.spark.test_config import ENVIRONMENT, job_file
+from tests.support.sink_context import sink_context
 
 # collect() leaves its socket to the garbage collector (pyspark.serializers), which is not ours to
 # close.
@@ -84,12 +93,61 @@ def test_csv_and_text_are_read(spark: SparkSession) -> None:
     assert sources.parse_records(raw(spark, "a,b"), "text", None).collect()[0]["value"] == "a,b"
 
 
+def test_avro_becomes_columns_and_what_does_not_match_is_kept(spark: SparkSession) -> None:
+    fields = [
+        {"name": "user", "type": ["null", "string"]},
+        {"name": "n", "type": ["null", "int"]},
+    ]
+    text = json.dumps({"type": "record", "name": "r", "fields": fields})
+    schema = sources.schema_of(
+        spark, job(job__format="avro", job__schema=text), ["t"], LocalFolder(Path("/nowhere"))
+    )
+    values = spark.sql("select * from values (0, 'ann', 3), (1, null, null) as v(o, user, n)")
+    encoded = values.select(to_avro(F.struct("user", "n"), text).alias("value"), "o")
+    bad = spark.sql("select cast('no' as binary) as value, 2 as o union all select null, 3")
+    raw = encoded.union(bad).selectExpr(
+        "cast('k' as binary) as key", "value", "'t' as topic", "0 as partition",
+        "cast(o as bigint) as offset", "timestamp'2026-11-21 09:30:00' as timestamp",
+    )  # fmt: skip
+    rows = sources.parse_records(raw, "avro", schema).orderBy("_offset").collect()
+    assert [(row["user"], row["n"]) for row in rows] == [("ann", 3), *[(None, None)] * 3]
+    # A record of nulls is none that does not match.
+    assert [row["_corrupt"] for row in rows] == [None, None, "bm8=", None]
+
+
+@pytest.mark.parametrize(
+    ("schema", "why"),
+    [
+        ("n int", "SchemaParseException"),
+        ('"string"', "must be a record"),
+        (
+            '{"type": "record", "name": "r", "fields": [{"name": "_key", "type": "int"}]}',
+            "_key are names of metadata columns",
+        ),
+    ],
+)
+def test_avro_schema_without_sense_is_refused_in_one_line(
+    spark: SparkSession, schema: str, why: str
+) -> None:
+    with pytest.raises(config.JobConfigError, match=why) as refusal:
+        sources.parse_avro(spark, schema)
+    assert "\n" not in str(refusal.value)
+
+
+def test_raw_records_keep_their_bytes(spark: SparkSession) -> None:
+    headers = "array(struct('h' as key, cast('x' as binary) as value)) as headers"
+    found = raw(spark, "a").selectExpr("*", headers)
+    row = sources.parse_records(found, "raw", None).collect()[0]
+    assert (row["key"], row["value"], row["offset"], row["_key"]) == (b"k", b"a", 0, "k")
+    assert row["headers"][0]["value"] == b"x"
+
+
 @pytest.mark.parametrize("ddl", ["at timestampp", "((", "_offset long"])
 def test_schema_without_sense_is_refused_in_one_line(
     spark: SparkSession, ddl: str, tmp_path: Path
 ) -> None:
     with pytest.raises(config.JobConfigError) as refusal:
-        sources.schema_of(spark, job(job__schema=ddl), ["t"], tmp_path)
+        sources.schema_of(spark, job(job__schema=ddl), ["t"], LocalFolder(tmp_path))
     assert "\n" not in str(refusal.value)
 
 
@@ -120,15 +178,35 @@ def test_python_function_transforms_records(
     (tmp_path / "users_module.py").write_text(
         "def only_etcd(records):\n    return records.where(\"component = 'etcd'\")\n"
         "def wrong(records):\n    return 7\n"
+        "def typo(records):\n    return record\n"
+        "def column(records):\n    return records.select('nothing')\n"
+        "def remote(records):\n    raise ConnectionError('away')\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     rows = records(spark, line("2026-11-21T09:13:01Z", "etcd"), line("2026-11-21T09:13:01Z", "x"))
     good = job(job__sql=None, job__python="users_module:only_etcd")
     assert pipeline.transform(rows, good, ()).count() == 1
-    for name, reason in (("wrong", "not a DataFrame"), ("absent", "absent")):
-        bad = job(job__sql=None, job__python=f"users_module:{name}")
-        with pytest.raises(config.JobConfigError, match=reason):
+    (tmp_path / "torn_module.py").write_text("def f(:\n")
+    for reference, reason in (
+        ("users_module:wrong", "not a DataFrame"),
+        ("users_module:absent", "absent"),
+        ("users_module:typo", "NameError: name 'record' is not defined"),
+        ("users_module:column", "UNRESOLVED_COLUMN"),
+        ("torn_module:f", "SyntaxError"),
+    ):
+        bad = job(job__sql=None, job__python=reference)
+        with pytest.raises(config.JobConfigError, match=reason) as refusal:
             pipeline.transform(rows, bad, ())
+        assert "\n" not in str(refusal.value)
+    # What a function reads may be there the next time.
+    with pytest.raises(ConnectionError):
+        pipeline.transform(rows, job(job__sql=None, job__python="users_module:remote"), ())
+
+
+def test_view_of_a_topic_that_a_pattern_may_match_later_is_waited_for(spark: SparkSession) -> None:
+    later = job(topics=None, topicPattern="c.*", job__sql="select 1 from coming")
+    with pytest.raises(JobError, match="coming"):
+        pipeline.transform(records(spark), later, ("cluster-logs",))
 
 
 @pytest.mark.parametrize("sql", ["select nothing from cluster_logs", "selec 1", "select 1 from t"])
@@ -160,6 +238,10 @@ def test_output_mode_is_append_where_spark_accepts_it_and_complete_otherwise(
     late = {"column": "at", "delay": "1 minute"}
     assert mode(job__sql=COUNTS, job__watermark=late) == "append"
     assert mode("complete", job__sql=COUNTS, job__watermark=late) == "complete"
+    result = pipeline.transform(stream, job(job__sql=COUNTS), ("cluster-logs",))
+    upserts = config.JdbcSink("jdbc:postgresql://h/d", "t", upsert_keys=("component",))
+    assert pipeline.output_mode(result, None, upserts) == "update"
+    assert pipeline.output_mode(result, "complete", upserts) == "complete"
     with pytest.raises(config.JobConfigError, match="outputMode append"):
         mode("append", job__sql=COUNTS)
     with pytest.raises(config.JobConfigError, match="sink that takes changes"):
@@ -173,16 +255,28 @@ def test_columns_that_a_sink_cannot_take_are_refused(spark: SparkSession) -> Non
         config.TopicSink("t", "absent"),
     ):
         with pytest.raises(config.JobConfigError, match="no column absent"):
-            sinks.check(rows, sink)
+            sinks.check(rows, sink, "append")
     with pytest.raises(config.JobConfigError, match="more than once"):
-        sinks.check(spark.sql("select 1 as a, 2 as a"), config.ConsoleSink())
+        sinks.check(spark.sql("select 1 as a, 2 as a"), config.ConsoleSink(), "append")
     with pytest.raises(config.JobConfigError, match="leaves no column"):
-        sinks.check(spark.sql("select 1 as a"), config.ParquetSink("/data/x", ("a",)))
+        sinks.check(spark.sql("select 1 as a"), config.ParquetSink("/data/x", ("a",)), "append")
+
+
+def test_columns_named_as_the_sink_s_own_are_refused(spark: SparkSession) -> None:
+    for sink, name in (
+        (config.ParquetSink("/data/x"), "Batch_id"),
+        (config.JdbcSink("jdbc:x", "t"), "odradek_batch"),
+        (config.JdbcSink("jdbc:x", "t"), "ODRADEK_WRITE"),
+    ):
+        rows = spark.sql(f"select 1 as n, 2 as {name}")
+        with pytest.raises(config.JobConfigError, match=f"column {name} has a name"):
+            sinks.check(rows, sink, "append")
+    sinks.check(spark.sql("select 1 as batch_id"), config.ParquetSink("/data/x"), "complete")
 
 
 def test_repeated_batch_is_in_the_parquet_result_once(spark: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "out"
-    context = sinks.SinkContext("append", "q", "")
+    context = sink_context("append")
     sink = config.ParquetSink(str(path), ("component",))
     first = spark.sql("select 'etcd' as component, 1 as n union all select 'kubelet', 2")
     sinks.open_sink(sink, context)(first, 0)
@@ -195,9 +289,46 @@ def test_repeated_batch_is_in_the_parquet_result_once(spark: SparkSession, tmp_p
     assert sorted(tuple(row) for row in seen) == sorted(rows)
 
 
+def test_compacted_batches_have_the_same_rows_and_folders(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    path = tmp_path / "out"
+    store = ParquetStore(path, "append", "q", 1, fan_in=4)
+    everything = []
+    for number in range(4):
+        rows = spark.sql(
+            """select cast(:n as int) as n, timestamp'2026-11-21 09:13:00.000001' as at,
+                      date'0001-01-01' as day, '01' as component
+               union all select :n + 100, null, null, null""",
+            args={"n": number},
+        )
+        compact(spark, store)
+        batch = store.begin(number)
+        write_batch(rows, batch.staging, ("component",))
+        store.finish(batch)
+        everything += [tuple(row) for row in rows.collect()]
+    folders = {link.name for link in (path / "current").iterdir()}
+    assert len(folders) == 4
+    compact(spark, store)
+    opened = (path / "current").resolve()
+    assert [link.name for link in opened.iterdir()] == ["batch_id=3"]
+    files = [*opened.glob("batch_id=3/component=*/*.parquet")]
+    assert sorted(file.parent.name for file in files) == [
+        "component=01",
+        "component=__HIVE_DEFAULT_PARTITION__",
+    ]
+    # Whole folders may be read by the path itself, too.
+    for place in (path, path / "current", opened):
+        reader = spark.read.schema("n int, at timestamp, day date, component string")
+        found = reader.parquet(str(place)).select("n", "at", "day", "component")
+        seen = [tuple(row) for row in found.collect()]
+        assert sorted(seen, key=str) == sorted(everything, key=str)
+    assert len(show.read(path)[1]) == len(everything)
+
+
 def test_complete_result_is_shown_as_of_the_last_batch(spark: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "out"
-    write = sinks.open_sink(config.ParquetSink(str(path)), sinks.SinkContext("complete", "q", ""))
+    write = sinks.open_sink(config.ParquetSink(str(path)), sink_context("complete"))
     write(spark.sql("select timestamp'2026-11-21 09:13:00' as minute, 'etcd' as c, 5 as lines"), 0)
     write(spark.sql("select timestamp'2026-11-21 09:13:00' as minute, 'etcd' as c, 70 as lines"), 1)
     assert spark.read.parquet(str(path / "current")).count() == 1
@@ -238,13 +369,13 @@ def database(tmp_path: Path) -> str:
 
 
 def read_table(spark: SparkSession, url: str) -> list[tuple[Any, ...]]:
-    rows = spark.read.jdbc(url, "counts").drop(sinks.BATCH_COLUMN).collect()
+    rows = spark.read.jdbc(url, "counts").drop(jdbc.BATCH_COLUMN).collect()
     return sorted(tuple(row) for row in rows)
 
 
 def test_repeated_batch_is_in_the_database_once(spark: SparkSession, database: str) -> None:
     sink = config.JdbcSink(database, "counts")
-    write = sinks.open_sink(sink, sinks.SinkContext("append", "q", ""))
+    write = sinks.open_sink(sink, sink_context("append"))
     write(spark.sql("select 1 as n union all select 2"), 0)
     write(spark.sql("select 3 as n"), 1)
     write(spark.sql("select 3 as n"), 1)
@@ -253,7 +384,7 @@ def test_repeated_batch_is_in_the_database_once(spark: SparkSession, database: s
 
 def test_complete_result_replaces_the_table(spark: SparkSession, database: str) -> None:
     sink = config.JdbcSink(database, "counts")
-    write = sinks.open_sink(sink, sinks.SinkContext("complete", "q", ""))
+    write = sinks.open_sink(sink, sink_context("complete"))
     write(spark.sql("select 'a' as c, 1 as n"), 0)
     write(spark.sql("select 'a' as c, 2 as n union all select 'b', 1"), 1)
     assert read_table(spark, database) == [("a", 2), ("b", 1)]
@@ -263,9 +394,9 @@ def test_console_computes_every_row_and_shows_some(
     spark: SparkSession, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    write = sinks.open_sink(config.ConsoleSink(), sinks.SinkContext("append", "q", ""))
-    write(spark.range(sinks.CONSOLE_ROWS + 50).toDF("n"), 4)
-    messages = [r.getMessage() for r in caplog.records if r.name == sinks.__name__]
-    assert f"batch 4: {sinks.CONSOLE_ROWS + 50} rows" in messages
+    write = sinks.open_sink(config.ConsoleSink(), sink_context("append"))
+    write(spark.range(console.CONSOLE_ROWS + 50).toDF("n"), 4)
+    messages = [r.getMessage() for r in caplog.records if r.name == console.__name__]
+    assert f"batch 4: {console.CONSOLE_ROWS + 50} rows" in messages
     assert messages.count('batch 4: {"n":7}') == 1
-    assert len(messages) == 1 + sinks.CONSOLE_ROWS
+    assert len(messages) == 1 + console.CONSOLE_ROWS

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from pyspark.sql import SparkSession
 
 from odradek.values import TopicPartition
-from odradek_spark import offsets
+from odradek.zk.consumers import TopicIncarnation
+from odradek_spark import config, offsets
+from odradek_spark.errors import JobError
+from odradek_spark.group_znodes import TopicRecord
 from odradek_spark.query import Query
+from odradek_spark.sinks.parquet_store import ParquetStore
+from odradek_spark.storage import LocalFolder
 from tests.support.spark_checkpoint import checkpoint
 from tests.support.spark_job import local_job
 
@@ -19,9 +26,11 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 class FakeMembership:
-    """A membership with the given offsets, which records commits."""
+    """A membership with the given offsets in one topic, which records commits."""
 
     topics = ("t",)
+    epoch = 1
+    incarnation = TopicIncarnation(7, None, 2)
 
     def __init__(self, stored: Mapping[TopicPartition, int]) -> None:
         self.stored = dict(stored)
@@ -34,15 +43,55 @@ class FakeMembership:
         self.commits.append(dict(ends))
         self.stored.update(ends)
 
+    def incarnations(self, topics: Iterable[str]) -> dict[str, TopicIncarnation]:
+        return dict.fromkeys(topics, self.incarnation)
+
+    def topic_records(self, topics: Iterable[str]) -> dict[str, TopicRecord]:
+        return dict.fromkeys(topics, TopicRecord(self.incarnation, 8))
+
+    def last_reset_zxid(self) -> int:
+        return 0
+
+    def stored_partitions(self, _: str) -> set[TopicPartition]:
+        return {*self.stored}
+
+    def record_topics(self, *nothing: Collection[object]) -> None:
+        assert not any(nothing)
+
+
+class FakeClient:
+    """A client of logs that have their first hundred records."""
+
+    def start_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        return dict.fromkeys(partitions, 0)
+
+    def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        return dict.fromkeys(partitions, 100)
+
 
 class Runs(Query):
     """A query whose batches never end; a signal arrives during the first one."""
 
-    def __init__(self, folder: Path, member: FakeMembership) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        member: FakeMembership,
+        out: Path | None = None,
+        sink: config.Sink | None = None,
+    ) -> None:
         self.stop = threading.Event()
         self.runs: list[dict[TopicPartition, int]] = []
         anything = cast(Any, None)
-        super().__init__(local_job(), folder, anything, cast(Any, member), anything, self.stop)
+        client = cast(Any, FakeClient())
+        super().__init__(
+            replace(local_job(), sink=sink or config.ParquetSink(str(out or folder / "out"))),
+            LocalFolder(folder),
+            anything,
+            cast(Any, member),
+            client,
+            anything,
+            self.stop,
+        )
 
     def _run(self, starts: Mapping[TopicPartition, int], **_: object) -> None:
         self.runs.append(dict(starts))
@@ -57,13 +106,13 @@ def test_batch_that_is_repeated_for_its_state_stays_open_when_a_signal_comes(
     tmp_path: Path,
 ) -> None:
     folder = checkpoint(tmp_path, [{"0": 5}, {"0": 9}], finished=1)
-    (folder / "state").mkdir()
+    (folder / "state" / "0").mkdir(parents=True)
     member = FakeMembership({T0: 7})
     query = Runs(folder, member)
     query.start({T0})
     assert query.runs == [{T0: 9}]
     assert member.commits == []
-    assert offsets.progress(folder) == offsets.CheckpointProgress(
+    assert offsets.progress(LocalFolder(folder)) == offsets.CheckpointProgress(
         1, {T0: 9}, pending=True, starts={T0: 5}
     )
 
@@ -74,7 +123,7 @@ def test_reset_is_heeded_while_the_first_batch_is_open(tmp_path: Path, reset_to:
     query = Runs(folder, FakeMembership({T0: reset_to}))
     query.start({T0})
     assert query.runs == [{T0: reset_to}]
-    assert offsets.progress(folder) == offsets.CheckpointProgress(0, {T0: reset_to})
+    assert offsets.progress(LocalFolder(folder)) == offsets.CheckpointProgress(0, {T0: reset_to})
 
 
 def test_query_that_goes_on_lets_the_member_know_the_offsets(tmp_path: Path) -> None:
@@ -84,3 +133,50 @@ def test_query_that_goes_on_lets_the_member_know_the_offsets(tmp_path: Path) -> 
     query.start({T0, T1})
     assert member.commits == [{T0: 5, T1: 2}]
     assert query.runs == [{T0: 5, T1: 2}]
+
+
+def test_batch_of_one_s_own_is_finished_before_partitions_that_came_along(tmp_path: Path) -> None:
+    """The driver died between write and commit, and the topic grew before the next one began."""
+    folder = checkpoint(tmp_path, [{"0": 5}, {"0": 9}], finished=1)
+    member = FakeMembership({T0: 5})
+    query = Runs(folder, member)
+    query.start({T0, T1})
+    assert query.runs == [{T0: 9}]
+    assert member.commits == []
+    progress = offsets.progress(LocalFolder(folder))
+    assert progress is not None
+    assert progress.pending
+
+
+@pytest.mark.parametrize("finished", [1, 2])
+def test_checkpoint_that_is_older_than_the_sink_counts_as_a_new_query(
+    tmp_path: Path, finished: int
+) -> None:
+    """Batches 0 to 2 are in the sink. The machine lost power before its disk had offsets/2."""
+    folder = checkpoint(tmp_path / "checkpoint", [{"0": 5}, {"0": 9}], finished=finished)
+    (folder / "metadata").write_text('{"id": "q"}')
+    out = tmp_path / "out"
+    store = ParquetStore(out, "append", "q", 1)
+    for number in range(2):
+        store.finish(store.begin(number))
+    query = Runs(folder, FakeMembership({T0: 14}), out)
+    query.start({T0})
+    assert offsets.query_id(LocalFolder(folder)) == "q"
+    store.finish(store.begin(2))
+    query.start({T0})
+    assert offsets.query_id(LocalFolder(folder)) not in ("q", "")
+    again = Runs(folder, FakeMembership({T0: 14}), out)
+    renewed = offsets.query_id(LocalFolder(folder))
+    again.start({T0})
+    assert offsets.query_id(LocalFolder(folder)) == renewed
+
+
+def test_sink_that_does_not_answer_at_the_start_is_told_in_one_line(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    folder = checkpoint(tmp_path, [{"0": 5}], finished=1)
+    (folder / "metadata").write_text('{"id": "q"}')
+    sink = config.JdbcSink("jdbc:postgresql://127.0.0.1:1/postgres", "t")
+    with pytest.raises(JobError, match=r"the sink does not answer: .*refused") as failure:
+        Runs(folder, FakeMembership({T0: 5}), sink=sink).start({T0})
+    assert "\n" not in str(failure.value)

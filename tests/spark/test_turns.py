@@ -15,7 +15,9 @@ from kazoo.exceptions import ConnectionLoss
 from odradek_spark import __main__ as command
 from odradek_spark import config
 from odradek_spark import driver as module
+from odradek_spark.config import JobConfigError
 from odradek_spark.driver import Driver
+from odradek_spark.errors import JobError, JobStalledError
 from tests.support.spark_job import ENVIRONMENT, job_text, local_job
 
 
@@ -77,6 +79,19 @@ def test_job_with_an_end_is_done_where_others_live_or_nothing_is_left(
     )
 
 
+@pytest.mark.parametrize("changed", [None, "topic t was made anew"])
+def test_idle_query_ends_when_its_topic_was_made_anew(changed: str | None) -> None:
+    driver = Driver(local_job(), ENVIRONMENT)
+    member = FakeMembership(others_own=False, is_assignment_current=True)
+
+    class Idle:
+        def changed_topic(self) -> str | None:
+            return changed
+
+    kept = driver._keeps_assignment(cast(Any, Idle()), cast(Any, member))
+    assert kept is (changed is None)
+
+
 def test_offsets_are_renewed_when_it_is_time_though_the_lag_is_not_known(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -96,12 +111,22 @@ def test_offsets_are_renewed_when_it_is_time_though_the_lag_is_not_known(
     monkeypatch.setattr(driver, "_measure", measure)
     monkeypatch.setattr(module, "_RENEWAL_INTERVAL_S", 0.0)
     monkeypatch.setattr(config, "REFRESH_INTERVAL_S", 0)
-    driver._watch(*cast(Any, (None, None, Renewing())))
+    driver._watch(*cast(Any, (None, Renewing())))
     assert len(renewals) == 2
 
 
-def test_end_that_nobody_thought_of_is_told_in_one_line(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize(
+    ("error", "code", "text"),
+    [
+        (ConnectionLoss("not now\nand more"), 1, "ConnectionLoss: not now"),
+        (JobError("a partition is owned by other"), 1, "a partition is owned by other"),
+        (JobConfigError("the query: no\nplan"), 2, "the query: no"),
+        (JobStalledError("TopicRecreated", "t is new\nand more"), 2, "TopicRecreated: t is new"),
+    ],
+    ids=["unexpected", "failed", "invalid", "stalled"],
+)
+def test_end_is_told_in_one_line_and_by_a_code_that_says_whether_time_may_help(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Exception, code: int, text: str
 ) -> None:
     told = tmp_path / "termination-log"
     told.touch()
@@ -110,12 +135,12 @@ def test_end_that_nobody_thought_of_is_told_in_one_line(
     job.write_text(job_text())
 
     def run(_: Driver) -> bool:
-        raise ConnectionLoss("not now\nand more")
+        raise error
 
     monkeypatch.setattr(Driver, "run", run)
     environment = {"ODRADEK_JOB": str(job), "ODRADEK_SPARK_MASTER": "local[2]"}
     result = CliRunner().invoke(command.main, env=environment)
-    assert result.exit_code == 1
-    line = "odradek-spark: ConnectionLoss: not now"
+    assert result.exit_code == code
+    line = f"odradek-spark: {text}"
     assert told.read_text() == line
     assert result.stderr.splitlines()[-1] == line

@@ -41,6 +41,11 @@ app.kubernetes.io/name: {{ include "odradek.name" . }}-operator
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
+{{- define "odradek.historyServer.selector" -}}
+app.kubernetes.io/name: {{ include "odradek.name" . }}-history-server
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
 {{- define "odradek.zookeeper.selector" -}}
 app.kubernetes.io/name: {{ include "odradek.name" . }}-zookeeper
 app.kubernetes.io/instance: {{ .Release.Name }}
@@ -68,6 +73,31 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 {{- end -}}
 
+{{/* What the operator is told of lag exporters: image, arguments, resources and placement. A JSON object. */}}
+{{- define "odradek.exporter" -}}
+{{- $values := .Values.exporter -}}
+{{- $arguments := list (printf "--interval=%d" (int $values.intervalSeconds)) -}}
+{{- range $key, $option := dict "groups" "groups" "excludeGroups" "exclude-groups" "topics" "topics" "excludeTopics" "exclude-topics" -}}
+{{- with index $values $key -}}
+{{- $_ := mustRegexMatch . "" -}}
+{{- $arguments = append $arguments (printf "--%s=%s" $option .) -}}
+{{- end -}}
+{{- end -}}
+{{- $pod := dict -}}
+{{- range $key := list "nodeSelector" "tolerations" "affinity" "priorityClassName" -}}
+{{- with index $values $key -}}
+{{- $_ := set $pod $key . -}}
+{{- end -}}
+{{- end -}}
+{{- $image := include "odradek.image" (dict "image" .Values.image.operator "root" .) -}}
+{{- dict "image" $image "arguments" $arguments "resources" $values.resources "pod" $pod | toJson -}}
+{{- end -}}
+
+{{/* Where an alert's runbook is. Argument: (list $ NAME) */}}
+{{- define "odradek.runbook" -}}
+{{- printf "%s/%s.md" (trimSuffix "/" (index . 0).Values.monitoring.rules.runbookUrl) (index . 1) | quote -}}
+{{- end -}}
+
 {{- define "odradek.imagePullSecrets" -}}
 {{- with .Values.image.pullSecrets -}}
 imagePullSecrets:
@@ -88,15 +118,6 @@ seccompProfile:
   type: RuntimeDefault
 {{- end -}}
 
-{{/* Namespaces where groups' jobs may run: the watched one, or the release's own and those named. A JSON array. */}}
-{{- define "odradek.jobNamespaces" -}}
-{{- if .Values.watchNamespace -}}
-{{- list .Values.watchNamespace | toJson -}}
-{{- else -}}
-{{- concat (list .Release.Namespace) .Values.sparkJob.extraNamespaces | uniq | toJson -}}
-{{- end -}}
-{{- end -}}
-
 {{/* What the operator does to namespaced objects, the same in a ClusterRole and in a Role. */}}
 {{- define "odradek.operator.rules" -}}
 # The four kinds: read them, keep finalizers and annotations, write status, and own what is made for them.
@@ -109,20 +130,40 @@ seccompProfile:
 - apiGroups: [odradek.io]
   resources: [kafkaclusters/finalizers, topics/finalizers, reassignments/finalizers, consumergroups/finalizers]
   verbs: [update]
-# Replicas of a Topic change through a Reassignment of its own; finished ones are deleted when their time is over.
+# Replicas of a Topic change through a Reassignment of its own; finished ones are deleted when their time is over. The job
+# of its table is a ConsumerGroup of its own.
 - apiGroups: [odradek.io]
-  resources: [reassignments]
+  resources: [reassignments, consumergroups]
   verbs: [create, delete]
-# Only pods are deleted besides: Spark drivers, and the brokers' pods in a rolling change. The rest goes with its owner.
+# Pods are deleted too: Spark drivers, and the brokers' in a rolling change. What is below goes with its owner.
+# Nobody can give away what he may not do himself: drivers delete executors that are not needed any more all at once.
 - apiGroups: [""]
   resources: [pods]
-  verbs: [get, list, watch, create, delete]
+  verbs: [get, list, watch, create, delete, deletecollection]
 - apiGroups: [""]
   resources: [configmaps, services, persistentvolumeclaims]
   verbs: [get, create, patch]
+# Each job has an account of its own, and a Secret by which its pods know each other. It is never read.
+- apiGroups: [""]
+  resources: [serviceaccounts]
+  verbs: [get, create, patch]
+- apiGroups: [rbac.authorization.k8s.io]
+  resources: [roles, rolebindings]
+  verbs: [get, create, patch]
+- apiGroups: [""]
+  resources: [secrets]
+  verbs: [create]
+# What an executor may consist of (templates/admission/limit-jobs.yaml). Nobody serves these.
+- apiGroups: [odradek.io]
+  resources: [executors]
+  verbs: [use]
 - apiGroups: [apps]
   resources: [statefulsets]
   verbs: [get, create, patch]
+# Lag exporters; deleted where exporter.enabled has become false.
+- apiGroups: [apps]
+  resources: [deployments]
+  verbs: [get, create, patch, delete]
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
   verbs: [get, create, patch]

@@ -6,6 +6,7 @@ pages.
 
 from __future__ import annotations
 
+import json
 import logging
 import socket
 import uuid
@@ -19,7 +20,7 @@ from odradek_operator.loop.resource_states import ResourceStates
 from odradek_operator.loop.resync import Resync
 from odradek_operator.loop.workqueue import WorkQueues
 from odradek_operator.shared import kube, metrics
-from odradek_operator.shared.apply import Platform, ReconcileContext
+from odradek_operator.shared.apply import ExporterSettings, Platform, ReconcileContext
 from odradek_operator.shared.kube import Kube
 from odradek_operator.shared.spec import Body
 from odradek_operator.shared.store import ResourceStore
@@ -34,7 +35,7 @@ log = logging.getLogger(__name__)
 
 
 class SettingsError(ValueError):
-    """An environment variable is missing."""
+    """An environment variable is missing or has no valid value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ class OperatorSettings:
 
 
 def read_settings(environment: Mapping[str, str]) -> OperatorSettings:
-    """Read the environment, raising SettingsError for what is missing."""
+    """Read the environment, raising SettingsError for what is missing or invalid."""
 
     def require(name: str) -> str:
         if not environment.get(name):
@@ -64,8 +65,11 @@ def read_settings(environment: Mapping[str, str]) -> OperatorSettings:
         platform=Platform(
             image=require("ODRADEK_SPARK_IMAGE"),
             pull_policy=environment.get("ODRADEK_IMAGE_PULL_POLICY") or "IfNotPresent",
-            service_account=require("ODRADEK_SPARK_SERVICE_ACCOUNT"),
             pull_secrets=tuple(filter(None, secrets.split(","))),
+            exporter=_read_exporter(environment.get("ODRADEK_EXPORTER", "")),
+            account_annotations=json.loads(
+                environment.get("ODRADEK_SPARK_ACCOUNT_ANNOTATIONS") or "{}"
+            ),
         ),
         namespace=namespace,
         # Outside a pod the host name alone does not identify a process.
@@ -73,6 +77,18 @@ def read_settings(environment: Mapping[str, str]) -> OperatorSettings:
         health_port=int(environment.get("ODRADEK_HEALTH_PORT") or HEALTH_PORT),
         metrics_port=int(environment.get("ODRADEK_METRICS_PORT") or METRICS_PORT),
     )
+
+
+def _read_exporter(text: str) -> ExporterSettings | None:
+    """Read the settings of lag exporters, a JSON object; empty: there are none."""
+    if not text:
+        return None
+    try:
+        values = json.loads(text)
+        arguments = tuple(values.pop("arguments", ()))
+        return ExporterSettings(**{**values, "arguments": arguments})
+    except (ValueError, TypeError, AttributeError) as error:
+        raise SettingsError(f"environment variable ODRADEK_EXPORTER: {error}") from None
 
 
 class Runtime:

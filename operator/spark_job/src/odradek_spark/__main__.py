@@ -4,8 +4,10 @@ python3 -m odradek_spark             run the job in the file that ODRADEK_JOB na
 python3 -m odradek_spark show PATH   print a Parquet result as a table
 
 Exit codes of a job: 0 all records are read (availableNow), or an endless job was stopped by a
-signal; 143 (128 + SIGTERM) an availableNow job was stopped by a signal; 1 the job failed; 2 the job
-is invalid. The last line on stderr says why; the kubelet reads it from /dev/termination-log.
+signal; 143 (128 + SIGTERM) an availableNow job was stopped by a signal; 1 the job failed, and may
+be tried again; 2 the job cannot run as it is written, so that the operator waits for another spec.
+The last line on stderr says why, after 2 as `Reason: text` if the reason has a name; the kubelet
+reads it from /dev/termination-log.
 """
 
 import contextlib
@@ -20,6 +22,8 @@ import click
 _TERMINATION_LOG = Path("/dev/termination-log")
 _DEFAULT_JOB = "/etc/odradek/job.json"
 _STOPPED = 128 + signal.SIGTERM
+_FAILED = 1
+_STALLED = 2
 
 
 def _exit(reason: str, code: int) -> None:
@@ -41,8 +45,9 @@ def main(context: click.Context) -> None:
 
 def _run() -> None:
     # Imported here, so that `show` does not load Spark.
-    from odradek_spark import config, driver, parquet_store, sources
-    from odradek_spark.errors import JobError
+    from odradek_spark import config, driver, sources
+    from odradek_spark.errors import JobError, JobStalledError
+    from odradek_spark.sinks.parquet_store import StoreError
 
     logging.basicConfig(
         level=logging.INFO,
@@ -55,13 +60,13 @@ def _run() -> None:
         environment = driver.environment()
         job = driver.load(os.environ.get("ODRADEK_JOB", _DEFAULT_JOB), environment)
         done = driver.Driver(job, environment).run()
-    except config.JobConfigError as error:
-        _exit(str(error), 2)
-    except (JobError, parquet_store.StoreError) as error:
-        _exit(str(error), 1)
+    except (config.JobConfigError, JobStalledError) as error:
+        _exit(sources.first_line(error), _STALLED)
+    except (JobError, StoreError) as error:
+        _exit(str(error), _FAILED)
     except Exception as error:
         logging.exception("the job failed")
-        _exit(f"{type(error).__name__}: {sources.first_line(error)}", 1)
+        _exit(f"{type(error).__name__}: {sources.first_line(error)}", _FAILED)
     else:
         if not done:
             _exit("stopped by a signal before all records were read", _STOPPED)

@@ -2,17 +2,27 @@
 
 The driver pod is Spark's driver in client mode. Spark's Kubernetes backend launches executor pods
 from the same image, with the job's volume claim at the same path, because executors write the
-checkpoint's state files and the sink's files and the driver reads them. The driver pod owns the
-executor pods (spark.kubernetes.driver.pod.name makes Spark set the owner), so Kubernetes deletes
-them with it.
+checkpoint's state files and the sink's files and the driver reads them. Where only one node can
+have the claim, they run on the driver's node. The driver pod owns the executor pods
+(spark.kubernetes.driver.pod.name makes Spark set the owner), so Kubernetes deletes them with it.
+
+The job's account may create nothing else than these pods, and admission refuses those that are not
+made of what `JobPod.limits` names. Driver and executors know each other by a key in a file of both
+(spark.authenticate), and encrypt what they send.
 """
 
 import json
 from collections.abc import Mapping
+from typing import Any
 
 from odradek_spark.config import MEMORY_BESIDE_HEAP, MIB, Environment, Job, JobConfigError
+from odradek_spark.storage_conf import storage_conf
 
 EXECUTOR_CONTAINER = "executor"
+LIMITS = "odradek.io/executor-limits"
+# The entry point of the image reads the executor's key here.
+AUTH_MOUNT = "/etc/odradek/auth"
+AUTH_FILE = f"{AUTH_MOUNT}/secret"
 
 # Properties that the job depends on; sparkConf may not set them.
 _RESERVED = (
@@ -23,10 +33,28 @@ _RESERVED = (
     "spark.kubernetes.namespace",
     "spark.kubernetes.driver.pod.name",
     "spark.kubernetes.driver.ownPersistentVolumeClaim",
-    "spark.kubernetes.executor.volumes.",
+    "spark.kubernetes.driver.service.",
+    "spark.kubernetes.authenticate",
+    "spark.kubernetes.container.image",
+    "spark.kubernetes.allocation.pods.allocator",
+    "spark.kubernetes.executor.annotation.",
+    "spark.kubernetes.executor.container.image",
+    "spark.kubernetes.executor.deleteOnTermination",
+    "spark.kubernetes.executor.disableConfigMap",
+    "spark.kubernetes.executor.label.",
+    "spark.kubernetes.executor.podNamePrefix",
     "spark.kubernetes.executor.podTemplate",
+    "spark.kubernetes.executor.secretKeyRef.",
+    "spark.kubernetes.executor.secrets.",
+    "spark.kubernetes.executor.volumes.",
+    "spark.authenticate",
+    "spark.eventLog.dir",
+    "spark.ui.killEnabled",
+    "spark.ui.port",
     "spark.sql.streaming.checkpointLocation",
+    "spark.sql.streaming.checkpointFileManagerClass",
     "spark.sql.session.timeZone",
+    "spark.hadoop.fs.s3a.audit.",
 )
 
 
@@ -38,7 +66,7 @@ def spark_conf(job: Job, environment: Environment, pod_template: str | None) -> 
     reserved = [key for key in job.spark_conf if key.startswith(_RESERVED)]
     if reserved:
         raise JobConfigError(f"job.sparkConf may not set {', '.join(sorted(reserved))}")
-    conf = _common(job)
+    conf = _common(job) | storage_conf(job, _tasks(job))
     if environment.on_kubernetes:
         conf |= _kubernetes(job, environment)
         if pod_template is not None:
@@ -50,10 +78,12 @@ def spark_conf(job: Job, environment: Environment, pod_template: str | None) -> 
 
 
 def _common(job: Job) -> dict[str, str]:
-    cores = job.executor_instances * job.executors.cores
     return {
         "spark.app.name": f"odradek-{job.group}",
-        "spark.ui.enabled": "false",
+        "spark.ui.enabled": str(job.ui_port is not None).lower(),
+        "spark.ui.port": str(job.ui_port or 0),
+        # Nobody has to log in.
+        "spark.ui.killEnabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.memory": f"{job.driver.heap_mib}m",
         "spark.executor.memory": f"{job.executors.heap_mib}m",
@@ -61,7 +91,7 @@ def _common(job: Job) -> dict[str, str]:
         "spark.sql.session.timeZone": "UTC",
         # A checkpoint keeps the first value forever, and Spark's 200 would mean 200 state files per
         # batch.
-        "spark.sql.shuffle.partitions": str(max(2, cores)),
+        "spark.sql.shuffle.partitions": str(_tasks(job)),
         "spark.sql.streaming.stopTimeout": "60s",
         # A record that Spark cannot read again is lost; fail the query instead of skipping it
         # (row 31).
@@ -69,7 +99,12 @@ def _common(job: Job) -> dict[str, str]:
     }
 
 
+def _tasks(job: Job) -> int:
+    return max(2, _most_executors(job) * job.executors.cores)
+
+
 def _kubernetes(job: Job, environment: Environment) -> dict[str, str]:
+    assert job.pod is not None
     claim = "spark.kubernetes.executor.volumes.persistentVolumeClaim.data"
     conf = {
         "spark.master": environment.master or "k8s://https://kubernetes.default.svc",
@@ -81,39 +116,70 @@ def _kubernetes(job: Job, environment: Environment) -> dict[str, str]:
         "spark.kubernetes.container.image": str(job.image),
         "spark.kubernetes.container.image.pullPolicy": "IfNotPresent",
         "spark.kubernetes.executor.deleteOnTermination": "true",
-        # Spark would look for claims of its own, to reuse and delete them. It has none, and its
-        # service account may not list any.
+        # Executors of a former driver may still have their names.
+        "spark.kubernetes.executor.podNamePrefix": f"{job.pod.name}-{environment.pod_uid[:6]}",
+        # The account of the job may touch pods only. Executors need no file of Spark's: they ask
+        # the driver for its properties.
+        "spark.kubernetes.executor.disableConfigMap": "true",
+        "spark.kubernetes.driver.service.deleteOnTermination": "false",
         "spark.kubernetes.driver.ownPersistentVolumeClaim": "false",
-        "spark.executor.instances": str(job.executor_instances),
+        # Spark would first wait up to 30 s for executors, deaf to signals, and only then say that a
+        # query has a mistake. The first batch waits for them.
+        "spark.scheduler.minRegisteredResourcesRatio": "0",
+        # A file, because a variable in an executor's pod could be read by whoever may see pods.
+        "spark.authenticate": "true",
+        "spark.authenticate.secret.file": AUTH_FILE,
+        "spark.network.crypto.enabled": "true",
+        **_allocation(job),
         "spark.executor.cores": str(job.executors.cores),
         "spark.executor.memoryOverhead": f"{MEMORY_BESIDE_HEAP // MIB}m",
         # Spark replaces a lost executor. Only many losses within ten minutes end the driver.
-        "spark.executor.maxNumFailures": str(20 * job.executor_instances),
+        "spark.executor.maxNumFailures": str(20 * _most_executors(job)),
         "spark.executor.failuresValidityInterval": "10m",
         "spark.task.maxFailures": "8",
-        f"{claim}.mount.path": environment.data,
-        f"{claim}.mount.readOnly": "false",
-        f"{claim}.options.claimName": str(job.claim_name),
     }
+    if job.claim_name is not None:
+        conf |= {
+            f"{claim}.mount.path": environment.data,
+            f"{claim}.mount.readOnly": "false",
+            f"{claim}.options.claimName": job.claim_name,
+        }
     if job.service_account is not None:
         conf["spark.kubernetes.authenticate.executor.serviceAccountName"] = job.service_account
     for key, value in job.node_selector.items():
         conf[f"spark.kubernetes.node.selector.{key}"] = value
-    for key, value in executor_labels(job).items():
+    for key, value in executor_labels(job.pod.name).items():
         conf[f"spark.kubernetes.executor.label.{key}"] = value
     return conf
 
 
-def executor_labels(job: Job) -> dict[str, str]:
-    """Return the labels of executor pods, without the group if its name is no label value."""
-    labels = {
+def _most_executors(job: Job) -> int:
+    return job.dynamic_allocation[1] if job.dynamic_allocation else job.executor_instances
+
+
+def _allocation(job: Job) -> dict[str, str]:
+    if job.dynamic_allocation is None:
+        return {"spark.executor.instances": str(job.executor_instances)}
+    least, largest = job.dynamic_allocation
+    first = min(max(job.executor_instances, least), largest)
+    return {
+        "spark.dynamicAllocation.enabled": "true",
+        "spark.dynamicAllocation.minExecutors": str(least),
+        "spark.dynamicAllocation.maxExecutors": str(largest),
+        "spark.dynamicAllocation.initialExecutors": str(first),
+        # Executors keep their shuffle files; there is no service on the nodes that would.
+        "spark.dynamicAllocation.shuffleTracking.enabled": "true",
+    }
+
+
+def executor_labels(name: str) -> dict[str, str]:
+    """Return the labels of the executors of a ConsumerGroup."""
+    return {
         "app.kubernetes.io/name": "odradek",
         "app.kubernetes.io/component": "spark-executor",
         "app.kubernetes.io/managed-by": "odradek-operator",
+        "odradek.io/group": name,
     }
-    if len(job.group) <= 63 and job.group[0].isalnum() and job.group[-1].isalnum():
-        labels["odradek.io/group"] = job.group
-    return labels
 
 
 def executor_pod(job: Job, environment: Environment) -> Mapping[str, object]:
@@ -122,7 +188,15 @@ def executor_pod(job: Job, environment: Environment) -> Mapping[str, object]:
     The executor runs as the driver's user, and the driver's group may write to the claim, so that
     each can replace files of the other. The pod meets the restricted Pod Security Standard.
     """
+    assert job.pod is not None
+    added = job.pod.additions
+    container = dict(added.get("container", {}))
+    if job.storage_secret is not None:
+        secret = {"secretRef": {"name": job.storage_secret}}
+        container["envFrom"] = [*container.get("envFrom", ()), secret]
+    auth = {"name": "auth", "mountPath": AUTH_MOUNT, "readOnly": True}
     spec: dict[str, object] = {
+        **added.get("spec", {}),
         "securityContext": {
             "runAsNonRoot": environment.uid != 0,
             "runAsUser": environment.uid,
@@ -134,19 +208,41 @@ def executor_pod(job: Job, environment: Environment) -> Mapping[str, object]:
         "enableServiceLinks": False,
         "containers": [
             {
+                **container,
                 "name": EXECUTOR_CONTAINER,
                 "securityContext": {
                     "allowPrivilegeEscalation": False,
                     "capabilities": {"drop": ["ALL"]},
                 },
+                "volumeMounts": [*container.get("volumeMounts", ()), auth],
             }
         ],
+        "volumes": [
+            *added.get("volumes", ()),
+            {"name": "auth", "secret": {"secretName": job.pod.auth_secret}},
+        ],
     }
+    if job.same_node_as:
+        place = {
+            "labelSelector": {"matchLabels": dict(job.same_node_as)},
+            "topologyKey": "kubernetes.io/hostname",
+        }
+        spec["affinity"] = _with_place(added.get("spec", {}).get("affinity", {}), place)
     if job.tolerations:
         spec["tolerations"] = list(job.tolerations)
     if job.priority_class is not None:
         spec["priorityClassName"] = job.priority_class
-    return {"apiVersion": "v1", "kind": "Pod", "spec": spec}
+    metadata = {
+        "labels": added.get("labels", {}),
+        "annotations": {**added.get("annotations", {}), LIMITS: job.pod.limits},
+    }
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def _with_place(affinity: Mapping[str, Any], place: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a pod's affinity with one more term that it must meet."""
+    pods, name = affinity.get("podAffinity", {}), "requiredDuringSchedulingIgnoredDuringExecution"
+    return {**affinity, "podAffinity": {**pods, name: [*pods.get(name, ()), place]}}
 
 
 def executor_pod_text(job: Job, environment: Environment) -> str:

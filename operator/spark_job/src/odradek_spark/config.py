@@ -14,6 +14,8 @@ from datetime import datetime
 from pathlib import PurePosixPath
 from typing import Any
 
+from odradek import stateful_query
+
 MIB = 1024 * 1024
 
 # Spark needs 1.5 times its reserved 300 MiB as heap (UnifiedMemoryManager). Python, the JVM's own
@@ -33,13 +35,21 @@ _MEMORY = re.compile(r"([1-9][0-9]*)(Mi|Gi)")
 _FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 _DELAY = re.compile(r"[0-9]+ (millisecond|second|minute|hour|day)s?")
 _TRIGGER_UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
+_FORMATS = ("json", "csv", "avro", "text", "raw")
+_SINKS = ("parquet", "delta", "iceberg", "jdbc", "topic", "console")
+_URL = re.compile(r"(s3a|gs|abfs|abfss)://[^/\s]+(/+[^/\s]+)+/*")
+_REGISTRY = re.compile(r"https?://[^/\s?#@]+(/[^\s?#]*)?")
 _OUTPUT_MODES = ("append", "update", "complete")
 ZOOKEEPER, KAFKA, BOTH = "ZooKeeper", "Kafka", "Both"
 _NAMED_STARTS = ("earliest", "latest", "group")
 
 
 class JobConfigError(ValueError):
-    """The job is invalid; the message is one line for the user."""
+    """The job cannot run as it is written; the message is one line for the user.
+
+    Raised for nothing that time may mend: the operator starts no such job again before its spec
+    changes.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +75,44 @@ class TopicSink:
 
 @dataclass(frozen=True, slots=True)
 class JdbcSink:
-    """Rows go to `table` of the database at `url`."""
+    """Rows go to `table` of the database at `url`.
+
+    With `upsert_keys` a row replaces the one that has the same values in these columns.
+    """
 
     url: str
     table: str
     driver: str | None = None
+    upsert_keys: tuple[str, ...] = ()
 
 
-Sink = ParquetSink | ConsoleSink | TopicSink | JdbcSink
+@dataclass(frozen=True, slots=True)
+class DeltaSink:
+    """Rows go to the Delta table at `path`, a URL.
+
+    With `merge_keys` a row replaces the one with the same values in these columns. After every
+    `optimize_every` batches small files are merged; 0 means never. With `merge_schema` columns that
+    the table lacks are added.
+    """
+
+    path: str
+    partition_by: tuple[str, ...] = ()
+    merge_keys: tuple[str, ...] = ()
+    optimize_every: int = 100
+    merge_schema: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class IcebergSink:
+    """Rows go to the Iceberg table in folder `path` of the volume; the rest as in a DeltaSink."""
+
+    path: str
+    partition_by: tuple[str, ...] = ()
+    optimize_every: int = 100
+    merge_schema: bool = False
+
+
+Sink = ParquetSink | ConsoleSink | TopicSink | JdbcSink | DeltaSink | IcebergSink
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +138,10 @@ class Resources:
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """How records are parsed and transformed between topic and sink."""
+    """How records are parsed and transformed between topic and sink.
+
+    `registry` is the URL of the schema registry that Avro records refer to.
+    """
 
     format: str = "json"
     schema: str | None = None
@@ -106,12 +149,36 @@ class Pipeline:
     python: str | None = None
     output_mode: str | None = None
     watermark: Watermark | None = None
+    registry: str | None = None
     starting_offsets: str = "earliest"
 
 
 @dataclass(frozen=True, slots=True)
+class JobPod:
+    """What the operator says of the executors' pods.
+
+    `name` is the ConsumerGroup's. `auth_secret` is the Secret with the key by which driver and
+    executors know each other. `limits` is the text without which admission refuses an executor.
+    `additions` are the user's: labels, annotations, spec, volumes, container.
+    """
+
+    name: str
+    auth_secret: str
+    limits: str
+    additions: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
-    """One consumer group's job. `trigger_ms` None means availableNow."""
+    """One consumer group's job. `trigger_ms` None means availableNow.
+
+    `dynamic_allocation` is the least and the largest number of executors. `checkpoint` is a URL, or
+    a path on the claim that driver and executors share. `storage_secret` has the environment with
+    which they reach URLs. Executors go to the node of a pod with the labels `same_node_as`, if
+    there are any. Spark's UI is at `ui_port`, if there is one. `event_log` is a URL, or a path on
+    the claim. `definition` is what the query's state depends on (`odradek.stateful_query`), and
+    `migration` the strategy that the request `migration_id` asks for.
+    """
 
     group: str
     bootstrap: str
@@ -123,12 +190,23 @@ class Job:
     image: str | None
     claim_name: str | None
     service_account: str | None
+    pod: "JobPod | None"
     trigger_ms: int | None
     pipeline: Pipeline
     sink: Sink
+    checkpoint: str
+    storage_secret: str | None = None
+    same_node_as: Mapping[str, str] = field(default_factory=dict)
     driver: Resources = field(default_factory=Resources)
     executors: Resources = field(default_factory=Resources)
     executor_instances: int = 1
+    dynamic_allocation: tuple[int, int] | None = None
+    batch_timeout_s: int = 3600
+    definition: Mapping[str, Any] = field(default_factory=dict)
+    ui_port: int | None = None
+    event_log: str | None = None
+    migration: str | None = None
+    migration_id: str | None = None
     spark_conf: Mapping[str, str] = field(default_factory=dict)
     node_selector: Mapping[str, str] = field(default_factory=dict)
     tolerations: tuple[Mapping[str, Any], ...] = ()
@@ -140,7 +218,8 @@ class Environment:
     """The pod or process in which the driver runs.
 
     `data` is the folder that driver and executors share. `master` overrides the Kubernetes master
-    (local[N] on a laptop). `session_timeout_ms` is the requested ZooKeeper session timeout.
+    (local[N] on a laptop). `executors_file` has the number of executors that a running job follows,
+    and need not exist. `session_timeout_ms` is the requested ZooKeeper session timeout.
     """
 
     pod_name: str
@@ -152,6 +231,7 @@ class Environment:
     master: str | None = None
     data: str = "/data"
     session_timeout_ms: int = 10_000
+    executors_file: str | None = None
 
     @property
     def on_kubernetes(self) -> bool:
@@ -179,6 +259,7 @@ def parse_environment(variables: Mapping[str, str], uid: int, gid: int) -> Envir
         master=master,
         data=variables.get("ODRADEK_DATA", "/data"),
         session_timeout_ms=int(timeout),
+        executors_file=variables.get("ODRADEK_EXECUTORS"),
     )
 
 
@@ -204,12 +285,19 @@ def parse_job(text: str, environment: Environment) -> Job:
     if store not in (ZOOKEEPER, KAFKA, BOTH):
         raise JobConfigError(f"offsetStore {store!r} is not one of {ZOOKEEPER}, {KAFKA}, {BOTH}")
     claim = root.text("claimName", None)
-    if environment.on_kubernetes and claim is None:
+    group = root.matching("group", _TOPIC)
+    sink = _parse_sink(spec.section("sink"), environment)
+    checkpoint = _parse_checkpoint(root, group, environment)
+    event_log = None
+    if "eventLog" in spec:
+        event_log = _storage_url(spec.section("eventLog"), "path", environment)
+    shared = checkpoint.startswith("/") or _is_on_claim(sink) or (event_log or "").startswith("/")
+    if environment.on_kubernetes and claim is None and shared:
         raise JobConfigError(
-            "job.volume is needed: driver and executors share the checkpoint on it"
+            "job.volume is needed: the checkpoint, the sink or the event log is on it"
         )
     return Job(
-        group=root.matching("group", _TOPIC),
+        group=group,
         bootstrap=root.text("bootstrap"),
         zookeeper=root.text("zookeeper").rstrip("/"),
         offset_store=store,
@@ -219,16 +307,61 @@ def parse_job(text: str, environment: Environment) -> Job:
         image=root.text("image") if environment.on_kubernetes else root.text("image", None),
         claim_name=claim,
         service_account=root.text("serviceAccount", None),
+        pod=_parse_pod(root) if environment.on_kubernetes else None,
         trigger_ms=parse_trigger(spec.text("trigger", "10s")),
         pipeline=_parse_pipeline(spec),
-        sink=_parse_sink(spec.section("sink"), environment),
+        sink=sink,
+        checkpoint=checkpoint,
+        storage_secret=root.text("storageSecret", None),
+        same_node_as=root.string_map("sameNodeAs"),
         driver=_parse_resources(spec.section("driver", optional=True)),
         executors=_parse_resources(executors),
         executor_instances=executors.integer("instances", 1, low=1, high=1000),
+        dynamic_allocation=_parse_dynamic(executors),
+        batch_timeout_s=spec.section("timeouts", optional=True).integer(
+            "batchSeconds", 3600, low=60, high=604_800
+        ),
         spark_conf=spec.string_map("sparkConf"),
         node_selector=spec.string_map("nodeSelector"),
         tolerations=spec.objects("tolerations"),
         priority_class=spec.text("priorityClassName", None),
+        ui_port=root.integer("uiPort", 0, low=0, high=65535) or None,
+        event_log=event_log,
+        definition=stateful_query.definition(document),
+        migration=_parse_migration(spec),
+        migration_id=spec.section("migration", optional=True).text("requestId", None),
+    )
+
+
+def _parse_migration(spec: "_Section") -> str | None:
+    if "migration" not in spec:
+        return None
+    section = spec.section("migration")
+    section.text("requestId")
+    strategy: str = section.text("strategy")
+    known = (stateful_query.NEW_CHECKPOINT, stateful_query.KEEP_STATE)
+    if strategy not in known:
+        raise JobConfigError(
+            f"job.migration.strategy {strategy!r} is not one of {', '.join(known)}"
+        )
+    return strategy
+
+
+def _parse_dynamic(executors: "_Section") -> tuple[int, int] | None:
+    if "dynamicAllocation" not in executors:
+        return None
+    section = executors.section("dynamicAllocation")
+    largest = section.integer("max", 1, low=1, high=1000)
+    return section.integer("min", 0, low=0, high=largest), largest
+
+
+def _parse_pod(root: "_Section") -> JobPod:
+    additions = root.section("pod", optional=True)
+    return JobPod(
+        name=root.text("name"),
+        auth_secret=root.text("authSecret"),
+        limits=root.text("limits"),
+        additions={name: additions.value(name) for name in additions},
     )
 
 
@@ -265,16 +398,13 @@ def _check_pattern(pattern: str) -> None:
 
 def _parse_pipeline(spec: "_Section") -> Pipeline:
     format_, schema = spec.text("format", "json"), spec.text("schema", None)
-    if format_ == "avro":
-        raise JobConfigError(
-            "job.format avro needs spark-avro, which the Spark image does not hold"
-        )
-    if format_ not in ("json", "csv", "text"):
-        raise JobConfigError(f"job.format {format_!r} is not one of json, csv, text")
-    if format_ == "text" and schema is not None:
-        raise JobConfigError("job.format text has no schema: its one column is value")
-    if format_ == "csv" and schema is None:
-        raise JobConfigError("job.format csv needs a schema")
+    if format_ not in _FORMATS:
+        raise JobConfigError(f"job.format {format_!r} is not one of {', '.join(_FORMATS)}")
+    if format_ in ("text", "raw") and schema is not None:
+        raise JobConfigError(f"job.format {format_} has no schema: its columns are given")
+    registry = _parse_registry(spec, format_)
+    if format_ in ("csv", "avro") and schema is None and registry is None:
+        raise JobConfigError(f"job.format {format_} needs a schema")
     sql, python = spec.text("sql", None), spec.text("python", None)
     if sql is not None and python is not None:
         raise JobConfigError("job: give sql or python, not both")
@@ -290,40 +420,115 @@ def _parse_pipeline(spec: "_Section") -> Pipeline:
     if "watermark" in spec:
         section = spec.section("watermark")
         watermark = Watermark(section.text("column"), section.matching("delay", _DELAY))
-    return Pipeline(format_, schema, sql, python, mode, watermark, start)
+    return Pipeline(format_, schema, sql, python, mode, watermark, registry, start)
+
+
+def _parse_registry(spec: "_Section", format_: str) -> str | None:
+    if "schemaRegistry" not in spec:
+        return None
+    if format_ != "avro":
+        raise JobConfigError("job.schemaRegistry goes with format avro")
+    return spec.section("schemaRegistry").matching("url", _REGISTRY).rstrip("/")
 
 
 def _parse_sink(section: "_Section", environment: Environment) -> Sink:
     kinds = sorted(section)
-    if len(kinds) != 1 or kinds[0] not in ("parquet", "console", "topic", "jdbc"):
+    if len(kinds) != 1 or kinds[0] not in _SINKS:
         raise JobConfigError(
-            f"job.sink must be one of parquet, console, topic, jdbc, not {', '.join(kinds) or '{}'}"
+            f"job.sink must be one of {', '.join(_SINKS)}, not {', '.join(kinds) or '{}'}"
         )
     inner = section.section(kinds[0])
     match kinds[0]:
         case "parquet":
             return _parse_parquet(inner, environment)
+        case "delta":
+            return DeltaSink(
+                _storage_url(inner, "path", environment),
+                inner.strings("partitionBy"),
+                inner.strings("mergeKeys"),
+                inner.integer("optimizeEvery", 100, low=0, high=1_000_000),
+                inner.flag("mergeSchema"),
+            )
+        case "iceberg":
+            return _parse_iceberg(inner, environment)
         case "topic":
             return TopicSink(inner.matching("name", _TOPIC), inner.text("key", None))
         case "jdbc":
-            url = inner.text("url")
-            if not url.startswith("jdbc:"):
-                raise JobConfigError(f"job.sink.jdbc.url {url!r} does not begin with jdbc:")
-            return JdbcSink(url, inner.text("table"), inner.text("driver", None))
+            return _parse_jdbc(inner)
         case _:
             return ConsoleSink()
 
 
 def _parse_parquet(section: "_Section", environment: Environment) -> ParquetSink:
-    path = PurePosixPath(section.text("path"))
+    if not section.text("path").startswith("/"):
+        raise JobConfigError(
+            f"job.sink.parquet.path {section.text('path')} must be a path on the volume: "
+            "elsewhere a batch has no rename that makes it visible as a whole; use the sink delta"
+        )
+    path = _path_on_claim(section, "path", environment)
+    return ParquetSink(path, section.strings("partitionBy"))
+
+
+def _parse_iceberg(section: "_Section", environment: Environment) -> IcebergSink:
+    if not section.text("path").startswith("/"):
+        raise JobConfigError(
+            f"job.sink.iceberg.path {section.text('path')} must be a path on the volume: in a "
+            "store nothing keeps a driver from replacing what another one has committed; use the "
+            "sink delta"
+        )
+    return IcebergSink(
+        _path_on_claim(section, "path", environment),
+        section.strings("partitionBy"),
+        section.integer("optimizeEvery", 100, low=0, high=1_000_000),
+        section.flag("mergeSchema"),
+    )
+
+
+def _parse_checkpoint(root: "_Section", group: str, environment: Environment) -> str:
+    if "checkpointUrl" not in root:
+        return str(PurePosixPath(environment.data) / "checkpoints" / group)
+    return _storage_url(root, "checkpointUrl", environment)
+
+
+def _is_on_claim(sink: Sink) -> bool:
+    return isinstance(sink, ParquetSink | DeltaSink | IcebergSink) and sink.path.startswith("/")
+
+
+def _storage_url(section: "_Section", name: str, environment: Environment) -> str:
+    """Return a URL without a slash at its end, or an absolute path on the claim."""
+    text = str(section.text(name))
+    if text.startswith("/"):
+        return _path_on_claim(section, name, environment)
+    match = _URL.fullmatch(text)
+    if match is None:
+        advice = "; write s3a:// for s3://" if text.startswith("s3://") else ""
+        raise JobConfigError(
+            f"{section.path}.{name} {text!r} is neither a path on the volume nor a URL of "
+            f"s3a, gs, abfs or abfss with a bucket and a path{advice}".lstrip(".")
+        )
+    return text.rstrip("/")
+
+
+def _path_on_claim(section: "_Section", name: str, environment: Environment) -> str:
+    path = PurePosixPath(section.text(name))
     data = PurePosixPath(environment.data)
+    where = f"{section.path}.{name}"
     if ".." in path.parts or data not in path.parents:
         raise JobConfigError(
-            f"job.sink.parquet.path {path} must be below {data}, which driver and executors share"
+            f"{where} {path} must be below {data}, which driver and executors share"
         )
     if data / "checkpoints" in (path, *path.parents):
-        raise JobConfigError(f"job.sink.parquet.path {path} is in the folder of the checkpoints")
-    return ParquetSink(str(path), section.strings("partitionBy"))
+        raise JobConfigError(f"{where} {path} is in the folder of the checkpoints")
+    return str(path)
+
+
+def _parse_jdbc(section: "_Section") -> JdbcSink:
+    url, keys = section.text("url"), section.strings("upsertKeys")
+    if not url.startswith("jdbc:"):
+        raise JobConfigError(f"job.sink.jdbc.url {url!r} does not begin with jdbc:")
+    if keys and not url.startswith("jdbc:postgresql:"):
+        raise JobConfigError("job.sink.jdbc.upsertKeys needs PostgreSQL (jdbc:postgresql:)")
+    return JdbcSink(url, section.text("table"), section.text("driver", None), keys)
 
 
 def _parse_resources(section: "_Section") -> Resources:
@@ -352,6 +557,10 @@ class _Section:
 
     def __iter__(self) -> Any:
         return iter(self._values)
+
+    def value(self, name: str) -> Any:
+        """Return a field as it is, for the API server to judge."""
+        return self._values[name]
 
     def _at(self, name: str) -> str:
         return f"{self.path}.{name}" if self.path else name
@@ -383,6 +592,12 @@ class _Section:
             raise JobConfigError(
                 f"{self._at(name)} must be an integer {low} to {high}, not {value!r}"
             )
+        return value
+
+    def flag(self, name: str) -> bool:
+        value = self._values.get(name, False)
+        if not isinstance(value, bool):
+            raise JobConfigError(f"{self._at(name)} must be true or false, not {value!r}")
         return value
 
     def strings(self, name: str) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 1. Start the HTTP endpoint, so that the operator sees a starting driver.
 2. Wait for the group's topics, start Spark, register the member in ZooKeeper.
-3. Start a thread that measures the lag.
+3. Start a thread that measures the lag, and one that looks whether batches run (`pulse`).
 4. Acquire the assignment and run a query over it: source -> views -> foreachBatch(sink, then
    commit). Repeat after every rebalance.
 
@@ -36,14 +36,19 @@ from odradek_spark import (
     cluster_conf,
     config,
     endpoint,
+    executors,
     group_znodes,
     lag,
     membership,
+    sinks,
     sources,
+    storage,
+    topic_guard,
 )
 from odradek_spark.broker_client import DriverClient
 from odradek_spark.errors import JobError
 from odradek_spark.kafka_offsets import KafkaOffsets
+from odradek_spark.pulse import Activity, Pulse
 from odradek_spark.query import Query
 
 log = logging.getLogger(__name__)
@@ -60,14 +65,17 @@ class Driver:
     def __init__(self, job: config.Job, environment: config.Environment) -> None:
         self._job = job
         self._environment = environment
-        self._checkpoint = Path(environment.data) / "checkpoints" / job.group
         self._status = endpoint.Status()
         self._status_lock = threading.Lock()
         self._stop = threading.Event()
+        self._pulse = Pulse(job.batch_timeout_s)
+        self._batches = 0
+        self._counted_batches = 0
+        self._scale = executors.Scale(environment.executors_file, job.executor_instances)
         # Close functions, in the order in which their resources were opened.
         self._closers: list[Callable[[], object]] = []
         self.endpoint = endpoint.MetricsEndpoint(
-            job.group, job.metrics_port, lambda: self._status, self._healthy
+            job.group, job.metrics_port, lambda: self._status, self._pulse.is_alive
         )
 
     def run(self) -> bool:
@@ -101,12 +109,30 @@ class Driver:
         spark = self._start_spark()
         member = self._join()
         watcher = threading.Thread(
-            target=self._watch, args=(spark, client, member), name="lag", daemon=True
+            target=self._watch, args=(client, member), name="lag", daemon=True
         )
         watcher.start()
         self._closers.append(lambda: watcher.join(timeout=2 * config.REFRESH_INTERVAL_S))
+        # The watcher has the other one: neither is for two threads.
+        reader = DriverClient(self._job.bootstrap, f"odradek-start-{self._job.group}")
+        self._closers.append(reader.close)
+        query = Query(
+            self._job,
+            storage.open_folder(spark, self._job.checkpoint),
+            spark,
+            member,
+            reader,
+            self._on_batch,
+            self._stop,
+            self._pulse.beat,
+        )
+        observer = threading.Thread(
+            target=self._observe, args=(spark, query), name="pulse", daemon=True
+        )
+        observer.start()
+        self._closers.append(lambda: observer.join(timeout=2 * config.REFRESH_INTERVAL_S))
         self._closers.append(self._stop.set)
-        self._run_queries(spark, member)
+        self._run_queries(query, member)
 
     def _await_topics(self, client: DriverClient) -> None:
         """Wait until all of the job's topics exist. Raises JobError after a time limit.
@@ -147,9 +173,23 @@ class Driver:
             dual_commit=self._job.offset_store == config.BOTH,
         )
         self._closers.append(member.leave)
+        self._take_over(member)
         member.join()
-        log.info("group %s: member %s", self._job.group, member.consumer_id)
+        log.info("group %s: member %s, epoch %d", self._job.group, member.consumer_id, member.epoch)
         return member
+
+    def _take_over(self, member: membership.GroupMembership) -> None:
+        deadline = time.monotonic() + _TOPICS_PATIENCE_S
+        while True:
+            try:
+                member.take_over()
+                self._update(epoch=member.epoch)
+                return
+            except group_znodes.TRANSIENT as error:
+                if time.monotonic() >= deadline or self._stop.is_set():
+                    raise JobError(f"failed to raise the group's epoch: {error!r}") from error
+                log.warning("group %s: failed to raise its epoch: %r", self._job.group, error)
+            self._stop.wait(_START_PAUSE_S)
 
     @property
     def _owner_patience_s(self) -> float:
@@ -182,23 +222,18 @@ class Driver:
             )
         builder = SparkSession.builder
         conf = cluster_conf.spark_conf(self._job, self._environment, template)
+        if self._job.event_log is not None:
+            storage.make_event_log_folder(conf, self._job.event_log)
         for name, value in conf.items():
             builder = builder.config(name, value)
         spark = builder.getOrCreate()
         self._closers.append(spark.stop)
         return spark
 
-    def _run_queries(self, spark: SparkSession, member: membership.GroupMembership) -> None:
-        query = Query(
-            self._job,
-            self._checkpoint,
-            spark,
-            member,
-            lambda number, seconds: self._update(batch_id=number, batch_seconds=seconds),
-            self._stop,
-        )
+    def _run_queries(self, query: Query, member: membership.GroupMembership) -> None:
         self._closers.append(query.finish)
         while not self._stop.is_set():
+            self._pulse.beat()
             try:
                 assigned = member.acquire_assignment(self._owner_patience_s, self._stop)
                 if self._stop.is_set():
@@ -206,12 +241,12 @@ class Driver:
                 log.info("group %s: assigned %d partitions", self._job.group, len(assigned))
                 if assigned:
                     query.start(assigned)
-                self._update(state=endpoint.RUNNING)
+                self._update(state=endpoint.RUNNING, keeps_state=query.keeps_state)
                 if self._await_rebalance(query if assigned else None, member):
                     self._update(state=endpoint.COMPLETED)
                     log.info("group %s: all records are read", self._job.group)
                     return
-            except membership.OwnershipLostError as error:
+            except (membership.OwnershipLostError, topic_guard.TopicChangedError) as error:
                 log.warning("%s", error)
             except group_znodes.TRANSIENT as error:
                 log.warning("group %s: transient error, retrying: %r", self._job.group, error)
@@ -229,6 +264,7 @@ class Driver:
         patience_ends = time.monotonic() + self._owner_patience_s
         is_read = query is None
         while not self._stop.is_set():
+            self._pulse.beat()
             if query is not None and not is_read:
                 is_read = query.await_end(_WAIT_SLICE_S)
             elif self._job.trigger_ms is None and (
@@ -237,13 +273,14 @@ class Driver:
                 return member.is_assignment_current()
             else:
                 member.changed.wait(_WAIT_SLICE_S)
-            if member.changed.is_set() and not self._keeps_assignment(member):
+            if member.changed.is_set() and not self._keeps_assignment(query, member):
                 return False
         return False
 
-    def _keeps_assignment(self, member: membership.GroupMembership) -> bool:
+    def _keeps_assignment(self, query: Query | None, member: membership.GroupMembership) -> bool:
         try:
-            return member.is_assignment_current()
+            # An idle query runs no batch that would find a topic made anew.
+            return member.is_assignment_current() and not (query and query.changed_topic())
         except (*group_znodes.TRANSIENT, ZnodeError) as error:
             # The present assignment holds until ZooKeeper shows another one.
             log.warning(
@@ -252,14 +289,45 @@ class Driver:
             member.changed.set()
             return True
 
-    def _watch(
-        self, spark: SparkSession, client: DriverClient, member: membership.GroupMembership
-    ) -> None:
+    def _on_batch(self, number: int, seconds: float, keeps_state: bool) -> None:
+        self._batches += 1
+        self._update(
+            batch_id=number,
+            batch_seconds=seconds,
+            committed_ms=wall_ms(),
+            keeps_state=keeps_state,
+        )
+
+    def _observe(self, spark: SparkSession, query: Query) -> None:
+        """Note executors and the signs of life of the batch loop, until the end."""
+        while not self._stop.is_set():
+            try:
+                jobs = spark.sparkContext.statusTracker().getActiveJobsIds()
+                self._pulse.observe(Activity(query.state(), bool(jobs), self._batches))
+                self._update(
+                    executors=executors.registered(spark),
+                    batch_running_s=self._pulse.batch_running_s,
+                )
+                self._update(executors_wanted=self._scale.follow(spark))
+                self._count_rows(spark)
+            except Exception as error:
+                # Spark is stopping, or its JVM is gone, which the main thread notices too.
+                log.warning("failed to look at Spark: %s; retrying", sources.first_line(error))
+            self._stop.wait(config.REFRESH_INTERVAL_S)
+
+    def _count_rows(self, spark: SparkSession) -> None:
+        """Note how many rows the table has, if a batch was committed since the last time."""
+        batches = self._batches
+        if batches != self._counted_batches:
+            self._update(table_rows=sinks.count_rows(spark, self._job.sink))
+            self._counted_batches = batches
+
+    def _watch(self, client: DriverClient, member: membership.GroupMembership) -> None:
         """Measure the lag until the end. If a measurement fails, keep the last one and its time."""
         renewal_due = time.monotonic() + _RENEWAL_INTERVAL_S
         while not self._stop.is_set():
             try:
-                self._update(measured=self._measure(client, member), executors=_executors(spark))
+                self._update(measured=self._measure(client, member))
             except (KafkaException, KazooException, KazooTimeoutError) as error:
                 log.warning("group %s: failed to measure lag: %s; retrying", self._job.group, error)
             if time.monotonic() >= renewal_due and self._renews_offsets(member):
@@ -277,30 +345,20 @@ class Driver:
     def _measure(self, client: DriverClient, member: membership.GroupMembership) -> lag.Measurement:
         partitions = client.partitions(self._job.topics, self._job.topic_pattern)
         committed = member.committed(partitions)
+        former = member.former_commits(committed)
         ends = client.end_offsets(partitions)
-        starts = client.start_offsets(lag.uncommitted(committed, ends))
-        timestamps = client.timestamps(lag.behind(committed, ends))
-        now_ms = wall_ms()
-        return lag.measure(committed, ends, starts, timestamps, member.member_count(), now_ms)
+        starts = client.start_offsets(lag.without_start(committed, ends, former))
+        timestamps = client.timestamps(lag.unread(committed, starts, ends, former))
+        members, now_ms = member.member_count(), wall_ms()
+        return lag.measure(committed, ends, starts, timestamps, members, now_ms, former)
 
     def _update(self, **changes: object) -> None:
         with self._status_lock:
             self._status = replace(self._status, **changes)  # type: ignore[arg-type]
 
-    def _healthy(self) -> bool:
-        return self._status.state not in (endpoint.FAILED, endpoint.COMPLETED)
-
     def _on_signal(self, number: int, _: FrameType | None) -> None:
         log.info("received signal %d; stopping", number)
         self._stop.set()
-
-
-def _executors(spark: SparkSession) -> int:
-    # The map has the driver's own block manager too. With local[N] it is the only one, and it runs
-    # tasks.
-    scala_context = spark.sparkContext._jsc.sc()
-    known = int(scala_context.getExecutorMemoryStatus().size())
-    return known if scala_context.isLocal() else known - 1
 
 
 def load(path: str, environment: config.Environment) -> config.Job:

@@ -9,6 +9,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -18,7 +19,7 @@ from prometheus_client.registry import Collector
 
 from odradek.clock import wall_ms
 from odradek_spark.config import REFRESH_INTERVAL_S
-from odradek_spark.lag import Measurement
+from odradek_spark.lag import Measurement, PartitionLag
 
 STARTING, RUNNING, STOPPING, COMPLETED, FAILED = (
     "Starting",
@@ -34,13 +35,27 @@ _MEASUREMENT_CURRENT_MS = int(3 * REFRESH_INTERVAL_S * 1000)
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """The driver's state. `batch_id` None: no batch yet; `measured` None: no measurement yet."""
+    """The driver's state. `batch_id` None: no batch yet; `measured` None: no measurement yet.
+
+    `executors_wanted` is the number that the job follows; None if Spark chooses it.
+    `epoch` is this start's number; None: the driver has not joined its group yet.
+    `batch_running_s` is the time that the present batch has taken so far; None: none is running.
+    `committed_ms` is when the last batch was committed, and `table_rows` how many rows the table
+    had after it, or soon after; None: not known.
+    `keeps_state` is whether the checkpoint has state; None: the query has not started yet.
+    """
 
     state: str = STARTING
     batch_id: int | None = None
     batch_seconds: float = 0.0
     executors: int = 0
     measured: Measurement | None = None
+    batch_running_s: float | None = None
+    executors_wanted: int | None = None
+    epoch: int | None = None
+    committed_ms: int | None = None
+    table_rows: int | None = None
+    keeps_state: bool | None = None
 
 
 def status_document(status: Status, now_ms: int) -> dict[str, object]:
@@ -54,14 +69,34 @@ def status_document(status: Status, now_ms: int) -> dict[str, object]:
     if measured is not None and now_ms - measured.at_ms <= _MEASUREMENT_CURRENT_MS:
         fresh = measured
     age_s = None if fresh is None else fresh.max_seconds
+    running_s = status.batch_running_s
     return {
         "state": status.state,
+        "checkpointEpoch": status.epoch,
+        "keepsState": status.keeps_state,
         "lastBatchId": status.batch_id,
+        "lastCommitTime": None if status.committed_ms is None else _stamp(status.committed_ms),
+        "tableRows": status.table_rows,
         "totalLag": None if fresh is None else fresh.total,
         "maxLagSeconds": None if age_s is None else round(age_s),
         "executors": status.executors,
+        "executorsWanted": status.executors_wanted,
+        "batchRunningSeconds": None if running_s is None else round(running_s),
         "members": None if measured is None else measured.members,
+        "worstPartitions": [] if fresh is None else [_placed(one) for one in fresh.worst()],
     }
+
+
+def _stamp(moment_ms: int) -> str:
+    return datetime.fromtimestamp(moment_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _placed(part: PartitionLag) -> dict[str, object]:
+    topic, number = part.partition
+    found: dict[str, object] = {"topic": topic, "partition": number, "lag": part.lag}
+    if part.seconds is not None:
+        found["lagSeconds"] = round(part.seconds, 3)
+    return found
 
 
 def families(group: str, status: Status) -> Iterator[Metric]:
@@ -90,15 +125,15 @@ def _lag_families(group: str, measured: Measurement) -> Iterator[Metric]:
     labels = ["consumergroup", "topic", "partition"]
     lag = GaugeMetricFamily(
         "kafka_consumergroup_lag",
-        "Records behind: end offset minus committed offset.",
+        "Records of the partition that the group has not read.",
         labels=labels,
     )
     current = GaugeMetricFamily(
         "kafka_consumergroup_current_offset", "Committed offset of the group.", labels=labels
     )
     seconds = GaugeMetricFamily(
-        "odradek_consumergroup_lag_seconds",
-        "Age of the oldest uncommitted record.",
+        "kafka_consumergroup_lag_seconds",
+        "Age of the oldest unread record.",
         labels=labels,
     )
     without = GaugeMetricFamily(
@@ -194,7 +229,7 @@ def _request_handler(
                 self._answer(200, "application/json", body)
             elif self.path == "/healthz":
                 healthy = endpoint.healthy()
-                text = b"ok\n" if healthy else b"the query is not running\n"
+                text = b"ok\n" if healthy else b"the batch loop hangs\n"
                 self._answer(200 if healthy else 503, "text/plain", text)
             else:
                 self._answer(404, "text/plain", b"/metrics /status /healthz\n")

@@ -5,12 +5,14 @@ Watches call `on_change` in kazoo's own thread.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from confluent_kafka import KafkaException
-from kazoo.client import KazooClient
+from kazoo.client import KazooClient, TransactionRequest
 from kazoo.exceptions import (
+    BadVersionError,
     ConnectionClosedError,
     ConnectionLoss,
     NodeExistsError,
@@ -24,7 +26,9 @@ from kazoo.retry import KazooRetry
 
 from odradek.values import TopicPartition
 from odradek.zk import consumers, znodes
+from odradek.zk.consumers import TopicIncarnation
 from odradek.zk.znodes import ZnodeError
+from odradek_spark.errors import FencedError
 from odradek_spark.group_assignment import THREAD
 
 log = logging.getLogger(__name__)
@@ -57,6 +61,22 @@ def connect(zookeeper: str, session_timeout_ms: int, start_timeout_s: float) -> 
     return client
 
 
+@dataclass(frozen=True, slots=True)
+class TopicRecord:
+    """The topic that the group's offsets belong to, and the transaction that recorded it."""
+
+    incarnation: TopicIncarnation
+    zxid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """The number of one driver, and the version of the epoch znode that goes with it."""
+
+    number: int
+    version: int
+
+
 class GroupZnodes:
     """The znodes of `group` as the member `consumer_id` uses them. Raises `TRANSIENT` errors."""
 
@@ -73,6 +93,8 @@ class GroupZnodes:
         self._on_change = on_change
         # The offset znodes that existed at the last look.
         self._offset_nodes: set[TopicPartition] = set()
+        # Only drivers have one: old consumers of the group write offsets without.
+        self._epoch: Epoch | None = None
 
     @property
     def connected(self) -> bool:
@@ -111,6 +133,71 @@ class GroupZnodes:
             return len(self._client.get_children_async(path).get(timeout=_CALL_TIMEOUT_S))
         except NoNodeError:
             return 0
+
+    # --- epoch of drivers -------------------------------------------------------------------------
+
+    @property
+    def epoch(self) -> int:
+        """The number of this driver; 0 before `raise_epoch`."""
+        return 0 if self._epoch is None else self._epoch.number
+
+    def raise_epoch(self, floor: int) -> None:
+        """Make this member the group's latest driver: no earlier one can write from now on.
+
+        Its number is one more than that of the driver before, and at least `floor`.
+        Raises ZnodeError.
+        """
+        path = consumers.epoch_path(self._group)
+        while True:
+            try:
+                data, stat = self._client.get_async(path).get(timeout=_CALL_TIMEOUT_S)
+                number = max(consumers.decode_epoch(path, data) + 1, floor)
+                call = self._client.set_async(
+                    path, consumers.encode_epoch(number), version=stat.version
+                )
+                stat = call.get(timeout=_CALL_TIMEOUT_S)
+                self._epoch = Epoch(number, stat.version)
+                return
+            except BadVersionError:
+                continue  # another driver starts at the same time
+            except NoNodeError:
+                pass
+            try:
+                self._client.create_async(path, consumers.encode_epoch(floor), makepath=True).get(
+                    timeout=_CALL_TIMEOUT_S
+                )
+                self._epoch = Epoch(floor, 0)
+                return
+            except NodeExistsError:
+                continue
+
+    def require_epoch(self) -> None:
+        """Raise FencedError if a later driver has started, or if the group was deleted since."""
+        if self._epoch is None:
+            return
+        path = consumers.epoch_path(self._group)
+        # A server that lags behind the others would show a former epoch.
+        self._client.sync_async(path).get(timeout=_CALL_TIMEOUT_S)
+        try:
+            data, stat = self._client.get_async(path).get(timeout=_CALL_TIMEOUT_S)
+        except NoNodeError:
+            raise FencedError(f"group {self._group} was deleted while its driver ran") from None
+        if (
+            data != consumers.encode_epoch(self._epoch.number)
+            or stat.version != self._epoch.version
+        ):
+            raise FencedError(
+                f"a later driver of group {self._group} has started: "
+                f"its epoch is {data.decode(errors='replace')}, this one's {self._epoch.number}"
+            )
+
+    def _fenced_transaction(self) -> TransactionRequest:
+        """Return a transaction that changes nothing unless the member may still write."""
+        transaction = self._client.transaction()
+        transaction.check(self.registration_path, 0)
+        if self._epoch is not None:
+            transaction.check(consumers.epoch_path(self._group), self._epoch.version)
+        return transaction
 
     # --- subscriptions and topics -----------------------------------------------------------------
 
@@ -183,13 +270,13 @@ class GroupZnodes:
     # --- offsets ----------------------------------------------------------------------------------
 
     def write_offsets(self, ends: Mapping[TopicPartition, int]) -> None:
-        """Set offsets in one transaction that also checks the member's registration.
+        """Set offsets in one transaction that also checks the member's registration and epoch.
 
-        Raises NoNodeError if the registration or an offset znode is gone, and NodeExistsError if an
-        offset znode is new; call `forget_offset_nodes` then and try again.
+        Raises BadVersionError if the epoch is over, NoNodeError if the registration or an offset
+        znode is gone, and NodeExistsError if an offset znode is new; after the last two call
+        `forget_offset_nodes` and try again.
         """
-        transaction = self._client.transaction()
-        transaction.check(self.registration_path, 0)
+        transaction = self._fenced_transaction()
         for partition, offset in ends.items():
             path = consumers.offset_path(self._group, partition.topic, partition.partition)
             data = consumers.encode_offset(offset)
@@ -198,10 +285,7 @@ class GroupZnodes:
             else:
                 self._ensure(path.rpartition("/")[0])
                 transaction.create(path, data)
-        for result in transaction.commit_async().get(timeout=_CALL_TIMEOUT_S):
-            # The operation that failed carries its own error, all others RolledBackError.
-            if isinstance(result, Exception) and not isinstance(result, RolledBackError):
-                raise result
+        _commit(transaction)
         self._offset_nodes.update(ends)
 
     def forget_offset_nodes(self) -> None:
@@ -211,6 +295,89 @@ class GroupZnodes:
     def read_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the offsets in ZooKeeper; partitions without one are left out."""
         return read_offsets(self._client, self._group, partitions)
+
+    def former_offsets(self, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
+        """Return the partitions whose offset was written before their topic was created."""
+        asked = list(partitions)
+        topics = {part.topic: self._stat(znodes.topic_path(part.topic)) for part in asked}
+        found = set()
+        for part in asked:
+            topic = topics[part.topic]
+            path = consumers.offset_path(self._group, part.topic, part.partition)
+            offset = self._stat(path) if topic is not None else None
+            if offset is not None and offset.mzxid < topic.czxid:
+                found.add(part)
+        return found
+
+    # --- incarnations of topics -------------------------------------------------------------------
+
+    def incarnations(self, topics: Iterable[str]) -> dict[str, TopicIncarnation]:
+        """Return the topics as they are now, without those that do not exist. Raises ZnodeError."""
+        # A server that lags behind the others would show a former topic.
+        self._client.sync_async(znodes.TOPICS_PATH).get(timeout=_CALL_TIMEOUT_S)
+        calls = {topic: self._client.get_async(znodes.topic_path(topic)) for topic in topics}
+        found = {}
+        for topic, call in calls.items():
+            try:
+                data, stat = call.get(timeout=_CALL_TIMEOUT_S)
+            except NoNodeError:
+                continue
+            now = znodes.decode_topic(znodes.topic_path(topic), data)
+            topic_id = now.topic_id if znodes.is_topic_id(now.topic_id) else None
+            found[topic] = TopicIncarnation(
+                stat.czxid, topic_id, len(now.partitions), created_ms=stat.ctime
+            )
+        return found
+
+    def records(self, topics: Iterable[str]) -> dict[str, TopicRecord]:
+        """Return the topics that the group's offsets belong to. Raises ZnodeError."""
+        found = {}
+        for topic in topics:
+            path = consumers.incarnation_path(self._group, topic)
+            try:
+                data, stat = self._client.get_async(path).get(timeout=_CALL_TIMEOUT_S)
+            except NoNodeError:
+                continue
+            found[topic] = TopicRecord(consumers.decode_incarnation(path, data), stat.mzxid)
+        return found
+
+    def last_reset_zxid(self) -> int:
+        """Return the transaction of the last reset of the group's offsets, 0 without one."""
+        path = consumers.incarnations_path(self._group)
+        self._ensure(path)
+        data, stat = self._client.get_async(path).get(timeout=_CALL_TIMEOUT_S)
+        return int(stat.mzxid) if data else 0
+
+    def offset_partitions(self, topic: str) -> set[TopicPartition]:
+        """Return the partitions with an offset in ZooKeeper, whether they still exist or not."""
+        path = consumers.offsets_path(self._group, topic)
+        try:
+            names = self._client.get_children_async(path).get(timeout=_CALL_TIMEOUT_S)
+        except NoNodeError:
+            return set()
+        return {TopicPartition(topic, int(name)) for name in names if name.isdigit()}
+
+    def record(
+        self, incarnations: Mapping[str, TopicIncarnation], orphans: Sequence[TopicPartition]
+    ) -> None:
+        """Record topics, and delete offsets of former ones, while the member is registered.
+
+        All in one transaction. Raises BadVersionError if the epoch is over, and NoNodeError if the
+        registration or an orphan is gone.
+        """
+        transaction = self._fenced_transaction()
+        for partition in orphans:
+            path = consumers.offset_path(self._group, partition.topic, partition.partition)
+            transaction.delete(path)
+        for topic, incarnation in incarnations.items():
+            path = consumers.incarnation_path(self._group, topic)
+            data = consumers.encode_incarnation(incarnation)
+            if self._stat(path) is not None:
+                transaction.set_data(path, data)
+            else:
+                transaction.create(path, data)
+        _commit(transaction)
+        self._offset_nodes.difference_update(orphans)
 
     # --- calls ------------------------------------------------------------------------------------
 
@@ -254,6 +421,13 @@ class GroupZnodes:
     def _session_id(self) -> int | None:
         identity = self._client.client_id
         return int(identity[0]) if identity else None
+
+
+def _commit(transaction: TransactionRequest) -> None:
+    for result in transaction.commit_async().get(timeout=_CALL_TIMEOUT_S):
+        # The operation that failed carries its own error, all others RolledBackError.
+        if isinstance(result, Exception) and not isinstance(result, RolledBackError):
+            raise result
 
 
 def read_offsets(

@@ -1,22 +1,20 @@
-"""Computes the group's lag from offsets and timestamps; pure.
+"""The lag of the job's group over all its partitions, by the rule of `odradek.lag`; pure.
 
-Read the committed offsets first and the end offsets after them. The other order would count records
-that were committed in between, and give a negative lag as many exporters do. A lag that is still
-negative belongs to a topic that was recreated; it counts as 0. A partition without a commit has no
-lag, because "everything" and "nothing" would both be a guess: a gauge of its own shows that. Only
-an empty partition has lag 0 without a commit.
+A partition without a commit has no lag unless it is empty: a gauge of its own shows that. A sum
+with an unknown part is unknown. A total without the partition that has no leader, or that nobody
+reads yet, would look healthy just when it is not.
 
-A sum with an unknown part is unknown. A total without the partition that has no leader, or that
-nobody reads yet, would look healthy just when it is not.
-
-Lag in seconds is the age of the oldest uncommitted record: now minus the timestamp of the record at
-the committed offset.
+Lag in seconds is the age of the oldest unread record: now minus its timestamp.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
+from odradek import lag as rule
 from odradek.values import TopicPartition
+
+Offsets = Mapping[TopicPartition, int]
+KnownOffsets = Mapping[TopicPartition, int | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +22,7 @@ class PartitionLag:
     """The lag of one partition; None means unknown.
 
     `end` needs a leader, `committed` a commit of the group. `lag` needs both, unless the partition
-    is empty. `seconds` needs the oldest uncommitted record too.
+    is empty. `seconds` needs the oldest unread record too.
     """
 
     partition: TopicPartition
@@ -49,10 +47,17 @@ class Measurement:
 
     @property
     def max_seconds(self) -> float | None:
-        """Age of the oldest uncommitted record, 0 if there is none; None if unknown."""
+        """Age of the oldest unread record, 0 if there is none; None if unknown."""
         ages = [part.seconds for part in self.partitions]
         known = [age for age in ages if age is not None]
         return max(known, default=0.0) if len(known) == len(ages) else None
+
+    def worst(self) -> list[PartitionLag]:
+        """Return the partitions with the most unread records, at most WORST_PARTITIONS."""
+        behind = [part for part in self.partitions if part.lag]
+        return sorted(behind, key=lambda part: (-(part.lag or 0), part.partition))[
+            : rule.WORST_PARTITIONS
+        ]
 
     def by_topic(self) -> dict[str, int]:
         """Return the lag per topic, for topics whose partitions' lags are all known."""
@@ -72,49 +77,50 @@ def _whole_sum(parts: Iterable[PartitionLag]) -> int | None:
     return total
 
 
-def behind(
-    committed: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int | None]
-) -> dict[TopicPartition, int]:
-    """Return the committed offset per partition that has records after it."""
-    return {
-        partition: committed[partition]
-        for partition, end in ends.items()
-        if end is not None and partition in committed and committed[partition] < end
-    }
-
-
-def uncommitted(
-    committed: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int | None]
+def without_start(
+    committed: Offsets, ends: KnownOffsets, former: Collection[TopicPartition] = ()
 ) -> list[TopicPartition]:
-    """Return the partitions without a commit that may hold records; their start offsets decide."""
-    return [partition for partition, end in ends.items() if end and partition not in committed]
+    """Return the partitions whose log start decides their lag."""
+    return [
+        one
+        for one, end in ends.items()
+        if rule.needs_start(committed.get(one), end, is_former=one in former)
+    ]
+
+
+def unread(
+    committed: Offsets,
+    starts: KnownOffsets,
+    ends: KnownOffsets,
+    former: Collection[TopicPartition] = (),
+) -> dict[TopicPartition, int]:
+    """Return the offset of the first unread record of each partition that is known to have one."""
+    firsts = {
+        one: rule.first_unread(committed.get(one), starts.get(one), end, is_former=one in former)
+        for one, end in ends.items()
+    }
+    return {one: first for one, first in firsts.items() if first is not None and first != ends[one]}
 
 
 def measure(
-    committed: Mapping[TopicPartition, int],
-    ends: Mapping[TopicPartition, int | None],
-    starts: Mapping[TopicPartition, int | None],
+    committed: Offsets,
+    ends: KnownOffsets,
+    starts: KnownOffsets,
     oldest_ms: Mapping[TopicPartition, int],
     members: int,
     now_ms: int,
+    former: Collection[TopicPartition] = (),
 ) -> Measurement:
     """Return one measurement.
 
-    `ends` has every partition; None: no leader answered. `starts` has those of `uncommitted`,
-    `oldest_ms` the timestamps of the records at `behind`.
+    `ends` has every partition; None: no leader answered. `starts` has those of `without_start`,
+    `oldest_ms` the timestamps of the records at `unread`. `former` are the partitions whose commit
+    is of a former topic.
     """
     partitions = []
     for partition, end in sorted(ends.items()):
         offset = committed.get(partition)
-        if end is None:
-            lag = None
-        elif offset is None:
-            start = starts.get(partition)
-            # The end offset was read first, so retention may have moved the start beyond it.
-            empty = end == 0 or (start is not None and start >= end)
-            lag = 0 if empty else None
-        else:
-            lag = max(0, end - offset)
+        lag = rule.lag(offset, starts.get(partition), end, is_former=partition in former)
         seconds = 0.0 if lag == 0 else None
         timestamp = oldest_ms.get(partition)
         if lag and timestamp is not None:

@@ -6,12 +6,14 @@ change each member works out the same assignment alone, releases what is no long
 and claims the rest with the ephemeral /consumers/G/owners/T/P. While a former owner is still there,
 the member releases what it just claimed and tries again.
 
-Three rules prevent two owners of one partition:
+Four rules prevent two owners of one partition:
 
 - The driver releases a partition only after the query that read it has ended and its offsets are
   committed.
 - Every commit is one ZooKeeper transaction that also checks ids/ID. That znode belongs to the same
   session as the claims, so a member that lost its session cannot change an offset.
+- A driver raises /consumers/G/epoch when it starts, and each of its commits checks that, too. So a
+  driver that was paused cannot go on beside its successor.
 - After a lost session the member keeps its partitions only if nobody owned any of them or changed
   an offset meanwhile. Otherwise it owns nothing until it acquires its assignment again.
 """
@@ -20,18 +22,25 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from kazoo.client import KazooClient, KazooState
-from kazoo.exceptions import ConnectionLoss, KazooException, NodeExistsError, NoNodeError
+from kazoo.exceptions import (
+    BadVersionError,
+    ConnectionLoss,
+    KazooException,
+    NodeExistsError,
+    NoNodeError,
+)
 from kazoo.handlers.threading import KazooTimeoutError
 
 from odradek.clock import wall_ms
 from odradek.values import TopicPartition
 from odradek.zk import consumers
+from odradek.zk.consumers import TopicIncarnation
 from odradek.zk.znodes import ZnodeError
 from odradek_spark import group_assignment
-from odradek_spark.group_znodes import TRANSIENT, GroupZnodes
+from odradek_spark.group_znodes import TRANSIENT, GroupZnodes, TopicRecord
 from odradek_spark.kafka_offsets import KafkaOffsets
 
 log = logging.getLogger(__name__)
@@ -103,6 +112,20 @@ class GroupMembership:
             log.warning("group %s: failed to register: %r; retrying", self._group, error)
             self._losses += 1
 
+    def take_over(self) -> None:
+        """Become the group's latest driver, before `join`: earlier ones are fenced from now on.
+
+        Raises TRANSIENT errors and ZnodeError.
+        """
+        # A group that was made anew, or came back from a backup of ZooKeeper, goes on above the
+        # epochs that its sinks have seen.
+        self._znodes.raise_epoch(floor=wall_ms() // 1000)
+
+    @property
+    def epoch(self) -> int:
+        """The number of this driver's start, higher with each start; 0 for other members."""
+        return self._znodes.epoch
+
     @property
     def owned(self) -> frozenset[TopicPartition]:
         """The partitions that this member owns."""
@@ -124,9 +147,10 @@ class GroupMembership:
 
         Raises ZnodeError if a member's registration or a topic is unreadable: the assignment is
         unknown then. Raises ConnectionLoss if this member is not registered; the next call
-        registers it again.
+        registers it again. Raises FencedError if a later driver has started.
         """
         self._znodes.require_connection()
+        self._znodes.require_epoch()  # a driver that is over takes no share from its successor
         self._restore()
         self.changed.clear()
         subscriptions = self._znodes.subscriptions()
@@ -225,22 +249,34 @@ class GroupMembership:
     # --- offsets ----------------------------------------------------------------------------------
 
     def commit(self, ends: Mapping[TopicPartition, int], deadline_s: float) -> None:
-        """Commit the group's offsets, checked against this member's registration.
+        """Commit the group's offsets, checked against this member's registration and epoch.
 
         Retries through lost connections and sessions for `deadline_s`, then raises CommitError.
-        Raises OwnershipLostError if this member does not own one of the partitions.
+        Raises OwnershipLostError if this member does not own one of the partitions, and FencedError
+        if a later driver has started.
         """
+        self._while_owned(ends, lambda: self._commit_changed(ends), deadline_s)
+
+    def require_owned(self, partitions: Iterable[TopicPartition], deadline_s: float) -> None:
+        """Raise what `commit` would raise, but commit nothing."""
+        self._while_owned(partitions, self._znodes.require_registration, deadline_s)
+
+    def _while_owned(
+        self, partitions: Iterable[TopicPartition], action: Callable[[], None], deadline_s: float
+    ) -> None:
+        needed = frozenset(partitions)
         deadline = time.monotonic() + deadline_s
         while True:
             try:
                 self._znodes.require_connection()
+                self._znodes.require_epoch()
                 with self._lock:
                     self._restore()
-                    if not self._claimed.issuperset(ends):
+                    if not self._claimed.issuperset(needed):
                         raise OwnershipLostError(
                             f"group {self._group}: others took over its partitions"
                         )
-                    self._commit_changed(ends)
+                    action()
                 return
             except TRANSIENT as error:
                 if time.monotonic() >= deadline:
@@ -253,6 +289,10 @@ class GroupMembership:
             except NodeExistsError:
                 with self._lock:
                     self._znodes.forget_offset_nodes()
+            except BadVersionError as error:
+                # A later driver started just now, and the next look says which.
+                if time.monotonic() >= deadline:
+                    raise CommitError(f"failed to commit offsets: {error!r}") from error
             if self._closed.wait(_RETRY_PAUSE_S):
                 raise CommitError("the member left its group before the offsets were committed")
 
@@ -266,6 +306,7 @@ class GroupMembership:
             if self._kafka is None:
                 return
             self._znodes.require_registration()
+            self._znodes.require_epoch()
             stored = self._kafka.committed(self._last_known)
             self._kafka.commit(group_assignment.renewable(self._last_known, stored))
 
@@ -280,10 +321,59 @@ class GroupMembership:
             return found
         return group_assignment.higher_offsets(found, self._kafka.committed(asked))
 
+    def former_commits(self, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
+        """Return the partitions whose commit is older than their topic.
+
+        A coordinator deletes the offsets of a topic with it, and ZooKeeper does not.
+        """
+        return self._znodes.former_offsets(partitions) if self._in_zookeeper else set()
+
     def has_offsets(self, topic: str) -> bool:
         """Return whether the group has a committed offset in any partition of a topic."""
         partitions = self._znodes.partitions(topic)
         return bool(self.committed(TopicPartition(topic, number) for number in partitions))
+
+    # --- incarnations of topics -------------------------------------------------------------------
+
+    def incarnations(self, topics: Iterable[str]) -> dict[str, TopicIncarnation]:
+        """Return the topics as they are now, without those that do not exist. Raises ZnodeError."""
+        return self._znodes.incarnations(topics)
+
+    def topic_records(self, topics: Iterable[str]) -> dict[str, TopicRecord]:
+        """Return the topics that the group's offsets belong to, where known. Raises ZnodeError."""
+        return self._znodes.records(topics)
+
+    def last_reset_zxid(self) -> int:
+        """Return the ZooKeeper transaction of the group's last reset, 0 without one."""
+        return self._znodes.last_reset_zxid()
+
+    def stored_partitions(self, topic: str) -> set[TopicPartition]:
+        """Return the partitions with an offset in ZooKeeper, whether they still exist or not."""
+        return self._znodes.offset_partitions(topic)
+
+    def record_topics(
+        self, incarnations: Mapping[str, TopicIncarnation], orphans: Iterable[TopicPartition]
+    ) -> None:
+        """Record which topics the group's offsets belong to; delete the offsets of `orphans`.
+
+        Only while the member is registered, like a commit.
+        """
+        gone, topics = sorted(orphans), list(incarnations)
+        try:
+            with self._lock:
+                for first in range(0, len(gone), _TRANSACTION_LIMIT):
+                    self._znodes.record({}, gone[first : first + _TRANSACTION_LIMIT])
+                for first in range(0, len(topics), _TRANSACTION_LIMIT):
+                    chunk = topics[first : first + _TRANSACTION_LIMIT]
+                    self._znodes.record({topic: incarnations[topic] for topic in chunk}, ())
+        except BadVersionError:
+            self._znodes.require_epoch()
+            raise
+        except (NoNodeError, NodeExistsError) as error:
+            self._losses += 1
+            raise ConnectionLoss("the registration is gone, or others recorded topics") from error
+
+    # --- commits ----------------------------------------------------------------------------------
 
     def _commit_changed(self, ends: Mapping[TopicPartition, int]) -> None:
         changed = group_assignment.changed_offsets(ends, self._last_known)

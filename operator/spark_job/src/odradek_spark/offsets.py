@@ -16,12 +16,12 @@ query.
 """
 
 import json
-import shutil
+import uuid
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from odradek.values import TopicPartition
+from odradek_spark.storage import StorageFolder
 
 _LOG_VERSION = "v1"
 _NO_OFFSET = "-"
@@ -60,34 +60,47 @@ def _parse_source(line: str) -> dict[TopicPartition, int]:
         raise CheckpointError(f"unreadable offsets of a source: {line[:80]!r}") from error
 
 
-def batch_ends(checkpoint: Path, batch_id: int) -> dict[TopicPartition, int]:
+def batch_ends(checkpoint: StorageFolder, batch_id: int) -> dict[TopicPartition, int]:
     """Return the end offsets of a batch that Spark runs or ran. Raises CheckpointError."""
-    path = checkpoint / "offsets" / str(batch_id)
+    name = f"offsets/{batch_id}"
     try:
-        return parse_offset_log(path.read_text(encoding="utf-8"))
+        text = checkpoint.read(name)
     except OSError as error:
-        raise CheckpointError(f"cannot read {path}: {error}") from error
+        raise CheckpointError(f"cannot read {checkpoint.url}/{name}: {error}") from error
+    if text is None:
+        raise CheckpointError(f"there is no {checkpoint.url}/{name}")
+    return parse_offset_log(text)
 
 
-def _query_start(checkpoint: Path) -> dict[TopicPartition, int]:
+def source_count(checkpoint: StorageFolder) -> int | None:
+    """Return from how many sources the newest batch reads; None if there is no batch."""
+    planned = _numbers(checkpoint, "offsets")
+    if not planned:
+        return None
+    return len((checkpoint.read(f"offsets/{planned[-1]}") or "").splitlines()) - 2
+
+
+def _query_start(checkpoint: StorageFolder) -> dict[TopicPartition, int]:
     """Return the start offsets of the first batch, which Spark stores before it plans one.
 
     The file is a zero byte, a line with the version, and the offsets. It may not exist yet.
     """
-    try:
-        text = (checkpoint / "sources" / "0" / "0").read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return {}
-    return _parse_source(text.partition("\n")[2])
+    text = checkpoint.read("sources/0/0")
+    return {} if text is None else _parse_source(text.partition("\n")[2])
 
 
-def query_id(checkpoint: Path) -> str:
+def query_id(checkpoint: StorageFolder) -> str:
     """Return the query id that Spark stored in this checkpoint. Raises CheckpointError."""
-    path = checkpoint / "metadata"
     try:
-        return str(json.loads(path.read_text(encoding="utf-8"))["id"])
+        return str(json.loads(checkpoint.read("metadata") or "")["id"])
     except (OSError, ValueError, KeyError, TypeError) as error:
+        path = f"{checkpoint.url}/metadata"
         raise CheckpointError(f"cannot read the query's id from {path}: {error}") from error
+
+
+def renew_query_id(checkpoint: StorageFolder) -> None:
+    """Give the checkpoint's query a new id: sinks count its batches anew. No query may run."""
+    checkpoint.write("metadata", json.dumps({"id": str(uuid.uuid4())}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +116,13 @@ class CheckpointProgress:
     starts: Mapping[TopicPartition, int] = field(default_factory=dict)
 
 
-def progress(checkpoint: Path) -> CheckpointProgress | None:
+def progress(checkpoint: StorageFolder) -> CheckpointProgress | None:
     """Return the newest batch of the checkpoint's query; None if it never planned one."""
-    planned = _numbers(checkpoint / "offsets")
+    planned = _numbers(checkpoint, "offsets")
     if not planned:
         return None
     last = planned[-1]
-    pending = last not in _numbers(checkpoint / "commits")
+    pending = last not in _numbers(checkpoint, "commits")
     if not pending:
         return CheckpointProgress(last, batch_ends(checkpoint, last))
     is_first = len(planned) == 1
@@ -117,10 +130,8 @@ def progress(checkpoint: Path) -> CheckpointProgress | None:
     return CheckpointProgress(last, batch_ends(checkpoint, last), pending, starts)
 
 
-def _numbers(folder: Path) -> list[int]:
-    if not folder.is_dir():
-        return []
-    return sorted(int(entry.name) for entry in folder.iterdir() if entry.name.isdigit())
+def _numbers(checkpoint: StorageFolder, folder: str) -> list[int]:
+    return sorted(int(name) for name in checkpoint.names(folder) if name.isdigit())
 
 
 def can_resume(
@@ -145,6 +156,25 @@ def can_resume(
     )
 
 
+def is_own_pending(
+    known: CheckpointProgress,
+    assigned: Collection[TopicPartition],
+    committed: Mapping[TopicPartition, int],
+) -> bool:
+    """Return whether the pending batch is to be run although other partitions came along.
+
+    The sink may have it, so its records must not come again in another batch. Nobody else may have
+    read its partitions, and it may not be committed whole.
+    """
+    ends = known.ends.items()
+    return (
+        known.pending
+        and set(known.ends) <= set(assigned)
+        and all(committed.get(part) in (None, known.starts.get(part), end) for part, end in ends)
+        and any(committed.get(part) != end for part, end in ends)
+    )
+
+
 def resume_offsets(
     known: CheckpointProgress | None,
     assigned: Collection[TopicPartition],
@@ -154,20 +184,61 @@ def resume_offsets(
 
     Partitions without either are left out.
     """
-    own: Mapping[TopicPartition, int] = {}
-    if known is not None:
-        own = known.starts if known.pending else known.ends
-    found = {**own, **committed}
+    found = {**own_offsets(known), **committed}
     return {partition: found[partition] for partition in assigned if partition in found}
 
 
-def has_state(checkpoint: Path) -> bool:
+def own_offsets(known: CheckpointProgress | None) -> Mapping[TopicPartition, int]:
+    """Return where the checkpoint ends; a pending batch does not count."""
+    if known is None:
+        return {}
+    return known.starts if known.pending else known.ends
+
+
+def forget(
+    checkpoint: StorageFolder,
+    known: CheckpointProgress,
+    lost: Collection[TopicPartition],
+    drop_pending: bool,
+) -> CheckpointProgress | None:
+    """Remove partitions from the checkpoint, and return its progress. No query may be running.
+
+    A pending batch has to be planned again: its records are gone. It counts as finished, so that
+    the next batch has another number and no sink takes it for a copy. With `drop_pending` it does
+    not, and the next batch has its number, because state belongs to a number.
+    """
+    own = own_offsets(known)
+    if known.pending and drop_pending:
+        checkpoint.remove(f"offsets/{known.batch_id}")
+        left = progress(checkpoint)
+        if left is None:
+            rewrite_start(checkpoint, None, {})
+            return None
+        known = left
+    kept = {partition: offset for partition, offset in own.items() if partition not in lost}
+    rewrite_start(checkpoint, known, kept)
+    return progress(checkpoint)
+
+
+def discard(checkpoint: StorageFolder, kept: str = "") -> None:
+    """Delete a checkpoint, but for the file `kept`. No query may be running.
+
+    Its offsets go last: who dies in between finds some at the next start, and discards it again.
+    """
+    for name in sorted(checkpoint.names(""), key=lambda one: one == "offsets"):
+        if name != kept:
+            checkpoint.remove(name)
+
+
+def has_state(checkpoint: StorageFolder) -> bool:
     """Return whether the query keeps state. State belongs to a batch and cannot skip one."""
-    return (checkpoint / "state").is_dir()
+    return bool(checkpoint.names("state"))
 
 
 def rewrite_start(
-    checkpoint: Path, known: CheckpointProgress | None, starts: Mapping[TopicPartition, int]
+    checkpoint: StorageFolder,
+    known: CheckpointProgress | None,
+    starts: Mapping[TopicPartition, int],
 ) -> None:
     """Make the next batch begin at `starts` and read no other partition. No query may be running.
 
@@ -175,29 +246,18 @@ def rewrite_start(
     stored, so that it uses its option startingOffsets again.
     """
     if known is None:
-        shutil.rmtree(checkpoint / "sources", ignore_errors=True)
+        checkpoint.remove("sources")
         return
     # Finish the batch first: a pending batch with new end offsets would read from the old ones on.
     if known.pending:
-        commit = checkpoint / "commits" / str(known.batch_id)
-        before = commit.with_name(str(known.batch_id - 1))
-        text = f'{_LOG_VERSION}\n{{"nextBatchWatermarkMs":0}}'
-        if before.exists():
-            text = before.read_text(encoding="utf-8")
-        commit.parent.mkdir(parents=True, exist_ok=True)
-        _replace(commit, text)
-    path = checkpoint / "offsets" / str(known.batch_id)
-    lines = path.read_text(encoding="utf-8").splitlines()
+        text = checkpoint.read(f"commits/{known.batch_id - 1}")
+        if text is None:
+            text = f'{_LOG_VERSION}\n{{"nextBatchWatermarkMs":0}}'
+        checkpoint.write(f"commits/{known.batch_id}", text)
+    name = f"offsets/{known.batch_id}"
+    lines = (checkpoint.read(name) or "").splitlines()
     line = _by_topic(starts)
-    _replace(path, "\n".join([*lines[:2], *(line for _ in lines[2:])]))
-
-
-def _replace(path: Path, text: str) -> None:
-    # With the checksum of the old file beside it, Hadoop would call the new one corrupt.
-    path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
-    new = path.with_name(f".{path.name}.new")
-    new.write_text(text, encoding="utf-8")
-    new.replace(path)
+    checkpoint.write(name, "\n".join([*lines[:2], *(line for _ in lines[2:])]))
 
 
 def starting_offsets(starts: Mapping[TopicPartition, int]) -> str:

@@ -1,7 +1,7 @@
 """Reads a job's Parquet result as a table for `python3 -m odradek_spark show PATH`.
 
-PATH is the job's sink.parquet.path. A result of output mode complete is one batch: its link is
-resolved once. A result of output mode append is all its batches together.
+PATH is the job's sink.parquet.path. Its link `current` is resolved once, so that the rows are those
+of one moment.
 """
 
 import os
@@ -46,7 +46,7 @@ def _finished(folder: Path) -> Iterator[str]:
         if not isinstance(error, FileNotFoundError):
             raise error
 
-    for place, folders, names in os.walk(folder, onerror=ignore_missing):
+    for place, folders, names in os.walk(folder, onerror=ignore_missing, followlinks=True):
         folders[:] = filter(_is_result, folders)
         for name in filter(_is_result, names):
             if name.endswith(".parquet"):

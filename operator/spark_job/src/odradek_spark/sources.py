@@ -8,26 +8,33 @@ one line of offsets. The records are parsed into columns once. Views name them:
   identifier), and another one with `_` for all other characters if that name is free.
 
 Beside the columns of the schema every record has `_topic`, `_partition`, `_offset`, `_timestamp`
-and `_key`. With json and csv it has `_corrupt` too: the text of a record that does not match the
-schema; its other columns are null. No record is dropped before the query sees it.
+and `_key`. With json, csv and avro it has `_corrupt` too: the text of a record that does not match
+the schema (avro: its bytes in base64); its other columns are null. No record is dropped before the
+query sees it. Format raw has the columns of Spark's own source, with key and value as bytes.
 """
 
+import contextlib
 import json
 import re
 from collections.abc import Iterable, Mapping
-from pathlib import Path
+from typing import Any
 
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own guides use
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.avro.functions import from_avro
+from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType
 
 from odradek.values import TopicPartition
-from odradek_spark import config, offsets
+from odradek_spark import config, offsets, registry
+from odradek_spark.errors import JobError
+from odradek_spark.storage import StorageFolder
 
 RECORDS_VIEW = "records"
 CORRUPT_COLUMN = "_corrupt"
 METADATA_COLUMNS = ("_topic", "_partition", "_offset", "_timestamp", "_key")
 
+_INFERRED_SCHEMA = "inferred_schema.ddl.json"
 _NOT_IDENTIFIER = re.compile(r"\W", re.ASCII)
 
 # A broker restart takes tens of seconds and must not fail the query. The driver requests offsets up
@@ -42,7 +49,9 @@ _RETRIES = {
 }
 
 
-def source_options(bootstrap: str, starts: Mapping[TopicPartition, int]) -> dict[str, str]:
+def source_options(
+    bootstrap: str, starts: Mapping[TopicPartition, int], format_: str
+) -> dict[str, str]:
     """Return the options of the Kafka source that reads the partitions of `starts`, no others.
 
     Spark begins at `starts` only with a new checkpoint; later `offsets.rewrite_start` decides.
@@ -52,6 +61,7 @@ def source_options(bootstrap: str, starts: Mapping[TopicPartition, int]) -> dict
         "failOnDataLoss": "true",
         "assign": offsets.assign_option(starts),
         "startingOffsets": offsets.starting_offsets(starts),
+        "includeHeaders": str(format_ == "raw").lower(),
         **_RETRIES,
     }
 
@@ -62,28 +72,71 @@ def read_stream(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
 
 
 def schema_of(
-    spark: SparkSession, job: config.Job, topics: Iterable[str], checkpoint: Path
-) -> StructType | None:
-    """Return the schema of the records' values; None if the format has none (text).
+    spark: SparkSession, job: config.Job, topics: Iterable[str], checkpoint: StorageFolder
+) -> StructType | str | None:
+    """Return the schema of the records' values; None if the format has none (text, raw).
+
+    For avro it is the text of an Avro schema.
 
     An inferred schema is stored in the checkpoint, because with another one a restarted query could
-    not read its state. Raises JobConfigError.
+    not read its state. Raises JobConfigError, or JobError while there is nothing to infer it from.
     """
-    if job.pipeline.format == "text":
+    if job.pipeline.format in ("text", "raw"):
         return None
+    if job.pipeline.format == "avro":
+        return parse_avro(spark, _avro_text(spark, job, topics, checkpoint))
     if job.pipeline.schema is not None:
         schema = parse_ddl(job.pipeline.schema)
     else:
-        stored = checkpoint / "inferred_schema.ddl.json"
-        if stored.exists():
-            return StructType.fromJson(json.loads(stored.read_text(encoding="utf-8")))
+        stored = checkpoint.read(_INFERRED_SCHEMA)
+        if stored is not None:
+            return StructType.fromJson(json.loads(stored))
         schema = infer_schema(spark, job.bootstrap, topics)
-        stored.parent.mkdir(parents=True, exist_ok=True)
-        stored.write_text(schema.json(), encoding="utf-8")
-    clash = sorted({*METADATA_COLUMNS, CORRUPT_COLUMN} & set(schema.fieldNames()))
+        checkpoint.write(_INFERRED_SCHEMA, schema.json())
+    _require_free(schema.fieldNames())
+    return schema
+
+
+def _avro_text(
+    spark: SparkSession, job: config.Job, topics: Iterable[str], checkpoint: StorageFolder
+) -> str:
+    """Return the schema in the job, or the newest one of the registry when the job began."""
+    url = job.pipeline.registry
+    if job.pipeline.schema is not None or url is None:
+        return str(job.pipeline.schema)
+    number = registry.stored_id(checkpoint)
+    if number is None:
+        number = registry.newest_id(_sample(spark, job.bootstrap, topics))
+        if number is None:
+            raise JobError("job.schema is missing, and no record has the id of a schema")
+        registry.store_id(checkpoint, number)
+    return registry.schema_text(spark, url, number)
+
+
+def _require_free(names: Iterable[str]) -> None:
+    clash = sorted({*METADATA_COLUMNS, CORRUPT_COLUMN} & set(names))
     if clash:
         raise config.JobConfigError(f"job.schema: {', '.join(clash)} are names of metadata columns")
-    return schema
+
+
+def parse_avro(spark: SparkSession, text: str) -> str:
+    """Return an Avro schema for `parse_records`: a record whose one field has the schema `text`.
+
+    Its bytes are those of the field. A record that does not match becomes null in this field, and
+    so is told from one whose columns are all null. Raises JobConfigError.
+    """
+    jvm: Any = spark._jvm
+    try:
+        parsed = jvm.org.apache.avro.Schema.Parser().parse(text)
+    except Exception as error:
+        reason = getattr(error, "java_exception", None)
+        shown = first_line(error) if reason is None else str(reason.toString()).splitlines()[0]
+        raise config.JobConfigError(f"job.schema: {shown}") from error
+    if str(parsed.getType().toString()) != "RECORD":
+        raise config.JobConfigError("job.schema: an Avro schema must be a record")
+    _require_free(field.name() for field in parsed.getFields())
+    field = {"name": "value", "type": json.loads(text)}
+    return json.dumps({"type": "record", "name": "odradek_record", "fields": [field]})
 
 
 def parse_ddl(text: str) -> StructType:
@@ -98,21 +151,11 @@ def parse_ddl(text: str) -> StructType:
 
 
 def infer_schema(spark: SparkSession, bootstrap: str, topics: Iterable[str]) -> StructType:
-    """Return the schema of the JSON in the topics; raises JobConfigError if they are empty."""
-    records = (
-        spark.read.format("kafka")
-        .option("kafka.bootstrap.servers", bootstrap)
-        .option("subscribe", ",".join(topics))
-        .load()
-        .where(F.col("value").isNotNull())
-        .select(F.col("value").cast("string"))
-        .limit(config.INFERENCE_SAMPLE_RECORDS)
-    )
-    rows = [(row[0],) for row in records.collect()]
+    """Return the schema of the JSON in the topics; raises JobError while they are empty."""
+    records = _sample(spark, bootstrap, topics)
+    rows = [(row[0],) for row in records.select(F.col("value").cast("string")).collect()]
     if not rows:
-        raise config.JobConfigError(
-            "job.schema is missing, and the topics have no record to infer it from"
-        )
+        raise JobError("job.schema is missing, and the topics have no record to infer it from")
     # The JVM's reader of JSON text, because Python's needs a Python worker per executor.
     text = spark.createDataFrame(rows, "value string")
     encoder = spark._jvm.org.apache.spark.sql.Encoders.STRING()  # type: ignore[union-attr]
@@ -121,8 +164,24 @@ def infer_schema(spark: SparkSession, bootstrap: str, topics: Iterable[str]) -> 
     return StructType.fromJson(json.loads(inferred))
 
 
-def parse_records(raw: DataFrame, format_: str, schema: StructType | None) -> DataFrame:
-    """Return the raw records with the columns of `schema` and the metadata columns."""
+def _sample(spark: SparkSession, bootstrap: str, topics: Iterable[str]) -> DataFrame:
+    return (
+        spark.read.format("kafka")
+        .option("kafka.bootstrap.servers", bootstrap)
+        .option("subscribe", ",".join(topics))
+        .load()
+        .where(F.col("value").isNotNull())
+        .limit(config.INFERENCE_SAMPLE_RECORDS)
+    )
+
+
+def parse_records(
+    raw: DataFrame, format_: str, schema: StructType | str | None, registry_url: str | None = None
+) -> DataFrame:
+    """Return the raw records with the columns of `schema` and the metadata columns.
+
+    With `registry_url`, Avro records have the header of the schema registry there.
+    """
     text = F.col("value").cast("string")
     metadata: list[Column] = [
         F.col("topic").alias("_topic"),
@@ -131,6 +190,19 @@ def parse_records(raw: DataFrame, format_: str, schema: StructType | None) -> Da
         F.col("timestamp").alias("_timestamp"),
         F.col("key").cast("string").alias("_key"),
     ]
+    if format_ == "raw":
+        return raw.select("*", *metadata)
+    if isinstance(schema, str):
+        plain = F.col("value")
+        if registry_url is not None:
+            (field,) = json.loads(schema)["fields"]
+            plain = registry.decoded(raw.sparkSession, registry_url, json.dumps(field["type"]))
+        record = from_avro(plain, schema, {"mode": "PERMISSIVE"})["value"]
+        is_corrupt = F.col("_parsed").isNull() & F.col("value").isNotNull()
+        corrupt = F.when(is_corrupt, F.base64("value")).alias(CORRUPT_COLUMN)
+        return raw.select(record.alias("_parsed"), "value", *metadata).select(
+            "_parsed.*", corrupt, *METADATA_COLUMNS
+        )
     if schema is None:
         return raw.select(text.alias("value"), *metadata)
     with_corrupt = StructType([*schema.fields, StructField(CORRUPT_COLUMN, StringType())])
@@ -142,10 +214,24 @@ def parse_records(raw: DataFrame, format_: str, schema: StructType | None) -> Da
 
 
 def _ddl(schema: StructType) -> str:
-    return ", ".join(
-        f"`{field.name.replace('`', '``')}` {field.dataType.simpleString()}"
-        for field in schema.fields
-    )
+    return ", ".join(f"{_quoted(field.name)} {_type(field.dataType)}" for field in schema.fields)
+
+
+def _type(kind: DataType) -> str:
+    """Return a type for DDL; Spark's own text does not quote the names of nested fields."""
+    match kind:
+        case StructType():
+            fields = (f"{_quoted(field.name)}: {_type(field.dataType)}" for field in kind.fields)
+            return f"struct<{', '.join(fields)}>"
+        case ArrayType():
+            return f"array<{_type(kind.elementType)}>"
+        case MapType():
+            return f"map<{_type(kind.keyType)}, {_type(kind.valueType)}>"
+    return str(kind.simpleString())
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
 
 
 def view_names(topics: Iterable[str]) -> dict[str, str]:
@@ -177,4 +263,9 @@ def register_views(records: DataFrame, topics: Iterable[str]) -> None:
 
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's message; Spark appends whole plans."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    text = str(error)
+    if isinstance(error, Py4JJavaError):
+        # Its own text only says which call failed. The JVM may be gone.
+        with contextlib.suppress(Py4JError):
+            text = str(error.java_exception.toString())
+    return (text.strip().splitlines() or [type(error).__name__])[0]

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from odradek.zk.payload import ZnodeError
+from odradek_operator.cluster import exporter_objects, rollout, settings
 from odradek_operator.cluster import objects as cluster_objects
-from odradek_operator.cluster import rollout, settings
 from odradek_operator.cluster.rollout import ClusterView
 from odradek_operator.shared import apply, kube, observe, spec, status, status_update
-from odradek_operator.shared.apply import ReconcileContext
+from odradek_operator.shared.apply import ExporterSettings, ReconcileContext
 from odradek_operator.shared.kube import KubeError
 from odradek_operator.shared.spec import Body, ClusterSpec, ResourceMeta
 from odradek_operator.shared.status import Condition, Event
@@ -98,7 +98,10 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
             )
             return STEADY_SECONDS
         live_set = _live_set(context, meta)
-        told = _grow_claims(context, meta, wanted, allowed)
+        told = (
+            *_grow_claims(context, meta, wanted, allowed),
+            *_reconcile_exporter(context, body, meta, wanted),
+        )
     view = _view(context, meta, znodes, live_set, allowed)
     if not wanted.paused:
         events += _roll(context, body, meta, wanted, view)
@@ -173,6 +176,45 @@ def _apply_objects(
         context.kube.apply(one)
         log.info("%s: applied %s %s", meta.name, one["kind"], one["metadata"]["name"])
     return True
+
+
+def _reconcile_exporter(
+    context: ReconcileContext, body: Body, meta: ResourceMeta, wanted: ClusterSpec
+) -> tuple[Condition, ...]:
+    """Apply or delete the lag exporter; a refusal is reported, and does not hold up the brokers."""
+    try:
+        if context.platform.exporter is None:
+            _delete_exporter(context, meta)
+        else:
+            _apply_exporter(context, body, meta, wanted, context.platform.exporter)
+    except KubeError as error:
+        if error.code not in apply.REFUSALS:
+            raise
+        return (Condition("LagExporter", False, "ApplyRejected", str(error)),)
+    return ()
+
+
+def _apply_exporter(
+    context: ReconcileContext,
+    body: Body,
+    meta: ResourceMeta,
+    wanted: ClusterSpec,
+    installed: ExporterSettings,
+) -> None:
+    deployment = exporter_objects.deployment(meta, wanted, context.platform, installed)
+    if _needs_apply(context, deployment) and apply.still_wanted(context, body):
+        context.kube.apply(deployment)
+        log.info("%s: applied Deployment %s", meta.name, deployment["metadata"]["name"])
+
+
+def _delete_exporter(context: ReconcileContext, meta: ResourceMeta) -> None:
+    """Delete the exporter that was made while the installation had them."""
+    name = exporter_objects.exporter_name(meta.name)
+    live = context.kube.get("apps/v1", "Deployment", meta.namespace, name)
+    owners = live["metadata"].get("ownerReferences", ()) if live else ()
+    if live is not None and any(one["uid"] == meta.uid for one in owners):
+        context.kube.delete(live)
+        log.info("%s: deleted Deployment %s", meta.name, name)
 
 
 def _needs_apply(context: ReconcileContext, wanted: Mapping[str, Any]) -> bool:

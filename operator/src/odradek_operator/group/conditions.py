@@ -1,19 +1,25 @@
 """Conditions and verdict of a ConsumerGroup, observed or run as a Spark job. Pure.
 
-The verdicts are Burrow's: STOP if nobody consumes although somebody should, WARN if a limit of the
-spec is exceeded.
+A job is ready while the executors that it asks for run and its batches complete. The verdicts are
+Burrow's: STOP if nobody consumes although somebody should, STALL if batches do not complete, WARN
+if a limit of the spec is exceeded.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
 
 from odradek_operator.group import driver as drivers
+from odradek_operator.group.driver_objects import METRICS_PORT
 from odradek_operator.group.znodes import ObservedGroup
 from odradek_operator.shared import status
+from odradek_operator.shared.job_spec import JobSpec
 from odradek_operator.shared.spec import GroupSpec
 from odradek_operator.shared.status import Condition
+from odradek_operator.shared.views import Owner
 
 
 def judge_verdict(
@@ -21,9 +27,9 @@ def judge_verdict(
 ) -> str | None:
     """Return the verdict on a job in this phase, or None while the lag is not known.
 
-    Only a driver that runs tells the lag, so that where none does records are taken to wait.
+    A job that does not run is never OK: that nothing is behind now says nothing of the next record.
     """
-    if phase not in _AS_WANTED and lag != 0:
+    if phase not in _AS_WANTED:
         return "STOP"
     if lag is None:
         return None
@@ -37,7 +43,7 @@ def judge_verdict(
 
 
 # Phases in which a driver consumes, or none has to.
-_AS_WANTED = frozenset({"Running", "Completed", "Suspending", "Suspended"})
+_AS_WANTED = frozenset({"Running", "Completed", "Scheduled", "Suspending", "Suspended"})
 
 
 def state_of(view: ObservedGroup) -> str:
@@ -59,37 +65,128 @@ def judge_observed(view: ObservedGroup) -> tuple[Condition, ...]:
     return status.ready("Observed", text)
 
 
+def judge_absent(spec: GroupSpec, owner: Owner) -> tuple[Condition, ...]:
+    """Return the conditions of a group that has to do without its cluster."""
+    text = f"KafkaCluster {spec.cluster} is {owner.value}"
+    if owner in (Owner.NOT_PERMITTED, Owner.UNWATCHED):
+        return status.stalled(owner.reason, text)
+    return status.progressing(owner.reason, text)
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """What is seen of a job. `report` None: no driver answers.
+
+    `obstacle` is why an executor does not run. The job has not been ready for `waited`.
+    """
+
+    report: Mapping[str, Any] | None = None
+    obstacle: str | None = None
+    waited: timedelta = timedelta()
+
+
 def judge_job(
-    spec: GroupSpec,
-    decision: drivers.DriverDecision,
-    report: Mapping[str, Any] | None,
-    driver: str,
+    spec: GroupSpec, task: JobSpec, decision: drivers.DriverDecision, seen: JobView, driver: str
 ) -> tuple[tuple[Condition, ...], dict[str, Any]]:
     """Return conditions and status of a group with a job, after its decision."""
-    told = report or {}
+    told = seen.report or {}
     lag, lag_seconds = told.get("totalLag"), told.get("maxLagSeconds")
-    phase = decision.memory.phase
+    memory = decision.memory
+    starts = _starts_in_time(task, memory, seen)
     fields = {
-        "state": told.get("state", phase),
+        "state": told.get("state", memory.phase),
         "members": told.get("members", 0),
         "totalLag": lag,
         "maxLagSeconds": lag_seconds,
-        "verdict": judge_verdict(spec, lag, lag_seconds, phase),
-        "job": drivers.status_fields(decision.memory, driver, report),
+        "verdict": judge_verdict(spec, lag, lag_seconds, "Running" if starts else memory.phase),
+        "worstPartitions": told.get("worstPartitions"),
+        "job": drivers.status_fields(memory, driver, seen.report),
     }
-    if phase == "Running" and told.get("state", phase) != phase:
-        # The container is ready, but the query is not running yet, or no longer.
-        return status.progressing(told["state"], f"the driver reports {told['state']}"), fields
-    return _job_conditions(decision), fields
+    problem = _problem(task, seen) if memory.phase == "Running" else None
+    if problem is None:
+        return _job_conditions(task, decision, seen.waited), fields
+    reason, text = problem
+    fields["state"] = reason
+    if reason in _STARTING:
+        fields["job"]["phase"] = "Starting"
+    match reason:
+        case "BatchOverdue":
+            fields["verdict"] = "STALL"
+            return status.stalled(reason, text), fields
+        case "DriverUnreachable":
+            fields["verdict"] = None
+        case _ if not told.get("executors") and not starts:
+            # No batch can run.
+            fields["verdict"] = "STOP"
+    return _waiting(task, reason, text, seen.waited), fields
 
 
-def _job_conditions(decision: drivers.DriverDecision) -> tuple[Condition, ...]:
+def _starts_in_time(task: JobSpec, memory: drivers.RestartState, seen: JobView) -> bool:
+    """Return whether a scheduled run is starting as each one does, which is no reason to stop."""
+    has_begun = memory.phase not in _RUN_STARTS or "lastBatchId" in (seen.report or {})
+    failures = memory.application + memory.infrastructure
+    in_time = seen.waited < timedelta(seconds=task.start_seconds)
+    return task.schedule is not None and not has_begun and not failures and in_time
+
+
+_RUN_STARTS: Final = frozenset({drivers.DUE, "Pending", "Starting", "Running"})
+
+
+def lacks_executors(task: JobSpec, report: Mapping[str, Any]) -> bool:
+    """Return whether fewer executors run than the job asks for."""
+    return bool(report.get("executors", 0) < task.executors)
+
+
+def _problem(task: JobSpec, seen: JobView) -> tuple[str, str] | None:
+    """Return why a job whose driver is ready is not; None if executors run and batches complete."""
+    told = seen.report
+    if told is None:
+        return "DriverUnreachable", f"the driver does not answer at port {METRICS_PORT}"
+    state = told.get("state", "Starting")
+    if lacks_executors(task, told) and (state == "Running" or seen.obstacle is not None):
+        text = f"{told.get('executors', 0)} of {task.executors} executors run"
+        return "ExecutorsPending", f"{text}: {seen.obstacle}" if seen.obstacle else text
+    if state != "Running":
+        # The query is not running yet, or no longer.
+        return state, f"the driver reports {state}"
+    running = told.get("batchRunningSeconds")
+    if running is not None and running >= task.batch_seconds:
+        limit = f"{task.batch_seconds} s (spec.job.timeouts.batchSeconds)"
+        return "BatchOverdue", f"the present batch has been running for more than {limit}"
+    if running is not None and "lastBatchId" not in told:
+        return _FIRST_BATCH
+    return None
+
+
+_FIRST_BATCH: Final = ("Starting", "the first batch is running")
+# What should be over soon after the start.
+_STARTING: Final = frozenset({"Pending", "Starting", "ExecutorsPending", "DriverUnreachable"})
+
+
+def _waiting(
+    task: JobSpec, reason: str, text: str, waited: timedelta
+) -> tuple[Condition, Condition, Condition]:
+    """Return the conditions of a job that should run soon, or should have done so."""
+    overdue = waited >= timedelta(seconds=task.start_seconds)
+    if reason not in _STARTING or (reason, text) == _FIRST_BATCH or not overdue:
+        return status.progressing(reason, text)
+    limit = f"not ready after {task.start_seconds} s (spec.job.timeouts.startSeconds)"
+    return status.stalled(reason, f"{text}; {limit}")
+
+
+def _job_conditions(
+    task: JobSpec, decision: drivers.DriverDecision, waited: timedelta
+) -> tuple[Condition, ...]:
     memory, message = decision.memory, decision.message
     match memory.phase:
-        case "Running" | "Completed" | "Suspended":
+        case "Completed" if task.schedule is not None:
+            return status.ready("Scheduled", message)
+        case "Running" | "Completed" | "Scheduled" | "Suspended":
             return status.ready(memory.phase, message)
+        case "Stalled":
+            return status.stalled(*drivers.stalled_reason(message))
         case _ if memory.application >= drivers.BROKEN_AFTER:
             text = f"failed {memory.application} times in a row; {message}"
             return status.stalled("JobFailing", text)
         case phase:
-            return status.progressing(phase, message)
+            return _waiting(task, phase, message, waited)

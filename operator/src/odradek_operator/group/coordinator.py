@@ -12,6 +12,7 @@ from odradek.protocol.messages.group_offsets import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
     OffsetFetchRequest,
+    OffsetFetchResponse,
 )
 from odradek.protocol.messages.groups import (
     DeleteGroupsRequest,
@@ -21,6 +22,7 @@ from odradek.protocol.messages.groups import (
 from odradek.protocol.messages.offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
+    ListOffsetsResponse,
     ListOffsetsTopic,
 )
 from odradek.values import TopicPartition
@@ -54,25 +56,36 @@ def find_offsets(
         by_leader.setdefault(leader, []).append(partition)
     found: dict[TopicPartition, int] = {}
     for leader, partitions in by_leader.items():
-        topics = [
-            ListOffsetsTopic(
-                name=name,
-                partitions=[
-                    ListOffsetsPartition(partition_index=one, timestamp=timestamp_ms)
-                    for one in numbers
-                ],
-            )
-            for name, numbers in _by_topic((one, one.partition) for one in partitions).items()
-        ]
+        request = offsets_request(partitions, timestamp_ms)
         try:
-            answer = brokers.call(leader, ListOffsetsRequest(replica_id=-1, topics=topics), 2)
+            found |= offsets_answered(brokers.call(leader, request, 2))
         except BrokerError:
             continue
-        for topic in answer.topics:
-            for one in topic.partitions:
-                if not one.error_code:
-                    found[TopicPartition(topic.name, one.partition_index)] = one.offset
     return found
+
+
+def offsets_request(partitions: Iterable[TopicPartition], timestamp_ms: int) -> ListOffsetsRequest:
+    """Return the question for the offset of each partition at a time (-1 the end, -2 the start)."""
+    topics = [
+        ListOffsetsTopic(
+            name=name,
+            partitions=[
+                ListOffsetsPartition(partition_index=one, timestamp=timestamp_ms) for one in numbers
+            ],
+        )
+        for name, numbers in _by_topic((one, one.partition) for one in partitions).items()
+    ]
+    return ListOffsetsRequest(replica_id=-1, topics=topics)
+
+
+def offsets_answered(answer: ListOffsetsResponse) -> dict[TopicPartition, int]:
+    """Return the offsets of an answer, without the partitions that have an error."""
+    return {
+        TopicPartition(topic.name, one.partition_index): one.offset
+        for topic in answer.topics
+        for one in topic.partitions
+        if not one.error_code
+    }
 
 
 def _by_topic(entries: Iterable[tuple[TopicPartition, Entry]]) -> dict[str, list[Entry]]:
@@ -110,13 +123,18 @@ def describe(brokers: OperatorClient, group: str) -> CoordinatedGroup:
     _raise(described.error_code, f"group {group}")
     fetched = brokers.call(node, OffsetFetchRequest(group_id=group, topics=None), 2)
     _raise(fetched.error_code, f"offsets of {group}")
-    committed = {
+    committed = committed_answered(fetched)
+    return CoordinatedGroup(described.group_state, len(described.members), committed)
+
+
+def committed_answered(answer: OffsetFetchResponse) -> dict[TopicPartition, int]:
+    """Return the committed offsets of an answer, without the partitions that have an error."""
+    return {
         TopicPartition(topic.name, one.partition_index): one.committed_offset
-        for topic in fetched.topics
+        for topic in answer.topics
         for one in topic.partitions
         if not one.error_code and one.committed_offset >= 0
     }
-    return CoordinatedGroup(described.group_state, len(described.members), committed)
 
 
 def commit(brokers: OperatorClient, group: str, offsets: Mapping[TopicPartition, int]) -> None:

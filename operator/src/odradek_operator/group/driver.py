@@ -7,6 +7,9 @@ the node's kubelet, or the removal of the node, has confirmed that its container
 Restarts are counted separately, as in Apache Spark's operator: `application` if the job itself
 failed, `infrastructure` if something removed the pod. Both count consecutive restarts: a driver
 that ran for HEALTHY_AFTER resets them. The back-off before a restart doubles each time.
+
+A driver that ends with STALLED_CODE says that the job cannot run as it is written. Then the job is
+Stalled: nothing is started until the job changes, is suspended, or its offsets are reset.
 """
 
 from __future__ import annotations
@@ -17,15 +20,26 @@ from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Any, Final
 
+from odradek import stateful_query
+from odradek_operator.shared.job_spec import JobSpec
+from odradek_operator.shared.objects import EXECUTORS, GROUP_LABEL
 from odradek_operator.shared.pods import pending_reason
-from odradek_operator.shared.spec import JobSpec, parse_time
+from odradek_operator.shared.spec import INVALID_JOB, parse_time
 
 HEALTHY_AFTER: Final = timedelta(minutes=5)
 FIRST_WAIT_SECONDS: Final = 2.0
 LONGEST_WAIT_SECONDS: Final = 300.0
 # After so many consecutive failures a job is reported as failing; it is still restarted.
 BROKEN_AFTER: Final = 5
+DRIVER_SUFFIX: Final = "-driver"
 SPEC_HASH: Final = "odradek.io/spec-hash"
+# A scheduled run that is to be started now (group.schedule).
+DUE: Final = "Due"
+# The exit code, and the first words of the line that the driver leaves (odradek_spark.__main__).
+STALLED_CODE: Final = 2
+_SPEAKER: Final = "odradek-spark: "
+# Reasons that such a line may begin with; all others are told as INVALID_JOB.
+STALLED_REASONS: Final = frozenset({"TopicRecreated", "DataTruncated", stateful_query.REASON})
 
 # Pod reasons that Kubernetes sets when it ended the pod itself.
 _INFRASTRUCTURE_REASONS: Final = frozenset(
@@ -56,14 +70,32 @@ class Action(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class RunTimes:
+    """Due times of a job with a schedule: of the last run that was started, and of the next one.
+
+    `next` is in the past where that run could not be started yet.
+    """
+
+    last: datetime | None = None
+    next: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class RestartState:
-    """What the status remembers of the job. `completed_hash` is of the spec that was completed."""
+    """What the status remembers of the job.
+
+    `settled_hash` is of the job that was completed, or that is stalled for the reason in `message`.
+    `keeps_state` is whether the checkpoint has state, as far as a driver has told.
+    """
 
     phase: str = ""
     application: int = 0
     infrastructure: int = 0
     last_restart: datetime | None = None
-    completed_hash: str | None = None
+    settled_hash: str | None = None
+    message: str = ""
+    times: RunTimes = RunTimes()
+    keeps_state: bool | None = None
 
     @property
     def wait(self) -> timedelta:
@@ -89,14 +121,22 @@ def remember(status: Mapping[str, Any]) -> RestartState:
     """Read the restart state from a ConsumerGroup's status."""
     job = status.get("job", {})
     restarts = job.get("restarts", {})
-    stamp = job.get("lastRestartTime")
     return RestartState(
         phase=job.get("phase", ""),
         application=restarts.get("application", 0),
         infrastructure=restarts.get("infrastructure", 0),
-        last_restart=parse_time(stamp) if stamp else None,
-        completed_hash=job.get("specHash"),
+        last_restart=_time(job.get("lastRestartTime")),
+        settled_hash=job.get("specHash"),
+        message=job.get("message", ""),
+        times=RunTimes(_time(job.get("lastScheduleTime")), _time(job.get("nextScheduleTime"))),
+        keeps_state=job.get("keepsState"),
     )
+
+
+def suspended(status: Mapping[str, Any]) -> RestartState:
+    """Return the state of a job without a driver, which starts again like a suspended one."""
+    known = remember(status)
+    return RestartState("Suspended", times=known.times, keeps_state=known.keeps_state)
 
 
 def decide(
@@ -120,9 +160,8 @@ def decide(
         return _decide_absent(memory, wanted_hash, now)
     if pod["metadata"].get("annotations", {}).get(SPEC_HASH) != wanted_hash:
         return DriverDecision(Action.DELETE, RestartState("Restarting"), "the job changed", 2.0)
-    if _has_completed(job, pod, wanted_hash):
-        done = RestartState("Completed", completed_hash=wanted_hash)
-        return DriverDecision(Action.NONE, done, "all available records have been read", 60.0)
+    if (settled := _settled(job, pod, wanted_hash)) is not None:
+        return _rest(settled)
     match pod.get("status", {}).get("phase", "Pending"):
         case "Succeeded" | "Failed":
             return _decide_ended(pod, memory, now)
@@ -133,21 +172,48 @@ def decide(
             return DriverDecision(Action.NONE, _phase(memory, "Pending"), text, 3.0)
 
 
-def _has_completed(job: JobSpec, pod: Mapping[str, Any], wanted_hash: str) -> bool:
-    marked = pod["metadata"].get("annotations", {}).get(SPEC_HASH)
-    succeeded = pod.get("status", {}).get("phase") == "Succeeded"
-    return job.available_now and succeeded and marked == wanted_hash
+def _settled(job: JobSpec, pod: Mapping[str, Any], wanted_hash: str) -> RestartState | None:
+    """Return the state that a driver's end leaves for good; None if it must be started again."""
+    if pod["metadata"].get("annotations", {}).get(SPEC_HASH) != wanted_hash:
+        return None
+    if job.available_now and pod.get("status", {}).get("phase") == "Succeeded":
+        return RestartState("Completed", settled_hash=wanted_hash)
+    ended = _terminated(pod)
+    if ended.get("exitCode") == STALLED_CODE:
+        return RestartState("Stalled", settled_hash=wanted_hash, message=_last_line(ended))
+    return None
+
+
+def _last_line(ended: Mapping[str, Any]) -> str:
+    """Return the line that the driver left; its log may stand before it."""
+    lines = str(ended.get("message", "")).strip().splitlines() or ["the driver gave no reason"]
+    own = [line.removeprefix(_SPEAKER) for line in lines if line.startswith(_SPEAKER)]
+    return (own or lines)[-1].strip()[:1024]
+
+
+def _rest(memory: RestartState) -> DriverDecision:
+    text = memory.message or "all available records have been read"
+    return DriverDecision(Action.NONE, memory, text, 60.0)
+
+
+def stalled_reason(line: str) -> tuple[str, str]:
+    """Return reason and text of a line `Reason: text` that a driver left."""
+    reason, _, text = line.partition(": ")
+    return (reason, text) if reason in STALLED_REASONS and text else (INVALID_JOB, line)
 
 
 def _memory_of_ending(
     job: JobSpec, pod: Mapping[str, Any], wanted_hash: str, memory: RestartState
 ) -> RestartState:
-    """Return the state to keep: a completed job stays so even if its pod is already terminating."""
+    """Return the state to keep: a settled job stays so even if its pod is already terminating."""
     if job.suspend:
         return _phase(memory, "Suspending")
-    if _has_completed(job, pod, wanted_hash):
-        return RestartState("Completed", completed_hash=wanted_hash)
-    return memory if memory.phase == "Completed" else _phase(memory, "Restarting")
+    if (settled := _settled(job, pod, wanted_hash)) is not None:
+        return settled
+    return memory if memory.phase in _SETTLED else _phase(memory, "Restarting")
+
+
+_SETTLED: Final = frozenset({"Completed", "Stalled"})
 
 
 def _phase(memory: RestartState, phase: str) -> RestartState:
@@ -159,8 +225,8 @@ def _decide_absent(memory: RestartState, wanted_hash: str, now: datetime) -> Dri
         # The pod existed, and this operator did not delete it.
         lost = RestartState("Restarting", memory.application, memory.infrastructure + 1, now)
         return DriverDecision(Action.NONE, lost, "the driver pod is gone", 0.0)
-    if memory.phase == "Completed" and memory.completed_hash == wanted_hash:
-        return DriverDecision(Action.NONE, memory, "all available records have been read", 60.0)
+    if memory.phase in _SETTLED and memory.settled_hash == wanted_hash:
+        return _rest(memory)
     left = _seconds_left(memory, now)
     if left > 0:
         text = "the driver restarts after a back-off"
@@ -209,8 +275,13 @@ def _reset_if_healthy(
     return memory
 
 
+_CONTAINER: Final = "driver"
+
+
 def _terminated(pod: Mapping[str, Any]) -> Mapping[str, Any]:
     for container in pod.get("status", {}).get("containerStatuses", ()):
+        if container.get("name", _CONTAINER) != _CONTAINER:
+            continue  # somebody's sidecar
         ended = container.get("state", {}).get("terminated")
         if ended:
             return dict(ended)
@@ -218,8 +289,7 @@ def _terminated(pod: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _finished_at(pod: Mapping[str, Any]) -> datetime | None:
-    stamp = _terminated(pod).get("finishedAt")
-    return parse_time(stamp) if stamp else None
+    return _time(_terminated(pod).get("finishedAt"))
 
 
 def classify(pod: Mapping[str, Any]) -> tuple[bool, str]:
@@ -247,13 +317,26 @@ def status_fields(
     fields: dict[str, Any] = {
         "phase": memory.phase,
         "driverPod": driver,
-        "executors": (report or {}).get("executors"),
+        "executors": 0 if memory.phase == "Stalled" else (report or {}).get("executors"),
+        # The scale subresource has it, for autoscalers that look at pods.
+        "selector": f"{EXECUTORS},{GROUP_LABEL}={driver.removesuffix(DRIVER_SUFFIX)}",
+        "checkpointEpoch": (report or {}).get("checkpointEpoch"),
+        "keepsState": (report or {}).get("keepsState", memory.keeps_state),
         "lastBatchId": (report or {}).get("lastBatchId"),
+        "lastCommitTime": (report or {}).get("lastCommitTime"),
+        "tableRows": (report or {}).get("tableRows"),
         "restarts": {"application": memory.application, "infrastructure": memory.infrastructure},
         "lastRestartTime": _stamp(memory.last_restart),
-        "specHash": memory.completed_hash,
+        "lastScheduleTime": _stamp(memory.times.last),
+        "nextScheduleTime": _stamp(memory.times.next),
+        "specHash": memory.settled_hash,
+        "message": memory.message or None,
     }
     return {name: value for name, value in fields.items() if value is not None}
+
+
+def _time(stamp: str | None) -> datetime | None:
+    return parse_time(stamp) if stamp else None
 
 
 def _stamp(moment: datetime | None) -> str | None:

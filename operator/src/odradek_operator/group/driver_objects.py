@@ -1,5 +1,7 @@
 """The Kubernetes objects of a ConsumerGroup's job: claim, job file and driver pod. Pure.
 
+Its account and rights are in `job_account`.
+
 The driver makes its executors itself and owns them, so they end with it. Its configuration is one
 file, `/etc/odradek/job.json`; a hash of the file and of the pod's own settings stands on the pod,
 and a pod with another hash is replaced.
@@ -11,8 +13,10 @@ import json
 from dataclasses import dataclass
 from typing import Final
 
-from odradek_operator.group.driver import SPEC_HASH
+from odradek_operator.group import job_account
+from odradek_operator.group.driver import DRIVER_SUFFIX, SPEC_HASH
 from odradek_operator.shared.apply import Platform
+from odradek_operator.shared.job_spec import BATCH_SECONDS, JobSpec
 from odradek_operator.shared.objects import (
     GROUP_LABEL,
     MANAGED_BY,
@@ -24,10 +28,15 @@ from odradek_operator.shared.objects import (
     pod_security,
     scrape_annotations,
 )
-from odradek_operator.shared.spec import GroupSpec, JobSpec, ResourceMeta
+from odradek_operator.shared.spec import GroupSpec, ResourceMeta
 
 METRICS_PORT: Final = 9405
+UI_PORT: Final = 4040
 JOB_FILE: Final = "/etc/odradek/job.json"
+# A folder of the job's ConfigMap as it is now, which the kubelet renews. Its file `executors` has
+# the number that a running driver follows.
+LIVE_FOLDER: Final = "/etc/odradek/live"
+_EXECUTORS_KEY: Final = "executors"
 # A driver on a lost node is evicted after this, not after the default of five minutes.
 _LOST_NODE: Final = tuple(
     {
@@ -50,7 +59,7 @@ class Addresses:
 
 def driver_name(group: str) -> str:
     """Name of the driver pod of a ConsumerGroup resource."""
-    return f"{group}-driver"
+    return f"{group}{DRIVER_SUFFIX}"
 
 
 def config_name(group: str) -> str:
@@ -78,7 +87,10 @@ def job_file(
     meta: ResourceMeta, spec: GroupSpec, job: JobSpec, platform: Platform, addresses: Addresses
 ) -> str:
     """Return job.json (ARCHITECTURE.md, "Spark job")."""
+    # One node at a time can have such a claim.
+    on_one_node = job.volume_size is not None and job.access_mode == "ReadWriteOnce"
     value = {
+        "name": meta.name,
         "group": spec.group,
         "bootstrap": addresses.bootstrap,
         "zookeeper": addresses.zookeeper,
@@ -86,12 +98,73 @@ def job_file(
         "topics": list(spec.topics),
         "topicPattern": spec.topic_pattern,
         "metricsPort": METRICS_PORT,
+        "uiPort": UI_PORT if job.ui else None,
         "image": job.image or platform.image,
         "claimName": claim_name(meta.name) if job.volume_size else None,
-        "serviceAccount": platform.service_account,
+        "serviceAccount": job_account.account_name(meta.name),
+        "authSecret": job_account.secret_name(meta),
+        "limits": executor_limits(meta, job, platform),
+        "pod": job.additions.document(),
+        "storageSecret": job.storage_secret,
+        "sameNodeAs": _driver_labels(meta) if on_one_node else {},
         "job": dict(job.raw),
     }
+    if job.checkpoint_url is not None:
+        base = job.checkpoint_url.rstrip("/")
+        value["checkpointUrl"] = f"{base}/{meta.namespace}/{meta.name}"
     return json.dumps(value, indent=2, sort_keys=True) + "\n"
+
+
+def executor_limits(meta: ResourceMeta, job: JobSpec, platform: Platform) -> str:
+    """Return what the job's executors may consist of (`job_account.limits`).
+
+    They have the driver's claim, Secrets and additions (odradek_spark.cluster_conf).
+    """
+    added = job.additions
+    container = {
+        **added.container,
+        "image": job.image or platform.image,
+        "envFrom": _env_from(job),
+    }
+    volumes = [*added.volumes, *_shared_volumes(meta, job)]
+    return job_account.limits(
+        {
+            "metadata": {"labels": added.labels, "annotations": added.annotations},
+            "spec": {"volumes": volumes, "containers": [container]},
+        }
+    )
+
+
+def _shared_volumes(meta: ResourceMeta, job: JobSpec) -> list[Object]:
+    """Return the operator's volumes that driver and executors have."""
+    found: list[Object] = [
+        {"name": "auth", "secret": {"secretName": job_account.secret_name(meta)}}
+    ]
+    if job.volume_size is not None:
+        claim = {"claimName": claim_name(meta.name)}
+        found.append({"name": "data", "persistentVolumeClaim": claim})
+    return found
+
+
+def account_objects(
+    meta: ResourceMeta, job: JobSpec, platform: Platform, priority_class: str | None
+) -> list[Object]:
+    """Return the job's service account and its rights, in the order in which they are made.
+
+    `priority_class` is the driver's, which may be the cluster's default.
+    """
+    named, text = labels(meta), executor_limits(meta, job, platform)
+    annotations, pulling = platform.account_annotations, platform.pull_secrets
+    return [
+        job_account.service_account(meta, named, annotations, pulling),
+        job_account.role(meta, named, text, priority_class),
+        job_account.role_binding(meta, named),
+    ]
+
+
+def _driver_labels(meta: ResourceMeta) -> dict[str, str]:
+    """Return labels that the group's driver has and no other pod."""
+    return {"app.kubernetes.io/component": "spark-driver", GROUP_LABEL: meta.name}
 
 
 def spec_hash(text: str, pod: Object) -> str:
@@ -102,9 +175,20 @@ def spec_hash(text: str, pod: Object) -> str:
     """
     value = json.loads(text)
     del value["bootstrap"]
+    if value["uiPort"] is None:
+        # A job without it is what it was before there was one.
+        del value["uiPort"]
     value["job"].pop("suspend", None)
-    # A volume that grows needs no restart.
+    # Nor has the time of its next run.
+    value["job"].pop("schedule", None)
+    # A volume that grows needs no restart, and the driver follows the number of executors.
     value["job"].pop("volume", None)
+    value["job"].get("executors", {}).pop("instances", None)
+    value["job"].get("checkpoint", {}).pop("claim", None)
+    # Nor does the operator's own time-out, or a default that a new CRD fills in.
+    limit = value["job"].pop("timeouts", {}).get("batchSeconds", BATCH_SECONDS)
+    if limit != BATCH_SECONDS:
+        value["job"]["batchSeconds"] = limit
     return digest([value, pod["spec"]])
 
 
@@ -119,7 +203,7 @@ def claim(meta: ResourceMeta, job: JobSpec) -> Object | None:
         "kind": "PersistentVolumeClaim",
         "metadata": body,
         "spec": {
-            "accessModes": ["ReadWriteOnce"],
+            "accessModes": [job.access_mode],
             "resources": {"requests": {"storage": job.volume_size}},
         },
     }
@@ -128,25 +212,30 @@ def claim(meta: ResourceMeta, job: JobSpec) -> Object | None:
     return wanted
 
 
-def config_map(meta: ResourceMeta, text: str) -> Object:
-    """Return the ConfigMap with the job file."""
+def config_map(meta: ResourceMeta, job: JobSpec, text: str) -> Object:
+    """Return the ConfigMap with the job file, and the number of executors that the job follows."""
+    data = {"job.json": text}
+    if job.instances is not None:
+        data[_EXECUTORS_KEY] = f"{job.instances}\n"
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": metadata(meta, config_name(meta.name), labels(meta)),
-        "data": {"job.json": text},
+        "data": data,
     }
 
 
 def driver_pod(meta: ResourceMeta, job: JobSpec, platform: Platform, text: str) -> Object:
     """Return the driver pod, with the hash of the job file `text` on it."""
+    named = {**job.additions.labels, **labels(meta)}
     pod: Object = {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": metadata(meta, driver_name(meta.name), labels(meta)),
+        "metadata": metadata(meta, driver_name(meta.name), named),
         "spec": _pod_spec(meta, job, platform),
     }
     pod["metadata"]["annotations"] = {
+        **job.additions.annotations,
         SPEC_HASH: spec_hash(text, pod),
         **scrape_annotations(METRICS_PORT),
     }
@@ -157,22 +246,25 @@ def _pod_spec(meta: ResourceMeta, job: JobSpec, platform: Platform) -> Object:
     volumes: list[Object] = [
         {"name": "job", "configMap": {"name": config_name(meta.name)}},
         {"name": "tmp", "emptyDir": {}},
+        *_shared_volumes(meta, job),
+        *(dict(one) for one in job.additions.volumes),
     ]
     mounts: list[Object] = [
         # One file and not the folder: a second mount below a read-only volume would have no place.
         {"name": "job", "mountPath": JOB_FILE, "subPath": "job.json", "readOnly": True},
+        {"name": "job", "mountPath": LIVE_FOLDER, "readOnly": True},
         {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 (inside the container)
+        {"name": "auth", "mountPath": job_account.AUTH_MOUNT, "readOnly": True},
     ]
     if job.volume_size is not None:
-        volume = {"persistentVolumeClaim": {"claimName": claim_name(meta.name)}}
-        volumes.append({"name": "data", **volume})
         mounts.append({"name": "data", "mountPath": "/data"})
     if job.credentials_secret is not None:
         volumes.append({"name": "credentials", "secret": {"secretName": job.credentials_secret}})
         path = "/etc/odradek/credentials"
         mounts.append({"name": "credentials", "mountPath": path, "readOnly": True})
     spec: Object = {
-        "serviceAccountName": platform.service_account,
+        **job.additions.spec,
+        "serviceAccountName": job_account.account_name(meta.name),
         # The account withholds its token from pods that do not ask; the driver makes executors.
         "automountServiceAccountToken": True,
         "restartPolicy": "Never",
@@ -191,31 +283,86 @@ def _pod_spec(meta: ResourceMeta, job: JobSpec, platform: Platform) -> Object:
     return spec
 
 
-def _container(job: JobSpec, platform: Platform, mounts: list[Object]) -> Object:
+def _ports(job: JobSpec) -> list[Object]:
+    ports = {"metrics": METRICS_PORT, **({"ui": UI_PORT} if job.ui else {})}
+    return [
+        {"name": name, "containerPort": port, "protocol": "TCP"} for name, port in ports.items()
+    ]
+
+
+def ui_service(meta: ResourceMeta, driver: Object) -> Object:
+    """Return the Service of Spark's UI. It is the driver pod's, and goes with it."""
+    owner = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "name": driver["metadata"]["name"],
+        "uid": driver["metadata"]["uid"],
+    }
+    body = metadata(meta, f"{driver_name(meta.name)}-ui", labels(meta))
     return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {**body, "ownerReferences": [owner]},
+        "spec": {
+            "type": "ClusterIP",
+            "selector": _driver_labels(meta),
+            "ports": [{"name": "ui", "port": UI_PORT, "protocol": "TCP", "targetPort": "ui"}],
+        },
+    }
+
+
+def _env_from(job: JobSpec) -> list[Object]:
+    """Return what driver and executors have their environment from (odradek_spark.cluster_conf)."""
+    found = [dict(one) for one in job.additions.container.get("envFrom", ())]
+    if job.storage_secret is not None:
+        found.append({"secretRef": {"name": job.storage_secret}})
+    return found
+
+
+def _container(job: JobSpec, platform: Platform, mounts: list[Object]) -> Object:
+    added = job.additions.container
+    resources = added.get("resources", {})
+    container: Object = {
         "name": "driver",
         "image": job.image or platform.image,
         "imagePullPolicy": platform.pull_policy,
         "command": ["python3", "-m", "odradek_spark"],
         "env": [
+            *added.get("env", ()),
             field_env("POD_NAME", "metadata.name"),
             field_env("POD_NAMESPACE", "metadata.namespace"),
             field_env("POD_IP", "status.podIP"),
             field_env("POD_UID", "metadata.uid"),
             {"name": "ODRADEK_JOB", "value": JOB_FILE},
+            {"name": "ODRADEK_EXECUTORS", "value": f"{LIVE_FOLDER}/{_EXECUTORS_KEY}"},
         ],
-        "ports": [{"name": "metrics", "containerPort": METRICS_PORT, "protocol": "TCP"}],
+        "ports": _ports(job),
         "readinessProbe": {
             "httpGet": {"path": "/metrics", "port": METRICS_PORT},
             "periodSeconds": 3,
             "failureThreshold": 3,
             "timeoutSeconds": 2,
         },
+        # The driver knows when its batch loop hangs (odradek_spark.pulse). This must outlast its
+        # start, when nobody answers yet, and pauses of a busy machine.
+        "livenessProbe": {
+            "httpGet": {"path": "/healthz", "port": METRICS_PORT},
+            "periodSeconds": 30,
+            "failureThreshold": 6,
+            "timeoutSeconds": 10,
+        },
         "resources": {
-            "requests": {"cpu": str(job.cores), "memory": f"{job.memory_mib}Mi"},
-            "limits": {"memory": f"{job.memory_mib}Mi"},
+            "requests": {
+                **resources.get("requests", {}),
+                "cpu": str(job.cores),
+                "memory": f"{job.memory_mib}Mi",
+            },
+            "limits": {**resources.get("limits", {}), "memory": f"{job.memory_mib}Mi"},
         },
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "securityContext": container_security(),
-        "volumeMounts": mounts,
+        "volumeMounts": [*mounts, *added.get("volumeMounts", ())],
     }
+    if sources := _env_from(job):
+        container["envFrom"] = sources
+    return container

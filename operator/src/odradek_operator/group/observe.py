@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from odradek import lag as rule
 from odradek.values import TopicPartition
 from odradek.zk import consumers
 from odradek_operator.group import conditions as group_conditions
@@ -26,11 +27,13 @@ from odradek_operator.shared.apply import ReconcileContext
 from odradek_operator.shared.broker_client import BrokerError, OperatorClient
 from odradek_operator.shared.spec import Body, GroupSpec
 from odradek_operator.shared.status import Condition
-from odradek_operator.shared.views import ClusterState, Owner
+from odradek_operator.shared.views import ClusterState, Owner, TopicView
 from odradek_operator.shared.zookeeper import UnreachableError, ZooKeeper
 
 OBSERVE_SECONDS: Final = 15.0
 WAIT_SECONDS: Final = 3.0
+# What the status of a group keeps whatever happens.
+REMEMBERED: Final = ("lastReset", "topics")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,7 @@ class _Seen:
     view: ObservedGroup
     leaders: Mapping[TopicPartition, int]
     sample: Sample
+    topics: Mapping[str, int]
 
 
 def reconcile(
@@ -65,14 +69,15 @@ def reconcile(
     """Report the state of a group, and execute its reset."""
     cluster = around.cluster
     if cluster.owner is not Owner.PRESENT:
-        text = f"KafkaCluster {wanted.cluster} is {cluster.owner.value}"
-        return _waits(context, body, wanted, cluster.owner.reason, text, OBSERVE_SECONDS)
+        told = group_conditions.judge_absent(wanted, cluster.owner)
+        return _waits(context, body, wanted, told, OBSERVE_SECONDS)
     try:
         if around.zookeeper is None:
             raise UnreachableError("ZooKeeper does not answer")
         with OperatorClient(around.endpoints) as brokers:
-            seen = _look(around.zookeeper, brokers, wanted, around.clock())
             uid = body["metadata"]["uid"]
+            recorded = _recorded(body, wanted)
+            seen = _look(around.zookeeper, brokers, wanted, around.clock(), recorded)
             window = group_lag.extend(around.windows.get(uid, ()), seen.sample)
             around.windows[uid] = window
             metrics.GROUP_LAGS.put(uid, _series(context, body, wanted, window))
@@ -89,9 +94,11 @@ def reconcile(
                 status_update.write_status(context, body, told, fields, outcome.events)
                 return OBSERVE_SECONDS if outcome.problem else 0.0
     except UnreachableError as error:
-        return _waits(context, body, wanted, "ZooKeeperUnreachable", str(error), WAIT_SECONDS)
+        waiting = status.progressing("ZooKeeperUnreachable", str(error))
+        return _waits(context, body, wanted, waiting, WAIT_SECONDS)
     except BrokerError as error:
-        return _waits(context, body, wanted, "BrokersUnreachable", str(error), WAIT_SECONDS)
+        waiting = status.progressing("BrokersUnreachable", str(error))
+        return _waits(context, body, wanted, waiting, WAIT_SECONDS)
     conditions = (*group_conditions.judge_observed(seen.view), _paused(cluster.paused))
     status_update.write_status(context, body, conditions, fields)
     return OBSERVE_SECONDS
@@ -101,27 +108,62 @@ def _waits(
     context: ReconcileContext,
     body: Body,
     wanted: GroupSpec,
-    reason: str,
-    text: str,
+    told: tuple[Condition, ...],
     requeue_after: float,
 ) -> float:
     metrics.GROUP_LAGS.put(body["metadata"]["uid"], _series(context, body, wanted, ()))
-    kept = {"lastReset": body.get("status", {}).get("lastReset")}
-    status_update.write_status(context, body, status.progressing(reason, text), kept)
+    kept = status_update.remembered(body, REMEMBERED)
+    status_update.write_status(context, body, told, kept)
     return requeue_after
+
+
+def _recorded(body: Body, wanted: GroupSpec) -> dict[str, int]:
+    """Return the topics in which the group had commits, by the transactions that created them."""
+    found = body.get("status", {}).get("topics", {})
+    if wanted.topics:
+        found = {topic: text for topic, text in found.items() if topic in wanted.topics}
+    elif wanted.topic_pattern is not None:
+        pattern = spec.compile_pattern(wanted.topic_pattern)
+        found = {topic: found[topic] for topic in consumers.topics_matched(pattern, found)}
+    return {topic: int(text) for topic, text in found.items()}
 
 
 def _paused(paused: bool) -> Condition:
     return Condition("Paused", paused, "Paused" if paused else "NotPaused")
 
 
-def _look(zookeeper: ZooKeeper, brokers: OperatorClient, wanted: GroupSpec, clock: float) -> _Seen:
+def _look(
+    zookeeper: ZooKeeper,
+    brokers: OperatorClient,
+    wanted: GroupSpec,
+    clock: float,
+    recorded: Mapping[str, int],
+) -> _Seen:
     view = view_group(zookeeper, brokers, wanted)
-    leaders = find_leaders(zookeeper, wanted, view)
-    committed = {one: offset for one, offset in view.committed.items() if one in leaders}
+    # Read topics after commits: where these went with a topic, it is gone by now, or about to go.
+    topics = observe.topics(zookeeper, sorted({*_topics(zookeeper, wanted, view), *recorded}))
+    leaders = _leaders(topics)
+    present = {
+        name: one.incarnation
+        for name, one in topics.items()
+        if one.incarnation is not None and not one.deletion_requested
+    }
+    view = view.of_topics(present)
+    former = group_lag.of_former_topics(view.committed, view.written, recorded, present, leaders)
+    committed = {
+        one: view.committed.get(one, 0) for one in leaders if one in view.committed or one in former
+    }
     # Read log ends after commits: otherwise a busy group would show a negative lag.
-    ends = coordinator.find_offsets(brokers, {one: leaders[one] for one in committed}, reset.LATEST)
-    return _Seen(view, leaders, Sample(clock, view.members, committed, ends))
+    asked = {one: leaders[one] for one in committed}
+    ends = coordinator.find_offsets(brokers, asked, reset.LATEST)
+    undecided = {
+        one: leader
+        for one, leader in asked.items()
+        if rule.needs_start(committed[one], ends.get(one), is_former=one in former)
+    }
+    starts = coordinator.find_offsets(brokers, undecided, reset.EARLIEST)
+    sample = Sample(clock, view.members, committed, ends, starts, frozenset(former))
+    return _Seen(view, leaders, sample, group_lag.record(sample, recorded, present, leaders))
 
 
 def view_group(zookeeper: ZooKeeper, brokers: OperatorClient, wanted: GroupSpec) -> ObservedGroup:
@@ -139,6 +181,8 @@ def view_group(zookeeper: ZooKeeper, brokers: OperatorClient, wanted: GroupSpec)
         committed={
             one: max(view.committed.get(one, -1), found.committed.get(one, -1)) for one in both
         },
+        written=view.written,
+        coordinated=found.committed,
     )
 
 
@@ -146,10 +190,13 @@ def find_leaders(
     zookeeper: ZooKeeper, wanted: GroupSpec, view: ObservedGroup
 ) -> dict[TopicPartition, int]:
     """Return the partitions of a group's topics with their leaders."""
-    names = _topics(zookeeper, wanted, view)
+    return _leaders(observe.topics(zookeeper, _topics(zookeeper, wanted, view)))
+
+
+def _leaders(topics: Mapping[str, TopicView]) -> dict[TopicPartition, int]:
     return {
         TopicPartition(name, partition): int(state.leader)
-        for name, topic in observe.topics(zookeeper, names).items()
+        for name, topic in topics.items()
         for partition, state in topic.states.items()
         if topic.assignment is not None and partition in topic.assignment.partitions
     }
@@ -169,8 +216,8 @@ def _fields(
     body: Body, seen: _Seen, window: tuple[Sample, ...], wanted: GroupSpec
 ) -> dict[str, Any]:
     lags = sorted(seen.sample.lags.items(), key=lambda one: (-one[1], one[0]))
-    seconds = [group_lag.seconds_behind(window, one) for one, _ in lags]
-    known = [one for one in seconds if one is not None]
+    seconds = {one: group_lag.seconds_behind(window, one) for one, _ in lags}
+    known = [one for one in seconds.values() if one is not None]
     return {
         "state": group_conditions.state_of(seen.view),
         "members": seen.view.members,
@@ -178,12 +225,16 @@ def _fields(
         "maxLagSeconds": max(known) if known else None,
         "verdict": group_lag.verdict(window, wanted.max_lag, wanted.max_lag_seconds),
         "worstPartitions": [
-            {"topic": one.topic, "partition": one.partition, "lag": lag}
-            for one, lag in lags[:10]
-            if lag
+            _placed(one, lag, seconds[one]) for one, lag in lags[: rule.WORST_PARTITIONS] if lag
         ],
+        "topics": {topic: str(created) for topic, created in seen.topics.items()},
         "lastReset": body.get("status", {}).get("lastReset"),
     }
+
+
+def _placed(partition: TopicPartition, lag: int, seconds: int | None) -> dict[str, Any]:
+    place: dict[str, Any] = {"topic": partition.topic, "partition": partition.partition, "lag": lag}
+    return place if seconds is None else {**place, "lagSeconds": seconds}
 
 
 def _series(
@@ -193,9 +244,10 @@ def _series(
     records = window[-1].lags if window else {}
     behind = {one: group_lag.seconds_behind(window, one) for one in records}
     complete = bool(window) and len(records) == len(window[-1].committed)
+    place = spec.cluster_of(body)
     return metrics.GroupLag(
-        namespace=body["metadata"]["namespace"],
-        cluster=wanted.cluster,
+        namespace=place.namespace,
+        cluster=place.name,
         group=wanted.group,
         records=records,
         seconds={one: value for one, value in behind.items() if value is not None},

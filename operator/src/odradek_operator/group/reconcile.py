@@ -4,31 +4,50 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from typing import Any, Final
 
+from odradek import stateful_query
 from odradek.zk import consumers
 from odradek_operator.group import conditions as group_conditions
-from odradek_operator.group import coordinator, driver_objects, reset, reset_step
+from odradek_operator.group import (
+    coordinator,
+    driver_objects,
+    job_account,
+    query_change,
+    reset,
+    reset_step,
+    schedule,
+)
 from odradek_operator.group import driver as drivers
 from odradek_operator.group import observe as group_observe
+from odradek_operator.group.conditions import JobView
 from odradek_operator.group.coordinator import GroupBusyError
 from odradek_operator.group.driver import Action
 from odradek_operator.group.driver_objects import Addresses
-from odradek_operator.group.observe import OBSERVE_SECONDS, WAIT_SECONDS, GroupContext
+from odradek_operator.group.observe import (
+    OBSERVE_SECONDS,
+    REMEMBERED,
+    WAIT_SECONDS,
+    GroupContext,
+)
 from odradek_operator.group.report import fetch_report
 from odradek_operator.group.reset import Reset
 from odradek_operator.group.reset_step import Outcome, ResetStep
 from odradek_operator.shared import apply, metrics, spec, status, status_update
 from odradek_operator.shared.apply import ReconcileContext, namespace_terminating
 from odradek_operator.shared.broker_client import BrokerError, OperatorClient
+from odradek_operator.shared.job_spec import JobSpec
 from odradek_operator.shared.kube import KubeError
-from odradek_operator.shared.objects import Object
-from odradek_operator.shared.spec import TERMINATING_TIMEOUT, Body, GroupSpec, JobSpec, ResourceMeta
+from odradek_operator.shared.objects import EXECUTORS, Object
+from odradek_operator.shared.pods import pending_reason
+from odradek_operator.shared.spec import TERMINATING_TIMEOUT, Body, GroupSpec, ResourceMeta
 from odradek_operator.shared.status import Condition, Event
 from odradek_operator.shared.views import Owner
 from odradek_operator.shared.zookeeper import UnreachableError
 
 _GROWN: Final = "StorageGrown"
+_REMEMBERED: Final = ("job", *REMEMBERED)
 
 
 def group_name(body: Body) -> str:
@@ -45,35 +64,35 @@ def reconcile(
     deleted any, since the offsets then are not this one's alone.
     """
     meta, cluster = spec.parse_meta(body), around.cluster
+    is_allowed = cluster.owner is not Owner.NOT_PERMITTED
+    if not is_allowed:
+        # Who is not allowed is told nothing of the cluster, its groups included.
+        rival = None
     try:
         wanted = spec.parse_group(spec.for_deletion(body) if meta.deleting else body)
         request = reset.parse(wanted.reset) if wanted.reset is not None else None
     except spec.InvalidSpec as error:
         if not meta.deleting:
             metrics.GROUP_LAGS.drop(meta.uid)
-            return status_update.refuse(context, body, error, ("job", "lastReset"))
+            if not is_allowed:
+                # Its driver must not run on because of a mistake.
+                return _refuse(context, around, body, meta)
+            return status_update.refuse(context, body, error, _REMEMBERED)
         if meta.has_finalizer:
             text = f"offsets of group {group_name(body)} were not deleted: {error.message}"
             context.kube.post_event(body, Event("GroupAbandoned", text, warning=True))
             apply.set_finalizer(context, body, False)
         return OBSERVE_SECONDS
-    if meta.deleting or rival is not None or wanted.job is not None:
+    if meta.deleting or rival is not None or wanted.job is not None or not is_allowed:
         # The group is being deleted, or another resource or a driver reports its lag.
         metrics.GROUP_LAGS.drop(meta.uid)
     if meta.deleting:
         return _delete(context, around, body, meta, wanted, rival)
+    if not is_allowed:
+        return _refuse(context, around, body, meta)
     if rival is not None:
-        # Written before the driver is deleted: it was no failure, and may restart later.
-        stopped = drivers.RestartState("Suspended")
-        fields = _remembered(body)
-        if wanted.job is not None:
-            driver = driver_objects.driver_name(meta.name)
-            fields["job"] = drivers.status_fields(stopped, driver, None)
         taken = status.stalled("ResourceConflict", f"{rival} is older and owns this group")
-        body = status_update.write_status(context, body, taken, fields)
-        if not cluster.paused and _remove_driver(context, meta):
-            return WAIT_SECONDS
-        return OBSERVE_SECONDS
+        return _stop(context, around, body, meta, taken)
     if (wanted.deletion_policy == "Delete") != meta.has_finalizer:
         apply.set_finalizer(context, body, wanted.deletion_policy == "Delete")
         return 0.0
@@ -87,13 +106,43 @@ def reconcile(
     return group_observe.reconcile(context, body, wanted, request, around)
 
 
+def _refuse(
+    context: ReconcileContext, around: GroupContext, body: Body, meta: ResourceMeta
+) -> float:
+    """Do nothing for a group whose cluster does not allow its namespace, valid or not."""
+    wanted = spec.parse_group(spec.for_deletion(body))
+    refused = group_conditions.judge_absent(wanted, around.cluster.owner)
+    return _stop(context, around, body, meta, refused)
+
+
+def _stop(
+    context: ReconcileContext,
+    around: GroupContext,
+    body: Body,
+    meta: ResourceMeta,
+    told: tuple[Condition, ...],
+) -> float:
+    """Report why a group must not consume, and stop the driver of its job."""
+    # Written before the driver is deleted: it was no failure, and may restart later.
+    stopped = drivers.suspended(body.get("status", {}))
+    fields = _remembered(body)
+    if "job" in body["spec"]:
+        fields["job"] = drivers.status_fields(stopped, driver_objects.driver_name(meta.name), None)
+        if around.cluster.owner is Owner.NOT_PERMITTED:
+            fields |= {"state": "Stopped", "verdict": "STOP"}
+    body = status_update.write_status(context, body, told, fields)
+    if not around.cluster.paused and _remove_driver(context, meta):
+        return WAIT_SECONDS
+    return OBSERVE_SECONDS
+
+
 def _paused(paused: bool) -> Condition:
     return Condition("Paused", paused, "Paused" if paused else "NotPaused")
 
 
 def _remembered(body: Body) -> dict[str, Any]:
     """Return the fields of the status that must be kept in any case."""
-    return {name: body.get("status", {}).get(name) for name in ("job", "lastReset")}
+    return status_update.remembered(body, _REMEMBERED)
 
 
 def _reset(run: _Run, body: Body, request: Reset) -> float:
@@ -103,6 +152,8 @@ def _reset(run: _Run, body: Body, request: Reset) -> float:
     for a request that is refused, nor for one that has to wait for others anyway.
     """
     pod = run.driver()
+    if pod is not None and reset.begun(request, body) is None and run.refuses_change(body, pod):
+        return run.reconcile(body)
     try:
         outcome = _next_step(run, body, request, pod)
     except UnreachableError as error:
@@ -122,9 +173,8 @@ def _reset(run: _Run, body: Body, request: Reset) -> float:
     if outcome.last is None:
         remembered = _remembered(body)
     # The driver was stopped on purpose: it restarts like a suspended one.
-    remembered["job"] = drivers.status_fields(
-        drivers.RestartState("Suspended"), run.driver_name, None
-    )
+    stopped_job = drivers.suspended(body.get("status", {}))
+    remembered["job"] = drivers.status_fields(stopped_job, run.driver_name, None)
     text = f"resetting offsets for request {request.request_id}"
     told = outcome.problem or status.progressing("Resetting", text)
     status_update.write_status(
@@ -136,8 +186,7 @@ def _reset(run: _Run, body: Body, request: Reset) -> float:
 def _next_step(run: _Run, body: Body, request: Reset, pod: Object | None) -> Outcome:
     around, wanted = run.around, run.wanted
     if around.cluster.owner is not Owner.PRESENT:
-        text = f"KafkaCluster {wanted.cluster} is {around.cluster.owner.value}"
-        return reset_step.waits(around.cluster.owner.reason, text)
+        return Outcome(problem=group_conditions.judge_absent(wanted, around.cluster.owner))
     if around.zookeeper is None:
         raise UnreachableError("ZooKeeper does not answer")
     with OperatorClient(around.endpoints) as brokers:
@@ -171,6 +220,20 @@ class _Run:
         """Return the pod with the driver's name, whoever owns it."""
         return self.context.kube.get("v1", "Pod", self.meta.namespace, self.driver_name)
 
+    def job_file(self, task: JobSpec) -> str:
+        """Return the job file for this task."""
+        known = self.around.addresses or Addresses("", "")
+        return driver_objects.job_file(self.meta, self.wanted, task, self.context.platform, known)
+
+    def refuses_change(self, body: Body, pod: Object) -> bool:
+        """Return whether the driver runs a query whose state the present one cannot read."""
+        text = self.job_file(self.task)
+        made = driver_objects.driver_pod(self.meta, self.task, self.context.platform, text)
+        if _hash_of(pod) == _hash_of(made):
+            return False
+        memory = _with_state_of(pod, drivers.remember(body.get("status", {})), _hash_of(made))
+        return bool(memory.keeps_state) and _refused_change(self, self.task, text) is not None
+
     def reconcile(
         self,
         body: Body,
@@ -190,8 +253,7 @@ def _run(run: _Run, body: Body, task: JobSpec, told: tuple[Condition, ...]) -> f
     context, meta, wanted = run.context, run.meta, run.wanted
     addresses, cluster = run.around.addresses, run.around.cluster
     driver, pod = run.driver_name, run.driver()
-    known = addresses or Addresses("", "")
-    text = driver_objects.job_file(meta, wanted, task, context.platform, known)
+    text = run.job_file(task)
     made = driver_objects.driver_pod(meta, task, context.platform, text)
     memory = drivers.remember(body.get("status", {}))
     marked = made["metadata"]["annotations"][drivers.SPEC_HASH]
@@ -202,29 +264,43 @@ def _run(run: _Run, body: Body, task: JobSpec, told: tuple[Condition, ...]) -> f
         )
         status_update.write_status(context, body, taken, _remembered(body))
         return OBSERVE_SECONDS
+    if not task.suspend and (pod is None or _hash_of(pod) != marked):
+        memory = _with_state_of(pod, memory, marked)
+        change = _refused_change(run, task, text) if memory.keeps_state else None
+        if change is not None:
+            refused = status.stalled(stateful_query.REASON, change.message)
+            return _run(replace(run, wanted=change.wanted), body, change.task, refused)
     if addresses is None and (pod is None or _hash_of(pod) != marked) and not task.suspend:
+        waiting: tuple[Condition, ...]
         waiting = status.progressing("WaitingForBrokers", "no broker is registered")
         if cluster.owner is not Owner.PRESENT:
-            text = f"KafkaCluster {wanted.cluster} is {cluster.owner.value}"
-            waiting = status.progressing(cluster.owner.reason, text)
+            waiting = group_conditions.judge_absent(wanted, cluster.owner)
         status_update.write_status(context, body, waiting, _remembered(body))
         return WAIT_SECONDS
-    decision = drivers.decide(task, pod, marked, memory, context.now())
+    decision = schedule.decide(task, pod, marked, memory, _first_look(body, meta), context.now())
+    left = replace(decision.memory, keeps_state=memory.keeps_state)
+    decision = replace(decision, memory=left)
     if cluster.paused and decision.action is not Action.NONE:
-        left = status.stalled("Paused", f"the KafkaCluster is paused; pending: {decision.message}")
-        status_update.write_status(context, body, (*left, _paused(True)), _remembered(body))
+        waits = status.stalled("Paused", f"the KafkaCluster is paused; pending: {decision.message}")
+        status_update.write_status(context, body, (*waits, _paused(True)), _remembered(body))
         return OBSERVE_SECONDS
     try:
         grown = () if cluster.paused else _grow_volume(context, body, meta, task)
         events = _act(context, body, meta, task, decision, pod, made, text)
+        seen = _view_job(context, body, task, decision, pod)
+        if not cluster.paused and pod is not None and _may_lack_rights(task, decision, seen):
+            _restore_account(context, body, meta, task, pod)
+        if not cluster.paused and pod is not None and _shows_ui(task, decision):
+            _apply_ui(context, body, meta, pod)
     except KubeError as error:
         if error.code not in apply.REFUSALS:
             raise
         refused = status.stalled("DriverRejected", str(error))
         status_update.write_status(context, body, refused, _remembered(body))
         return OBSERVE_SECONDS
-    report = fetch_report(pod) if pod is not None else None
-    conditions, fields = group_conditions.judge_job(wanted, decision, report, driver)
+    if addresses is not None and not cluster.paused and _is_outdated(task, decision, seen):
+        _resize(context, body, driver_objects.config_map(meta, task, text))
+    conditions, fields = group_conditions.judge_job(wanted, task, decision, seen, driver)
     conditions = told or conditions
     fields["lastReset"] = body.get("status", {}).get("lastReset")
     told = (*conditions, _paused(cluster.paused), *grown)
@@ -233,14 +309,123 @@ def _run(run: _Run, body: Body, task: JobSpec, told: tuple[Condition, ...]) -> f
     return decision.requeue_after if settled else min(decision.requeue_after, WAIT_SECONDS)
 
 
+def _with_state_of(
+    pod: Mapping[str, Any] | None, memory: drivers.RestartState, wanted_hash: str | None
+) -> drivers.RestartState:
+    """Return what is remembered, with what a running driver says of its state now.
+
+    A stalled job has no query that could run on, and the state may be that of the one before it:
+    the driver of the changed job finds out.
+    """
+    if memory.phase == "Stalled" and memory.settled_hash != wanted_hash:
+        return replace(memory, keeps_state=None)
+    report = None if pod is None else fetch_report(pod)
+    return replace(memory, keeps_state=(report or {}).get("keepsState", memory.keeps_state))
+
+
+def _refused_change(run: _Run, task: JobSpec, text: str) -> query_change.Refusal | None:
+    name = driver_objects.config_name(run.meta.name)
+    found = run.context.kube.get("v1", "ConfigMap", run.meta.namespace, name)
+    return query_change.judge(found, text, run.wanted, task)
+
+
+def _first_look(body: Body, meta: ResourceMeta) -> datetime | None:
+    """Return when a resource was created that nobody has looked at yet; None for any other."""
+    is_new = body.get("status", {}).get("observedGeneration", -1) == -1
+    return meta.created if is_new else None
+
+
+def _view_job(
+    context: ReconcileContext,
+    body: Body,
+    task: JobSpec,
+    decision: drivers.DriverDecision,
+    pod: Object | None,
+) -> JobView:
+    """Look at the driver, and at the executors that it lacks."""
+    if pod is None:
+        return JobView()
+    report, obstacle = fetch_report(pod), None
+    runs = decision.memory.phase == "Running" and report is not None
+    if runs and group_conditions.lacks_executors(task, report or {}):
+        meta = pod["metadata"]
+        found = context.kube.select("v1", "Pod", meta["namespace"], EXECUTORS)
+        mine = (one for one in found if _owns_uid(meta["uid"], one))
+        obstacle = next((text for one in mine if (text := pending_reason(one))), None)
+    return JobView(report, obstacle, _waited(body, pod, context.now()))
+
+
+def _is_outdated(task: JobSpec, decision: drivers.DriverDecision, seen: JobView) -> bool:
+    """Return whether a running driver, which can, does not follow the number of executors yet."""
+    followed = (seen.report or {}).get("executorsWanted")
+    runs = decision.action is Action.NONE and decision.memory.phase == "Running"
+    return runs and None not in (followed, task.instances) and followed != task.instances
+
+
+def _may_lack_rights(task: JobSpec, decision: drivers.DriverDecision, seen: JobView) -> bool:
+    """Return whether a running driver lacks executors, or has none, and no pod of them waits."""
+    runs = decision.action is Action.NONE and decision.memory.phase == "Running"
+    if not runs or seen.report is None or seen.obstacle is not None:
+        return False
+    return group_conditions.lacks_executors(task, seen.report) or not seen.report.get("executors")
+
+
+def _restore_account(
+    context: ReconcileContext, body: Body, meta: ResourceMeta, task: JobSpec, pod: Object
+) -> None:
+    """Apply the rights that somebody deleted, or that lack the driver's priority, since the
+    operator ended before it knew that.
+    """
+    if apply.still_wanted(context, body):
+        _apply_account(context, meta, task, pod["spec"].get("priorityClassName"))
+
+
+def _shows_ui(task: JobSpec, decision: drivers.DriverDecision) -> bool:
+    return task.ui and decision.action is Action.NONE and decision.memory.phase == "Running"
+
+
+def _apply_ui(context: ReconcileContext, body: Body, meta: ResourceMeta, pod: Object) -> None:
+    """Apply the Service of a running driver's UI, which was the former driver's until now.
+
+    A Service of that name that somebody else has made is left alone.
+    """
+    wanted = driver_objects.ui_service(meta, pod)
+    name, named = wanted["metadata"]["name"], wanted["metadata"]["labels"]
+    live = context.kube.get("v1", "Service", meta.namespace, name)
+    if live is not None:
+        is_foreign = live["metadata"].get("labels") != named
+        if is_foreign or _owns_uid(pod["metadata"]["uid"], live):
+            return
+    if apply.still_wanted(context, body):
+        context.kube.apply(wanted)
+
+
+def _resize(context: ReconcileContext, body: Body, config_map: Object) -> None:
+    if apply.still_wanted(context, body):
+        apply.apply_object(context, config_map)
+
+
+def _waited(body: Body, pod: Object, now: datetime) -> timedelta:
+    """Return for how long this driver's job has not been ready."""
+    ready = status.condition_of(body.get("status", {}), "Ready")
+    if ready is None or ready["status"] != "False":
+        return timedelta()
+    since = (pod["metadata"].get("creationTimestamp"), ready["lastTransitionTime"])
+    return now - max(spec.parse_time(stamp) for stamp in since if stamp is not None)
+
+
 def _hash_of(pod: Mapping[str, Any]) -> str | None:
     marked: str | None = pod["metadata"].get("annotations", {}).get(drivers.SPEC_HASH)
     return marked
 
 
 def _owns(meta: ResourceMeta, pod: Mapping[str, Any]) -> bool:
+    return _owns_uid(meta.uid, pod)
+
+
+def _owns_uid(uid: str, pod: Mapping[str, Any]) -> bool:
     owners = pod["metadata"].get("ownerReferences", ())
-    return any(one["uid"] == meta.uid for one in owners)
+    return any(one["uid"] == uid for one in owners)
 
 
 def _act(
@@ -269,15 +454,37 @@ def _act(
         name = claim["metadata"]["name"]
         if context.kube.get("v1", "PersistentVolumeClaim", meta.namespace, name) is None:
             context.kube.apply(claim)
-    apply.apply_object(context, driver_objects.config_map(meta, text))
+    apply.apply_object(context, driver_objects.config_map(meta, task, text))
+    # Never replaced: executors of a driver that still ends may be starting.
+    _create(context, job_account.auth_secret(meta, driver_objects.labels(meta)))
+    _apply_account(context, meta, task, task.priority_class)
+    # Create, do not apply: a stale read must not lead to two drivers.
+    created = _create(context, made)
+    if created is None:
+        return []
+    admitted = created["spec"].get("priorityClassName")
+    if admitted != task.priority_class:
+        # The cluster's default, which its executors have, too.
+        _apply_account(context, meta, task, admitted)
+    return [Event("DriverStarted", f"started pod {made['metadata']['name']}")]
+
+
+def _apply_account(
+    context: ReconcileContext, meta: ResourceMeta, task: JobSpec, priority_class: str | None
+) -> None:
+    """Apply the job's service account and rights; `priority_class` is the driver's."""
+    for one in driver_objects.account_objects(meta, task, context.platform, priority_class):
+        apply.apply_object(context, one)
+
+
+def _create(context: ReconcileContext, wanted: Object) -> Object | None:
+    """Create an object; None if there is one of this name."""
     try:
-        # Create, do not apply: a stale read must not lead to two drivers.
-        context.kube.create(made)
+        return context.kube.create(wanted)
     except KubeError as error:
         if error.code != 409:
             raise
-        return []
-    return [Event("DriverStarted", f"started pod {made['metadata']['name']}")]
+        return None
 
 
 def _grow_volume(
@@ -359,8 +566,10 @@ def _delete(
         waiting = status.progressing("Deleting", str(error))
         status_update.write_status(context, body, waiting, {})
         return WAIT_SECONDS
-    if wanted.offset_store != "Kafka":
-        zookeeper.delete_tree(consumers.group_path(wanted.group))
+    in_zookeeper = wanted.offset_store != "Kafka"
+    # A driver with offsets at a coordinator records there which topics they belong to.
+    stored = consumers.group_path if in_zookeeper else consumers.incarnations_path
+    zookeeper.delete_tree(stored(wanted.group))
     context.kube.post_event(
         body, Event("GroupDeleted", f"deleted the offsets of group {wanted.group}")
     )

@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from odradek import lag as rule
 from odradek_operator.group import driver_objects
 
 
 def read_report(raw: Mapping[str, Any]) -> dict[str, Any]:
     """Return the well-typed fields of a driver's report, which may come from another version."""
-    numbers = ("lastBatchId", "totalLag", "executors", "members")
+    numbers = (
+        "checkpointEpoch",
+        "lastBatchId",
+        "totalLag",
+        "executors",
+        "executorsWanted",
+        "members",
+        "batchRunningSeconds",
+        "tableRows",
+    )
     kept: dict[str, Any] = {
         name: raw[name]
         for name in numbers
@@ -21,12 +32,41 @@ def read_report(raw: Mapping[str, Any]) -> dict[str, Any]:
     seconds = raw.get("maxLagSeconds")
     if isinstance(seconds, (int, float)) and not isinstance(seconds, bool):
         kept["maxLagSeconds"] = int(seconds)
+    if isinstance(raw.get("keepsState"), bool):
+        kept["keepsState"] = raw["keepsState"]
     if isinstance(raw.get("state"), str):
         kept["state"] = raw["state"][:64]
+    if isinstance(raw.get("lastCommitTime"), str) and _STAMP.fullmatch(raw["lastCommitTime"]):
+        kept["lastCommitTime"] = raw["lastCommitTime"]
+    if isinstance(raw.get("worstPartitions"), list):
+        worst = raw["worstPartitions"][: rule.WORST_PARTITIONS]
+        kept["worstPartitions"] = [one for one in worst if _is_placed(one)]
     return kept
 
 
-_REPORT_SECONDS: Final = 2.0
+_STAMP: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII)
+_PLACED: Final[Mapping[str, type | tuple[type, ...]]] = {
+    "topic": str,
+    "partition": int,
+    "lag": int,
+    "lagSeconds": (int, float),
+}
+
+
+def _is_placed(one: object) -> bool:
+    """Return whether this is a partition with its lag, and nothing else."""
+    return (
+        isinstance(one, dict)
+        and one.keys() | {"lagSeconds"} == _PLACED.keys()
+        and all(
+            isinstance(value, _PLACED[name]) and not isinstance(value, bool)
+            for name, value in one.items()
+        )
+    )
+
+
+# A driver that waits for a processor is not unreachable yet.
+_REPORT_SECONDS: Final = 5.0
 
 
 def fetch_report(pod: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -1,7 +1,8 @@
 """Offsets of a group reset once per request: which offsets, and the progress. Pure.
 
 The target offsets are written to the status before any is committed, so an interrupted reset
-resumes with the same ones: a Shift is never applied twice.
+resumes with the same ones: a Shift is never applied twice. Those of a topic that was made anew in
+between are computed again.
 """
 
 from __future__ import annotations
@@ -131,13 +132,34 @@ def begun(request: Reset, body: Body) -> dict[TopicPartition, int] | None:
     return {_partition(name): int(text) for name, text in last.get("after", {}).items()}
 
 
+def of_same_topics(
+    targets: Offsets, body: Body, incarnations: Mapping[str, int]
+) -> dict[TopicPartition, int]:
+    """Return the targets of topics that are still those for which they were computed.
+
+    `incarnations` are the transactions that created the present topics (czxid).
+    """
+    recorded = body.get("status", {}).get("lastReset", {}).get("topics", {})
+    same = {
+        topic
+        for topic, incarnation in incarnations.items()
+        if recorded.get(topic, str(incarnation)) == str(incarnation)
+    }
+    return {one: offset for one, offset in targets.items() if one.topic in same}
+
+
 def _partition(name: str) -> TopicPartition:
     topic, _, number = name.rpartition("-")
     return TopicPartition(topic, int(number))
 
 
 def fields(
-    request: Reset, phase: str, committed: Offsets, wanted: Offsets, now: datetime
+    request: Reset,
+    phase: str,
+    committed: Offsets,
+    wanted: Offsets,
+    incarnations: Mapping[str, int],
+    now: datetime,
 ) -> dict[str, Any]:
     """Return status.lastReset."""
     return {
@@ -147,4 +169,5 @@ def fields(
         "time": now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "before": {str(one): str(committed[one]) for one in wanted if one in committed},
         "after": {str(one): str(offset) for one, offset in wanted.items()},
+        "topics": {topic: str(incarnation) for topic, incarnation in incarnations.items()},
     }

@@ -6,12 +6,12 @@ report different things besides.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from odradek.values import TopicPartition
-from odradek.zk import consumers, operations
+from odradek.zk import consumers, operations, znodes
 from odradek_operator.group import coordinator, reset
 from odradek_operator.group.coordinator import GroupBusyError
 from odradek_operator.group.reset import Reset
@@ -70,6 +70,9 @@ class ResetStep:
         targets = reset.begun(request, body)
         if targets is None:
             return self.begin()
+        kept = reset.of_same_topics(targets, body, self._incarnations(targets))
+        if len(kept) < len(targets):
+            return self.begin(kept)
         if not apply.still_wanted(self.context, body):
             return Outcome()
         try:
@@ -80,8 +83,13 @@ class ResetStep:
         event = Event("OffsetsReset", f"request {request.request_id}: {len(targets)} partitions")
         return Outcome(last, (event,))
 
-    def begin(self) -> Outcome:
-        """Compute the target offsets without changing anything. Raises BrokerError."""
+    def begin(self, kept: Mapping[TopicPartition, int] | None = None) -> Outcome:
+        """Compute the target offsets, but for those `kept`, without changing anything.
+
+        Raises BrokerError, UnreachableError.
+        """
+        # Before the logs: if a topic is made anew in between, the next step sees that.
+        incarnations = self._incarnations(self.leaders)
         if len(self.leaders) > reset.LARGEST:
             text = f"at most {reset.LARGEST} per reset: set spec.topics"
             return _refused("ResetTooLarge", f"{len(self.leaders)} partitions; {text}")
@@ -92,19 +100,27 @@ class ResetStep:
         if missing:
             return waits("BrokersUnreachable", f"the leader of {min(missing)} does not answer")
         committed = self.view.committed
-        targets = reset.compute(self.request, committed, begins, ends, found)
+        targets = {**reset.compute(self.request, committed, begins, ends, found), **(kept or {})}
         if not targets:
             text = "the reset has no partitions: set spec.topics, or commit offsets first"
             return _refused("ResetWithoutPartitions", text)
         phase = reset.DRY_RUN if self.request.dry_run else reset.APPLYING
         now = self.context.now()
-        return Outcome(reset.fields(self.request, phase, committed, targets, now))
+        last = reset.fields(self.request, phase, committed, targets, incarnations, now)
+        return Outcome(last)
+
+    def _incarnations(self, partitions: Iterable[TopicPartition]) -> dict[str, int]:
+        """Return the transactions that created the present topics of these partitions."""
+        paths = {znodes.topic_path(one.topic): one.topic for one in partitions}
+        found = self.zookeeper.read(paths)
+        return {paths[path]: one.created for path, one in found.items() if one is not None}
 
     def _commit(self, targets: Mapping[TopicPartition, int]) -> None:
         if self.wanted.offset_store != "ZooKeeper":
             coordinator.commit(self.brokers, self.wanted.group, targets)
         if self.wanted.offset_store != "Kafka":
             _commit_znodes(self.zookeeper, self.wanted.group, targets)
+        _note_reset(self.zookeeper, self.wanted.group, self.request.request_id)
 
 
 def _waits_for(whom: str) -> Outcome:
@@ -129,10 +145,29 @@ def _commit_znodes(zookeeper: ZooKeeper, group: str, targets: Mapping[TopicParti
     ]
     for path, offset in paths.items():
         data, there = consumers.encode_offset(offset), found[path]
-        if there is None:
-            wanted.append(operations.Create(path, data))
-        elif there.data != data:
-            wanted.append(operations.SetData(path, data, there.version))
+        # Also the same offset: an older znode than its topic would be of a former topic.
+        wanted.append(
+            operations.Create(path, data)
+            if there is None
+            else operations.SetData(path, data, there.version)
+        )
+    _commit_all(zookeeper, group, wanted)
+
+
+def _note_reset(zookeeper: ZooKeeper, group: str, request_id: str) -> None:
+    """Tell the group's drivers that its offsets are of the present topics, after they are.
+
+    Raises UnreachableError if another client writes there at the same time.
+    """
+    path = consumers.incarnations_path(group)
+    there = zookeeper.read([path])[path]
+    if there is not None:
+        _commit_all(
+            zookeeper, group, [operations.SetData(path, request_id.encode(), there.version)]
+        )
+
+
+def _commit_all(zookeeper: ZooKeeper, group: str, wanted: Sequence[operations.Operation]) -> None:
     for first in range(0, len(wanted), _COMMIT_BATCH):
         try:
             zookeeper.commit(wanted[first : first + _COMMIT_BATCH])

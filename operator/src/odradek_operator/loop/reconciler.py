@@ -28,11 +28,12 @@ from odradek_operator.reassignment.reconcile import ReassignmentContext
 from odradek_operator.shared import apply, kube, metrics, observe, spec
 from odradek_operator.shared.apply import ReconcileContext
 from odradek_operator.shared.kube import KubeError
-from odradek_operator.shared.spec import API_VERSION, Body
+from odradek_operator.shared.spec import API_VERSION, Body, ClusterKey
 from odradek_operator.shared.store import ResourceKey, ResourceStore
 from odradek_operator.shared.views import ClusterState, Owner
 from odradek_operator.shared.zookeeper import UnreachableError, ZooKeeper
 from odradek_operator.topic import batch as topic_batch
+from odradek_operator.topic.table import TableContext
 
 log = logging.getLogger(__name__)
 
@@ -47,12 +48,15 @@ WRITERS = 8
 class _ClusterContext:
     """What all resources of a cluster share in one batch.
 
-    `connect` is the connect string of its ZooKeeper, `registered` are its brokers.
+    `connect` is the connect string of its ZooKeeper, as pods of its `namespace` know it.
+    `registered` are its brokers. `body` is None where it is not there, or not known.
     """
 
     state: ClusterState
+    body: Body | None = None
     zookeeper: ZooKeeper | None = None
     connect: str = ""
+    namespace: str = ""
     registered: Mapping[BrokerId, BrokerRegistration] = field(default_factory=dict)
 
 
@@ -72,9 +76,9 @@ class Reconciler:
     _settled: dict[tuple[str, str], tuple[frozenset[int], float]] = field(default_factory=dict)
 
     def reconcile(
-        self, namespace: str, cluster: str, batch: Mapping[ResourceKey, Body]
+        self, namespace: str, cluster: ClusterKey, batch: Mapping[ResourceKey, Body]
     ) -> dict[ResourceKey, Result]:
-        """Reconcile one batch of one cluster (`workqueue.Reconcile`)."""
+        """Reconcile one batch of one namespace and cluster (`workqueue.Reconcile`)."""
         if not self.may_act(namespace):
             for body in batch.values():
                 # The operator that acts there reports its lag.
@@ -92,12 +96,12 @@ class Reconciler:
             try:
                 around = self._observe(namespace, cluster)
             except (KubeError, ZnodeError, NotHolderError) as error:
-                log.warning("failed to observe %s/%s: %s; retrying", namespace, cluster, error)
+                log.warning("failed to observe %s/%s: %s; retrying", *cluster, error)
                 for key in (key for bodies in kinds.values() for key in bodies):
                     metrics.ERRORS.labels(kind=key.kind).inc()
                     results[key] = error
             else:
-                gone = around.state.owner is Owner.GONE
+                gone = around.state.owner in (Owner.GONE, Owner.NOT_PERMITTED)
                 results |= self._topics(around, namespace, kinds.get("Topic", {}))
                 results |= self._groups(around, namespace, kinds.get("ConsumerGroup", {}))
                 for key, body in kinds.get("Reassignment", {}).items():
@@ -110,14 +114,22 @@ class Reconciler:
     def _connect_strings(self) -> set[str]:
         return {_connect_string(body) for body in self.store.select("KafkaCluster")}
 
-    def _observe(self, namespace: str, name: str) -> _ClusterContext:
-        """Read what all resources of a cluster share."""
+    def _observe(self, resident: str, cluster: ClusterKey) -> _ClusterContext:
+        """Read what all resources of a cluster share that are in the namespace `resident`."""
+        namespace, name = cluster
         clusters = self.store.select("KafkaCluster")
-        body = self._cluster_body(namespace, name, clusters)
+        try:
+            body = self._cluster_body(namespace, name, clusters)
+        except KubeError as error:
+            if error.code != 403 or namespace == resident:
+                raise
+            return _ClusterContext(ClusterState(Owner.UNWATCHED))
+        if namespace != resident and not spec.may_refer(resident, body):
+            return _ClusterContext(ClusterState(Owner.NOT_PERMITTED))
         if body is None:
             return _ClusterContext(ClusterState(Owner.GONE))
         if self._older_cluster(body, clusters) is not None:
-            return _ClusterContext(ClusterState(Owner.CONFLICTED))
+            return _ClusterContext(ClusterState(Owner.CONFLICTED), body)
         owner = Owner.TERMINATING if "deletionTimestamp" in body["metadata"] else Owner.PRESENT
         try:
             wanted = spec.parse_cluster(body)
@@ -131,7 +143,7 @@ class Reconciler:
             registered = observe.brokers(zookeeper.cached)
         except UnreachableError as error:
             log.info("failed to read brokers of %s/%s: %s; retrying", namespace, name, error)
-            return _ClusterContext(state)
+            return _ClusterContext(state, body)
         state = replace(
             state,
             reachable=True,
@@ -141,7 +153,7 @@ class Reconciler:
             default_partitions=wanted.default_partitions if valid else None,
             default_replication_factor=wanted.default_replication_factor if valid else None,
         )
-        return _ClusterContext(state, zookeeper, wanted.zookeeper, registered)
+        return _ClusterContext(state, body, zookeeper, wanted.zookeeper, namespace, registered)
 
     def _settled_seconds(self, namespace: str, cluster: str, ids: frozenset[BrokerId]) -> float:
         """Return for how long the set of registered brokers has been the same."""
@@ -185,6 +197,7 @@ class Reconciler:
             batch,
             self.store.select("Topic", namespace),
             self.store.select("Reassignment", namespace),
+            self._tables(namespace),
         )
         later: dict[ResourceKey, Result] = dict.fromkeys(batch.keys() - works.keys(), SOON_SECONDS)
         if len(works) <= WRITERS:
@@ -193,6 +206,12 @@ class Reconciler:
         with ThreadPoolExecutor(WRITERS, "topics") as threads:
             acting = partial(self._timed_in_thread, namespace)
             return later | dict(zip(works, threads.map(acting, works.items()), strict=True))
+
+    def _tables(self, namespace: str) -> TableContext:
+        # Two Topics may name one place, wherever they are.
+        with_table = tuple(one for one in self.store.select("Topic") if "table" in one["spec"])
+        groups = self.store.select("ConsumerGroup", namespace)
+        return TableContext(with_table, {one["metadata"]["name"]: one for one in groups})
 
     def _timed_in_thread(
         self, namespace: str, work: tuple[ResourceKey, Callable[[], float]]
@@ -205,15 +224,17 @@ class Reconciler:
     ) -> dict[ResourceKey, Result]:
         if not batch:
             return {}
-        by_group: dict[tuple[str, str], list[Body]] = {}
-        for one in self.store.select("ConsumerGroup", namespace):
-            by_group.setdefault(_group_of(one), []).append(one)
+        by_group: dict[tuple[ClusterKey, str], list[Body]] = {}
+        for one in self.store.select("ConsumerGroup"):
+            # The store may not have the cluster yet.
+            if _is_permitted(one, cluster.body):
+                by_group.setdefault(_group_of(one), []).append(one)
         endpoints = observe.endpoints(cluster.registered)
         bootstrap = ",".join(observe.addresses(cluster.registered).values())
         around = GroupContext(
             cluster.state,
             cluster.zookeeper,
-            Addresses(bootstrap, cluster.connect) if cluster.registered else None,
+            Addresses(bootstrap, _connect_from(namespace, cluster)) if cluster.registered else None,
             endpoints,
             self._windows,
             self.clock,
@@ -258,8 +279,21 @@ class Reconciler:
         return None
 
 
-def _group_of(body: Body) -> tuple[str, str]:
+def _is_permitted(group: Body, cluster: Body | None) -> bool:
+    """Return whether a ConsumerGroup counts among those of its cluster."""
+    resident = group["metadata"]["namespace"]
+    return spec.cluster_of(group).namespace == resident or spec.may_refer(resident, cluster)
+
+
+def _group_of(body: Body) -> tuple[ClusterKey, str]:
     return spec.cluster_of(body), group_reconcile.group_name(body)
+
+
+def _connect_from(namespace: str, cluster: _ClusterContext) -> str:
+    """Return the connect string for pods of a namespace."""
+    if namespace == cluster.namespace:
+        return cluster.connect
+    return spec.qualified(cluster.connect, cluster.namespace)
 
 
 def _without_config(body: Body) -> dict[str, Any]:

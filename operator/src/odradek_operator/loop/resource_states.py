@@ -1,4 +1,4 @@
-"""Readiness per resource, for /metrics.
+"""What resources' conditions say, for /metrics.
 
 The values come from the known statuses at scrape time: statuses outlive this process, and deleted
 resources have no series. Only the operator that acts in a namespace exports it.
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from odradek_operator.shared import status
+from odradek_operator.shared import spec, status
 from odradek_operator.shared.spec import Body
 from odradek_operator.shared.store import KIND_ORDER, ResourceStore
 
@@ -30,7 +30,18 @@ class ResourceStates(Collector):
             "1 if the resource is ready, 0 if not; absent while it is paused or reassigning.",
             labels=["kind", "namespace", "name"],
         )
+        stalled = GaugeMetricFamily(
+            "odradek_resource_stalled",
+            "1 if the resource is stalled, 0 if not; absent while it is paused or reassigning.",
+            labels=["kind", "namespace", "name"],
+        )
         place = ["namespace", "cluster"]
+        resting = GaugeMetricFamily(
+            "odradek_consumergroup_resting",
+            "1 for a group whose job does not run on purpose: it is suspended, or waits for its "
+            "schedule. Others have no series.",
+            labels=[*place, "consumergroup"],
+        )
         wanted = GaugeMetricFamily(
             "odradek_cluster_brokers_wanted", "Desired brokers per cluster.", labels=place
         )
@@ -46,13 +57,17 @@ class ResourceStates(Collector):
             if not acting[namespace]:
                 continue
             if not _is_at_rest(body):
-                ready.add_metric([body["kind"], namespace, name], _holds(body, "Ready"))
+                for family, condition in ((ready, "Ready"), (stalled, "Stalled")):
+                    family.add_metric([body["kind"], namespace, name], _holds(body, condition))
+            if body["kind"] == "ConsumerGroup" and _rests_on_purpose(body):
+                group = body["spec"].get("group", name)
+                resting.add_metric([*spec.cluster_of(body), group], 1)
             if body["kind"] == "KafkaCluster":
                 wanted.add_metric([namespace, name], body["spec"]["brokers"]["replicas"])
                 count = body.get("status", {}).get("replicas")
                 if count is not None:
                     registered.add_metric([namespace, name], count)
-        return ready, wanted, registered
+        return ready, stalled, resting, wanted, registered
 
 
 def _namespace(body: Body) -> str:
@@ -69,6 +84,12 @@ def _is_at_rest(body: Body) -> bool:
     ready = status.condition_of(body.get("status", {}), "Ready")
     moving = ready is not None and ready["reason"] == "Reassigning"
     return moving or _holds(body, "Paused")
+
+
+def _rests_on_purpose(body: Body) -> bool:
+    # Not the spec: another resource may own the group.
+    ready = status.condition_of(body.get("status", {}), "Ready")
+    return ready is not None and ready["reason"] in ("Suspended", "Scheduled")
 
 
 def _holds(body: Body, kind: str) -> bool:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from odradek_operator.shared import metrics, spec
-from odradek_operator.shared.spec import Body
+from odradek_operator.shared.spec import Body, ClusterKey
 from odradek_operator.shared.store import KIND_ORDER, ResourceKey, ResourceStore, key_of
 
 BATCH: Final = 100
@@ -31,18 +31,18 @@ STUCK_SECONDS: Final = 300.0
 log = logging.getLogger(__name__)
 
 
-# Reconciles a batch of resources of one cluster; returns seconds until each is looked at again, or
-# the exception that it ended with.
+# Reconciles a batch of resources of one namespace and one cluster; returns seconds until each is
+# looked at again, or the exception that it ended with.
 Reconcile = Callable[
-    [str, str, Mapping[ResourceKey, Body]], Mapping[ResourceKey, float | Exception]
+    [str, ClusterKey, Mapping[ResourceKey, Body]], Mapping[ResourceKey, float | Exception]
 ]
 
 
 class ClusterQueue:
-    """The work queue of one cluster, with its thread; `cluster` is the name in clusterRef."""
+    """The work queue of what one namespace has of one cluster, with its thread."""
 
     def __init__(
-        self, namespace: str, cluster: str, store: ResourceStore, reconcile: Reconcile
+        self, namespace: str, cluster: ClusterKey, store: ResourceStore, reconcile: Reconcile
     ) -> None:
         self._namespace = namespace
         self._cluster = cluster
@@ -54,9 +54,12 @@ class ClusterQueue:
         self._stopping = False
         self._batch_began: float | None = None
         # Computed per scrape: behind a batch that hangs, the queue length shows it.
-        metrics.QUEUED.labels(namespace=namespace, cluster=cluster).set_function(self._waiting)
+        waiting = metrics.QUEUED.labels(
+            namespace=namespace, cluster=spec.shown(namespace, cluster._asdict())
+        )
+        waiting.set_function(self._waiting)
         self._thread = threading.Thread(
-            target=self._run, name=f"queue-{namespace}-{cluster}", daemon=True
+            target=self._run, name=f"queue-{namespace}-{cluster.name}", daemon=True
         )
         self._thread.start()
 
@@ -96,7 +99,9 @@ class ClusterQueue:
             except Exception:
                 # Without this a bug would end the thread unnoticed.
                 log.exception(
-                    "failed to reconcile a batch of %s/%s; retrying", self._namespace, self._cluster
+                    "failed to reconcile what %s has of %s/%s; retrying",
+                    self._namespace,
+                    *self._cluster,
                 )
                 for key in batch:
                     self._requeue(key, RuntimeError("failed to reconcile the batch"))
@@ -150,7 +155,7 @@ class WorkQueues:
         self._store = store
         self._reconcile = reconcile
         self._lock = threading.Lock()
-        self._queues: dict[tuple[str, str], ClusterQueue] = {}
+        self._queues: dict[tuple[str, ClusterKey], ClusterQueue] = {}
         self._stopped = False
 
     def submit(self, body: Body) -> None:
@@ -159,13 +164,12 @@ class WorkQueues:
             self._add(key_of(body), spec.cluster_of(body))
             if body["kind"] == "KafkaCluster":
                 self._wake_dependents(body)
-            for owner in body["metadata"].get("ownerReferences", ()):
-                # A Topic waits for the Reassignment that it created.
-                self.wake(ResourceKey(owner["kind"], body["metadata"]["namespace"], owner["name"]))
+            self._wake_owners(body)
 
     def drop(self, body: Body) -> None:
         """Drop a deleted resource and queue what may have waited for its end."""
         self._store.drop(body)
+        self._wake_owners(body)
         if body["kind"] != "Reassignment":
             # A younger resource of the same topic or group may have waited for this deletion.
             self._wake_dependents(body)
@@ -179,15 +183,26 @@ class WorkQueues:
         if body is not None:
             self._add(key, spec.cluster_of(body))
 
+    def _wake_owners(self, body: Body) -> None:
+        """Queue a Topic that waits for the Reassignment, or shows the ConsumerGroup, it created."""
+        for owner in body["metadata"].get("ownerReferences", ()):
+            self.wake(ResourceKey(owner["kind"], body["metadata"]["namespace"], owner["name"]))
+
     def _wake_dependents(self, body: Body) -> None:
-        """Queue everything in the same cluster that is not ready."""
-        namespace, cluster = body["metadata"]["namespace"], spec.cluster_of(body)
+        """Queue everything in the same cluster that is not ready, or is in another namespace.
+
+        What a cluster allows other namespaces may have changed.
+        """
+        cluster = spec.cluster_of(body)
         for kind in KIND_ORDER[1:]:
-            for other in self._store.select(kind, namespace):
-                if spec.cluster_of(other) == cluster and not _is_ready(other):
+            # Others refer to their own namespace, and neither wait for groups nor hold them up.
+            everywhere = kind == "ConsumerGroup" and body["kind"] in ("KafkaCluster", kind)
+            for other in self._store.select(kind, None if everywhere else cluster.namespace):
+                is_elsewhere = other["metadata"]["namespace"] != cluster.namespace
+                if spec.cluster_of(other) == cluster and (is_elsewhere or not _is_ready(other)):
                     self._add(key_of(other), cluster)
 
-    def _add(self, key: ResourceKey, cluster: str) -> None:
+    def _add(self, key: ResourceKey, cluster: ClusterKey) -> None:
         with self._lock:
             if self._stopped:
                 return
@@ -202,7 +217,9 @@ class WorkQueues:
         """Names of the clusters whose queues are stuck."""
         with self._lock:
             return tuple(
-                f"{place[0]}/{place[1]}" for place, one in self._queues.items() if one.stuck
+                f"{place[0]}/{spec.shown(place[0], place[1]._asdict())}"
+                for place, one in self._queues.items()
+                if one.stuck
             )
 
     def stop(self) -> None:

@@ -16,7 +16,7 @@ from itertools import takewhile
 from random import Random
 from typing import Any, Final
 
-from odradek_operator.shared import kube
+from odradek_operator.shared import kube, spec
 from odradek_operator.shared.kube import Kube, KubeError
 from odradek_operator.shared.spec import FINALIZER, Body
 from odradek_operator.shared.zookeeper import Pool
@@ -30,16 +30,32 @@ _UTC_NOW: Final = partial(datetime.now, UTC)
 
 
 @dataclass(frozen=True, slots=True)
-class Platform:
-    """Settings of the operator's installation for all pods.
+class ExporterSettings:
+    """The lag exporters of the installation: their image, options and pod fields.
 
-    Drivers and executors get the pull secrets by their account, which the chart makes.
+    `arguments` are those of `python -m odradek_operator.exporter` beside ZooKeeper and port, `pod`
+    holds fields of a pod's spec (nodeSelector, tolerations), `resources` those of the container.
+    """
+
+    image: str
+    arguments: tuple[str, ...] = ()
+    resources: Mapping[str, Any] = field(default_factory=dict)
+    pod: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Platform:
+    """Settings of the operator's installation for all pods; `image` is that of jobs.
+
+    Drivers and executors get the pull secrets by their accounts, which have these annotations.
+    Without `exporter` clusters have no lag exporter.
     """
 
     image: str
     pull_policy: str
-    service_account: str
     pull_secrets: tuple[str, ...] = ()
+    exporter: ExporterSettings | None = None
+    account_annotations: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,21 +101,22 @@ def older_rival(context: ReconcileContext, body: Body, rivals: Iterable[Body]) -
     """Return the oldest rival that is older than this resource and still exists."""
     uid = body["metadata"]["uid"]
     by_age = sorted([*rivals, body], key=age)
-    return _first_existing(context, takewhile(lambda one: one["metadata"]["uid"] != uid, by_age))
+    older = takewhile(lambda one: one["metadata"]["uid"] != uid, by_age)
+    return _first_existing(context, body, older)
 
 
 def any_rival(context: ReconcileContext, body: Body, rivals: Iterable[Body]) -> str | None:
     """Return a rival, older or younger, that still exists."""
     uid = body["metadata"]["uid"]
-    return _first_existing(context, (one for one in rivals if one["metadata"]["uid"] != uid))
+    return _first_existing(context, body, (one for one in rivals if one["metadata"]["uid"] != uid))
 
 
-def _first_existing(context: ReconcileContext, rivals: Iterable[Body]) -> str | None:
+def _first_existing(context: ReconcileContext, body: Body, rivals: Iterable[Body]) -> str | None:
     for rival in rivals:
         meta = rival["metadata"]
         fresh = kube.custom(context.kube, rival["kind"], meta["namespace"], meta["name"])
         if fresh is not None and fresh["metadata"]["uid"] == meta["uid"]:
-            return str(meta["name"])
+            return spec.shown(body["metadata"]["namespace"], meta)
         context.forget(rival)
     return None
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import socket
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, TypeVar
 
 from odradek.protocol import api, codec, headers
@@ -38,31 +38,42 @@ class OperatorClient:
 
     def call(self, broker_id: int, request: Request[ResponseT], version: int) -> ResponseT:
         """Ask one broker. Raises BrokerError."""
+        (answer,) = self.call_together(broker_id, [request], version)
+        return answer
+
+    def call_together(
+        self, broker_id: int, requests: Sequence[Request[ResponseT]], version: int
+    ) -> list[ResponseT]:
+        """Ask one broker several things of one kind in one round trip. Raises BrokerError.
+
+        All requests are sent before an answer is read, so they must be few and small: a broker may
+        read no more of them before its answers are taken.
+        """
         address = self.addresses.get(broker_id)
         if address is None:
             raise BrokerError(f"broker {broker_id} is not registered")
-        entry = api.of_request(type(request))
-        number = next(self._numbers)
-        header = headers.encode_request_header(
-            headers.RequestHeader(entry.key, version, number, "odradek-operator")
-        )
-        body = codec.encode(request, version)
+        if not requests:
+            return []
+        entry = api.of_request(type(requests[0]))
+        numbered = [(next(self._numbers), request) for request in requests]
+        frames = b"".join(_frame(entry.key, version, *one) for one in numbered)
         try:
             connection = self._open.get(broker_id)
             if connection is None:
                 connection = socket.create_connection(address, TIMEOUT_SECONDS)
                 self._open[broker_id] = connection
-            connection.sendall(_LENGTH.pack(len(header) + len(body)) + header + body)
-            frame = _read_frame(connection)
-            answered, position = headers.decode_response_header(entry, version, frame)
-            if answered != number:
-                raise MalformedError(f"answer {answered} to request {number}")
-            response: ResponseT
-            response, _ = codec.decode(entry.response, version, frame, position)
+            connection.sendall(frames)
+            answers: list[ResponseT] = []
+            for number, _ in numbered:
+                frame = _read_frame(connection)
+                answered, position = headers.decode_response_header(entry, version, frame)
+                if answered != number:
+                    raise MalformedError(f"answer {answered} to request {number}")
+                answers.append(codec.decode(entry.response, version, frame, position)[0])
         except (OSError, MalformedError) as error:
             self._close(broker_id)
             raise BrokerError(f"broker {broker_id}: {entry.name}: {error}") from error
-        return response
+        return answers
 
     def _close(self, broker_id: int) -> None:
         connection = self._open.pop(broker_id, None)
@@ -75,6 +86,14 @@ class OperatorClient:
     def __exit__(self, *_: object) -> None:
         for broker_id in list(self._open):
             self._close(broker_id)
+
+
+def _frame(key: int, version: int, number: int, request: Request[ResponseT]) -> bytes:
+    header = headers.encode_request_header(
+        headers.RequestHeader(key, version, number, "odradek-operator")
+    )
+    body = codec.encode(request, version)
+    return _LENGTH.pack(len(header) + len(body)) + header + body
 
 
 def _read_frame(connection: socket.socket) -> bytes:

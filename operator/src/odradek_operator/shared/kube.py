@@ -36,11 +36,16 @@ PLURALS: Final[Mapping[str, str]] = {
     "ConfigMap": "configmaps",
     "PersistentVolumeClaim": "persistentvolumeclaims",
     "StatefulSet": "statefulsets",
+    "Deployment": "deployments",
     "PodDisruptionBudget": "poddisruptionbudgets",
     "Lease": "leases",
     "Event": "events",
     "Node": "nodes",
     "Namespace": "namespaces",
+    "ServiceAccount": "serviceaccounts",
+    "Secret": "secrets",
+    "Role": "roles",
+    "RoleBinding": "rolebindings",
 }
 
 log = logging.getLogger(__name__)

@@ -112,7 +112,7 @@ class GroupLags(Collector):
             "kafka_consumergroup_lag", "Records after the committed offset.", labels=labels
         )
         seconds = GaugeMetricFamily(
-            "odradek_consumergroup_lag_seconds",
+            "kafka_consumergroup_lag_seconds",
             "Seconds since the next record to be read was appended.",
             labels=labels,
         )

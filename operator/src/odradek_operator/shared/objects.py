@@ -81,3 +81,5 @@ def field_env(name: str, path: str) -> Object:
 
 
 GROUP_LABEL: Final = "odradek.io/group"
+# Labels of all executors; a driver makes its own (odradek_spark.cluster_conf).
+EXECUTORS: Final = "app.kubernetes.io/component=spark-executor"

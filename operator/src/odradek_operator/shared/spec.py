@@ -10,18 +10,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import re2
 
 from odradek import config as broker_config
-from odradek import properties
+from odradek import properties, security_settings
 from odradek.dynamic_config import DYNAMIC_KEYS
 from odradek.values import TopicPartition
 from odradek.zk.consumers import TopicPattern
+from odradek_operator.shared import job_spec
+from odradek_operator.shared.job_spec import JobSpec
 
 # How long a finalizer may hold a namespace that is being deleted.
 TERMINATING_TIMEOUT: Final = timedelta(seconds=30)
+
+# Reason of a job that cannot run as it is written.
+INVALID_JOB: Final = "InvalidJob"
 
 GROUP: Final = "odradek.io"
 VERSION: Final = "v1alpha1"
@@ -147,7 +152,10 @@ class ClusterSpec:
 
 @dataclass(frozen=True, slots=True)
 class TopicSpec:
-    """A Topic as wanted. None for partitions and replication factor: the cluster's default."""
+    """A Topic as wanted. None for partitions and replication factor: the cluster's default.
+
+    `table` is spec.table, None where its records land in none.
+    """
 
     cluster: str
     topic: str
@@ -160,29 +168,12 @@ class TopicSpec:
     adoption: str
     deletion_policy: str
     paused: bool
-
-
-@dataclass(frozen=True, slots=True)
-class JobSpec:
-    """The Spark job of a ConsumerGroup: what the operator itself reads of it; `raw` is the rest."""
-
-    cores: int
-    memory_mib: int
-    volume_size: str | None
-    volume_class: str | None
-    image: str | None
-    node_selector: Mapping[str, str]
-    tolerations: tuple[Mapping[str, Any], ...]
-    priority_class: str | None
-    credentials_secret: str | None
-    available_now: bool
-    suspend: bool
-    raw: Mapping[str, Any]
+    table: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class GroupSpec:
-    """A ConsumerGroup as wanted."""
+    """A ConsumerGroup as wanted. `cluster` is the name, with the namespace if that is another."""
 
     cluster: str
     group: str
@@ -220,6 +211,22 @@ def connect_string(connect: str, chroot: str) -> str:
     return connect if chroot in ("", "/") else f"{connect}{chroot}"
 
 
+def qualified(connect: str, namespace: str) -> str:
+    """Return a connect string whose Services are those of a namespace, wherever it is read.
+
+    A name without a dot is that of a Service beside the brokers, and would be another one
+    elsewhere.
+    """
+    servers, slash, chroot = connect.partition("/")
+    found = []
+    for server in servers.split(","):
+        host, colon, port = server.rpartition(":")
+        if "." not in host and host != "localhost":
+            host = f"{host}.{namespace}.svc"
+        found.append(f"{host}{colon}{port}")
+    return ",".join(found) + slash + chroot
+
+
 def parse_time(text: str) -> datetime:
     """Read a time as the API server writes it (RFC 3339, UTC)."""
     return datetime.fromisoformat(text)
@@ -241,11 +248,38 @@ def parse_meta(body: Body) -> ResourceMeta:
     )
 
 
-def cluster_of(body: Body) -> str:
-    """Return the name of the KafkaCluster that a resource belongs to."""
+class ClusterKey(NamedTuple):
+    """Which KafkaCluster."""
+
+    namespace: str
+    name: str
+
+
+def cluster_of(body: Body) -> ClusterKey:
+    """Return the KafkaCluster that a resource belongs to, or is."""
+    meta = body["metadata"]
     if body["kind"] == "KafkaCluster":
-        return str(body["metadata"]["name"])
-    return str(body["spec"]["clusterRef"]["name"])
+        return ClusterKey(meta["namespace"], meta["name"])
+    reference = body["spec"]["clusterRef"]
+    return ClusterKey(reference.get("namespace", meta["namespace"]), reference["name"])
+
+
+def shown(namespace: str, reference: Mapping[str, Any]) -> str:
+    """Return a clusterRef as messages name it to resources of a namespace."""
+    other, name = reference.get("namespace", namespace), reference["name"]
+    return str(name) if other == namespace else f"{other}/{name}"
+
+
+def may_refer(namespace: str, cluster: Body | None) -> bool:
+    """Return whether ConsumerGroups of a namespace may name a KafkaCluster.
+
+    A cluster that does not exist allows nobody elsewhere, so that it cannot be told from one that
+    does not allow it.
+    """
+    if cluster is None:
+        return False
+    allowed = cluster["spec"].get("jobs", {}).get("allowedNamespaces", ())
+    return namespace == cluster["metadata"]["namespace"] or not {"*", namespace}.isdisjoint(allowed)
 
 
 def for_deletion(body: Body) -> Body:
@@ -254,7 +288,7 @@ def for_deletion(body: Body) -> Body:
     return {**body, "spec": wanted}
 
 
-_NOT_DELETED_BY: Final = frozenset({"config", "replicaAssignment", "topicPattern", "reset"})
+_NOT_DELETED_BY: Final = frozenset({"config", "replicaAssignment", "topicPattern", "reset", "job"})
 
 
 def parse_cluster(body: Body) -> ClusterSpec:
@@ -297,6 +331,13 @@ def _check_broker_config(config: Mapping[str, str], zookeeper: str) -> None:
     for name, text in config.items():
         if "\n" in name or "\n" in text:
             raise InvalidSpec("InvalidConfig", f"{name.splitlines()[0]} contains a line break")
+    # The operator makes listeners without TLS and SASL only.
+    if refused := security_settings.asked_for(config):
+        raise InvalidSpec(
+            "InvalidConfig",
+            f"the listeners of a KafkaCluster have no TLS and no authentication; remove "
+            f"{', '.join(refused)}, and let only trusted networks reach the brokers",
+        )
     try:
         broker_config.from_values(
             {
@@ -346,6 +387,7 @@ def parse_topic(body: Body) -> TopicSpec:
         adoption=spec.get("adoption", "IfMatching"),
         deletion_policy=spec.get("deletionPolicy", "Retain"),
         paused=spec.get("paused", False),
+        table=spec.get("table"),
     )
 
 
@@ -378,6 +420,14 @@ def compile_pattern(text: str) -> TopicPattern:
     old consumers of its group read patterns as Python and Java do; what all take means the same.
     Lookarounds and backreferences, which RE2 does not have, are refused.
     """
+    try:
+        return compile_re2(text)
+    except ValueError as error:
+        raise InvalidSpec("InvalidTopicPattern", f"topicPattern: {error}") from None
+
+
+def compile_re2(text: str) -> TopicPattern:
+    """Compile a pattern of RE2. Raises ValueError for one that is none."""
     options = re2.Options()
     options.log_errors = False
     try:
@@ -385,12 +435,12 @@ def compile_pattern(text: str) -> TopicPattern:
     except re2.error as error:
         (reason,) = error.args
         shown = reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)
-        raise InvalidSpec("InvalidTopicPattern", f"topicPattern: {shown}") from None
+        raise ValueError(shown) from None
     return compiled
 
 
 def parse_group(body: Body) -> GroupSpec:
-    """Read a ConsumerGroup, raising InvalidSpec for a bad pattern."""
+    """Read a ConsumerGroup, raising InvalidSpec for a bad pattern or job."""
     spec = body["spec"]
     pattern = spec.get("topicPattern")
     if pattern is not None:
@@ -404,7 +454,7 @@ def parse_group(body: Body) -> GroupSpec:
             )
     slo = spec.get("slo", {})
     return GroupSpec(
-        cluster=spec["clusterRef"]["name"],
+        cluster=shown(body["metadata"].get("namespace", ""), body["spec"]["clusterRef"]),
         group=spec.get("group", body["metadata"]["name"]),
         topics=tuple(spec.get("topics", ())),
         topic_pattern=pattern,
@@ -442,25 +492,7 @@ def parse_reassignment(body: Body) -> ReassignmentSpec:
 
 
 def _parse_job(job: Mapping[str, Any]) -> JobSpec:
-    driver = job.get("driver", {})
-    volume = job.get("volume", {})
-    return JobSpec(
-        cores=driver.get("cores", 1),
-        memory_mib=parse_memory_mib(driver.get("memory", "1Gi")),
-        volume_size=volume.get("size"),
-        volume_class=volume.get("storageClassName"),
-        image=job.get("image"),
-        node_selector=job.get("nodeSelector", {}),
-        tolerations=tuple(job.get("tolerations", ())),
-        priority_class=job.get("priorityClassName"),
-        credentials_secret=job["sink"].get("jdbc", {}).get("credentialsSecret"),
-        available_now=job.get("trigger") == "availableNow",
-        suspend=job.get("suspend", False),
-        raw=job,
-    )
-
-
-def parse_memory_mib(text: str) -> int:
-    """Read 512Mi or 2Gi."""
-    number, unit = int(text[:-2]), text[-2:]
-    return number * 1024 if unit == "Gi" else number
+    try:
+        return job_spec.parse(job)
+    except job_spec.InvalidJobError as error:
+        raise InvalidSpec(INVALID_JOB, f"spec.job.{error}") from None

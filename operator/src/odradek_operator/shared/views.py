@@ -36,18 +36,30 @@ class Owner(Enum):
     """State of the KafkaCluster resource that a topic or group refers to.
 
     CONFLICTED: an older KafkaCluster keeps its state in the same znodes, so what is there is that
-    one's.
+    one's. NOT_PERMITTED: it is in another namespace, and does not exist, or does not allow this
+    one. UNWATCHED: it is in a namespace that this operator may not read.
     """
 
     PRESENT = "present"
     TERMINATING = "terminating"
     GONE = "gone"
     CONFLICTED = "in conflict with an older one"
+    NOT_PERMITTED = "not there, or does not name this namespace in spec.jobs.allowedNamespaces"
+    UNWATCHED = "in a namespace that this operator may not read"
 
     @property
     def reason(self) -> str:
-        """Reason of the condition of a resource that waits for its cluster."""
-        return "ClusterConflict" if self is Owner.CONFLICTED else "ClusterNotFound"
+        """Reason of the condition of a resource that waits for its cluster.
+
+        RefNotPermitted is the word of the Gateway API for a reference that nobody granted.
+        """
+        match self:
+            case Owner.CONFLICTED:
+                return "ClusterConflict"
+            case Owner.NOT_PERMITTED | Owner.UNWATCHED:
+                return "RefNotPermitted"
+            case _:
+                return "ClusterNotFound"
 
 
 @dataclass(frozen=True, slots=True)

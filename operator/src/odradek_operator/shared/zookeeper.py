@@ -45,11 +45,15 @@ class UnreachableError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Znode:
-    """Data of a znode, the version for conditional writes, and the transaction that made it."""
+    """Data of a znode, the version for conditional writes, and the transactions of its life.
+
+    `created` is the one that made it, `written` the one that last wrote it.
+    """
 
     data: bytes
     version: int
     created: int
+    written: int
 
 
 Watch = Callable[[Any], None]
@@ -122,7 +126,9 @@ class ZooKeeper:
             answers = [(path, self._client.get_async(path, watch)) for path in batch]
             for path, answer in answers:
                 data, stat = self._wait(answer) or (None, None)
-                found[path] = Znode(data or b"", stat.version, stat.czxid) if stat else None
+                found[path] = (
+                    Znode(data or b"", stat.version, stat.czxid, stat.mzxid) if stat else None
+                )
         return found
 
     def children(

@@ -15,6 +15,7 @@ from odradek_operator.shared.store import ResourceKey
 from odradek_operator.shared.views import ClusterState, Owner, TopicView
 from odradek_operator.shared.zookeeper import UnreachableError, ZooKeeper
 from odradek_operator.topic.reconcile import reconcile_topic
+from odradek_operator.topic.table import TableContext
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +27,7 @@ def prepare(
     batch: Mapping[ResourceKey, Body],
     topics: Iterable[Body],
     reassignments: Sequence[Body],
+    tables: TableContext,
 ) -> dict[ResourceKey, Callable[[], float]]:
     """Return one reconciliation per Topic of the batch.
 
@@ -47,7 +49,7 @@ def prepare(
         rivals = by_topic.get((body["spec"]["clusterRef"]["name"], name), ())
         view = views[name] if views else TopicView()
         works[key] = partial(
-            reconcile_topic, context, zookeeper, body, view, cluster, rivals, reassignments
+            reconcile_topic, context, zookeeper, body, view, cluster, rivals, reassignments, tables
         )
     return works
 

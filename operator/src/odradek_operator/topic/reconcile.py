@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from odradek.zk import admin
 from odradek.zk.operations import Check, Operation, TransactionFailedError
@@ -17,10 +18,12 @@ from odradek_operator.shared.apply import (
 )
 from odradek_operator.shared.kube import KubeError
 from odradek_operator.shared.spec import Body
+from odradek_operator.shared.status import Condition
 from odradek_operator.shared.views import ClusterState, TopicView
 from odradek_operator.shared.zookeeper import ZooKeeper
 from odradek_operator.topic import plan as topic_plan
-from odradek_operator.topic import reassign
+from odradek_operator.topic import reassign, table_step
+from odradek_operator.topic import table as table_plan
 from odradek_operator.topic.state import (
     CreateTopic,
     GrowTopic,
@@ -32,6 +35,11 @@ from odradek_operator.topic.state import (
     Step,
     TopicPlan,
 )
+from odradek_operator.topic.table import TableContext, TablePlan
+
+# Its ConsumerGroup wakes a Topic; this is for what it waits for beside that.
+TABLE_SECONDS: Final = 10.0
+_NO_TABLES: Final = TableContext()
 
 log = logging.getLogger(__name__)
 
@@ -44,12 +52,13 @@ def reconcile_topic(
     cluster: ClusterState,
     rivals: Sequence[Body],
     reassignments: Sequence[Body],
+    tables: TableContext,
 ) -> float:
     """Reconcile a Topic, unless an older resource of the same topic exists among its rivals."""
     alone = all(one["metadata"]["uid"] == body["metadata"]["uid"] for one in rivals)
     conflict = None if alone else apply.older_rival(context, body, rivals)
     moves = reassign.owned_by(body["metadata"]["uid"], reassignments) if reassignments else ()
-    return reconcile(context, zookeeper, body, view, cluster, conflict, moves)
+    return reconcile(context, zookeeper, body, view, cluster, conflict, moves, tables)
 
 
 def reconcile(
@@ -60,6 +69,7 @@ def reconcile(
     cluster: ClusterState,
     conflict: str | None,
     moves: Sequence[OwnMove] = (),
+    tables: TableContext = _NO_TABLES,
 ) -> float:
     """Bring one topic nearer to its spec. `moves` are the Reassignments that it created."""
     meta, known = spec.parse_meta(body), body.get("status", {}).get("incarnation")
@@ -67,7 +77,7 @@ def reconcile(
     try:
         wanted = spec.parse_topic(spec.for_deletion(body) if deleting else body)
     except spec.InvalidSpec as error:
-        return status_update.refuse(context, body, error, ("incarnation",))
+        return status_update.refuse(context, body, error, ("incarnation", "table"))
     if deleting:
         ending = meta.has_finalizer and apply.namespace_terminating(context, meta.namespace)
         plan = topic_plan.plan_deletion(meta, wanted, view, cluster, known, ending, context.now())
@@ -75,7 +85,20 @@ def reconcile(
         plan = topic_plan.plan(meta, wanted, view, cluster, known, conflict, context.random, moves)
         if plan.awaits_leaders and topic_plan.was_just_created(body, context.now()):
             return topic_plan.SOON_SECONDS
-    return _carry_out(context, zookeeper, body, plan)
+    if deleting and not meta.has_finalizer:
+        # The garbage collector deletes what the Topic owns.
+        return _carry_out(context, zookeeper, body, plan, TablePlan())
+    exists = view.assignment is not None and conflict is None
+    owned = not wanted.managed or view.incarnation == known
+    table = table_plan.plan(
+        meta,
+        wanted,
+        body,
+        tables,
+        exists=exists and owned,
+        paused=wanted.paused or cluster.paused,
+    )
+    return _carry_out(context, zookeeper, body, plan, table)
 
 
 def topic_operations(step: Step) -> list[Operation]:
@@ -99,23 +122,36 @@ def topic_operations(step: Step) -> list[Operation]:
 
 
 def _carry_out(
-    context: ReconcileContext, zookeeper: ZooKeeper | None, body: Body, plan: TopicPlan
+    context: ReconcileContext,
+    zookeeper: ZooKeeper | None,
+    body: Body,
+    plan: TopicPlan,
+    table: TablePlan,
 ) -> float:
     """Execute the steps and write the status; return seconds until the next look."""
     if plan.status_first:
-        written = status_update.write_status(context, body, plan.conditions, plan.fields)
+        written = status_update.write_status(context, body, *_told(plan, table))
         if written is body or _has_changed(body, written):
             return SOON_SECONDS
         body = written
     # Report what a step did only afterwards.
     if plan.steps and not _execute(context, zookeeper, body, plan):
         return SOON_SECONDS
+    table = table_step.carry_out(context, body, table)
     if plan.conditions or plan.fields:
-        status_update.write_status(context, body, plan.conditions, plan.fields, plan.events)
+        status_update.write_status(context, body, *_told(plan, table), plan.events)
     else:
         for event in plan.events:
             context.kube.post_event(body, event)
-    return plan.requeue_after
+    return plan.requeue_after if table.ready else min(plan.requeue_after, TABLE_SECONDS)
+
+
+def _told(plan: TopicPlan, table: TablePlan) -> tuple[tuple[Condition, ...], Mapping[str, Any]]:
+    """Return conditions and fields of the status; without conditions the former ones stay."""
+    told = plan.conditions
+    if told and table.condition is not None:
+        told = (*told, table.condition)
+    return told, {**plan.fields, "table": dict(table.fields) or None}
 
 
 def _has_changed(body: Body, written: Body) -> bool:

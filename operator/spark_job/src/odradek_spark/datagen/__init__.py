@@ -1,0 +1,1 @@
+"""Test records with the fields of Confluent's quickstarts: `odradek datagen`."""

@@ -1,0 +1,72 @@
+"""`odradek sql`: an entry point of the command line, which finds it by its name in the metadata.
+
+Nothing is imported here that takes time: `odradek --help` loads this module.
+"""
+
+import signal
+import sys
+from typing import NoReturn, TextIO
+
+import click
+
+from odradek_spark import extra
+
+_INTERRUPTED = 128 + signal.SIGINT
+
+
+@click.command()
+@click.option(
+    "--bootstrap-server",
+    metavar="HOST:PORT,...",
+    default="localhost:9092",
+    show_default=True,
+    help="Any of the brokers.",
+)
+@click.option("-e", "--execute", "texts", multiple=True, metavar="STATEMENTS", help="Repeatable.")
+@click.option("-f", "--file", "files", multiple=True, type=click.File(encoding="utf-8"))
+@click.option(
+    "--jars",
+    envvar="ODRADEK_SPARK_JARS",
+    metavar="FOLDER|JAR,...",
+    help="Spark's Kafka connector, which the Spark image has. Also ODRADEK_SPARK_JARS.",
+)
+@click.option("--memory", default="1g", show_default=True, help="Heap of Spark's JVM.")
+def sql(
+    bootstrap_server: str,
+    texts: tuple[str, ...],
+    files: tuple[TextIO, ...],
+    jars: str | None,
+    memory: str,
+) -> None:
+    """Query topics with SQL on Spark's local mode, in a shell or with -e and -f.
+
+    Exit codes: 0, 1 for a statement that failed, 2 for bad usage, 130 after Ctrl-C.
+    """
+    extra.require("pyspark", "confluent_kafka")
+    from odradek_spark.sql import shell
+    from odradek_spark.sql.errors import SqlError
+    from odradek_spark.sql.session import ShellOptions, SqlSession
+
+    if texts and files:
+        raise click.UsageError("give either -e or -f")
+    signal.signal(signal.SIGTERM, _exit_at_sigterm)
+    session = SqlSession(ShellOptions(bootstrap_server, jars, memory), sys.stdout)
+    try:
+        session.topics.summaries()  # no shell without a broker
+        if texts or files or not sys.stdin.isatty():
+            for text in texts or [file.read() for file in files or (sys.stdin,)]:
+                shell.run_text(session, text)
+        else:
+            click.echo(f"Topics of {bootstrap_server}. HELP lists statements, Ctrl-D leaves.")
+            shell.run_interactively(session)
+    except (SqlError, UnicodeDecodeError) as error:
+        click.echo(f"odradek: {error}", err=True)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(_INTERRUPTED)
+    finally:
+        session.close()
+
+
+def _exit_at_sigterm(number: int, _: object) -> NoReturn:
+    sys.exit(128 + number)

@@ -1,0 +1,108 @@
+"""Starts Spark in this process's local mode, and says what is missing where it cannot.
+
+Everything that the JVM says goes to a file, because it would garble the rows. Where the variable
+PYSPARK_GATEWAY_PORT names a running JVM, pyspark takes that one.
+"""
+
+import importlib.util
+import logging
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
+from pyspark.sql import SparkSession
+
+from odradek_spark.sql.errors import SqlError
+
+_CONNECTOR = "spark-sql-kafka-0-10_*.jar"
+
+
+def connector_jars(given: str | None) -> list[Path]:
+    """Return the jars to add: none where Spark has its Kafka connector, as in the image.
+
+    `given` is a folder of jars, or their paths with commas between them. Raises SqlError if the
+    connector is in neither.
+    """
+    if given:
+        jars = _listed(given)
+        if any(jar.match(_CONNECTOR) for jar in jars):
+            return jars
+        raise SqlError(f"{given} has no {_CONNECTOR}")
+    spec = importlib.util.find_spec("pyspark")
+    home = os.environ.get("SPARK_HOME") or (spec and spec.origin and str(Path(spec.origin).parent))
+    if home and any(Path(home, "jars").glob(_CONNECTOR)):
+        return []
+    raise SqlError(
+        "Spark's Kafka connector is missing: name the folder of its jars with --jars or "
+        "ODRADEK_SPARK_JARS (docs/walkthrough.md says how to get them)"
+    )
+
+
+def _listed(given: str) -> list[Path]:
+    jars = []
+    for text in given.split(","):
+        path = Path(text.strip()).expanduser()
+        jars += sorted(path.glob("*.jar")) if path.is_dir() else [path]
+    missing = [str(path) for path in jars if not path.is_file()]
+    if missing:
+        raise SqlError(f"{missing[0]} is neither a jar nor a folder of jars")
+    return [path.absolute() for path in jars]
+
+
+def start(jars: list[Path], memory: str, folder: Path) -> SparkSession:
+    """Start Spark with this heap (such as 1g), its files in `folder`. Raises SqlError."""
+    builder = SparkSession.builder.appName("odradek-sql").master("local[*]")
+    settings = {
+        "spark.driver.memory": memory,
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.local.dir": str(folder),
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.sql.catalogImplementation": "in-memory",
+        "spark.sql.session.timeZone": "UTC",
+        # One machine reads what a person looks at: Spark's 200 tasks would take longer than it.
+        "spark.sql.shuffle.partitions": "4",
+        "spark.sql.streaming.stopTimeout": "30s",
+        "spark.sql.streaming.numRecentProgressUpdates": "10",
+    }
+    if jars:
+        settings["spark.jars"] = ",".join(map(str, jars))
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    # pyspark logs each error of a query, with its plan and all frames, before it raises it.
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
+    logging.getLogger().addHandler(logging.NullHandler())  # py4j's tracebacks go to the root logger
+    log = folder / "spark.log"
+    try:
+        with _errors_to(log):
+            session = builder.getOrCreate()
+    except (PySparkException, OSError) as error:
+        said = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+        reason = said[-1].strip() if said else str(error)
+        raise SqlError(f"failed to start Spark (it needs Java 17 or 21): {reason}") from error
+    # pyspark's own handler calls the JVM, perhaps in the middle of another call: see `interrupts`.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+@contextmanager
+def _errors_to(log: Path) -> Iterator[None]:
+    """Let processes that start meanwhile write their stderr to a file."""
+    sys.stderr.flush()
+    stderr = os.dup(2)
+    try:
+        with log.open("ab") as output:
+            os.dup2(output.fileno(), 2)
+        yield
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)

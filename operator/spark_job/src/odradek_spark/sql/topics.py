@@ -1,0 +1,151 @@
+"""The topics of the cluster, and their records as they are, by librdkafka: without Spark."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    OFFSET_END,
+    TIMESTAMP_NOT_AVAILABLE,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+)
+from confluent_kafka import TopicPartition as ClientPartition
+from confluent_kafka.admin import AdminClient
+
+from odradek_spark.sql.errors import SqlError
+
+_TIMEOUT_S = 10.0
+_POLL_S = 0.2
+_INTERNAL = ("__consumer_offsets", "__transaction_state")
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSummary:
+    """A topic as SHOW TOPICS lists it."""
+
+    name: str
+    partitions: int
+    replicas: int
+
+    @property
+    def is_internal(self) -> bool:
+        """Whether it is one of Kafka's own."""
+        return self.name in _INTERNAL
+
+
+class Topics:
+    """The cluster at `bootstrap`. Calls raise SqlError if no broker answers."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self._bootstrap = bootstrap
+        self._admin: AdminClient | None = None
+
+    def summaries(self) -> dict[str, TopicSummary]:
+        """Return all topics by name.
+
+        It asks for all of them: to ask for a missing one by its name may create it.
+        """
+        try:
+            if self._admin is None:
+                self._admin = AdminClient(
+                    {
+                        "bootstrap.servers": self._bootstrap,
+                        "log_level": 0,
+                        "client.id": "odradek-sql",
+                    }
+                )
+            found = self._admin.list_topics(timeout=_TIMEOUT_S).topics
+        except KafkaException as error:
+            raise SqlError(f"no broker answers at {self._bootstrap}: {_text(error)}") from error
+        return {
+            name: TopicSummary(
+                name,
+                len(topic.partitions),
+                max((len(one.replicas) for one in topic.partitions.values()), default=0),
+            )
+            for name, topic in sorted(found.items())
+            if topic.error is None
+        }
+
+    def require(self, topic: str) -> TopicSummary:
+        """Return the topic. Raises SqlError if it does not exist."""
+        found = self.summaries().get(topic)
+        if found is None:
+            raise SqlError(f"topic {topic} does not exist; SHOW TOPICS lists those that do")
+        return found
+
+    def records(
+        self, topic: str, from_beginning: bool, ready: Callable[[], None] = lambda: None
+    ) -> Iterator[Message]:
+        """Yield the records of a topic without end. Raises SqlError if it does not exist, or goes.
+
+        `ready` is called as soon as all records that follow will be read.
+        """
+        partitions = self.require(topic).partitions
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self._bootstrap,
+                "group.id": "odradek-sql",  # required by the library; nothing is committed
+                "client.id": "odradek-sql",
+                "enable.auto.commit": False,
+                "allow.auto.create.topics": False,
+                "log_level": 0,
+            }
+        )
+        try:
+            start = OFFSET_BEGINNING if from_beginning else OFFSET_END
+            places = [ClientPartition(topic, number, start) for number in range(partitions)]
+            if not from_beginning:
+                places = [self._end(consumer, place) for place in places]
+            consumer.assign(places)
+            ready()
+            yield from _poll(consumer, topic)
+        except KafkaException as error:
+            raise SqlError(f"failed to read {topic}: {_text(error)}") from error
+        finally:
+            consumer.close()
+
+    def _end(self, consumer: Consumer, place: ClientPartition) -> ClientPartition:
+        """Return the end of a partition as a number: OFFSET_END is looked up some time later."""
+        _, end = consumer.get_watermark_offsets(place, timeout=_TIMEOUT_S)
+        return ClientPartition(place.topic, place.partition, end)
+
+
+def _poll(consumer: Consumer, topic: str) -> Iterator[Message]:
+    while True:
+        message = consumer.poll(_POLL_S)
+        if message is None:
+            continue
+        error = message.error()
+        if error is None:
+            yield message
+        elif error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            raise SqlError(f"topic {topic} was deleted")
+        elif error.fatal():
+            raise KafkaException(error)
+
+
+def describe(message: Message) -> str:
+    """Return a record as one line of text, in the way of KSQL's PRINT."""
+    kind, stamp = message.timestamp()
+    known = kind != TIMESTAMP_NOT_AVAILABLE and stamp >= 0
+    seconds, millis = divmod(stamp, 1000)
+    moment = f"{time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime(seconds))}.{millis:03}"
+    key, value = _decoded(message.key()), _decoded(message.value())
+    rowtime = moment if known else "unknown"
+    return f"rowtime: {rowtime}, key: {key}, value: {value}, partition: {message.partition()}"
+
+
+def _decoded(data: str | bytes | None) -> str:
+    if data is None:
+        return "<null>"
+    return data if isinstance(data, str) else data.decode(errors="replace")
+
+
+def _text(error: KafkaException) -> str:
+    reason = error.args[0]
+    return str(reason.str() if isinstance(reason, KafkaError) else reason)

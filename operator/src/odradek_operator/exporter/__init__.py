@@ -1,0 +1,1 @@
+"""Lag of every consumer group of one cluster, without a resource."""

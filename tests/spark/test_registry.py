@@ -1,0 +1,204 @@
+"""Avro of a schema registry in a real Spark. The registry is a small HTTP server that answers as
+Confluent's does: no real one runs here.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own guides use
+from pyspark.sql.avro.functions import to_avro
+
+from odradek_spark import config, landing, registry, sinks, sources
+from odradek_spark.errors import JobError
+from odradek_spark.storage import LocalFolder
+from tests.support.sink_context import sink_context
+from tests.support.spark_job import ENVIRONMENT, job_text, local_job
+
+# collect() leaves its socket to the garbage collector (pyspark.serializers), which is not ours to
+# close.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Exception ignored in. <socket.socket:pytest.PytestUnraisableExceptionWarning"
+)
+
+
+def record(**types: str) -> str:
+    fields = [
+        {"name": name, "type": ["null", kind], "default": None} for name, kind in types.items()
+    ]
+    return json.dumps({"type": "record", "name": "r", "fields": fields})
+
+
+@dataclass
+class FakeRegistry:
+    """What is registered, by id; `failures` are statuses that come first."""
+
+    url: str = ""
+    schemas: dict[int, dict[str, Any]] = field(default_factory=dict)
+    failures: list[int] = field(default_factory=list)
+    asked: Counter[str] = field(default_factory=Counter)
+
+
+@contextmanager
+def serving() -> Iterator[FakeRegistry]:
+    fake = FakeRegistry()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            fake.asked[self.path] += 1
+            found = fake.schemas.get(int(self.path.rpartition("/")[2]))
+            status = fake.failures.pop(0) if fake.failures else 404 if found is None else 200
+            missing = {"error_code": 40403, "message": "Schema not found"}
+            body = json.dumps(found if status == 200 else missing).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Log nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        fake.url = f"http://127.0.0.1:{server.server_address[1]}/base"
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield fake
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def fake() -> Iterator[FakeRegistry]:
+    with serving() as running:
+        running.schemas[1] = {"schema": record(n="int")}
+        running.schemas[2] = {"schema": record(n="long", t="string")}
+        yield running
+
+
+def written(spark: SparkSession, number: int, schema: str, row: str) -> DataFrame:
+    """Return one record as a producer with a registry writes it."""
+    header = f"concat(X'00', unhex(lpad(hex({number}), 8, '0')))"
+    found = spark.sql(f"select {row}")
+    body = to_avro(F.struct(*found.columns), schema)
+    return found.select(F.concat(F.expr(header), body).alias("value"))
+
+
+def raw(values: DataFrame) -> DataFrame:
+    return values.selectExpr(
+        "cast('k' as binary) as key", "value", "'t' as topic", "0 as partition",
+        "monotonically_increasing_id() as offset", "timestamp'2026-11-21 09:30:00' as timestamp",
+    )  # fmt: skip
+
+
+def test_records_of_every_schema_become_columns_of_one_and_others_are_kept(
+    spark: SparkSession, fake: FakeRegistry
+) -> None:
+    old, new = (fake.schemas[number]["schema"] for number in (1, 2))
+    bad = "values (X'00'), (X'01000000010206'), (X'0000000001FF'), (null) as v(value)"
+    values = (
+        written(spark, 1, old, "1 as n")
+        .union(written(spark, 2, new, "2L as n, 'x' as t"))
+        .union(spark.sql(f"select * from {bad}"))
+    )
+    assert registry.newest_id(values) == 2
+    schema = sources.parse_avro(spark, new)
+    found = sources.parse_records(raw(values), "avro", schema, fake.url).collect()
+    assert [(row["n"], row["t"]) for row in found] == [(1, None), (2, "x"), *[(None, None)] * 4]
+    corrupt = [row["_corrupt"] for row in found]
+    assert corrupt == [None, None, "AA==", "AQAAAAECBg==", "AAAAAAH/", None]
+    # Each schema is asked for once per process.
+    assert fake.asked["/base/schemas/ids/1"] == 1
+
+
+def test_columns_of_a_table_are_those_of_the_newest_schema_that_was_seen(
+    spark: SparkSession, fake: FakeRegistry, tmp_path: Path
+) -> None:
+    old, new = (fake.schemas[number]["schema"] for number in (1, 2))
+    sink = config.DeltaSink(str(tmp_path / "t"), merge_schema=True)
+    job = local_job(sql=None, sink={"console": {}}, format="avro", schemaRegistry={"url": fake.url})
+    job = replace(job, sink=sink)
+    assert landing.infers(job)
+    checkpoint = LocalFolder(tmp_path / "checkpoint")
+    write = sinks.open_sink(sink, sink_context("append"))
+
+    def land(batch: int, values: DataFrame) -> None:
+        write(landing.rows_of(raw(values), job, "append", checkpoint), batch)
+
+    # Nothing tells what the columns are, and nothing is lost.
+    land(0, spark.sql("select X'FF' as value"))
+    land(1, written(spark, 2, new, "1L as n, 'x' as t"))
+    land(2, written(spark, 1, old, "2 as n"))
+    found = spark.read.format("delta").load(sink.path)
+    rows = {(row["n"], row["t"], row["_corrupt"]) for row in found.collect()}
+    assert rows == {(None, None, "/w=="), (1, "x", None), (2, None, None)}
+    assert registry.stored_id(checkpoint) == 2
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (None, "there is no schema 7"),
+        ({"schema": "{}", "schemaType": "PROTOBUF"}, "schema 7 is of type PROTOBUF, not AVRO"),
+        ({"schema": "{}", "references": [{"name": "r"}]}, "schema 7 has references"),
+        ({"schema": "no"}, "schema 7 is no Avro schema"),
+    ],
+)
+def test_schema_that_the_registry_does_not_have_is_told(
+    spark: SparkSession, fake: FakeRegistry, answer: dict[str, Any] | None, why: str
+) -> None:
+    if answer is not None:
+        fake.schemas[7] = answer
+    with pytest.raises(JobError, match=f"schema registry {fake.url}: {why}"):
+        registry.schema_text(spark, fake.url, 7)
+    fake.schemas.pop(7, None)
+
+
+def test_record_of_an_unknown_schema_fails_its_batch_and_is_not_skipped(
+    spark: SparkSession, fake: FakeRegistry
+) -> None:
+    text = fake.schemas[1]["schema"]
+    values = raw(written(spark, 6, text, "1 as n"))
+    schema = sources.parse_avro(spark, text)
+    with pytest.raises(Exception, match="there is no schema 6") as failure:
+        sources.parse_records(values, "avro", schema, fake.url).collect()
+    # That line is what the user gets to see.
+    assert "there is no schema 6" in sources.first_line(failure.value)
+    # It is asked for again.
+    fake.schemas[6] = fake.schemas[1]
+    assert sources.parse_records(values, "avro", schema, fake.url).collect()[0]["n"] == 1
+    del fake.schemas[6]
+
+
+def test_registry_that_does_not_answer_is_asked_again_unless_it_refuses(
+    spark: SparkSession, fake: FakeRegistry
+) -> None:
+    fake.schemas[5] = fake.schemas[1]
+    fake.failures += [503]
+    assert json.loads(registry.schema_text(spark, fake.url, 5))["name"] == "r"
+    fake.failures += [401]
+    with pytest.raises(JobError, match="no answer for schema 4: HTTP status 401"):
+        registry.schema_text(spark, fake.url, 4)
+
+
+@pytest.mark.parametrize(
+    ("job", "why"),
+    [
+        ({"schemaRegistry": {"url": "http://r"}}, "goes with format avro"),
+        ({"format": "avro", "schemaRegistry": {}}, r"schemaRegistry\.url"),
+        ({"format": "avro", "schemaRegistry": {"url": "r:8081"}}, r"schemaRegistry\.url"),
+        ({"format": "avro", "schemaRegistry": {"url": "http://me:pw@r"}}, r"schemaRegistry\.url"),
+    ],
+)
+def test_impossible_registry_is_refused(job: dict[str, Any], why: str) -> None:
+    with pytest.raises(config.JobConfigError, match=why):
+        config.parse_job(job_text(**job), ENVIRONMENT)
