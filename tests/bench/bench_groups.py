@@ -26,7 +26,7 @@ from odradek.net.client import PeerClient
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages import group_offsets, groups
 from tests.support import zookeeper
-from tests.support.broker import Broker, wait_until
+from tests.support.broker import Broker, FreshBroker, wait_until
 from tests.support.clients import create_topic
 from tests.support.kafka_broker import KafkaBroker
 
@@ -280,7 +280,7 @@ def main(rounds: int) -> None:
 
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         systems = {
-            "odradek": stack.enter_context(running(Broker, Path(folder) / "odradek")),
+            "odradek": stack.enter_context(running(FreshBroker, Path(folder) / "odradek")),
             "kafka 2.8.2": stack.enter_context(running(KafkaBroker, Path(folder) / "kafka")),
         }
         for number in range(rounds):

@@ -46,7 +46,7 @@ def test_append_beside_crc_and_pwrite(tmp_path: Path) -> None:
     data = bytearray(batch_of(BATCH_BYTES))  # as a request frame is: it can be patched in place
     fd = os.open(tmp_path / "plain", os.O_RDWR | os.O_CREAT)
     log = Partition(tmp_path / "topic-0").open(clean=True)
-    log._environment = LogEnvironment()
+    log.environment = LogEnvironment()
 
     def plain() -> None:
         view = memoryview(data)

@@ -28,7 +28,7 @@ import confluent_kafka
 
 from tests.bench.side_by_side import Figures
 from tests.support import kafka_peer, revision, zookeeper
-from tests.support.broker import Broker, Cluster, wait_until
+from tests.support.broker import Broker, Cluster, FreshBroker, wait_until
 from tests.support.clients import QUIET, create_topic
 from tests.support.ports import free_port
 
@@ -146,7 +146,7 @@ def compare(systems: Mapping[str, str], rounds: int, records: int) -> None:
 def against_kafka(rounds: int, records: int) -> None:
     """Compare this checkout with Apache Kafka."""
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as running:
-        cluster = Cluster(Path(folder))
+        cluster = Cluster(Path(folder), kind=FreshBroker, own_zookeeper=True)
         systems = {
             "odradek": running.enter_context(cluster).bootstrap,
             "kafka 2.8.2": running.enter_context(apache_kafka(Path(folder) / "kafka")),
@@ -157,7 +157,7 @@ def against_kafka(rounds: int, records: int) -> None:
 def broker_of(root: Path) -> type[Broker]:
     """Return the kind of broker that runs the packages below a folder."""
 
-    class BrokerOfRevision(Broker):
+    class BrokerOfRevision(FreshBroker):
         def _command(self) -> list[str]:
             path = revision.environment(root)["PYTHONPATH"]
             return ["env", f"PYTHONPATH={path}", *super()._command()]
@@ -170,7 +170,7 @@ def one_broker(root: Path) -> Iterator[str]:
     """A broker of the packages below a folder, with its ZooKeeper; yields its address."""
     with (
         tempfile.TemporaryDirectory() as folder,
-        Cluster(Path(folder), kinds={1: broker_of(root)}) as cluster,
+        Cluster(Path(folder), kind=broker_of(root), own_zookeeper=True) as cluster,
     ):
         yield cluster.bootstrap
 

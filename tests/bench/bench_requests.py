@@ -36,7 +36,7 @@ from odradek.protocol.messages.produce import (
     TopicProduceData,
 )
 from tests.bench import stopwatch
-from tests.support.broker import Broker, Cluster, wait_until
+from tests.support.broker import Broker, Cluster, FreshBroker, wait_until
 from tests.support.clients import QUIET, create_topic
 from tests.support.memory_use import resident_bytes
 
@@ -84,7 +84,7 @@ def await_rest(broker: Broker) -> None:
     wait_until(rests, f"broker {broker.broker_id} is at rest")
 
 
-class TimedBroker(Broker):
+class TimedBroker(FreshBroker):
     """A broker that times its own Python."""
 
     @property
@@ -201,7 +201,7 @@ def bench_connecting(broker: TimedBroker) -> None:
 def main() -> None:
     with (
         tempfile.TemporaryDirectory() as directory,
-        Cluster(Path(directory), kinds={1: TimedBroker}) as cluster,
+        Cluster(Path(directory), kind=TimedBroker, own_zookeeper=True) as cluster,
     ):
         broker = cluster.brokers[1]
         assert isinstance(broker, TimedBroker)

@@ -1,4 +1,5 @@
-"""The longest uninterrupted stretch of the event loop, for requests that name 20 000 partitions.
+"""The longest uninterrupted stretch of the event loop, for requests that name 20 000 partitions,
+and for some with nearly as many elements as are allowed.
 
     python -m tests.bench.bench_stretches
 
@@ -15,7 +16,8 @@ import contextlib
 import gc
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -23,13 +25,16 @@ from types import SimpleNamespace
 from odradek import slices
 from odradek.controller import requests
 from odradek.controller.events import Leadership, PartitionMetadata, UpdateMetadata
+from odradek.group import offsets as group_offsets_records
 from odradek.group.coordinator import GroupCoordinator
 from odradek.group.partitioning import OFFSETS_TOPIC
 from odradek.handlers.context import Broker
 from odradek.handlers.dispatch import Dispatcher
+from odradek.log.records import records
+from odradek.log.records.batch import Origin
 from odradek.metrics import BrokerMetrics
 from odradek.net.connection import ClientInfo
-from odradek.protocol import codec, headers
+from odradek.protocol import codec, headers, primitives
 from odradek.protocol.api import APIS
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages import group_offsets
@@ -45,6 +50,9 @@ from odradek.protocol.messages.control import (
     LeaderAndIsrPartitionState,
     LeaderAndIsrRequest,
     LeaderAndIsrTopicState,
+    StopReplicaPartitionState,
+    StopReplicaRequest,
+    StopReplicaTopicState,
     UpdateMetadataBroker,
     UpdateMetadataEndpoint,
     UpdateMetadataPartitionState,
@@ -66,7 +74,14 @@ from odradek.protocol.messages.produce import (
     ProduceRequest,
     TopicProduceData,
 )
-from odradek.protocol.messages.topics import DeleteTopicsRequest
+from odradek.protocol.messages.topics import (
+    CreatableTopic,
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+)
+from odradek.replica.metadata import LEADER_DURING_DELETE
 from odradek.values import BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
 from odradek.zk.producer_ids import ProducerIdManager
 from odradek.zk.znodes import PartitionState
@@ -76,8 +91,10 @@ PARTITIONS_PER_TOPIC = 10
 TOPICS = 2000
 # Partitions with a log here: each has three files.
 HOSTED_TOPICS = 400
+LARGE_CLUSTER_TOPICS = 30_000
 DELETED = 10_000
 ALTERED = 50_000
+MOST = primitives.MAX_ELEMENTS - 10
 
 
 class OnePartition:
@@ -101,6 +118,9 @@ class Registered:
 
 async def measured(what: str, work: Callable[[], Awaitable[object]]) -> None:
     """Print the longest stretch of some work, and its whole processor time."""
+    # What the measurement needs: the collector of a broker has none of it.
+    gc.collect()
+    gc.freeze()
     longest = 0.0
     last = began = time.thread_time()
 
@@ -116,6 +136,8 @@ async def measured(what: str, work: Callable[[], Awaitable[object]]) -> None:
     last = began = time.thread_time()
     await work()
     await asyncio.sleep(0)
+    while not gc.isenabled():  # what is large is freed in the background
+        await asyncio.sleep(0)
     total = time.thread_time() - began
     ticking.cancel()
     with contextlib.suppress(asyncio.CancelledError):
@@ -133,7 +155,9 @@ def topic(number: int) -> str:
     return f"topic-{number}"
 
 
-def update_metadata() -> UpdateMetadataRequest:
+def update_metadata(topics: int = TOPICS, leader: int = 1) -> UpdateMetadataRequest:
+    # More elements than one request may have, with three replicas of each in a large cluster.
+    replicas = [1, 2, 3] if topics == TOPICS else [1]
     return UpdateMetadataRequest(
         controller_id=1,
         controller_epoch=1,
@@ -145,16 +169,16 @@ def update_metadata() -> UpdateMetadataRequest:
                     UpdateMetadataPartitionState(
                         partition_index=index,
                         controller_epoch=1,
-                        leader=1,
+                        leader=leader,
                         leader_epoch=1,
-                        isr=[1, 2, 3],
+                        isr=replicas,
                         zk_version=1,
-                        replicas=[1, 2, 3],
+                        replicas=replicas,
                     )
                     for index in range(PARTITIONS_PER_TOPIC)
                 ],
             )
-            for number in range(TOPICS)
+            for number in range(topics)
         ],
         live_brokers=[
             UpdateMetadataBroker(
@@ -350,6 +374,98 @@ async def tell() -> None:
 TO_TELL = to_tell()
 
 
+def stop_all() -> StopReplicaRequest:
+    return StopReplicaRequest(
+        controller_id=1,
+        controller_epoch=1,
+        broker_epoch=100,
+        topic_states=[
+            StopReplicaTopicState(
+                topic_name=topic(number),
+                partition_states=[
+                    StopReplicaPartitionState(
+                        partition_index=index, leader_epoch=-2, delete_partition=True
+                    )
+                    for index in range(PARTITIONS_PER_TOPIC)
+                ],
+            )
+            for number in range(HOSTED_TOPICS)
+        ],
+    )
+
+
+async def fill_logs(replicas: Replicas) -> None:
+    """Append a batch to each log."""
+    data = records.make([(b"key", b"value")], 1)
+    for number in range(HOSTED_TOPICS):
+        keys = [TopicPartition(topic(number), index) for index in range(PARTITIONS_PER_TOPIC)]
+        await replicas.manager.append([(key, data) for key in keys], 1, 0, Origin.CLIENT)
+
+
+async def commit_everywhere(groups: GroupCoordinator) -> None:
+    """Commit an offset of every partition of the large cluster, long ago."""
+    keys = (
+        TopicPartition(topic(number), index)
+        for number in range(LARGE_CLUSTER_TOPICS)
+        for index in range(PARTITIONS_PER_TOPIC)
+    )
+    committed = group_offsets_records.CommittedOffset(5, "", 0)
+    for few in slices.cut(keys, slices.KEYS_AT_ONCE):
+        errors = await groups.commits.commit(
+            "readers", ("", None, -1), dict.fromkeys(few, committed)
+        )
+        assert {*errors.values()} == {ErrorCode.NONE}
+
+
+async def forgotten(groups: GroupCoordinator) -> None:
+    """Wait until the offsets of deleted partitions are deleted."""
+    while (await groups.commits.committed("readers"))[1]:
+        await asyncio.sleep(0)
+
+
+def largest() -> Iterator[tuple[str, object, int]]:
+    """Yield requests with as many elements as are allowed, and their versions."""
+    parts = [PartitionProduceData(index=index, records=b"") for index in range(MOST)]
+    topic_data = [TopicProduceData(name="none", partition_data=parts)]
+    yield "Produce", ProduceRequest(acks=1, timeout_ms=0, topic_data=topic_data), 8
+    del parts, topic_data
+    wanted = [
+        FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=1)
+        for index in range(MOST)
+    ]
+    topics = [FetchTopic(topic="none", partitions=wanted)]
+    yield "Fetch", FetchRequest(replica_id=-1, max_wait_ms=0, min_bytes=0, topics=topics), 3
+    del wanted, topics
+    indexes = [group_offsets.OffsetFetchRequestTopic(name="none", partition_indexes=[*range(MOST)])]
+    yield "OffsetFetch", group_offsets.OffsetFetchRequest(group_id="readers", topics=indexes), 7
+    empty = [ListOffsetsTopic(name=f"none-{number}", partitions=[]) for number in range(MOST)]
+    yield "ListOffsets, empty topics", ListOffsetsRequest(replica_id=-1, topics=empty), 5
+    del empty
+    entries = [AlterableConfig(name=f"none-{number}", value="") for number in range(MOST)]
+    resource = AlterConfigsResource(resource_type=2, resource_name=topic(0), configs=entries)
+    yield "AlterConfigs, one topic", AlterConfigsRequest(resources=[resource]), 1
+    del entries, resource
+    yield (
+        "DeleteTopics",
+        DeleteTopicsRequest(topic_names=[f"none-{n}" for n in range(MOST)], timeout_ms=1000),
+        5,
+    )
+    created = [
+        CreatableTopic(
+            name=f"none-{number}",
+            num_partitions=1,
+            replication_factor=1,
+            assignments=[],
+            configs=[],
+        )
+        for number in range(MOST)
+    ]
+    yield "CreateTopics", CreateTopicsRequest(topics=created), 6
+    del created
+    grown = [CreatePartitionsTopic(name=f"none-{n}", count=2) for n in range(MOST)]
+    yield "CreatePartitions", CreatePartitionsRequest(topics=grown, timeout_ms=1000), 3
+
+
 async def main() -> None:
     """Measure one request after the other, on one broker."""
     with tempfile.TemporaryDirectory() as folder:
@@ -405,6 +521,28 @@ async def main() -> None:
             names = [f"none-{number}" for number in range(DELETED)]
             gone = DeleteTopicsRequest(topic_names=names, timeout_ms=1000)
             await ask("DeleteTopics, 10 000 unknown topics", gone, 5)
+            await fill_logs(replicas)
+            await ask("Fetch of an old client, 4000 logs", fetch("topic"), 3)
+            await ask("StopReplica, deletes 4000 logs", stop_all(), 3)
+            large = LARGE_CLUSTER_TOPICS
+            await ask("UpdateMetadata, 300 000 new partitions", update_metadata(large), 6)
+            await ask("UpdateMetadata, 300 000 known partitions", update_metadata(large), 6)
+            await commit_everywhere(groups)
+            await measured("Expiry of 300 000 offsets", groups.commits.expire)
+            await commit_everywhere(groups)
+            data = frame(update_metadata(large, LEADER_DURING_DELETE), 6)
+
+            async def delete_all() -> None:
+                await dispatcher.dispatch(data, client)
+                await forgotten(groups)
+
+            await measured("UpdateMetadata, deletes 300 000 partitions", delete_all)
+            # Not with the objects that they were made of.
+            frames = ((what, frame(request, version)) for what, request, version in largest())
+            for what, framed in frames:
+                await measured(
+                    f"{what}, a million elements", partial(dispatcher.dispatch, framed, client)
+                )
 
 
 if __name__ == "__main__":

@@ -9,15 +9,16 @@ import contextlib
 import random
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
+from types import MappingProxyType
 
 from kazoo.client import KazooClient
 
 from odradek.net.client import PeerClient
 from odradek.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from odradek.zk import znodes
-from tests.support.broker import Broker, Cluster
+from tests.support.broker import Broker, Cluster, FreshBroker
 from tests.support.kafka_broker import KafkaBroker
 
 BROKERS = 3
@@ -37,21 +38,15 @@ PAUSE_SECONDS = 0.02
 class KafkaAtItsBest(KafkaBroker):
     """With the threads that Kafka has by default, and the JVM's optimizing compiler."""
 
-    def __init__(
-        self,
-        directory: Path,
-        broker_id: int,
-        connect: str,
-        settings: Mapping[str, str],
-        port: int | None = None,
-    ) -> None:
-        defaults = {
+    defaults = MappingProxyType(
+        {
+            **KafkaBroker.defaults,
             "num.network.threads": "3",
             "num.io.threads": "8",
             "background.threads": "10",
             "log.cleaner.dedupe.buffer.size": "134217728",
         }
-        super().__init__(directory, broker_id, connect, {**defaults, **settings}, port)
+    )
 
     def _command(self) -> list[str]:
         _, *arguments = super()._command()
@@ -62,11 +57,11 @@ class KafkaAtItsBest(KafkaBroker):
 def both(folder: Path, stack: contextlib.ExitStack) -> dict[str, Cluster]:
     """The clusters by name, ours first, running until the stack ends."""
     clusters = {}
-    kinds: dict[str, type[Broker]] = {"odradek": Broker, "kafka 2.8.2": KafkaAtItsBest}
+    kinds: dict[str, type[Broker]] = {"odradek": FreshBroker, "kafka 2.8.2": KafkaAtItsBest}
     for name, kind in kinds.items():
         directory = folder / name.partition(" ")[0]
         directory.mkdir()
-        cluster = Cluster(directory, BROKERS, SETTINGS, dict.fromkeys(range(1, BROKERS + 1), kind))
+        cluster = Cluster(directory, BROKERS, SETTINGS, kind=kind, own_zookeeper=True)
         clusters[name] = stack.enter_context(cluster)
     return clusters
 
@@ -79,7 +74,9 @@ class Figures:
 
     def note(self, name: str, what: str, value: float, unit: str) -> None:
         """Keep and print one figure of one system; the first system noted is the one above."""
-        self._found.setdefault(f"{what}, {unit}", {}).setdefault(name, []).append(value)
+        self._found.setdefault(f"{what}, {unit}" if unit else what, {}).setdefault(name, []).append(
+            value
+        )
         print(f"{name:12} {what:60} {value:10.2f} {unit}", flush=True)
 
     def print_ratios(self) -> None:
@@ -88,9 +85,14 @@ class Figures:
         The spread is that of the rounds' own ratios, from the lowest to the highest.
         """
         for what, by_name in self._found.items():
+            if len(by_name) == 1:
+                continue  # there is nothing to compare with
             (one, first), (other, second) = by_name.items()
             above, below = statistics.median(first), statistics.median(second)
-            ratios = [mine / theirs for mine, theirs in zip(first, second, strict=False)]
+            ratios = [mine / theirs for mine, theirs in zip(first, second, strict=False) if theirs]
+            if not ratios or not below:
+                print(f"{what}: {one} {above:.2f}, {other} {below:.2f}", flush=True)
+                continue
             print(
                 f"{what}: {one} {above:.2f}, {other} {below:.2f}, ratio {above / below:.3f} "
                 f"(rounds {min(ratios):.3f} to {max(ratios):.3f}, "

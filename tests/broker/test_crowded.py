@@ -8,10 +8,18 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
+import pytest
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
 
 from tests.broker.test_limits import ask
-from tests.support.broker import STEADY, Broker, Cluster, wait_until
+from tests.support.broker import STEADY, Broker, Cluster, FreshBroker, wait_until
 from tests.support.clients import QUIET, consume_all, create_topic, produce_all
 
 MOST = 30
@@ -38,7 +46,7 @@ def test_brokers_get_through_to_one_whose_places_clients_hold(tmp_path: Path) ->
         "max.connections.per.ip": str(MOST),
         "min.insync.replicas": "2",
     }
-    with Cluster(tmp_path, brokers=2, settings=settings) as cluster:
+    with Cluster(tmp_path, brokers=2, settings=settings, kind=FreshBroker) as cluster:
         create_topic(cluster.bootstrap, "crowded", replicas=2)
         with all_places_taken(cluster.brokers[1]):
             # It fetches from 1, which is the controller and stays in the crowd.
@@ -54,13 +62,19 @@ def test_brokers_get_through_to_one_whose_places_clients_hold(tmp_path: Path) ->
 def test_connections_get_half_of_the_descriptors_and_an_address_half_of_that(
     tmp_path: Path,
 ) -> None:
-    with Cluster(tmp_path, settings=STEADY) as cluster:
+    with Cluster(tmp_path, settings=STEADY, kind=FreshBroker) as cluster:
         broker = cluster.brokers[1]
         assert broker.terminate() == 0
         broker.spawn_limits = {resource.RLIMIT_NOFILE: DESCRIPTORS}
         broker.start()
         client = AdminClient({"bootstrap.servers": broker.address, **QUIET})
         asked = ConfigResource(ResourceType.BROKER, "1")
+        name, too_many = "max.connections", str(DESCRIPTORS // 2 + 1)
+        asked.add_incremental_config(
+            ConfigEntry(name, too_many, incremental_operation=AlterConfigOpType.SET)
+        )
+        with pytest.raises(KafkaException, match=f"no more than {DESCRIPTORS // 2}, half"):
+            client.incremental_alter_configs([asked])[asked].result(60)
         shown = client.describe_configs([asked])[asked].result(60)
         assert shown["max.connections"].value == str(DESCRIPTORS // 2)
         assert shown["max.connections.per.ip"].value == str(DESCRIPTORS // 4)

@@ -15,7 +15,7 @@ from confluent_kafka import KafkaError
 
 from odradek.values import BrokerId
 from odradek.zk import znodes
-from tests.support.broker import STEADY, Cluster, wait_until
+from tests.support.broker import STEADY, Cluster, FreshBroker, wait_until
 from tests.support.clients import QUIET, consume_all, create_topic, produce_all
 from tests.support.small_disk import SmallDisk
 
@@ -100,7 +100,7 @@ def test_a_failed_fsync_takes_its_directory_offline_and_is_never_acknowledged(
 ) -> None:
     bad = tmp_path / "bad"
     settings = {**STEADY, "log.dirs": f"{bad},{tmp_path / 'good'}"}
-    with Cluster(tmp_path, settings=settings) as cluster:
+    with Cluster(tmp_path, settings=settings, kind=FreshBroker) as cluster:
         broker = cluster.brokers[1]
         for topic in ("doomed", "spared"):
             create_topic(cluster.bootstrap, topic, config={"flush.messages": "1"})

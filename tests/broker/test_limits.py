@@ -9,14 +9,19 @@ import struct
 import time
 import urllib.request
 from collections.abc import Iterator
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
+from odradek import config as configuration
+from odradek.net.connection_quotas import ConnectionLimits, ConnectionQuotas
 from odradek.protocol import codec, headers
 from odradek.protocol.api import ApiKey
 from odradek.protocol.messages.api_versions import ApiVersionsRequest
 from odradek.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from tests.support.broker import STEADY, Broker, Cluster, wait_until
+from odradek.server import Server
+from tests.support.broker import STEADY, Broker, Cluster, FreshBroker, wait_until
 from tests.support.clients import consume_all, create_topic, produce_all
 from tests.support.memory_use import resident_bytes
 from tests.support.ports import free_port
@@ -43,7 +48,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         "odradek.conversion.max.bytes": str(16 * MEBIBYTE),
         "odradek.metrics.port": str(METRICS_PORT),
     }
-    with Cluster(tmp_path_factory.mktemp("limits"), settings=settings) as running:
+    with Cluster(tmp_path_factory.mktemp("limits"), settings=settings, kind=FreshBroker) as running:
         create_topic(running.bootstrap, "bounded")
         yield running
 
@@ -74,6 +79,26 @@ def test_an_address_has_so_many_connections(cluster: Cluster, host: str, allowed
     with connections(cluster.brokers[1], host, allowed + 3) as opened:
         assert [ask(one) for one in opened] == [True] * allowed + [False] * 3
     assert metric("odradek_connections_refused_total", "per-address") == before + 3
+
+
+async def test_name_server_that_fails_between_check_and_change_keeps_no_other_limit_back(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    former = ConnectionLimits(1, 100, 100, 60_000, max_connections_of_ip={"10.0.0.1": 4})
+    quotas = ConnectionQuotas(former)
+    parts = SimpleNamespace(_logs=Mock(), _replicas=Mock(), _controller=Mock(), _quotas=quotas)
+    changed, _ = configuration.from_values(
+        {
+            "broker.id": "1",
+            "zookeeper.connect": "unused",
+            "max.connections": "7",
+            "max.connections.per.ip.overrides": "broker..example:5",
+        }
+    )
+    await Server._broker_config_changed(parts, changed)  # type: ignore[arg-type]
+    assert quotas.limits.max_connections == 7
+    assert quotas.limits.max_connections_of_ip == {"10.0.0.1": 4}
+    assert "keeping the former max.connections.per.ip.overrides: failed to look" in caplog.text
 
 
 def test_all_have_so_many_connections_and_the_next_waits_for_a_place(cluster: Cluster) -> None:

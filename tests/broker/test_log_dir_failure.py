@@ -14,7 +14,7 @@ from odradek.net.client import PeerClient
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.admin import DescribeLogDirsRequest
 from odradek.zk import znodes
-from tests.support.broker import STEADY, Broker, Cluster, wait_until
+from tests.support.broker import STEADY, Broker, Cluster, FreshBroker, wait_until
 from tests.support.clients import QUIET, create_topic, produce_all
 
 LARGEST_FILE = 25 * 1024 * 1024
@@ -23,7 +23,7 @@ LARGEST_FILE = 25 * 1024 * 1024
 def test_failed_directory_moves_leadership_and_the_broker_stays(tmp_path: Path) -> None:
     """The kernel's limit on file sizes stands for a disk that refuses writes."""
     settings = {**STEADY, "log.index.size.max.bytes": "1000000"}
-    cluster = Cluster(tmp_path, brokers=2, settings=settings)
+    cluster = Cluster(tmp_path, brokers=2, settings=settings, kind=FreshBroker)
     limited = cluster.brokers[1]
     folders = ",".join(str(tmp_path / f"disk-{number}") for number in (1, 2))
     with cluster:
@@ -62,7 +62,7 @@ def test_directory_that_fails_while_it_is_loaded(tmp_path: Path) -> None:
     """The broker goes on with the others, and does not start without any."""
     disks = [tmp_path / "disk-1", tmp_path / "disk-2"]
     settings = {**STEADY, "log.dirs": ",".join(map(str, disks))}
-    with Cluster(tmp_path, settings=settings) as cluster:
+    with Cluster(tmp_path, settings=settings, kind=FreshBroker) as cluster:
         broker = cluster.brokers[1]
         create_topic(cluster.bootstrap, "orders", partitions=2)
         broker.terminate()
@@ -81,7 +81,7 @@ def test_partition_whose_log_failed_for_a_passing_reason_gets_its_leader_back(
     tmp_path: Path,
 ) -> None:
     """A link to itself has the name of its first file; the broker is asked again without it."""
-    with Cluster(tmp_path, settings=STEADY) as cluster:
+    with Cluster(tmp_path, settings=STEADY, kind=FreshBroker) as cluster:
         broker = cluster.brokers[1]
         obstacle = broker.log_dir / "hindered-0" / f"{0:020}.log"
         obstacle.parent.mkdir()

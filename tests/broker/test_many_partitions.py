@@ -1,17 +1,26 @@
-"""A broker with more partitions than descriptors serves all of them, also after a restart."""
+"""A broker with more partitions than descriptors serves all of them, also after a restart.
+
+One that has no descriptor left refuses new replicas, and loses none of those that it has.
+"""
 
 from __future__ import annotations
 
+import os
+import re
 import resource
+import urllib.request
 from pathlib import Path
 
 import confluent_kafka
+from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.support.broker import STEADY, Cluster
-from tests.support.clients import QUIET, consume_all, create_topic
+from tests.support.broker import STEADY, Broker, Cluster, FreshBroker, wait_until
+from tests.support.clients import QUIET, await_leaders, consume_all, create_topic
+from tests.support.ports import free_port
 
 DESCRIPTORS = 150
 PARTITIONS = 80
+METRICS_PORT = free_port()
 
 
 def write_to_each(bootstrap: str, value: bytes) -> None:
@@ -28,16 +37,51 @@ def write_to_each(bootstrap: str, value: bytes) -> None:
     assert not failed
 
 
+def refused_replicas() -> int:
+    with urllib.request.urlopen(f"http://127.0.0.1:{METRICS_PORT}/metrics", timeout=60) as answer:
+        found = re.search(rb"^odradek_refused_replicas_total (\d+)", answer.read(), re.MULTILINE)
+    assert found is not None
+    return int(found[1])
+
+
+def refuse_new_replicas(broker: Broker) -> None:
+    """Let the broker become leader of a new partition while it has no descriptor left.
+
+    No log has one open, which it could close.
+    """
+    client = AdminClient({"bootstrap.servers": broker.address, **QUIET})
+
+    def has_leader() -> bool:
+        return client.list_topics(timeout=30).topics["refused"].partitions[0].leader == 1
+
+    # It connects while there are descriptors.
+    asked = client.create_topics([NewTopic("refused", 1, 1)], validate_only=True)
+    asked["refused"].result(60)
+    open_now = len(os.listdir(f"/proc/{broker.pid}/fd"))
+    resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, (open_now - 1, DESCRIPTORS))
+    client.create_topics([NewTopic("refused", 1, 1)])["refused"].result(60)
+    wait_until(lambda: not has_leader(), "the controller knows that the replica failed")
+    resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
+    assert refused_replicas() > 0
+    assert "refused-0: failed to create the log" in broker.log_text()
+    assert "LimitNOFILE" in broker.log_text()
+    assert "is offline" not in broker.log_text()
+
+
 def test_partitions_outnumber_descriptors(tmp_path: Path) -> None:
-    cluster = Cluster(tmp_path, settings=STEADY)
+    settings = {**STEADY, "odradek.metrics.port": str(METRICS_PORT)}
+    cluster = Cluster(tmp_path, settings=settings, kind=FreshBroker)
     broker = cluster.brokers[1]
     broker.spawn_limits = {resource.RLIMIT_NOFILE: DESCRIPTORS}
     with cluster:
         create_topic(cluster.bootstrap, "many", PARTITIONS)
+        refuse_new_replicas(broker)
+        shortages = broker.log_text().count("Too many open files")
         write_to_each(cluster.bootstrap, b"before")
         broker.terminate()
         broker.start()
+        await_leaders(cluster.bootstrap, "refused")
         write_to_each(cluster.bootstrap, b"after")
         found = consume_all(cluster.bootstrap, "many", PARTITIONS, 2 * PARTITIONS)
         assert sorted(found) == [b"after"] * PARTITIONS + [b"before"] * PARTITIONS
-        assert "Too many open files" not in broker.log_text()
+        assert broker.log_text().count("Too many open files") == shortages

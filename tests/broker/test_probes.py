@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from odradek.health import Health
 from odradek.metrics import BrokerMetrics
 from tests.support.broker import STEADY, Broker, Cluster, wait_until
+from tests.support.missing import require_ipv6
 from tests.support.ports import free_port
 
 
@@ -66,8 +64,8 @@ async def test_broker_that_does_not_serve_is_healthy_but_not_ready() -> None:
         await asyncio.to_thread(stop)
 
 
-@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="no IPv6 here")
 async def test_probes_are_answered_on_ipv6_too() -> None:
+    require_ipv6()
     port = free_port()
     stop = BrokerMetrics().serve(port, Health(lambda: ""))
     try:

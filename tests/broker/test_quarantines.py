@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.support.broker import STEADY, Broker, Cluster, await_partitions, wait_until
+from tests.support.broker import STEADY, Cluster, FreshBroker, await_partitions, wait_until
 from tests.support.clients import QUIET, consume_all, create_topic, produce_all
 from tests.support.faulty_broker import SICK
 from tests.support.ports import free_port
@@ -22,7 +22,7 @@ SOUND = "sound"
 BROKERS = 2
 
 
-class FaultyBroker(Broker):
+class FaultyBroker(FreshBroker):
     """A broker with faults while the file `faults` is there."""
 
     faults: Path

@@ -6,18 +6,22 @@ import signal
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import confluent_kafka
 import pytest
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from odradek.zk import znodes
-from tests.support.broker import STEADY, Broker, Cluster, wait_until
+from tests.support import clients
+from tests.support.broker import STEADY, Cluster, FreshBroker, wait_until
 from tests.support.clients import consume_all, create_topic, produce_all
 
 
 @pytest.fixture
 def own_cluster(tmp_path: Path) -> Iterator[Cluster]:
-    with Cluster(tmp_path, settings=STEADY) as running:
+    with Cluster(tmp_path, settings=STEADY, kind=FreshBroker) as running:
         yield running
 
 
@@ -47,7 +51,7 @@ def test_sigterm_ends_with_status_0_a_clean_mark_and_no_registration(own_cluster
 
 
 def test_controller_that_is_away_is_asked_again_for_a_controlled_shutdown(tmp_path: Path) -> None:
-    with Cluster(tmp_path, brokers=2, settings=STEADY) as cluster:
+    with Cluster(tmp_path, brokers=2, settings=STEADY, kind=FreshBroker) as cluster:
         with cluster.zookeeper.client() as client:
             path = znodes.CONTROLLER_PATH
             controller = znodes.decode_controller(path, client.get(path)[0]).broker_id
@@ -68,6 +72,29 @@ def test_offsets_go_on_after_a_restart(own_cluster: Cluster) -> None:
     assert produce_all(own_cluster.bootstrap, "counted", [b"c"]) == [2]
 
 
+def test_leader_that_restarts_while_it_is_awaited_is_found(
+    own_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_topic(own_cluster.bootstrap, "awaited")
+    broker, restarted = own_cluster.brokers[1], False
+
+    class Interrupted(AdminClient):
+        def list_offsets(self, *asked: Any, **options: Any) -> Any:
+            nonlocal restarted
+            answers = super().list_offsets(*asked, **options)
+            if not restarted:
+                [one.result(60) for one in answers.values()]
+                broker.terminate()
+                broker.start()
+                restarted = True
+                raise KafkaException("interrupted")
+            return answers
+
+    monkeypatch.setattr(clients, "AdminClient", Interrupted)
+    clients.await_leaders(own_cluster.bootstrap, "awaited")
+    assert restarted
+
+
 def test_controller_epoch_rises_with_each_start(own_cluster: Cluster) -> None:
     broker = own_cluster.brokers[1]
     with own_cluster.zookeeper.client() as client:
@@ -82,7 +109,7 @@ def test_controller_epoch_rises_with_each_start(own_cluster: Cluster) -> None:
 
 def test_zookeeper_away_for_a_while_does_not_stop_acknowledgements(tmp_path: Path) -> None:
     # A broker without others in sync stops once its session may have ended.
-    with Cluster(tmp_path, settings=STEADY) as cluster:
+    with Cluster(tmp_path, settings=STEADY, own_zookeeper=True) as cluster:
         create_topic(cluster.bootstrap, "steady")
         produce_all(cluster.bootstrap, "steady", [b"before"])
         cluster.zookeeper.kill()
@@ -115,8 +142,8 @@ def test_living_duplicate_of_a_broker_refuses_to_start(tmp_path: Path) -> None:
     folder = tmp_path / "twin"
     folder.mkdir()
     # The twin waits as long as its own session may last: that of the other is not to end by then.
-    with Cluster(tmp_path, settings=STEADY) as cluster:
-        twin = Broker(folder, 1, cluster.zookeeper.connect, {})
+    with Cluster(tmp_path, settings=STEADY, kind=FreshBroker) as cluster:
+        twin = FreshBroker(folder, 1, cluster.zookeeper.connect, {})
         twin.spawn()
         assert twin.wait() == 1
     assert "broker.id 1 is taken by a living broker" in twin.log_text().splitlines()[-1]
@@ -125,7 +152,7 @@ def test_living_duplicate_of_a_broker_refuses_to_start(tmp_path: Path) -> None:
 def test_log_directory_of_another_broker_refuses_to_start(own_cluster: Cluster) -> None:
     broker = own_cluster.brokers[1]
     broker.terminate()
-    stranger = Broker(
+    stranger = FreshBroker(
         own_cluster.directory, 2, own_cluster.zookeeper.connect, {"log.dirs": str(broker.log_dir)}
     )
     stranger.spawn()
@@ -137,7 +164,7 @@ def test_log_directory_in_use_refuses_to_start(cluster: Cluster, tmp_path: Path)
     broker = cluster.brokers[1]
     folder = tmp_path / "second"
     folder.mkdir()
-    second = Broker(folder, 1, cluster.zookeeper.connect, {"log.dirs": str(broker.log_dir)})
+    second = FreshBroker(folder, 1, cluster.zookeeper.connect, {"log.dirs": str(broker.log_dir)})
     second.spawn()
     assert second.wait() == 1
     assert "is in use by another process" in second.log_text().splitlines()[-1]
@@ -153,7 +180,7 @@ def test_log_directory_in_use_refuses_to_start(cluster: Cluster, tmp_path: Path)
     ],
 )
 def test_bad_setting_is_one_line_and_status_2(tmp_path: Path, setting: str, reason: str) -> None:
-    broker = Broker(tmp_path, 1, "127.0.0.1:1", {})
+    broker = FreshBroker(tmp_path, 1, "127.0.0.1:1", {})
     broker.spawn("--override", setting)
     assert broker.wait() == 2
     lines = broker.log_text().splitlines()
@@ -166,7 +193,7 @@ def test_bad_log_level_is_one_line_and_status_2(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ODRADEK_LOG_LEVEL", "verbose")
-    broker = Broker(tmp_path, 1, "127.0.0.1:1", {})
+    broker = FreshBroker(tmp_path, 1, "127.0.0.1:1", {})
     broker.spawn()
     assert broker.wait() == 2
     [line] = broker.log_text().splitlines()
@@ -174,7 +201,7 @@ def test_bad_log_level_is_one_line_and_status_2(
 
 
 def test_absent_zookeeper_is_one_line_and_status_1(tmp_path: Path) -> None:
-    broker = Broker(tmp_path, 1, "127.0.0.1:1", {"zookeeper.connection.timeout.ms": "500"})
+    broker = FreshBroker(tmp_path, 1, "127.0.0.1:1", {"zookeeper.connection.timeout.ms": "500"})
     broker.spawn()
     assert broker.wait() == 1
     assert (
@@ -186,7 +213,9 @@ def test_port_in_use_is_one_line_and_status_1(cluster: Cluster, tmp_path: Path) 
     folder = tmp_path / "second"
     folder.mkdir()
     taken = cluster.brokers[1].address
-    second = Broker(folder, 2, cluster.zookeeper.connect, {"listeners": f"PLAINTEXT://{taken}"})
+    second = FreshBroker(
+        folder, 2, cluster.zookeeper.connect, {"listeners": f"PLAINTEXT://{taken}"}
+    )
     second.spawn()
     assert second.wait() == 1
     assert "cannot listen on PLAINTEXT" in second.log_text().splitlines()[-1]
@@ -204,12 +233,31 @@ def test_name_that_no_host_can_have_is_one_line_and_status_1(
 ) -> None:
     folder = tmp_path / "second"
     folder.mkdir()
-    second = Broker(folder, 2, cluster.zookeeper.connect, setting)
+    second = FreshBroker(folder, 2, cluster.zookeeper.connect, setting)
     second.spawn()
     assert second.wait() == 1
     said = second.log_text()
     assert "Traceback" not in said
     assert said.splitlines()[-1].startswith("odradek: ")
+
+
+def test_limits_in_zookeeper_that_no_broker_can_apply_do_not_keep_it_from_starting(
+    own_cluster: Cluster,
+) -> None:
+    broker = own_cluster.brokers[1]
+    broker.terminate()
+    wrong = {"max.connections": "0", "max.connections.per.ip.overrides": "broker..example:5"}
+    with own_cluster.zookeeper.client() as client:
+        entries = znodes.encode_config({**wrong, "max.connections.per.ip": "33"})
+        client.create(znodes.broker_config_path("1"), entries, makepath=True)
+    broker.start()
+    admin = AdminClient({"bootstrap.servers": broker.address})
+    asked = ConfigResource(ResourceType.BROKER, "1")
+    shown = admin.describe_configs([asked])[asked].result(60)
+    assert shown["max.connections.per.ip"].value == "33"
+    for name, text in wrong.items():
+        assert shown[name].value != text
+        assert f"ignoring an invalid entry of /config/brokers/1: {name}={text}" in broker.log_text()
 
 
 def test_unwritable_topic_is_an_error_and_not_a_hang(cluster: Cluster) -> None:

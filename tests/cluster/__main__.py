@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from tests.cluster import builtin, control, deploy, host, images, kind, layout, tools, volumes
 from tests.cluster.layout import Node
 from tests.cluster.settings import Paths, paths
-from tests.cluster.shell import ClusterError, step
+from tests.cluster.shell import ClusterError, side_by_side, step
 
 
 def _tools(where: Paths, *, on_docker: bool) -> None:
@@ -26,7 +26,7 @@ def _cluster(where: Paths, nodes: Sequence[Node], *, on_docker: bool) -> None:
     if on_docker:
         kind.up(where)
     else:
-        builtin.up(nodes, where, images.pause_archive(where))
+        builtin.up(nodes, where, [])
 
 
 def _images(where: Paths, nodes: Sequence[Node], *, on_docker: bool, names: list[str]) -> None:
@@ -96,13 +96,23 @@ def _dispatch(arguments: argparse.Namespace, where: Paths) -> None:
     on_docker = kind.engine_answers()
 
     def up() -> None:
-        _cluster(where, nodes, on_docker=on_docker)
+        if on_docker:
+            _cluster(where, nodes, on_docker=True)
+        else:
+            host.ensure(host.BUILTIN_PACKAGES, where)
+            images.ensure_base(where)
+            # Programs keep the processors busy while images wait for the network. Both come before
+            # the nodes, which begin with the images.
+            side_by_side(
+                lambda: tools.ensure(where, tools.BUILTIN_TOOLS), lambda: images.build_all(where)
+            )
+            builtin.up(nodes, where, images.IMAGES)
         _images(where, nodes, on_docker=on_docker, names=[])
         deploy.up(where)
 
     def build_tools() -> None:
         _tools(where, on_docker=on_docker)
-        tools.ensure(where, tools.CLIENTS)
+        tools.ensure(where, tools.JUDGES + tools.CLIENTS + tools.STORES)
 
     name = getattr(arguments, "node", "")
     actions: dict[str, Callable[[], None]] = {
@@ -116,7 +126,7 @@ def _dispatch(arguments: argparse.Namespace, where: Paths) -> None:
         "kubeconfig": lambda: _kubeconfig(where),
         "volumes": lambda: _volumes(where, on_docker=on_docker),
         "fail": lambda: builtin.fail_node(nodes, name),
-        "start": lambda: builtin.start_node(nodes, name, where, images.pause_archive(where)),
+        "start": lambda: builtin.start_node(nodes, name, where),
         "cut": lambda: builtin.cut_node(nodes, name, up=False),
         "join": lambda: builtin.cut_node(nodes, name, up=True),
     }

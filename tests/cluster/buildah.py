@@ -1,4 +1,4 @@
-"""Builds images without a container engine: buildah with its own storage in the cache.
+"""Builds images without a container engine: buildah with its own storage in the cache, and skopeo.
 
 If the base image of a Dockerfile cannot be pulled, a substitute with the same name is built from
 Debian packages, so the Dockerfiles are the same as for Docker. Builds use the host's package
@@ -6,9 +6,12 @@ configuration (pip, Maven) and its certificate authorities, but images do not co
 """
 
 import configparser
+import json
 import os
 import shlex
 import subprocess
+import tarfile
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -41,8 +44,10 @@ def environment(paths: Paths) -> dict[str, str]:
 
 def image_id(paths: Paths, name: str) -> str:
     """Return the id of a stored image, empty if there is none."""
-    argv = command(paths, "images", "--quiet", "--no-trunc", name)
-    return run(argv, env=environment(paths), check=False).strip()
+    # A listing also measures sizes, which takes longer.
+    argv = command(paths, "inspect", "--type", "image", "--format", "{{.FromImageID}}", name)
+    found = run(argv, env=environment(paths), check=False).strip()
+    return f"sha256:{found}" if found else ""
 
 
 def label(paths: Paths, name: str, key: str) -> str:
@@ -134,7 +139,10 @@ def _pip_configuration(paths: Paths) -> Path | None:
         return None
     target = paths.cache / "tmp" / "pip.conf"
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text("\n".join(["[global]", *lines, ""]))
+    # Another build may be reading the one that it has mounted.
+    partial = target.with_suffix(".partial")
+    partial.write_text("\n".join(["[global]", *lines, ""]))
+    partial.replace(target)
     return target
 
 
@@ -148,11 +156,32 @@ def build(
     run_logged(argv, log, env=environment(paths))
 
 
-def export(paths: Paths, name: str, target: Path) -> None:
-    """Write an image to an archive for containerd."""
-    target.unlink(missing_ok=True)
-    destination = f"docker-archive:{target}:{name}"
-    run(command(paths, "push", "--quiet", name, destination), env=environment(paths))
+def export(paths: Paths, name: str, target: Path, known: Mapping[str, Path]) -> None:
+    """Write an image to an archive for containerd, without layers that containerd has.
+
+    `known` has their files by the hash in their digest.
+    """
+    driver = os.environ.get("STORAGE_DRIVER", "overlay")
+    source = f"containers-storage:[{driver}@{paths.cache}/images+{RUN_ROOT}]{name}"
+    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+        layout = Path(scratch)
+        blobs = layout / "blobs/sha256"
+        blobs.mkdir(parents=True)
+        # A layer that is there is not read from buildah's storage.
+        for digest, file in known.items():
+            (blobs / digest).symlink_to(file)
+        # Compression would take longer than anything else.
+        copy = ["skopeo", "--insecure-policy", "copy", "--quiet"]
+        plain = "--dest-oci-accept-uncompressed-layers"
+        run([*copy, plain, source, f"oci:{layout}"], env=environment(paths))
+        index = layout / "index.json"
+        found = json.loads(index.read_text())
+        found["manifests"][0]["annotations"] = {"io.containerd.image.name": name}
+        index.write_text(json.dumps(found))
+        with tarfile.open(target, "w") as archive:
+            for file in sorted(layout.rglob("*")):
+                if file.is_file() and not file.is_symlink():
+                    archive.add(file, file.relative_to(layout))
 
 
 def from_scratch(paths: Paths, name: str, program: Path) -> None:

@@ -11,9 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.cluster import buildah, cgroups, components, control, network, node, settings, volumes
+from tests.cluster.images import Image, store_all
 from tests.cluster.layout import Node
 from tests.cluster.settings import Paths
 from tests.cluster.shell import ClusterError, run, say, step, wait_until
+from tests.cluster.store import Store
 
 NAMESPACES = Path("/run/netns")  # which `ip` also turns into a mount point
 FIXED_PATHS = (
@@ -55,19 +57,29 @@ def _restore_host(paths: Paths) -> None:
             path.unlink(missing_ok=True)
 
 
-def up(nodes: Sequence[Node], paths: Paths, pause: Path) -> None:
-    """Start or repair the cluster until every node is Ready. Raises ClusterError."""
+def up(nodes: Sequence[Node], paths: Paths, wanted: Sequence[Image]) -> None:
+    """Start or repair the cluster until every node is Ready. Raises ClusterError.
+
+    A node that is made anew has the wanted images.
+    """
     _remember_host(paths)
+    images = Store(paths)
+    try:
+        if any(not paths.containerd(member.name).exists() for member in nodes):
+            store_all(paths, images, wanted)
+    finally:
+        images.stop()
     with step("control plane"):
         network.create(nodes)
         control.create_identities(paths, nodes)
         for member in nodes:
             node.write_files(member, paths)
+            images.give(paths.containerd(member.name))
             node.start_runtime(member, paths)
         control.start(paths)
     with step(f"{len(nodes)} nodes"):
         for member in nodes:
-            node.start_agents(member, paths, pause)
+            node.start_agents(member, paths)
         control.apply(paths, volumes.objects(_directories(nodes, paths), default=True))
         wait_until(lambda: _nodes_ready(nodes, paths), "all nodes to be Ready", timeout_s=600)
 
@@ -114,12 +126,12 @@ def fail_node(nodes: Sequence[Node], name: str) -> None:
     node.fail(_find(nodes, name))
 
 
-def start_node(nodes: Sequence[Node], name: str, paths: Paths, pause: Path) -> None:
+def start_node(nodes: Sequence[Node], name: str, paths: Paths) -> None:
     """Restart a failed node."""
     member = _find(nodes, name)
     network.connect(member, up=True)
     node.start_runtime(member, paths)
-    node.start_agents(member, paths, pause)
+    node.start_agents(member, paths)
 
 
 def cut_node(nodes: Sequence[Node], name: str, *, up: bool) -> None:

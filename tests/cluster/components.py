@@ -6,6 +6,7 @@ instruction on, so that `down` finds it and its children.
 
 import os
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from pathlib import Path
 
 from tests.cluster import cgroups
 from tests.cluster.settings import Paths
-from tests.cluster.shell import ClusterError
+from tests.cluster.shell import ClusterError, wait_until
 
 # Joins the groups before "--", then executes the command after it.
 JOIN = 'while [ "$1" != -- ]; do echo $$ > "$1" || exit 1; shift; done; shift; exec "$@"'
@@ -64,6 +65,14 @@ def start(
     deadline = time.monotonic() + 60
     while pid_of(paths, name) is None and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.005)
+
+
+def stop(paths: Paths, name: str) -> None:
+    """Stop a component with SIGTERM, and wait for its end. Raises ClusterError."""
+    pid = pid_of(paths, name)
+    if pid is not None:
+        os.kill(pid, signal.SIGTERM)
+        wait_until(lambda: pid_of(paths, name) is None, f"{name} to end", timeout_s=60)
 
 
 def require(paths: Paths, name: str) -> None:

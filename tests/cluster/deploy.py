@@ -80,14 +80,17 @@ def up(paths: Paths) -> None:
         # helm keeps caches and settings in the home directory unless told otherwise.
         home = {f"HELM_{name}_HOME": f"{paths.cache}/helm" for name in ("CACHE", "CONFIG", "DATA")}
         values = ["--values", str(QUICKSTART / "values.yaml")]
-        waiting = ["--wait", "--timeout", "15m"]
         run_logged(
-            [paths.bin / "helm", *install, *values, *where, *waiting],
+            [paths.bin / "helm", *install, *values, *where, "--timeout", "15m"],
             log,
             env={**os.environ, **home},
         )
     with step("applying the quickstart"):
+        # The chart's Job has made the CRDs. Pods of both start together.
         control.kubectl(paths, "apply", "-k", QUICKSTART)
+        for workload in ("deployment/odradek-operator", "statefulset/zookeeper"):
+            status = ("rollout", "status", workload, f"--namespace={NAMESPACE}", "--timeout=15m")
+            control.kubectl(paths, *status)
     environment = {**os.environ, "KUBECONFIG": str(paths.kubeconfig)}
     report = [sys.executable, str(QUICKSTART / "show.py"), "--namespace", NAMESPACE]
     if subprocess.run(report, env=environment, check=False).returncode:

@@ -14,6 +14,7 @@ BUILD_PACKAGES = {
     "buildah": "buildah",
     "debian-archive-keyring": "/usr/share/keyrings/debian-archive-keyring.gpg",
     "mmdebstrap": "mmdebstrap",
+    "skopeo": "skopeo",
 }
 BUILTIN_PACKAGES = {
     **BUILD_PACKAGES,

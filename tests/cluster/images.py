@@ -1,14 +1,15 @@
-"""Builds the project's images when their inputs change, and loads them into the nodes.
+"""Builds the project's images when their inputs change, and gives them to the nodes.
 
-A label of an image has the hash of its inputs. A node stores the id of each loaded image, so that
-an unchanged image is not loaded again.
+A label of an image has the hash of its inputs. A new node begins with the images of the store, a
+running one loads those that changed. Both note the id of each image that they have.
 """
 
 import hashlib
-import json
 import os
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from tests.cluster import buildah, node
 from tests.cluster.layout import Node
 from tests.cluster.settings import REPO, Paths
 from tests.cluster.shell import ClusterError, step
+from tests.cluster.store import Store, layers, read_ids, write_ids
 
 INPUTS_LABEL = "io.odradek.inputs"
 IGNORED = {"__pycache__", ".DS_Store"}
@@ -91,9 +93,14 @@ def _files(inputs: Iterable[str]) -> list[Path]:
     return sorted(file for file in found if not IGNORED.intersection(file.parts))
 
 
+def ensure_base(paths: Paths) -> None:
+    """Pull or build what all images are made of, unless it is stored. Raises ClusterError."""
+    buildah.ensure_base(paths, paths.build_logs / "image-base.log")
+
+
 def build_all(paths: Paths, images: Sequence[Image] = IMAGES) -> None:
     """Build missing and outdated images. Raises ClusterError."""
-    buildah.ensure_base(paths, paths.build_logs / "image-base.log")
+    ensure_base(paths)
     base = buildah.image_id(paths, buildah.BASE)
     for image in images:
         if not (REPO / image.dockerfile).exists():
@@ -108,12 +115,43 @@ def build_all(paths: Paths, images: Sequence[Image] = IMAGES) -> None:
             buildah.build(paths, image.tag, file, image.context, marks, log)
 
 
+def store_all(paths: Paths, store: Store, images: Sequence[Image] = IMAGES) -> None:
+    """Unpack changed images, and what every pod needs, for new nodes. Raises ClusterError.
+
+    Leaves the store's containerd running if any changed.
+    """
+    pause = paths.bin / "pause"
+    wanted = {image.tag: buildah.image_id(paths, image.tag) for image in images}
+    wanted[node.PAUSE_IMAGE] = hashlib.sha256(pause.read_bytes()).hexdigest()
+    stored = read_ids(store.ids)
+    changed = {name: current for name, current in wanted.items() if stored.get(name) != current}
+    if not changed:
+        return
+    if node.PAUSE_IMAGE in changed:
+        buildah.from_scratch(paths, node.PAUSE_IMAGE, pause)
+
+    def add(name: str) -> None:
+        with _archive(paths, name, known) as archive:
+            store.add(archive, name, changed[name])
+
+    with step(f"unpacking {', '.join(changed)}"):
+        store.start()
+        known = layers(store.socket, store.root)
+        # One is written from buildah's layers while another is unpacked.
+        with ThreadPoolExecutor(max_workers=2) as workers:
+            list(workers.map(add, changed))
+
+
 def load_all(paths: Paths, nodes: Sequence[Node], images: Sequence[Image] = IMAGES) -> list[str]:
-    """Load the images into nodes without them, and return the names of changed images."""
+    """Load the images into running nodes without them, and return the names of changed images."""
     changed = []
     for image in images:
         current = buildah.image_id(paths, image.tag)
-        lacking = [member for member in nodes if _loaded(paths, member).get(image.tag) != current]
+        lacking = [
+            member
+            for member in nodes
+            if read_ids(paths.loaded(member.name)).get(image.tag) != current
+        ]
         if not lacking:
             continue
         with step(f"loading {image.tag} on {len(lacking)} nodes"):
@@ -123,38 +161,26 @@ def load_all(paths: Paths, nodes: Sequence[Node], images: Sequence[Image] = IMAG
 
 
 def _load(paths: Paths, name: str, current: str, nodes: Sequence[Node]) -> None:
-    archive = paths.cache / "tmp" / "load.tar"
-    buildah.export(paths, name, archive)
-
     def give(member: Node) -> None:
         node.ctr(member, paths, "images", "import", archive)
-        known = {**_loaded(paths, member), name: current}
-        _memory(paths, member).write_text(json.dumps(known, indent=1))
+        loaded = paths.loaded(member.name)
+        write_ids(loaded, {**read_ids(loaded), name: current})
 
+    theirs = [layers(paths.socket(one.name), paths.containerd(one.name)) for one in nodes]
+    known = {
+        digest: file for digest, file in theirs[0].items() if all(digest in one for one in theirs)
+    }
+    # Unpacking takes one processor per node and the disk; two nodes saturate it.
+    with _archive(paths, name, known) as archive, ThreadPoolExecutor(max_workers=2) as workers:
+        list(workers.map(give, nodes))
+
+
+@contextmanager
+def _archive(paths: Paths, name: str, known: Mapping[str, Path]) -> Iterator[Path]:
+    """Yield the image as an archive without the known layers, which is removed afterwards."""
+    archive = paths.cache / "tmp" / f"{re.sub('[/:]', '-', name)}.tar"
+    buildah.export(paths, name, archive, known)
     try:
-        # Unpacking takes one processor per node and the disk; two nodes saturate it.
-        with ThreadPoolExecutor(max_workers=2) as workers:
-            list(workers.map(give, nodes))
+        yield archive
     finally:
         archive.unlink(missing_ok=True)
-
-
-def _memory(paths: Paths, member: Node) -> Path:
-    return paths.node(member.name) / "images.json"
-
-
-def _loaded(paths: Paths, member: Node) -> dict[str, str]:
-    try:
-        known: dict[str, str] = json.loads(_memory(paths, member).read_text())
-    except FileNotFoundError:
-        return {}
-    return known
-
-
-def pause_archive(paths: Paths) -> Path:
-    """Return the archive of the pause image, built once."""
-    archive = paths.cache / "pause.tar"
-    if not archive.exists() or archive.stat().st_mtime < (paths.bin / "pause").stat().st_mtime:
-        buildah.from_scratch(paths, node.PAUSE_IMAGE, paths.bin / "pause")
-        buildah.export(paths, node.PAUSE_IMAGE, archive)
-    return archive

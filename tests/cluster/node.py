@@ -10,10 +10,10 @@ from typing import Any
 
 import yaml
 
-from tests.cluster import cgroups, components, network, settings
+from tests.cluster import cgroups, components, network, settings, store
 from tests.cluster.layout import Node
 from tests.cluster.settings import Paths
-from tests.cluster.shell import run, wait_until
+from tests.cluster.shell import wait_until
 
 PAUSE_IMAGE = "localhost/pause:1"
 PLUGINS = "/usr/lib/cni"
@@ -120,11 +120,11 @@ def start_runtime(node: Node, paths: Paths) -> None:
 
 def ctr(node: Node, paths: Paths, *words: str | Path) -> str:
     """Run containerd's command line on this node."""
-    return run(["ctr", "-a", paths.socket(node.name), "-n", "k8s.io", *words])
+    return store.ctr(paths.socket(node.name), *words)
 
 
-def start_agents(node: Node, paths: Paths, pause: Path) -> None:
-    """Load the pause image, and start kubelet and kube-proxy; needs containerd."""
+def start_agents(node: Node, paths: Paths) -> None:
+    """Start kubelet and kube-proxy; needs containerd."""
     runtime = f"containerd-{node.name}"
 
     def runtime_answers() -> bool:
@@ -132,8 +132,6 @@ def start_agents(node: Node, paths: Paths, pause: Path) -> None:
         return paths.socket(node.name).exists()
 
     wait_until(runtime_answers, runtime, timeout_s=120, interval_s=0.1)
-    if PAUSE_IMAGE not in ctr(node, paths, "images", "list", "-q").split():
-        ctr(node, paths, "images", "import", pause)
     home = paths.node(node.name)
     labels = ",".join(f"{key}={value}" for key, value in sorted(node.labels.items()))
     kubelet: list[str | Path] = [

@@ -64,6 +64,14 @@ class Paths:
         """The directory of one node."""
         return self.state / name
 
+    def containerd(self, name: str) -> Path:
+        """The directory of one node's containerd."""
+        return self.state / name / "containerd"
+
+    def loaded(self, name: str) -> Path:
+        """The file with the ids of the images that one node has."""
+        return self.state / name / "images.json"
+
     def socket(self, name: str) -> Path:
         """The containerd socket of one node."""
         return self.run / name / "containerd.sock"

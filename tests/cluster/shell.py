@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -104,6 +105,17 @@ def step(title: str, log: Path | None = None) -> Iterator[None]:
         done.set()
         reporter.join()
     say(f"    {title}: {time.monotonic() - started:.1f} s")
+
+
+def side_by_side(*actions: Callable[[], None]) -> None:
+    """Run actions at once. If one fails, say so, and raise its error when all have ended."""
+    with ThreadPoolExecutor(max_workers=len(actions)) as workers:
+        running = [workers.submit(action) for action in actions]
+        failed = wait(running, return_when=FIRST_EXCEPTION)
+        if failed.not_done:
+            say("    failed; stopping when what runs beside it has ended")
+    for one in running:
+        one.result()
 
 
 def wait_until(

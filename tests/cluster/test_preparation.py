@@ -73,7 +73,10 @@ def fresh(tmp_path: Path) -> settings.Paths:
     ("on_docker", "done"),
     [
         (True, ["kind.build_all"]),
-        (False, ["host.ensure buildah debian-archive-keyring mmdebstrap", "images.build_all"]),
+        (
+            False,
+            ["host.ensure buildah debian-archive-keyring mmdebstrap skopeo", "images.build_all"],
+        ),
     ],
 )
 def test_images_are_built_without_a_cluster(
@@ -89,7 +92,7 @@ def test_programs_can_be_built_on_a_docker_host_without_go(
 ) -> None:
     monkeypatch.setattr(tools, "host_go_suffices", lambda _: with_go)
     cli._tools(fresh, on_docker=True)
-    packages = "" if with_go else " buildah debian-archive-keyring mmdebstrap"
+    packages = "" if with_go else " buildah debian-archive-keyring mmdebstrap skopeo"
     assert calls == [f"host.ensure{packages}", "tools.ensure"]
 
 

@@ -65,17 +65,15 @@ BUILTIN_TOOLS = (
     Tool("etcd"),
     Tool("coredns", "github.com/coredns/coredns@v1.12.4"),
     Tool("kubebox", ldflags=f"-s -w {_kubernetes_version()}"),
-    Tool("kstatus"),
-    Tool("argohealth"),
 )
 # kind has the rest of the cluster; kubebox is kubectl.
 KIND_TOOLS = (
     Tool("kind", "sigs.k8s.io/kind@v0.30.0"),
     Tool("helm", "helm.sh/helm/v3/cmd/helm@v3.19.0"),
     Tool("kubebox", ldflags=f"-s -w {_kubernetes_version()}"),
-    Tool("kstatus"),
-    Tool("argohealth"),
 )
+# How Flux and Argo CD judge resources.
+JUDGES = (Tool("kstatus"), Tool("argohealth"))
 # Applications with Go clients. Shopify's sarama is built from the sources for IBM's, with its own
 # versions.
 CLIENTS = (
@@ -87,6 +85,8 @@ CLIENTS = (
         build=("-modfile=old-sarama.mod", "./sarama"),
     ),
 )
+# A store that speaks S3, over a folder.
+STORES = (Tool("versitygw", "github.com/versity/versitygw/cmd/versitygw@v1.8.0"),)
 
 
 def ensure(paths: Paths, tools: tuple[Tool, ...]) -> None:

@@ -42,6 +42,11 @@ def layers(**settings: str) -> LayeredConfig:
     return LayeredConfig(static, static)
 
 
+def alter(before: LayeredConfig, wanted: dict[str, str], *, cluster: bool) -> None:
+    dynamic_config.check(wanted)
+    dynamic_config.check_change(before, wanted, cluster=cluster)
+
+
 def test_the_same_settings_are_dynamic_as_in_kafka() -> None:
     known = {one.name for _, one in properties.keys_of(configuration.BrokerConfig)}
     assert set(dynamic_config.DYNAMIC_KEYS) == set(KAFKAS.split()) & known
@@ -66,7 +71,20 @@ def test_a_broker_goes_only_so_far_at_once(
     name: str, text: str, reason: str, cluster: bool
 ) -> None:
     with pytest.raises(ConfigError, match=reason):
-        dynamic_config.check_change(layers(log_cleaner_threads="2"), {name: text}, cluster=cluster)
+        alter(layers(log_cleaner_threads="2"), {name: text}, cluster=cluster)
+
+
+def test_connections_leave_descriptors_to_others_and_kafkas_default_takes_the_most() -> None:
+    for text in ("1", "500", "2147483647"):
+        dynamic_config.check({"max.connections": text}, 500)
+    with pytest.raises(ConfigError, match="Value must be no more than 500, half"):
+        dynamic_config.check({"max.connections": "501"}, 500)
+
+
+@pytest.mark.parametrize("text", ["h:2147483648", "h:-1", "h:\u0663", "h:", ":5", "h"])
+def test_overrides_that_are_no_number_of_a_host_are_invalid(text: str) -> None:
+    with pytest.raises(ConfigError, match=f"{text} is not host:number"):
+        dynamic_config.check({"max.connections.per.ip.overrides": text})
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import logging
 import pytest
 
 from odradek.quarantine import FORGOTTEN_AFTER_S, LONGEST_PAUSE_S, Quarantines, Work
+from tests.support.log_lines import records_of
 
 
 class Clock:
@@ -88,10 +89,10 @@ def test_a_failure_that_repeats_does_not_fill_the_log(
     caplog.set_level(logging.ERROR)
     for _ in range(1000):
         fail(quarantines)
-    assert len(caplog.records) == 10
-    assert [bool(one.exc_info) for one in caplog.records] == [True] + [False] * 9
+    records = records_of(caplog, "odradek")
+    assert [bool(one.exc_info) for one in records] == [True] + [False] * 9
     what = "t-0: failed to copy from the leader: unexpected KeyError('unforeseen')"
-    assert caplog.messages[1] == f"{what}, failure 2; retrying"
+    assert records[1].getMessage() == f"{what}, failure 2; retrying"
 
 
 def test_another_failure_of_the_same_subject_is_logged_whole(
@@ -100,4 +101,4 @@ def test_another_failure_of_the_same_subject_is_logged_whole(
     caplog.set_level(logging.ERROR)
     for text in ("one", "one", "two"):  # the third time would not be logged
         quarantines.note(Work.CALLBACK, "event loop", KeyError(text), "going on")
-    assert [bool(one.exc_info) for one in caplog.records] == [True, False, True]
+    assert [bool(one.exc_info) for one in records_of(caplog, "odradek")] == [True, False, True]

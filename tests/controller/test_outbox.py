@@ -218,6 +218,35 @@ async def test_an_answer_that_nobody_foresaw_ends_no_channel(
     assert recorded.quarantines.totals()["channel"] == 2
 
 
+@pytest.mark.parametrize(
+    ("message", "rejected"),
+    [
+        (
+            LeaderAndIsr(TWO, (), ()),
+            control.LeaderAndIsrResponse(
+                error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, partition_errors=[]
+            ),
+        ),
+        (update(), control.UpdateMetadataResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR)),
+        (
+            StopReplicas(TWO, (ONE,), delete=False),
+            control.StopReplicaResponse(
+                error_code=ErrorCode.UNKNOWN_SERVER_ERROR, partition_errors=[]
+            ),
+        ),
+    ],
+)
+async def test_what_a_broker_rejects_as_a_whole_is_made_up_for(
+    recorded: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, message: Any, rejected: object
+) -> None:
+    """Else the controller would take it as done."""
+    monkeypatch.setattr(quarantine, "FIRST_PAUSE_S", 0.0)
+    recorded.connection.answers = [rejected]
+    recorded.outbox.send(message)
+    await until(lambda: recorded.events)
+    assert recorded.events == [ResendRequired(TWO)]
+
+
 async def test_a_state_that_always_fails_is_sent_again_ever_more_rarely(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

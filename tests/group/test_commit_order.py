@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from odradek import config as configuration
+from odradek import slices
 from odradek.group.coordinator import GroupCoordinator
 from odradek.group.members import JoinSpec
 from odradek.group.offsets import CommittedOffset
@@ -334,4 +335,113 @@ async def test_commits_after_a_topic_deletion_belong_to_the_new_topic() -> None:
     for group in "gh":
         _, found = await coordinator.commits.committed(group)
         assert found[PARTITION].offset == 1
+    coordinator.close()
+
+
+MANY = [TopicPartition("t", number) for number in range(2 * slices.KEYS_AT_ONCE)]
+
+
+async def many_in_flight(
+    coordinator: GroupCoordinator, replicas: SlowReplicas, offset: int
+) -> asyncio.Task[dict[TopicPartition, ErrorCode]]:
+    """Commit an offset in many partitions; return when it waits for its append."""
+    before = len(replicas.appends)
+    commits = dict.fromkeys(MANY, CommittedOffset(offset, "", 0))
+    commit = asyncio.create_task(coordinator.commits.commit("g", NOBODY, commits))
+    while len(replicas.appends) == before:
+        await asyncio.sleep(0)
+    return commit
+
+
+async def offsets_of_g(coordinator: GroupCoordinator) -> dict[TopicPartition, int]:
+    error, found = await coordinator.commits.committed("g")
+    assert error is ErrorCode.NONE
+    return {partition: committed.offset for partition, committed in found.items()}
+
+
+async def test_many_offsets_take_effect_at_once_while_others_run() -> None:
+    replicas = SlowReplicas()
+    coordinator = await loaded(replicas)
+    commit = await many_in_flight(coordinator, replicas, 9)
+    replicas.appends[-1].set_result(ErrorCode.NONE)
+    seen = set()
+    turns = 0
+    while not commit.done():
+        seen.add(frozenset((await offsets_of_g(coordinator)).items()))
+        await asyncio.sleep(0)
+        turns += 1
+    seen.add(frozenset((await offsets_of_g(coordinator)).items()))
+    assert seen == {frozenset({(PARTITION, 7)}), frozenset(dict.fromkeys(MANY, 9).items())}
+    assert turns > len(MANY) / slices.KEYS_AT_ONCE
+    coordinator.close()
+
+
+@pytest.mark.parametrize("after_turns", [1, 4, 8])
+async def test_a_commit_during_one_of_many_offsets_counts_if_it_is_later_in_the_log(
+    after_turns: int,
+) -> None:
+    replicas = SlowReplicas()
+    coordinator = await loaded(replicas)
+    earlier = committing(coordinator, 8, group="g")
+    await asyncio.sleep(0)
+    many = await many_in_flight(coordinator, replicas, 9)
+    last = {MANY[-1]: CommittedOffset(10, "", 0)}
+    later = asyncio.create_task(coordinator.commits.commit("g", NOBODY, last))
+    await asyncio.sleep(0)
+    first_append, append_of_many, last_append = replicas.appends[-3:]
+    append_of_many.set_result(ErrorCode.NONE)
+    for _ in range(after_turns):
+        await asyncio.sleep(0)
+    assert not many.done()
+    for append in (first_append, last_append):
+        append.set_result(ErrorCode.NONE)
+    await asyncio.gather(earlier, many, later)
+    assert await offsets_of_g(coordinator) == dict.fromkeys(MANY, 9) | {MANY[-1]: 10}
+    coordinator.close()
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+async def test_of_two_commits_of_many_offsets_the_later_in_the_log_counts(
+    order: tuple[int, int],
+) -> None:
+    replicas = SlowReplicas()
+    coordinator = await loaded(replicas)
+    commits = [await many_in_flight(coordinator, replicas, offset) for offset in (8, 9)]
+    for settled in order:
+        replicas.appends[1 + settled].set_result(ErrorCode.NONE)
+        await asyncio.sleep(0)
+    await asyncio.gather(*commits)
+    assert await offsets_of_g(coordinator) == dict.fromkeys(MANY, 9)
+    coordinator.close()
+
+
+@pytest.mark.parametrize("cancelled", [(0,), (1,), (0, 1)])
+async def test_many_offsets_that_are_in_the_log_count_though_the_client_left(
+    cancelled: tuple[int, ...],
+) -> None:
+    replicas = SlowReplicas()
+    coordinator = await loaded(replicas)
+    commits = [await many_in_flight(coordinator, replicas, offset) for offset in (8, 9)]
+    for append in replicas.appends[1:]:
+        append.set_result(ErrorCode.NONE)
+    for _ in range(4):
+        await asyncio.sleep(0)
+    for number in cancelled:
+        commits[number].cancel()
+    await asyncio.gather(*commits, return_exceptions=True)
+    assert await offsets_of_g(coordinator) == dict.fromkeys(MANY, 9)
+    coordinator.close()
+
+
+async def test_a_lost_leadership_ends_a_commit_of_many_offsets() -> None:
+    replicas = SlowReplicas()
+    coordinator = await loaded(replicas)
+    commit = await many_in_flight(coordinator, replicas, 9)
+    replicas.appends[-1].set_result(ErrorCode.NONE)
+    for _ in range(4):
+        await asyncio.sleep(0)
+    replicas.partition.leadership_generation += 1
+    coordinator.refresh()
+    await commit
+    assert await offsets_of_g(coordinator) == {}
     coordinator.close()

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek.group.group import Group
+from odradek.group.group import MOST_PROTOCOLS, Group
 from odradek.group.members import JoinResult, JoinSpec, Protocols, SyncResult
 from odradek.group.states import (
     ALLOWED_PREVIOUS,
@@ -348,6 +348,10 @@ def test_static_member_may_be_removed_by_its_instance_id() -> None:
         ({"protocol_type": "connect"}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
         ({"protocol_type": ""}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
         ({"protocols": ()}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
+        (
+            {"protocols": (("range", b""),) * (MOST_PROTOCOLS + 1)},
+            ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+        ),
         ({"protocols": (("sticky", b""),)}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
         ({"member_id": "nobody"}, ErrorCode.UNKNOWN_MEMBER_ID),
         ({"member_id": "nobody", "instance_id": "i"}, ErrorCode.UNKNOWN_MEMBER_ID),

@@ -17,6 +17,7 @@ from tests.group.test_commit_order import (
     run_ready_callbacks,
 )
 from tests.group.test_metrics import series_of
+from tests.support.log_lines import messages_of
 
 SPEC = JoinSpec("", None, "c", "h", 10_000, 10_000, "consumer", (("range", b""),), False)
 
@@ -39,7 +40,7 @@ async def test_new_groups_beyond_the_bound_are_refused_and_known_ones_served(
     assert len(replicas.appends) == appends, "nothing is written for them"
     assert [group.group_id for group in coordinator.groups()[1]] == ["g", "second"]
     assert series_of(coordinator).get_sample_value("odradek_groups_refused_total") == 2
-    [line] = caplog.messages
+    [line] = messages_of(caplog, "odradek")
     assert line == "refused group third: there are 2 groups (odradek.max.groups)"
 
     again = committing(coordinator, 2, group="second")

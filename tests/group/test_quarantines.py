@@ -22,6 +22,7 @@ from odradek.group.offsets import CommittedOffset
 from odradek.group.shard import Shard
 from odradek.group.states import GroupState
 from odradek.log.records.batch import Origin
+from odradek.log.segment.files import FileRetiredError
 from odradek.protocol.errors import ErrorCode
 from odradek.replica.appends import AppendOutcome
 from odradek.values import TopicPartition
@@ -231,6 +232,24 @@ async def test_a_shard_that_cannot_be_loaded_is_loaded_again_after_a_pause(
     assert len(attempts) == 3
     assert coordinator.quarantines.totals()["group-loading"] == 2
     assert coordinator.quarantines.held()["group-loading"] == 0
+    coordinator.close()
+
+
+async def test_a_segment_that_left_the_log_while_its_shard_was_loaded_raises_no_alert(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real, attempts = Shard.load, []
+
+    async def load(self: Shard, *arguments: Any) -> None:
+        attempts.append(1)
+        if len(attempts) == 1:
+            raise FileRetiredError("00000000000000000000.log")
+        await real(self, *arguments)
+
+    monkeypatch.setattr(Shard, "load", load)
+    coordinator = await loaded()
+    assert len(attempts) == 2
+    assert coordinator.quarantines.totals()["group-loading"] == 0
     coordinator.close()
 
 

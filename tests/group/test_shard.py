@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 
 import pytest
 
+from odradek import slices
 from odradek.group import offsets as schemas
+from odradek.group.group import Group
 from odradek.group.offsets import CommittedOffset
 from odradek.group.shard import Shard
 from odradek.log.records import records
@@ -76,3 +79,40 @@ def test_commits_of_kafkas_transactions_count_once_they_are_committed(
     for number, data in enumerate(written):
         read._take_batches(data, {}, number)
     assert read.offsets["g"][TopicPartition("t", 0)].offset == offset
+
+
+class LoadingLog:
+    """A log whose records the test has given to the shard already: it ends where it starts."""
+
+    log_start_offset = log_end_offset = 0
+
+
+def new_group(group_id: str) -> Group:
+    return Group(group_id, lambda *_: None)
+
+
+async def test_others_run_while_many_groups_are_loaded_and_see_none_before_the_end() -> None:
+    loading = shard()
+    count = 10 * slices.STEPS_PER_SLICE
+    for number in range(count):
+        loading._set(f"g{number}", TopicPartition("t", 0), CommittedOffset(1, "", 0))
+    load = asyncio.create_task(loading.load(LoadingLog(), 1, new_group, lambda: 0))  # type: ignore[arg-type]
+    seen = []
+    while not load.done():
+        seen.append((loading.loaded, len(loading.groups)))
+        await asyncio.sleep(0)
+    assert set(seen) == {(False, 0)}
+    assert len(seen) >= count // slices.STEPS_PER_SLICE
+    assert (loading.loaded, len(loading.groups)) == (True, count)
+
+
+async def test_a_leadership_that_is_lost_while_groups_are_loaded_leaves_none() -> None:
+    loading = shard()
+    for number in range(10 * slices.STEPS_PER_SLICE):
+        loading._set(f"g{number}", TopicPartition("t", 0), CommittedOffset(1, "", 0))
+    load = asyncio.create_task(loading.load(LoadingLog(), 1, new_group, lambda: 0))  # type: ignore[arg-type]
+    for _ in range(3):
+        await asyncio.sleep(0)
+    loading.retire()
+    await load
+    assert (loading.loaded, loading.groups, loading.offsets) == (False, {}, {})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
 from collections.abc import AsyncIterator
 from pathlib import Path
 from random import Random
@@ -9,9 +11,14 @@ from types import SimpleNamespace
 
 import pytest
 
+from odradek.group.coordinator import GroupCoordinator
+from odradek.group.partitioning import OFFSETS_TOPIC
+from odradek.handlers import group_offsets
 from odradek.handlers.context import Broker
 from odradek.metrics import BrokerMetrics
+from odradek.protocol.errors import ErrorCode
 from odradek.zk.producer_ids import ProducerIdManager
+from tests.handlers.large_requests import COMMITS, GROUP, collector_on, context, update
 from tests.support.replicas import Replicas
 
 
@@ -50,3 +57,40 @@ def broker(replicas: Replicas) -> Broker:
         metrics=BrokerMetrics(),
         random=Random(1),
     )
+
+
+@pytest.fixture
+async def wide(broker: Broker) -> AsyncIterator[Broker]:
+    """A broker that knows a topic with many partitions."""
+    broker.metadata.update(update())
+    yield broker
+    await collector_on()
+
+
+class OnePartition:
+    """`__consumer_offsets` has one partition."""
+
+    def __call__(self) -> int:
+        return 1
+
+    async def learn(self) -> None:
+        """Do nothing: the number is known."""
+
+
+@pytest.fixture
+async def coordinating(wide: Broker, replicas: Replicas) -> AsyncIterator[Broker]:
+    """The broker with a coordinator, where a group has committed the offset 5 everywhere."""
+    coordinator = GroupCoordinator(
+        replicas.config,
+        replicas.manager,
+        OnePartition(),  # type: ignore[arg-type]
+        lambda _: True,
+    )
+    await replicas.lead(topic=OFFSETS_TOPIC)
+    coordinator.notice_roles()
+    while coordinator.find(GROUP)[0] is not ErrorCode.NONE:
+        await asyncio.sleep(0)
+    serving = dataclasses.replace(wide, groups=coordinator)
+    await group_offsets.offset_commit(serving, COMMITS, context(8))
+    yield serving
+    coordinator.close()

@@ -369,6 +369,18 @@ async def test_other_settings_of_a_broker_cannot_be_changed(
     assert entries(session, "brokers", "1") is None
 
 
+@pytest.mark.parametrize("of", ["", "1"])
+async def test_limit_of_a_host_that_is_not_found_is_refused(
+    broker: Broker, session: FakeSession, of: str
+) -> None:
+    overrides = "max.connections.per.ip.overrides"
+    code, message = await to_broker(broker, overrides, "localhost:5,broker..example:5", of=of)
+    assert code == ErrorCode.INVALID_REQUEST
+    assert message.endswith("failed to look up broker..example: broker..example is not a host name")
+    assert notices(session) == []
+    assert await to_broker(broker, overrides, "localhost:5,[::1]:6", of=of) == (0, "")
+
+
 async def test_only_lists_are_appended_to(broker: Broker, session: FakeSession) -> None:
     overrides = "max.connections.per.ip.overrides"
     assert await to_broker(broker, overrides, "127.0.0.1:5", APPEND) == (

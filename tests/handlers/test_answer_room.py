@@ -41,11 +41,11 @@ def frame(request: object, key: ApiKey, version: int) -> memoryview:
 
 async def dispatched(
     broker: Broker, answers: AnswerMemory, asked: memoryview
-) -> asyncio.Task[list[Part] | None]:
+) -> asyncio.Future[list[Part] | None]:
     """Ask, and let what does not wait for other than the loop be done."""
     bounded = dataclasses.replace(broker, answers=answers)
     dispatcher = Dispatcher(bounded, "PLAINTEXT")
-    asking = asyncio.create_task(dispatcher.dispatch(asked, PEER))
+    asking = asyncio.ensure_future(dispatcher.dispatch(asked, PEER))
     for _ in range(20):
         await asyncio.sleep(0)
     return asking

@@ -122,6 +122,28 @@ async def test_waiting_for_leaders_ends_when_the_last_partition_has_one(broker: 
     assert not await broker.metadata.wait_for_leaders("orders", 3, 1)
 
 
+async def test_waiting_for_a_topic_costs_nothing_where_others_change(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[str] = []
+    has_leaders = broker.metadata.has_leaders
+
+    def look(topic: str, partitions: int) -> bool:
+        looks.append(topic)
+        return has_leaders(topic, partitions)
+
+    monkeypatch.setattr(broker.metadata, "has_leaders", look)
+    names = [f"new-{number}" for number in range(20)]
+    waiting = [
+        asyncio.create_task(broker.metadata.wait_for_leaders(name, 1, 60_000)) for name in names
+    ]
+    await asyncio.sleep(0)
+    for name in names:
+        await tell(broker, update(state(topic=name)))
+    assert all(await asyncio.gather(*waiting))
+    assert len(looks) == 2 * len(names)
+
+
 async def test_update_of_an_old_controller_changes_nothing(broker: Broker) -> None:
     await tell(broker, update(state(), epoch=5))
     refused = await tell(broker, update(state(leader=2), epoch=4))
@@ -159,7 +181,7 @@ def created(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The topics that were created on first use."""
     names: list[str] = []
 
-    async def create(broker: Broker, topic: str) -> ErrorCode:
+    async def create(broker: Broker, topic: str, context: RequestContext) -> ErrorCode:
         names.append(topic)
         return ErrorCode.LEADER_NOT_AVAILABLE
 

@@ -21,6 +21,7 @@ from odradek.protocol.messages.group_offsets import (
     OffsetFetchRequestTopic,
 )
 from odradek.values import TopicPartition
+from tests.support.control import state, update
 
 ORDERS = TopicPartition("orders", 0)
 
@@ -64,9 +65,39 @@ async def test_a_partition_named_twice_is_answered_once(broker: Broker, version:
 async def test_the_offset_of_a_partition_named_twice_is_deleted_once(broker: Broker) -> None:
     commits = Committed()
     serves, context = serving(broker, commits)
+    broker.metadata.update(update(state("orders", 0)))
     parts = [OffsetDeleteRequestPartition(partition_index=0)] * 3
     request = OffsetDeleteRequest(
         group_id="readers", topics=[OffsetDeleteRequestTopic(name="orders", partitions=parts)]
     )
     await group_offsets.offset_delete(serves, request, context)
-    assert commits.deleted == [ORDERS]
+    assert [*commits.deleted] == [ORDERS]
+
+
+async def test_deletion_of_offsets_refuses_partitions_that_do_not_exist(broker: Broker) -> None:
+    commits = Committed()
+    serves, context = serving(broker, commits)
+    broker.metadata.update(update(state("orders", 0)))
+    request = OffsetDeleteRequest(
+        group_id="readers",
+        topics=[
+            OffsetDeleteRequestTopic(
+                name=name,
+                partitions=[OffsetDeleteRequestPartition(partition_index=one) for one in (0, 99)],
+            )
+            for name in ("orders", "nosuch")
+        ],
+    )
+    answer = await group_offsets.offset_delete(serves, request, context)
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert [
+        (topic.name, part.partition_index, part.error_code)
+        for topic in answer.topics
+        for part in topic.partitions
+    ] == [
+        ("orders", 0, ErrorCode.NONE),
+        ("orders", 99, unknown),
+        ("nosuch", 0, unknown),
+        ("nosuch", 99, unknown),
+    ]
+    assert [*commits.deleted] == [ORDERS]

@@ -174,7 +174,7 @@ async def test_topic_that_fits_no_znode_is_refused(
         controller.config, num_partitions=9000, default_replication_factor=len(far)
     )
     many = dataclasses.replace(controller, config=config)
-    assert await topics.create_automatically(many, "t") is ErrorCode.INVALID_PARTITIONS
+    assert await topics.create_automatically(many, "t", CONTEXT) is ErrorCode.INVALID_PARTITIONS
     assert znodes.topic_path("t") not in zookeeper.znodes
 
 
@@ -208,10 +208,11 @@ async def test_first_use_of_a_topic_that_zookeeper_refuses_is_answered(
     controller: Broker, zookeeper: Zookeeper
 ) -> None:
     zookeeper.failure = MarshallingError()
-    code = await topics.create_automatically(controller, "t")
+    code = await topics.create_automatically(controller, "t", CONTEXT)
     assert code is ErrorCode.UNKNOWN_SERVER_ERROR
     zookeeper.failure = ConnectionLoss()
-    assert await topics.create_automatically(controller, "t") is ErrorCode.LEADER_NOT_AVAILABLE
+    code = await topics.create_automatically(controller, "t", CONTEXT)
+    assert code is ErrorCode.LEADER_NOT_AVAILABLE
 
 
 async def test_topic_whose_znode_cannot_be_read_is_not_grown(

@@ -17,6 +17,7 @@ from odradek.config import TopicConfig
 from odradek.log.manager import LogManager
 from odradek.log.partition import checkpoints, cleaner
 from odradek.log.partition.log import Log
+from odradek.log.records import compression, legacy, records
 from odradek.log.segment import batch_file, files
 from odradek.log.segment.files import read_exactly
 from odradek.values import TopicPartition
@@ -298,6 +299,29 @@ def test_compaction_that_lacked_a_descriptor_at_its_end_is_done_again(
     assert {path.name for path in Path(log.directory).iterdir()} == before
     assert manager.compact()
     assert values(log) < 20
+
+
+@pytest.mark.parametrize("version", ["2.8", "0.10.0"])
+def test_a_batch_that_unpacks_to_more_than_the_limit_stays_and_stops_no_compaction(
+    make: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, version: str
+) -> None:
+    config = replace(COMPACTED, message_format_version=version, segment_bytes=4000)
+    manager = make()
+    log = new_log(manager, "a", 0, config)
+    large = batch(bytes(1 << 20), key=b"key", codec=compression.GZIP)
+    for data in (batch(b"old", key=b"key"), large, batch(b"newer", key=b"key")):
+        log.append_as_leader(data, 0)
+    log.roll()
+    log.high_watermark = log.log_end_offset
+    with monkeypatch.context() as patched:
+        patched.setattr(records.decode, "__defaults__", (0, 1 << 19))
+        patched.setattr(legacy.decode, "__defaults__", (0, 1 << 19))
+        assert manager.compact()
+        assert not manager.compact(), "it is clean"
+    kept = [header.last_offset for each in log.segments for _, header in each.scan(0)]
+    assert kept == [1, 2]
+    assert "unpacks to more than the limit" in caplog.text
+    assert "skipped until" not in caplog.text
 
 
 def test_a_log_that_cannot_be_compacted_does_not_hold_up_the_others(

@@ -1,114 +1,35 @@
-"""Moves of logs between directories (KIP-113): what counts after a crash, and what is copied."""
+"""Moves of logs between directories (KIP-113): what is copied, and how a move ends."""
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import os
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from odradek.config import TopicConfig
-from odradek.log.directory import LogDirError
-from odradek.log.manager import LogManager
 from odradek.log.partition import checkpoints, future, topic_identity
-from odradek.log.partition.log import Log
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.values import TopicPartition
 from tests.log.conftest import COMPACTED, Make, dirty_log
+from tests.log.moves import (
+    KEY,
+    SMALL,
+    Crash,
+    Process,
+    begin,
+    complete,
+    copy_all,
+    failing,
+    failing_within,
+    folders,
+    home,
+    move,
+    switched,
+    values,
+)
 from tests.support.logs import FakeClock, batch, new_log, read_all
-
-KEY = TopicPartition("orders", 0)
-SMALL = TopicConfig(segment_bytes=400)
-
-
-class Crash(BaseException):
-    """The process is gone."""
-
-
-@dataclass
-class Process:
-    """Ends at the n-th change of a file or folder that is made while it is watched."""
-
-    ends_at: int
-    changes: int = 0
-    _names: list[str] = field(
-        default_factory=lambda: [
-            "rename", "replace", "unlink", "mkdir", "fsync", "pwrite", "pwritev", "ftruncate",
-        ]
-    )  # fmt: skip
-
-    @contextlib.contextmanager
-    def watched(self) -> Iterator[None]:
-        with pytest.MonkeyPatch.context() as patched:
-            for name in self._names:
-                patched.setattr(os, name, self._counting(getattr(os, name)))
-            yield
-
-    def _counting(self, real: Callable[..., object]) -> Callable[..., object]:
-        def call(*arguments: object, **options: object) -> object:
-            self.changes += 1
-            if self.changes >= self.ends_at:
-                raise Crash
-            return real(*arguments, **options)
-
-        return call
-
-
-def home(log: Log) -> str:
-    return os.path.basename(os.path.dirname(log.directory))
-
-
-def values(log: Log) -> list[bytes | None]:
-    return [record.value for record in read_all(log)]
-
-
-def other(manager: LogManager, log: Log) -> str:
-    """The directory that a log is not in."""
-    mine = os.path.dirname(log.directory)
-    return next(path for path in manager.online_directories if path != mine)
-
-
-def begin(manager: LogManager, path: str | None = None, key: TopicPartition = KEY) -> Log:
-    log = manager.get(*key)
-    assert log is not None
-    return manager.futures.create(key, log, path or other(manager, log), log.config)
-
-
-def copy_all(manager: LogManager, key: TopicPartition = KEY) -> None:
-    log, copy = manager.get(*key), manager.futures.get(key)
-    assert log is not None
-    assert copy is not None
-    while future.copy(log, copy, 100) or copy.log_end_offset < log.log_end_offset:
-        pass
-    manager.futures.prepare(key, log)
-
-
-def complete(manager: LogManager, key: TopicPartition = KEY) -> Log:
-    copy_all(manager, key)
-    done = manager.switch_to_future(key)
-    assert done is not None
-    manager.finish_switch(key, done)
-    return done.log
-
-
-def move(manager: LogManager, path: str | None = None, key: TopicPartition = KEY) -> Log:
-    begin(manager, path, key)
-    return complete(manager, key)
-
-
-def folders(tmp_path: Path) -> list[str]:
-    """Folders of partitions, those to be deleted not among them."""
-    return sorted(
-        f"{place}/{folder.name}"
-        for place in ("a", "b")
-        for folder in (tmp_path / place).iterdir()
-        if folder.is_dir() and not folder.name.endswith("-delete")
-    )
 
 
 def test_the_log_is_complete_in_its_new_directory_and_gone_from_the_old(
@@ -202,156 +123,6 @@ def test_nothing_is_lost_at_whatever_change_of_a_file_the_process_ends(
     assert survived == {("a",), ("b",)}
 
 
-# -- what is found at the start -------------------------------------------------------------------
-
-
-def crashed_between_the_renames(make: Make) -> tuple[Log, Log]:
-    """The former and the present log; both folders have the partition's name."""
-    manager = make()
-    log = new_log(manager, *KEY, SMALL)
-    log.append_as_leader(batch(b"before"), 0)
-    begin(manager)
-    copy_all(manager)
-    done = manager.switch_to_future(KEY)
-    assert done is not None
-    done.log.append_as_leader(batch(b"after"), 0)
-    return done.former, done.log
-
-
-def test_the_former_log_counts_if_it_was_in_use_after_the_move(make: Make, tmp_path: Path) -> None:
-    former, _ = crashed_between_the_renames(make)
-    # The broker ran without the new directory, became leader and took records.
-    alone = make(dirs=("a",))
-    log = alone.get(*KEY)
-    assert log is not None
-    log.assign_epoch(1)
-    log.append_as_leader(batch(b"acknowledged"), 1)
-    alone.close()
-    found = make().get(*KEY)
-    assert found is not None
-    assert home(found) == home(former) == "a"
-    assert values(found) == [b"before", b"acknowledged"]
-    assert folders(tmp_path) == ["a/orders-0"]
-
-
-def test_a_mark_stays_while_a_directory_is_away(make: Make, tmp_path: Path) -> None:
-    """The former log may be there."""
-    crashed_between_the_renames(make)
-    (tmp_path / "a").rename(tmp_path / "away")
-    (tmp_path / "a").write_text("no directory")
-    without = make()
-    log = without.get(*KEY)
-    assert log is not None
-    assert os.path.exists(os.path.join(log.directory, future.MARK))
-    without.close()
-    (tmp_path / "a").unlink()
-    (tmp_path / "away").rename(tmp_path / "a")
-    found = make().get(*KEY)
-    assert found is not None
-    assert values(found) == [b"before", b"after"]
-    assert folders(tmp_path) == ["b/orders-0"]
-
-
-def test_two_logs_without_a_mark_stop_the_start(make: Make) -> None:
-    """Kafka leaves them like this, and does not start either."""
-    _, present = crashed_between_the_renames(make)
-    os.unlink(os.path.join(present.directory, future.MARK))
-    with pytest.raises(LogDirError, match=r"orders-0 is in both .*/a and .*/b"):
-        make()
-
-
-def test_a_move_that_kafka_began_goes_on(make: Make, tmp_path: Path) -> None:
-    manager = make()
-    log = new_log(manager, *KEY, SMALL)
-    log.append_as_leader(batch(b"value"), 0)
-    manager.close()
-    (tmp_path / "b" / f"orders-0.{'0a' * 16}-future").mkdir()
-    again = make()
-    assert values(complete(again)) == [b"value"]
-    assert folders(tmp_path) == ["b/orders-0"]
-
-
-def test_future_logs_that_contradict_each_other_go(make: Make, tmp_path: Path) -> None:
-    manager = make()
-    log = new_log(manager, *KEY, SMALL)
-    log.append_as_leader(batch(b"value"), 0)
-    manager.close()
-    for place, digit in (("a", "1"), ("b", "2"), ("b", "3")):
-        (tmp_path / place / f"orders-0.{digit * 32}-future").mkdir()
-    again = make()
-    assert again.futures.get(KEY) is None
-    assert folders(tmp_path) == ["a/orders-0"]
-    assert home(move(again)) == "b"
-
-
-def test_a_future_log_follows_what_its_original_lost_in_a_crash(make: Make) -> None:
-    manager = make()
-    log = new_log(manager, *KEY, SMALL)
-    for epoch, value in enumerate((b"kept", b"lost", b"lost too")):
-        log.assign_epoch(epoch)
-        log.append_as_leader(batch(value), epoch)
-    begin(manager)
-    copy_all(manager)
-    manager.close()
-    alone = make(dirs=("a",))
-    shorter = alone.get(*KEY)
-    assert shorter is not None
-    shorter.truncate_to(1)
-    shorter.assign_epoch(7)
-    shorter.append_as_leader(batch(b"new"), 7)
-    shorter.append_as_leader(batch(b"newer"), 7)
-    alone.close()
-    again = make()
-    copy = again.futures.get(KEY)
-    assert copy is not None
-    assert values(copy) == [b"kept"]
-    assert values(complete(again)) == [b"kept", b"new", b"newer"]
-
-
-def test_a_future_log_whose_original_is_away_is_not_taken_for_it(
-    make: Make, tmp_path: Path
-) -> None:
-    manager = make()
-    log = new_log(manager, *KEY, SMALL)
-    log.append_as_leader(batch(b"value"), 0)
-    begin(manager)
-    copy_all(manager)
-    manager.close()
-    (tmp_path / "a").rename(tmp_path / "away")
-    (tmp_path / "a").write_text("no directory")
-    without = make()
-    assert without.get(*KEY) is None
-    with pytest.raises(KafkaError):
-        new_log(without, *KEY, SMALL, is_new=False)
-    without.close()
-    (tmp_path / "a").unlink()
-    # The disk was replaced: the replica begins anew, as in Kafka, and its copy follows.
-    anew = make()
-    log = new_log(anew, *KEY, SMALL, is_new=False)
-    log.assign_epoch(4)
-    log.append_as_leader(batch(b"fetched again"), 4)
-    copy = anew.futures.get(KEY)
-    assert copy is not None
-    future.agree(log, copy)
-    assert values(complete(anew)) == [b"fetched again"]
-
-
-def test_a_log_is_not_made_beside_its_future_log(make: Make, tmp_path: Path) -> None:
-    make().close()
-    copy = tmp_path / "b" / f"orders-0.{'0a' * 16}-future"
-    copy.mkdir()
-    manager = make()
-    for partition in range(3):
-        new_log(manager, "others", partition, SMALL)
-    assert home(new_log(manager, *KEY, SMALL, is_new=False)) == "a"
-    assert manager.futures.get(KEY) is not None
-    manager.close()
-    only = make(dirs=("b",))
-    assert home(new_log(only, *KEY, SMALL, is_new=False)) == "b"
-    assert only.futures.get(KEY) is None
-    assert not copy.exists()
-
-
 # -- what happens meanwhile -----------------------------------------------------------------------
 
 
@@ -377,13 +148,7 @@ def test_what_a_flush_made_durable_after_the_switch_is_found_by_its_name(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else a power failure would bring the former log back."""
-    manager = make()
-    log = new_log(manager, *KEY, SMALL)
-    log.append_as_leader(batch(b"value"), 0)
-    begin(manager)
-    copy_all(manager)
-    done = manager.switch_to_future(KEY)
-    assert done is not None
+    _, done = switched(make)
     done.log.append_as_leader(batch(b"after"), 0)
     synced: list[str] = []
     real = os.fsync
@@ -544,10 +309,6 @@ def test_old_message_formats_are_copied(make: Make) -> None:
 # -- ends -----------------------------------------------------------------------------------------
 
 
-def failing(*_: object, **__: object) -> int:
-    raise OSError(errno.EIO, "Input/output error")
-
-
 def test_a_failed_target_costs_the_copy_only(
     make: Make, tmp_path: Path, failures: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -592,13 +353,7 @@ def test_a_failed_rename_leaves_the_original_in_charge(
 def test_a_source_that_fails_after_the_switch_does_not_take_the_log_along(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    manager = make()
-    log = new_log(manager, *KEY, SMALL)
-    log.append_as_leader(batch(b"value"), 0)
-    begin(manager)
-    copy_all(manager)
-    done = manager.switch_to_future(KEY)
-    assert done is not None
+    manager, done = switched(make)
     with monkeypatch.context() as patched:
         patched.setattr(os, "replace", failing_within("/a/", os.replace))
         manager.finish_switch(KEY, done)
@@ -608,13 +363,6 @@ def test_a_source_that_fails_after_the_switch_does_not_take_the_log_along(
     again = make().get(*KEY)
     assert again is not None
     assert values(again) == [b"value", b"goes on"]
-
-
-def failing_within(place: str, real: Callable[..., object]) -> Callable[..., object]:
-    def call(source: str, target: str) -> object:
-        return failing() if place in source else real(source, target)
-
-    return call
 
 
 def test_a_deleted_partition_takes_its_copy_along(make: Make, tmp_path: Path) -> None:

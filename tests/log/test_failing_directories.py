@@ -22,12 +22,20 @@ from tests.support.logs import FakeClock, batch, new_log, read_all
 
 
 async def test_a_partition_that_cannot_be_made_takes_its_directory_only(
-    make: Make, tmp_path: Path
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manager = make()
-    (tmp_path / "a" / "t-0").write_bytes(b"in the way")
     keys = [TopicPartition("t", partition) for partition in range(3)]
-    refused = await manager.create_missing(dict.fromkeys(keys, NewLog(TopicConfig())))
+    with monkeypatch.context() as patched:
+        made = os.mkdir
+
+        def mkdir(path: str, mode: int) -> None:
+            if path.startswith(str(tmp_path / "a")):
+                raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+            made(path, mode)
+
+        patched.setattr(os, "mkdir", mkdir)
+        refused = await manager.create_missing(dict.fromkeys(keys, NewLog(TopicConfig())))
     assert {key: refusal.code for key, refusal in refused.items()} == {
         ("t", 0): ErrorCode.KAFKA_STORAGE_ERROR
     }
@@ -223,7 +231,7 @@ def test_cut_that_cannot_be_noted_takes_the_directory_offline(
         log.append_as_leader(batch(b"value"), 0)
     log.flush()
     with monkeypatch.context() as patched, contextlib.suppress(KafkaError):
-        patched.setattr(os, "open", failing(24))
+        patched.setattr(os, "open", failing(errno.EIO))
         log.truncate_to(2)
     assert failures == [os.path.dirname(log.directory)]
 

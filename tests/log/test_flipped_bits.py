@@ -20,7 +20,7 @@ from tests.support.sampling import how_many
 
 pytestmark = pytest.mark.usefixtures("without_fsync")
 CONFIG = TopicConfig(segment_bytes=900, index_interval_bytes=200, segment_index_bytes=800)
-FLIPS = how_many(60, full=4000)
+FLIPS = how_many(30, full=4000)
 
 Entry = tuple[int, int, bytes | None, bytes | None, int]
 

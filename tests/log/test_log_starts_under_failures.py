@@ -57,14 +57,14 @@ def test_overlapping_append_that_fails_halfway_keeps_the_log_start(
         patched.setattr(Segment, "append", failing_at(nth, Segment.append))
         with pytest.raises(KafkaError):
             log.append_as_follower(first + second)
-    assert log.start_to_checkpoint == 2
+    assert log.start.to_checkpoint == 2
     if nth == 2:
         assert [one.offset for one in read_all(log)] == [2]
         log.append_as_follower(second)
     else:
         log.append_as_follower(first + second)
     assert [one.offset for one in read_all(log)] == [2, 3, 4]
-    assert log.log_start_offset == log.start_to_checkpoint == 2
+    assert log.log_start_offset == log.start.to_checkpoint == 2
 
 
 def test_log_that_starts_over_after_a_failed_append_forgets_the_old_start(
@@ -78,7 +78,7 @@ def test_log_that_starts_over_after_a_failed_append_forgets_the_old_start(
             log.append_as_follower(copied(0, 1, 2))
     log.truncate_fully_and_start_at(0)
     log.append_as_follower(copied(0, 1, 2))
-    assert log.log_start_offset == log.start_to_checkpoint == 0
+    assert log.log_start_offset == log.start.to_checkpoint == 0
 
 
 def test_a_log_start_that_falls_while_the_checkpoint_is_written_is_in_it_first(
@@ -158,4 +158,4 @@ def test_opening_a_log_that_fails_halfway_leaves_no_file_open(
         assert len(read_all(opened)) == 4
         opened.abandon()
         break
-    assert nth > 10
+    assert nth > (2 if clean else 10)

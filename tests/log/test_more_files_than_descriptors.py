@@ -24,6 +24,7 @@ from odradek.log.partition.topic_identity import TopicIdentity
 from odradek.log.segment import files
 from odradek.log.segment.files import SharedFile
 from odradek.log.segment.open_files import OpenFiles
+from odradek.protocol.errors import ErrorCode
 from odradek.values import TopicPartition
 from tests.log.conftest import Make
 from tests.support.logs import batch, new_log, read_all
@@ -119,6 +120,34 @@ def test_clients_that_take_all_descriptors_take_no_directory_offline(tmp_path: P
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def refuse(directory: str) -> None:
+    """Create a partition where no descriptor is left, and again where some are."""
+    os.fsync = lambda fd: None
+    manager = manager_on(directory)
+    assert not manager.make_missing({KEYS[0]: NewLog(TopicConfig())})
+    limit = len(os.listdir("/proc/self/fd")) + 5
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+    take_all_descriptors()
+    refused = manager.make_missing({key: NewLog(TopicConfig()) for key in KEYS[:2]})
+    assert refused.keys() == {KEYS[1]}
+    assert refused[KEYS[1]].code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert f"{limit} file descriptors (ulimit -n, LimitNOFILE" in refused[KEYS[1]].message
+    assert manager.online_directories == [directory]
+    os.closerange(limit - 4, limit)
+    assert not manager.make_missing({KEYS[1]: NewLog(TopicConfig())})
+    use_one = manager.get(*KEYS[0])
+    assert use_one is not None
+    use_one.append_as_leader(batch(b"a value"), 0)
+
+
+def test_new_partition_is_refused_with_the_reason_where_descriptors_ran_out(tmp_path: Path) -> None:
+    program = f"from {__name__} import refuse; refuse({str(tmp_path / 'data')!r})"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def starve_identities(directory: str) -> None:
     """Let clients take all descriptors before each look at the topic that a log belongs to."""
     os.fsync = lambda fd: None
@@ -198,7 +227,7 @@ def test_shortage_at_the_start_ends_it_with_one_clear_line(
     scandir, opened = os.open, []
 
     def run_short(path: str, *arguments: object, **named: object) -> int:
-        if str(path).endswith(".index"):
+        if str(path).endswith(".log"):
             opened.append(path)
             raise OSError(code, os.strerror(code), path)
         return scandir(path, *arguments, **named)  # type: ignore[arg-type]

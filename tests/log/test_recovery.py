@@ -87,7 +87,7 @@ def test_random_tails_are_dropped(partition: Partition, clean: bool) -> None:
     fill(log, 10)
     known = everything(log)
     partition.close(log)
-    for _ in range(how_many(100, full=1000)):
+    for _ in range(how_many(50, full=1000)):
         with open(log.segments.active.log.path, "ab") as file:
             file.write(chance.randbytes(chance.randint(1, 1024)))
         log = partition.open(clean=clean)
@@ -230,7 +230,7 @@ def test_damage_anywhere_never_fails_a_start_nor_serves_wrong_bytes(
     partition.close(log)
     backup = partition.folder.parent / "backup"
     shutil.copytree(partition.folder, backup)
-    for _ in range(how_many(120, full=1000)):
+    for _ in range(how_many(60, full=1000)):
         shutil.rmtree(partition.folder)
         shutil.copytree(backup, partition.folder)
         files = sorted(one for one in partition.folder.iterdir() if one.stat().st_size)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import AsyncIterator, Sequence
+import functools
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
+
+import pytest
 
 from odradek.net.connection import ClientInfo
 from odradek.net.connection_quotas import ConnectionLimits, ConnectionQuotas
@@ -41,13 +44,20 @@ async def listening(
         await listener.close(grace_ms=200)
 
 
-async def all_taken(memory: RequestMemory) -> None:
+async def until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(60):
-        while not memory.full:
+        while not condition():
             await asyncio.sleep(0.002)
 
 
-async def test_places_are_counted_over_all_listeners() -> None:
+async def all_taken(memory: RequestMemory) -> None:
+    await until(lambda: memory.full)
+
+
+@pytest.mark.parametrize("limit_is_raised", [False, True], ids=["a place is left", "limit raised"])
+async def test_places_are_counted_over_all_listeners_and_who_waits_gets_the_next(
+    limit_is_raised: bool,
+) -> None:
     quotas = ConnectionQuotas(limits(max_connections=1))
     async with (
         listening(quotas) as one,
@@ -58,9 +68,12 @@ async def test_places_are_counted_over_all_listeners() -> None:
         assert await read_frame(reader) == b"first"
         async with connected(other) as (waiting, waiting_writer):
             waiting_writer.write(framed(b"second"))
-            await asyncio.sleep(0.05)
+            await until(lambda: quotas.delayed["max-connections"])
             assert other.connection_count == 0
-            writer.close()
+            if limit_is_raised:
+                quotas.change_limits(limits(max_connections=2))
+            else:
+                writer.close()
             assert await read_frame(waiting) == b"second"
 
 
@@ -82,21 +95,6 @@ async def test_an_address_may_have_a_number_of_its_own() -> None:
             writer.close()
 
 
-async def test_a_raised_limit_lets_in_who_waits() -> None:
-    quotas = ConnectionQuotas(limits(max_connections=1))
-    async with (
-        listening(quotas) as one,
-        listening(quotas) as other,
-        connected(one) as (reader, writer),
-    ):
-        writer.write(framed(b"first"))
-        assert await read_frame(reader) == b"first"
-        async with connected(other) as (waiting, waiting_writer):
-            waiting_writer.write(framed(b"second"))
-            quotas.change_limits(limits(max_connections=2))
-            assert await read_frame(waiting) == b"second"
-
-
 async def test_large_requests_wait_for_memory_and_small_ones_do_not() -> None:
     quotas = ConnectionQuotas(limits(max_queued_bytes=LARGE))
     async with (
@@ -110,12 +108,10 @@ async def test_large_requests_wait_for_memory_and_small_ones_do_not() -> None:
         second_writer.write(framed(b"2" * LARGE))
         small_writer.write(framed(b"small"))
         assert await read_frame(small) == b"small"
-        reading = asyncio.create_task(read_frame(second))
-        await asyncio.sleep(0.05)
-        assert not reading.done()
+        await until(lambda: quotas.memory._waiting)
         slow_writer.write(b"\0")
         assert await read_frame(slow) == bytes(LARGE)
-        assert await reading == b"2" * LARGE
+        assert await read_frame(second) == b"2" * LARGE
 
 
 async def test_memory_of_a_connection_that_ends_in_the_middle_comes_back() -> None:
@@ -125,7 +121,7 @@ async def test_memory_of_a_connection_that_ends_in_the_middle_comes_back() -> No
             gone.write(framed(bytes(LARGE))[:-1])
             await all_taken(quotas.memory)
             writer.write(framed(bytes(LARGE)))
-            await asyncio.sleep(0.05)
+            await until(lambda: quotas.memory._waiting)
         assert await read_frame(reader) == bytes(LARGE)
     assert quotas.memory.take("another", 1)
 
@@ -225,12 +221,35 @@ def test_only_the_request_that_began_first_exceeds_the_limit() -> None:
     assert not memory.take("second", 7)
     assert memory.take("first", 20)
     retried: list[str] = []
-    memory.when_free(lambda: retried.append("second"))
-    memory.give_back("third")
+
+    def second() -> None:
+        retried.append("second")
+        assert memory.take("second", 20)
+
+    memory.when_free("third", lambda: retried.append("third"))
+    memory.when_free("second", second)
+    memory.give_back("fourth")
     assert not retried, "nothing was released"
     memory.give_back("first")
-    assert retried == ["second"]
-    assert memory.take("second", 20)
+    assert retried == ["second"], "it began before the third, which has to wait on"
     assert not memory.take("third", 1)
     memory.give_back("second")
     assert memory.take("third", 1)
+
+
+def test_each_of_many_that_wait_for_memory_retries_once() -> None:
+    memory, retries = RequestMemory(10), 0
+
+    def ask(number: int) -> None:
+        nonlocal retries
+        retries += 1
+        if not memory.take(number, 10):
+            memory.when_free(number, functools.partial(ask, number))
+
+    for number in range(100):
+        ask(number)
+    memory.give_back(50)  # its connection ended
+    for number in range(100):
+        memory.give_back(number)
+    assert retries == 100 + 98
+    assert memory.take("another", 10)

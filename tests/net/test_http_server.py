@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from http import HTTPStatus
 
@@ -83,7 +83,7 @@ def test_peer_that_neither_asks_nor_leaves_is_closed_after_a_time(
 
 
 def test_slow_answers_do_not_hold_up_quick_ones_and_are_given_by_few_threads() -> None:
-    finish, at_once, most = threading.Event(), 0, 0
+    finish, all_busy, at_once, most = threading.Event(), threading.Event(), 0, 0
     lock = threading.Lock()
 
     def slow(request: HttpRequest) -> HttpAnswer:
@@ -91,6 +91,8 @@ def test_slow_answers_do_not_hold_up_quick_ones_and_are_given_by_few_threads() -
         with lock:
             at_once += 1
             most = max(most, at_once)
+            if at_once == http_server.POOL_THREADS:
+                all_busy.set()
         finish.wait(60)
         with lock:
             at_once -= 1
@@ -103,8 +105,7 @@ def test_slow_answers_do_not_hold_up_quick_ones_and_are_given_by_few_threads() -
     server = HttpServer(port, quick, slow)
     try:
         with silent_peers(port, 2 * MOST_CONNECTIONS, b"GET /slow HTTP/1.1\r\n\r\n") as peers:
-            while at_once < http_server.POOL_THREADS:
-                time.sleep(0.002)
+            assert all_busy.wait(60)
             assert get(port, "/quick").endswith(b"quick\n")
             finish.set()
             last = b""
@@ -118,16 +119,27 @@ def test_slow_answers_do_not_hold_up_quick_ones_and_are_given_by_few_threads() -
 
 
 def test_answers_that_nobody_reads_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    given_up = threading.Event()
+
+    class Told(HttpServer):
+        async def _exchange(
+            self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        ) -> None:
+            try:
+                await super()._exchange(reader, writer)
+            finally:
+                given_up.set()
+
     monkeypatch.setattr(http_server, "LONGEST_EXCHANGE_S", 0.5)
     body = bytes(16 * MEBIBYTE)
     port = free_port()
-    server = HttpServer(port, lambda _: None, lambda _: HttpAnswer("200 OK", {}, body))
+    server = Told(port, lambda _: None, lambda _: HttpAnswer("200 OK", {}, body))
     try:
         with silent_peers(port, 1, b"GET / HTTP/1.1\r\n\r\n") as [peer]:
             peer.settimeout(60)
             read = len(peer.recv(1))
-            while server.connection_count:
-                time.sleep(0.01)
+            assert given_up.wait(60)
+            assert not server.connection_count
             with contextlib.suppress(ConnectionError):
                 while data := peer.recv(65536):
                     read += len(data)

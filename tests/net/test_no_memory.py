@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ from odradek.net.client import PeerClient
 from odradek.net.connection import ClientInfo, Connection
 from odradek.net.connection_quotas import ConnectionQuotas
 from odradek.net.frame import READ_AHEAD_BYTES, FrameReader
+from odradek.net.transport import Transport
 from odradek.protocol.messages.api_versions import ApiVersionsRequest
 from tests.net.test_connection_quotas import limits, listening
 from tests.net.test_listener import connected, framed, read_frame
@@ -69,7 +69,7 @@ async def test_connection_without_memory_is_closed_and_others_are_let_in(
 ) -> None:
     made: list[ClientInfo] = []
 
-    def make(sock: socket.socket, peer: ClientInfo, *rest: Any) -> Connection:
+    def make(sock: Transport, peer: ClientInfo, *rest: Any) -> Connection:
         made.append(peer)
         if len(made) <= 2:
             raise MemoryError

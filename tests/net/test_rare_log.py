@@ -7,6 +7,7 @@ import logging
 import pytest
 
 from odradek.net.rare_log import LINES_PER_PERIOD, PERIOD_S, RareLog
+from tests.support.log_lines import messages_of
 
 
 def test_a_flood_of_one_kind_leaves_room_for_others(caplog: pytest.LogCaptureFixture) -> None:
@@ -16,7 +17,7 @@ def test_a_flood_of_one_kind_leaves_room_for_others(caplog: pytest.LogCaptureFix
     for number in range(10_000):
         log.log(logging.INFO, "refused %d", number)
         log.log(logging.WARNING, "something else")
-    assert caplog.messages == [
+    assert messages_of(caplog, "tests.rare") == [
         "refused 0",
         "something else",
         *(f"refused {number}" for number in range(1, LINES_PER_PERIOD)),
@@ -25,7 +26,10 @@ def test_a_flood_of_one_kind_leaves_room_for_others(caplog: pytest.LogCaptureFix
     now += PERIOD_S
     log.log(logging.INFO, "refused %d", -1)
     left_out = 10_000 - LINES_PER_PERIOD
-    assert caplog.messages == [f"left out {left_out} lines like the next one", "refused -1"]
+    assert messages_of(caplog, "tests.rare") == [
+        f"left out {left_out} lines like the next one",
+        "refused -1",
+    ]
 
 
 def test_what_is_not_shown_is_not_counted(caplog: pytest.LogCaptureFixture) -> None:
@@ -34,4 +38,4 @@ def test_what_is_not_shown_is_not_counted(caplog: pytest.LogCaptureFixture) -> N
     log = RareLog(logging.getLogger("tests.rare"), lambda: now)
     for _ in range(100):
         log.log(logging.INFO, "hidden")
-    assert not caplog.messages
+    assert not messages_of(caplog, "tests.rare")

@@ -30,9 +30,10 @@ def kafka_classpath() -> str:
 
 
 @pytest.fixture(scope="session")
-def tools(tmp_path_factory: pytest.TempPathFactory) -> Tools:
+def tools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tools]:
     """Kafka's command-line tools."""
-    return Tools(tmp_path_factory.mktemp("tools"))
+    with Tools(tmp_path_factory.mktemp("tools")) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")

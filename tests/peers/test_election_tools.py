@@ -15,7 +15,7 @@ from tests.peers.conftest import SETTINGS
 from tests.support.broker import Cluster, wait_until
 from tests.support.clients import make_topic
 from tests.support.elections import ElectedTopic
-from tests.support.kafka_peer import RepeatedTools, Tools
+from tests.support.kafka_peer import Tools
 from tests.support.sampling import how_many
 
 ELECTION = "kafka.admin.LeaderElectionCommand"
@@ -74,7 +74,7 @@ def test_preferred_leaders_return_when_a_tool_asks(
 
 
 def test_tools_are_not_refused_when_a_broker_has_just_returned(
-    cluster: Cluster, tmp_path: Path
+    cluster: Cluster, tools: Tools, tmp_path: Path
 ) -> None:
     """The broker that was killed before is the controller, which remembers, each second time."""
     topic = ElectedTopic(cluster, "at-once", [[1, 2], [2, 1]] * 3)
@@ -85,7 +85,7 @@ def test_tools_are_not_refused_when_a_broker_has_just_returned(
         "--all-topic-partitions",
     )
     by_znode = ("--zookeeper", cluster.zookeeper.connect, "--path-to-json-file", named)
-    with cluster.zookeeper.client() as client, RepeatedTools(tmp_path) as tools:
+    with cluster.zookeeper.client() as client:
         for number in range(RETURNS):
             topic.kill_and_return(client, number % 2 + 1)
             if number % 3 < 2:

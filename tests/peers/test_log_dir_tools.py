@@ -123,6 +123,7 @@ def test_replicas_move_between_directories_under_load_throttled_and_verified(
         said = tools.run(*at, "--execute", "--replica-alter-log-dirs-throttle", SLOW)
         assert f"The replica-alter-dir throttle limit was set to {SLOW} B/s" in said
         assert "Successfully started log directory moves for: moved-0-1,moved-1-1,moved-0-2" in said
+        traffic.await_progress("while replicas move")
         slow = tools.run(*at, "--verify")
         assert "Reassignment of replica moved-0-1 is still in progress." in slow
         assert limits(cluster) == {SLOW}
@@ -174,6 +175,10 @@ def test_a_replica_that_moves_to_another_broker_goes_to_the_directory_that_was_n
     for partition in range(3):
         folder = f"away-{partition}"
         wait_until(lambda folder=folder: two.disk_of(folder) == [two.disks[1]], folder)  # type: ignore[misc]
+    under_way = (REASSIGN, "--bootstrap-server", cluster.bootstrap, "--list")
+    wait_until(
+        lambda: "No partition reassignments found." in tools.run(*under_way), "the move has ended"
+    )
 
 
 def test_a_move_is_cancelled_and_refused_where_it_cannot_be(cluster: Cluster, tools: Tools) -> None:

@@ -31,6 +31,7 @@ from kazoo.exceptions import NoNodeError
 
 from odradek.group.partitioning import partition_of
 from odradek.zk import znodes
+from tests.chaos import load as chaos_load
 from tests.chaos.load import Load
 from tests.chaos.run import PLACES, Verdict, note_stuck, observe, out_of_sync
 from tests.support.broker import Cluster, wait_until
@@ -205,7 +206,9 @@ def _asked_until_told(ask: Callable[[], list[TopicPartition]]) -> list[TopicPart
 
 
 @pytest.mark.timeout(1200)
-def test_both_sides_take_every_role(tmp_path: Path) -> None:
+def test_both_sides_take_every_role(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rate = how_many(30, full=chaos_load.RECORDS_PER_SECOND)
+    monkeypatch.setattr(chaos_load, "RECORDS_PER_SECOND", rate)
     all_steps = how_many(0, full=1)
     found: list[Steps] = []
 

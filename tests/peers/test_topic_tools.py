@@ -169,4 +169,8 @@ def test_pools_and_limits_of_a_running_broker_are_changed(cluster: Cluster, tool
     names = "num.io.threads,num.network.threads,log.cleaner.threads,num.replica.fetchers"
     tools.run(*at, "--entity-default", "--alter", "--delete-config", names)
     tools.run(*at, "--entity-name", "2", "--alter", "--delete-config", "max.connections.per.ip")
-    assert "num.io" not in tools.run(*at, "--entity-default", "--describe")
+
+    def forgotten() -> bool:
+        return "num.io" not in tools.run(*at, "--entity-default", "--describe")
+
+    wait_until(forgotten, "the broker that is asked knows of the deletion")

@@ -1,8 +1,10 @@
 """The compiled codec against the interpreter, for every message and version, and hostile bytes."""
 
 import dataclasses
+import functools
 import tracemalloc
-from collections.abc import Generator, Hashable, Iterable
+from collections.abc import Callable, Generator, Hashable, Iterable
+from itertools import pairwise
 from typing import Any, TypeVar, cast
 
 import pytest
@@ -13,6 +15,7 @@ from odradek.protocol import codec, compiler, interpreter, schema
 from odradek.protocol.api import APIS
 from odradek.protocol.codec import MalformedError
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.messages.admin import ElectLeadersRequest, TopicPartitions
 from odradek.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from odradek.protocol.messages.control import (
     UpdateMetadataPartitionState,
@@ -38,16 +41,17 @@ from odradek.protocol.messages.produce import (
     TopicProduceData,
 )
 from odradek.protocol.messages.topics import DeleteTopicsRequest
-from odradek.protocol.primitives import MAX_ELEMENTS, MAX_UNKNOWN_TAGS, read_uvarint, write_uvarint
+from odradek.protocol.primitives import MAX_UNKNOWN_TAGS, read_uvarint, write_uvarint
 from odradek.protocol.regions import Part, total_length
 from tests.support.file_regions import CountedRegion
 from tests.support.messages import every_message, message_id, messages
+from tests.support.sampling import how_many
 
 T = TypeVar("T")
 
 EVERY_MESSAGE = pytest.mark.parametrize(("cls", "version"), list(every_message()), ids=message_id)
 QUICK = settings(
-    max_examples=6,
+    max_examples=how_many(3, full=30),
     deadline=None,
     database=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
@@ -114,7 +118,7 @@ def slices(work: Generator[None, None, object]) -> int:
 @pytest.mark.parametrize("version", range(7))
 def test_elements_of_inner_and_outer_arrays_end_slices(version: int) -> None:
     """A topic per partition or one topic with all: no slice has more than so many of them."""
-    for topics, partitions in ((1, 20_000), (20_000, 1), (200, 100)):
+    for topics, partitions in ((1, 5_000), (5_000, 1), (100, 50)):
         states = [
             UpdateMetadataPartitionState(
                 topic_name="t" if version < 5 else "",
@@ -135,7 +139,7 @@ def test_elements_of_inner_and_outer_arrays_end_slices(version: int) -> None:
             request.topic_states = [
                 UpdateMetadataTopicState(topic_name="t", partition_states=states)
             ] * topics
-        fewest = 20_000 // compiler.ELEMENTS_PER_SLICE
+        fewest = 5_000 // compiler.ELEMENTS_PER_SLICE
         assert slices(codec.encode_in_slices(request, version)) > fewest
         data = codec.encode(request, version)
         assert slices(codec.decode_in_slices(UpdateMetadataRequest, version, data)) > fewest
@@ -239,21 +243,27 @@ def test_announced_array_is_refused_before_memory_is_taken(version: int) -> None
     assert peak < 1_000_000
 
 
-def test_elements_of_all_arrays_together_are_bounded() -> None:
-    half = MAX_ELEMENTS // 2
+def test_elements_of_all_arrays_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A million, the usual bound, takes the interpreter seconds.
+    most = 10_000
+    monkeypatch.setattr(interpreter, "MAX_ELEMENTS", most)
+    compiled = functools.partial(codec.decode, most_elements=most)
+    half = most // 2
     topics = [DeleteRecordsTopic(name="", partitions=[]) for _ in range(2)]
     request = DeleteRecordsRequest(topics=topics, timeout_ms=0)
     partition = DeleteRecordsPartition(partition_index=0, offset=0)
     for topic in topics:
         topic.partitions = [partition] * half
     encoded = codec.encode(request, 2)
-    for decode in (codec.decode, interpreter.decode):
+    decoders: tuple[Callable[..., object], ...] = (compiled, interpreter.decode)
+    for decode in decoders:
         with pytest.raises(MalformedError, match="too many elements"):
             decode(DeleteRecordsRequest, 2, encoded)
     topics[0].partitions.pop()
     topics[1].partitions.pop()
     encoded = codec.encode(request, 2)
-    assert codec.decode(DeleteRecordsRequest, 2, encoded) == (request, len(encoded))
+    for decode in decoders:
+        assert decode(DeleteRecordsRequest, 2, encoded) == (request, len(encoded))
 
 
 def test_null_where_none_is_allowed_is_malformed() -> None:
@@ -357,3 +367,49 @@ def test_uvarint_round_trips(value: int) -> None:
 def test_uvarint_above_32_bits_is_malformed(data: bytes) -> None:
     with pytest.raises(MalformedError):
         read_uvarint(data, 0)
+
+
+def test_an_array_of_many_numbers_is_read_and_written_in_slices() -> None:
+    numbers = list(range(5 * compiler.NUMBERS_AT_ONCE + 1))
+    message = ElectLeadersRequest(
+        topic_partitions=[TopicPartitions(topic="t", partition_id=numbers)]
+    )
+    encoded = codec.encode(message, 2)
+    assert finished(codec.encode_in_slices(message, 2)) == encoded
+    assert sliced(ElectLeadersRequest, 2, encoded) == (message, len(encoded))
+    least = len(numbers) // (compiler.NUMBERS_PER_ELEMENT * compiler.ELEMENTS_PER_SLICE)
+    assert slices(codec.encode_in_slices(message, 2)) > least
+    assert slices(codec.decode_in_slices(ElectLeadersRequest, 2, encoded)) > least
+
+
+def test_many_small_arrays_of_numbers_end_slices() -> None:
+    """A slice has as many of them as it has of few elements with large arrays."""
+    count = 10 * compiler.ELEMENTS_PER_SLICE
+    topics = [
+        TopicPartitions(topic="t", partition_id=list(range(compiler.NUMBERS_PER_ELEMENT)))
+        for _ in range(count)
+    ]
+    encoded = codec.encode(ElectLeadersRequest(topic_partitions=topics), 2)
+    work = codec.decode_in_slices(ElectLeadersRequest, 2, encoded)
+    assert slices(work) > 2 * count // compiler.ELEMENTS_PER_SLICE
+
+
+def test_a_message_is_freed_in_slices_but_for_what_others_keep(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(codec, "FREED_AT_ONCE", 50)
+    topics = [
+        TopicProduceData(
+            name=f"{number}",
+            partition_data=[PartitionProduceData(index=one, records=b"") for one in range(300)],
+        )
+        for number in range(3)
+    ]
+    kept, inner = topics[0], [topic.partition_data for topic in topics]
+    partition = inner[0][0]
+    message = ProduceRequest(acks=1, timeout_ms=0, topic_data=topics)
+    sizes = [sum(map(len, inner)) for _ in codec.free_in_slices(message, None, b"")]
+    assert not topics
+    steps = [before - after for before, after in pairwise([900, *sizes, 0])]
+    assert max(steps) <= codec.FREED_AT_ONCE + codec.SHORT
+    assert (kept.name, kept.partition_data, partition.index) == ("0", [], 0)

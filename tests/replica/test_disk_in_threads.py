@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from odradek.log.partition.log import Log
 from odradek.log.records.batch import Origin
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.control import StopReplicaRequest, StopReplicaTopicV1
@@ -21,34 +19,13 @@ from odradek.replica.truncation import Truncation
 from odradek.values import TopicPartition
 from tests.support import logs
 from tests.support.replicas import KEY, Replicas
+from tests.support.slow_disk import SlowDisk
 
 
 @pytest.fixture
 async def broker(tmp_path: Path) -> AsyncIterator[Replicas]:
     async with Replicas(tmp_path, log_flush_interval_messages="1") as replicas:
         yield replicas
-
-
-class SlowDisk:
-    """Stands before a method of `Log`: it waits in its thread until told to go on."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-        self.go_on = threading.Event()
-        self.entered = threading.Event()
-        self.failure: KafkaError | None = None
-        real: Callable[..., object] = getattr(Log, name)
-
-        def slow(log: Log, *arguments: object, **options: object) -> object:
-            self.entered.set()
-            assert self.go_on.wait(30)
-            if self.failure is not None:
-                raise self.failure
-            return real(log, *arguments, **options)
-
-        monkeypatch.setattr(Log, name, slow)
-
-    async def reached(self) -> None:
-        assert await asyncio.to_thread(self.entered.wait, 30)
 
 
 async def produce(broker: Replicas, acks: int) -> AppendOutcome:
@@ -137,6 +114,15 @@ async def cut_slowly(
     return disk, cutting
 
 
+def stop(*, delete: bool) -> StopReplicaRequest:
+    return StopReplicaRequest(
+        controller_id=1,
+        controller_epoch=1,
+        delete_partitions=delete,
+        topics=[StopReplicaTopicV1(name=KEY.topic, partition_indexes=[0])],
+    )
+
+
 async def test_a_new_role_is_taken_after_a_cut_under_way(
     broker: Replicas, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,13 +190,8 @@ async def test_a_role_that_came_during_a_cut_is_not_taken_of_a_stopped_replica(
     disk, cutting = await cut_slowly(broker, monkeypatch)
     partition = broker.manager.partitions[KEY]
     await broker.lead(replicas=(1, 2), epoch=2)
-    request = StopReplicaRequest(
-        controller_id=1,
-        controller_epoch=1,
-        topics=[StopReplicaTopicV1(name=KEY.topic, partition_indexes=[0])],
-    )
     async with asyncio.timeout(30):
-        await broker.manager.stop_replicas(request)
+        await broker.manager.stop_replicas(stop(delete=False))
     disk.go_on.set()
     await cutting
     assert (partition.leader, partition.leader_epoch) == (2, 1)
@@ -220,13 +201,7 @@ async def test_a_deletion_that_waits_for_a_cut_holds_up_no_role(
     broker: Replicas, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk, cutting = await cut_slowly(broker, monkeypatch)
-    request = StopReplicaRequest(
-        controller_id=1,
-        controller_epoch=1,
-        delete_partitions=True,
-        topics=[StopReplicaTopicV1(name=KEY.topic, partition_indexes=[0])],
-    )
-    deleting = asyncio.create_task(broker.manager.stop_replicas(request))
+    deleting = asyncio.create_task(broker.manager.stop_replicas(stop(delete=True)))
     await asyncio.sleep(0)
     async with asyncio.timeout(30):
         await broker.lead(topic="other")
@@ -241,13 +216,7 @@ async def test_a_deletion_for_a_former_registration_deletes_nothing(
     broker: Replicas, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk, cutting = await cut_slowly(broker, monkeypatch)
-    request = StopReplicaRequest(
-        controller_id=1,
-        controller_epoch=1,
-        delete_partitions=True,
-        topics=[StopReplicaTopicV1(name=KEY.topic, partition_indexes=[0])],
-    )
-    deleting = asyncio.create_task(broker.manager.stop_replicas(request))
+    deleting = asyncio.create_task(broker.manager.stop_replicas(stop(delete=True)))
     await asyncio.sleep(0)
     broker.session.generation += 1
     await broker.take(leader=2, isr=(2,), replicas=(1, 2), epoch=2)

@@ -78,3 +78,27 @@ async def test_a_wake_of_all_keys_and_a_close_end_watches() -> None:
             assert await second.woken(60_000) is False
     with purgatory.watch({"a"}) as late:
         assert await late.woken(60_000) is False
+
+
+async def test_wake_of_many_keys_asks_each_operation_once_and_no_others() -> None:
+    purgatory: Purgatory[str] = Purgatory()
+    asked: list[str] = []
+
+    def wait(name: str, *keys: str) -> asyncio.Task[bool]:
+        def ask() -> bool:
+            asked.append(name)
+            return True
+
+        return asyncio.create_task(purgatory.wait(keys, 60_000, ask))
+
+    waiting = [wait("all", "a", "b", "c"), wait("one", "b"), wait("other", "d")]
+    await asyncio.sleep(0)
+    with purgatory.watch({"c"}) as concerned, purgatory.watch({"d"}) as unconcerned:
+        purgatory.wake_each({"a", "b", "c"})
+        assert await concerned.woken(0)
+        assert not await unconcerned.woken(0)
+    assert sorted(asked) == ["all", "one"]
+    await asyncio.gather(*waiting[:2])
+    assert not waiting[2].done()
+    purgatory.close()
+    await waiting[2]

@@ -207,7 +207,7 @@ async def test_a_truncation_that_breaks_off_takes_its_partition_offline_alone(
         for _ in range(3):
             sick.append_as_leader(logs.batch(b"v"), 0)
         await follow_in_epoch(broker, 1)
-        monkeypatch.setattr(sick, "_reload_producers", Failing(len))
+        monkeypatch.setattr(sick, "reload_producers", Failing(len))
         async with working(broker, Leader()):
             await until(lambda: end(broker, SOUND) == 1)
             await until(lambda: broker.failed_replicas)
@@ -269,8 +269,8 @@ async def test_a_replica_that_cannot_be_hosted_or_stopped_fails_alone(
     broker: Replicas, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The controller would repeat the request for ever, and the broker never get another."""
-    for method in ("_host", "_stop"):
-        real = getattr(broker.manager, method)
+    for method in ("_host", "stop"):
+        real = getattr(broker.manager._roles, method)
 
         def work(
             key: TopicPartition, *arguments: Any, real: Callable[..., Any] = real, **options: Any
@@ -279,7 +279,7 @@ async def test_a_replica_that_cannot_be_hosted_or_stopped_fails_alone(
                 raise KeyError("unforeseen")
             return real(key, *arguments, **options)
 
-        monkeypatch.setattr(broker.manager, method, work)
+        monkeypatch.setattr(broker.manager._roles, method, work)
     failed = {SICK: ErrorCode.KAFKA_STORAGE_ERROR, SOUND: ErrorCode.NONE}
     _, answer = await broker.manager.become_leader_or_follower(roles(1, leader=1))
     assert answer == failed
@@ -399,13 +399,13 @@ async def test_a_stray_replica_that_cannot_be_deleted_stays_alone(
     for key in (SICK, SOUND):
         logs.new_log(broker.logs, *key, broker.topic_configs(key.topic))
     stray = [state(topic=key.topic, leader=2, replicas=(2, 3)) for key in (SICK, SOUND)]
-    real = broker.manager._stop
+    real = broker.manager._roles.stop
     failing = Failing(real, times=2)
 
     async def stop(key: TopicPartition, *arguments: Any, **options: Any) -> Any:
         return await (failing if key == SICK else real)(key, *arguments, **options)
 
-    monkeypatch.setattr(broker.manager, "_stop", stop)
+    monkeypatch.setattr(broker.manager._roles, "stop", stop)
     async with working(broker):
         request = update(*stray)
         broker.metadata.update(request)

@@ -107,7 +107,7 @@ async def test_log_on_a_failed_disk_is_left_alone(broker: Replicas) -> None:
     assert log is not None
     log.fail(OSError("the disk is gone"))
     assert await is_kept(broker, MOVED)
-    log._failure.error = None
+    log.failures.error = None
 
 
 async def test_replica_that_is_wanted_again_before_its_turn_stays(broker: Replicas) -> None:

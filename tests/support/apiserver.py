@@ -3,13 +3,16 @@
     with ApiServer(tmp_path) as server:
         server.call("apply", "-f", "crds/")
 
-`call` is kubectl as administrator; the fixture `api_server` is one for a whole run of tests.
+`call` is kubectl as administrator; the fixture `api_server` is one for a whole run of tests, whose
+processes share it by `shared`.
 
 The programs are those that the built-in cluster builds into the project's cache. Where they are
 missing, tests that ask for them are skipped on a developer's machine and fail with CI=true.
 `kill_api` and `start_api` make the API server go away and come back with its data.
 """
 
+import contextlib
+import fcntl
 import json
 import os
 import ssl
@@ -17,14 +20,16 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
-import pytest
 import yaml
 
 from tests.cluster import certs, settings
+from tests.support import objects
 from tests.support.kubectl import Kubectl, eventually
+from tests.support.missing import skip_unless_ci
 from tests.support.ports import free_port
 
 START_SECONDS = 120
@@ -44,6 +49,7 @@ AUDIT_POLICY = {
     ],
 }
 _TOKEN = "apiserver-of-a-test"
+_POLL_SECONDS = 0.2
 
 
 def require_programs(*names: str) -> Path:
@@ -51,10 +57,9 @@ def require_programs(*names: str) -> Path:
     binaries = settings.paths().bin
     missing = [name for name in names if not (binaries / name).exists()]
     if missing:
-        text = f"{', '.join(missing)} not in {binaries}: run `make unit` once, which builds them"
-        if os.environ.get("CI") == "true":
-            pytest.fail(text)
-        pytest.skip(text)
+        skip_unless_ci(
+            f"{', '.join(missing)} not in {binaries}: run `make unit` once, which builds them"
+        )
     return binaries
 
 
@@ -68,7 +73,6 @@ class ApiServer:
         self._etcd_port = free_port()
         self._port = free_port()
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        self.url = f"https://127.0.0.1:{self._port}"
         self.kubeconfig = directory / "kubeconfig"
         self.kubectl = self._binaries / "kubectl"
         self.audit_log = directory / "audit.log"
@@ -147,7 +151,7 @@ class ApiServer:
     def _serves(self) -> bool:
         context = ssl.create_default_context(cafile=str(self._pki / "ca.crt"))
         request = urllib.request.Request(
-            f"{self.url}/readyz", headers={"Authorization": f"Bearer {_TOKEN}"}
+            f"https://127.0.0.1:{self._port}/readyz", headers={"Authorization": f"Bearer {_TOKEN}"}
         )
         try:
             with urllib.request.urlopen(request, timeout=10, context=context) as answer:
@@ -170,8 +174,14 @@ class ApiServer:
             process.wait()
         self._processes.clear()
 
+    @property
+    def url(self) -> str:
+        """The server's address."""
+        return str(yaml.safe_load(self.kubeconfig.read_text())["clusters"][0]["cluster"]["server"])
+
     def _write_kubeconfig(self) -> None:
-        cluster = {"server": self.url, "certificate-authority": f"{self._pki}/ca.crt"}
+        address = f"https://127.0.0.1:{self._port}"
+        cluster = {"server": address, "certificate-authority": f"{self._pki}/ca.crt"}
         document = {
             "apiVersion": "v1",
             "kind": "Config",
@@ -194,6 +204,11 @@ class ApiServer:
             pause_s=0.2,
         )
 
+    def create_namespace(self, name: str) -> None:
+        """Create a namespace."""
+        manifest = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+        objects.client(self.kubeconfig).apply("", manifest)
+
     def patch_status(self, kind: str, name: str, status: dict[str, object]) -> None:
         """Write a status, as a kubelet or a controller would."""
         self.call(
@@ -204,3 +219,43 @@ class ApiServer:
             "--type=merge",
             f"--patch={json.dumps({'status': status})}",
         )
+
+
+@contextlib.contextmanager
+def shared(directory: Path) -> Iterator[ApiServer]:
+    """Yield the one server of all processes that name the same directory.
+
+    The first one starts it, and waits at its end until no other needs it. An idle server takes a
+    fiftieth of a processor.
+    """
+    users = directory / "users"
+    users.mkdir(parents=True, exist_ok=True)
+    me = users / str(os.getpid())
+    server = ApiServer(directory)
+    with _locked(directory):
+        is_first = not _living(users)
+        if is_first:
+            server.__enter__()
+        me.touch()
+    try:
+        yield server
+    finally:
+        with _locked(directory):
+            me.unlink()
+        while is_first:
+            with _locked(directory):
+                if not _living(users):
+                    server.__exit__(None, None, None)
+                    break
+            time.sleep(_POLL_SECONDS)
+
+
+@contextlib.contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    with (directory / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _living(users: Path) -> bool:
+    return any(Path("/proc", one.name).exists() for one in users.iterdir())

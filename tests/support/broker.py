@@ -10,15 +10,15 @@ what still runs.
 
 import contextlib
 import os
-import resource
 import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
@@ -28,9 +28,12 @@ from kazoo.handlers.threading import KazooTimeoutError
 from odradek.zk import znodes
 from tests.support import zookeeper
 from tests.support.ports import free_port
+from tests.support.preloaded import Program, set_limits
 
 START_SECONDS = 120
-POLL_SECONDS = 0.05
+# A look that takes long is repeated later: whoever waits leaves the processor to what is awaited.
+POLL_SECONDS, LONGEST_POLL_SECONDS = 0.05, 0.5
+REST_PER_LOOK = 10
 STEADY = {"zookeeper.session.timeout.ms": "30000"}
 """For tests in which no session may expire, even on a busy machine."""
 
@@ -43,6 +46,7 @@ def wait_until(condition: Callable[[], bool], what: str, seconds: float = 120) -
     until = time.monotonic() + seconds
     last: Exception | None = None
     while True:
+        began = time.monotonic()
         try:
             if condition():
                 return
@@ -51,18 +55,21 @@ def wait_until(condition: Callable[[], bool], what: str, seconds: float = 120) -
             last = error
         if time.monotonic() > until:
             raise AssertionError(f"not within {seconds} s: {what}; last: {last!r}") from last
-        time.sleep(POLL_SECONDS)
+        rest = (time.monotonic() - began) * REST_PER_LOOK
+        time.sleep(min(max(rest, POLL_SECONDS), LONGEST_POLL_SECONDS))
 
 
 class Broker:
     """One broker process. `settings` are Kafka's keys, beside those that every test broker has.
 
+    It is a fork of a process that has imported the broker's modules: see `FreshBroker`.
     Brokers with the same directory and id share a log directory, whatever their kind; with `port`
     a broker takes over another's address too.
     """
 
     kind = "broker"
     says_when_up = " is up\n"
+    defaults: Mapping[str, str] = MappingProxyType({})
 
     def __init__(
         self,
@@ -81,7 +88,7 @@ class Broker:
         self._ups_before = 0
         # Kernel limits of the next process, by resource number.
         self.spawn_limits: dict[int, int] = {}
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Program | subprocess.Popen[bytes] | None = None
         values = {
             "broker.id": str(broker_id),
             "listeners": f"PLAINTEXT://{self.address}",
@@ -91,6 +98,7 @@ class Broker:
             # The default is the session timeout; a busy machine may take longer to start a process.
             "zookeeper.connection.timeout.ms": "60000",
             "group.initial.rebalance.delay.ms": "0",
+            **self.defaults,
             **settings,
         }
         self._properties.write_text("".join(f"{key}={value}\n" for key, value in values.items()))
@@ -98,22 +106,11 @@ class Broker:
     def spawn(self, *arguments: str) -> None:
         """Start the process without waiting for it."""
         self._ups_before = self.log_text().count(self.says_when_up)
-        with self.log_path.open("ab") as log:
-            self._process = subprocess.Popen(
-                [*self._command(), str(self._properties), *arguments],
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                # With clients' threads, Python may hang between fork and exec.
-                preexec_fn=self._limit if self.spawn_limits else None,
-            )
+        self._process = self._run([str(self._properties), *arguments])
 
-    def _command(self) -> list[str]:
-        return [sys.executable, "-m", "odradek", "broker"]
-
-    def _limit(self) -> None:
-        for number, limit in self.spawn_limits.items():
-            resource.setrlimit(number, (limit, limit))
+    def _run(self, arguments: list[str]) -> "Program | subprocess.Popen[bytes]":
+        words = ["broker", *arguments]
+        return Program("odradek", words, dict(os.environ), self.log_path, self.spawn_limits)
 
     def start(self, *arguments: str) -> None:
         """Start the process and wait until it is registered and serves."""
@@ -179,6 +176,26 @@ class Broker:
         )
 
 
+class FreshBroker(Broker):
+    """A broker in an interpreter of its own: for tests of its start, its memory, its descriptors
+    and signals, and for commands of subclasses.
+    """
+
+    def _run(self, arguments: list[str]) -> "Program | subprocess.Popen[bytes]":
+        with self.log_path.open("ab") as log:
+            return subprocess.Popen(
+                [*self._command(), *arguments],
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                # With clients' threads, Python may hang between fork and exec.
+                preexec_fn=partial(set_limits, self.spawn_limits) if self.spawn_limits else None,
+            )
+
+    def _command(self) -> list[str]:
+        return [sys.executable, "-m", "odradek", "broker"]
+
+
 def await_partitions(cluster: "Cluster", topic: str, count: int) -> None:
     """Wait until every broker's metadata has `count` partitions of a topic with leaders.
 
@@ -207,7 +224,8 @@ def start_together(brokers: Iterable[Broker]) -> None:
 class Cluster:
     """ZooKeeper and brokers 1 to N; a context manager that starts and ends them.
 
-    `kinds` has the subclass per id of brokers that are not plain `Broker`s.
+    Other tests use the same ZooKeeper; with `own_zookeeper` one may be killed or measured.
+    `kinds` has the subclass per id of brokers that are not of the class `kind`.
     """
 
     def __init__(
@@ -216,11 +234,13 @@ class Cluster:
         brokers: int = 1,
         settings: Mapping[str, str] | None = None,
         kinds: Mapping[int, type[Broker]] | None = None,
+        kind: type[Broker] = Broker,
+        own_zookeeper: bool = False,
     ) -> None:
         self.directory = directory
-        self.zookeeper = zookeeper.Server(directory)
+        self.zookeeper = zookeeper.Server(directory) if own_zookeeper else zookeeper.Chroot()
         self.brokers = {
-            broker_id: (kinds or {}).get(broker_id, Broker)(
+            broker_id: (kinds or {}).get(broker_id, kind)(
                 directory, broker_id, self.zookeeper.connect, settings or {}
             )
             for broker_id in range(1, brokers + 1)
@@ -286,4 +306,4 @@ class Cluster:
         for broker in self.brokers.values():
             with contextlib.suppress(ProcessLookupError):
                 broker.kill()
-        self.zookeeper.kill()
+        self.zookeeper.close()

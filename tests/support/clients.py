@@ -81,13 +81,14 @@ def await_leaders(bootstrap: str, topic: str, partitions: int = 1) -> None:
     Kafka's do. That would disturb a client that tries once, produces with acks=0, or has several
     batches in flight.
     """
-    client = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
     asked = {
         confluent_kafka.TopicPartition(topic, number): OffsetSpec.latest()  # type: ignore[no-untyped-call]
         for number in range(partitions)
     }
 
     def all_answer() -> bool:
+        # librdkafka keeps the leader epochs that it learned first, and would be fenced for minutes.
+        client = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
         answers = client.list_offsets(asked, request_timeout=60)
         return all(one.result(120).offset >= 0 for one in answers.values())
 
@@ -146,7 +147,7 @@ def produce_all(
             on_delivery=functools.partial(delivered, number),
         )
     assert producer.flush(120) == 0
-    assert not failures
+    assert not failures, failures[0]
     return [offsets[number] for number in range(len(values))]
 
 

@@ -7,6 +7,7 @@ a JVM that cannot use one starts without it.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import itertools
@@ -55,8 +56,7 @@ def compiled(source: Path, classpath: str) -> Path:
     CACHE.mkdir(parents=True, exist_ok=True)
     content = hashlib.sha256(source.read_bytes()).hexdigest()[:12]
     folder = CACHE / f"{source.stem}-{content}-{_digest(classpath)}"
-    with (CACHE / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked():
         if not folder.is_dir():
             with tempfile.TemporaryDirectory(dir=CACHE) as partial:
                 compiler = ("java", "-m", "jdk.compiler/com.sun.tools.javac.Main")
@@ -66,6 +66,14 @@ def compiled(source: Path, classpath: str) -> Path:
                 )
                 Path(partial, "classes").rename(folder)
     return folder
+
+
+@contextlib.contextmanager
+def locked() -> Iterator[None]:
+    """Keep other processes from writing to the cache."""
+    with (CACHE / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _digest(classpath: str) -> str:

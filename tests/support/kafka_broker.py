@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
-from pathlib import Path
+from types import MappingProxyType
 
 from tests.support import kafka_peer
-from tests.support.broker import Broker
+from tests.support.broker import FreshBroker
 
 # What keeps a broker for tests small: threads, and the memory of the log cleaner.
 SMALL = {
@@ -20,24 +21,18 @@ HEAP = "384m"
 PROGRAM = "kafka.Kafka"
 
 
-class KafkaBroker(Broker):
+class KafkaBroker(FreshBroker):
     """One Apache Kafka broker, with the settings of its neighbours beside `SMALL`."""
 
     kind = "kafka"
     says_when_up = " started (kafka.server.KafkaServer)\n"
+    defaults: Mapping[str, str] = MappingProxyType(SMALL)
 
-    def __init__(
-        self,
-        directory: Path,
-        broker_id: int,
-        connect: str,
-        settings: Mapping[str, str],
-        port: int | None = None,
-    ) -> None:
-        super().__init__(directory, broker_id, connect, {**SMALL, **settings}, port)
-        own = directory / f"{self.kind}-{broker_id}"
+    @functools.cached_property
+    def _tools(self) -> kafka_peer.Tools:
+        own = self.log_path.with_suffix("")
         own.mkdir(exist_ok=True)
-        self._tools = kafka_peer.Tools(own, HEAP, "INFO")
+        return kafka_peer.Tools(own, HEAP, "INFO")
 
     def _command(self) -> list[str]:
         return self._tools.command(PROGRAM)
@@ -52,13 +47,10 @@ class KafkaBroker(Broker):
 class OldKafkaBroker(KafkaBroker):
     """Uses Kafka 2.1's inter-broker protocol and message format, as this project's brokers do."""
 
-    def __init__(
-        self,
-        directory: Path,
-        broker_id: int,
-        connect: str,
-        settings: Mapping[str, str],
-        port: int | None = None,
-    ) -> None:
-        spoken = {"inter.broker.protocol.version": "2.1", "log.message.format.version": "2.1"}
-        super().__init__(directory, broker_id, connect, {**spoken, **settings}, port)
+    defaults = MappingProxyType(
+        {
+            **SMALL,
+            "inter.broker.protocol.version": "2.1",
+            "log.message.format.version": "2.1",
+        }
+    )

@@ -5,10 +5,14 @@ Kafka 2.8.2 is the peer. 0.10.2 is here for its consumers that balance through Z
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import fcntl
+import functools
 import os
 import shutil
 import subprocess
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,48 +91,55 @@ def _fetch(release: Release, lib: Path) -> None:
 
 
 class RepeatedTools:
-    """Kafka's tools in one JVM, for those that have to run at once; a context manager."""
+    """One JVM that runs Kafka's tools one after the other; a context manager.
 
-    def __init__(self, directory: Path, release: Release = CURRENT) -> None:
-        jars = classpath(release)
-        everything = f"{jvm.compiled(Path(__file__).with_name('RepeatedTools.java'), jars)}:{jars}"
-        log4j = directory / "repeated-log4j.properties"
-        log4j.write_text("log4j.rootLogger=OFF\n")
-        options = ("-Xmx256m", f"-Dlog4j.configuration=file:{log4j}", scratch(directory))
-        self._line = [*JAVA, *options, "-cp", everything, "RepeatedTools"]
-        self._process: subprocess.Popen[str] | None = None
+    The second run of a tool costs a tenth of a JVM's start. Not for releases before Kafka 1.0,
+    whose tools end their JVM.
+    """
 
-    def run(self, tool: str, *arguments: str | os.PathLike[str]) -> str:
-        """Return what a tool prints. Fail if it ends with an error."""
+    def __init__(self, line: list[str]) -> None:
+        self._line = line
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def run(self, words: Sequence[str], stdin: str) -> tuple[int, str, str]:
+        """Return the exit status, the output and the errors of a tool: its class, and arguments."""
         process = self._process
         assert process is not None
         assert process.stdin is not None
         assert process.stdout is not None
-        process.stdin.write(" ".join(map(str, (tool, *arguments))) + "\n")
+        request = b" ".join(base64.b64encode(one.encode()) for one in (stdin, *words))
+        process.stdin.write(request + b"\n")
         process.stdin.flush()
-        said: list[str] = []
-        for line in process.stdout:
-            if line == "DONE\n":
-                return "".join(said)
-            said.append(line)
-            if line.startswith("FAILED "):
-                break
-        raise AssertionError(f"{tool} {arguments}: {''.join(said)[-4000:]}")
+        limit = threading.Timer(LIMIT_SECONDS, process.kill)
+        limit.start()
+        answer = process.stdout.readline()
+        limit.cancel()
+        assert answer, f"{words}: the JVM ended, or took longer than {LIMIT_SECONDS} s"
+        status, *said = answer.rstrip(b"\n").split(b" ")
+        output, errors = (base64.b64decode(one).decode() for one in said)
+        return int(status), output, errors
 
     def __enter__(self) -> RepeatedTools:
         self._process = subprocess.Popen(
-            self._line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            self._line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
         )
         return self
 
     def __exit__(self, *_: object) -> None:
         assert self._process is not None
-        self._process.kill()
-        self._process.communicate()
+        # At the end of its input it ends by itself.
+        try:
+            self._process.communicate(timeout=LIMIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.communicate()
+            raise
 
 
 class Tools:
-    """Runs Kafka's tools. `directory` has the files that they read: properties, JSON, log4j."""
+    """Runs Kafka's tools; a context manager. `directory` has the files that they read: properties,
+    JSON, log4j.
+    """
 
     def __init__(
         self,
@@ -140,8 +151,9 @@ class Tools:
         self.directory = directory
         self._heap = heap
         self._classpath = classpath(release)
-        self._version = release.version
+        self._release = release
         self._archives: dict[str, jvm.Archive] = {}
+        self._repeated = contextlib.ExitStack()
         self._log4j = self.file(
             "log4j.properties",
             f"log4j.rootLogger={log_level}, stderr\n"
@@ -164,12 +176,15 @@ class Tools:
         """
         archive = self._archives.get(tool)
         if archive is None:
-            archive = jvm.Archive(f"{self._version}-{tool}", self._classpath)
+            archive = jvm.Archive(f"{self._release.version}-{tool}", self._classpath)
             self._archives[tool] = archive
-        log4j = f"-Dlog4j.configuration=file:{self._log4j}"
-        heap = f"-Xmx{self._heap}"
-        own = (*archive.options, heap, log4j, scratch(self.directory))
+        own = (*archive.options, *self._options)
         return [*JAVA, *own, "-cp", self._classpath, tool, *map(str, arguments)]
+
+    @property
+    def _options(self) -> list[str]:
+        log4j = f"-Dlog4j.configuration=file:{self._log4j}"
+        return [f"-Xmx{self._heap}", log4j, scratch(self.directory)]
 
     def keep_archive(self, tool: str) -> None:
         """Keep the archive of classes that a tool's process left, if it did."""
@@ -183,6 +198,21 @@ class Tools:
         statuses: Sequence[int] = (0,),
     ) -> str:
         """Return the output of a tool. Fail if its exit status is not among `statuses`."""
+        words = [tool, *map(str, arguments)]
+        run = self._run_alone if self._release is OLD else self._shared_jvm.run
+        status, output, errors = run(words, stdin)
+        assert status in statuses, f"{words}: {status}\n{output[-4000:]}\n{errors[-4000:]}"
+        return output if status == 0 else output + errors
+
+    @functools.cached_property
+    def _shared_jvm(self) -> RepeatedTools:
+        program = Path(__file__).with_name("RepeatedTools.java")
+        everything = f"{jvm.compiled(program, self._classpath)}:{self._classpath}"
+        line = [*JAVA, *self._options, "-cp", everything, program.stem]
+        return self._repeated.enter_context(RepeatedTools(line))
+
+    def _run_alone(self, words: Sequence[str], stdin: str) -> tuple[int, str, str]:
+        tool, *arguments = words
         done = subprocess.run(
             self.command(tool, *arguments),
             input=stdin,
@@ -192,8 +222,10 @@ class Tools:
             check=False,
         )
         self.keep_archive(tool)
-        said = (
-            f"{tool} {arguments}: {done.returncode}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
-        )
-        assert done.returncode in statuses, said
-        return done.stdout if done.returncode == 0 else done.stdout + done.stderr
+        return done.returncode, done.stdout, done.stderr
+
+    def __enter__(self) -> Tools:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._repeated.close()

@@ -56,14 +56,18 @@ class Kubectl:
         return ended.stdout
 
     def get(self, kind: str, name: str = "", *options: str) -> dict[str, Any]:
-        """Return one object, or the list of a kind. Raises KubectlError.
+        """Return one object, or the list of some kinds. Raises KubectlError.
 
-        One kind without options is read over a kept connection.
+        Without options they are read over a kept connection.
         """
-        if not options and "," not in kind:
+        if not options:
+            client = objects.client(self.kubeconfig)
             try:
-                return objects.reader(self.kubeconfig).read(kind, self.namespace, name)
-            except objects.ReadError as error:
+                if "," not in kind:
+                    return client.read(kind, self.namespace, name)
+                lists = [client.read(one, self.namespace, name) for one in kind.split(",")]
+                return {"items": [item for one in lists for item in one["items"]]}
+            except objects.ApiError as error:
                 raise KubectlError(str(error)) from error
         found = self("get", kind, *([name] if name else []), "-o", "json", *options)
         loaded: dict[str, Any] = json.loads(found)
@@ -85,8 +89,20 @@ class Kubectl:
         return {}
 
 
+class QuickKubectl(Kubectl):
+    """kubectl that applies over the kept connection, on the server's side."""
+
+    def apply(self, *manifests: dict[str, Any]) -> None:
+        """Apply objects. Raises KubectlError."""
+        for one in manifests:
+            try:
+                objects.client(self.kubeconfig).apply(self.namespace, one)
+            except objects.ApiError as error:
+                raise KubectlError(str(error)) from error
+
+
 def eventually(
-    probe: Callable[[], Found], what: str, timeout_s: float = 120, pause_s: float = 1
+    probe: Callable[[], Found], what: str, timeout_s: float = 120, pause_s: float = 0.5
 ) -> Found:
     """Return the first truthy result of `probe`.
 

@@ -83,7 +83,8 @@ class MemoryZooKeeper:
 
     def read(self, paths: Iterable[str]) -> dict[str, Znode | None]:
         return {
-            path: Znode(self._nodes[path], 0, 77) if path in self._nodes else None for path in paths
+            path: Znode(self._nodes[path], 0, 77, 77) if path in self._nodes else None
+            for path in paths
         }
 
     def children(self, paths: Iterable[str]) -> dict[str, list[str] | None]:
@@ -124,11 +125,13 @@ class MemoryPool:
 def context(kube: MemoryKube, pool: MemoryPool | None = None, **fields: Any) -> ReconcileContext:
     """Return what reconciling needs, with effects in memory."""
     stand_ins: Any = {"kube": kube, "zookeepers": pool or MemoryPool()}
-    hooks: Any = {"remember": lambda _body: None, "forget": lambda _body: None, **fields}
-    platform = Platform("spark:1", "IfNotPresent", "spark")
-    return ReconcileContext(
-        broker_image="broker:1", platform=platform, random=Random(1), **stand_ins, **hooks
-    )
+    hooks: Any = {
+        "remember": lambda _body: None,
+        "forget": lambda _body: None,
+        "platform": Platform("spark:1", "IfNotPresent"),
+        **fields,
+    }
+    return ReconcileContext(broker_image="broker:1", random=Random(1), **stand_ins, **hooks)
 
 
 def _key(body: Mapping[str, Any]) -> tuple[str, str, str]:

@@ -14,6 +14,7 @@ from odradek.protocol.schema import Field
 _INTEGERS = {Kind.INT8: 8, Kind.INT16: 16, Kind.INT32: 32, Kind.INT64: 64}
 _PRIMITIVES: dict[Kind, st.SearchStrategy[Any]] = {
     Kind.BOOL: st.booleans(),
+    Kind.FLOAT64: st.floats(allow_nan=False),
     Kind.STRING: st.text(max_size=8) | st.just("x" * 200),
     Kind.BYTES: st.binary(max_size=8) | st.just(b"y" * 200),
     Kind.RECORDS: st.binary(max_size=8) | st.just(b"z" * 200),
@@ -95,6 +96,8 @@ class _Sampler:
             return f"text-{self._count}-\u00e4" + "x" * (130 if self._count % 7 == 0 else 0)
         if item in (Kind.BYTES, Kind.RECORDS):
             return bytes((self._count % 256,)) * (self._count % 200)
+        if item is Kind.FLOAT64:
+            return self._count + 0.1
         if item is Kind.INT8:
             return self._count % 128
         return self._count * (257 if item is Kind.INT16 else -65_537)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import os
 import shutil
 import subprocess
 from pathlib import Path
 
-import pytest
-
 from tests.support.kafka_peer import CACHE
+from tests.support.missing import skip_unless_ci
 
 LIMIT_SECONDS = 300
 
@@ -23,10 +21,7 @@ def node_path(program: Path) -> str:
     """
     missing = [name for name in ("node", "npm") if shutil.which(name) is None]
     if missing:
-        text = f"{' and '.join(missing)} not found: install Node 14 or later with npm"
-        if os.environ.get("CI") == "true":
-            pytest.fail(text)
-        pytest.skip(text)
+        skip_unless_ci(f"{' and '.join(missing)} not found: install Node 14 or later with npm")
     lock_file = program / "package-lock.json"
     cache = CACHE / "node" / hashlib.sha256(lock_file.read_bytes()).hexdigest()[:16]
     cache.mkdir(parents=True, exist_ok=True)

@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.support.broker import Broker
+from tests.support.broker import Broker, FreshBroker
 
 BLOCKS = (1 << 20, 4096)
 
@@ -68,7 +68,7 @@ class SmallDisk:
         """Return the class of brokers that run inside."""
         disk = self
 
-        class Inside(Broker):
+        class Inside(FreshBroker):
             def __init__(
                 self,
                 directory: Path,

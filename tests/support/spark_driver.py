@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import os
 import signal
 import subprocess
 import sys
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from tests.support import broker, kafka_peer
 from tests.support.broker import wait_until
 from tests.support.clients import QUIET, create_topic
 from tests.support.ports import free_port
-from tests.support.spark_jars import connector_jars, java_options
+from tests.support.spark_jars import QUICK, home, java_options
 
 # A machine that is short of time takes minutes to start a JVM with Spark.
 PATIENCE_S = 400
@@ -35,6 +37,9 @@ class Driver:
         self.topics = [group]
         self.offset_store = "ZooKeeper"
         self.session_ms = 6000
+        self.seam: dict[str, Any] = {}  # further fields of the job file
+        self.environment: dict[str, str] = {}
+        self.value: Callable[[int], dict[str, Any]] = lambda number: {"n": number}
         self.data = folder / "data"
         self.data.mkdir()
         self.out = self.data / "out"
@@ -55,6 +60,7 @@ class Driver:
             "topics": self.topics,
             "offsetStore": self.offset_store,
             "metricsPort": self.port,
+            **self.seam,
             "job": {
                 "trigger": "500ms",
                 "schema": "n int",
@@ -64,14 +70,15 @@ class Driver:
             },
         }
         self._job.write_text(json.dumps(document))
-        jars = ",".join(str(jar) for jar in connector_jars())
         environment = {
             **os.environ,
-            "PYSPARK_SUBMIT_ARGS": f"--jars {jars} pyspark-shell",
+            **self.environment,
             "PYSPARK_PYTHON": sys.executable,
+            "SPARK_HOME": str(home()),
             # A killed driver deletes nothing.
             "TMPDIR": str(self._scratch),
             "SPARK_LOCAL_DIRS": str(self._scratch),
+            "SPARK_LAUNCHER_OPTS": " ".join(QUICK),
             "SPARK_SUBMIT_OPTS": " ".join([kafka_peer.scratch(self._scratch), *java_options()]),
             "ODRADEK_JOB": str(self._job),
             "ODRADEK_SPARK_MASTER": "local[2]",
@@ -88,6 +95,28 @@ class Driver:
                 stderr=log,
                 start_new_session=True,
             )
+
+    def successor(self) -> Driver:
+        """Return another driver of the group, with the same data and another port."""
+        other = copy.copy(self)
+        other.port = free_port()
+        other.log = self.log.with_name(f"driver-{other.port}.log")
+        other._job = self._job.with_name(f"job-{other.port}.json")
+        other._process = None
+        return other
+
+    def await_paused(self) -> None:
+        """Wait until the process has stopped itself."""
+        assert self._process is not None
+        stat = Path(f"/proc/{self._process.pid}/stat")
+        wait_until(
+            lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", "it pauses", PATIENCE_S
+        )
+
+    def go_on(self) -> None:
+        """Let a process that has stopped itself go on."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
 
     def wait(self) -> int:
         """Wait for the end, and return the exit status."""
@@ -125,7 +154,7 @@ class Driver:
             producer.produce(
                 self.group,
                 key=str(number),
-                value=json.dumps({"n": number}),
+                value=json.dumps(self.value(number)),
                 on_delivery=lambda error, _: failures.append(error) if error else None,
             )
         assert producer.flush(120) == 0

@@ -1,10 +1,14 @@
-"""The connector jars that the Spark image holds, for drivers that run outside of it, and options
-with which Spark's JVMs start fast.
+"""Spark as its image has it, the connectors among Spark's own jars, for drivers outside of it.
+
+And options with which Spark's JVMs start fast.
 """
 
 from __future__ import annotations
 
 import fcntl
+import functools
+import hashlib
+import importlib.metadata
 import importlib.util
 import os
 import shutil
@@ -15,75 +19,97 @@ from pathlib import Path
 
 from tests.support import jvm
 
-POM = Path(__file__).parents[2] / "operator" / "spark_job" / "pom.xml"
+# A JVM that is done within a minute gains nothing from the optimizing compiler, nor from a
+# collector with threads of its own.
+QUICK = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+RECIPE = Path(__file__).parents[2] / "operator" / "spark_job"
 CACHE = Path.home() / ".cache" / "odradek" / "spark-jars"
-NEEDED = ("spark-sql-kafka", "spark-token-provider-kafka", "kafka-clients", "commons-pool2")
-
-# Loads the classes that most drivers need, and ends in order.
-TRAINING = """
-import sys
-from pyspark.sql import SparkSession
-session = SparkSession.builder.config("spark.ui.enabled", "false").getOrCreate()
-session.sql("select 1 as a").write.parquet(sys.argv[1])
-session.read.parquet(sys.argv[1]).collect()
-jvm = session.sparkContext._gateway.proc
-session.stop()
-jvm.stdin.close()
-jvm.wait()
-"""
+TRAINING = Path(__file__).with_name("spark_training.py")
 
 
-def java_options() -> list[str]:
-    """Return options for a driver's JVM: an archive of its classes, made once, and no optimizing
-    compiler, from which tests gain nothing.
+@functools.cache
+def plain() -> Path:
+    """Return a copy of Spark's jars and scripts, as they are installed.
+
+    An archive of classes holds for jars of one path and one age, and takes half a minute of a
+    processor. Those of a virtual environment are new in each.
     """
     spec = importlib.util.find_spec("pyspark")
     assert spec is not None
     assert spec.submodule_search_locations
-    archive = jvm.Archive("spark", f"{spec.submodule_search_locations[0]}/jars/*")
-    quick = ["-XX:TieredStopAtLevel=1"]
+    package = Path(spec.submodule_search_locations[0])
+    jvm.CACHE.mkdir(parents=True, exist_ok=True)
+    kept = jvm.CACHE / f"spark-{importlib.metadata.version('pyspark')}"
+    with jvm.locked():
+        if not kept.is_dir():
+            with tempfile.TemporaryDirectory(dir=jvm.CACHE) as partial:
+                for name in ("bin", "jars", "python"):
+                    shutil.copytree(package / name, Path(partial, "home", name))
+                Path(partial, "home").rename(kept)
+    return kept
+
+
+@functools.cache
+def home() -> Path:
+    """Return Spark with the connectors among its jars, as in the image, for SPARK_HOME."""
+    connectors, without = connector_jars(), plain()
+    kept = jvm.CACHE / f"{without.name}-{connectors[0].parent.name}"
+    with jvm.locked():
+        if not kept.is_dir():
+            with tempfile.TemporaryDirectory(dir=jvm.CACHE) as partial:
+                shutil.copytree(without, Path(partial, "home"), copy_function=os.link)
+                for jar in connectors:
+                    shutil.copy(jar, Path(partial, "home", "jars"))
+                Path(partial, "home").rename(kept)
+    return kept
+
+
+def java_options() -> list[str]:
+    """Return options for a driver's JVM: the quick ones, and an archive of its classes, made once.
+
+    They need SPARK_HOME to be `home`.
+    """
+    jars = home() / "jars"
+    archive = jvm.Archive("spark", f"{jars}/*")
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not archive.exists:
             with tempfile.TemporaryDirectory() as folder:
-                options = " ".join([*quick, *archive.options])
+                options = " ".join([*QUICK, *archive.options])
                 subprocess.run(
-                    [sys.executable, "-c", TRAINING, f"{folder}/result"],
-                    env={**os.environ, "SPARK_SUBMIT_OPTS": options, "SPARK_LOCAL_DIRS": folder},
+                    [sys.executable, str(TRAINING), folder],
+                    env={
+                        **os.environ,
+                        "SPARK_HOME": str(home()),
+                        "SPARK_SUBMIT_OPTS": options,
+                        "SPARK_LOCAL_DIRS": folder,
+                    },
                     capture_output=True,
                     check=True,
                 )
             archive.keep()
-    return [*quick, *archive.options]
+    return [*QUICK, *archive.options]
 
 
 def connector_jars() -> list[Path]:
-    """Return the jars, downloaded with Maven once and cached."""
+    """Return the jars, made with Maven once per recipe and cached."""
     CACHE.mkdir(parents=True, exist_ok=True)
+    sources = sorted((RECIPE / "java").rglob("*.java"))
+    content = b"".join(file.read_bytes() for file in (RECIPE / "pom.xml", *sources))
+    folder = CACHE / hashlib.sha256(content).hexdigest()[:12]
     with (CACHE / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        jars = sorted(CACHE.glob("*.jar"))
-        if not all(any(jar.name.startswith(name) for jar in jars) for name in NEEDED):
-            _fetch()
-            jars = sorted(CACHE.glob("*.jar"))
-    return jars
+        if not folder.exists():
+            _build(folder)
+    return sorted(folder.glob("*.jar"))
 
 
-def _fetch() -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        pom = Path(shutil.copy(POM, folder))
+def _build(target: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=CACHE) as folder:
+        shutil.copy(RECIPE / "pom.xml", folder)
+        shutil.copytree(RECIPE / "java", f"{folder}/java")
         subprocess.run(
-            [
-                "mvn",
-                "--quiet",
-                "--batch-mode",
-                f"--file={pom}",
-                "dependency:copy-dependencies",
-                f"-DoutputDirectory={folder}/jars",
-                "-DexcludeTransitive=true",
-            ],
-            check=True,
+            ["mvn", "--quiet", "--batch-mode", f"--file={folder}/pom.xml", "package"], check=True
         )
-        for jar in (Path(folder) / "jars").glob("*.jar"):
-            shutil.copy(jar, CACHE)
+        (Path(folder) / "jars").rename(target)

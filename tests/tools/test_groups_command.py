@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,6 +11,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from odradek.zk import consumers
+from tests.support import preloaded
 from tests.support.broker import STEADY, Cluster, wait_until
 from tests.support.clients import await_leaders, create_topic, produce_all
 
@@ -39,13 +38,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 def run(*arguments: str, status: int = 0) -> tuple[str, str]:
     """What the command printed to stdout and stderr."""
-    done = subprocess.run(
-        [sys.executable, "-m", "odradek", "groups", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = preloaded.run("odradek", "groups", *arguments, timeout=120)
     assert done.returncode == status, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     return done.stdout, done.stderr
@@ -56,11 +49,11 @@ def rows(said: str) -> list[list[str]]:
     return [line.split() for line in said.splitlines()[1:]]
 
 
-def commit(cluster: Cluster, group: str, offset: int) -> None:
+def commit(cluster: Cluster, group: str, offset: int, topic: str = TOPIC) -> None:
     consumer = confluent_kafka.Consumer(
         {"bootstrap.servers": cluster.bootstrap, "group.id": group, "log_level": 0}
     )
-    places = [confluent_kafka.TopicPartition(TOPIC, number, offset) for number in (0, 1)]
+    places = [confluent_kafka.TopicPartition(topic, number, offset) for number in (0, 1)]
 
     def is_committed() -> bool:
         done = consumer.commit(offsets=places, asynchronous=False)
@@ -109,6 +102,31 @@ def test_group_of_the_coordinator_is_shown_moved_and_deleted(
     assert GROUP in run("list", *at)[0].split()
     assert "are deleted" in run("delete", *at, "--group", GROUP, "--execute")[0]
     assert GROUP not in run("list", *at)[0].split()
+
+
+def test_lag_counts_the_unread_records_that_are_there(cluster: Cluster) -> None:
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+    place = confluent_kafka.TopicPartition("short", 1, 8)
+    create_topic(cluster.bootstrap, "short", 2)
+    produce_all(cluster.bootstrap, "short", [b"x"] * 20, partitions=2)
+    admin.delete_records([place])[place].result(60)
+    at = ("describe", "--bootstrap-server", cluster.bootstrap, "--group", "odd")
+    # Where the log begins later than the group stands, and where it ends earlier.
+    for offset, lags in ((4, ["6", "2"]), (99, ["10", "2"])):
+        commit(cluster, "odd", offset, "short")
+        assert rows(run(*at)[0]) == [
+            ["odd", "short", str(part), str(offset), "10", lags[part], "-", "-", "-"]
+            for part in (0, 1)
+        ]
+    with cluster.zookeeper.client() as client:
+        client.create(consumers.offset_path("former", "made", 0), b"3", makepath=True)
+        create_topic(cluster.bootstrap, "made", 1)
+        produce_all(cluster.bootstrap, "made", [b"x"] * 5)
+        at = ("describe", "--zookeeper", cluster.zookeeper.connect, "--group", "former")
+        assert rows(run(*at)[0]) == [["former", "made", "0", "3", "5", "5", "-", "-", "-"]]
+        client.set(consumers.offset_path("former", "made", 0), b"3")
+        assert rows(run(*at)[0]) == [["former", "made", "0", "3", "5", "2", "-", "-", "-"]]
+        client.delete(consumers.group_path("former"), recursive=True)
 
 
 def test_reset_is_whole_or_not_at_all(tmp_path: Path) -> None:

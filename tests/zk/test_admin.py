@@ -11,7 +11,7 @@ from odradek.zk import admin, operations, znodes
 from odradek.zk.registration import create_persistent_paths
 from odradek.zk.session import Session
 from odradek.zk.znodes import TopicAssignment
-from tests.support import zookeeper
+from tests.support import steps, zookeeper
 from tests.zk.conftest import OpenSession
 
 ASSIGNMENT = TopicAssignment({0: (BrokerId(1), BrokerId(2))})
@@ -49,6 +49,19 @@ def test_legal_names_pass_and_collisions_are_named() -> None:
     admin.check_collision("a.b", ["a.b", "c"])
     with pytest.raises(KafkaError, match=r"a_b"):
         admin.check_collision("a.b", ["a_b", "c"])
+
+
+def test_collision_is_found_among_all_topics_by_a_look_at_few() -> None:
+    topics = {f"old_{number}.of.many" for number in range(500)}
+    alone = steps.count(admin.check_collision, "a.new_one", {"other", "names", "of", "topics"})
+    assert steps.count(admin.check_collision, "a.new_one", topics) == alone
+    for rival in ("old.7_of_many", "old_7_of_many", "old.7.of.many"):
+        with pytest.raises(KafkaError, match=r"existing topics: old_7\.of\.many$"):
+            admin.check_collision(rival, set(), topics)
+    many = "_".join("x" * 60)
+    admin.check_collision(many, topics)
+    with pytest.raises(KafkaError, match="collides"):
+        admin.check_collision(many, topics | {many.replace("_", ".", 30)})
 
 
 async def test_topic_comes_with_its_configuration(session: Session) -> None:

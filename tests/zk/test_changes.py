@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from typing import Any
 
 import pytest
@@ -95,6 +95,28 @@ async def test_old_notices_are_purged_once_handled(session: Session, running: Ru
         assert await heard.queue.get() == ("topics", name)
     while len(await session.children("/config/changes")) > 1:
         await asyncio.sleep(0.01)
+
+
+async def test_each_notice_is_read_once_however_many_there_are(
+    session: Session, running: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    get_all = session.get_all
+
+    async def noted(paths: Iterable[str]) -> Any:
+        wanted = list(paths)
+        read.extend(wanted)
+        return await get_all(wanted)
+
+    await session.multi(admin.change_config("topics", "old", {}, None))
+    monkeypatch.setattr(session, "get_all", noted)
+    heard = Heard(session)
+    await heard.changes.start()
+    running(heard.changes.run())
+    for number in range(10):
+        await session.multi(admin.change_config("topics", f"t{number}", {}, None))
+        assert await heard.queue.get() == ("topics", f"t{number}")
+    assert len(read) == len(set(read)) == 11
 
 
 async def test_a_change_that_cannot_be_applied_is_tried_again_and_holds_up_no_other(

@@ -1,34 +1,69 @@
-"""The command line: `odradek broker`, `odradek zookeeper`, `odradek log`, `odradek groups`.
+"""The command line: `odradek broker`, `odradek zookeeper`, and the commands of `odradek.tools`.
 
-A usage error prints one line on stderr and exits with status 2, a runtime failure with status 1.
+Other packages add commands as entry points of the group `odradek.commands`: `odradek sql` and
+`odradek datagen` are the Spark package's, which this one must not import. A usage error prints one
+line on stderr and exits with status 2, a runtime failure with status 1.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 import tempfile
+from collections.abc import Mapping
+from importlib import metadata
 from pathlib import Path
+from typing import Final
 
 import click
 
 from odradek import config as configuration
 from odradek import zookeeper as zookeeper_server
 from odradek.properties import ConfigError
-from odradek.tools import groups, log_dump, log_repair
 
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+COMMANDS = "odradek.commands"
+
+# Imported when they are used: an answer in a terminal must not wait for what others need.
+_TOOLS: Final[Mapping[str, tuple[str, str]]] = {
+    "cluster": ("odradek.tools.cluster", "command"),
+    "configs": ("odradek.tools.configs", "commands"),
+    "groups": ("odradek.tools.groups", "commands"),
+    "log": ("odradek.tools.log_repair", "commands"),
+    "topics": ("odradek.tools.topics", "commands"),
+}
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class _Commands(click.Group):
+    """The commands of this package, and those that are found by their entry points."""
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        """Return the names of all commands."""
+        added = [entry.name for entry in metadata.entry_points(group=COMMANDS)]
+        return sorted({*super().list_commands(context), *_TOOLS, *added})
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        """Return the command of this name; a broker starts without a look at entry points."""
+        own = super().get_command(context, name)
+        if own is not None:
+            return own
+        if name in _TOOLS:
+            module, attribute = _TOOLS[name]
+            tool = getattr(importlib.import_module(module), attribute)
+            assert isinstance(tool, click.Command)
+            return tool
+        for entry in metadata.entry_points(group=COMMANDS, name=name):
+            command = entry.load()
+            assert isinstance(command, click.Command)
+            return command
+        return None
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="odradek")
 def main() -> None:
     """A log broker that speaks Kafka's wire protocol and keeps its state in ZooKeeper."""
-
-
-main.add_command(log_dump.commands)
-main.add_command(groups.commands)
-log_dump.commands.add_command(log_repair.repair)
 
 
 @main.command()

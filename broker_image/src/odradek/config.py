@@ -13,7 +13,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from odradek import message_format, properties, security_settings
+from odradek import listener_settings, listeners, message_format, properties, security_settings
+from odradek.listener_settings import ListenerSecurity
+from odradek.listeners import ListenerEndpoint
 from odradek.properties import (
     INT_MAX,
     LONG_MAX,
@@ -26,6 +28,7 @@ from odradek.properties import (
     non_empty,
     numbers_by_host,
     one_of,
+    principals,
     scaled,
     throttled_replicas,
     words,
@@ -37,6 +40,17 @@ HOUR_MS = 3_600_000
 MINUTE_MS = 60_000
 MIN_COMPACTION_LAG, MAX_COMPACTION_LAG = "min.compaction.lag.ms", "max.compaction.lag.ms"
 CODECS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
+
+# The second is the name of the first before Kafka 2.4.
+AUTHORIZERS = (
+    "kafka.security.authorizer.AclAuthorizer",
+    "kafka.security.auth.SimpleAclAuthorizer",
+)
+
+
+def _authorizer(text: str) -> str:
+    return str(one_of(*AUTHORIZERS)(text)) if text else ""
+
 
 # Kafka's keys without an equivalent here (thread pools, fetch sessions, metric windows and such):
 # accepted silently, because a server.properties made for Kafka contains them.
@@ -66,19 +80,6 @@ INERT_KEYS = frozenset(
 )
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class ListenerEndpoint:
-    """One listener: name, security protocol, host (empty: every address) and port."""
-
-    name: str
-    protocol: str
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"{self.name}://{self.host}:{self.port}"
-
-
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
     """One broker's settings. Sizes in bytes, `_ms` in milliseconds, -1 for "no limit"."""
@@ -92,7 +93,11 @@ class BrokerConfig:
         tuple(f"{protocol}:{protocol}" for protocol in SECURITY_PROTOCOLS),
         words(),
     )
+    # The name of the protocol below if not set, which `load` fills in.
     inter_broker_listener_name: str = key("inter.broker.listener.name", "PLAINTEXT", non_empty)
+    security_inter_broker_protocol: str = key(
+        "security.inter.broker.protocol", "PLAINTEXT", one_of(*SECURITY_PROTOCOLS)
+    )
     inter_broker_protocol_version: str = key("inter.broker.protocol.version", "2.1", non_empty)
     log_dirs: tuple[str, ...] = key(
         "log.dirs",
@@ -107,6 +112,11 @@ class BrokerConfig:
     zookeeper_connection_timeout_ms: int | None = key(
         "zookeeper.connection.timeout.ms", None, integer(1, INT_MAX)
     )
+
+    # authorization
+    authorizer_class_name: str = key("authorizer.class.name", "", _authorizer)
+    super_users: str = key("super.users", "", principals)
+    allow_everyone_if_no_acl_found: bool = key("allow.everyone.if.no.acl.found", False, boolean)
 
     # topics
     num_partitions: int = key("num.partitions", 1, integer(1, INT_MAX))
@@ -297,6 +307,14 @@ class BrokerConfig:
     )
     offsets_load_buffer_size: int = key("offsets.load.buffer.size", 5_242_880, integer(1))
 
+    # client quotas
+    quota_window_num: int = key("quota.window.num", 11, integer(1, INT_MAX))
+    quota_window_size_seconds: int = key("quota.window.size.seconds", 1, integer(1, INT_MAX))
+    controller_quota_window_num: int = key("controller.quota.window.num", 11, integer(1, INT_MAX))
+    controller_quota_window_size_seconds: int = key(
+        "controller.quota.window.size.seconds", 1, integer(1, INT_MAX)
+    )
+
     # keys of Odradek
     metrics_port: int = key("odradek.metrics.port", 0, integer(0, 65535))
     queued_max_response_bytes: int = key(
@@ -312,6 +330,7 @@ class BrokerConfig:
     # filled by `load`
     listeners: tuple[ListenerEndpoint, ...] = ()
     advertised_listeners: tuple[ListenerEndpoint, ...] = ()
+    security: Mapping[str, ListenerSecurity] = dataclasses.field(default_factory=dict, hash=False)
 
 
 def load(
@@ -321,13 +340,7 @@ def load(
 
     Return the settings and the names of unknown keys. Raises ConfigError with a one-line reason.
     """
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"cannot read {path}: it is not UTF-8 text") from None
-    values = {**properties.load_properties(text), **(overrides or {})}
+    values = {**properties.read_file(path), **(overrides or {})}
     return from_values(values)
 
 
@@ -335,14 +348,21 @@ def from_values(values: Mapping[str, str]) -> tuple[BrokerConfig, list[str]]:
     """Read and check settings as `load` does, from a mapping of Kafka's keys to text."""
     if refused := security_settings.unsupported(values):
         raise ConfigError(
-            "TLS, authentication and authorization are not supported; remove "
-            f"{', '.join(refused)}, and let only trusted networks reach the broker"
+            f"these security settings are not supported; remove {', '.join(refused)}, "
+            "and let only trusted networks reach the broker"
         )
     fields = properties.read_fields(BrokerConfig, values)
     for required, name in (("broker_id", "broker.id"), ("zookeeper_connect", "zookeeper.connect")):
         if required not in fields:
             raise ConfigError(f'Missing required configuration "{name}" which has no default value')
-    config = _with_endpoints(BrokerConfig(**fields))
+    if {"inter_broker_listener_name", "security_inter_broker_protocol"} <= fields.keys():
+        raise ConfigError(
+            "Only one of inter.broker.listener.name and security.inter.broker.protocol "
+            "should be set."
+        )
+    if "security_inter_broker_protocol" in fields:
+        fields["inter_broker_listener_name"] = fields["security_inter_broker_protocol"]
+    config = _with_endpoints(BrokerConfig(**fields), values)
     if not config.log_dirs:
         raise ConfigError("At least one log directory must be defined via log.dirs or log.dir")
     if 0 < config.queued_max_request_bytes < config.socket_request_max_bytes:
@@ -369,7 +389,7 @@ def within_descriptors(config: BrokerConfig, connections: int) -> BrokerConfig:
     """
     most = min(config.max_connections, connections)
     per_ip = config.max_connections_per_ip
-    if per_ip == INT_MAX:
+    if per_ip == INT_MAX > most:
         per_ip = max(1, most // 2)
     return dataclasses.replace(config, max_connections=most, max_connections_per_ip=per_ip)
 
@@ -382,63 +402,17 @@ def unknown_keys(names: Iterable[str]) -> list[str]:
     )
 
 
-def _with_endpoints(config: BrokerConfig) -> BrokerConfig:
-    protocols = dict(_name_and_protocol(entry) for entry in config.listener_protocols)
-    listeners = _endpoints("listeners", config.listeners_text, protocols)
-    advertised = (
-        _endpoints("advertised.listeners", config.advertised_listeners_text, protocols)
-        if config.advertised_listeners_text
-        else listeners
+def _with_endpoints(config: BrokerConfig, values: Mapping[str, str]) -> BrokerConfig:
+    found, advertised = listeners.endpoints(
+        config.listeners_text,
+        config.advertised_listeners_text,
+        config.listener_protocols,
+        config.inter_broker_listener_name,
     )
-    names = {endpoint.name for endpoint in listeners}
-    for endpoint in advertised:
-        if endpoint.name not in names:
-            raise ConfigError(f"advertised.listeners names {endpoint.name}, not one of listeners")
-        if endpoint.host == "0.0.0.0":  # noqa: S104 refused, not bound
-            raise ConfigError("advertised.listeners cannot use the nonroutable address 0.0.0.0")
-    if config.inter_broker_listener_name not in {endpoint.name for endpoint in advertised}:
-        raise ConfigError(
-            f"inter.broker.listener.name {config.inter_broker_listener_name} is not advertised"
-        )
-    return dataclasses.replace(config, listeners=listeners, advertised_listeners=advertised)
-
-
-def _name_and_protocol(entry: str) -> tuple[str, str]:
-    name, _, protocol = entry.partition(":")
-    if protocol not in SECURITY_PROTOCOLS:
-        raise ConfigError(
-            f"Invalid value {entry} for configuration listener.security.protocol.map: "
-            f"no security protocol {protocol}"
-        )
-    return name, protocol
-
-
-def _endpoints(
-    setting: str, text: str, protocols: Mapping[str, str]
-) -> tuple[ListenerEndpoint, ...]:
-    endpoints: list[ListenerEndpoint] = []
-    for entry in text.split(","):
-        name, separator, address = entry.strip().partition("://")
-        host, colon, port = address.rpartition(":")
-        if not (separator and colon and port.isdecimal() and int(port) <= 65535):
-            raise ConfigError(
-                f"Invalid value {text} for configuration {setting}: "
-                f"{entry.strip() or 'an empty entry'} is not NAME://host:port"
-            )
-        if name not in protocols:
-            raise ConfigError(
-                f"Invalid value {text} for configuration {setting}: "
-                f"no security protocol defined for listener {name}"
-            )
-        if protocols[name] != "PLAINTEXT":
-            raise ConfigError(
-                f"Invalid value {text} for configuration {setting}: "
-                f"only the security protocol PLAINTEXT is built, not {protocols[name]} of {name}"
-            )
-        if name in {endpoint.name for endpoint in endpoints}:
-            raise ConfigError(f"{setting}: each listener must have a different name")
-        endpoints.append(ListenerEndpoint(name, protocols[name], host.strip("[]"), int(port)))
-    return tuple(endpoints)
+    security = listener_settings.read(values, found, config.inter_broker_listener_name)
+    return dataclasses.replace(
+        config, listeners=found, advertised_listeners=advertised, security=security
+    )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

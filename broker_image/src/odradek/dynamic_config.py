@@ -11,13 +11,15 @@ Who uses a setting looks it up, or is told of the change (`TopicConfigs.on_broke
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from odradek import properties
-from odradek.config import BrokerConfig, TopicConfig
-from odradek.properties import ConfigError, ConfigKey
+from odradek.config import BrokerConfig, TopicConfig, within_descriptors
+from odradek.properties import INT_MAX, ConfigError, ConfigKey
 
 CLUSTER_DEFAULT = "<default>"
+MAX_CONNECTIONS = "max.connections"
+PER_IP_OVERRIDES = "max.connections.per.ip.overrides"
 
 _INHERITED = {declared.inherits for _, declared in properties.keys_of(TopicConfig)} - {
     "log_message_format_version"
@@ -39,10 +41,15 @@ _RECONFIGURABLE = {
     "log.cleaner.io.buffer.size",
     "log.cleaner.io.max.bytes.per.second",
     "log.cleaner.backoff.ms",
-    "max.connections",
+    MAX_CONNECTIONS,
     "max.connections.per.ip",
-    "max.connections.per.ip.overrides",
+    PER_IP_OVERRIDES,
     "max.connection.creation.rate",
+}
+# Kafka takes 0 from a file only.
+_AT_LEAST_1 = {
+    MAX_CONNECTIONS: "Invalid max.connections 0",
+    _CLEANER_THREADS: "Log cleaner threads should be at least 1",
 }
 _LEAST_BUFFER_PER_CLEANER = 1024 * 1024
 _LIMITS = {
@@ -60,32 +67,50 @@ DYNAMIC_KEYS: Mapping[str, tuple[str, ConfigKey]] = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LayeredConfig:
-    """The configs of a broker by layer; `effective` is the result."""
+    """The configs of a broker by layer; `effective` is the result.
+
+    `most_connections` are allowed by the file descriptors (see `config.within_descriptors`).
+    """
 
     static: BrokerConfig
     effective: BrokerConfig
     cluster: Mapping[str, str] = dataclasses.field(default_factory=dict)
     own: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    most_connections: int = INT_MAX
 
 
 def layer(
-    static: BrokerConfig, cluster: Mapping[str, str], own: Mapping[str, str]
+    static: BrokerConfig,
+    cluster: Mapping[str, str],
+    own: Mapping[str, str],
+    most_connections: int = INT_MAX,
 ) -> LayeredConfig:
     """Layer the checked entries of all brokers and of this broker over its file."""
     fields = {
         DYNAMIC_KEYS[name][0]: properties.parse_value(DYNAMIC_KEYS[name][1], name, text)
         for name, text in {**cluster, **own}.items()
     }
-    return LayeredConfig(static, dataclasses.replace(static, **fields), cluster, own)
+    effective = within_descriptors(dataclasses.replace(static, **fields), most_connections)
+    return LayeredConfig(static, effective, cluster, own, most_connections)
 
 
-def check(entries: Mapping[str, str]) -> None:
-    """Raise ConfigError for entries that are not dynamic or invalid."""
+def check(entries: Mapping[str, str], most_connections: int = INT_MAX) -> None:
+    """Raise ConfigError for entries that are not dynamic or invalid.
+
+    Kafka's default of max.connections is never too many: it stands for as many as there can be.
+    """
     fixed = sorted(entries.keys() - DYNAMIC_KEYS.keys())
     if fixed:
         raise ConfigError(f"Cannot update these configs dynamically: Set({', '.join(fixed)})")
     for name, text in entries.items():
-        properties.parse_value(DYNAMIC_KEYS[name][1], name, text)
+        value = properties.parse_value(DYNAMIC_KEYS[name][1], name, text)
+        if name in _AT_LEAST_1 and value == 0:
+            raise ConfigError(_AT_LEAST_1[name])
+        if name == MAX_CONNECTIONS and most_connections < value < INT_MAX:
+            raise ConfigError(
+                f"Invalid value {text} for configuration {name}: Value must be no more than "
+                f"{most_connections}, half of the file descriptors"
+            )
 
 
 def check_change(layers: LayeredConfig, wanted: Mapping[str, str], *, cluster: bool) -> None:
@@ -96,7 +121,8 @@ def check_change(layers: LayeredConfig, wanted: Mapping[str, str], *, cluster: b
     """
     known = {name: text for name, text in wanted.items() if _is_sound(name, text)}
     own, shared = (layers.own, known) if cluster else (known, layers.cluster)
-    before, after = layers.effective, layer(layers.static, shared, own).effective
+    before = layers.effective
+    after = layer(layers.static, shared, own, layers.most_connections).effective
     for name in _THREAD_POOLS:
         _check_threads(
             getattr(before, DYNAMIC_KEYS[name][0]),
@@ -104,16 +130,25 @@ def check_change(layers: LayeredConfig, wanted: Mapping[str, str], *, cluster: b
             f"Dynamic thread count update validation failed for {name}",
         )
     _check_cleaner(before, after)
-    if after.max_connections < 1 and after.max_connections != before.max_connections:
-        raise ConfigError(f"Invalid max.connections {after.max_connections}")
-    if (
-        after.max_connections_per_ip == 0
-        and not after.max_connections_per_ip_overrides
-        and (before.max_connections_per_ip or before.max_connections_per_ip_overrides)
-    ):
-        raise ConfigError(
+    for names, reason in conflicts(after):
+        fields = [DYNAMIC_KEYS[name][0] for name in names]
+        if any(getattr(before, field) != getattr(after, field) for field in fields):
+            raise ConfigError(reason)
+
+
+def conflicts(config: BrokerConfig) -> Iterator[tuple[Collection[str], str]]:
+    """Yield the names of dynamic settings that contradict each other, and how."""
+    if config.max_connections_per_ip == 0 and not config.max_connections_per_ip_overrides:
+        yield (
+            ("max.connections.per.ip", PER_IP_OVERRIDES),
             "max.connections.per.ip can be set to zero only if max.connections.per.ip.overrides "
-            "property is set."
+            "property is set.",
+        )
+    threads = config.log_cleaner_threads
+    if threads and config.log_cleaner_dedupe_buffer_size // threads <= _LEAST_BUFFER_PER_CLEANER:
+        yield (
+            (_CLEANER_THREADS, "log.cleaner.dedupe.buffer.size"),
+            "log.cleaner.dedupe.buffer.size must be at least 1MB per cleaner thread.",
         )
 
 
@@ -139,12 +174,6 @@ def _check_threads(before: int, after: int, failed: str) -> None:
 
 def _check_cleaner(before: BrokerConfig, after: BrokerConfig) -> None:
     threads, present = after.log_cleaner_threads, before.log_cleaner_threads
-    if threads == present and (
-        after.log_cleaner_dedupe_buffer_size == before.log_cleaner_dedupe_buffer_size
-    ):
-        return
-    if threads < 1:
-        raise ConfigError("Log cleaner threads should be at least 1")
     if threads < present // 2:
         raise ConfigError(
             f"Log cleaner threads cannot be reduced to less than half the current value {present}"
@@ -154,5 +183,3 @@ def _check_cleaner(before: BrokerConfig, after: BrokerConfig) -> None:
             "Log cleaner threads cannot be increased to more than double the current value "
             f"{present}"
         )
-    if after.log_cleaner_dedupe_buffer_size // threads <= _LEAST_BUFFER_PER_CLEANER:
-        raise ConfigError("log.cleaner.dedupe.buffer.size must be at least 1MB per cleaner thread.")

@@ -9,6 +9,8 @@ have no series of their own.
 
 from __future__ import annotations
 
+import contextlib
+import os
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -32,7 +34,9 @@ from odradek.quarantine import Quarantines
 if TYPE_CHECKING:
     from odradek.group.coordinator import GroupCoordinator
     from odradek.net.connection_quotas import ConnectionQuotas
+    from odradek.quotas.client_quotas import ClientQuotas
     from odradek.replica.manager import ReplicaManager
+    from odradek.security.authorizer import Authorizer
 
 MOST_TOPICS = 1000
 MOST_PARTITIONS = 10_000
@@ -105,6 +109,16 @@ def _shown(app: WSGIApplication, request: HttpRequest) -> HttpAnswer:
     return HttpAnswer(status, dict(headers), body)
 
 
+class HasFailures(Protocol):
+    """Counts peers that did not get in, by listener and cause."""
+
+    def failed_handshakes(self) -> Mapping[str, Mapping[str, int]]:
+        """Return the TLS handshakes that failed."""
+
+    def failed_authentications(self) -> Mapping[str, Mapping[str, int]]:
+        """Return the SASL authentications that failed."""
+
+
 class HasConnections(Protocol):
     """A listener, as far as metrics need it."""
 
@@ -134,6 +148,13 @@ class BrokerMetrics(Collector):
         self._groups: GroupCoordinator | None = None
         self._listeners: Mapping[str, HasConnections] = {}
         self._quotas: ConnectionQuotas | None = None
+        self._authorizer: Authorizer | None = None
+        self._client_quotas: ClientQuotas | None = None
+        self._security: HasFailures | None = None
+
+    def watch_security(self, security: HasFailures) -> None:
+        """Show failed handshakes and authentications."""
+        self._security = security
 
     def watch(
         self,
@@ -143,6 +164,8 @@ class BrokerMetrics(Collector):
         groups: GroupCoordinator,
         listeners: Mapping[str, HasConnections],
         quotas: ConnectionQuotas | None = None,
+        authorizer: Authorizer | None = None,
+        client_quotas: ClientQuotas | None = None,
     ) -> None:
         """Set the parts whose state is read at each scrape."""
         self._info = info
@@ -151,6 +174,8 @@ class BrokerMetrics(Collector):
         self._groups = groups
         self._listeners = listeners
         self._quotas = quotas
+        self._authorizer = authorizer
+        self._client_quotas = client_quotas
 
     def serve(self, port: int, health: Health) -> Callable[[], None]:
         """Serve Prometheus and probes on a port, in a thread; return a function that stops it.
@@ -218,6 +243,7 @@ class BrokerMetrics(Collector):
         yield from self._traffic_series()
         yield from self._request_series()
         yield from self._role_series()
+        yield from self._disk_series()
         yield from self._partition_series()
         yield from self._group_series()
         yield from self._quarantine_series()
@@ -228,6 +254,24 @@ class BrokerMetrics(Collector):
             connections.add_metric([name], listener.connection_count)
         yield connections
         yield from self._quota_series()
+        yield from self._security_series()
+        yield from self._authorizer_series()
+        yield from self._client_quota_series()
+
+    def _authorizer_series(self) -> Iterator[Metric]:
+        authorizer = self._authorizer
+        if authorizer is None:
+            return
+        yield CounterMetricFamily(
+            "odradek_authorizer_denials",
+            "Times that the authorizer refused something that a client asked for",
+            value=authorizer.denials,
+        )
+        yield GaugeMetricFamily(
+            "odradek_acl_age_seconds",
+            "Time for which changed ACLs may have gone unseen; infinite before they are loaded",
+            value=authorizer.watcher.age_s,
+        )
 
     def _quota_series(self) -> Iterator[Metric]:
         quotas = self._quotas
@@ -247,6 +291,52 @@ class BrokerMetrics(Collector):
             "Memory of responses that clients have not read yet",
             value=quotas.answers.total,
         )
+
+    def _client_quota_series(self) -> Iterator[Metric]:
+        if self._quotas is None or self._client_quotas is None:
+            return
+        yield GaugeMetricFamily(
+            "odradek_connections_throttled",
+            "Connections that are not read for now because a client quota is exceeded",
+            value=self._quotas.muted,
+        )
+        labels = ["quota"]
+        requests = CounterMetricFamily(
+            "odradek_throttled_requests", "Requests beyond a client quota", labels=labels
+        )
+        seconds = CounterMetricFamily(
+            "odradek_throttle_seconds",
+            "Throttle time that clients were told, in all",
+            labels=labels,
+        )
+        for key, throttled in self._client_quotas.throttled.items():
+            requests.add_metric([key.value], throttled.count)
+            seconds.add_metric([key.value], throttled.total_ms / 1000)
+        yield from (requests, seconds)
+
+    def _security_series(self) -> Iterator[Metric]:
+        security = self._security
+        if security is None:
+            return
+        for name, help_text, label, counts in (
+            (
+                "odradek_tls_handshakes_failed",
+                "TLS handshakes that failed",
+                "cause",
+                security.failed_handshakes(),
+            ),
+            (
+                "odradek_authentications_failed",
+                "SASL authentications that failed",
+                "mechanism",
+                security.failed_authentications(),
+            ),
+        ):
+            family = CounterMetricFamily(name, help_text, labels=["listener", label])
+            for listener, of_cause in counts.items():
+                for cause, count in list(of_cause.items()):
+                    family.add_metric([listener, cause], count)
+            yield family
 
     def _traffic_series(self) -> Iterator[Metric]:
         for name, help_text, field in (
@@ -299,6 +389,11 @@ class BrokerMetrics(Collector):
                 sum(len(one.isr.committed) < len(one.replicas) for one in led),
             ),
             (
+                "odradek_under_min_isr_partitions",
+                "Partitions that this broker leads whose ISR is below min.insync.replicas",
+                sum(not one.has_enough_replicas(one.log.config.min_insync_replicas) for one in led),
+            ),
+            (
                 "odradek_offline_partitions",
                 "Partitions of the cluster without a leader, in this broker's metadata",
                 replicas.metadata.leaderless(),
@@ -326,10 +421,37 @@ class BrokerMetrics(Collector):
             value=replicas.damaged_reads,
         )
         yield CounterMetricFamily(
+            "odradek_refused_replicas",
+            "New replicas refused because their log could not be created",
+            value=replicas.refused_replicas,
+        )
+        yield CounterMetricFamily(
             "odradek_isr_expands",
             "Times that a replica joined an ISR",
             value=replicas.isr_writer.expands,
         )
+
+    def _disk_series(self) -> Iterator[Metric]:
+        """Yield size and free space of the file systems with log directories that work."""
+        if self._replicas is None:
+            return
+        labels = ["directory"]
+        size = GaugeMetricFamily(
+            "odradek_log_directory_size_bytes",
+            "Size of the file system with this log directory",
+            labels=labels,
+        )
+        free = GaugeMetricFamily(
+            "odradek_log_directory_available_bytes",
+            "Space that this broker can still take on it",
+            labels=labels,
+        )
+        for path in self._replicas.online_directories:
+            with contextlib.suppress(OSError):  # whoever reads or writes there finds out
+                found = os.statvfs(path)
+                size.add_metric([path], found.f_frsize * found.f_blocks)
+                free.add_metric([path], found.f_frsize * found.f_bavail)
+        yield from (size, free)
 
     def _quarantine_series(self) -> Iterator[Metric]:
         total = CounterMetricFamily(

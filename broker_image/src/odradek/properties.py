@@ -11,9 +11,12 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 from kazoo.hosts import collect_hosts
+
+from odradek.values import Principal, parse_principal
 
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
@@ -97,6 +100,20 @@ def known_names(settings: type) -> frozenset[str]:
     )
 
 
+def read_file(path: str | Path) -> dict[str, str]:
+    """Return the settings in a properties file. Raises ConfigError with a one-line reason."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"cannot read {path}: it is not UTF-8 text") from None
+    try:
+        return load_properties(text)
+    except ConfigError as error:
+        raise ConfigError(f"cannot read {path}: {error}") from None
+
+
 def load_properties(text: str) -> dict[str, str]:
     r"""Parse Java properties: `key=value`, `key: value`, # and ! comments, \ continuations."""
     values: dict[str, str] = {}
@@ -146,7 +163,11 @@ def _unescape(text: str) -> str:
             plain.append(_unicode("".join(next(chars, "") for _ in range(4))))
         else:
             plain.append({"n": "\n", "t": "\t", "r": "\r", "f": "\f"}.get(escape, escape))
-    return "".join(plain)
+    try:
+        # Java writes a character beyond \uFFFF as two.
+        return "".join(plain).encode("utf-16", "surrogatepass").decode("utf-16")
+    except UnicodeDecodeError:
+        raise ConfigError("half a character (\\u)") from None
 
 
 def _unicode(digits: str) -> str:
@@ -181,6 +202,18 @@ def integer(at_least: int = -LONG_MAX - 1, at_most: int = LONG_MAX) -> Parser:
         return number
 
     return parse
+
+
+def principals(text: str) -> str:
+    """Check `User:a;User:b`, Kafka's form of super.users, and return it."""
+    split_principals(text)
+    return text
+
+
+def split_principals(text: str) -> frozenset[Principal]:
+    """Return the principals of `User:a;User:b`. Raises ValueError."""
+    parts = text.rstrip("; ").split(";") if text.strip("; ") else []
+    return frozenset(parse_principal(one.strip(_BLANKS)) for one in parts)
 
 
 def scaled(factor: int, at_least: int = -LONG_MAX - 1) -> Parser:
@@ -260,8 +293,11 @@ def numbers_by_host(text: str) -> tuple[str, ...]:
     listed: tuple[str, ...] = words()(text)
     for entry in listed:
         host, _, number = entry.rpartition(":")
-        if not host or not number.isdecimal():
-            raise ValueError(f"{entry} is not host:number")
+        try:
+            non_empty(host)
+            integer(0, INT_MAX)(number)
+        except ValueError as error:
+            raise ValueError(f"{entry} is not host:number: {error}") from None
     return listed
 
 

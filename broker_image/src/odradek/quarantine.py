@@ -50,6 +50,7 @@ class Work(enum.Enum):
     CHANNEL = "channel", "send requests of the controller to the broker"
     CONTROLLER = "controller", "handle a change as controller"
     CONFIG = "config", "apply changed settings"
+    ACLS = "acls", "read changed ACLs"
     REGISTRATION = "registration", "register the broker"
     NOTICE = "notice", "announce a failed replica"
     ADDRESSES = "addresses", "look up the brokers' addresses"
@@ -146,13 +147,16 @@ class Quarantines:
     async def keep_running(
         self, work: Work, subject: Hashable, run: Callable[[], Awaitable[None]]
     ) -> None:
-        """Run what never ends, and begin it anew after a pause if it raises an Exception."""
+        """Run a task, and begin it anew after a pause if it raises an Exception."""
         while True:
             try:
                 await run()
             except Exception as error:
                 await asyncio.sleep(self.put(work, subject, error))
                 self.readmit(work, subject)
+            else:
+                self.release(work, subject)
+                return
 
     def totals(self) -> Mapping[str, int]:
         """Return the number of unexpected exceptions since the start, by kind."""

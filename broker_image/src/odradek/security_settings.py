@@ -1,8 +1,11 @@
 """Kafka's security settings that are not supported: a broker that has one does not start.
 
-Whoever sets an authorizer or a key store relies on it. A broker that ignored the setting would be
-open to everybody. A setting with Kafka's default asks for nothing, and is accepted. The defaults
-are those of 2.8.2; a setting without one, such as `ssl.keystore.location`, may be empty.
+Those of listeners that work are listed by name (see `listener_settings`); a new one is refused
+until it works.
+
+Whoever sets a key store relies on it. A broker that ignored the setting would be open to everybody.
+A setting with Kafka's default asks for nothing, and is accepted. The defaults are those of 2.8.2; a
+setting without one, such as `ssl.keystore.location`, may be empty.
 """
 
 from __future__ import annotations
@@ -11,8 +14,8 @@ import re
 from collections.abc import Mapping
 
 _DEFAULTS: Mapping[str, tuple[str, ...]] = {
-    "authorizer.class.name": (),
-    "super.users": (),
+    # ACLs are in the ZooKeeper of the cluster.
+    "authorizer.zookeeper.url": (),
     "security.inter.broker.protocol": ("plaintext",),
     "zookeeper.set.acl": ("false",),
     "zookeeper.ssl.client.enable": ("false",),
@@ -21,13 +24,16 @@ _DEFAULTS: Mapping[str, tuple[str, ...]] = {
     "ssl.protocol": ("tlsv1.3", "tlsv1.2", "tls"),
     "ssl.enabled.protocols": ("tlsv1.2,tlsv1.3", "tlsv1.2", "tlsv1.2,tlsv1.1,tlsv1"),
     "ssl.endpoint.identification.algorithm": ("https",),
-    "ssl.keymanager.algorithm": ("sunx509",),
-    "ssl.trustmanager.algorithm": ("pkix",),
     "ssl.keystore.type": ("jks",),
     "ssl.truststore.type": ("jks",),
     "ssl.principal.mapping.rules": ("default",),
     "sasl.mechanism.inter.broker.protocol": ("gssapi",),
     "sasl.enabled.mechanisms": ("gssapi",),
+    "sasl.server.max.receive.size": ("524288",),
+    "connection.failed.authentication.delay.ms": ("100",),
+    "connections.max.reauth.ms": ("0",),
+    "ssl.keymanager.algorithm": ("sunx509",),
+    "ssl.trustmanager.algorithm": ("pkix",),
     "sasl.kerberos.kinit.cmd": ("/usr/bin/kinit",),
     "sasl.kerberos.ticket.renew.window.factor": ("0.8",),
     "sasl.kerberos.ticket.renew.jitter": ("0.05",),
@@ -38,18 +44,52 @@ _DEFAULTS: Mapping[str, tuple[str, ...]] = {
     "sasl.login.refresh.min.period.seconds": ("60",),
     "sasl.login.refresh.buffer.seconds": ("300",),
 }
-_PREFIXES = ("ssl.", "sasl.")
+_SUPPORTED = frozenset(
+    {
+        "security.inter.broker.protocol",
+        "ssl.cipher.suites",
+        "ssl.client.auth",
+        "ssl.enabled.protocols",
+        "ssl.endpoint.identification.algorithm",
+        "ssl.key.password",
+        "ssl.keystore.certificate.chain",
+        "ssl.keystore.key",
+        "ssl.keystore.location",
+        "ssl.keystore.password",
+        "ssl.keystore.type",
+        "ssl.principal.mapping.rules",
+        "ssl.truststore.certificates",
+        "ssl.truststore.location",
+        "ssl.truststore.password",
+        "ssl.truststore.type",
+        "sasl.enabled.mechanisms",
+        "sasl.mechanism.inter.broker.protocol",
+        "sasl.server.max.receive.size",
+        "connection.failed.authentication.delay.ms",
+        "connections.max.reauth.ms",
+    }
+)
+_OF_MECHANISM = re.compile(
+    r"listener\.name\.[^.]+\.(?:plain|scram-sha-256|scram-sha-512)"
+    r"\.(?:sasl\.jaas\.config|connections\.max\.reauth\.ms)"
+)
+_PREFIXES = ("ssl.", "sasl.", "authorizer.zookeeper.")
 # listener.name.NAME. makes a setting of one listener; a SASL mechanism may follow the name.
-_OF_LISTENER = re.compile(r"listener\.name\.[^.]+\.(?:[^.]+\.)?((?:ssl|sasl)\..+)")
+_OF_LISTENER = re.compile(
+    r"listener\.name\.[^.]+\.((?:[^.]+\.)?(?:ssl|sasl|connections\.max\.reauth)\..+)"
+)
+_MECHANISM = re.compile(r"[^.]+\.((?:ssl|sasl|connections\.max\.reauth)\..+)")
 
 
 def is_security_setting(name: str) -> bool:
     """Return whether this is one of Kafka's settings that this module knows."""
     setting = _without_listener(name)
-    return setting in _DEFAULTS or setting.startswith(_PREFIXES)
+    if found := _MECHANISM.fullmatch(setting):
+        setting = found[1]
+    return setting in _DEFAULTS or setting in _SUPPORTED or setting.startswith(_PREFIXES)
 
 
-def unsupported(values: Mapping[str, str]) -> list[str]:
+def asked_for(values: Mapping[str, str]) -> list[str]:
     """Return the names of the security settings that differ from Kafka's defaults, sorted."""
     return sorted(
         name
@@ -57,6 +97,15 @@ def unsupported(values: Mapping[str, str]) -> list[str]:
         if is_security_setting(name)
         and _normalized(text) not in ("", *_DEFAULTS.get(_without_listener(name), ()))
     )
+
+
+def unsupported(values: Mapping[str, str]) -> list[str]:
+    """Return those of them that brokers do not support."""
+    return [
+        name
+        for name in asked_for(values)
+        if _without_listener(name) not in _SUPPORTED and _OF_MECHANISM.fullmatch(name) is None
+    ]
 
 
 def _without_listener(name: str) -> str:

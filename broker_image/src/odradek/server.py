@@ -18,10 +18,10 @@ import contextlib
 import logging
 import os
 import signal
-import socket
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from functools import partial
 from importlib.metadata import version
 from random import Random
 from typing import Any
@@ -32,6 +32,7 @@ from odradek import descriptors, long_lived
 from odradek.clock import wall_ms
 from odradek.config import BrokerConfig, TopicConfig, within_descriptors
 from odradek.controller.loop import Controller
+from odradek.dynamic_config import PER_IP_OVERRIDES
 from odradek.group.coordinator import GroupCoordinator
 from odradek.group.partitioning import PartitionCount
 from odradek.handlers.context import Broker
@@ -42,17 +43,25 @@ from odradek.log.directory import LogDirError
 from odradek.log.manager import LogManager
 from odradek.log.partition import checkpoints
 from odradek.metrics import BrokerMetrics
+from odradek.net.addresses import numbers_by_address
 from odradek.net.broker_addresses import BrokerAddresses
 from odradek.net.client import PeerClient
 from odradek.net.connection_quotas import ConnectionLimits, ConnectionQuotas
 from odradek.net.listener import Listener
-from odradek.properties import INT_MAX
+from odradek.properties import INT_MAX, ConfigError, split_principals
 from odradek.protocol.errors import ErrorCode, KafkaError, name_of
 from odradek.protocol.messages.control import ControlledShutdownRequest
 from odradek.quarantine import Quarantines, Work
+from odradek.quotas.client_quotas import ClientQuotas, Windows
+from odradek.quotas.rates import Window
+from odradek.quotas.store import QuotaStore
 from odradek.replica.manager import ReplicaManager
 from odradek.replica.metadata import MetadataCache
-from odradek.replica.topic_configs import TopicConfigs
+from odradek.replica.topic_configs import LOWERED, TopicConfigs
+from odradek.security.acl_watcher import AclWatcher
+from odradek.security.authorizer import Authorizer
+from odradek.security.credentials import ScramCredentials
+from odradek.security.listeners import BrokerSecurity
 from odradek.values import BrokerId
 from odradek.zk import admin, registration, znodes
 from odradek.zk.producer_ids import ProducerIdManager
@@ -87,7 +96,12 @@ def run(config: BrokerConfig, log_level: str) -> int:
     # Modules and their code last as long as the process: full collections need not look at them.
     long_lived.freeze()
     try:
-        return asyncio.run(Server(config).run())
+        server = Server(config)
+    except ConfigError as error:
+        print(f"odradek: {error}", file=sys.stderr)  # noqa: T201 the one line the user reads
+        return 2
+    try:
+        return asyncio.run(server.run())
     except StartError as error:
         print(f"odradek: {error}", file=sys.stderr)  # noqa: T201 the one line the user reads
         return 1
@@ -97,26 +111,35 @@ def run(config: BrokerConfig, log_level: str) -> int:
 
 
 def _within_descriptors(config: BrokerConfig) -> BrokerConfig:
-    budget = descriptors.budget()
-    if budget.connections < config.max_connections < INT_MAX:
-        logger.warning(
-            "max.connections=%d is lowered to %d, half of the descriptors",
-            config.max_connections,
-            budget.connections,
-        )
-    return within_descriptors(config, budget.connections)
+    most = descriptors.budget().connections
+    if most < config.max_connections < INT_MAX:
+        logger.warning(LOWERED, config.max_connections, most)
+    return within_descriptors(config, most)
 
 
-def _numbers_by_address(overrides: Sequence[str]) -> dict[str, int]:
-    """Resolve the hosts of `host:number` entries."""
-    try:
-        return {
-            str(address[4][0]): int(number)
-            for host, _, number in (entry.rpartition(":") for entry in overrides)
-            for address in socket.getaddrinfo(host.strip("[]"), None, type=socket.SOCK_STREAM)
-        }
-    except (OSError, UnicodeError) as error:
-        raise StartError(f"max.connections.per.ip.overrides: {error}") from error
+def _limits(config: BrokerConfig, of_ip: Mapping[str, int]) -> ConnectionLimits:
+    idle = config.connections_max_idle_ms
+    return ConnectionLimits(
+        max_frame_bytes=config.socket_request_max_bytes,
+        max_connections=config.max_connections,
+        max_connections_per_ip=config.max_connections_per_ip,
+        max_idle_ms=idle if idle > 0 else NEVER_IDLE_MS,
+        max_connections_of_ip=of_ip,
+        max_creation_rate=config.max_connection_creation_rate,
+        max_queued_bytes=config.queued_max_request_bytes,
+        max_answer_bytes=config.queued_max_response_bytes,
+        socket_send_bytes=config.socket_send_buffer_bytes,
+        socket_receive_bytes=config.socket_receive_buffer_bytes,
+    )
+
+
+def _windows(config: BrokerConfig) -> Windows:
+    return Windows(
+        Window(config.quota_window_num, config.quota_window_size_seconds * 1000),
+        Window(
+            config.controller_quota_window_num, config.controller_quota_window_size_seconds * 1000
+        ),
+    )
 
 
 class _OneLine(logging.Formatter):
@@ -127,7 +150,7 @@ class _OneLine(logging.Formatter):
 
 
 class Server:
-    """One broker process."""
+    """One broker process. Raises ConfigError for key stores that cannot be used."""
 
     def __init__(self, config: BrokerConfig) -> None:
         self._config = config
@@ -146,6 +169,8 @@ class Server:
             config.zookeeper_session_timeout_ms,
             config.zookeeper_connection_timeout_ms,
         )
+        self._credentials = ScramCredentials(self._session)
+        self._security = BrokerSecurity(config, self._credentials.find)
 
     async def run(self) -> int:
         """Start, serve and stop; return the exit status.
@@ -161,6 +186,9 @@ class Server:
             await self._open_session(cleanup)
             cluster_id = await self._cluster_id()
             await self._load_logs(cluster_id)
+            self._quotas = await self._connection_quotas()
+            self._authorizer = await self._build_authorizer()
+            self._warn_of_lockout()
             self._build(cluster_id)
             await self._start_serving(cleanup)
             await self._serve_until_stopped()
@@ -234,8 +262,14 @@ class Server:
             if not loading:
                 loop.call_soon_threadsafe(self._directory_failed, path)
 
-        self._topic_configs = TopicConfigs(self._config, self._session, self._quarantines)
+        self._topic_configs = TopicConfigs(
+            self._config, self._session, self._quarantines, descriptors.budget().connections
+        )
+        self._client_quotas = ClientQuotas(_windows(self._config))
+        self._quota_store = QuotaStore(self._session, self._client_quotas)
+        self._topic_configs.on_client_change(self._quota_store.changed)
         await self._topic_configs.start()
+        await self._quota_store.load()
         self._logs = LogManager(
             self._topic_configs.broker.effective,
             cluster_id,
@@ -253,6 +287,46 @@ class Server:
         logger.info(
             "loaded %d partitions in %.1f s", len(self._logs.logs()), time.monotonic() - began
         )
+
+    async def _build_authorizer(self) -> Authorizer | None:
+        config = self._config
+        if not config.authorizer_class_name:
+            if config.super_users:
+                logger.warning("super.users has no effect without authorizer.class.name")
+            return None
+        watcher = AclWatcher(
+            self._session, config.allow_everyone_if_no_acl_found, quarantines=self._quarantines
+        )
+        authorizer = Authorizer(watcher, split_principals(config.super_users))
+        try:
+            await watcher.start()
+        except (KazooException, ConnectionError) as failure:
+            raise StartError(f"failed to read the ACLs: ZooKeeper: {failure!r}") from failure
+        return authorizer
+
+    def _warn_of_lockout(self) -> None:
+        """Say if this broker is somebody whom brokers refuse: nothing would work then."""
+        listener = self._config.inter_broker_listener_name
+        try:
+            principal = self._security.own_principal()
+        except ValueError as error:
+            logger.warning("brokers refuse each other's connections on %s: %s", listener, error)
+            return
+        if self._authorizer is not None and self._authorizer.locks_out(principal):
+            logger.warning(
+                "brokers are %s on listener %s, which super.users does not contain and no ACL "
+                "allows ClusterAction: they refuse each other's requests",
+                principal,
+                listener,
+            )
+
+    async def _connection_quotas(self) -> ConnectionQuotas:
+        config = self._topic_configs.broker.effective
+        try:
+            of_ip = await numbers_by_address(config.max_connections_per_ip_overrides)
+        except OSError as error:
+            raise StartError(f"{PER_IP_OVERRIDES}: {error}") from error
+        return ConnectionQuotas(_limits(config, of_ip))
 
     def _build(self, cluster_id: str) -> None:
         config = self._config
@@ -273,11 +347,19 @@ class Server:
         self._controller = Controller(
             effective,
             self._session,
-            lambda host, port: PeerClient(host, port, f"broker-{config.broker_id}-controller"),
+            lambda host, port: PeerClient(
+                host,
+                port,
+                f"broker-{config.broker_id}-controller",
+                security=self._security.of_peers(),
+            ),
             self._registration,
             quarantines=self._quarantines,
         )
         self._registration.on_registered(self._topic_configs.load)
+        self._registration.on_registered(self._quota_store.load)
+        self._registration.on_registered(self._credentials.forget_all)
+        self._topic_configs.on_user_change(self._credentials.forget)
         self._topic_configs.on_change(self._topic_configs_changed)
         self._topic_configs.on_broker_change(self._broker_config_changed)
         session = self._session
@@ -288,7 +370,7 @@ class Server:
             self._replicas.role_confirmed,
             quarantines=self._quarantines,
         )
-        quotas = self._quotas = ConnectionQuotas(self._limits(effective))
+        quotas = self._quotas
         broker = Broker(
             config=config,
             cluster_id=cluster_id,
@@ -301,9 +383,11 @@ class Server:
             producer_ids=ProducerIdManager(self._session, config.broker_id),
             metrics=self._metrics,
             random=Random(),  # noqa: S311 (spreads replicas, no secrets)
+            authorizer=self._authorizer,
             answers=quotas.answers,
             conversions=ConversionMemory(config.conversion_max_bytes),
             follower_conversions=ConversionMemory(config.conversion_max_bytes),
+            quotas=self._client_quotas,
         )
         shared = len(config.listeners) == 1
         for endpoint in config.listeners:
@@ -317,7 +401,10 @@ class Server:
                 protected=is_inter_broker and not shared,
                 is_broker=self._broker_addresses.__contains__ if shared else None,
                 quarantines=self._quarantines,
+                secure=partial(self._security.transport, endpoint.name),
+                guard=self._security.guard(endpoint.name),
             )
+        self._metrics.watch_security(self._security)
         self._metrics.watch(
             {
                 "broker_id": str(config.broker_id),
@@ -329,22 +416,8 @@ class Server:
             self._groups,
             self._listeners,
             quotas,
-        )
-
-    def _limits(self, config: BrokerConfig) -> ConnectionLimits:
-        config = _within_descriptors(config)
-        idle = config.connections_max_idle_ms
-        return ConnectionLimits(
-            max_frame_bytes=config.socket_request_max_bytes,
-            max_connections=config.max_connections,
-            max_connections_per_ip=config.max_connections_per_ip,
-            max_idle_ms=idle if idle > 0 else NEVER_IDLE_MS,
-            max_connections_of_ip=_numbers_by_address(config.max_connections_per_ip_overrides),
-            max_creation_rate=config.max_connection_creation_rate,
-            max_queued_bytes=config.queued_max_request_bytes,
-            max_answer_bytes=config.queued_max_response_bytes,
-            socket_send_bytes=config.socket_send_buffer_bytes,
-            socket_receive_bytes=config.socket_receive_buffer_bytes,
+            self._authorizer,
+            self._client_quotas,
         )
 
     def _topic_configs_changed(self, changed: Mapping[str, TopicConfig]) -> None:
@@ -355,20 +428,21 @@ class Server:
     async def _broker_config_changed(self, config: BrokerConfig) -> None:
         """Apply the dynamic settings that parts of the broker keep; the others look theirs up."""
         self._logs.reconfigure(config)
-        await self._replicas.resize_fetchers(config.num_replica_fetchers)
+        self._replicas.resize_fetchers(config.num_replica_fetchers)
         self._controller.default_unclean_changed(config.unclean_leader_election_enable)
         try:
-            limits = await asyncio.to_thread(self._limits, config)  # it may look up host names
-        except StartError as error:
-            logger.error("failed to apply the limits of connections: %s", error)
-        else:
-            self._quotas.change_limits(limits)
+            of_ip = await numbers_by_address(config.max_connections_per_ip_overrides)
+        except OSError as error:
+            logger.error("keeping the former %s: %s", PER_IP_OVERRIDES, error)
+            of_ip = dict(self._quotas.limits.max_connections_of_ip)
+        self._quotas.change_limits(_limits(config, of_ip))
 
     def _connect(self, broker_id: int) -> PeerClient | None:
         address = self._metadata.endpoint(broker_id, self._config.inter_broker_listener_name)
         if address is None:
             return None
-        return PeerClient(*address, f"broker-{self._config.broker_id}-fetcher")
+        name = f"broker-{self._config.broker_id}-fetcher"
+        return PeerClient(*address, name, security=self._security.of_peers())
 
     async def _broker_hosts(self) -> set[str]:
         """Return the hosts of the live brokers, as the controller told them."""
@@ -443,7 +517,11 @@ class Server:
                     name="broker addresses",
                 ),
                 tasks.create_task(self._tell_of_failed_directories(), name="failed directories"),
+                tasks.create_task(self._security.run(), name="security"),
             ]
+            if self._authorizer is not None:
+                watching = self._authorizer.watcher.run()
+                background.append(tasks.create_task(watching, name="ACLs"))
             # Ends once the listener is closed; an earlier end is a failure to accept.
             for listener in self._listeners.values():
                 tasks.create_task(listener.wait_closed(), name="listener")

@@ -24,3 +24,25 @@ class TopicPartition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
+
+
+class Principal(NamedTuple):
+    """Who sends a request, as ACLs and quotas name it: `User:alice`."""
+
+    kind: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.name}"
+
+
+ANONYMOUS = Principal("User", "ANONYMOUS")
+"""The principal of a connection without authentication (Kafka's KafkaPrincipal.ANONYMOUS)."""
+
+
+def parse_principal(text: str) -> Principal:
+    """Read `User:alice` as Kafka's SecurityUtils does. Raises ValueError for any other form."""
+    kind, colon, name = text.partition(":")
+    if not (kind and colon and name):
+        raise ValueError(f"{text[:80]!r} is no principal: expected TYPE:NAME, such as User:alice")
+    return Principal(kind, name)

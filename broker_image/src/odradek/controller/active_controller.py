@@ -14,6 +14,7 @@ import logging
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 
+from odradek import slices
 from odradek.config import BrokerConfig
 from odradek.controller import elect_leaders, reassignment, replica_failures
 from odradek.controller.context import ControllerContext, ControllerSettings
@@ -64,6 +65,8 @@ logger = logging.getLogger(__name__)
 FIRST_REBALANCE_SECONDS = 5.0
 # As often as Kafka looks for imbalance. A replica that fails each time costs four elections then.
 FAILED_REPLICAS_SECONDS = 300.0
+# Partitions of one call that are looked into without a pause.
+PARTITIONS_AT_ONCE = 1000
 
 
 class ActiveController:
@@ -202,6 +205,7 @@ class ActiveController:
             await self.advance(IsrChanged(states))
 
     async def _elect_preferred(self, requested: Sequence[TopicPartition]) -> None:
+        await self.read(ZnodeChange.BROKERS)
         refused = await self._refuse_elections(requested, Cause.PREFERRED)
         wanted = tuple(one for one in requested if one not in refused)
         await self.advance(PreferredRequested(wanted))
@@ -262,39 +266,59 @@ class ActiveController:
 
     async def elect(
         self, partitions: Iterable[TopicPartition], cause: Cause
-    ) -> Mapping[TopicPartition, BrokerId | KafkaError]:
+    ) -> dict[TopicPartition, BrokerId | KafkaError]:
         """Elect leaders; see `loop.Controller.elect_leaders`."""
-        requested = tuple(partitions)
-        refused = await self._refuse_elections(requested, cause)
-        wanted = tuple(one for one in requested if one not in refused)
-        await self.advance(ElectionRequested(wanted, cause))
-        return {**refused, **elect_leaders.outcomes(self.context, wanted, cause)}
+        await self.read(ZnodeChange.BROKERS)
+        found: dict[TopicPartition, BrokerId | KafkaError] = {}
+        for few in slices.cut(partitions, PARTITIONS_AT_ONCE):
+            refused = await self._refuse_elections(few, cause)
+            wanted = tuple(one for one in few if one not in refused)
+            if wanted:
+                await self.advance(ElectionRequested(wanted, cause))
+            found |= {**refused, **elect_leaders.outcomes(self.context, wanted, cause)}
+            await slices.pause()
+        return found
 
     async def _refuse_elections(
         self, partitions: Sequence[TopicPartition], cause: Cause
     ) -> dict[TopicPartition, KafkaError]:
-        """Read what elections depend on; return the partitions for which none is held, and why."""
-        await self.read(ZnodeChange.BROKERS)
+        """Read the states that elections depend on; return the partitions for which none is held,
+        and why. The brokers were just read.
+        """
         await self._read_states_again(elect_leaders.depend_on_isr(self.context, partitions, cause))
         return elect_leaders.refusals(self.context, partitions, cause)
 
     async def reassign(
         self, wanted: Mapping[TopicPartition, tuple[BrokerId, ...] | None]
-    ) -> Mapping[TopicPartition, KafkaError | None]:
+    ) -> dict[TopicPartition, KafkaError | None]:
         """Start, replace and cancel reassignments; see `loop.Controller.reassign`."""
-        event = ReassignmentRequested(wanted, by_znode=False)
         await self.read(ZnodeChange.BROKERS)
+        found: dict[TopicPartition, KafkaError | None] = {}
+        possible: dict[TopicPartition, tuple[BrokerId, ...] | None] = {}
+        for few in slices.cut(wanted.items()):
+            found |= reassignment.impossible(self.context, few)
+            possible |= {one: target for one, target in few if one not in found}
+            await slices.pause()
+        event = ReassignmentRequested(possible, by_znode=False)
         await self._read_states_again(reassignment.depend_on_isr(self.context, event))
         refused = reassignment.refusals(self.context, event)
-        accepted = {one: target for one, target in wanted.items() if one not in refused}
+        accepted = {one: target for one, target in possible.items() if one not in refused}
         await self.advance(ReassignmentRequested(accepted, by_znode=False))
-        return {**refused, **dict.fromkeys(accepted)}
+        found |= refused
+        found |= dict.fromkeys(accepted)
+        return found
 
     async def list_reassignments(
         self, partitions: Iterable[TopicPartition] | None
     ) -> Mapping[TopicPartition, ReplicaAssignment]:
         """Return ongoing reassignments; see `loop.Controller.list_reassignments`."""
-        return reassignment.list_reassignments(self.context, partitions)
+        if partitions is None:
+            return reassignment.list_reassignments(self.context, None)
+        found: dict[TopicPartition, ReplicaAssignment] = {}
+        for few in slices.cut(partitions, PARTITIONS_AT_ONCE):
+            found |= reassignment.list_reassignments(self.context, few)
+            await slices.pause()
+        return found
 
     async def rebalance(self) -> None:
         """Elect the preferred leaders of brokers that lead too few partitions (row C11)."""

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
+from odradek import slices
 from odradek.clock import wall_ms
 from odradek.config import BrokerConfig
 from odradek.controller import candidacy, controller_znode
@@ -163,7 +164,7 @@ class Controller:
 
     async def elect_leaders(
         self, partitions: Iterable[TopicPartition], cause: Cause
-    ) -> Mapping[TopicPartition, BrokerId | KafkaError]:
+    ) -> dict[TopicPartition, BrokerId | KafkaError]:
         """Elect leaders for cause PREFERRED or UNCLEAN; return each leader, or why there is none.
 
         Raise KafkaError NOT_CONTROLLER (row C11, ElectLeaders).
@@ -172,7 +173,7 @@ class Controller:
 
     async def reassign(
         self, wanted: Mapping[TopicPartition, tuple[BrokerId, ...] | None]
-    ) -> Mapping[TopicPartition, KafkaError | None]:
+    ) -> dict[TopicPartition, KafkaError | None]:
         """Start to reassign partitions to these replicas, None cancels; return each error or None.
 
         Raise KafkaError NOT_CONTROLLER (row C10, AlterPartitionReassignments).
@@ -383,6 +384,8 @@ async def _answer(controller: ActiveController, call: ControllerCall) -> None:
         return
     if not call.future.done():
         call.future.set_result(result)
+    elif isinstance(result, dict):
+        slices.discard(result)  # the client is gone
 
 
 def _not_controller() -> KafkaError:

@@ -4,8 +4,8 @@ Each broker has one queue and one task. The task sends a request, waits for the 
 then takes the next, so a broker sees the controller's decisions in their order. A failed request
 is retried until it is acknowledged or the broker is gone. A queue that exceeds its limit is
 cleared, and the core sends that broker its full state again, which is shorter than a long history.
-So it does, after a pause, for a request that cannot be made or whose answer nobody foresaw. The
-requests behind that one are sent meanwhile.
+So it does, after a pause, for a request that cannot be made, that the broker rejects as a whole, or
+whose answer nobody foresaw. The requests behind that one are sent meanwhile.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ from odradek.controller.events import (
     UpdateMetadata,
 )
 from odradek.controller.requests import Sender
-from odradek.protocol.errors import ErrorCode
+from odradek.protocol.errors import ErrorCode, name_of
 from odradek.quarantine import Quarantines, Work
 from odradek.values import BrokerId, TopicPartition
 
@@ -43,6 +43,10 @@ LOG_EVERY_ATTEMPTS = 50  # so that a broker that is down is logged once per 5 s
 
 # A replica that took its role before answers a request for the same leader epoch with the second.
 _HAS_A_ROLE = (ErrorCode.NONE, ErrorCode.STALE_CONTROLLER_EPOCH)
+
+
+class RejectedError(Exception):
+    """A broker did nothing of what a request says."""
 
 
 class BrokerConnection(Protocol):
@@ -220,12 +224,10 @@ class Outbox:
             logger.info("broker %d rejected the request: stale broker epoch", broker_id)
             return
         if response.error_code != ErrorCode.NONE:
-            logger.error(
-                "broker %d rejected %s: error %d",
-                broker_id,
-                type(message).__name__,
-                response.error_code,
-            )
+            rejected = RejectedError(f"{type(message).__name__}: {name_of(response.error_code)}")
+            if not (isinstance(message, StopReplicas) and message.delete):
+                raise rejected
+            logger.error("broker %d rejected %s", broker_id, rejected)
         if isinstance(message, LeaderAndIsr):
             working = _answered_with(response, _HAS_A_ROLE)
             if working:

@@ -21,7 +21,7 @@ from odradek.controller import deletion, election, leader_election, replica_assi
 from odradek.controller.context import ControllerContext, Draft, Replica
 from odradek.controller.election import Cause, Choice
 from odradek.controller.events import AssignmentsWritten, Leadership, ReassignmentRequested
-from odradek.controller.replica_assignment import ReplicaAssignment
+from odradek.controller.replica_assignment import MOST_REPLICAS, ReplicaAssignment
 from odradek.controller.states import ReplicaPhase
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.values import BrokerId, TopicPartition
@@ -30,6 +30,21 @@ from odradek.zk.admin import LARGEST_REASSIGNED_TOPIC
 from odradek.zk.znodes import PartitionState
 
 # --- requests -------------------------------------------------------------------------------------
+
+
+def impossible(
+    context: ControllerContext,
+    wanted: Iterable[tuple[TopicPartition, tuple[BrokerId, ...] | None]],
+) -> dict[TopicPartition, KafkaError]:
+    """Return the partitions whose reassignment is refused whatever their states say, and why: they
+    do not exist, or no replicas could be as they are wanted.
+    """
+    return {
+        one: refusal
+        for one, target in wanted
+        if (_start(context, one) is None or (target is not None and _malformed(target) is not None))
+        and (refusal := _refusal(context, one, target, by_znode=False)) is not None
+    }
 
 
 def refusals(
@@ -124,6 +139,8 @@ def _refusal(
 def _malformed(target: tuple[BrokerId, ...]) -> str | None:
     if not target:
         return "The list of wanted replicas is empty."
+    if len(target) > MOST_REPLICAS:
+        return f"More than {MOST_REPLICAS} replicas are wanted."
     if len(set(target)) < len(target):
         return f"A broker is listed twice in {list(target)}."
     if min(target) < 0:

@@ -16,6 +16,9 @@ from dataclasses import dataclass
 from odradek.values import BrokerId
 from odradek.zk.znodes import TopicAssignment
 
+MOST_REPLICAS = 1000
+"""Replicas of one partition that a reassignment may ask for."""
+
 
 @dataclass(frozen=True, slots=True)
 class ReplicaAssignment:

@@ -262,7 +262,7 @@ def _change_brokers(draft: Draft, event: BrokersChanged) -> None:
         draft.add_update_metadata(added, _kept_partitions(draft))
         for broker_id in sorted(added):
             _bring_online(draft, broker_id)
-        leader_election.elect_all(draft, _leaderless(draft))
+        leader_election.elect_all(draft, _leaderless(draft, draft.partitions))
         # The other brokers' metadata still lists their replicas as offline.
         returned = [
             one
@@ -288,11 +288,12 @@ def _kept_partitions(draft: Draft) -> list[TopicPartition]:
     return [one for one in draft.all_partitions() if not draft.in_deleted_topic(one)]
 
 
-def _leaderless(draft: Draft) -> list[TopicPartition]:
+def _leaderless(draft: Draft, among: Iterable[TopicPartition]) -> list[TopicPartition]:
     return [
         one
-        for one, phase in draft.partitions.items()
-        if phase in (PartitionPhase.NEW, PartitionPhase.OFFLINE) and not draft.in_deleted_topic(one)
+        for one in among
+        if draft.partitions.get(one) in (PartitionPhase.NEW, PartitionPhase.OFFLINE)
+        and not draft.in_deleted_topic(one)
     ]
 
 
@@ -365,7 +366,7 @@ def _add_partitions(draft: Draft, partitions: Iterable[TopicPartition]) -> None:
 def _change_unclean(draft: Draft, event: UncleanChanged) -> None:
     if event.topic is None:
         draft.settings = replace(draft.settings, unclean_leader_election=bool(event.enabled))
-        leader_election.elect_all(draft, _leaderless(draft))
+        leader_election.elect_all(draft, _leaderless(draft, draft.partitions))
         return
     if event.topic not in draft.topics:
         return
@@ -373,9 +374,8 @@ def _change_unclean(draft: Draft, event: UncleanChanged) -> None:
         draft.unclean.edit().pop(event.topic, None)
     else:
         draft.unclean.edit()[event.topic] = event.enabled
-    leader_election.elect_all(
-        draft, [one for one in _leaderless(draft) if one.topic == event.topic]
-    )
+    # Every new topic comes here, so not through the partitions of all topics.
+    leader_election.elect_all(draft, _leaderless(draft, draft.partitions_of(event.topic)))
 
 
 def _remove_topic(draft: Draft, event: TopicRemoved) -> None:

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Coroutine, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Protocol
 
 from odradek import slices
@@ -38,6 +39,12 @@ logger = logging.getLogger(__name__)
 
 COMMIT_TIMEOUT_MS = 5000
 """Kafka's offsets.commit.timeout.ms: the limit for replicas to acknowledge a commit."""
+
+DELETED_AT_ONCE = 1000
+"""Offsets that are deleted without a pause, in about ten milliseconds."""
+
+GROUPS_AT_ONCE = 50
+"""Groups whose offsets of deleted partitions are deleted at the same time."""
 
 NOBODY = -1
 """The partition of an offset that no group has, written to confirm the leadership."""
@@ -94,6 +101,8 @@ class Commits:
         self._clock_ms = clock_ms
         self._now_ms = now_ms
         self._quarantines = quarantines
+        # The commits since each deletion of partitions that is under way began.
+        self._since_deletions: list[dict[str, list[Collection[TopicPartition]]]] = []
         self.stored = 0
         """The number of offsets committed since the start."""
         self.expired = 0
@@ -132,32 +141,58 @@ class Commits:
 
         `member` is (member id, instance id, generation).
         """
-        # Nothing else runs between the check of the member and the append.
         good, pairs = await slices.run(self._encoded_in_slices(group_id, commits))
+        too_large = ErrorCode.OFFSET_METADATA_TOO_LARGE
+        try:
+            error = await self._commit(group_id, member, good, pairs)
+        except KafkaError as refusal:
+            error = too_large = refusal.code
+        finally:
+            slices.discard(pairs)
+        answers: dict[TopicPartition, ErrorCode] = {}
+        for few in slices.cut(commits, slices.KEYS_AT_ONCE):
+            for partition in few:
+                answers[partition] = error if partition in good else too_large
+            if len(few) == slices.KEYS_AT_ONCE:
+                await slices.pause()
+        return answers
+
+    async def _commit(
+        self,
+        group_id: str,
+        member: tuple[str, str | None, int],
+        good: Mapping[TopicPartition, CommittedOffset],
+        pairs: Sequence[tuple[bytes, bytes | None]],
+    ) -> ErrorCode:
+        """Write commits, and take them if that succeeds; return the outcome.
+
+        Raises KafkaError for a group or member that may not commit.
+        """
         is_large = len(pairs) > slices.STEPS_PER_SLICE
         data = await asyncio.to_thread(records.make, pairs, self._now_ms()) if is_large else b""
-        try:
-            shard = self._shards.of(group_id)
-            self._check_member(shard, group_id, *member)
-        except KafkaError as refusal:
-            return dict.fromkeys(commits, refusal.code)
-        answers = {
-            partition: ErrorCode.OFFSET_METADATA_TOO_LARGE
-            for partition in commits
-            if partition not in good
-        }
+        # Nothing else runs between the check of the member and the append.
+        shard = self._shards.of(group_id)
+        self._check_member(shard, group_id, *member)
         if not good:
-            return answers
+            return ErrorCode.NONE
+        for since in self._since_deletions:
+            since.setdefault(group_id, []).append(good)
         with shard.writing():
             error, position = await self._append_batch(
                 shard, data or records.make(pairs, self._now_ms())
             )
             if error is ErrorCode.NONE and not shard.retired:
-                shard.take(group_id, good, position)
-                self.stored += len(good)
-                # The group may have been deleted meanwhile. The later record creates a new one.
-                self._group_of(shard, group_id)
-        return {**answers, **dict.fromkeys(good, error)}
+                try:
+                    if is_large:
+                        await shard.take_in_slices(group_id, good, position)
+                    else:
+                        shard.take(group_id, good, position)
+                finally:
+                    self.stored += len(good)
+                    # It may have been deleted meanwhile. The later record creates a new one.
+                    if not shard.retired:
+                        self._group_of(shard, group_id)
+        return error
 
     def _encoded_in_slices(
         self, group_id: str, commits: Mapping[TopicPartition, CommittedOffset]
@@ -228,22 +263,29 @@ class Commits:
         """Handle DeleteGroups: delete an empty group and its offsets; else NON_EMPTY_GROUP."""
         try:
             shard = self._shards.of(group_id)
-        except KafkaError as error:
-            return error.code
+        except KafkaError as refusal:
+            return refusal.code
         group = shard.groups.get(group_id)
         if group is None:
             return ErrorCode.GROUP_ID_NOT_FOUND
         if group.state is not GroupState.EMPTY:
             return ErrorCode.NON_EMPTY_GROUP
-        return await self._delete(shard, group, [*shard.offsets.get(group_id, {})], whole=True)
+        partitions = [*shard.offsets.get(group_id, {})]
+        error = await self._delete(shard, group, partitions, whole=True)
+        slices.discard(partitions)
+        return error
 
     async def delete_offsets(
-        self, group_id: str, partitions: Sequence[TopicPartition]
+        self, group_id: str, partitions: Collection[TopicPartition]
     ) -> tuple[ErrorCode, dict[TopicPartition, ErrorCode]]:
         """Handle OffsetDelete: return its error, and errors by partition.
 
         A topic that a member reads is refused with GROUP_SUBSCRIBED_TO_TOPIC.
         """
+        wanted: Collection[TopicPartition] = partitions
+        if len(partitions) > slices.KEYS_AT_ONCE:
+            wanted = await slices.run(self._with_offsets(group_id, partitions))
+        # Nothing else runs between these checks and the append.
         try:
             shard = self._shards.of(group_id)
         except KafkaError as refusal:
@@ -254,50 +296,140 @@ class Commits:
         if group.state is not GroupState.EMPTY and group.protocol_type != "consumer":
             return ErrorCode.NON_EMPTY_GROUP, {}
         subscribed = group.subscribed_topics()
-        answers = {
-            each: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
-            for each in partitions
-            if each.topic in subscribed
-        }
-        free = [each for each in partitions if each not in answers]
-        present = [each for each in free if each in shard.offsets.get(group_id, {})]
-        error = await self._delete(shard, group, present, whole=False)
-        return ErrorCode.NONE, {**answers, **dict.fromkeys(free, error)}
 
-    async def forget_partitions(self, deleted: Collection[TopicPartition]) -> None:
-        """Drop the committed offsets of deleted partitions.
+        def stays(each: TopicPartition) -> bool:
+            return each.topic in subscribed or each not in shard.offsets.get(group_id, {})
 
-        A topic created again has other records at those offsets: its readers would skip them.
+        error = await self._delete(shard, group, wanted, whole=False, stays=stays)
+        answers: dict[TopicPartition, ErrorCode] = {}
+        for few in slices.cut(partitions, slices.KEYS_AT_ONCE):
+            for each in few:
+                is_read = each.topic in subscribed
+                answers[each] = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if is_read else error
+            if len(few) == slices.KEYS_AT_ONCE:
+                await slices.pause()
+        return ErrorCode.NONE, answers
+
+    def _with_offsets(
+        self, group_id: str, partitions: Collection[TopicPartition]
+    ) -> Generator[None, None, list[TopicPartition]]:
+        """Return those of the partitions that have an offset now, in slices."""
+        found: list[TopicPartition] = []
+        for few in slices.cut(partitions, slices.KEYS_AT_ONCE):
+            try:
+                offsets = self._shards.of(group_id).offsets.get(group_id, {})
+            except KafkaError:
+                return []
+            found += [each for each in few if each in offsets]
+            yield
+        return found
+
+    async def forget_partitions(self, deleted: set[TopicPartition]) -> None:
+        """Drop the committed offsets of deleted partitions, and empty the set.
+
+        A topic created again has other records at those offsets: its readers would skip them. Its
+        own offsets, committed while this goes on, stay.
         """
-        group_ids: list[str] = []
-        deletions: list[Coroutine[object, object, ErrorCode]] = []
-        for shard in self._shards.all():
-            for group_id, group in shard.groups.items() if shard.loaded else ():
+        since: dict[str, list[Collection[TopicPartition]]] = {}
+        self._since_deletions.append(since)
+        try:
+            for shard in self._shards.all():
+                if shard.loaded:
+                    await self._forget_in(shard, deleted, since)
+        finally:
+            self._since_deletions.remove(since)
+            slices.discard(deleted)
+
+    async def _forget_in(
+        self,
+        shard: Shard,
+        deleted: AbstractSet[TopicPartition],
+        since: Mapping[str, Sequence[Collection[TopicPartition]]],
+    ) -> None:
+        def look() -> Generator[None, None, list[tuple[Group, list[TopicPartition]]]]:
+            affected: list[tuple[Group, list[TopicPartition]]] = []
+            steps = 0
+            for group_id, group in [*shard.groups.items()]:
                 offsets = shard.offsets.get(group_id, {})
-                found = [each for each in deleted if each in offsets]
+                fewer, others = sorted((offsets.keys(), deleted), key=len)
+                found: list[TopicPartition] = []
+                for few in slices.cut([*fewer], slices.KEYS_AT_ONCE):
+                    found += [each for each in few if each in others]
+                    if len(few) == slices.KEYS_AT_ONCE:
+                        yield
                 if found:
-                    empty = group.state is GroupState.EMPTY and not group.pending
-                    whole = empty and len(found) == len(offsets)
-                    group_ids.append(group_id)
-                    deletions.append(self._delete(shard, group, found, whole=whole))
-        # All at once: later commits may belong to a new topic with the same name.
-        errors = await asyncio.gather(*deletions, return_exceptions=True)
-        for group_id, error in zip(group_ids, errors, strict=True):
-            if isinstance(error, BaseException):
-                self._quarantines.note(
-                    Work.GROUP_EXPIRY, f"group {group_id}", error, "offsets of deleted topics stay"
-                )
-            elif error is not ErrorCode.NONE:
-                logger.warning(
-                    "failed to delete offsets of deleted partitions of group %s: %s",
-                    group_id,
-                    error.name,
-                )
+                    affected.append((group, found))
+                steps += 1 + len(fewer)
+                if steps >= slices.KEYS_AT_ONCE:
+                    steps = 0
+                    yield
+            return affected
+
+        for some in slices.cut(await slices.run(look()), GROUPS_AT_ONCE):
+            forgetting = [self._forget(shard, group, found, since) for group, found in some]
+            errors = await asyncio.gather(*forgetting, return_exceptions=True)
+            for (group, found), error in zip(some, errors, strict=True):
+                slices.discard(found)
+                if isinstance(error, BaseException):
+                    subject = f"group {group.group_id}"
+                    self._quarantines.note(
+                        Work.GROUP_EXPIRY, subject, error, "offsets of deleted topics stay"
+                    )
+                elif error is not ErrorCode.NONE:
+                    logger.warning(
+                        "failed to delete offsets of deleted partitions of group %s: %s",
+                        group.group_id,
+                        error.name,
+                    )
+
+    async def _forget(
+        self,
+        shard: Shard,
+        group: Group,
+        found: Sequence[TopicPartition],
+        since: Mapping[str, Sequence[Collection[TopicPartition]]],
+    ) -> ErrorCode:
+        def stays(each: TopicPartition) -> bool:
+            return any(each in commits for commits in since.get(group.group_id, ()))
+
+        offsets = shard.offsets.get(group.group_id, {})
+        empty = group.state is GroupState.EMPTY and not group.pending
+        whole = empty and len(found) == len(offsets)
+        return await self._delete(shard, group, found, whole=whole, stays=stays)
 
     async def _delete(
+        self,
+        shard: Shard,
+        group: Group,
+        partitions: Collection[TopicPartition],
+        *,
+        whole: bool,
+        stays: Callable[[TopicPartition], bool] = lambda partition: False,
+    ) -> ErrorCode:
+        """Delete offsets, but for those that `stays` tells; with `whole` the group, if none stays.
+
+        Many are deleted piece by piece, while clients wait for the group.
+        """
+        if len(partitions) <= DELETED_AT_ONCE:
+            going = [each for each in partitions if not stays(each)]
+            whole = whole and len(going) == len(partitions)
+            return await self._delete_piece(shard, group, going, whole=whole)
+        async with self._shards.withheld(group.group_id):
+            for few in slices.cut(partitions, DELETED_AT_ONCE):
+                going = [each for each in few if not stays(each)]
+                whole = whole and len(going) == len(few)
+                error = await self._delete_piece(shard, group, going, whole=False)
+                if error is not ErrorCode.NONE or shard.retired:
+                    return error
+                await slices.pause()
+            return await self._delete_piece(shard, group, (), whole=whole)
+
+    async def _delete_piece(
         self, shard: Shard, group: Group, partitions: Sequence[TopicPartition], *, whole: bool
     ) -> ErrorCode:
         """Write tombstones for offsets and, with `whole`, for the group; then drop them."""
+        if shard.retired:  # a later leadership of this broker may have other offsets
+            return ErrorCode.NOT_COORDINATOR
         group_id = group.group_id
         pairs = [schemas.encode_offset(group_id, *partition, None) for partition in partitions]
         if whole:
@@ -320,23 +452,36 @@ class Commits:
     async def expire(self) -> None:
         """Delete expired offsets and empty groups, by offsets.retention.minutes (KIP-211)."""
         now = self._now_ms()
+        steps = 0
         for shard in self._shards.all():
             for group in [*shard.groups.values()]:
                 with self._quarantines.guard(Work.GROUP_EXPIRY, f"group {group.group_id}"):
-                    if shard.loaded:
+                    if shard.loaded and not shard.retired:
+                        steps += len(shard.offsets.get(group.group_id, ()))
                         await self._expire(shard, group, now)
+                steps += 1
+                if steps >= DELETED_AT_ONCE:
+                    steps = 0
+                    await slices.pause()
 
     async def _expire(self, shard: Shard, group: Group, now_ms: int) -> None:
         group_id = group.group_id
         since = shard.empty_since_ms.get(group_id, 0)
         offsets = shard.offsets.get(group_id, {})
-        old = self._expired(group, offsets, since, now_ms)
+        at_first = group.state, group.generation
+        old = await slices.run(self._expired(group, offsets, since, now_ms))
         empty = group.state is GroupState.EMPTY and not group.pending
-        whole = empty and len(old) == len(offsets)
-        if not old and not whole:
-            return
-        if await self._delete(shard, group, old, whole=whole) is ErrorCode.NONE:
-            self.expired += len(old)
+        whole = empty and len(old) == len(shard.offsets.get(group_id, {}))
+        # Members may have come while there were many to look at.
+        if (group.state, group.generation) == at_first and (old or whole):
+
+            def stays(each: TopicPartition) -> bool:
+                return shard.offsets.get(group_id, {}).get(each) is not old[each]
+
+            error = await self._delete(shard, group, old, whole=whole, stays=stays)
+            if error is ErrorCode.NONE:
+                self.expired += len(old)
+        slices.discard(old)
 
     def _expired(
         self,
@@ -344,8 +489,8 @@ class Commits:
         offsets: Mapping[TopicPartition, CommittedOffset],
         empty_since_ms: int,
         now_ms: int,
-    ) -> list[TopicPartition]:
-        """Return the partitions with expired offsets.
+    ) -> Generator[None, None, dict[TopicPartition, CommittedOffset]]:
+        """Return the expired offsets, in slices.
 
         In an empty group, the retention starts when it became empty, or at a later commit. In a
         group with members, only offsets of topics that it does not read expire, from the commit on.
@@ -357,16 +502,23 @@ class Commits:
         if group.state is GroupState.EMPTY:
             reads = frozenset()
         elif group.state is not GroupState.STABLE or not reads:
-            return []
+            return {}
         else:
             empty_since_ms = 0
         retention_ms = self._config.offsets_retention_minutes * 60_000
-        return [
-            partition
-            for partition, commit in offsets.items()
-            if partition.topic not in reads
-            and now_ms >= _expiry_ms(commit, empty_since_ms, retention_ms)
-        ]
+        old: dict[TopicPartition, CommittedOffset] = {}
+        for few in slices.cut([*offsets], slices.KEYS_AT_ONCE):
+            for partition in few:
+                commit = offsets.get(partition)
+                if (
+                    commit is not None
+                    and partition.topic not in reads
+                    and now_ms >= _expiry_ms(commit, empty_since_ms, retention_ms)
+                ):
+                    old[partition] = commit
+            if len(few) == slices.KEYS_AT_ONCE:
+                yield
+        return old
 
 
 def _expiry_ms(commit: CommittedOffset, empty_since_ms: int, retention_ms: int) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
@@ -146,8 +146,8 @@ class GroupCoordinator:
         """Start to load shards of new leaderships, and give up those of lost ones."""
         self._shards.all()
 
-    def forget_partitions(self, deleted: Collection[TopicPartition]) -> None:
-        """Drop the committed offsets of deleted partitions, in the background."""
+    def forget_partitions(self, deleted: set[TopicPartition]) -> None:
+        """Drop the committed offsets of deleted partitions, in the background; empty the set."""
         self._shards.spawn(self.commits.forget_partitions(deleted))
 
     def close(self) -> None:
@@ -316,10 +316,11 @@ class GroupCoordinator:
                 group.state,
                 len(group.members),
                 group.generation,
-                list(shard.offsets.get(group_id, {}).items()),
+                offsets,
             )
             for shard in self._shards.loaded()
             for group_id, group in sorted(shard.groups.copy().items())
+            if (offsets := shard.offsets_of(group_id)) is not None
         ]
 
 

@@ -22,6 +22,8 @@ NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
 
 # A member id has to fit into a string of the protocol (int16), with what is made unique behind it.
 LONGEST_NAME_BYTES = 32_000
+# Clients offer a few. Each is kept, and counted in every rebalance.
+MOST_PROTOCOLS = 1000
 
 StoreGroup = Callable[["Group", Mapping[str, bytes], Callable[[ErrorCode, int], None]], None]
 """Make the group durable with these assignments, then call back with outcome and time."""
@@ -116,7 +118,7 @@ class Group:
         return ErrorCode.NONE
 
     def _supports(self, spec: JoinSpec) -> bool:
-        if not spec.protocol_type or not spec.protocols:
+        if not spec.protocol_type or not 0 < len(spec.protocols) <= MOST_PROTOCOLS:
             return False
         if not self.members:
             return True

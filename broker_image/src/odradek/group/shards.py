@@ -13,12 +13,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 
+from odradek import slices
 from odradek.group.group import Group
 from odradek.group.partitioning import OFFSETS_TOPIC, partition_of
 from odradek.group.shard import Shard
 from odradek.log.records.batch import CorruptBatchError
+from odradek.log.segment.files import FileRetiredError
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.quarantine import Quarantines, Work
 from odradek.replica.partition import Partition
@@ -62,6 +64,7 @@ class Shards:
         self._quarantines = quarantines
         self._shards: dict[int, Shard] = {}
         self._paused: set[str] = set()
+        self._withheld: dict[str, asyncio.Event] = {}
         self._loads = asyncio.Semaphore(LOADS_AT_ONCE)
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -76,7 +79,7 @@ class Shards:
         shard = None if index is None else self._current(index)
         if shard is None:
             raise KafkaError(ErrorCode.NOT_COORDINATOR)
-        if not shard.loaded or group_id in self._paused:
+        if not shard.loaded or group_id in self._paused or group_id in self._withheld:
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return shard
 
@@ -144,10 +147,18 @@ class Shards:
         began = self._clock_ms()
         try:
             async with self._loads:
-                await shard.load(partition.log, self._read_bytes, self._new_group, self._clock_ms)
-        except (KafkaError, CorruptBatchError, OSError) as error:
-            # Unavailable groups are better than wrong ones.
-            logger.error("failed to load groups from %s: %s; retrying", shard.source.key, error)
+                log = partition.log
+                await shard.load(log, self._read_bytes, self._new_group, self._clock_ms)
+        except (KafkaError, CorruptBatchError, OSError, FileRetiredError) as error:
+            # Unavailable groups are better than wrong ones. It is an ordinary race where a segment
+            # left the log meanwhile, or the log moved to another directory.
+            raced = isinstance(error, FileRetiredError) or partition.log is not log
+            logger.log(
+                logging.INFO if raced else logging.ERROR,
+                "failed to load groups from %s: %s; retrying",
+                shard.source.key,
+                error,
+            )
             self._load_again(shard, partition, LOAD_AGAIN_S)
             return
         except Exception as error:
@@ -165,9 +176,14 @@ class Shards:
             len(shard.groups),
             self._clock_ms() - began,
         )
-        for group in [*shard.groups.values()]:
-            with self.restarting(group):
-                self._on_group(group)
+        for few in slices.cut([*shard.groups.values()]):
+            for group in few:
+                with self.restarting(group):
+                    self._on_group(group)
+            if len(few) == slices.STEPS_PER_SLICE:
+                await slices.pause()
+            if shard.retired:
+                return
 
     def _load_again(self, shard: Shard, partition: Partition, pause_s: float) -> None:
         """Replace a shard that could not be loaded by a fresh one, and load that after a pause."""
@@ -180,6 +196,18 @@ class Shards:
     def _begin_load(self, shard: Shard, partition: Partition) -> None:
         if not shard.retired:
             self.spawn(self._load(shard, partition))
+
+    @contextlib.asynccontextmanager
+    async def withheld(self, group_id: str) -> AsyncIterator[None]:
+        """Keep a group from clients, as if it were loading; one caller after the other."""
+        while group_id in self._withheld:
+            await self._withheld[group_id].wait()
+        end = self._withheld[group_id] = asyncio.Event()
+        try:
+            yield
+        finally:
+            del self._withheld[group_id]
+            end.set()
 
     @contextlib.contextmanager
     def restarting(self, group: Group) -> Iterator[None]:

@@ -22,10 +22,11 @@ from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, N
 from odradek import config as configuration
 from odradek import dynamic_config, slices
 from odradek.config import BrokerConfig, TopicConfig
-from odradek.dynamic_config import CLUSTER_DEFAULT
+from odradek.dynamic_config import CLUSTER_DEFAULT, PER_IP_OVERRIDES
 from odradek.handlers.configs import BROKER, TOPIC, check_broker_id
 from odradek.handlers.context import Broker, RequestContext
-from odradek.properties import ConfigError, ConflictError
+from odradek.net import addresses
+from odradek.properties import ConfigError, ConflictError, numbers_by_host
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.configs import (
     AlterConfigsRequest,
@@ -47,6 +48,11 @@ Entries = Mapping[str, str]
 Resource = TypeVar("Resource", AlterConfigsResource, IncrementalAlterConfigsResource)
 Answer = TypeVar("Answer")
 
+# Entries of a resource that are looked into without a thread.
+ENTRIES_AT_ONCE = 1000
+# Unknown entries that are refused by name: sorting a million takes a second.
+UNKNOWN_NAMED = 20
+
 # These two topic configs must agree: they are checked together.
 _COMPACTION_LAGS = frozenset({configuration.MIN_COMPACTION_LAG, configuration.MAX_COMPACTION_LAG})
 
@@ -62,7 +68,7 @@ def _defaults(settings: type[BrokerConfig] | type[TopicConfig]) -> dict[str, Any
 _TOPIC_DEFAULTS = _defaults(TopicConfig)
 _BROKER_DEFAULTS = _defaults(BrokerConfig)
 # Kafka has these as text: nothing is appended to them.
-_NO_LISTS = frozenset({"max.connections.per.ip.overrides"})
+_NO_LISTS = frozenset({PER_IP_OVERRIDES})
 
 
 class ConfigOperation(IntEnum):
@@ -94,9 +100,11 @@ async def alter_configs(
     """Replace all entries of each resource."""
 
     async def alter(resource: AlterConfigsResource) -> AlterConfigsResourceResponse:
-        wanted = {one.name: one.value for one in resource.configs}
         error = await _outcome(
-            broker, resource, lambda entity, present: _complete(wanted), request.validate_only
+            broker,
+            resource,
+            lambda entity, present: _complete({one.name: one.value for one in resource.configs}),
+            request.validate_only,
         )
         return AlterConfigsResourceResponse(
             error_code=ErrorCode.NONE if error is None else error.code,
@@ -135,18 +143,22 @@ async def incremental_alter_configs(
 async def _each(
     resources: Iterable[Resource], alter: Callable[[Resource], Awaitable[Answer]]
 ) -> list[Answer]:
-    """Return the answer for each resource. Refusals wait for nobody, so others run in between."""
+    """Return the answer for each resource; of one that is named repeatedly, the last counts.
+
+    Refusals wait for nobody, so others run in between.
+    """
+    last: dict[tuple[int, str], Resource] = {}
+    for some in slices.cut(resources, slices.KEYS_AT_ONCE):
+        last.update({(one.resource_type, one.resource_name): one for one in some})
+        if len(some) == slices.KEYS_AT_ONCE:
+            await slices.pause()
     answers: list[Answer] = []
-    for few in slices.cut(_last(resources)):
+    for few in slices.cut(last.values()):
         answers += [await alter(one) for one in few]
         if len(few) == slices.STEPS_PER_SLICE:
             await slices.pause()
+    slices.discard(last)
     return answers
-
-
-def _last(resources: Iterable[Resource]) -> list[Resource]:
-    """Return each resource once: of one that is named repeatedly, the last counts."""
-    return list({(one.resource_type, one.resource_name): one for one in resources}.values())
 
 
 async def _outcome(
@@ -157,8 +169,7 @@ async def _outcome(
 ) -> KafkaError | None:
     try:
         entity = _entity(broker, resource.resource_type, resource.resource_name)
-        named = frozenset(one.name for one in resource.configs)
-        await _apply(broker, entity, change, named, validate_only)
+        await _apply(broker, entity, resource, change, validate_only)
     except KafkaError as refusal:
         return refusal
     except znodes.ZnodeError as error:
@@ -185,7 +196,9 @@ def _entity(broker: Broker, resource_type: int, name: str) -> _Entity:
             "brokers",
             name or CLUSTER_DEFAULT,
             _BROKER_DEFAULTS,
-            dynamic_config.check,
+            lambda entries: dynamic_config.check(
+                entries, broker.replicas.settings.most_connections
+            ),
             lambda entries: dynamic_config.check_change(
                 broker.replicas.settings, entries, cluster=not name
             ),
@@ -200,18 +213,21 @@ def _entity(broker: Broker, resource_type: int, name: str) -> _Entity:
 async def _apply(
     broker: Broker,
     entity: _Entity,
+    resource: AlterConfigsResource | IncrementalAlterConfigsResource,
     change: Callable[[_Entity, Entries], Entries],
-    named: frozenset[str],
     validate_only: bool,
 ) -> None:
     path = znodes.config_path(entity.kind, entity.name)
     while True:
         found = (await broker.session.get_all([path])).get(path)
         present = {} if found is None else znodes.decode_config(path, found[0])
-        wanted = change(entity, present)
-        looked_at = named | _COMPACTION_LAGS if named & _COMPACTION_LAGS else named
-        _check(entity, {name: wanted[name] for name in looked_at & wanted.keys()}, wanted)
-        admin.check_config_size(wanted)
+        if len(resource.configs) <= ENTRIES_AT_ONCE:
+            wanted = _checked(entity, resource, change, present)
+        else:
+            wanted = await slices.run_in_thread(_checked, entity, resource, change, present)
+        overrides = wanted.get(PER_IP_OVERRIDES, "")
+        if entity.kind == "brokers" and overrides != present.get(PER_IP_OVERRIDES, ""):
+            await _check_hosts(entity, overrides)
         if validate_only:
             return
         version = None if found is None else found[1].version
@@ -229,6 +245,25 @@ async def _apply(
         return
 
 
+def _checked(
+    entity: _Entity,
+    resource: AlterConfigsResource | IncrementalAlterConfigsResource,
+    change: Callable[[_Entity, Entries], Entries],
+    present: Entries,
+) -> Entries:
+    """Return the entries after the change. Raises KafkaError for invalid ones."""
+    wanted = change(entity, present)
+    named = frozenset(one.name for one in resource.configs)
+    looked_at = named | _COMPACTION_LAGS if named & _COMPACTION_LAGS else named
+    entries = {name: wanted[name] for name in looked_at & wanted.keys()}
+    unknown = [name for name in entries if name not in entity.defaults]
+    if len(unknown) > UNKNOWN_NAMED:
+        entries = {name: entries[name] for name in unknown[:UNKNOWN_NAMED]}
+    _check(entity, entries, wanted)
+    admin.check_config_size(wanted)
+    return wanted
+
+
 def _check(entity: _Entity, entries: Entries, wanted: Entries) -> None:
     """Check the entries that are set, and `wanted` as a whole; raise INVALID_CONFIG or
     INVALID_REQUEST.
@@ -242,11 +277,23 @@ def _check(entity: _Entity, entries: Entries, wanted: Entries) -> None:
         raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from error
     except ConfigError as error:
         is_unknown = entity.kind == "topics" and not entries.keys() <= entity.defaults.keys()
-        raise KafkaError(
-            ErrorCode.INVALID_CONFIG if is_unknown else ErrorCode.INVALID_REQUEST,
-            str(error)
-            if is_unknown
-            else f"Invalid config value for resource {_resource(entity)}: {error}",
+        if is_unknown:
+            raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from error
+        raise _invalid(entity, str(error)) from error
+
+
+def _invalid(entity: _Entity, reason: str) -> KafkaError:
+    text = f"Invalid config value for resource {_resource(entity)}: {reason}"
+    return KafkaError(ErrorCode.INVALID_REQUEST, text)
+
+
+async def _check_hosts(entity: _Entity, overrides: str) -> None:
+    """Raise INVALID_REQUEST for limits of hosts that cannot be looked up."""
+    try:
+        await addresses.numbers_by_address(numbers_by_host(overrides))
+    except OSError as error:
+        raise _invalid(
+            entity, f"Invalid value {overrides} for configuration {PER_IP_OVERRIDES}: {error}"
         ) from error
 
 

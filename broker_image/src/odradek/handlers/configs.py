@@ -39,6 +39,8 @@ DYNAMIC_CLUSTER = 3
 STATIC_BROKER = 4
 DEFAULT = 5
 STRING = 2
+# Names of configs that may make two requests for one resource different.
+KEYS_COMPARED = 100
 # Config types of version 3 (KIP-569); every whole number is answered as LONG.
 _TYPES: Mapping[type, int] = {bool: 1, str: STRING, int: 5, float: 6, tuple: 7}
 
@@ -149,18 +151,27 @@ async def describe_configs(
     results = []
     made: _Made = {}
     with slices.collector_paused():
-        for resource in _without_repeats(request.resources):
+        for resource in await _without_repeats(request.resources):
             results.append(await _describe(broker, resource, request.include_synonyms, made))
             await slices.pause()  # a request for thousands must not delay others
     return DescribeConfigsResponse(results=results)
 
 
-def _without_repeats(resources: Iterable[DescribeConfigsResource]) -> list[DescribeConfigsResource]:
-    unique = {
-        (one.resource_type, one.resource_name, tuple(one.configuration_keys or ())): one
-        for one in resources
-    }
-    return list(unique.values())
+async def _without_repeats(
+    resources: Iterable[DescribeConfigsResource],
+) -> list[DescribeConfigsResource]:
+    unique: dict[object, DescribeConfigsResource] = {}
+    for few in slices.cut(resources, slices.KEYS_AT_ONCE // 10):
+        for one in few:
+            keys = one.configuration_keys or ()
+            # Long lists are not compared: a request cannot have many.
+            same = tuple(keys) if len(keys) <= KEYS_COMPARED else id(one)
+            unique[one.resource_type, one.resource_name, same] = one
+        if len(few) == slices.KEYS_AT_ONCE // 10:
+            await slices.pause()
+    found = list(unique.values())
+    slices.discard(unique)
+    return found
 
 
 async def _describe(
@@ -174,10 +185,17 @@ async def _describe(
     except KafkaError as refusal:
         result.error_code, result.error_message = refusal.code, refusal.message
         return result
-    wanted = frozenset(resource.configuration_keys or ())
+    wanted: set[str] = set()
+    for number, few in enumerate(
+        slices.cut(resource.configuration_keys or (), slices.KEYS_AT_ONCE), 1
+    ):
+        wanted.update(few)
+        if number > 1:
+            await slices.pause()
     result.configs = [
         _config(one, with_synonyms, made) for one in settings if not wanted or one.name in wanted
     ]
+    slices.discard(wanted)
     return result
 
 

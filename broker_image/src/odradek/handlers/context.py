@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from odradek.handlers.conversion_memory import ConversionMemory
 from odradek.net.memory_quotas import AnswerMemory
+from odradek.quotas.client_quotas import ClientQuotas
+from odradek.quotas.request_quota import RequestQuota
+from odradek.values import ANONYMOUS, Principal
 
 if TYPE_CHECKING:
     from odradek.config import BrokerConfig
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
     from odradek.metrics import BrokerMetrics
     from odradek.replica.manager import ReplicaManager
     from odradek.replica.metadata import MetadataCache
+    from odradek.security.authorizer import Authorizer
     from odradek.zk.producer_ids import ProducerIdManager
     from odradek.zk.session import Session
 
@@ -76,10 +80,13 @@ class Broker:
     producer_ids: ProducerIdManager
     metrics: BrokerMetrics
     random: Random
+    # None: everybody may do everything.
+    authorizer: Authorizer | None = None
     controller_link: ControllerLink = field(default_factory=ControllerLink)
     answers: AnswerMemory = field(default_factory=AnswerMemory)
     conversions: ConversionMemory = field(default_factory=ConversionMemory)
     follower_conversions: ConversionMemory = field(default_factory=ConversionMemory)
+    quotas: ClientQuotas = field(default_factory=ClientQuotas)
 
 
 class RequestContext(NamedTuple):
@@ -96,6 +103,19 @@ class RequestContext(NamedTuple):
     connection_id: int
     # Whether the client can still send: long work for one that went away is in vain.
     is_connected: Callable[[], bool] = lambda: True
+    principal: Principal = ANONYMOUS
+    # None if no quota is set, or if the request is exempt.
+    quota: RequestQuota | None = None
+
+    def count_mutations(self, partitions: int, strict_since: int | None = None) -> None:
+        """Count partitions that the request creates or deletes (KIP-599).
+
+        Raises THROTTLING_QUOTA_EXCEEDED if there were too many before, in versions from
+        `strict_since` on: clients of older ones do not know that error.
+        """
+        if self.quota is not None:
+            strict = strict_since is not None and self.version >= strict_since
+            self.quota.mutate(partitions, strict=strict)
 
 
 # A handler returns the answer, its encoded body, or None where the protocol has no answer (acks=0).

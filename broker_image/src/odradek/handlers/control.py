@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from typing import TypeVar
 
 from odradek import slices
 from odradek.group.partitioning import OFFSETS_TOPIC
@@ -25,6 +26,8 @@ from odradek.replica.metadata import LEADER_DURING_DELETE, described
 from odradek.values import TopicPartition
 
 NO_BROKER_EPOCH = -1
+
+Answer = TypeVar("Answer")
 
 
 async def _has_stale_broker_epoch(broker: Broker, broker_epoch: int) -> bool:
@@ -61,17 +64,28 @@ async def leader_and_isr(
     if error is not ErrorCode.NONE:
         return LeaderAndIsrResponse(error_code=error, partition_errors=[])
     error, errors = await broker.replicas.become_leader_or_follower(request)
-    if any(key.topic == OFFSETS_TOPIC for key in errors):
+    answers = await slices.run(_each_error(errors, LeaderAndIsrPartitionError))
+    if any(topic.topic_name == OFFSETS_TOPIC for topic in request.topic_states) or any(
+        state.topic_name == OFFSETS_TOPIC for state in request.ungrouped_partition_states
+    ):
         broker.groups.notice_roles()
-    return LeaderAndIsrResponse(
-        error_code=error,
-        partition_errors=[
-            LeaderAndIsrPartitionError(
-                topic_name=key.topic, partition_index=key.partition, error_code=code
-            )
-            for key, code in errors.items()
-        ],
-    )
+    return LeaderAndIsrResponse(error_code=error, partition_errors=answers)
+
+
+def _each_error(
+    errors: dict[TopicPartition, ErrorCode], answer: Callable[..., Answer]
+) -> Generator[None, None, list[Answer]]:
+    """Return the answer for each partition, in slices."""
+    answers: list[Answer] = []
+    for few in slices.cut(errors.items(), slices.KEYS_AT_ONCE // 5):
+        if answers:
+            yield
+        answers += [
+            answer(topic_name=key.topic, partition_index=key.partition, error_code=code)
+            for key, code in few
+        ]
+    slices.discard(errors)
+    return answers
 
 
 async def stop_replica(
@@ -84,12 +98,7 @@ async def stop_replica(
     error, errors = await broker.replicas.stop_replicas(request)
     return StopReplicaResponse(
         error_code=error,
-        partition_errors=[
-            StopReplicaPartitionError(
-                topic_name=key.topic, partition_index=key.partition, error_code=code
-            )
-            for key, code in errors.items()
-        ],
+        partition_errors=await slices.run(_each_error(errors, StopReplicaPartitionError)),
     )
 
 
@@ -105,16 +114,19 @@ async def update_metadata(
         if not broker.replicas.accept_controller(request.controller_epoch):
             return UpdateMetadataResponse(error_code=ErrorCode.STALE_CONTROLLER_EPOCH)
         await slices.run(broker.metadata.update_in_slices(request))
-        deleted = await slices.run(_act_on_moves(broker, request))
-    if deleted:
-        broker.groups.forget_partitions(deleted)
+        acting = _act_on_changes(broker, request)
+        try:
+            await slices.run(acting)
+        finally:
+            # The cache has the changes, and no request may name them again: if this one is
+            # cancelled because its connection is lost, do the rest at once.
+            for _ in acting:
+                pass
     return UpdateMetadataResponse()
 
 
-def _act_on_moves(
-    broker: Broker, request: UpdateMetadataRequest
-) -> Generator[None, None, set[TopicPartition]]:
-    """Step down where the request says so, in slices; return the partitions that are deleted."""
+def _act_on_changes(broker: Broker, request: UpdateMetadataRequest) -> Generator[None, None, None]:
+    """Step down where the request says so, and forget deleted partitions, in slices."""
     deleted: set[TopicPartition] = set()
     for part in slices.cut(described(request)):
         broker.replicas.drop_moved_replicas(part)
@@ -125,7 +137,8 @@ def _act_on_moves(
         )
         if len(part) == slices.STEPS_PER_SLICE:
             yield
-    return deleted
+    if deleted:
+        broker.groups.forget_partitions(deleted)
 
 
 async def controlled_shutdown(

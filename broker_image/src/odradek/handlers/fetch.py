@@ -8,12 +8,14 @@ threads (see `fetch_conversion`).
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Generator, Sequence
 from itertools import groupby
 
 from odradek import slices
 from odradek.handlers import fetch_conversion
 from odradek.handlers.context import Broker, RequestContext
+from odradek.protocol import codec
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.fetch import (
     FetchablePartitionResponse,
@@ -24,7 +26,9 @@ from odradek.protocol.messages.fetch import (
     FetchResponse,
     FetchTopic,
 )
+from odradek.protocol.primitives import LENGTH32
 from odradek.protocol.regions import Records, close_all, part_length
+from odradek.quotas.request_quota import RequestQuota
 from odradek.replica import reads
 from odradek.replica.reads import FetchLimits, FetchResult, FetchSpec
 from odradek.values import TopicPartition
@@ -43,7 +47,9 @@ async def fetch(broker: Broker, request: FetchRequest, context: RequestContext) 
         return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, responses=[])
     count = 0
     for topic in request.topics:
-        count += len(topic.partitions)
+        count += len(topic.partitions) or 1
+        if count > reads.PARTITIONS_AT_ONCE:
+            break
     is_large = count > reads.PARTITIONS_AT_ONCE
     if is_large:
         topics, specs = await slices.run(_specs_in_slices(request.topics))
@@ -58,6 +64,8 @@ async def fetch(broker: Broker, request: FetchRequest, context: RequestContext) 
         else min(request.max_bytes, broker.config.fetch_max_bytes),
         strict=context.version < FIRST_WITH_HARD_LIMIT_LIFTED,
     )
+    if context.quota is not None:
+        limits = _within(limits, context.quota)
     results = await broker.replicas.fetch(specs, request.replica_id, limits, context.connection_id)
     try:
         if context.version < FIRST_WITH_ZSTD:
@@ -75,18 +83,77 @@ async def fetch(broker: Broker, request: FetchRequest, context: RequestContext) 
                 limits.max_bytes,
             )
             if context.version < FIRST_WITH_MAGIC_2
+            else await slices.run(_regions(results))
+            if is_large
             else [b"" if result.region is None else result.region for result in results]
         )
+        size = 0
+        if context.quota is not None:
+            size = await slices.run(_size(context.version, topics, records))
     except BaseException:
         reads.release(results)
         raise
+    if context.quota is not None and context.quota.refuses_fetch(size):
+        # As in Kafka: the client asks again once it may, so the answer need not wait in memory.
+        close_all(records)
+        return FetchResponse(responses=[])
     if not is_large:
         return _response(broker, request, topics, results, records)
     try:
-        return await slices.run(_response_in_slices(broker, request, topics, results, records))
+        answer = await slices.run(_response_in_slices(broker, request, topics, results, records))
     except BaseException:
         close_all(records)
         raise
+    slices.discard(specs, results, records)
+    return answer
+
+
+def _within(limits: FetchLimits, quota: RequestQuota) -> FetchLimits:
+    """Return limits that a consumer can reach without a throttle that is certain."""
+    most = quota.most_fetch_bytes
+    if most is None or most >= limits.max_bytes:
+        return limits
+    return limits._replace(max_bytes=most, min_bytes=min(limits.min_bytes, most))
+
+
+def _size(
+    version: int, topics: Sequence[FetchTopic], records: Sequence[Records]
+) -> Generator[None, None, int]:
+    """Return the size of an answer, to a few bytes: short lengths are shorter since version 12."""
+    whole, per_topic, per_partition = _fixed_sizes(version)
+    size = whole + len(topics) * per_topic + len(records) * per_partition
+    for few in slices.cut(topics, slices.KEYS_AT_ONCE):
+        size += sum(len(topic.topic) for topic in few)
+        if len(few) == slices.KEYS_AT_ONCE:
+            yield
+    for some in slices.cut(records, slices.KEYS_AT_ONCE):
+        size += sum(map(part_length, some))
+        if len(some) == slices.KEYS_AT_ONCE:
+            yield
+    return size
+
+
+@functools.cache
+def _fixed_sizes(version: int) -> tuple[int, int, int]:
+    """Return the bytes of an empty answer with its size, of a topic, and of a partition."""
+
+    def size(*topics: FetchableTopicResponse) -> int:
+        return len(codec.encode(FetchResponse(responses=list(topics)), version))
+
+    partition = FetchablePartitionResponse(
+        partition=0, high_watermark=0, aborted_transactions=None, record_set=b""
+    )
+    without = size(FetchableTopicResponse(topic="", partition_responses=[]))
+    with_one = size(FetchableTopicResponse(topic="", partition_responses=[partition]))
+    return LENGTH32.size + size(), without - size(), with_one - without
+
+
+def _regions(results: Sequence[FetchResult]) -> Generator[None, None, list[Records]]:
+    records: list[Records] = []
+    for few in slices.cut(results, slices.KEYS_AT_ONCE):
+        records += [b"" if result.region is None else result.region for result in few]
+        yield
+    return records
 
 
 def _specs(topics: Sequence[FetchTopic]) -> list[FetchSpec]:
@@ -109,8 +176,8 @@ def _specs_in_slices(
 ) -> Generator[None, None, tuple[list[FetchTopic], list[FetchSpec]]]:
     """Return the topics without repeated partitions, as `_each_partition_once`, and the specs."""
     unique: dict[tuple[str, int], FetchPartition] = {}
-    for few in slices.cut((topic.topic, part) for topic in asked for part in topic.partitions):
-        unique.update({(name, part.partition): part for name, part in few})
+    for few in slices.cut_members(asked, lambda topic: topic.partitions):
+        unique.update({(topic.topic, part.partition): part for topic, part in few})
         yield
     topics: list[FetchTopic] = []
     specs: list[FetchSpec] = []
@@ -123,6 +190,7 @@ def _specs_in_slices(
             else:
                 topics.append(topic)
         yield
+    slices.discard(unique)
     return topics, specs
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from odradek import slices
 from odradek.handlers.context import Broker
 from odradek.log.partition import conversion
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -29,19 +30,24 @@ async def to_old_format(
     That is the region itself where it needs no conversion. The answer has at most about
     `most_bytes`. A result that cannot be converted becomes an error without records.
     """
-    rooms = {
-        number: _most_bytes(spec, result.region)
-        for number, (spec, result) in enumerate(zip(specs, results, strict=True))
-        if result.region is not None
-        and await _needs_conversion(broker, result, result.region, replica_id, magic)
-    }
-    found: list[Records] = [b"" if result.region is None else result.region for result in results]
+    rooms: dict[int, int] = {}
+    found: list[Records] = []
+    left = most_bytes
+    least = 0
+    for number, (spec, result) in enumerate(zip(specs, results, strict=True)):
+        region = result.region
+        if region is not None and await _needs_conversion(
+            broker, result, region, replica_id, magic
+        ):
+            rooms[number] = _most_bytes(spec, region)
+            least += region.length
+        elif result.region is not None:
+            left -= result.region.length
+        found.append(b"" if result.region is None else result.region)
+        if len(found) % slices.KEYS_AT_ONCE == 0:
+            await slices.pause()
     if not rooms:
         return found
-    left = most_bytes - sum(
-        part_length(one) for number, one in enumerate(found) if number not in rooms
-    )
-    least = sum(part_length(found[number]) for number in rooms)
     memory = broker.conversions if replica_id < 0 else broker.follower_conversions
     async with memory.reserved(min(sum(rooms.values()), max(least, left))):
         if replica_id < 0:

@@ -39,16 +39,16 @@ async def offset_commit(
     elif commits:
         member = (request.member_id, request.group_instance_id, request.generation_id)
         errors.update(await broker.groups.commits.commit(request.group_id, member, commits))
-    return messages.OffsetCommitResponse(
-        topics=await slices.run(
-            _error_per_partition(
-                request.topics,
-                errors,
-                messages.OffsetCommitResponseTopic,
-                messages.OffsetCommitResponsePartition,
-            )
+    answers = await slices.run(
+        _error_per_partition(
+            request.topics,
+            errors,
+            messages.OffsetCommitResponseTopic,
+            messages.OffsetCommitResponsePartition,
         )
     )
+    slices.discard(commits, errors)
+    return messages.OffsetCommitResponse(topics=answers)
 
 
 def _commits_in_slices(
@@ -62,6 +62,9 @@ def _commits_in_slices(
     retention_ms = request.retention_time_ms
     steps = 0
     for topic in request.topics:
+        steps += 1
+        if steps % slices.STEPS_PER_SLICE == 0:
+            yield
         for partition in topic.partitions:
             steps += 1
             if steps % slices.STEPS_PER_SLICE == 0:
@@ -88,6 +91,7 @@ async def _commit_to_zookeeper(
     if not consumers.is_path(group_id):
         return dict.fromkeys(commits, ErrorCode.UNKNOWN_SERVER_ERROR)
     errors: dict[TopicPartition, ErrorCode] = {}
+    # Each waits for ZooKeeper.
     for key, commit in commits.items():
         path = consumers.offset_path(group_id, key.topic, key.partition)
         data = consumers.encode_offset(commit.offset)
@@ -111,17 +115,27 @@ async def offset_fetch(
     if context.version == 0:
         return await _fetch_from_zookeeper(broker, request)
     error, present = await broker.groups.commits.committed(request.group_id)
-    asked = _asked_once(request.topics or [])
-    if request.topics is None:
-        for topic, index in present:
-            asked.setdefault(topic, {})[index] = None
     # The answer is of one moment, though it may be made in slices.
-    is_large = sum(map(len, asked.values())) >= slices.STEPS_PER_SLICE
-    committed = dict(present) if is_large else present
-    return messages.OffsetFetchResponse(
+    committed = present
+    copied: dict[TopicPartition, CommittedOffset] = {}
+    if request.topics is None or _is_large(request.topics):
+        committed = copied = dict(present)
+    asked = await slices.run(
+        _asked_once(request.topics) if request.topics is not None else _by_topic(committed)
+    )
+    answer = messages.OffsetFetchResponse(
         # Version 1 has no top-level error: each partition carries it.
         error_code=error,
         topics=await slices.run(_committed_in_slices(asked, committed, error)),
+    )
+    slices.discard(asked, copied)
+    return answer
+
+
+def _is_large(topics: list[messages.OffsetFetchRequestTopic]) -> bool:
+    """Return whether the answer is made in slices."""
+    return len(topics) >= slices.STEPS_PER_SLICE or (
+        sum(len(topic.partition_indexes) + 1 for topic in topics) >= slices.STEPS_PER_SLICE
     )
 
 
@@ -136,6 +150,9 @@ def _committed_in_slices(
     for topic, indexes in asked.items():
         partitions: list[messages.OffsetFetchResponsePartition] = []
         topics.append(messages.OffsetFetchResponseTopic(name=topic, partitions=partitions))
+        steps += 1
+        if steps % slices.STEPS_PER_SLICE == 0:
+            yield
         for index in indexes:
             found = committed.get(TopicPartition(topic, index), none)
             partitions.append(
@@ -153,11 +170,28 @@ def _committed_in_slices(
     return topics
 
 
-def _asked_once(topics: Iterable[messages.OffsetFetchRequestTopic]) -> dict[str, dict[int, None]]:
+def _asked_once(
+    topics: Iterable[messages.OffsetFetchRequestTopic],
+) -> Generator[None, None, dict[str, dict[int, None]]]:
     """Return the partitions by topic; a committed offset may have much metadata to answer with."""
     asked: dict[str, dict[int, None]] = {}
-    for topic in topics:
-        asked.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
+    for number, topic in enumerate(topics, 1):
+        wanted = asked.setdefault(topic.name, {})
+        for few in slices.cut(topic.partition_indexes, slices.KEYS_AT_ONCE):
+            wanted.update(dict.fromkeys(few))
+            if len(few) == slices.KEYS_AT_ONCE:
+                yield
+        if number % slices.STEPS_PER_SLICE == 0:
+            yield
+    return asked
+
+
+def _by_topic(keys: Iterable[TopicPartition]) -> Generator[None, None, dict[str, dict[int, None]]]:
+    asked: dict[str, dict[int, None]] = {}
+    for number, (topic, index) in enumerate(keys, 1):
+        asked.setdefault(topic, {})[index] = None
+        if number % slices.KEYS_AT_ONCE == 0:
+            yield
     return asked
 
 
@@ -185,38 +219,52 @@ async def _fetch_from_zookeeper(
             partition_index=index, committed_offset=offset, metadata="", error_code=error
         )
 
-    return messages.OffsetFetchResponse(
-        topics=[
-            messages.OffsetFetchResponseTopic(
-                name=topic, partitions=[await one(topic, index) for index in indexes]
-            )
-            for topic, indexes in _asked_once(request.topics or []).items()
-        ]
-    )
+    answer = messages.OffsetFetchResponse(topics=[])
+    steps = 0
+    for topic, indexes in (await slices.run(_asked_once(request.topics or []))).items():
+        partitions: list[messages.OffsetFetchResponsePartition] = []
+        answer.topics.append(messages.OffsetFetchResponseTopic(name=topic, partitions=partitions))
+        for index in indexes:
+            partitions.append(await one(topic, index))
+            steps += 1
+            if steps % slices.STEPS_PER_SLICE == 0:
+                await slices.pause()
+    return answer
 
 
 async def offset_delete(
     broker: Broker, request: messages.OffsetDeleteRequest, context: RequestContext
 ) -> messages.OffsetDeleteResponse:
-    """Delete the offsets of topics that the group does not read."""
-    keys = dict.fromkeys(
-        TopicPartition(topic.name, partition.partition_index)
-        for topic in request.topics
-        for partition in topic.partitions
-    )
-    error, errors = await broker.groups.commits.delete_offsets(request.group_id, list(keys))
+    """Delete the offsets of topics that the group does not read; refuse unknown partitions."""
+    keys: dict[TopicPartition, None] = {}
+    unknown: dict[TopicPartition, ErrorCode] = {}
+    for number, few in enumerate(
+        slices.cut_members(request.topics, lambda topic: topic.partitions, slices.KEYS_AT_ONCE)
+    ):
+        if number:
+            await slices.pause()
+        for topic, partition in few:
+            key = TopicPartition(topic.name, partition.partition_index)
+            if broker.metadata.partition(*key) is None:
+                unknown[key] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            else:
+                keys[key] = None
+    error, errors = await broker.groups.commits.delete_offsets(request.group_id, keys)
+    slices.discard(keys)
     if error is not ErrorCode.NONE:
+        slices.discard(unknown)
         return messages.OffsetDeleteResponse(error_code=error, topics=[])
-    return messages.OffsetDeleteResponse(
-        topics=await slices.run(
-            _error_per_partition(
-                request.topics,
-                errors,
-                messages.OffsetDeleteResponseTopic,
-                messages.OffsetDeleteResponsePartition,
-            )
+    errors.update(unknown)
+    answers = await slices.run(
+        _error_per_partition(
+            request.topics,
+            errors,
+            messages.OffsetDeleteResponseTopic,
+            messages.OffsetDeleteResponsePartition,
         )
     )
+    slices.discard(errors, unknown)
+    return messages.OffsetDeleteResponse(topics=answers)
 
 
 def _error_per_partition(
@@ -231,6 +279,9 @@ def _error_per_partition(
     for topic in asked:
         partitions: list[object] = []
         answers.append(topic_answer(name=topic.name, partitions=partitions))
+        steps += 1
+        if steps % slices.STEPS_PER_SLICE == 0:
+            yield
         for partition in topic.partitions:
             index = partition.partition_index
             error = errors[TopicPartition(topic.name, index)]

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Generator
 
+from odradek import slices
 from odradek.group.group import Group
 from odradek.group.members import JoinSpec
 from odradek.group.partitioning import OFFSETS_TOPIC, partition_of
 from odradek.group.states import GroupState
-from odradek.handlers import operations, topics
+from odradek.handlers import authorization, topics
 from odradek.handlers.context import Broker, RequestContext
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages import groups as messages
+from odradek.security.acls import ResourceType
 
 GROUP, TRANSACTION = 0, 1
+# Members that leave before others run.
+LEAVING_AT_ONCE = 1000
 
 
 async def find_coordinator(
@@ -40,7 +45,7 @@ async def _coordinator(
     cache = broker.metadata
     partitions = cache.topics.get(OFFSETS_TOPIC)
     if partitions is None:
-        await topics.create_automatically(broker, OFFSETS_TOPIC)
+        await topics.create_automatically(broker, OFFSETS_TOPIC, context)
         return ErrorCode.COORDINATOR_NOT_AVAILABLE, None
     if broker.groups.partition_count() is None:
         await broker.groups.partition_count.learn()
@@ -58,6 +63,7 @@ async def join_group(
     broker: Broker, request: messages.JoinGroupRequest, context: RequestContext
 ) -> messages.JoinGroupResponse:
     """Wait for the group's next generation; the answer to its leader lists the members."""
+    protocols = await slices.run(_protocols(request.protocols))
     spec = JoinSpec(
         member_id=request.member_id,
         instance_id=request.group_instance_id,
@@ -68,10 +74,12 @@ async def join_group(
             request.rebalance_timeout_ms if context.version >= 1 else request.session_timeout_ms
         ),
         protocol_type=request.protocol_type,
-        protocols=tuple((each.name, bytes(each.metadata)) for each in request.protocols),
+        protocols=tuple(protocols),
         requires_known_id=context.version >= 4,
     )
     joined = await broker.groups.join(request.group_id, spec)
+    del spec
+    slices.discard(protocols)
     return messages.JoinGroupResponse(
         error_code=joined.error,
         generation_id=joined.generation,
@@ -88,17 +96,33 @@ async def join_group(
     )
 
 
+def _protocols(
+    given: list[messages.JoinGroupRequestProtocol],
+) -> Generator[None, None, list[tuple[str, bytes]]]:
+    found: list[tuple[str, bytes]] = []
+    for few in slices.cut(given, slices.KEYS_AT_ONCE):
+        found += [(each.name, bytes(each.metadata)) for each in few]
+        if len(few) == slices.KEYS_AT_ONCE:
+            yield
+    return found
+
+
 async def sync_group(
     broker: Broker, request: messages.SyncGroupRequest, context: RequestContext
 ) -> messages.SyncGroupResponse:
     """Take the leader's assignment; return to each member its share."""
+    assignments: dict[str, bytes] = {}
+    for few in slices.cut(request.assignments, slices.KEYS_AT_ONCE):
+        assignments |= {each.member_id: bytes(each.assignment) for each in few}
+        if len(few) == slices.KEYS_AT_ONCE:
+            await slices.pause()
     synced = await broker.groups.sync(
         request.group_id,
         request.member_id,
         request.group_instance_id,
         request.generation_id,
         (request.protocol_type, request.protocol_name),
-        {each.member_id: bytes(each.assignment) for each in request.assignments},
+        assignments,
     )
     return messages.SyncGroupResponse(
         error_code=synced.error,
@@ -122,23 +146,26 @@ async def leave_group(
     broker: Broker, request: messages.LeaveGroupRequest, context: RequestContext
 ) -> messages.LeaveGroupResponse:
     """Remove members. Before version 3 there is one, and its error is the request's."""
-    leaving = (
-        [(each.member_id, each.group_instance_id) for each in request.members]
-        if context.version >= 3
-        else [(request.member_id, None)]
-    )
-    error, errors = broker.groups.leave(request.group_id, leaving)
     if context.version < 3:
+        error, errors = broker.groups.leave(request.group_id, [(request.member_id, None)])
         return messages.LeaveGroupResponse(error_code=errors[0] if errors else error)
-    return messages.LeaveGroupResponse(
-        error_code=error,
-        members=[
+    error, _ = broker.groups.leave(request.group_id, [])
+    answer = messages.LeaveGroupResponse(error_code=error)
+    for number, few in enumerate(slices.cut(request.members, LEAVING_AT_ONCE)):
+        if number:
+            await slices.pause()
+        leaving = [(each.member_id, each.group_instance_id) for each in few]
+        answer.error_code, errors = broker.groups.leave(request.group_id, leaving)
+        if answer.error_code != ErrorCode.NONE:
+            answer.members = []
+            break
+        answer.members += [
             messages.MemberResponse(
                 member_id=member_id, group_instance_id=instance_id, error_code=each
             )
-            for (member_id, instance_id), each in zip(leaving, errors, strict=False)
-        ],
-    )
+            for (member_id, instance_id), each in zip(leaving, errors, strict=True)
+        ]
+    return answer
 
 
 async def describe_groups(
@@ -149,13 +176,15 @@ async def describe_groups(
     A group that is named twice is answered once: a short request must not make an endless answer.
     """
     found = []
-    for group_id in dict.fromkeys(request.groups):
+    group_ids = await slices.unique(request.groups)
+    for group_id in group_ids:
         found.append(_described(group_id, *broker.groups.find(group_id)))
         await asyncio.sleep(0)  # hashing thousands of long ids must not delay others
-    if request.include_authorized_operations:
-        for group in found:
-            if group.error_code == ErrorCode.NONE:
-                group.authorized_operations = operations.ON_GROUP
+        if request.include_authorized_operations and found[-1].error_code == ErrorCode.NONE:
+            found[-1].authorized_operations = authorization.operations_on(
+                broker, context, ResourceType.GROUP, group_id
+            )
+    slices.discard(group_ids)
     return messages.DescribeGroupsResponse(groups=found)
 
 
@@ -196,19 +225,26 @@ async def list_groups(
 ) -> messages.ListGroupsResponse:
     """Return the groups that this broker coordinates: all, or those in the given states."""
     error, groups = broker.groups.groups()
-    wanted = {state.lower() for state in request.states_filter}
-    return messages.ListGroupsResponse(
-        error_code=error,
-        groups=[
+    wanted: set[str] = set()
+    for few in slices.cut(request.states_filter, slices.KEYS_AT_ONCE):
+        wanted.update(state.lower() for state in few)
+        if len(few) == slices.KEYS_AT_ONCE:
+            await slices.pause()
+    answer = messages.ListGroupsResponse(error_code=error, groups=[])
+    for some in slices.cut(groups, slices.KEYS_AT_ONCE // 5):
+        answer.groups += [
             messages.ListedGroup(
                 group_id=group.group_id,
                 protocol_type=group.protocol_type or "",
                 group_state=group.state.value,
             )
-            for group in groups
+            for group in some
             if not wanted or group.state.value.lower() in wanted
-        ],
-    )
+        ]
+        if len(some) == slices.KEYS_AT_ONCE // 5:
+            await slices.pause()
+    slices.discard(wanted)
+    return answer
 
 
 async def delete_groups(
@@ -216,8 +252,10 @@ async def delete_groups(
 ) -> messages.DeleteGroupsResponse:
     """Delete groups without members, and their offsets."""
     results = []
-    for group_id in dict.fromkeys(request.groups_names):
+    group_ids = await slices.unique(request.groups_names)
+    for group_id in group_ids:
         error = await broker.groups.commits.delete_group(group_id)
         results.append(messages.DeletableGroupResult(group_id=group_id, error_code=error))
         await asyncio.sleep(0)  # as in `describe_groups`
+    slices.discard(group_ids)
     return messages.DeleteGroupsResponse(results=results)

@@ -6,6 +6,7 @@ Kafka demands Alter on the cluster for the first, Describe on the cluster for th
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Generator, Mapping
 from typing import TYPE_CHECKING
 
 from odradek import slices
@@ -35,23 +36,41 @@ async def alter_replica_log_dirs(
 
     A partition that is named twice goes to the directory that is named last, as in Kafka.
     """
-    wanted = {
-        TopicPartition(topic.name, index): one.path
-        for one in request.dirs
-        for topic in one.topics
-        for index in topic.partitions
-    }
-    results: dict[str, list[AlterReplicaLogDirPartitionResult]] = defaultdict(list)
-    for key, error in (await broker.replicas.alter_log_dirs(wanted)).items():
-        results[key.topic].append(
+    wanted: dict[TopicPartition, str] = {}
+    for number, one in enumerate(request.dirs, 1):
+        for count, few in enumerate(
+            slices.cut_members(one.topics, lambda topic: topic.partitions, slices.KEYS_AT_ONCE)
+        ):
+            if count:
+                await slices.pause()
+            wanted.update((TopicPartition(topic.name, index), one.path) for topic, index in few)
+        if number % slices.STEPS_PER_SLICE == 0:
+            await slices.pause()
+    errors = await broker.replicas.alter_log_dirs(wanted)
+    answer = AlterReplicaLogDirsResponse(results=await slices.run(_each_error(errors)))
+    slices.discard(wanted, errors)
+    return answer
+
+
+def _each_error(
+    errors: Mapping[TopicPartition, ErrorCode],
+) -> Generator[None, None, list[AlterReplicaLogDirTopicResult]]:
+    topics: dict[str, list[AlterReplicaLogDirPartitionResult]] = defaultdict(list)
+    for number, (key, error) in enumerate(errors.items(), 1):
+        topics[key.topic].append(
             AlterReplicaLogDirPartitionResult(partition_index=key.partition, error_code=error)
         )
-    return AlterReplicaLogDirsResponse(
-        results=[
+        if number % slices.KEYS_AT_ONCE == 0:
+            yield
+    answers: list[AlterReplicaLogDirTopicResult] = []
+    for few in slices.cut(topics.items(), slices.KEYS_AT_ONCE):
+        answers += [
             AlterReplicaLogDirTopicResult(topic_name=topic, partitions=partitions)
-            for topic, partitions in results.items()
+            for topic, partitions in few
         ]
-    )
+        if len(few) == slices.KEYS_AT_ONCE:
+            yield
+    return answers
 
 
 async def describe_log_dirs(
@@ -61,13 +80,17 @@ async def describe_log_dirs(
 
     A failed directory has KAFKA_STORAGE_ERROR and no partitions.
     """
-    wanted = None
+    wanted: set[TopicPartition] | None = None
     if request.topics is not None:
-        wanted = {
-            TopicPartition(topic.topic, index)
-            for topic in request.topics
-            for index in topic.partition_index
-        }
+        wanted = set()
+        for number, few in enumerate(
+            slices.cut_members(
+                request.topics, lambda topic: topic.partition_index, slices.KEYS_AT_ONCE
+            )
+        ):
+            if number:
+                await slices.pause()
+            wanted.update(TopicPartition(topic.topic, index) for topic, index in few)
     directories = broker.replicas.log_directories()
     answer = DescribeLogDirsResponse(results=[])
     for path, contents in directories.items():
@@ -84,6 +107,8 @@ async def describe_log_dirs(
                     known.partitions += one.partitions
             await slices.pause()
         result.topics = list(topics.values())
+    if wanted is not None:
+        slices.discard(wanted)
     return answer
 
 

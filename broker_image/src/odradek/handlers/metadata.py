@@ -3,6 +3,8 @@
 Every broker answers from its metadata cache. Encoded answers are cached until it changes, so the
 usual request costs one lookup. A topic that does not exist is created if broker and client both
 allow it; the client then retries (error 5). A client that goes away has no further topics created.
+With an authorizer, a client sees the topics that it may describe. Of the others, those that it
+named get error 29, whether they exist or not.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from collections.abc import Generator, Mapping
 from typing import NamedTuple
 
 from odradek import slices
-from odradek.handlers import operations, topics
+from odradek.handlers import authorization, topics
 from odradek.handlers.context import Broker, RequestContext
 from odradek.protocol import codec
 from odradek.protocol.errors import ErrorCode
@@ -22,18 +24,35 @@ from odradek.protocol.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+from odradek.protocol.primitives import LENGTH32
 from odradek.replica.metadata import MetadataView, PartitionInfo
+from odradek.security.acls import AclOperation, ResourceType
 from odradek.values import INTERNAL_TOPICS, NO_LEADER
 
+FIRST_WITH_THROTTLE_TIME = 3
 FIRST_WITH_LISTENER_ERRORS = 6
 # Topics that one request creates: each takes a transaction in ZooKeeper, and its partitions a log
 # on every replica.
 MOST_CREATED = 100
+# Names in a request whose answer is cached: it takes long to compare more, and memory to keep them.
+MOST_NAMES_CACHED = 10_000
+
+
+def with_throttle_time(encoded: bytes, version: int, throttle_ms: int) -> bytes:
+    """Return an encoded answer with a throttle time, with which it begins."""
+    if version < FIRST_WITH_THROTTLE_TIME:
+        return encoded
+    return LENGTH32.pack(throttle_ms) + encoded[LENGTH32.size :]
 
 
 async def metadata(broker: Broker, request: MetadataRequest, context: RequestContext) -> bytes:
     """Return the encoded answer for the listener of the request."""
     names = await _names(request, context.version)
+    # What is gone since all topics were listed is not wanted.
+    creates = request.allow_auto_topic_creation and names is not None
+    refused: dict[str, ErrorCode] = {}
+    if broker.authorizer is not None:
+        names, refused = await _describable(broker, names, context)
     question = _Question(
         context.version,
         context.listener,
@@ -42,16 +61,49 @@ async def metadata(broker: Broker, request: MetadataRequest, context: RequestCon
         request.include_topic_authorized_operations,
     )
     cache = broker.metadata
+    # What senders may do differs from one to the next.
+    is_own = bool(refused) or (
+        broker.authorizer is not None and (question.of_cluster or question.of_topics)
+    )
+    if is_own or (names is not None and len(names) > MOST_NAMES_CACHED):
+        missing = []
+        for few in slices.cut(names or (), slices.KEYS_AT_ONCE):
+            missing += [name for name in few if name not in cache.topics]
+            await slices.pause()
+        errors = await _create_missing(broker, missing, creates, context)
+        errors |= refused
+        encoded = await _encoded(broker, question, cache.view, errors, context)
+        slices.discard(missing, errors)
+        return encoded
     kept = cache.cached_answer(question)
     if kept is not None:
         return kept
     missing = [] if names is None else [name for name in names if name not in cache.topics]
     if not missing:
         return await cache.encoded_answer(
-            question, lambda view: _encoded(broker, question, view, {})
+            question, lambda view: _encoded(broker, question, view, {}, context)
         )
-    errors = await _create_missing(broker, missing, request.allow_auto_topic_creation, context)
-    return await _encoded(broker, question, cache.view, errors)
+    errors = await _create_missing(broker, missing, creates, context)
+    return await _encoded(broker, question, cache.view, errors, context)
+
+
+async def _describable(
+    broker: Broker, names: tuple[str, ...] | None, context: RequestContext
+) -> tuple[tuple[str, ...], dict[str, ErrorCode]]:
+    """Return the topics that the sender may describe, and the refusals of others that it named."""
+    passed, refused = await authorization.split(
+        broker,
+        context,
+        AclOperation.DESCRIBE,
+        ResourceType.TOPIC,
+        list(broker.metadata.topics) if names is None else names,
+        str,
+        log=names is not None,
+    )
+    if names is None:
+        # Some may be deleted meanwhile.
+        return tuple(name for name in passed if name in broker.metadata.topics), {}
+    return tuple(passed), dict.fromkeys(refused, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
 
 class _Question(NamedTuple):
@@ -73,7 +125,9 @@ async def _names(request: MetadataRequest, version: int) -> tuple[str, ...] | No
         if number:
             await slices.pause()
         names |= dict.fromkeys(topic.name for topic in part)
-    return tuple(names)
+    found = tuple(names)
+    slices.discard(names)
+    return found
 
 
 async def _create_missing(
@@ -91,18 +145,31 @@ async def _create_missing(
             errors[name] = ErrorCode.INVALID_TOPIC_EXCEPTION
         elif not may_create:
             errors[name] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        elif not _may_create(broker, context, name):
+            errors[name] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         elif attempts == MOST_CREATED or not context.is_connected():
             errors[name] = ErrorCode.LEADER_NOT_AVAILABLE
         else:
             attempts += 1
-            errors[name] = await topics.create_automatically(broker, name)
+            errors[name] = await topics.create_automatically(broker, name, context)
         if number % slices.STEPS_PER_SLICE == 0:
             await slices.pause()
     return errors
 
 
+def _may_create(broker: Broker, context: RequestContext, name: str) -> bool:
+    create = AclOperation.CREATE
+    return authorization.allowed(
+        broker, context, create, ResourceType.CLUSTER, log=False
+    ) or authorization.allowed(broker, context, create, ResourceType.TOPIC, name)
+
+
 async def _encoded(
-    broker: Broker, question: _Question, view: MetadataView, errors: Mapping[str, ErrorCode]
+    broker: Broker,
+    question: _Question,
+    view: MetadataView,
+    errors: Mapping[str, ErrorCode],
+    context: RequestContext,
 ) -> bytes:
     """Return the answer of one view; the topics with errors come first."""
     answer = MetadataResponse(
@@ -112,20 +179,40 @@ async def _encoded(
         topics=await slices.run(_topics(view, question, errors)),
     )
     if question.of_cluster:
-        answer.cluster_authorized_operations = operations.ON_CLUSTER
+        answer.cluster_authorized_operations = (
+            authorization.operations_on(broker, context, ResourceType.CLUSTER)
+            if authorization.allowed(broker, context, AclOperation.DESCRIBE, ResourceType.CLUSTER)
+            else 0
+        )
     if question.of_topics:
-        for topic in answer.topics:
-            topic.topic_authorized_operations = operations.ON_TOPIC
-    return await slices.run(codec.encode_in_slices(answer, question.version))
+        for few in slices.cut(answer.topics):
+            for topic in few:
+                if topic.error_code != ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+                    topic.topic_authorized_operations = authorization.operations_on(
+                        broker, context, ResourceType.TOPIC, topic.name
+                    )
+            if len(few) == slices.STEPS_PER_SLICE:
+                await slices.pause()
+    encoded = await slices.run(codec.encode_in_slices(answer, question.version))
+    if len(answer.topics) > slices.STEPS_PER_SLICE:
+        slices.run_in_background(codec.free_in_slices(answer))
+    return encoded
 
 
 def _topics(
     view: MetadataView, question: _Question, errors: Mapping[str, ErrorCode]
 ) -> Generator[None, None, list[MetadataResponseTopic]]:
     """Return the topics of an answer, in slices."""
-    found = [_without_partitions(name, error) for name, error in errors.items()]
+    found: list[MetadataResponseTopic] = []
+    for few in slices.cut(errors.items()):
+        found += [_without_partitions(name, error) for name, error in few]
+        if len(few) == slices.STEPS_PER_SLICE:
+            yield
     steps = 0
     for name in view.topics if question.names is None else question.names:
+        steps += 1
+        if steps % slices.STEPS_PER_SLICE == 0:
+            yield
         if name in errors:
             continue
         known = view.topics.get(name)

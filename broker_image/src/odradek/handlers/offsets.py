@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container
+from collections.abc import Container, Generator
 from dataclasses import dataclass
 
 from odradek import slices
@@ -37,8 +37,6 @@ LATEST_TIMESTAMP = -1
 EARLIEST_TIMESTAMP = -2
 FIRST_WITH_OFFSET_NOT_AVAILABLE = 5
 HIGH_WATERMARK = -1
-# Each takes less than a microsecond to count.
-KEYS_AT_ONCE = 5000
 UNKNOWN = -1
 
 
@@ -50,20 +48,20 @@ async def list_offsets(
     As in Kafka, a partition that is named twice is refused, in version 0 answered twice.
     """
     counts: Counter[TopicPartition] = Counter()
-    asked = (
-        TopicPartition(topic.name, part.partition_index)
-        for topic in request.topics
-        for part in topic.partitions
-    )
-    for few in slices.cut(asked, KEYS_AT_ONCE):
-        counts.update(few)
-        if len(few) == KEYS_AT_ONCE:
+    for number, few in enumerate(
+        slices.cut_members(request.topics, lambda topic: topic.partitions, slices.KEYS_AT_ONCE)
+    ):
+        if number:
             await slices.pause()
+        counts.update(TopicPartition(topic.name, part.partition_index) for topic, part in few)
     answer = ListOffsetsResponse(topics=[])
     steps = 0
     for topic in request.topics:
         found: list[ListOffsetsPartitionResponse] = []
         answer.topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=found))
+        steps += 1
+        if steps % slices.STEPS_PER_SLICE == 0:
+            await slices.pause()
         for part in topic.partitions:
             index = part.partition_index
             if context.version > 0 and counts[TopicPartition(topic.name, index)] > 1:
@@ -79,6 +77,7 @@ async def list_offsets(
             steps += 1
             if steps % slices.STEPS_PER_SLICE == 0:
                 await slices.pause()
+    slices.discard(counts)
     return answer
 
 
@@ -193,6 +192,9 @@ async def offset_for_leader_epoch(
     for topic in request.topics:
         found: list[OffsetForLeaderEpochEndOffset] = []
         answer.topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=found))
+        steps += 1
+        if steps % slices.STEPS_PER_SLICE == 0:
+            await slices.pause()
         for part in topic.partitions:
             found.append(_epoch_end(broker, topic.topic, part))
             steps += 1
@@ -258,15 +260,16 @@ async def delete_records(
     the records again.
     """
     begun: list[_Deletion] = []
-    answer = DeleteRecordsResponse(
-        topics=[
-            DeleteRecordsTopicResult(
-                name=name,
-                partitions=[_delete_before(broker, name, part, begun) for part in partitions],
-            )
-            for name, partitions in _deletions_once(request).items()
-        ]
-    )
+    answer = DeleteRecordsResponse(topics=[])
+    deletions = await slices.run(_deletions_once(request))
+    for few in slices.cut_members(deletions.items(), lambda entry: entry[1].values()):
+        for (name, _), part in few:
+            if not answer.topics or answer.topics[-1].name != name:
+                answer.topics.append(DeleteRecordsTopicResult(name=name, partitions=[]))
+            answer.topics[-1].partitions.append(_delete_before(broker, name, part, begun))
+        if len(few) == slices.STEPS_PER_SLICE:
+            await slices.pause()
+    slices.discard(deletions)
 
     tried: list[Log] = []
     # Again where a replica moved to another log directory meanwhile.
@@ -301,14 +304,19 @@ async def delete_records(
     return answer
 
 
-def _deletions_once(request: DeleteRecordsRequest) -> dict[str, list[DeleteRecordsPartition]]:
+def _deletions_once(
+    request: DeleteRecordsRequest,
+) -> Generator[None, None, dict[str, dict[int, DeleteRecordsPartition]]]:
     """Return the deletions by topic; as in Kafka, the last entry of a partition counts."""
     topics: dict[str, dict[int, DeleteRecordsPartition]] = {}
-    for topic in request.topics:
-        topics.setdefault(topic.name, {}).update(
-            (part.partition_index, part) for part in topic.partitions
-        )
-    return {name: list(partitions.values()) for name, partitions in topics.items()}
+    for number, few in enumerate(
+        slices.cut_members(request.topics, lambda topic: topic.partitions, slices.KEYS_AT_ONCE)
+    ):
+        if number:
+            yield
+        for topic, part in few:
+            topics.setdefault(topic.name, {})[part.partition_index] = part
+    return topics
 
 
 def _delete_before(

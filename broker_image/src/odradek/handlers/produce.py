@@ -10,6 +10,7 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 
 from odradek import slices
 from odradek.clock import wall_ms
+from odradek.handlers.authorization import allowed
 from odradek.handlers.context import Broker, RequestContext
 from odradek.log.partition import conversion
 from odradek.log.records import batch, compression
@@ -25,6 +26,7 @@ from odradek.protocol.messages.produce import (
 )
 from odradek.protocol.regions import Buffer
 from odradek.replica.appends import AppendOutcome
+from odradek.security.acls import AclOperation, ResourceType
 from odradek.values import INTERNAL_TOPICS, TopicPartition
 
 VALID_ACKS = (-1, 0, 1)
@@ -32,7 +34,7 @@ FIRST_WITH_MAGIC_2 = 3
 FIRST_WITH_ZSTD = 7
 FIRST_WITH_INVALID_RECORD = 8
 ADMIN_CLIENT = "__admin_client"
-"""The client id of Kafka's tools that write to internal topics."""
+"""The client id of Kafka's tools that write to internal topics, where there is no authorizer."""
 MOST_RECORD_ERRORS = 1000
 """Records that an answer names (KIP-467); once it names so many, further partitions have only their
 code and message.
@@ -45,7 +47,7 @@ _SHORTEST_MESSAGE = 26
 _CODEC_AT = 22
 
 Entries = list[tuple[TopicPartition, Buffer]]
-_Answers = dict[str, list[PartitionProduceResponse]]
+_Answers = dict[str, TopicProduceResponse]
 
 
 async def produce(
@@ -56,18 +58,26 @@ async def produce(
     With acks=0 there is no answer; an error then closes the connection.
     """
     entries: Entries = []
-    for topic in request.topic_data:
+    for number, topic in enumerate(request.topic_data, 1):
         for part in topic.partition_data:
             records = part.records if part.records is not None else b""
             entries.append((TopicPartition(topic.name, part.index), records))
             if len(entries) % PARTITIONS_AT_ONCE == 0:
                 await slices.pause()
-    if len(entries) > 1:
-        # As in Kafka, of a partition that is named twice the last records count.
+        if number % PARTITIONS_AT_ONCE == 0:
+            await slices.pause()
+    # As in Kafka, of a partition that is named twice the last records count.
+    if len(entries) > PARTITIONS_AT_ONCE:
+        entries = await _last_of_each(entries)
+    elif len(entries) > 1:
         entries = list(dict(entries).items())
     refusal = _refusal(request)
     if refusal is not ErrorCode.NONE:
-        outcomes = [AppendOutcome(key, refusal) for key, _ in entries]
+        outcomes = []
+        for few in slices.cut(entries, PARTITIONS_AT_ONCE):
+            outcomes += [AppendOutcome(key, refusal) for key, _ in few]
+            if len(few) == PARTITIONS_AT_ONCE:
+                await slices.pause()
     elif len(entries) <= PARTITIONS_AT_ONCE:
         outcomes = await _append_where_allowed(broker, request, context, entries)
     else:
@@ -90,7 +100,21 @@ async def produce(
         return None
     if len(outcomes) <= PARTITIONS_AT_ONCE:
         return _response(outcomes)
+    slices.discard(entries)
     return await slices.run(_response_in_slices(outcomes))
+
+
+async def _last_of_each(entries: Entries) -> Entries:
+    last: dict[TopicPartition, Buffer] = {}
+    for few in slices.cut(entries, slices.KEYS_AT_ONCE):
+        last.update(few)
+        await slices.pause()
+    found: Entries = []
+    for few in slices.cut(last.items(), slices.KEYS_AT_ONCE):
+        found += few
+        await slices.pause()
+    slices.discard(entries, last)
+    return found
 
 
 async def _append_where_allowed(
@@ -116,7 +140,12 @@ async def _append_where_allowed(
 
 def _may_write_to_internal(broker: Broker, context: RequestContext, key: TopicPartition) -> bool:
     """Return whether the append may proceed, if only to fail with an unknown partition."""
-    if context.client_id == ADMIN_CLIENT:
+    # A client id is what the client says it is.
+    if (
+        context.client_id == ADMIN_CLIENT
+        if broker.authorizer is None
+        else allowed(broker, context, AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER)
+    ):
         return True
     _, error = broker.replicas.leader_or_error(key)
     return error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -183,33 +212,33 @@ def _refusal(request: ProduceRequest) -> ErrorCode:
 def _response(outcomes: Sequence[AppendOutcome]) -> ProduceResponse:
     topics: _Answers = {}
     _add_answers(topics, outcomes, 0)
-    return _by_topic(topics)
+    return ProduceResponse(responses=list(topics.values()))
 
 
 def _response_in_slices(
-    outcomes: Sequence[AppendOutcome],
+    outcomes: list[AppendOutcome],
 ) -> Generator[None, None, ProduceResponse]:
     topics: _Answers = {}
     record_errors = 0
     for few in slices.cut(outcomes, PARTITIONS_AT_ONCE):
         record_errors = _add_answers(topics, few, record_errors)
         yield
-    return _by_topic(topics)
-
-
-def _by_topic(topics: _Answers) -> ProduceResponse:
-    return ProduceResponse(
-        responses=[
-            TopicProduceResponse(name=name, partition_responses=answers)
-            for name, answers in topics.items()
-        ]
-    )
+    slices.discard(outcomes)
+    return ProduceResponse(responses=list(topics.values()))
 
 
 def _add_answers(topics: _Answers, outcomes: Iterable[AppendOutcome], record_errors: int) -> int:
     """Add the answers of partitions; return how many records the answer names then."""
     for outcome in outcomes:
-        answer = _partition_response(outcome)
+        name, index = outcome.key
+        answer = PartitionProduceResponse(
+            index=index,
+            error_code=outcome.error,
+            base_offset=outcome.base_offset,
+            log_append_time_ms=outcome.log_append_time_ms,
+            log_start_offset=outcome.log_start_offset,
+            error_message=outcome.message,
+        )
         if outcome.record_errors and record_errors < MOST_RECORD_ERRORS:
             answer.record_errors = [
                 BatchIndexAndErrorMessage(
@@ -218,16 +247,9 @@ def _add_answers(topics: _Answers, outcomes: Iterable[AppendOutcome], record_err
                 for one in outcome.record_errors
             ]
             record_errors += len(outcome.record_errors)
-        topics.setdefault(outcome.key.topic, []).append(answer)
+        topic = topics.get(name)
+        if topic is None:
+            topics[name] = TopicProduceResponse(name=name, partition_responses=[answer])
+        else:
+            topic.partition_responses.append(answer)
     return record_errors
-
-
-def _partition_response(outcome: AppendOutcome) -> PartitionProduceResponse:
-    return PartitionProduceResponse(
-        index=outcome.key.partition,
-        error_code=outcome.error,
-        base_offset=outcome.base_offset,
-        log_append_time_ms=outcome.log_append_time_ms,
-        log_start_offset=outcome.log_start_offset,
-        error_message=outcome.message,
-    )

@@ -7,7 +7,11 @@ wait for its end.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Generator, Iterable, Mapping
+from typing import cast
 
+from odradek import slices
+from odradek.controller.replica_assignment import MOST_REPLICAS
 from odradek.handlers.context import Broker, RequestContext
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.admin import (
@@ -27,21 +31,45 @@ async def alter_partition_reassignments(
     broker: Broker, request: AlterPartitionReassignmentsRequest, context: RequestContext
 ) -> AlterPartitionReassignmentsResponse:
     """Start, replace and cancel reassignments; return one outcome per partition."""
-    wanted = {
-        TopicPartition(topic.name, one.partition_index): None
-        if one.replicas is None
-        else tuple(map(BrokerId, one.replicas))
-        for topic in request.topics
-        for one in topic.partitions
-    }
+    wanted: dict[TopicPartition, tuple[BrokerId, ...] | None] = {}
+    for number, few in enumerate(
+        slices.cut_members(request.topics, lambda topic: topic.partitions, slices.KEYS_AT_ONCE // 5)
+    ):
+        if number:
+            await slices.pause()
+        wanted.update(
+            (
+                TopicPartition(topic.name, one.partition_index),
+                _target(one.replicas),
+            )
+            for topic, one in few
+        )
     try:
         outcomes = await broker.controller.reassign(wanted)
     except KafkaError as refusal:
+        slices.discard(wanted)
         return AlterPartitionReassignmentsResponse(
             error_code=refusal.code, error_message=refusal.message, responses=[]
         )
+    answer = AlterPartitionReassignmentsResponse(
+        responses=await slices.run(_each_outcome(wanted, outcomes))
+    )
+    slices.discard(wanted, outcomes)
+    return answer
+
+
+def _target(replicas: list[int] | None) -> tuple[BrokerId, ...] | None:
+    """Return the wanted replicas; of too many, which are refused, one too many."""
+    if replicas is None:
+        return None
+    return cast("tuple[BrokerId, ...]", tuple(replicas[: MOST_REPLICAS + 1]))
+
+
+def _each_outcome(
+    wanted: Iterable[TopicPartition], outcomes: Mapping[TopicPartition, KafkaError | None]
+) -> Generator[None, None, list[ReassignableTopicResponse]]:
     topics: dict[str, list[ReassignablePartitionResponse]] = defaultdict(list)
-    for key in wanted:
+    for number, key in enumerate(wanted, 1):
         error = outcomes[key]
         code, message = (ErrorCode.NONE, None) if error is None else (error.code, error.message)
         topics[key.topic].append(
@@ -49,31 +77,40 @@ async def alter_partition_reassignments(
                 partition_index=key.partition, error_code=code, error_message=message
             )
         )
-    return AlterPartitionReassignmentsResponse(
-        responses=[
-            ReassignableTopicResponse(name=name, partitions=found) for name, found in topics.items()
-        ]
-    )
+        if number % slices.KEYS_AT_ONCE == 0:
+            yield
+    answers: list[ReassignableTopicResponse] = []
+    for few in slices.cut(topics.items(), slices.KEYS_AT_ONCE):
+        answers += [ReassignableTopicResponse(name=name, partitions=found) for name, found in few]
+        if len(few) == slices.KEYS_AT_ONCE:
+            yield
+    return answers
 
 
 async def list_partition_reassignments(
     broker: Broker, request: ListPartitionReassignmentsRequest, context: RequestContext
 ) -> ListPartitionReassignmentsResponse:
     """Return the ongoing reassignments among the requested partitions."""
-    asked = None
+    asked: list[TopicPartition] | None = None
     if request.topics is not None:
-        asked = [
-            TopicPartition(topic.name, index)
-            for topic in request.topics
-            for index in topic.partition_indexes
-        ]
+        asked = []
+        for number, few in enumerate(
+            slices.cut_members(
+                request.topics, lambda topic: topic.partition_indexes, slices.KEYS_AT_ONCE
+            )
+        ):
+            if number:
+                await slices.pause()
+            asked += [TopicPartition(topic.name, index) for topic, index in few]
     try:
         moving = await broker.controller.list_reassignments(asked)
     except KafkaError as refusal:
+        slices.discard(asked or [])
         return ListPartitionReassignmentsResponse(
             error_code=refusal.code, error_message=refusal.message, topics=[]
         )
     topics: dict[str, list[OngoingPartitionReassignment]] = defaultdict(list)
+    slices.discard(asked or [])
     for key, placement in moving.items():
         topics[key.topic].append(
             OngoingPartitionReassignment(

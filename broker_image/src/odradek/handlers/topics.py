@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from time import monotonic
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from kazoo.exceptions import KazooException
 
-from odradek import assignment
+from odradek import assignment, slices
 from odradek import config as configuration
 from odradek.group.partitioning import OFFSETS_TOPIC
 from odradek.handlers import configs
@@ -27,6 +26,7 @@ from odradek.protocol.messages.topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
     CreatableTopicResult,
+    CreateableTopicConfig,
     CreatePartitionsRequest,
     CreatePartitionsResponse,
     CreatePartitionsTopic,
@@ -44,17 +44,26 @@ from odradek.zk.znodes import TopicAssignment, ZnodeError
 
 USE_DEFAULT = -1
 FIRST_WITH_DELETION_DISABLED = 3
+# The versions of CreateTopics, CreatePartitions and DeleteTopics from which a request beyond
+# `controller_mutation_rate` is refused; clients of older ones are only throttled (KIP-599).
+FIRST_STRICT_CREATION = 6
+FIRST_STRICT_GROWTH = 3
+FIRST_STRICT_DELETION = 5
 # New partitions per request, as in Kafka since 3.6: a typing error must not keep the controller and
 # ZooKeeper busy for hours.
 MOST_NEW_PARTITIONS = 10_000
 # Topics of one request that are processed at once; other requests run in between.
 CHANGES_AT_ONCE = 50
+# Entries that are looked into without a thread.
+MOST_ENTRIES = 1000
 # Automatic creation answers at once; this is the limit of the writes.
 AUTOMATIC_TIMEOUT_S = 5.0
 
 Replicas = Mapping[int, tuple[BrokerId, ...]]
 Topic = TypeVar("Topic")
 Result = TypeVar("Result")
+Answer = TypeVar("Answer", bound="_Outcome")
+Named = TypeVar("Named", CreatableTopic, CreatePartitionsTopic)
 
 logger = logging.getLogger(__name__)
 
@@ -85,14 +94,51 @@ async def _guarded(work: Callable[[], Awaitable[Result]], what: str) -> Result:
 
 
 async def _few_at_once(
-    change: Callable[[Topic], Awaitable[Result]], topics: Iterable[Topic]
+    refuse: Callable[[Topic], Result | None],
+    change: Callable[[Topic], Awaitable[Result]],
+    topics: Iterable[Topic],
 ) -> list[Result]:
-    """Apply a change to each topic; return the outcomes in order."""
-    wanted, outcomes = list(topics), list[Result]()
-    for start in range(0, len(wanted), CHANGES_AT_ONCE):
-        few = wanted[start : start + CHANGES_AT_ONCE]
-        outcomes.extend(await asyncio.gather(*map(change, few)))
+    """Refuse each topic at once, or apply a change to it; return the outcomes in order."""
+    outcomes: list[Result] = []
+    with slices.collector_paused():
+        for few in slices.cut(topics, CHANGES_AT_ONCE):
+            refused = [refuse(topic) for topic in few]
+            changing = [
+                change(topic) for topic, one in zip(few, refused, strict=True) if one is None
+            ]
+            changed = iter(await asyncio.gather(*changing)) if changing else iter(())
+            outcomes += [next(changed) if one is None else one for one in refused]
+            if not changing:
+                await slices.pause()
     return outcomes
+
+
+class _Outcome(Protocol):
+    error_code: int
+
+
+async def _wait_for_each(wait: Callable[[Answer], Awaitable[None]], results: list[Answer]) -> None:
+    """Wait for the outcome of each change that was made."""
+    made: list[Answer] = []
+    for few in slices.cut(results, slices.KEYS_AT_ONCE):
+        made += [one for one in few if not one.error_code]
+        if len(few) == slices.KEYS_AT_ONCE:
+            await slices.pause()
+    await asyncio.gather(*map(wait, made))
+
+
+async def _by_name(named: Iterable[Named]) -> tuple[set[str], dict[str, Named]]:
+    """Return the topics that are named more than once, and what was said last of each."""
+    repeated: set[str] = set()
+    last: dict[str, Named] = {}
+    for few in slices.cut(named, slices.KEYS_AT_ONCE):
+        for one in few:
+            if one.name in last:
+                repeated.add(one.name)
+            last[one.name] = one
+        if len(few) == slices.KEYS_AT_ONCE:
+            await slices.pause()
+    return repeated, last
 
 
 # --- create -------------------------------------------------------------------------------------
@@ -103,28 +149,37 @@ async def create_topics(
 ) -> CreateTopicsResponse:
     """Create each topic; topics fail independently, except for names that collide."""
     deadline = monotonic() + request.timeout_ms / 1000
-    counts = Counter(topic.name for topic in request.topics)
-    new_partitions = sum(_new_partitions(broker, topic) for topic in request.topics)
+    repeated, unique = await _by_name(request.topics)
+    new_partitions = 0
+    for few in slices.cut(request.topics, slices.KEYS_AT_ONCE):
+        new_partitions += sum(_new_partitions(broker, topic) for topic in few)
+        if len(few) == slices.KEYS_AT_ONCE:
+            await slices.pause()
     written: set[str] = set()
+
+    def refused(topic: CreatableTopic, refusal: KafkaError) -> CreatableTopicResult:
+        return CreatableTopicResult(
+            name=topic.name, error_code=refusal.code, error_message=refusal.message, configs=[]
+        )
+
+    def refuse(topic: CreatableTopic) -> CreatableTopicResult | None:
+        if not broker.controller.active:
+            return refused(topic, _not_controller())
+        if topic.name in repeated:
+            reason = f"The request names topic '{topic.name}' more than once."
+            return refused(topic, KafkaError(ErrorCode.INVALID_REQUEST, reason))
+        if new_partitions > MOST_NEW_PARTITIONS:
+            return refused(topic, _too_many(new_partitions))
+        return None
 
     async def create(topic: CreatableTopic) -> CreatableTopicResult:
         try:
-            if not broker.controller.active:
-                raise KafkaError(ErrorCode.NOT_CONTROLLER, "This is not the controller.")
-            if counts[topic.name] > 1:
-                raise KafkaError(
-                    ErrorCode.INVALID_REQUEST,
-                    f"The request names topic '{topic.name}' more than once.",
-                )
-            _check_number(new_partitions)
             return await _guarded(
-                lambda: _create(broker, topic, request.validate_only, written),
+                lambda: _create(broker, topic, request.validate_only, written, context),
                 f"creating topic {topic.name}",
             )
         except KafkaError as refusal:
-            return CreatableTopicResult(
-                name=topic.name, error_code=refusal.code, error_message=refusal.message, configs=[]
-            )
+            return refused(topic, refusal)
 
     async def wait(made: CreatableTopicResult) -> None:
         left_ms = (deadline - monotonic()) * 1000
@@ -134,10 +189,10 @@ async def create_topics(
             made.num_partitions = made.replication_factor = -1
             made.configs = []
 
-    unique = {topic.name: topic for topic in request.topics}
-    results = await _few_at_once(create, unique.values())
+    results = await _few_at_once(refuse, create, unique.values())
+    slices.discard(repeated, unique)
     if not request.validate_only:
-        await asyncio.gather(*(wait(one) for one in results if not one.error_code))
+        await _wait_for_each(wait, results)
     return CreateTopicsResponse(topics=results)
 
 
@@ -150,16 +205,23 @@ def _new_partitions(broker: Broker, topic: CreatableTopic) -> int:
     return max(topic.num_partitions, 1)
 
 
-def _check_number(new_partitions: int) -> None:
-    if new_partitions > MOST_NEW_PARTITIONS:
-        raise KafkaError(
-            ErrorCode.POLICY_VIOLATION,
-            f"{new_partitions} new partitions in one request; the limit is {MOST_NEW_PARTITIONS}.",
-        )
+def _not_controller() -> KafkaError:
+    return KafkaError(ErrorCode.NOT_CONTROLLER, "This is not the controller.")
+
+
+def _too_many(new_partitions: int) -> KafkaError:
+    return KafkaError(
+        ErrorCode.POLICY_VIOLATION,
+        f"{new_partitions} new partitions in one request; the limit is {MOST_NEW_PARTITIONS}.",
+    )
 
 
 async def _create(
-    broker: Broker, topic: CreatableTopic, validate_only: bool, written: set[str]
+    broker: Broker,
+    topic: CreatableTopic,
+    validate_only: bool,
+    written: set[str],
+    context: RequestContext,
 ) -> CreatableTopicResult:
     """Validate a topic and, unless `validate_only`, create it.
 
@@ -168,12 +230,16 @@ async def _create(
     admin.check_topic_name(topic.name)
     if topic.name in broker.metadata.topics:
         raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{topic.name}' already exists.")
-    admin.check_collision(topic.name, broker.metadata.topics.keys() | written)
-    entries = _config_entries(topic)
+    admin.check_collision(topic.name, broker.metadata.topics, written)
+    if len(topic.configs) <= MOST_ENTRIES:
+        entries = _config_entries(topic.configs)
+    else:
+        entries = await slices.run_in_thread(_config_entries, topic.configs)
     replicas = _replicas_for(broker, topic)
     admin.check_topic_size(TopicAssignment(replicas))
     admin.check_config_size(entries)
     if not validate_only:
+        context.count_mutations(len(replicas), FIRST_STRICT_CREATION)
         written.add(topic.name)
         await admin.apply_create_topic(
             broker.session, topic.name, TopicAssignment(replicas), entries
@@ -187,9 +253,9 @@ async def _create(
     )
 
 
-def _config_entries(topic: CreatableTopic) -> dict[str, str]:
+def _config_entries(given: Iterable[CreateableTopicConfig]) -> dict[str, str]:
     entries: dict[str, str] = {}
-    for entry in topic.configs:
+    for entry in given:
         if entry.value is None:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST, f"Null value not supported for topic config {entry.name}"
@@ -225,9 +291,7 @@ def _replicas_for(broker: Broker, topic: CreatableTopic) -> Replicas:
 def _checked_assignments(
     brokers: Mapping[BrokerId, str | None], given: Sequence[CreatableReplicaAssignment]
 ) -> Replicas:
-    replicas = {
-        one.partition_index: tuple(BrokerId(broker) for broker in one.broker_ids) for one in given
-    }
+    replicas = {one.partition_index: _replicas(brokers, one.broker_ids) for one in given}
     if len(replicas) != len(given) or sorted(replicas) != list(range(len(given))):
         raise KafkaError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
@@ -235,6 +299,16 @@ def _checked_assignments(
         )
     check_replica_lists(brokers, replicas)
     return replicas
+
+
+def _replicas(brokers: Collection[BrokerId], given: Sequence[int]) -> tuple[BrokerId, ...]:
+    """Return a replica list. Raise INVALID_REPLICA_ASSIGNMENT for one of more brokers than live."""
+    if len(given) > len(brokers):
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"A replica list names {len(given)} brokers; {len(brokers)} are alive.",
+        )
+    return tuple(map(BrokerId, given))
 
 
 def check_replica_lists(brokers: Mapping[BrokerId, str | None], replicas: Replicas) -> None:
@@ -258,7 +332,7 @@ def check_replica_lists(brokers: Mapping[BrokerId, str | None], replicas: Replic
         raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, reason)
 
 
-async def create_automatically(broker: Broker, topic: str) -> ErrorCode:
+async def create_automatically(broker: Broker, topic: str, context: RequestContext) -> ErrorCode:
     """Create a topic on first use; return the error code for the client, mostly retriable."""
     try:
         admin.check_collision(topic, broker.metadata.topics)
@@ -268,6 +342,7 @@ async def create_automatically(broker: Broker, topic: str) -> ErrorCode:
             brokers, partitions, factor, assignment.Start.draw(broker.random, len(brokers))
         )
         admin.check_topic_size(TopicAssignment(replicas))
+        context.count_mutations(len(replicas))
         async with asyncio.timeout(AUTOMATIC_TIMEOUT_S):
             await admin.apply_create_topic(
                 broker.session, topic, TopicAssignment(replicas), entries
@@ -306,27 +381,36 @@ async def create_partitions(
 ) -> CreatePartitionsResponse:
     """Add partitions to topics; present partitions stay unchanged."""
     deadline = monotonic() + request.timeout_ms / 1000
-    counts = Counter(topic.name for topic in request.topics)
-    unique = {topic.name: topic for topic in request.topics}
+    repeated, unique = await _by_name(request.topics)
     known = broker.metadata.topics
-    new_partitions = sum(
-        max(topic.count - len(known[name]), 0) for name, topic in unique.items() if name in known
-    )
+    new_partitions = 0
+    for few in slices.cut(unique.values(), slices.KEYS_AT_ONCE):
+        new_partitions += sum(
+            max(topic.count - len(known[topic.name]), 0) for topic in few if topic.name in known
+        )
+        if len(few) == slices.KEYS_AT_ONCE:
+            await slices.pause()
+
+    def refused(topic: CreatePartitionsTopic, refusal: KafkaError) -> CreatePartitionsTopicResult:
+        return CreatePartitionsTopicResult(
+            name=topic.name, error_code=refusal.code, error_message=refusal.message
+        )
+
+    def refuse(topic: CreatePartitionsTopic) -> CreatePartitionsTopicResult | None:
+        if topic.name in repeated:
+            reason = "The request names the topic more than once."
+            return refused(topic, KafkaError(ErrorCode.INVALID_REQUEST, reason))
+        refusal = _growth_refusal(broker, topic, new_partitions)
+        return None if refusal is None else refused(topic, refusal)
 
     async def grow(topic: CreatePartitionsTopic) -> CreatePartitionsTopicResult:
         try:
-            if counts[topic.name] > 1:
-                raise KafkaError(
-                    ErrorCode.INVALID_REQUEST, "The request names the topic more than once."
-                )
             await _guarded(
-                lambda: _grow(broker, topic, request.validate_only, new_partitions),
+                lambda: _grow(broker, topic, request.validate_only, new_partitions, context),
                 f"adding partitions to topic {topic.name}",
             )
         except KafkaError as refusal:
-            return CreatePartitionsTopicResult(
-                name=topic.name, error_code=refusal.code, error_message=refusal.message
-            )
+            return refused(topic, refusal)
         return CreatePartitionsTopicResult(name=topic.name)
 
     async def wait(grown: CreatePartitionsTopicResult) -> None:
@@ -335,22 +419,22 @@ async def create_partitions(
             grown.error_code = ErrorCode.REQUEST_TIMED_OUT
             grown.error_message = "The partitions are added, but not all have a leader yet."
 
-    results = await _few_at_once(grow, unique.values())
+    results = await _few_at_once(refuse, grow, unique.values())
     if not request.validate_only:
-        await asyncio.gather(*(wait(one) for one in results if not one.error_code))
+        await _wait_for_each(wait, results)
+    slices.discard(repeated, unique)
     return CreatePartitionsResponse(results=results)
 
 
-async def _grow(
-    broker: Broker, topic: CreatePartitionsTopic, validate_only: bool, new_partitions: int
-) -> None:
+def _growth_refusal(
+    broker: Broker, topic: CreatePartitionsTopic, new_partitions: int
+) -> KafkaError | None:
     if not broker.controller.active:
-        raise KafkaError(ErrorCode.NOT_CONTROLLER, "This is not the controller.")
+        return _not_controller()
     present = broker.metadata.topics.get(topic.name)
     if present is None:
-        raise KafkaError(
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{topic.name}' does not exist."
-        )
+        reason = f"Topic '{topic.name}' does not exist."
+        return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, reason)
     extra = topic.count - len(present)
     if extra <= 0:
         # Scripts look for Kafka's words.
@@ -360,11 +444,25 @@ async def _grow(
             else f"Topic currently has {len(present)} partitions, "
             f"which is higher than the requested {topic.count}."
         )
-        raise KafkaError(ErrorCode.INVALID_PARTITIONS, reason)
-    _check_number(new_partitions)
-    added = _added_replicas(broker, topic, len(present), extra)
+        return KafkaError(ErrorCode.INVALID_PARTITIONS, reason)
+    return _too_many(new_partitions) if new_partitions > MOST_NEW_PARTITIONS else None
+
+
+async def _grow(
+    broker: Broker,
+    topic: CreatePartitionsTopic,
+    validate_only: bool,
+    new_partitions: int,
+    context: RequestContext,
+) -> None:
+    refusal = _growth_refusal(broker, topic, new_partitions)  # it may have grown meanwhile
+    if refusal is not None:
+        raise refusal
+    present = broker.metadata.topics[topic.name]
+    added = _added_replicas(broker, topic, len(present), topic.count - len(present))
     if validate_only:
         return
+    context.count_mutations(len(added), FIRST_STRICT_GROWTH)
     await admin.apply_grow_topic(broker.session, topic.name, added)
     logger.info(
         "increased topic %s from %d to %d partitions", topic.name, len(present), topic.count
@@ -377,15 +475,15 @@ def _added_replicas(
     brokers = _racks(broker)
     zero = broker.metadata.topics[topic.name][0].replicas
     if topic.assignments is not None:
-        added = {
-            first + index: tuple(map(BrokerId, one.broker_ids))
-            for index, one in enumerate(topic.assignments)
-        }
-        if len(added) != extra:
+        if len(topic.assignments) != extra:
             raise KafkaError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"{extra} partitions are added, {len(added)} assignments given.",
+                f"{extra} partitions are added, {len(topic.assignments)} assignments given.",
             )
+        added = {
+            first + index: _replicas(brokers, one.broker_ids)
+            for index, one in enumerate(topic.assignments)
+        }
         check_replica_lists(brokers, added)
         if any(len(members) != len(zero) for members in added.values()):
             raise KafkaError(
@@ -411,13 +509,25 @@ async def delete_topics(
     """Request deletions, and wait until the metadata of this broker lacks the topics."""
     deadline = monotonic() + request.timeout_ms / 1000
 
+    def refused(name: str, refusal: KafkaError) -> DeletableTopicResult:
+        return DeletableTopicResult(
+            name=name, error_code=refusal.code, error_message=refusal.message
+        )
+
+    def refuse(name: str) -> DeletableTopicResult | None:
+        refusal = _deletion_refusal(broker, name, context.version)
+        return None if refusal is None else refused(name, refusal)
+
     async def delete(name: str) -> DeletableTopicResult:
         try:
-            await _guarded(lambda: _delete(broker, name, context.version), f"deleting topic {name}")
-        except KafkaError as refusal:
-            return DeletableTopicResult(
-                name=name, error_code=refusal.code, error_message=refusal.message
+            partitions = len(broker.metadata.topics.get(name, ()))
+            context.count_mutations(partitions, FIRST_STRICT_DELETION)
+            await _guarded(
+                lambda: admin.apply_request_deletion(broker.session, name), f"deleting topic {name}"
             )
+        except KafkaError as refusal:
+            return refused(name, refusal)
+        logger.info("requested the deletion of topic %s", name)
         return DeletableTopicResult(name=name)
 
     async def wait(going: DeletableTopicResult) -> None:
@@ -426,16 +536,18 @@ async def delete_topics(
             going.error_code = ErrorCode.REQUEST_TIMED_OUT
             going.error_message = f"Topic '{going.name}' is still being deleted."
 
-    results = await _few_at_once(delete, dict.fromkeys(request.topic_names))
-    await asyncio.gather(*(wait(one) for one in results if not one.error_code))
+    names = await slices.unique(request.topic_names)
+    results = await _few_at_once(refuse, delete, names)
+    slices.discard(names)
+    await _wait_for_each(wait, results)
     return DeleteTopicsResponse(responses=results)
 
 
-async def _delete(broker: Broker, name: str, version: int) -> None:
+def _deletion_refusal(broker: Broker, name: str, version: int) -> KafkaError | None:
     if not broker.controller.active:
-        raise KafkaError(ErrorCode.NOT_CONTROLLER, "This is not the controller.")
+        return _not_controller()
     if not broker.config.delete_topic_enable:
-        raise KafkaError(
+        return KafkaError(
             ErrorCode.TOPIC_DELETION_DISABLED
             if version >= FIRST_WITH_DELETION_DISABLED
             else ErrorCode.INVALID_REQUEST,
@@ -443,6 +555,5 @@ async def _delete(broker: Broker, name: str, version: int) -> None:
         )
     # The controller knows new topics first; a topic without any leader is known to it alone.
     if name not in broker.metadata.topics and not broker.controller.knows(name):
-        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic {name!r} does not exist.")
-    await admin.apply_request_deletion(broker.session, name)
-    logger.info("requested the deletion of topic %s", name)
+        return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic {name!r} does not exist.")
+    return None

@@ -18,11 +18,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
+from odradek import descriptors
 from odradek.log.partition import checkpoints, future
 from odradek.log.partition.checkpoints import CorruptCheckpointError, LogDirMeta
 from odradek.log.partition.log import Log
 from odradek.log.partition.recovery import Checkpointed
-from odradek.log.segment.files import is_disk_failure, sync, write_atomically
+from odradek.log.segment.files import is_disk_failure, is_shortage, sync, write_atomically
 from odradek.values import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -61,6 +62,15 @@ def future_name(topic: str, partition: int, unique: str) -> str:
     It may be longer than a file name: Kafka moves no such partition.
     """
     return f"{topic}-{partition}.{unique}-future"
+
+
+def shortage_reason(error: OSError) -> str:
+    """Return what ran short, and what to do about it, in one line."""
+    return (
+        f"{error}; the process may have {descriptors.budget().limit} file descriptors (ulimit -n, "
+        "LimitNOFILE in systemd), and all memory that its machine and container leave it: raise "
+        "what ran out"
+    )
 
 
 class LogDirError(Exception):
@@ -239,13 +249,13 @@ class Directory:
         # the log start offset before it renames the files of the segments before.
         with self._checkpoint_lock:
             logs = self.all_logs()
-            found = [(key, log, log.begin_start_checkpoint()) for key, log in logs.items()]
+            found = [(key, log, log.start.begin_checkpoint()) for key, log in logs.items()]
             checkpoints.write_offsets(
                 self.file(checkpoints.LOG_START_OFFSETS),
                 {key: offset for key, _, offset in found if offset > 0},
             )
             for _, log, offset in found:
-                log.note_start_checkpointed(offset)
+                log.start.note_checkpointed(offset)
 
     def _write_checkpoints(self) -> None:
         self._write_offsets(checkpoints.RECOVERY_POINTS, self._recovery_points)
@@ -287,8 +297,8 @@ class Directory:
     def note_truncated(self, log: Log) -> None:
         """Lower a log's checkpoints before the truncated offsets are written again.
 
-        If that fails, the directory goes offline, whatever the reason: a restart after a crash
-        would believe the old checkpoints.
+        If that fails, the directory goes offline: a restart after a crash would believe the old
+        checkpoints. Raises OSError for a shortage; then nothing may be written yet.
         """
         try:
             self._write_checkpoints()
@@ -297,6 +307,8 @@ class Directory:
                 if cleaned.get(TopicPartition(log.topic, log.partition), 0) > log.log_end_offset:
                     self._write_cleaned(log, log.log_end_offset)
         except OSError as error:
+            if is_shortage(error):
+                raise
             self.fail(error)
 
     def forget(self, keys: Collection[TopicPartition]) -> None:
@@ -339,6 +351,16 @@ class Directory:
         for log in self.all_logs().values():
             log.fail(error)
         self._on_failure(self.path, error)
+
+    def fail_at_start(self, error: OSError) -> None:
+        """Go offline because the directory cannot be loaded. Raises LogDirError for what is no
+        fault of the directory: the broker must not start without its partitions.
+        """
+        if is_shortage(error):
+            raise LogDirError(
+                f"failed to load log directory {self.path}: {shortage_reason(error)}"
+            ) from None
+        self.fail(error)
 
     def judge(self, error: OSError) -> None:
         """Go offline if `error` says that the disk failed."""

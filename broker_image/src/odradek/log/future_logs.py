@@ -7,14 +7,15 @@ folders have the partition's name. The newer one carries a mark, made before its
 after the other one, so that a start after a crash at any point finds out which one counts. Kafka,
 which does the same two renames, refuses to start then.
 
-A future folder is found again at the start, and its move goes on.
+A future folder is found again at the start, and its move goes on; without its original, it takes
+its place.
 """
 
 import logging
 import os
 import threading
 import uuid
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from odradek.config import TopicConfig
@@ -29,6 +30,8 @@ from odradek.log.directory import (
 from odradek.log.housekeeping import Housekeeper
 from odradek.log.partition import checkpoints, epochs, future, recovery
 from odradek.log.partition.log import Log, LogEnvironment
+from odradek.log.segment.files import list_names
+from odradek.log.segment.segment import LOG_SUFFIX
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.values import TopicPartition
 
@@ -51,13 +54,21 @@ class Resolution:
     superseded: list[Found]
 
 
-def resolve(found: Iterable[Found], latest_epoch: Callable[[Found], int]) -> Resolution:
+def resolve(
+    found: Iterable[Found],
+    latest_epoch: Callable[[Found], int],
+    size: Callable[[Found], int],
+) -> Resolution:
     """Decide which folders count where a partition has several.
 
     Of two with the partition's name the marked one is the newer. But if the other one has a newer
     leader epoch, it was in use after the move: its broker ran without the directory of the marked
-    one. Raises LogDirError where no mark tells. A future folder is only a copy, so those that
-    contradict each other go.
+    one. Raises LogDirError where no mark tells.
+
+    Of several future folders nobody knows which move was the last that was asked for, so they all
+    go: they are only copies, and the partition can be moved again. But where its log is lost, with
+    its disk, each may be the only copy: the one of the newest leader epoch stays, of those the one
+    with the most records.
     """
     current: dict[TopicPartition, list[Found]] = {}
     futures: dict[TopicPartition, list[Found]] = {}
@@ -72,8 +83,15 @@ def resolve(found: Iterable[Found], latest_epoch: Callable[[Found], int]) -> Res
         superseded += [one for one in rivals if one is not winner]
     homes = {one.folder.key: one.directory for one in kept}
     for key, copies in futures.items():
-        usable = len(copies) == 1 and copies[0].directory is not homes.get(key)
-        (kept if usable else superseded).extend(copies)
+        if key not in homes:
+            best = max(copies, key=lambda one: (latest_epoch(one), size(one)))
+        elif len(copies) == 1 and copies[0].directory is not homes[key]:
+            best = copies[0]
+        else:
+            best = None
+        if best is not None:
+            kept.append(best)
+        superseded += [one for one in copies if one is not best]
     return Resolution(kept, superseded)
 
 
@@ -102,6 +120,19 @@ def latest_epoch(found: Found) -> int:
     except (OSError, checkpoints.CorruptCheckpointError):
         entries = None
     return entries[-1][0] if entries else epochs.UNDEFINED_EPOCH
+
+
+def size(found: Found) -> int:
+    """Return how many bytes of batches a folder holds, -1 if it cannot be read. Blocks."""
+    folder = found.directory.file(found.folder.name)
+    try:
+        return sum(
+            os.path.getsize(os.path.join(folder, name))
+            for name in list_names(folder)
+            if name.endswith(LOG_SUFFIX)
+        )
+    except OSError:
+        return -1
 
 
 class FutureLogs:
@@ -138,9 +169,38 @@ class FutureLogs:
                 os.replace(directory.file(folder.name), path)
                 directory.sync_names()
             except OSError as error:
-                directory.fail(error)
+                directory.fail_at_start(error)
             else:
                 self._housekeeper.doom(directory, path)
+
+    def take_orphans(
+        self, current: Mapping[TopicPartition, Log]
+    ) -> list[tuple[TopicPartition, Log, Directory]]:
+        """Let future logs whose originals are lost, with their disk, be the current ones; return
+        them. None while a directory is offline, because the original may be there.
+
+        Each may be the only copy of its records. Kafka makes an empty log, and truncates the copy.
+        """
+        if any(directory.failure is not None for directory in self._directories):
+            return []
+        taken = []
+        for key, (log, directory) in tuple(self._logs.items()):
+            if key in current or log.log_end_offset == 0:
+                continue
+            try:
+                # Unmarked: if the original comes back, nobody knows which of them counts.
+                future.unmark(log.directory)
+                log.relocate(directory.file(str(key)))
+                directory.sync_names()
+            except OSError as error:
+                directory.fail_at_start(error)
+                continue
+            logger.warning("%s: its log is lost; the copy in %s takes over", key, directory.path)
+            log.is_future = False
+            del self._logs[key]
+            directory.promote(key)
+            taken.append((key, log, directory))
+        return taken
 
     def settle_start(self, resolution: Resolution, current: dict[TopicPartition, Log]) -> None:
         """Finish what `resolve` decided, once every log is open, and fit the future logs to the
@@ -195,7 +255,9 @@ class FutureLogs:
         directory = next(each for each in self._directories if each.path == path)
         known = recovery.Checkpointed(clean=True)
         try:
+            self._housekeeper.free_names(key)  # else a start could find two future logs
             log, _ = recovery.open_log(directory.file(name), *key, config, self._environment, known)
+            future.copy_identity(current, log)
             directory.sync_names()
         except OSError as error:
             directory.judge(error)
@@ -239,10 +301,15 @@ class FutureLogs:
         if log.recovery_point < min(current.recovery_point, log.log_end_offset):
             log.flush()  # in most topics, a log is flushed when it rolls only
         try:
+            # Of three folders with the name, marks could not tell which one counts.
+            self._housekeeper.free_names(key)
+            self._housekeeper.free_name(directory, key)
             future.copy_identity(current, log)
             future.mark(log)
         except OSError as error:
             raise self._failed(log, directory, error) from error
+        # It may have its own mark yet, of a move whose former folder got its new name late.
+        _unmark(self._home(current), current.directory)
         if log.durable_log_start < log.log_start_offset:
             directory.write_start_offsets()
 
@@ -267,9 +334,7 @@ class FutureLogs:
 
         What fails here takes a directory offline; the mark stays then, for the next start.
         """
-        target = next(
-            each for each in self._directories if each.path == os.path.dirname(log.directory)
-        )
+        target = self._home(log)
         truncations = log.segments.truncations
         cleaned = 0 if key in self._found else _cleaned(home, key)
         try:
@@ -286,15 +351,18 @@ class FutureLogs:
         except KafkaError:
             pass  # deleted or offline meanwhile
         if target.failure is None:
+            is_gone = not os.path.exists(former.directory)  # then this is another attempt
             try:
-                if os.path.exists(former.directory):  # else this is another attempt
-                    self._housekeeper.remove(home, [(key, former)])
+                is_gone = is_gone or self._housekeeper.remove(home, [(key, former)])
             except OSError as error:
                 home.fail(error)
-            else:
-                if not log.closed:
-                    _unmark(target, log.directory)
+            if is_gone and not log.closed:
+                _unmark(target, log.directory)
         log.compaction_paused = False
+
+    def _home(self, log: Log) -> Directory:
+        path = os.path.dirname(log.directory)
+        return next(each for each in self._directories if each.path == path)
 
     def _entry(self, key: TopicPartition) -> tuple[Log, Directory]:
         entry = self._logs.get(key)

@@ -5,17 +5,27 @@ next round, and the others go on. `stop` ends a round under way after the curren
 Compaction is apart, in `compactor`.
 """
 
+import errno
 import logging
 import os
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 from odradek.config import BrokerConfig
 from odradek.log.directory import Directory, deleted_name, stray_name
+from odradek.log.partition import truncation
 from odradek.log.partition.log import Log, LogEnvironment
 from odradek.log.records.batch import CorruptBatchError
-from odradek.log.segment.files import FileRetiredError, StoppedError, remove_tree
+from odradek.log.segment.files import (
+    FileRetiredError,
+    StoppedError,
+    is_disk_failure,
+    list_names,
+    remove_tree,
+)
+from odradek.log.segment.segment import LOG_SUFFIX
 from odradek.protocol.errors import KafkaError
 from odradek.quarantine import Quarantines, Work
 from odradek.values import TopicPartition
@@ -27,8 +37,19 @@ _IDLE_INTERVAL_S = 60.0
 _PRODUCER_EXPIRY_INTERVAL_S = 600.0
 
 
+@dataclass(frozen=True, slots=True)
+class _Leaving:
+    """A folder that is to lose the name of its partition."""
+
+    directory: Directory
+    key: TopicPartition
+    path: str
+    is_kept: bool
+    delete_delay_ms: int
+
+
 class Housekeeper:
-    """Runs the rounds, one at a time. `doom` and `stop` may be called from any thread."""
+    """Runs the rounds, one at a time. The other methods may be called from any thread."""
 
     def __init__(
         self,
@@ -45,6 +66,9 @@ class Housekeeper:
         self._round = threading.Lock()
         self._doomed: list[tuple[float, Directory, str]] = []
         self._lock = threading.Lock()
+        # Folders that could not be renamed, by path.
+        self._leaving: dict[str, _Leaving] = {}
+        self._renames = threading.Lock()
         self._due: dict[str, float] = {}
 
     def doom(self, directory: Directory, path: str, after_ms: int = 0) -> None:
@@ -59,26 +83,97 @@ class Housekeeper:
         logs: Sequence[tuple[TopicPartition, Log]],
         *,
         keep_records: bool = False,
-    ) -> None:
+    ) -> bool:
         """Close logs that left `directory`, rename their folders, and delete these after
-        file.delete.delay.ms. With `keep_records`, folders with records stay. Raises OSError.
+        file.delete.delay.ms. With `keep_records`, folders with records stay.
+
+        Return whether all have their new names: what failed for another reason than the disk is
+        tried again in each round. Raises OSError.
         """
-        doomed = []
         for _, log in logs:
             log.abandon()
         directory.forget({key for key, _ in logs})
-        for (topic, partition), log in logs:
-            is_kept = keep_records and log.log_end_offset > log.log_start_offset
-            name = stray_name if is_kept else deleted_name
-            path = directory.file(name(topic, partition, uuid.uuid4().hex))
-            os.replace(log.directory, path)
-            if is_kept:
-                logger.warning("%s-%d: kept the former log: %s", topic, partition, path)
-            else:
-                doomed.append((path, log.config.file_delete_delay_ms))
-        directory.sync_names()
-        for path, delay_ms in doomed:
-            self.doom(directory, path, delay_ms)
+        with self._renames:
+            return self._rename(
+                _Leaving(
+                    directory,
+                    key,
+                    log.directory,
+                    keep_records and log.log_end_offset > log.log_start_offset,
+                    log.config.file_delete_delay_ms,
+                )
+                for key, log in logs
+            )
+
+    def free_name(self, directory: Directory, key: TopicPartition) -> None:
+        """Rename a folder that has the name of a partition, but is not its log: a move or a
+        deletion that failed left it. It is deleted if it was to be, or holds no records.
+
+        Raises OSError.
+        """
+        path = directory.file(str(key))
+        with self._renames:
+            if not os.path.isdir(path):
+                return
+            found = _Leaving(directory, key, path, _has_records(path), 0)
+            if not self._rename((self._leaving.pop(path, found),)):
+                raise OSError(errno.EBUSY, "the folder of a former log has the name", path)
+
+    def free_names(self, key: TopicPartition) -> None:
+        """Rename the folders of former logs of a partition that still await their new names.
+
+        Raises OSError where one cannot be renamed now.
+        """
+        with self._renames:
+            for one in tuple(self._leaving.values()):
+                if one.key == key and not self._retry_rename(one):
+                    raise OSError(
+                        errno.EBUSY, "a folder of a former log has its old name", one.path
+                    )
+
+    def _rename(self, leaving: Iterable[_Leaving]) -> bool:
+        """Give folders other names, durably; return whether all have them."""
+        renamed: list[tuple[_Leaving, str]] = []
+        all_done = True
+        for one in leaving:
+            name = stray_name if one.is_kept else deleted_name
+            path = one.directory.file(name(*one.key, uuid.uuid4().hex))
+            try:
+                os.replace(one.path, path)
+            except OSError as error:
+                if is_disk_failure(error):
+                    raise
+                logger.error("failed to rename %s: %s; retrying", one.path, error)
+                self._leaving[one.path] = one
+                all_done = False
+                continue
+            renamed.append((one, path))
+            if one.is_kept:
+                logger.warning("%s: kept the former log: %s", one.key, path)
+        for directory in {id(one.directory): one.directory for one, _ in renamed}.values():
+            directory.sync_names()
+        for one, path in renamed:
+            if not one.is_kept:
+                self.doom(one.directory, path, one.delete_delay_ms)
+        return all_done
+
+    def _retry_renames(self) -> None:
+        for path in tuple(self._leaving):
+            with self._renames:
+                one = self._leaving.get(path)
+                if one is not None:
+                    self._retry_rename(one)
+
+    def _retry_rename(self, one: _Leaving) -> bool:
+        if one.directory.failure is not None:
+            return False
+        del self._leaving[one.path]
+        try:
+            return self._rename((one,))
+        except OSError as error:
+            self._leaving[one.path] = one
+            one.directory.fail(error)
+            return False
 
     def stop(self) -> None:
         """Stop the round under way and wait for that."""
@@ -103,8 +198,10 @@ class Housekeeper:
             for log in directory.logs().values()
             if log.failure is None and not log.closed
         ]
+        self._each(logs, truncation.finish)
         self._each(logs, _flush_due)
         self._each(logs, Log.delete_due)
+        self._retry_renames()
         self._remove_doomed(now)
         if self._is_due("retention", now, config.log_retention_check_interval_ms / 1000):
             self._each(logs, Log.apply_retention)
@@ -164,6 +261,13 @@ class Housekeeper:
             except Exception as error:
                 self._quarantines.note(Work.MAINTENANCE, path, error, "retrying")
                 self.doom(directory, path, _AGAIN_MS)
+
+
+def _has_records(folder: str) -> bool:
+    return any(
+        name.endswith(LOG_SUFFIX) and os.path.getsize(os.path.join(folder, name))
+        for name in list_names(folder)
+    )
 
 
 def _subject(log: Log, work: Callable[[Log], object]) -> str:

@@ -16,11 +16,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from odradek import descriptors
 from odradek.config import BrokerConfig, TopicConfig
 from odradek.log.compactor import Compactor
-from odradek.log.directory import Directory, Folder, LogDirError
-from odradek.log.future_logs import Found, FutureLogs, latest_epoch, resolve
+from odradek.log.directory import Directory, Folder, LogDirError, shortage_reason
+from odradek.log.future_logs import Found, FutureLogs, latest_epoch, resolve, size
 from odradek.log.housekeeping import Housekeeper
 from odradek.log.partition import recovery, topic_identity
 from odradek.log.partition.checkpoints import LogDirMeta
@@ -101,6 +100,8 @@ class LogManager:
             Directory(os.path.abspath(path), on_dir_failure) for path in config.log_dirs
         ]
         self._logs: dict[TopicPartition, tuple[Log, Directory]] = {}
+        # Of each topic the partitions in `_logs`: a change of one topic looks at no other.
+        self._partitions: dict[str, set[int]] = {}
         self._lock = threading.Lock()
         self._creation_lock = threading.Lock()
         self._preferred: dict[TopicPartition, str] = {}
@@ -124,7 +125,7 @@ class LogManager:
             try:
                 directory.claim(LogDirMeta(self.config.broker_id, self.cluster_id))
             except OSError as error:
-                _fail(directory, error)
+                directory.fail_at_start(error)
         resolution = resolve(
             (
                 Found(directory, folder)
@@ -132,6 +133,7 @@ class LogManager:
                 for folder in self._folders(directory)
             ),
             latest_epoch,
+            size,
         )
         self.futures.supersede(resolution.superseded)
         work = [(one.directory, one.folder) for one in resolution.kept]
@@ -142,6 +144,8 @@ class LogManager:
             for _ in pool.map(lambda item: self._load_one(*item), work):
                 done += 1
                 progress(done, len(work))
+        for key, log, directory in self.futures.take_orphans(self.logs()):
+            self._take(key, log, directory)
         self.futures.settle_start(resolution, self.logs())
         if not self._online():
             reasons = "; ".join(f"{each.path}: {each.failure}" for each in self._directories)
@@ -151,7 +155,7 @@ class LogManager:
         try:
             found, doomed = directory.folders()
         except OSError as error:
-            _fail(directory, error)
+            directory.fail_at_start(error)
             return []
         for path in doomed:
             self._housekeeper.doom(directory, path)
@@ -171,7 +175,7 @@ class LogManager:
                 folder.known,
             )
         except OSError as error:
-            _fail(directory, error)
+            directory.fail_at_start(error)
             return
         if report.truncated_bytes or report.dropped_segments or report.rebuilt:
             logger.warning(
@@ -185,13 +189,32 @@ class LogManager:
         log.is_future = folder.is_future
         if log.is_future:
             self.futures.add(folder.key, log, directory)
-            return
-        with self._lock:
-            self._logs[folder.key] = log, directory
-            directory.add(folder.key, log)
+        else:
+            self._take(folder.key, log, directory)
+
+    def _take(self, key: TopicPartition, log: Log, directory: Directory) -> None:
+        self._put(key, log, directory)
         if log.flush_required:  # after a crash: nothing is committable before
             with contextlib.suppress(KafkaError):  # then its directory is offline
                 log.flush()
+
+    def _put(self, key: TopicPartition, log: Log, directory: Directory) -> None:
+        with self._lock:
+            self._logs[key] = log, directory
+            self._partitions.setdefault(key.topic, set()).add(key.partition)
+            directory.add(key, log)
+
+    def _pop(self, key: TopicPartition) -> tuple[Log, Directory] | None:
+        """Forget a log; the caller holds the lock."""
+        found = self._logs.pop(key, None)
+        if found is not None:
+            topic, partition = key
+            left = self._partitions[topic]
+            left.discard(partition)
+            if not left:
+                del self._partitions[topic]
+            found[1].discard(key)
+        return found
 
     # -- partitions -----------------------------------------------------------------------------
 
@@ -260,8 +283,9 @@ class LogManager:
         directory = self._place(key, online)
         copy = self.futures.get(key)
         if copy is not None and os.path.dirname(copy.directory) == directory.path:
-            self.futures.discard([key])  # its original is lost, and so is the wish to move
+            self.futures.discard([key])  # it is empty, or of a former replica
         try:
+            self._housekeeper.free_name(directory, key)
             log, _ = recovery.open_log(
                 directory.file(f"{topic}-{partition}"),
                 topic,
@@ -271,12 +295,13 @@ class LogManager:
                 recovery.Checkpointed(clean=True),
             )
         except OSError as error:
+            if is_shortage(error):  # the new replica is refused; all others stay as they are
+                reason = shortage_reason(error)
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, reason) from error
             directory.judge(error)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
         log.compaction_paused = self.futures.get(key) is not None
-        with self._lock:
-            self._logs[key] = log, directory
-            directory.add(key, log)
+        self._put(key, log, directory)
         self._preferred.pop(key, None)
         return directory
 
@@ -335,15 +360,14 @@ class LogManager:
         """Remove partitions at once. Their folders are renamed, and deleted after
         file.delete.delay.ms; with `keep_records` only those without records.
 
-        Return the ones that could not be renamed, with the error; their directories are offline
-        then.
+        Return those whose directory failed, and is offline now, with the error.
         """
         taken: dict[str, tuple[Directory, list[tuple[TopicPartition, Log]]]] = {}
         with self._lock:
             for key in keys:
-                log, directory = self._logs.pop(key, (None, None))
-                if log is not None and directory is not None:
-                    directory.discard(key)
+                found = self._pop(key)
+                if found is not None:
+                    log, directory = found
                     taken.setdefault(directory.path, (directory, []))[1].append((key, log))
         self.futures.discard(keys)
         refused: dict[TopicPartition, KafkaError] = {}
@@ -406,10 +430,13 @@ class LogManager:
 
     def update_topic_configs(self, changed: Mapping[str, TopicConfig]) -> None:
         """Apply changed settings to every partition of the topics."""
-        for logs in (self.logs(), self.futures.all_logs()):
-            for (topic, _), log in logs.items():
-                if topic in changed:
-                    log.config = changed[topic]
+        with self._lock:
+            for topic, config in changed.items():
+                for partition in self._partitions.get(topic, ()):
+                    self._logs[TopicPartition(topic, partition)][0].config = config
+        for (topic, _), log in self.futures.all_logs().items():
+            if topic in changed:
+                log.config = changed[topic]
 
     # -- background, failure, end ---------------------------------------------------------------
 
@@ -507,16 +534,3 @@ class LogManager:
                 directory.close(threads)
         self.readers.close()
         self.disk.close()
-
-
-def _fail(directory: Directory, error: OSError) -> None:
-    """Take a directory offline that cannot be loaded. Raises LogDirError for what is no fault of
-    the directory: the broker must not start without its partitions.
-    """
-    if is_shortage(error):
-        raise LogDirError(
-            f"failed to load log directory {directory.path}: {error}; the process may have "
-            f"{descriptors.budget().limit} file descriptors (ulimit -n, LimitNOFILE in systemd), "
-            "and all memory that its machine and container leave it: raise what ran out"
-        ) from None
-    directory.fail(error)

@@ -6,19 +6,22 @@ answers on it could not be matched, and all its waiting callers fail. The next c
 the caller decides how long to pause between attempts.
 """
 
+from __future__ import annotations
+
 import asyncio
-import contextlib
 import itertools
 import logging
+import math
 import socket
 from collections import deque
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from odradek import slices
+from odradek.net import transport as transports
 from odradek.net.addresses import look_up
 from odradek.net.frame import FrameReader, ProtocolViolation
-from odradek.net.sending import send_all
+from odradek.net.transport import Transport
 from odradek.protocol import api, codec, headers
 from odradek.protocol.primitives import LENGTH32, MalformedError
 from odradek.protocol.regions import Part, total_length
@@ -31,6 +34,28 @@ ResponseT = TypeVar("ResponseT")
 DEFAULT_MAX_FRAME_BYTES: Final = 100 * 1024 * 1024
 DEFAULT_MAX_IN_FLIGHT: Final = 5
 _CORRELATION_IDS: Final = 0x7FFFFFFF
+# A connection is replaced after this part of its session, as Kafka's clients authenticate again.
+_RENEWED_AFTER: Final = 0.85
+
+
+class Ask(Protocol):
+    """Sends a request on a new connection and returns its response. Raises OSError."""
+
+    async def __call__(self, request: Request[ResponseT], version: int) -> ResponseT:
+        """Send a request in a version and return its response."""
+
+
+class PeerSecurity(Protocol):
+    """How to get connections that a broker's listener takes."""
+
+    async def secure(self, sock: socket.socket, host: str) -> Transport:
+        """Return the transport over a connected socket, and close the socket upon an error.
+
+        Raises OSError.
+        """
+
+    async def authenticate(self, ask: Ask) -> float | None:
+        """Prove who we are; return the seconds that it holds, None: always. Raises OSError."""
 
 
 class PeerClient:
@@ -44,6 +69,7 @@ class PeerClient:
         *,
         max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES,
         max_in_flight: int = DEFAULT_MAX_IN_FLIGHT,
+        security: PeerSecurity | None = None,
     ) -> None:
         self.host = host
         self.port = port
@@ -53,7 +79,10 @@ class PeerClient:
         self._slots = asyncio.Semaphore(max_in_flight)
         self._connecting = asyncio.Lock()
         self._correlation_ids = itertools.count()
+        self._security = security
         self._channel: _PeerConnection | None = None
+        # The connections before, whose sessions end, until they have answered.
+        self._retired: set[_PeerConnection] = set()
 
     async def call(self, request: Request[ResponseT], version: int, timeout_ms: int) -> ResponseT:
         """Send `request` and return its response; records in it are views of the response frame.
@@ -76,22 +105,21 @@ class PeerClient:
             raise TimeoutError(f"{self._address}: no answer in {timeout_ms} ms") from error
         except OSError as error:
             raise ConnectionError(f"{self._address}: {error}") from error
-        response: ResponseT
         try:
-            _, position = headers.decode_response_header(entry, version, frame)
-            response, _ = codec.decode(entry.response, version, frame, position)
+            return _decoded(entry, request, version, frame)
         except MalformedError as error:
             channel.fail(str(error))
             raise ConnectionError(f"{self._address}: {error}") from error
-        return response
 
     async def close(self) -> None:
         """Close the connection; waiting callers get ConnectionError."""
+        for retired in list(self._retired):
+            retired.fail("closed")
         if self._channel is not None:
             self._channel.fail("closed")
             self._channel = None
 
-    def _framed(self, entry: api.Api, version: int, body: list[Part]) -> "_Exchange":
+    def _framed(self, entry: api.Api, version: int, body: list[Part]) -> _Exchange:
         correlation_id = next(self._correlation_ids) & _CORRELATION_IDS
         header = headers.encode_request_header(
             headers.RequestHeader(entry.key, version, correlation_id, self._client_id)
@@ -99,12 +127,47 @@ class PeerClient:
         size = LENGTH32.pack(len(header) + total_length(body))
         return _Exchange(correlation_id, [size + header, *body])
 
-    async def _connected(self) -> "_PeerConnection":
+    async def _connected(self) -> _PeerConnection:
         async with self._connecting:
-            if self._channel is None or self._channel.failure is not None:
-                sock = await _connect(self.host, self.port)
-                self._channel = _PeerConnection(sock, self._max_frame_bytes)
-            return self._channel
+            channel = self._channel
+            if channel is not None and channel.session_ends_soon():
+                channel.retire(self._retired)
+                channel = None
+            if channel is None or channel.failure is not None:
+                channel = self._channel = await self._connect()
+            return channel
+
+    async def _connect(self) -> _PeerConnection:
+        sock = await _connect(self.host, self.port)
+        if self._security is None:
+            return _PeerConnection(transports.plain(sock), self._max_frame_bytes)
+        transport = await self._security.secure(sock, self.host)
+        channel = _PeerConnection(transport, self._max_frame_bytes)
+
+        async def ask(request: Request[ResponseT], version: int) -> ResponseT:
+            entry = api.of_request(type(request))
+            body = codec.encode_parts(request, version)
+            frame = await channel.exchange(self._framed(entry, version, body))
+            return _decoded(entry, request, version, frame)
+
+        try:
+            channel.limit_session(await self._security.authenticate(ask))
+        except MalformedError as error:
+            channel.fail(str(error))
+            raise ConnectionError(f"authentication: {error}") from error
+        except BaseException as error:
+            channel.fail(f"authentication failed: {error!r}")
+            raise
+        return channel
+
+
+def _decoded(
+    entry: api.Api, _request: Request[ResponseT], version: int, frame: memoryview
+) -> ResponseT:
+    _, position = headers.decode_response_header(entry, version, frame)
+    response: ResponseT
+    response, _ = codec.decode(entry.response, version, frame, position)
+    return response
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +179,9 @@ class _Exchange:
 class _PeerConnection:
     """One connected socket and the callers that wait for its answers, oldest first."""
 
-    def __init__(self, sock: socket.socket, max_frame_bytes: int) -> None:
+    def __init__(self, transport: Transport, max_frame_bytes: int) -> None:
         self.failure: str | None = None
-        self._sock = sock
+        self._transport = transport
         self._loop = asyncio.get_running_loop()
         # Frames are not reused: a caller may keep the records that it fetched.
         self._reader = FrameReader(max_frame_bytes, reuse=False)
@@ -126,7 +189,28 @@ class _PeerConnection:
         self._sending = False
         # None as an answer means that the connection failed.
         self._waiting: deque[tuple[int, asyncio.Future[memoryview | None]]] = deque()
-        self._loop.add_reader(sock, self._on_readable)
+        self._renew_at = math.inf
+        self._retired: set[_PeerConnection] | None = None
+        transport.start_reading(self._on_readable)
+
+    def limit_session(self, seconds: float | None) -> None:
+        """Note how long the peer takes requests on this connection."""
+        if seconds is not None:
+            self._renew_at = self._loop.time() + seconds * _RENEWED_AFTER
+
+    def session_ends_soon(self) -> bool:
+        """Return whether requests to come need a new connection."""
+        return self._loop.time() >= self._renew_at
+
+    def retire(self, retired: set[_PeerConnection]) -> None:
+        """Close once all answers are there; stay in `retired` until then."""
+        self._retired = retired
+        retired.add(self)
+        self._end_if_idle()
+
+    def _end_if_idle(self) -> None:
+        if self._retired is not None and not self._waiting and not self._one_sender.locked():
+            self.fail("its session ended")
 
     async def exchange(self, exchange: _Exchange) -> memoryview:
         """Send a request and return the frame that answers it."""
@@ -147,13 +231,14 @@ class _PeerConnection:
         if self.failure is not None:
             return
         self.failure = reason
-        self._loop.remove_reader(self._sock)
+        if self._retired is not None:
+            self._retired.discard(self)
+        self._transport.stop_reading()
         if self._sending:
             # The sender watches this socket: wake it by an error, and let it close.
-            with contextlib.suppress(OSError):
-                self._sock.shutdown(socket.SHUT_RDWR)
+            self._transport.interrupt()
         else:
-            self._sock.close()
+            self._transport.close()
         while self._waiting:
             _, answer = self._waiting.popleft()
             if not answer.done():
@@ -162,7 +247,7 @@ class _PeerConnection:
     async def _send(self, parts: list[Part]) -> None:
         self._sending = True
         try:
-            await send_all(self._sock, parts, _ignore_progress)
+            await self._transport.send_all(parts, _ignore_progress)
         except BaseException as error:
             # The peer has got half a request: it could not parse anything after it.
             self.fail(f"sending failed: {error!r}")
@@ -170,7 +255,7 @@ class _PeerConnection:
         finally:
             self._sending = False
             if self.failure is not None:
-                self._sock.close()
+                self._transport.close()
 
     def _on_readable(self) -> None:
         try:
@@ -182,7 +267,7 @@ class _PeerConnection:
 
     def _read(self) -> None:
         try:
-            count = self._sock.recv_into(self._reader.room())
+            count = self._transport.recv_into(self._reader.room())
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
@@ -210,6 +295,7 @@ class _PeerConnection:
             raise ProtocolViolation(f"answer is not to request {expected}")
         if not answer.done():
             answer.set_result(frame)
+        self._end_if_idle()
 
 
 def _ignore_progress() -> None:

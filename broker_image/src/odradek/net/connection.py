@@ -18,20 +18,22 @@ sends its next request after the answer, costs no epoll call besides the wait.
 import asyncio
 import fcntl
 import logging
-import socket
+import select
 import struct
 import termios
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
 from odradek.net.connection_quotas import ConnectionQuotas
 from odradek.net.frame import READ_AHEAD_BYTES, FrameReader, ProtocolViolation
 from odradek.net.inline_future import InlineFuture
 from odradek.net.pace import Pace, Transfer
-from odradek.net.sending import SLICE_BYTES, Outgoing, send_all, send_at_once
+from odradek.net.sending import SLICE_BYTES, Outgoing, send_at_once
+from odradek.net.transport import HandshakeError, Transport
 from odradek.protocol.primitives import LENGTH32, MalformedError
 from odradek.protocol.regions import Part, close_all, total_length
+from odradek.values import ANONYMOUS, Principal
 
 # The size of a frame and the key of its request.
 _SIZE_AND_KEY: Final = struct.Struct(">ih")
@@ -54,16 +56,30 @@ _REASONS: Final = {
     "slow-request": "its request arrives too slowly",
     "slow-answer": "it reads its answer too slowly",
     "replaced": "a broker takes its place (max.connections)",
+    "authentication": "it did not authenticate in time",
 }
 
 # Frames of one connection answered in a row before the others. So many bytes of answers count as
 # another frame.
 FRAMES_A_TURN: Final = 16
 _BYTES_AS_A_FRAME: Final = SLICE_BYTES // FRAMES_A_TURN
+# A muted connection is looked at this often: it may be reset while it is not read.
+MUTED_LOOK_S: Final = 5.0
 # A buffer that grew beyond this is kept from one request to the next only while they need it.
 _KEPT_BYTES: Final = 1024 * 1024
 # The size of an answer is put before a first part up to this many bytes, which is then copied.
 _COPIED_BYTES: Final = 16 * 1024
+
+
+@dataclass(slots=True)
+class Throttling:
+    """What quotas ask of the connection of a request: a `mute_s` in seconds after its answer.
+
+    `send` sends the answer of a request whose time is measured.
+    """
+
+    mute_s: float = 0.0
+    send: Callable[[Awaitable[None]], Awaitable[None]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +91,10 @@ class ClientInfo:
     connection_id: int
     # False once the client sends no more.
     is_connected: Callable[[], bool] = lambda: True
+    principal: Principal = ANONYMOUS
+    # True while nobody knows who the client is: it has no quota, and uses up none.
+    is_stranger: bool = False
+    throttling: Throttling = field(default_factory=Throttling)
 
 
 # Answers a frame: returns parts with response header but without size, or None for no answer. The
@@ -83,25 +103,29 @@ Dispatch: TypeAlias = Callable[[memoryview, ClientInfo], Awaitable[Sequence[Part
 
 
 class Connection:
-    """An accepted, non-blocking socket; `run()` owns it and ends when it is closed."""
+    """An accepted, non-blocking socket; the task of `start` ends when it is closed."""
 
     def __init__(
         self,
-        sock: socket.socket,
+        transport: Transport,
         peer: ClientInfo,
         dispatch: Dispatch,
         quotas: ConnectionQuotas,
+        guard: "Guard | None" = None,
     ) -> None:
         self.peer = replace(peer, is_connected=lambda: not self._ended)
         self._loop = asyncio.get_running_loop()
-        self._task: asyncio.Task[object] | None = None
-        self._sock = sock
+        self._task: asyncio.Task[None] | None = None
+        self._transport = transport
         self._dispatch = dispatch
+        self._guard = guard
         self._reader = FrameReader(quotas.limits.max_frame_bytes)
         self._quotas = quotas
         self._memory = quotas.memory  # of the frame that arrives, or is in progress
         self._waits_for_memory = False
         self._frames = 0  # dispatched so far
+        self._throttling = peer.throttling
+        self._mute: asyncio.Future[None] | None = None  # while the connection is muted
         self._outgoing: Outgoing | None = None  # the answer that its peer's socket had no room for
         self._pace: Pace | None = None  # only of a transfer that a sweep has seen
         self._reading = False
@@ -114,7 +138,7 @@ class Connection:
 
     def idle_seconds(self) -> float:
         """Return the seconds without traffic; 0 while the peer waits for us."""
-        if (self._in_dispatch or self._waits_for_memory) and not self._ended:
+        if (self._in_dispatch or self._waits_for_memory or self._mute) and not self._ended:
             return 0.0
         return self._loop.time() - self._last_active
 
@@ -149,7 +173,7 @@ class Connection:
         if self._outgoing is None:
             return 0
         try:
-            queued = fcntl.ioctl(self._sock, termios.TIOCOUTQ, bytes(_INT.size))
+            queued = fcntl.ioctl(self._transport, termios.TIOCOUTQ, bytes(_INT.size))
         except OSError:
             return self._outgoing.sent
         return self._outgoing.sent - int(_INT.unpack(queued)[0])
@@ -177,17 +201,41 @@ class Connection:
         if self._arrival is not None:
             self._reader.release_spare()
 
+    def peer_certificate(self) -> bytes | None:
+        """Return the certificate that the peer has proved to have, in DER."""
+        return self._transport.peer_certificate()
+
+    def identify(self, principal: Principal) -> None:
+        """Say who the peer is."""
+        self.peer = replace(self.peer, principal=principal)
+
+    def limit_frames(self, most_bytes: int) -> None:
+        """Limit the frames to come, below the listener's limit."""
+        self._reader.limit(min(most_bytes, self._quotas.limits.max_frame_bytes))
+
     def finish(self) -> None:
         """Answer the request in progress, then close."""
         self._closing = True
         if self._arrival is not None and not self._arrival.done():
             self._arrival.set_result(None)
+        self._unmute()
+
+    def start(self, group: asyncio.TaskGroup) -> asyncio.Task[None]:
+        """Serve the peer in a task of the group, which owns the connection; return it."""
+        # It may be aborted before it runs.
+        self._task = group.create_task(self.run(), name=f"connection {self.peer.connection_id}")
+        return self._task
 
     async def run(self) -> None:
         """Serve the peer until either side ends the connection; close the socket."""
-        self._task = asyncio.current_task()
         try:
+            await self._transport.handshake()
+            if self._guard is not None:
+                self._dispatch = self._guard(self, self._dispatch)
             await self._serve()
+        except HandshakeError as error:
+            text = "failed handshake with %s:%s: %s"
+            self._quotas.log.log(logging.INFO, text, self.peer.host, self.peer.port, error)
         except (ProtocolViolation, MalformedError) as violation:
             self._quotas.closed["violation"] += 1
             self._quotas.log.log(
@@ -208,10 +256,13 @@ class Connection:
             )
         finally:
             self._stop_reading()
-            self._sock.close()
+            self._transport.close()
             self._closing = True
             self._give_memory_back()
             self._task = None
+            # No cycle, or its buffer would stay until the garbage collector comes.
+            self._dispatch = _dispatch_nothing
+            self.peer = replace(self.peer, is_connected=lambda: False)
 
     async def _serve(self) -> None:
         while (frame := await self._next_frame()) is not None:
@@ -219,13 +270,52 @@ class Connection:
             parts = await self._ask_dispatch(frame)
             self._turn += 1
             if parts is not None:
-                await self._answer(parts)
+                if self._throttling.send is None:
+                    await self._answer(parts)
+                else:
+                    send, self._throttling.send = self._throttling.send, None
+                    await send(self._answer(parts))
             if self._memory.limited:
                 self._give_memory_back()
             elif self._reader.capacity > _KEPT_BYTES > len(frame):
                 # One large request must not keep its memory while small ones follow.
                 self._reader.release_spare()
             del frame  # it would hold the buffer of before
+            if self._throttling.mute_s:
+                await self._stay_muted()
+
+    async def _stay_muted(self) -> None:
+        """Serve nothing for a while (KIP-219), unless the peer goes.
+
+        What the peer sends goes into the first buffer until that is full, and then stays in the
+        kernel's. So the end of the connection is seen, but for what only a look at the socket shows
+        when it is not read.
+        """
+        until = self._loop.time() + self._throttling.mute_s
+        self._throttling.mute_s = 0.0
+        self._reader.release_spare()
+        self._quotas.muted += 1
+        try:
+            while not self._closing and not (self._ended and self._reader.is_incomplete):
+                left = until - self._loop.time()
+                if left <= 0:
+                    break
+                if _has_failed(self._transport.fileno()):
+                    raise ConnectionResetError("the peer is gone")
+                self._mute = self._loop.create_future()
+                timer = self._loop.call_later(min(left, MUTED_LOOK_S), self._unmute)
+                try:
+                    await self._mute
+                finally:
+                    timer.cancel()
+                    self._mute = None
+        finally:
+            self._quotas.muted -= 1
+            self._note_activity()
+
+    def _unmute(self) -> None:
+        if self._mute is not None and not self._mute.done():
+            self._mute.set_result(None)
 
     async def _ask_dispatch(self, frame: memoryview) -> Sequence[Part] | None:
         self._in_dispatch = True
@@ -253,12 +343,12 @@ class Connection:
             parts = [size + first, *parts[1:]]
         else:
             # Nearly every answer is one short part that the socket takes at once.
-            left = send_at_once(self._sock, size + first)
+            left = send_at_once(self._transport, size + first)
             if not left:
                 return
             parts = [left]
         try:
-            await send_all(self._sock, parts, self._note_activity, self._on_wait)
+            await self._transport.send_all(parts, self._note_activity, self._on_wait)
         finally:
             if self._outgoing is not None:
                 self._outgoing = None
@@ -292,7 +382,25 @@ class Connection:
 
     def _on_readable(self) -> None:
         try:
-            self._read()
+            room = self._reader.room()
+            if not room:
+                # The buffer is full; the next `_next_frame` resumes reading.
+                self._stop_reading()
+                return
+            try:
+                count = self._transport.recv_into(room)
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as error:
+                self._log_loss(error)
+                count = 0
+            self._last_active = self._loop.time()
+            self._reader.received(count)
+            if count == 0:
+                self._ended = True
+                self._stop_reading()
+                self._unmute()
+            self._announce()
         except Exception as error:
             # The bytes are still there: the event loop would call this again and again.
             self._ended = True
@@ -303,26 +411,6 @@ class Connection:
                 self._quotas.log.log(
                     logging.ERROR, "closing %s:%s", self.peer.host, self.peer.port, exc_info=True
                 )
-
-    def _read(self) -> None:
-        room = self._reader.room()
-        if not room:
-            # The buffer is full; the next `_next_frame` resumes reading.
-            self._stop_reading()
-            return
-        try:
-            count = self._sock.recv_into(room)
-        except (BlockingIOError, InterruptedError):
-            return
-        except OSError as error:
-            self._log_loss(error)
-            count = 0
-        self._note_activity()
-        self._reader.received(count)
-        if count == 0:
-            self._ended = True
-            self._stop_reading()
-        self._announce()
 
     def _announce(self) -> None:
         """Pass a complete frame, the end or a violation to the waiting `_next_frame`."""
@@ -364,7 +452,7 @@ class Connection:
                 if not self._memory.take(self, needed):
                     self._stop_reading()
                     self._waits_for_memory = True
-                    self._memory.when_free(self._memory_is_free)
+                    self._memory.when_free(self, self._memory_is_free)
                     return
         self._start_reading()
 
@@ -389,15 +477,31 @@ class Connection:
 
     def _start_reading(self) -> None:
         if not self._reading:
-            self._loop.add_reader(self._sock, self._on_readable)
+            self._transport.start_reading(self._on_readable)
             self._reading = True
 
     def _stop_reading(self) -> None:
         if self._reading:
-            self._loop.remove_reader(self._sock)
+            self._transport.stop_reading()
             self._reading = False
+
+
+# Called once the transport is usable: says who the peer is, if it is known then, and returns what
+# answers its frames instead of the listener's dispatch.
+Guard: TypeAlias = Callable[[Connection, Dispatch], Dispatch]
+
+
+async def _dispatch_nothing(frame: memoryview, peer: ClientInfo) -> None:
+    """Stand in for the dispatch of a connection that ended."""
 
 
 def _takes_memory(outgoing: Outgoing) -> bool:
     """Return whether an answer is in our memory, other than the little around file regions."""
     return not outgoing.has_regions or outgoing.held_bytes() > READ_AHEAD_BYTES
+
+
+def _has_failed(descriptor: int) -> bool:
+    """Return whether a socket has failed, which poll tells without being asked."""
+    look = select.poll()
+    look.register(descriptor, 0)
+    return bool(look.poll(0))

@@ -106,8 +106,17 @@ class ConnectionQuotas:
         self.refused = Counter({"per-address": 0, "waiting": 0})
         self.delayed = Counter({"rate": 0, "max-connections": 0, "descriptors": 0})
         self.closed = Counter(
-            {"idle": 0, "slow-request": 0, "slow-answer": 0, "replaced": 0, "violation": 0}
+            {
+                "idle": 0,
+                "slow-request": 0,
+                "slow-answer": 0,
+                "replaced": 0,
+                "violation": 0,
+                "authentication": 0,
+            }
         )
+        # Connections that are not read for a while: their clients are over a quota (KIP-219).
+        self.muted = 0
         self._memory = RequestMemory(limits.max_queued_bytes)
         self._control_memory = RequestMemory(limits.max_queued_bytes)
         self._total = 0
@@ -134,9 +143,14 @@ class ConnectionQuotas:
         return self._rate.delay_s()
 
     @property
+    def free_places(self) -> int:
+        """Return how many connections more are allowed."""
+        return max(0, self.limits.max_connections - self._total)
+
+    @property
     def full(self) -> bool:
         """Return whether there are as many connections as allowed."""
-        return self._total >= self.limits.max_connections
+        return not self.free_places
 
     async def wait_for_place(self) -> None:
         """Wait until there are fewer connections than allowed."""
@@ -159,11 +173,11 @@ class ConnectionQuotas:
         victim.abort("replaced")
         return True
 
-    def allows(self, host: str) -> bool:
-        """Return whether an address has fewer connections than its maximum."""
+    def allows(self, host: str, waiting: int = 0) -> bool:
+        """Return whether an address, of which some are `waiting`, may have another connection."""
         limits = self.limits
         most = limits.max_connections_of_ip.get(host, limits.max_connections_per_ip)
-        return self._per_ip.get(host, 0) < most
+        return self._per_ip.get(host, 0) + waiting < most
 
     def enter(self, host: str) -> bool:
         """Count a connection; return False if its address has its maximum."""
@@ -175,8 +189,9 @@ class ConnectionQuotas:
 
     def change_limits(self, limits: ConnectionLimits) -> None:
         """Change the limits for connections to come; those that are there stay."""
+        if limits.max_creation_rate != self.limits.max_creation_rate:
+            self._rate = None
         self.limits = limits
-        self._rate = None
         self._left.set()
 
     def leave(self, host: str) -> None:

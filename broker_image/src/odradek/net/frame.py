@@ -59,6 +59,15 @@ class FrameReader:
             return SIZE_BYTES
         return SIZE_BYTES + int(LENGTH32.unpack_from(self._view, self._start)[0])
 
+    @property
+    def is_incomplete(self) -> bool:
+        """Return whether what is buffered is less than a frame."""
+        return self.buffered_bytes < max(self.announced, SIZE_BYTES)
+
+    def limit(self, max_frame_bytes: int) -> None:
+        """Change the limit, for frames whose size is not known yet."""
+        self._max_frame_bytes = max_frame_bytes
+
     def peek(self, count: int) -> bytes:
         """Return the first bytes, at most `count`, that belong to no frame returned so far."""
         return bytes(self._view[self._start : min(self._start + count, self._end)])

@@ -1,10 +1,12 @@
 """Accepts connections on one address and owns them until they are closed.
 
 At the maximum of connections the listener stops accepting until one ends; peers wait in the
-backlog. If brokers connect to the same listener, they must not wait behind clients: so it goes on
-accepting, lets brokers in, and keeps a few others waiting, unread. Above the maximum per address a
-connection is closed at once (see `connection_quotas`). A sweep closes connections that were idle
-for too long (`connections.max.idle.ms`), or whose requests or answers hardly move (see `pace`).
+backlog, also while connections come faster than `max.connection.creation.rate`. If brokers connect
+to the same listener, they must not wait behind clients: so it goes on accepting, lets brokers in,
+and keeps others waiting, unread: as many as there are places, and a few more. Above the maximum per
+address a connection is closed at once (see `connection_quotas`). A sweep closes connections that
+were idle for too long (`connections.max.idle.ms`), or whose requests or answers hardly move (see
+`pace`).
 
 Errors of accept are not the listener's end. A shortage of descriptors passes, and Linux reports
 errors of the network that belong to the accepted connection.
@@ -17,13 +19,15 @@ import itertools
 import logging
 import math
 import socket
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import Final
 
-from odradek.net.addresses import look_up
-from odradek.net.connection import ClientInfo, Connection, Dispatch
+from odradek.net import transport as transports
+from odradek.net.addresses import look_up, plain
+from odradek.net.connection import ClientInfo, Connection, Dispatch, Guard
 from odradek.net.connection_quotas import ConnectionQuotas
+from odradek.net.transport import Transport
 from odradek.quarantine import Quarantines, Work
 
 # As many as the default rate lets in within a second; Linux takes the lower net.core.somaxconn.
@@ -33,7 +37,7 @@ ERROR_PAUSE_SECONDS: Final = 0.1
 CANCEL_PAUSE_SECONDS: Final = 0.05
 # Connections accepted before others get their turn.
 ACCEPTED_A_TURN: Final = 8
-# Accepted connections that wait for a place on a listener that brokers use too.
+# Accepted connections that wait, beyond the free places, on a listener that brokers use too.
 WAITING_PLACES: Final = 32
 _EXHAUSTED: Final = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 # Errors of the listening socket itself, after which it accepts nothing more.
@@ -48,7 +52,8 @@ class Listener:
     """Serves `dispatch` on `host`:`port`; port 0 takes a free one, an empty host all addresses.
 
     A `protected` listener is for brokers only. On another one that brokers use, `is_broker` tells
-    their addresses. At the maximum of connections brokers are let in all the same.
+    their addresses. At the maximum of connections brokers are let in all the same. `secure` makes
+    the transport of an accepted socket; `guard` learns who the peer is (see `connection.Guard`).
     """
 
     def __init__(
@@ -61,6 +66,8 @@ class Listener:
         protected: bool = False,
         is_broker: Callable[[str], bool] | None = None,
         quarantines: Quarantines | None = None,
+        secure: Callable[[socket.socket], Transport] = transports.plain,
+        guard: Guard | None = None,
     ) -> None:
         self._host = host
         self._port = port
@@ -69,9 +76,13 @@ class Listener:
         self._protected = protected
         self._is_broker = is_broker
         self._quarantines = quarantines or Quarantines()
-        self._waiting: deque[tuple[socket.socket, ClientInfo]] = deque()
+        # With how long each has to wait for the rate, None if that is not known yet.
+        self._waiting: deque[tuple[socket.socket, ClientInfo, float | None]] = deque()
+        self._waiting_of: Counter[str] = Counter()
         self._someone_waits = asyncio.Event()
         self._dispatch = dispatch
+        self._secure = secure
+        self._guard = guard
         self._sock: socket.socket | None = None
         self._serving: asyncio.Task[None] | None = None
         self._connections: dict[Connection, asyncio.Task[None]] = {}
@@ -149,7 +160,7 @@ class Listener:
                 for task in (accepting, seating, closing, sweeping):
                     task.cancel()
                 await asyncio.wait({accepting, seating})
-            for waiting, _ in self._waiting:
+            for waiting, *_ in self._waiting:
                 waiting.close()
             for connection in list(self._connections):
                 connection.finish()
@@ -175,9 +186,7 @@ class Listener:
                 )
                 await asyncio.sleep(ERROR_PAUSE_SECONDS)
                 continue
-            # IPv4 addresses look the same whether the listener has IPv6 or not.
-            host = address[0].removeprefix("::ffff:")
-            peer = ClientInfo(host, address[1], next(_connection_ids))
+            peer = ClientInfo(plain(address[0]), address[1], next(_connection_ids))
             try:
                 await self._let_in(accepted, peer, group)
             except Exception as error:  # as for want of memory
@@ -192,49 +201,80 @@ class Listener:
     ) -> None:
         """Admit a connection, or make it wait for a place."""
         quotas = self._quotas
-        if self._protected or (self._is_broker is not None and self._is_broker(peer.host)):
-            if quotas.make_place():
-                self._admit(sock, peer, group, ordinary=False)
-                return
-        else:
-            delay_s = quotas.creation_delay_s()
-            if delay_s:
-                # This connection waits here, later ones in the backlog.
-                quotas.delayed["rate"] += 1
-                quotas.log.log(
-                    logging.INFO, "delaying connections: max.connection.creation.rate is reached"
-                )
-                await asyncio.sleep(delay_s)
+        is_broker = self._protected or (self._is_broker is not None and self._is_broker(peer.host))
+        if is_broker and quotas.make_place():
+            self._admit(sock, peer, group, ordinary=False)
+            return
+        if self._is_broker is not None:
+            self._let_in_or_keep(sock, peer, group, is_broker=is_broker)
+            return
+        if quotas.allows(peer.host) and not is_broker and (delay_s := self._creation_delay_s()):
+            # This connection waits here, later ones in the backlog.
+            await asyncio.sleep(delay_s)
         if not quotas.allows(peer.host):
             self._refuse(sock, peer)
             return
-        if quotas.full or self._waiting:
-            quotas.delayed["max-connections"] += 1
-            quotas.log.log(logging.WARNING, "delaying connections: max.connections is reached")
-            if self._is_broker is not None:
-                self._keep_waiting(sock, peer)
-                return
+        if self._is_full():
             await quotas.wait_for_place()
         self._admit(sock, peer, group)
 
-    def _keep_waiting(self, sock: socket.socket, peer: ClientInfo) -> None:
-        if len(self._waiting) >= WAITING_PLACES:
+    def _let_in_or_keep(
+        self, sock: socket.socket, peer: ClientInfo, group: asyncio.TaskGroup, *, is_broker: bool
+    ) -> None:
+        """Admit a connection, or keep it waiting while others are accepted."""
+        # First: those that are refused wait for nothing, so they must not use up the rate.
+        if not self._quotas.allows(peer.host, self._waiting_of[peer.host]):
+            self._refuse(sock, peer)
+            return
+        delay_s = 0.0 if is_broker else None if self._waiting else self._creation_delay_s()
+        if self._is_full() or self._waiting or delay_s:
+            self._keep_waiting(sock, peer, delay_s)
+        else:
+            self._admit(sock, peer, group)
+
+    def _is_full(self) -> bool:
+        """Return whether a connection has to wait for a place, and count it."""
+        if self._quotas.full:
+            self._quotas.delayed["max-connections"] += 1
+            self._quotas.log.log(
+                logging.WARNING, "delaying connections: max.connections is reached"
+            )
+        return self._quotas.full
+
+    def _creation_delay_s(self) -> float:
+        """Count a new connection; return the seconds that it has to wait."""
+        delay_s = self._quotas.creation_delay_s()
+        if delay_s:
+            self._quotas.delayed["rate"] += 1
+            self._quotas.log.log(
+                logging.INFO, "delaying connections: max.connection.creation.rate is reached"
+            )
+        return delay_s
+
+    def _keep_waiting(self, sock: socket.socket, peer: ClientInfo, delay_s: float | None) -> None:
+        if len(self._waiting) >= WAITING_PLACES + self._quotas.free_places:
             self._quotas.refused["waiting"] += 1
             self._quotas.log.log(
                 logging.WARNING, "rejected %s: too many connections wait for a place", peer.host
             )
             sock.close()
             return
-        self._waiting.append((sock, peer))
+        self._waiting.append((sock, peer, delay_s))
+        self._waiting_of[peer.host] += 1
         self._someone_waits.set()
 
     async def _seat_all(self, group: asyncio.TaskGroup) -> None:
-        """Admit the connections that wait, one per place that becomes free."""
+        """Admit the connections that wait, at the rate, one per place that becomes free."""
         while True:
             await self._someone_waits.wait()
             while self._waiting:
+                sock, peer, delay_s = self._waiting[0]
+                await asyncio.sleep(self._creation_delay_s() if delay_s is None else delay_s)
                 await self._quotas.wait_for_place()
-                sock, peer = self._waiting.popleft()
+                self._waiting.popleft()
+                self._waiting_of[peer.host] -= 1
+                if not self._waiting_of[peer.host]:
+                    del self._waiting_of[peer.host]
                 try:
                     self._admit(sock, peer, group)
                 except Exception as error:
@@ -257,16 +297,19 @@ class Listener:
         with contextlib.suppress(OSError):  # the peer may be gone already
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        transport = None
         try:
-            connection = Connection(sock, peer, self._dispatch, quotas)
+            transport = self._secure(sock)
+            connection = Connection(transport, peer, self._dispatch, quotas, self._guard)
         except BaseException:
             quotas.leave(peer.host)
+            if transport is not None:
+                transport.close()
             raise
-        task = group.create_task(connection.run(), name=f"connection {peer.connection_id}")
-        self._connections[connection] = task
+        task = self._connections[connection] = connection.start(group)
         if ordinary:
             quotas.add_ordinary(connection)
-        task.add_done_callback(lambda _task: self._forget(connection, sock))
+        task.add_done_callback(lambda _task: self._forget(connection, transport))
 
     def _refuse(self, sock: socket.socket, peer: ClientInfo) -> None:
         self._quotas.refused["per-address"] += 1
@@ -275,9 +318,9 @@ class Listener:
         )
         sock.close()
 
-    def _forget(self, connection: Connection, sock: socket.socket) -> None:
+    def _forget(self, connection: Connection, transport: Transport) -> None:
         # A task that is cancelled before its first step does not close the socket itself.
-        sock.close()
+        transport.close()
         del self._connections[connection]
         self._quotas.discard_ordinary(connection)
         self._quotas.leave(connection.peer.host)

@@ -18,7 +18,7 @@ not is closed.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -40,10 +40,11 @@ class RequestMemory:
     def __init__(self, limit: int = UNLIMITED) -> None:
         self._limit = limit
         self.limited = limit > 0
-        # By the owner of the request, in the order in which requests began.
-        self._taken: dict[object, int] = {}
+        # By the owner of the request, in the order in which requests began. The first of a plain
+        # dictionary is slow to find once many before it are gone.
+        self._taken: OrderedDict[object, int] = OrderedDict()
         self._total = 0
-        self._waiting: deque[Callable[[], None]] = deque()
+        self._waiting: OrderedDict[object, Callable[[], None]] = OrderedDict()
 
     @property
     def full(self) -> bool:
@@ -65,18 +66,23 @@ class RequestMemory:
         return True
 
     def give_back(self, owner: object) -> None:
-        """Release the memory of a request, and let waiting connections retry."""
+        """Release the memory of a request, and let those retry for which there is some."""
+        self._waiting.pop(owner, None)
         taken = self._taken.pop(owner, 0)
         if not taken:
             return
         self._total -= taken
-        ready, self._waiting = self._waiting, deque()
-        for retry in ready:
+        # Only the first may exceed the limit.
+        first = next(iter(self._taken), None)
+        if first in self._waiting:
+            self._waiting.pop(first)()
+        while self._waiting and not self.full:
+            _, retry = self._waiting.popitem(last=False)
             retry()
 
-    def when_free(self, retry: Callable[[], None]) -> None:
-        """Call `retry` once, when memory is released."""
-        self._waiting.append(retry)
+    def when_free(self, owner: object, retry: Callable[[], None]) -> None:
+        """Call `retry` once, when there is memory for the request of `owner`."""
+        self._waiting[owner] = retry
 
 
 class Answering(Protocol):

@@ -13,7 +13,7 @@ import asyncio
 import os
 import socket
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 from odradek.protocol.regions import IN_MEMORY, Buffer, FileRegion, Part
 
@@ -110,7 +110,14 @@ class Outgoing:
         self._offset = 0
 
 
-def send_at_once(sock: socket.socket, answer: bytes) -> memoryview:
+class Sends(Protocol):
+    """What takes bytes without waiting: a socket, or a transport."""
+
+    def send(self, data: Buffer, flags: int = 0, /) -> int:
+        """Return how many bytes were taken. Raises OSError."""
+
+
+def send_at_once(sock: Sends, answer: bytes) -> memoryview:
     """Send what the socket takes without waiting; return the rest.
 
     Raises OSError if the peer is gone.
@@ -122,7 +129,7 @@ def send_at_once(sock: socket.socket, answer: bytes) -> memoryview:
     return memoryview(answer)[sent:]
 
 
-def _ignore(outgoing: Outgoing) -> None:
+def ignore_wait(outgoing: Outgoing) -> None:
     """Do nothing about an answer that waits."""
 
 
@@ -130,7 +137,7 @@ async def send_all(
     sock: socket.socket,
     parts: Sequence[Part],
     on_progress: Callable[[], None],
-    on_wait: Callable[[Outgoing], None] = _ignore,
+    on_wait: Callable[[Outgoing], None] = ignore_wait,
 ) -> None:
     """Send all parts and always close the regions; call `on_progress` after each send.
 

@@ -12,6 +12,7 @@ from odradek.protocol.messages import (
     acls,
     admin,
     api_versions,
+    client_quotas,
     configs,
     control,
     fetch,
@@ -21,6 +22,7 @@ from odradek.protocol.messages import (
     offsets,
     produce,
     producers,
+    sasl,
     topics,
 )
 
@@ -45,6 +47,7 @@ class ApiKey(IntEnum):
     SYNC_GROUP = 14
     DESCRIBE_GROUPS = 15
     LIST_GROUPS = 16
+    SASL_HANDSHAKE = 17
     API_VERSIONS = 18
     CREATE_TOPICS = 19
     DELETE_TOPICS = 20
@@ -58,6 +61,7 @@ class ApiKey(IntEnum):
     ALTER_CONFIGS = 33
     ALTER_REPLICA_LOG_DIRS = 34
     DESCRIBE_LOG_DIRS = 35
+    SASL_AUTHENTICATE = 36
     CREATE_PARTITIONS = 37
     DELETE_GROUPS = 42
     ELECT_LEADERS = 43
@@ -65,6 +69,10 @@ class ApiKey(IntEnum):
     ALTER_PARTITION_REASSIGNMENTS = 45
     LIST_PARTITION_REASSIGNMENTS = 46
     OFFSET_DELETE = 47
+    DESCRIBE_CLIENT_QUOTAS = 48
+    ALTER_CLIENT_QUOTAS = 49
+    DESCRIBE_USER_SCRAM_CREDENTIALS = 50
+    ALTER_USER_SCRAM_CREDENTIALS = 51
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +131,7 @@ _TABLE: Final = (
     _api(ApiKey.SYNC_GROUP, groups.SyncGroupRequest, groups.SyncGroupResponse),
     _api(ApiKey.DESCRIBE_GROUPS, groups.DescribeGroupsRequest, groups.DescribeGroupsResponse),
     _api(ApiKey.LIST_GROUPS, groups.ListGroupsRequest, groups.ListGroupsResponse),
+    _api(ApiKey.SASL_HANDSHAKE, sasl.SaslHandshakeRequest, sasl.SaslHandshakeResponse),
     _api(ApiKey.API_VERSIONS, api_versions.ApiVersionsRequest, api_versions.ApiVersionsResponse),
     _api(ApiKey.CREATE_TOPICS, topics.CreateTopicsRequest, topics.CreateTopicsResponse),
     _api(ApiKey.DELETE_TOPICS, topics.DeleteTopicsRequest, topics.DeleteTopicsResponse),
@@ -146,6 +155,7 @@ _TABLE: Final = (
         admin.AlterReplicaLogDirsResponse,
     ),
     _api(ApiKey.DESCRIBE_LOG_DIRS, admin.DescribeLogDirsRequest, admin.DescribeLogDirsResponse),
+    _api(ApiKey.SASL_AUTHENTICATE, sasl.SaslAuthenticateRequest, sasl.SaslAuthenticateResponse),
     _api(ApiKey.CREATE_PARTITIONS, topics.CreatePartitionsRequest, topics.CreatePartitionsResponse),
     _api(ApiKey.DELETE_GROUPS, groups.DeleteGroupsRequest, groups.DeleteGroupsResponse),
     _api(ApiKey.ELECT_LEADERS, admin.ElectLeadersRequest, admin.ElectLeadersResponse),
@@ -166,6 +176,26 @@ _TABLE: Final = (
     ),
     _api(
         ApiKey.OFFSET_DELETE, group_offsets.OffsetDeleteRequest, group_offsets.OffsetDeleteResponse
+    ),
+    _api(
+        ApiKey.DESCRIBE_CLIENT_QUOTAS,
+        client_quotas.DescribeClientQuotasRequest,
+        client_quotas.DescribeClientQuotasResponse,
+    ),
+    _api(
+        ApiKey.ALTER_CLIENT_QUOTAS,
+        client_quotas.AlterClientQuotasRequest,
+        client_quotas.AlterClientQuotasResponse,
+    ),
+    _api(
+        ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
+        sasl.DescribeUserScramCredentialsRequest,
+        sasl.DescribeUserScramCredentialsResponse,
+    ),
+    _api(
+        ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
+        sasl.AlterUserScramCredentialsRequest,
+        sasl.AlterUserScramCredentialsResponse,
     ),
 )
 

@@ -10,21 +10,24 @@ where the message ended, and it is the caller's choice to look further.
 
 import struct
 from collections.abc import Generator
+from itertools import islice
 from typing import Any, Final, TypeVar
 
 from odradek.protocol import compiler, schema
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.protocol.primitives import MalformedError
+from odradek.protocol.primitives import FIXED, MAX_ELEMENTS, MalformedError, TooManyElementsError
 from odradek.protocol.regions import IN_MEMORY, Buffer, Part
 
 __all__ = [
     "MalformedError",
+    "TooManyElementsError",
     "decode",
     "decode_in_slices",
     "encode",
     "encode_in_slices",
     "encode_parts",
     "encode_parts_in_slices",
+    "free_in_slices",
 ]
 
 T = TypeVar("T")
@@ -34,18 +37,29 @@ LARGE_PART_BYTES: Final = 16 * 1024
 # Pieces of a large message that are joined together, which takes less than a millisecond.
 PIECES_AT_ONCE: Final = 10_000
 
+# Elements of arrays that are freed at once, which takes about a millisecond.
+FREED_AT_ONCE: Final = 5000
+VISITED_AT_ONCE: Final = 100
+# Lists of so few elements are freed without a pause, those without arrays of their own together
+# with what they are in.
+SHORT: Final = 100
+
 _decoders: dict[tuple[type, int], compiler.Decoder] = {}
 _encoders: dict[tuple[type, int], compiler.Encoder] = {}
 _sliced_decoders: dict[tuple[type, int], compiler.SlicedDecoder] = {}
+_object_arrays: dict[type, tuple[str, ...]] = {}
 _sliced_encoders: dict[tuple[type, int], compiler.SlicedEncoder] = {}
 _UNREADABLE: Final = (struct.error, IndexError, UnicodeDecodeError, MalformedError)
 
 
-def decode(cls: type[T], version: int, buffer: Buffer, offset: int = 0) -> tuple[T, int]:
+def decode(
+    cls: type[T], version: int, buffer: Buffer, offset: int = 0, most_elements: int = MAX_ELEMENTS
+) -> tuple[T, int]:
     """Return the `cls` that starts at `offset`, and the position after it.
 
     Records are views of `buffer`; all else is copied. Raises MalformedError when the bytes are not
-    such a message, KafkaError(UNSUPPORTED_VERSION) when there is no such version.
+    such a message, TooManyElementsError when all its arrays have more than `most_elements`,
+    KafkaError(UNSUPPORTED_VERSION) when there is no such version.
     """
     decoder = _decoders.get((cls, version))
     if decoder is None:
@@ -53,10 +67,11 @@ def decode(cls: type[T], version: int, buffer: Buffer, offset: int = 0) -> tuple
         decoder = _decoders[cls, version] = compiler.compile_decoder(cls, version)
     view = buffer if type(buffer) is memoryview else memoryview(buffer)
     try:
-        message, end = decoder(view, offset, len(view))
+        return decoder(view, offset, len(view), most_elements)
+    except TooManyElementsError:
+        raise
     except _UNREADABLE as error:
         raise MalformedError(f"{cls.__name__} version {version}: {error}") from error
-    return message, end
 
 
 def decode_in_slices(
@@ -69,10 +84,9 @@ def decode_in_slices(
         decoder = _sliced_decoders[cls, version] = compiler.compile_sliced_decoder(cls, version)
     view = memoryview(buffer)
     try:
-        message, end = yield from decoder(view, offset, len(view))
+        return (yield from decoder(view, offset, len(view), MAX_ELEMENTS))
     except _UNREADABLE as error:
         raise MalformedError(f"{cls.__name__} version {version}: {error}") from error
-    return message, end
 
 
 def encode(message: object, version: int) -> bytes:
@@ -84,9 +98,8 @@ def encode(message: object, version: int) -> bytes:
 
 def encode_in_slices(message: object, version: int) -> Generator[None, None, bytes]:
     """As `encode`. The message must stay as it is meanwhile."""
-    pieces: list[Any] = []
-    yield from _sliced_encoder(type(message), version)(message, pieces.append, pieces.append)
-    return b"".join(pieces)
+    parts = yield from encode_parts_in_slices(message, version)
+    return b"".join(parts)  # type: ignore[arg-type]  # no records in files
 
 
 def encode_parts(message: object, version: int) -> list[Part]:
@@ -104,6 +117,47 @@ def encode_parts_in_slices(message: object, version: int) -> Generator[None, Non
         gathered.join_if_many()
         yield
     return gathered.end()
+
+
+def free_in_slices(*messages: object) -> Generator[None, None, None]:
+    """Free messages that nobody uses any more, or None, and the elements of their arrays.
+
+    An element itself stays as it is for whoever keeps it, but for arrays of structures in it.
+    """
+    for message in messages:
+        yield from _emptied([message])
+
+
+def _emptied(elements: list[Any]) -> Generator[None, None, None]:
+    """Empty a list of structures of one class, or of strings, and the large lists in them."""
+    arrays = _arrays_of_objects(type(elements[-1]))
+    while elements:
+        is_short = len(elements) <= SHORT
+        if arrays:
+            for element in islice(reversed(elements), VISITED_AT_ONCE):
+                for name in arrays:
+                    inner = getattr(element, name)
+                    if type(inner) is list and (
+                        len(inner) > SHORT or (inner and _arrays_of_objects(type(inner[-1])))
+                    ):
+                        yield from _emptied(inner)
+            del elements[-VISITED_AT_ONCE:]
+        else:
+            del elements[-FREED_AT_ONCE:]
+        if not is_short:
+            yield
+
+
+def _arrays_of_objects(cls: type) -> tuple[str, ...]:
+    """Return the fields of a structure that are arrays of anything but numbers."""
+    found = _object_arrays.get(cls)
+    if found is None:
+        found = _object_arrays[cls] = tuple(
+            field.name
+            for field in (schema.of(cls).fields if schema.is_declared(cls) else ())
+            if field.type.is_array and field.type.item not in FIXED
+        )
+    return found
 
 
 class _Parts:

@@ -6,7 +6,8 @@ fields of fixed size, and the length that follows them, share one `struct.Struct
 structures are unfolded into nested loops, so decoding one message is one call.
 
 A sliced function does the same work as a generator: it yields after every ELEMENTS_PER_SLICE
-elements of arrays of structures or strings, so that the event loop can run others in between.
+elements of arrays of structures or strings, or as many numbers as take as long, so that the event
+loop can run others in between.
 
 Every announced length is compared with the bytes that remain before anything is allocated. Reading
 past the end with `struct` or an index raises, which `codec` reports as malformed.
@@ -19,12 +20,12 @@ from typing import Any, Final, TypeAlias
 from odradek.protocol import schema
 from odradek.protocol.primitives import (
     FIXED,
-    MAX_ELEMENTS,
     MAX_STRING,
     MAX_UNKNOWN_TAGS,
     SHORT_UVARINTS,
     Kind,
     MalformedError,
+    TooManyElementsError,
     read_uvarint,
     skip_tagged_fields,
     write_uvarint,
@@ -32,18 +33,21 @@ from odradek.protocol.primitives import (
 from odradek.protocol.regions import Buffer, Part, part_length
 from odradek.protocol.schema import Field
 
-Decoder: TypeAlias = Callable[[Buffer, int, int], tuple[Any, int]]
+Decoder: TypeAlias = Callable[[Buffer, int, int, int], tuple[Any, int]]
 Adder: TypeAlias = Callable[[Part], None]
 Encoder: TypeAlias = Callable[[Any, Adder, Adder], None]
-SlicedDecoder: TypeAlias = Callable[[Buffer, int, int], Generator[None, None, tuple[Any, int]]]
+SlicedDecoder: TypeAlias = Callable[[Buffer, int, int, int], Generator[None, None, tuple[Any, int]]]
 SlicedEncoder: TypeAlias = Callable[[Any, Adder, Adder], Generator[None, None, None]]
 
 # An element takes about two microseconds, an unusual one ten.
 ELEMENTS_PER_SLICE: Final = 500
+# Numbers of an array that take as long as an element of another one.
+NUMBERS_PER_ELEMENT: Final = 40
+NUMBERS_AT_ONCE: Final = 10_000
 
 
 def compile_decoder(cls: type, version: int) -> Decoder:
-    """Return `decode(buffer, position, end) -> (message, next position)`."""
+    """Return `decode(buffer, position, end, most_elements) -> (message, next position)`."""
     return _decoder(cls, version, sliced=False)  # type: ignore[no-any-return]
 
 
@@ -54,12 +58,11 @@ def compile_sliced_decoder(cls: type, version: int) -> SlicedDecoder:
 
 def _decoder(cls: type, version: int, *, sliced: bool) -> Any:
     writer = _DecoderSource(version, schema.of(cls).is_flexible(version), sliced=sliced)
-    writer.line(f"left = {MAX_ELEMENTS}")
     if writer.flexible:
         writer.line(f"tags = {MAX_UNKNOWN_TAGS}")
     result = writer.read_struct(cls)
     writer.line(f"return {result}, pos")
-    return writer.build("decode(buf, pos, end)", cls)
+    return writer.build("decode(buf, pos, end, left)", cls)
 
 
 def compile_encoder(cls: type, version: int) -> Encoder:
@@ -113,6 +116,7 @@ class _Source:
             "new": object.__new__,
             "part_length": part_length,
             "Malformed": MalformedError,
+            "TooMany": TooManyElementsError,
             "read_uvarint": read_uvarint,
             "skip_tagged_fields": skip_tagged_fields,
             "unpack_from": struct.unpack_from,
@@ -128,7 +132,12 @@ class _Source:
         """Write the end of an element of an array: in a sliced function it may end a slice."""
         if self._sliced:
             self.line("slice -= 1")
-            self.line(f"if not slice: slice = {ELEMENTS_PER_SLICE}; yield")
+            self.line(f"if slice <= 0: slice = {ELEMENTS_PER_SLICE}; yield")
+
+    def end_numbers(self, count: str) -> None:
+        """Write the end of `count` numbers of an array: as `end_element`."""
+        self.line(f"slice -= {count} // {NUMBERS_PER_ELEMENT}")
+        self.line(f"if slice <= 0: slice = {ELEMENTS_PER_SLICE}; yield")
 
     def line(self, text: str) -> None:
         self._lines.append("    " * self._depth + text)
@@ -274,11 +283,15 @@ class _DecoderSource(_Source):
         least = minimum_size(item, self.version, self.flexible)
         self.line(f"if {count} * {least} > end - pos: raise Malformed('array exceeds the message')")
         self.line(f"left -= {count}")
-        self.line("if left < 0: raise Malformed('too many elements')")
+        self.line("if left < 0: raise TooMany('too many elements')")
         if isinstance(item, Kind) and item in FIXED:
             char, size = FIXED[item]
-            self.line(f"{target} = list(unpack_from(f'>{{{count}}}{char}', buf, pos))")
-            self.line(f"pos += {count} * {size}")
+            unpacked = f"unpack_from(f'>{{{count}}}{char}', buf, pos)"
+            if not self._sliced:
+                self.line(f"{target} = list({unpacked})")
+                self.line(f"pos += {count} * {size}")
+            else:
+                self._read_numbers_in_slices(target, count, char, size)
         else:
             self.line(f"{target} = []")
             self.line(f"for _ in range({count}):")
@@ -289,6 +302,18 @@ class _DecoderSource(_Source):
             self.dedent()
         self.dedent()
         return target
+
+    def _read_numbers_in_slices(self, target: str, count: str, char: str, size: int) -> None:
+        self.line(f"{target} = []")
+        self.line(f"while {count}:")
+        self.indent()
+        part = self.local()
+        self.line(f"{part} = min({count}, {NUMBERS_AT_ONCE})")
+        self.line(f"{target} += unpack_from(f'>{{{part}}}{char}', buf, pos)")
+        self.line(f"pos += {part} * {size}")
+        self.line(f"{count} -= {part}")
+        self.end_numbers(part)
+        self.dedent()
 
     def _branch_on_null(self, length: str, target: str, nullable: bool) -> None:
         """Open the branch for a length that is not null."""
@@ -423,8 +448,7 @@ class _EncoderSource(_Source):
             self.line(f"{count} = len({value})")
         self._write_length(count, "i")
         if isinstance(item, Kind) and item in FIXED:
-            char = FIXED[item][0]
-            self.line(f"if {value}: {self._add}(pack(f'>{{{count}}}{char}', *{value}))")
+            self._write_numbers(value, count, FIXED[item][0])
             return
         element = self.local()
         self.line(f"for {element} in {value}:")
@@ -435,6 +459,18 @@ class _EncoderSource(_Source):
             self.write_struct(item, element)
         self.flush()
         self.end_element()
+        self.dedent()
+
+    def _write_numbers(self, value: str, count: str, char: str) -> None:
+        if not self._sliced:
+            self.line(f"if {value}: {self._add}(pack(f'>{{{count}}}{char}', *{value}))")
+            return
+        start, part = self.local(), self.local()
+        self.line(f"for {start} in range(0, {count}, {NUMBERS_AT_ONCE}):")
+        self.indent()
+        self.line(f"{part} = {value}[{start}:{start} + {NUMBERS_AT_ONCE}]")
+        self.line(f"{self._add}(pack(f'>{{len({part})}}{char}', *{part}))")
+        self.end_numbers(f"len({part})")
         self.dedent()
 
     def _write_length(self, length: str, char: str) -> None:

@@ -16,6 +16,10 @@ class MalformedError(Exception):
     """The bytes are not the message they claim to be."""
 
 
+class TooManyElementsError(MalformedError):
+    """Bytes that announce more array elements than the caller takes."""
+
+
 class Kind(Enum):
     """Type of one field that is not a structure."""
 
@@ -24,6 +28,7 @@ class Kind(Enum):
     INT16 = "int16"
     INT32 = "int32"
     INT64 = "int64"
+    FLOAT64 = "float64"
     STRING = "string"
     BYTES = "bytes"
     RECORDS = "records"
@@ -36,6 +41,7 @@ FIXED: Final[dict[Kind, tuple[str, int]]] = {
     Kind.INT16: ("h", 2),
     Kind.INT32: ("i", 4),
     Kind.INT64: ("q", 8),
+    Kind.FLOAT64: ("d", 8),
 }
 STRUCTS: Final = {kind: struct.Struct(">" + char) for kind, (char, _) in FIXED.items()}
 LENGTH16: Final = STRUCTS[Kind.INT16]

@@ -101,6 +101,11 @@ def of(cls: type) -> Schema:
     return _SCHEMAS[cls]
 
 
+def is_declared(cls: type) -> bool:
+    """Return whether `cls` is a message or structure."""
+    return cls in _SCHEMAS
+
+
 def _declare(
     item: Kind | type,
     since: int,
@@ -151,6 +156,13 @@ def int64(
 ) -> Any:
     """Declare a signed 64-bit number."""
     return _declare(Kind.INT64, since, until, None, tag, default)
+
+
+def float64(
+    *, since: int = 0, until: int = UNBOUNDED, tag: int | None = None, default: Any = MISSING
+) -> Any:
+    """Declare an IEEE 754 number of 64 bits."""
+    return _declare(Kind.FLOAT64, since, until, None, tag, default)
 
 
 def string(
@@ -232,7 +244,19 @@ def _make(cls: type[T], versions: tuple[int, int] | None, flexible_from: int | N
 
 @dataclass_transform(
     kw_only_default=True,
-    field_specifiers=(boolean, int8, int16, int32, int64, string, binary, records, array, nested),
+    field_specifiers=(
+        boolean,
+        int8,
+        int16,
+        int32,
+        int64,
+        float64,
+        string,
+        binary,
+        records,
+        array,
+        nested,
+    ),
 )
 def struct(cls: type[T]) -> type[T]:
     """Declare a structure that occurs inside messages."""
@@ -241,7 +265,19 @@ def struct(cls: type[T]) -> type[T]:
 
 @dataclass_transform(
     kw_only_default=True,
-    field_specifiers=(boolean, int8, int16, int32, int64, string, binary, records, array, nested),
+    field_specifiers=(
+        boolean,
+        int8,
+        int16,
+        int32,
+        int64,
+        float64,
+        string,
+        binary,
+        records,
+        array,
+        nested,
+    ),
 )
 def message(
     *, versions: tuple[int, int], flexible_from: int | None = None

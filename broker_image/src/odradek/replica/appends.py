@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from odradek.log.records.contents import RecordError, RecordsRefusedError
 from odradek.properties import LONG_MAX
@@ -49,8 +49,7 @@ class AppendOutcome:
     record_errors: Sequence[RecordError] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Unacknowledged:
+class _Unacknowledged(NamedTuple):
     outcome: AppendOutcome
     partition: Partition
     leadership_generation: int

@@ -159,7 +159,7 @@ class DirectoryMoves:
         while any(move.key == key for move in self._working):
             await self._idle.setdefault(key, asyncio.Event()).wait()
         if move is not None and move.switched is not None:
-            # Else the former folder would keep the partition's name, and a new log would open it.
+            # Else the former folder would keep the partition's name, beside a new log.
             with self._quarantines.guard(Work.MOVE, key, "left for the next start"):
                 await self._finish(move, move.switched)
         self._quarantines.release(Work.MOVE, key)

@@ -3,8 +3,7 @@
 A partition first finds out where its log diverges from the leader's and truncates it
 (OffsetForLeaderEpoch, see `truncation`); then it is part of every Fetch request to that broker.
 Batches are appended unchanged: the leader has checked them and assigned the offsets. The requests
-are Fetch v10 and OffsetForLeaderEpoch v2, as between Kafka brokers with
-inter.broker.protocol.version 2.1, without fetch sessions.
+are in `leader_requests`.
 
 An error of one partition delays that partition only; a broken connection delays the whole source.
 After an unexpected exception, the partition is left out of the fetch, for longer each time, where
@@ -19,24 +18,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from odradek.log.partition.log import UnexpectedOffsetError
 from odradek.log.segment.files import FileRetiredError
 from odradek.protocol.errors import ErrorCode, KafkaError, name_of
-from odradek.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from odradek.protocol.messages.offsets import (
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsTopic,
-    OffsetForLeaderEpochRequest,
-    OffsetForLeaderPartition,
-    OffsetForLeaderTopic,
-)
+from odradek.protocol.messages.fetch import FetchPartition
 from odradek.quarantine import Quarantines, Work
-from odradek.replica import truncation
+from odradek.replica import leader_requests, truncation
 from odradek.replica.hosted import HostedPartitions
 from odradek.replica.partition import Partition
 from odradek.replica.quota import ReplicationQuota
@@ -47,13 +38,8 @@ if TYPE_CHECKING:
     from odradek.config import BrokerConfig
     from odradek.log.partition.log import Log
     from odradek.net.client import PeerClient
-    from odradek.protocol.messages.fetch import FetchablePartitionResponse
+    from odradek.protocol.messages.fetch import FetchablePartitionResponse, FetchResponse
 
-FETCH_VERSION = 10
-OFFSET_FOR_LEADER_EPOCH_VERSION = 2
-LIST_OFFSETS_VERSION = 4
-LATEST_TIMESTAMP = -1
-EARLIEST_TIMESTAMP = -2
 HELD_BACK_MS = 100
 FIRST_RETRY_MS = 20
 # The answers of a leader that the controller has not notified of its role yet.
@@ -120,6 +106,7 @@ class SourceFetcher:
         self._truncation_failed = truncation_failed
         self._following: dict[TopicPartition, _Following] = {}
         self._changed = asyncio.Event()
+        self._ended = False
         self._client: PeerClient | None = None
 
     def __len__(self) -> int:
@@ -145,10 +132,15 @@ class SourceFetcher:
         """Return the name of the source in logs."""
         return f"broker {self.source}"
 
+    def end(self) -> None:
+        """Let `run` return after what is under way."""
+        self._ended = True
+        self._changed.set()
+
     async def run(self) -> None:
-        """Copy until cancelled. After an unexpected exception it may be called again."""
+        """Copy until `end` or cancelled. After an unexpected exception it may be called again."""
         try:
-            while True:
+            while not self._ended:
                 ready = self._ready()
                 if not ready:
                     await self._rest()
@@ -257,23 +249,11 @@ class SourceFetcher:
                 self._leave_out(one, error)
         if not asking:
             return
-        topics: dict[str, OffsetForLeaderTopic] = {}
-        for key, (one, latest) in asking.items():
-            topic = topics.setdefault(
-                key.topic, OffsetForLeaderTopic(topic=key.topic, partitions=[])
-            )
-            topic.partitions.append(
-                OffsetForLeaderPartition(
-                    partition=key.partition,
-                    current_leader_epoch=one.leader_epoch,
-                    leader_epoch=latest,
-                )
-            )
-        request = OffsetForLeaderEpochRequest(
-            replica_id=self._config.broker_id, topics=list(topics.values())
-        )
+        epochs = {key: (one.leader_epoch, latest) for key, (one, latest) in asking.items()}
         response = await client.call(
-            request, OFFSET_FOR_LEADER_EPOCH_VERSION, self._config.replica_socket_timeout_ms
+            leader_requests.end_offsets(self._config.broker_id, epochs),
+            leader_requests.OFFSET_FOR_LEADER_EPOCH_VERSION,
+            self._config.replica_socket_timeout_ms,
         )
         for answered in response.topics:
             for end in answered.partitions:
@@ -298,11 +278,11 @@ class SourceFetcher:
 
     async def _cut(self, one: _Following, cut: truncation.Truncation) -> None:
         partition = one.partition
-        log = partition.log
         try:
             async with partition.truncating():
                 if not self._is_current(one):
                     return
+                log = partition.log  # not before: it may have moved to another directory meanwhile
                 if cut.offset < log.log_end_offset:
                     logger.info(
                         "%s: truncating the log from %d to %d, as leader %d of epoch %d",
@@ -332,36 +312,39 @@ class SourceFetcher:
     # --- copying ------------------------------------------------------------------------------
 
     async def _fetch(self, client: PeerClient, some: list[_Following]) -> None:
-        config = self._config
-        topics: dict[str, FetchTopic] = {}
+        wanted: list[tuple[str, FetchPartition]] = []
         asked: dict[TopicPartition, tuple[_Following, int]] = {}
         for one in some:
             key = one.partition.key
             try:
                 offset = one.partition.log.log_end_offset
-                wanted = FetchPartition(
+                fetched = FetchPartition(
                     partition=key.partition,
                     current_leader_epoch=one.leader_epoch,
                     fetch_offset=offset,
                     log_start_offset=one.partition.log.durable_log_start,
-                    partition_max_bytes=config.replica_fetch_max_bytes,
+                    partition_max_bytes=self._config.replica_fetch_max_bytes,
                 )
             except Exception as error:
                 self._leave_out(one, error)
                 continue
             asked[key] = (one, offset)
-            topic = topics.setdefault(key.topic, FetchTopic(topic=key.topic, partitions=[]))
-            topic.partitions.append(wanted)
+            wanted.append((key.topic, fetched))
         if not asked:
             return
-        request = FetchRequest(
-            replica_id=config.broker_id,
-            max_wait_ms=config.replica_fetch_wait_max_ms,
-            min_bytes=config.replica_fetch_min_bytes,
-            max_bytes=config.replica_fetch_response_max_bytes,
-            topics=list(topics.values()),
+        response = await client.call(
+            leader_requests.fetch(self._config, wanted),
+            leader_requests.FETCH_VERSION,
+            self._config.replica_socket_timeout_ms,
         )
-        response = await client.call(request, FETCH_VERSION, config.replica_socket_timeout_ms)
+        await self._take_answers(client, asked, response)
+
+    async def _take_answers(
+        self,
+        client: PeerClient,
+        asked: Mapping[TopicPartition, tuple[_Following, int]],
+        response: FetchResponse,
+    ) -> None:
         copied = False
         raised: list[Log] = []
         for answered in response.responses:
@@ -496,13 +479,13 @@ class SourceFetcher:
         leader's log end, there was an unclean election: the leader's log counts.
         """
         partition = one.partition
-        leaders_end = await self._leaders_offset(client, one, LATEST_TIMESTAMP)
+        leaders_end = await self._leaders_offset(client, one, leader_requests.LATEST_TIMESTAMP)
         if leaders_end is None:
             return
         if leaders_end < partition.log.log_end_offset:
             await self._cut(one, truncation.Truncation(leaders_end, complete=True))
             return
-        leaders_start = await self._leaders_offset(client, one, EARLIEST_TIMESTAMP)
+        leaders_start = await self._leaders_offset(client, one, leader_requests.EARLIEST_TIMESTAMP)
         if leaders_start is None or leaders_start <= partition.log.log_end_offset:
             return
         logger.warning(
@@ -525,24 +508,12 @@ class SourceFetcher:
     async def _leaders_offset(
         self, client: PeerClient, one: _Following, timestamp: int
     ) -> int | None:
-        key = one.partition.key
-        request = ListOffsetsRequest(
-            replica_id=self._config.broker_id,
-            topics=[
-                ListOffsetsTopic(
-                    name=key.topic,
-                    partitions=[
-                        ListOffsetsPartition(
-                            partition_index=key.partition,
-                            current_leader_epoch=one.leader_epoch,
-                            timestamp=timestamp,
-                        )
-                    ],
-                )
-            ],
-        )
         response = await client.call(
-            request, LIST_OFFSETS_VERSION, self._config.replica_socket_timeout_ms
+            leader_requests.offset(
+                self._config.broker_id, one.partition.key, one.leader_epoch, timestamp
+            ),
+            leader_requests.LIST_OFFSETS_VERSION,
+            self._config.replica_socket_timeout_ms,
         )
         found = response.topics[0].partitions[0]
         if not self._is_current(one):
@@ -551,59 +522,3 @@ class SourceFetcher:
             self._refused(one, found.error_code)
             return None
         return int(found.offset)
-
-
-class FetcherPool:
-    """The fetchers of this broker, `per_source` per source broker; `run` owns their tasks."""
-
-    def __init__(
-        self, per_source: int, make: Callable[[int], SourceFetcher], quarantines: Quarantines
-    ) -> None:
-        self._per_source = per_source
-        self._make = make
-        self._quarantines = quarantines
-        self._fetchers: dict[tuple[int, int], SourceFetcher] = {}
-        self._tasks: asyncio.TaskGroup | None = None
-
-    async def run(self) -> None:
-        """Run the fetchers until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            self._tasks = tasks
-            for fetcher in self._fetchers.values():
-                tasks.create_task(self._keep_running(fetcher))
-            await asyncio.Event().wait()
-
-    async def _keep_running(self, fetcher: SourceFetcher) -> None:
-        await self._quarantines.keep_running(Work.SOURCE, fetcher.name, fetcher.run)
-
-    async def resize(self, per_source: int) -> None:
-        """Have so many fetchers per source; what they copied goes on in the right one."""
-        if per_source == self._per_source:
-            return
-        self._per_source = per_source
-        for place, fetcher in list(self._fetchers.items()):
-            for partition in fetcher.partitions():
-                if self._place(partition) == place:
-                    continue
-                async with partition.truncation_lock:
-                    if partition in fetcher.partitions():
-                        self.follow(partition)
-
-    def _place(self, partition: Partition) -> tuple[int, int]:
-        return partition.leader, hash(partition.key) % self._per_source
-
-    def follow(self, partition: Partition) -> None:
-        """Copy the partition from its present leader only."""
-        self.unfollow(partition.key)
-        place = self._place(partition)
-        fetcher = self._fetchers.get(place)
-        if fetcher is None:
-            fetcher = self._fetchers[place] = self._make(partition.leader)
-            if self._tasks is not None:
-                self._tasks.create_task(self._keep_running(fetcher))
-        fetcher.add(partition)
-
-    def unfollow(self, key: TopicPartition) -> None:
-        """Stop copying the partition."""
-        for fetcher in self._fetchers.values():
-            fetcher.remove(key)

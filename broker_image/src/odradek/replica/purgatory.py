@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
+from collections.abc import Set as AbstractSet
 from typing import Generic, TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
@@ -114,9 +115,11 @@ class Purgatory(Generic[Key]):
                 if key in watch.keys:
                     watch.resolve(True)
         waiting = self._waiters.get(key)
-        if waiting is None:
-            return
-        for waiter in tuple(waiting):
+        if waiting is not None:
+            self._check(tuple(waiting))
+
+    def _check(self, waiters: Iterable[_Waiter]) -> None:
+        for waiter in waiters:
             if waiter.future.done():
                 continue
             try:
@@ -126,6 +129,14 @@ class Purgatory(Generic[Key]):
                 continue
             if satisfied:
                 waiter.future.set_result(True)
+
+    def wake_each(self, keys: AbstractSet[Key]) -> None:
+        """Wake the keys, but let who waits for several of them check its condition only once."""
+        for watch in self._watches:
+            if not keys.isdisjoint(watch.keys):
+                watch.resolve(True)
+        awaited = self._waiters.keys() & keys
+        self._check(dict.fromkeys(one for key in awaited for one in self._waiters[key]))
 
     def wake_all(self) -> None:
         """Let each waiter of any key check its condition again, and end each watch."""

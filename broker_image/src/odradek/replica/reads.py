@@ -20,7 +20,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from odradek import slices
 from odradek.log.segment.files import FileRetiredError
@@ -46,9 +46,11 @@ PARTITIONS_AT_ONCE: Final = 1000
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class FetchSpec:
-    """The fetch of one partition. `start_offset` is the log start of a follower."""
+class FetchSpec(NamedTuple):
+    """The fetch of one partition. `start_offset` is the log start of a follower.
+
+    This and the limits are named tuples, not dataclasses: every fetch builds them.
+    """
 
     key: TopicPartition
     offset: int
@@ -71,8 +73,7 @@ class FetchResult:
     diverging: tuple[int, int] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class FetchLimits:
+class FetchLimits(NamedTuple):
     """Bounds of one fetch request. `strict`: even the first batch obeys them (Fetch before v3)."""
 
     max_wait_ms: int
@@ -184,6 +185,7 @@ class FetchReader:
         results = await self._verified(found)
         if follower:
             self._record_traffic(results)
+        slices.discard(keys, refused)
         return results
 
     async def _plan_in_slices(
@@ -253,7 +255,14 @@ class FetchReader:
             except BaseException:
                 release(found.results)
                 raise
-        self.damaged += sum(one.error is ErrorCode.CORRUPT_MESSAGE for one in found.results)
+        for few in slices.cut(found.results, slices.KEYS_AT_ONCE):
+            self.damaged += sum(one.error is ErrorCode.CORRUPT_MESSAGE for one in few)
+            if len(few) == slices.KEYS_AT_ONCE:
+                try:
+                    await slices.pause()
+                except BaseException:
+                    release(found.results)
+                    raise
         return found.results
 
     def _plan(

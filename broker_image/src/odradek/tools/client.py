@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping
-from typing import TypeVar
+import ssl
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, TypeVar
 
-from odradek.net.client import PeerClient
+from odradek.net.client import PeerClient, PeerSecurity
+from odradek.net.transport import HandshakeError
 from odradek.protocol.errors import ErrorCode, name_of
 from odradek.protocol.messages import groups, metadata
 from odradek.protocol.messages import offsets as offset_messages
@@ -17,9 +20,11 @@ from odradek.values import TopicPartition
 ResponseT = TypeVar("ResponseT")
 
 EARLIEST, LATEST = -2, -1
-_TIMEOUT_MS = 30_000
+TIMEOUT_MS = 30_000
+_METADATA_VERSION: Final = 5
 _RETRY_S = 0.3
 _RETRIES = 100
+_DROPPED: Final = (ssl.SSLError, BrokenPipeError, ConnectionResetError)
 _RETRIABLE = {
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_COORDINATOR,
@@ -40,37 +45,87 @@ def parse_addresses(text: str) -> list[tuple[str, int]]:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How to connect to brokers: `security` is what the security protocol needs, None: nothing."""
+
+    protocol: str = "PLAINTEXT"
+    security: PeerSecurity | None = None
+
+
 class ToolClient:
     """A client of the brokers of one cluster, found through any of `addresses`."""
 
-    def __init__(self, addresses: Iterable[tuple[str, int]]) -> None:
+    def __init__(self, addresses: Iterable[tuple[str, int]], access: Access | None = None) -> None:
         self._bootstrap = list(addresses)
+        self._access = access or Access()
         self._clients: dict[tuple[str, int], PeerClient] = {}
         self.nodes: dict[int, tuple[str, int]] = {}
+        self.racks: dict[int, str | None] = {}
         self.leaders: dict[TopicPartition, int] = {}
+        self.controller: int | None = None
+        self.cluster_id: str | None = None
+        self._topics: list[metadata.MetadataResponseTopic] = []
 
     async def connect(self) -> None:
         """Read brokers, topics and leaders. Raises ToolError if no broker answers."""
         failure: Exception = ConnectionError("no address")
         for address in self._bootstrap:
             try:
-                request = metadata.MetadataRequest(topics=None)
-                answer = await self._client(address).call(request, 1, _TIMEOUT_MS)
+                request = metadata.MetadataRequest(topics=None, allow_auto_topic_creation=False)
+                answer = await self._client(address).call(request, _METADATA_VERSION, TIMEOUT_MS)
             except (ConnectionError, TimeoutError) as error:
                 failure = error
                 continue
             self.nodes = {node.node_id: (node.host, node.port) for node in answer.brokers}
+            self.racks = {node.node_id: node.rack for node in answer.brokers}
+            self.controller = answer.controller_id if answer.controller_id >= 0 else None
+            self.cluster_id = answer.cluster_id
+            self._topics = sorted(answer.topics, key=lambda topic: topic.name)
             self.leaders = {
                 TopicPartition(topic.name, partition.partition_index): partition.leader_id
                 for topic in answer.topics
                 for partition in topic.partitions
             }
             return
-        raise ToolError(f"failed to reach any broker: {failure}", 1)
+        raise ToolError(
+            f"failed to reach any broker: {failure}{_advice(failure, self._access.protocol)}", 1
+        )
+
+    def topics(self) -> list[metadata.MetadataResponseTopic]:
+        """Return the topics by name, as they were at `connect`."""
+        return self._topics
+
+    def any_node(self) -> int:
+        """Return the id of a broker. Raises ToolError if none is known."""
+        if not self.nodes:
+            raise ToolError("the cluster has no live broker", 1)
+        return next(iter(self.nodes))
+
+    async def call_controller(
+        self,
+        request: Request[ResponseT],
+        version: int,
+        codes: Callable[[ResponseT], Iterable[int]],
+    ) -> ResponseT:
+        """Send a request to the controller, and again if it has moved; return the response.
+
+        `codes` gives the error codes of a response. Raises ToolError if no controller answers.
+        """
+        for _ in range(_RETRIES):
+            if self.controller in self.nodes:
+                answer = await self.call(self.controller, request, version)
+                if ErrorCode.NOT_CONTROLLER not in codes(answer):
+                    return answer
+            await asyncio.sleep(_RETRY_S)
+            await self.connect()
+        raise ToolError("the cluster has no controller", 1)
 
     def _client(self, address: tuple[str, int]) -> PeerClient:
         if address not in self._clients:
-            self._clients[address] = PeerClient(*address, "odradek-tools")
+            self._clients[address] = PeerClient(
+                *address, "odradek-tools", security=self._access.security
+            )
         return self._clients[address]
 
     async def call(self, node: int, request: Request[ResponseT], version: int) -> ResponseT:
@@ -78,7 +133,7 @@ class ToolClient:
         if node not in self.nodes:
             raise ToolError(f"broker {node} is unknown", 1)
         try:
-            return await self._client(self.nodes[node]).call(request, version, _TIMEOUT_MS)
+            return await self._client(self.nodes[node]).call(request, version, TIMEOUT_MS)
         except (ConnectionError, TimeoutError) as error:
             raise ToolError(f"broker {node}: {error}", 1) from error
 
@@ -146,6 +201,23 @@ class ToolClient:
         """Close every connection."""
         for client in self._clients.values():
             await client.close()
+
+
+def _advice(failure: Exception, protocol: str) -> str:
+    """Return what to look at if the peer took the connection and did not like what it read."""
+    cause = failure.__cause__
+    if isinstance(cause, HandshakeError):
+        is_other = cause.cause in ("disconnected", "no-tls", "timeout")
+    else:
+        # Authentication, and connections that are not taken, have errors of their own.
+        is_other = type(cause) is ConnectionError or isinstance(cause, _DROPPED)
+    if not is_other:
+        return ""
+    # Whether it misses a certificate, a listener says after the handshake (TLS 1.3), or not at all.
+    certificate = ", and does it want a certificate" if protocol.endswith("SSL") else ""
+    return (
+        f"; is {protocol} the security.protocol of this listener{certificate}? See --command-config"
+    )
 
 
 def _list_offsets(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -11,7 +10,9 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException, NoNodeError, NotEmptyError
 from kazoo.handlers.threading import KazooTimeoutError
 
+from odradek import lag
 from odradek.properties import zookeeper_servers
+from odradek.protocol import consumer_protocol
 from odradek.protocol.errors import ErrorCode, name_of
 from odradek.protocol.messages import group_offsets, groups
 from odradek.tools.client import ToolClient
@@ -36,7 +37,10 @@ class MemberDescription:
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """The state of a group. `coordinator` is `host:port (id)`, `-` for groups in ZooKeeper."""
+    """The state of a group. `coordinator` is `host:port (id)`, `-` for groups in ZooKeeper.
+
+    `former` are the partitions whose commit is of a former topic of that name.
+    """
 
     group: str
     state: str
@@ -44,6 +48,7 @@ class GroupDescription:
     coordinator: str = "-"
     members: tuple[MemberDescription, ...] = ()
     committed: Mapping[TopicPartition, int] = field(default_factory=dict)
+    former: frozenset[TopicPartition] = frozenset()
 
 
 class GroupStore(Protocol):
@@ -105,7 +110,7 @@ class Coordinators:
                     member.member_id,
                     member.client_host,
                     member.client_id,
-                    _assigned(bytes(member.member_assignment)),
+                    consumer_protocol.assigned(bytes(member.member_assignment)),
                 )
                 for member in described.members
             ),
@@ -162,25 +167,6 @@ class Coordinators:
                 raise ToolError(f"group {group}: {name_of(result.error_code)}")
 
 
-def _assigned(data: bytes) -> tuple[TopicPartition, ...]:
-    """Return the partitions of a consumer's assignment, none for other protocol types."""
-    found = []
-    try:
-        (topics,) = struct.unpack_from(">i", data, 2)
-        position = 6
-        for _ in range(topics):
-            (length,) = struct.unpack_from(">h", data, position)
-            topic = data[position + 2 : position + 2 + length].decode()
-            position += 2 + length
-            (count,) = struct.unpack_from(">i", data, position)
-            numbers = struct.unpack_from(f">{max(count, 0)}i", data, position + 4)
-            position += 4 + 4 * count
-            found += [TopicPartition(topic, number) for number in numbers]
-    except (struct.error, UnicodeDecodeError):
-        return ()
-    return tuple(sorted(found))
-
-
 def connect(zookeeper: str) -> KazooClient:
     """Return a started client of `host:port,.../chroot`. Raises ToolError."""
     try:
@@ -195,14 +181,16 @@ def connect(zookeeper: str) -> KazooClient:
     return client
 
 
-def broker_addresses(client: KazooClient) -> list[tuple[str, int]]:
-    """Return the PLAINTEXT addresses of the registered brokers."""
+def broker_addresses(client: KazooClient, protocol: str) -> list[tuple[str, int]]:
+    """Return where the registered brokers listen with a security protocol. Raises ToolError."""
     found = []
     for name in client.get_children(znodes.BROKER_IDS_PATH):
         path = znodes.broker_path(int(name))
         for endpoint in znodes.decode_broker(path, client.get(path)[0]).endpoints:
-            if endpoint.security_protocol == "PLAINTEXT":
+            if endpoint.security_protocol == protocol:
                 found.append((endpoint.host, endpoint.port))
+    if not found:
+        raise ToolError(f"no registered broker has a {protocol} listener", 1)
     return found
 
 
@@ -237,12 +225,14 @@ class OldGroups:
             except (NoNodeError, ZnodeError):
                 continue
             owned.setdefault(owner, []).append(partition)
-        committed = {}
+        committed, written = {}, {}
         for partition, path in self._leaves(consumers.offsets_path(group, "")):
             try:
-                committed[partition] = consumers.decode_offset(path, self._client.get(path)[0])
+                data, stat = self._client.get(path)
+                committed[partition] = consumers.decode_offset(path, data)
             except (NoNodeError, ZnodeError):
                 continue
+            written[partition] = stat.mzxid
         return GroupDescription(
             group,
             STABLE if ids else EMPTY,
@@ -251,6 +241,20 @@ class OldGroups:
                 for member, partitions in sorted(owned.items())
             ),
             committed=committed,
+            former=self._former(written),
+        )
+
+    def _former(self, written: Mapping[TopicPartition, int]) -> frozenset[TopicPartition]:
+        """Return the partitions whose offset was written before their topic was created."""
+        found = {
+            topic: self._client.exists(znodes.topic_path(topic))
+            for topic in {partition.topic for partition in written}
+        }
+        created = {topic: stat.czxid for topic, stat in found.items() if stat is not None}
+        return frozenset(
+            partition
+            for partition, zxid in written.items()
+            if partition.topic in created and lag.is_of_former_topic(zxid, created[partition.topic])
         )
 
     def _leaves(self, folder: str) -> list[tuple[TopicPartition, str]]:

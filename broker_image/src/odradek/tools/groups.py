@@ -7,19 +7,24 @@ print their plan unless --execute is given. A usage error is one line and exit s
 
 from __future__ import annotations
 
-import asyncio
-import sys
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import click
-from kazoo.exceptions import KazooException
 
+from odradek import lag as rule
 from odradek.clock import wall_ms
 from odradek.tools import offset_plans as plans
 from odradek.tools.client import EARLIEST, LATEST, ToolClient, parse_addresses
+from odradek.tools.command_line import (
+    command_config_option,
+    opened,
+    read_access,
+    run,
+    show_table,
+)
 from odradek.tools.errors import ToolError
 from odradek.tools.group_stores import (
     DEAD,
@@ -32,7 +37,6 @@ from odradek.tools.group_stores import (
     connect,
 )
 from odradek.values import TopicPartition
-from odradek.zk.payload import ZnodeError
 
 
 @click.group("groups")
@@ -43,6 +47,7 @@ def commands() -> None:
 def _store_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
         click.option("--zookeeper", metavar="HOST:PORT/CHROOT", help="For groups in ZooKeeper."),
+        command_config_option,
         click.option("--bootstrap-server", metavar="HOST:PORT,...", help="Any of the brokers."),
     ):
         command = option(command)
@@ -57,56 +62,37 @@ _execute = click.option(
 
 @asynccontextmanager
 async def _opened(
-    bootstrap_server: str | None, zookeeper: str | None
+    bootstrap_server: str | None, zookeeper: str | None, command_config: Path | None
 ) -> AsyncIterator[tuple[GroupStore, ToolClient]]:
     """Yield the selected store, and a client of the brokers of its cluster."""
     if (bootstrap_server is None) == (zookeeper is None):
         raise ToolError("give either --bootstrap-server or --zookeeper")
-    async with _both(bootstrap_server, zookeeper) as (coordinators, old_groups, brokers):
+    async with _both(bootstrap_server, zookeeper, command_config) as (
+        coordinators,
+        old_groups,
+        brokers,
+    ):
         yield (coordinators if old_groups is None else old_groups), brokers
 
 
 @asynccontextmanager
 async def _both(
-    bootstrap_server: str | None, zookeeper: str | None
+    bootstrap_server: str | None, zookeeper: str | None, command_config: Path | None
 ) -> AsyncIterator[tuple[Coordinators, OldGroups | None, ToolClient]]:
+    access = read_access(command_config)
     client = None if zookeeper is None else connect(zookeeper)
     try:
         if bootstrap_server is not None:
             addresses = parse_addresses(bootstrap_server)
         else:
             assert client is not None
-            addresses = broker_addresses(client)
-        brokers = ToolClient(addresses)
-        try:
-            await brokers.connect()
+            addresses = broker_addresses(client, access.protocol)
+        async with opened(addresses, access) as brokers:
             yield Coordinators(brokers), None if client is None else OldGroups(client), brokers
-        finally:
-            await brokers.close()
     finally:
         if client is not None:
             client.stop()
             client.close()
-
-
-def _run(work: Coroutine[Any, Any, None]) -> None:
-    try:
-        asyncio.run(work)
-    except ToolError as error:
-        click.echo(f"odradek: {error}", err=True)
-        sys.exit(error.status)
-    except (KazooException, ZnodeError) as error:
-        click.echo(f"odradek: ZooKeeper: {error or type(error).__name__}", err=True)
-        sys.exit(1)
-
-
-def _table(header: Collection[str], rows: Iterable[Collection[object]]) -> None:
-    """Print a table with aligned columns."""
-    lines = [tuple(header), *(tuple(map(str, row)) for row in rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
-    for line in lines:
-        cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
-        click.echo(" ".join(cells).rstrip())
 
 
 # --- looking ----------------------------------------------------------------------------------
@@ -115,19 +101,24 @@ def _table(header: Collection[str], rows: Iterable[Collection[object]]) -> None:
 @commands.command("list")
 @_store_options
 @click.option("--state", "with_state", is_flag=True, help="Show each group's state.")
-def list_groups(bootstrap_server: str | None, zookeeper: str | None, with_state: bool) -> None:
+def list_groups(
+    bootstrap_server: str | None,
+    zookeeper: str | None,
+    command_config: Path | None,
+    with_state: bool,
+) -> None:
     """Print the names of all groups."""
 
     async def work() -> None:
-        async with _opened(bootstrap_server, zookeeper) as (store, _):
+        async with _opened(bootstrap_server, zookeeper, command_config) as (store, _):
             states = await store.states()
         if with_state:
-            _table(("GROUP", "STATE"), states)
+            show_table(("GROUP", "STATE"), states)
             return
         for group, _state in states:
             click.echo(group)
 
-    _run(work())
+    run(work())
 
 
 @commands.command()
@@ -140,6 +131,7 @@ def list_groups(bootstrap_server: str | None, zookeeper: str | None, with_state:
 def describe(
     bootstrap_server: str | None,
     zookeeper: str | None,
+    command_config: Path | None,
     names: tuple[str, ...],
     all_groups: bool,
     part: str,
@@ -149,7 +141,7 @@ def describe(
     async def work() -> None:
         if bool(names) == all_groups:
             raise ToolError("give either --group or --all-groups")
-        async with _opened(bootstrap_server, zookeeper) as (store, brokers):
+        async with _opened(bootstrap_server, zookeeper, command_config) as (store, brokers):
             wanted = names or tuple(group for group, _ in await store.states())
             views = [await store.describe(group) for group in wanted]
             _show_missing(views)
@@ -160,7 +152,7 @@ def describe(
             else:
                 await _show_offsets(views, brokers)
 
-    _run(work())
+    run(work())
 
 
 def _show_missing(views: Iterable[GroupDescription]) -> None:
@@ -172,14 +164,14 @@ def _show_missing(views: Iterable[GroupDescription]) -> None:
 
 
 def _show_states(views: Iterable[GroupDescription]) -> None:
-    _table(
+    show_table(
         ("GROUP", "COORDINATOR (ID)", "ASSIGNMENT-STRATEGY", "STATE", "#MEMBERS"),
         [(v.group, v.coordinator, v.strategy, v.state, len(v.members)) for v in views],
     )
 
 
 def _show_members(views: Iterable[GroupDescription]) -> None:
-    _table(
+    show_table(
         ("GROUP", "CONSUMER-ID", "HOST", "CLIENT-ID", "#PARTITIONS"),
         [
             (view.group, each.consumer_id, each.host, each.client_id, len(each.partitions))
@@ -195,16 +187,34 @@ async def _show_offsets(views: Iterable[GroupDescription], brokers: ToolClient) 
         readers = {part: member for member in view.members for part in member.partitions}
         partitions = sorted(view.committed.keys() | readers.keys())
         ends = await brokers.offsets(partitions, LATEST)
+        lags = await _lags(view, ends, brokers)
         for part in partitions:
             offset, end, reader = view.committed.get(part), ends.get(part), readers.get(part)
-            lag = None if offset is None or end is None else max(0, end - offset)
             who = ("-", "-", "-")
             if reader is not None:
                 who = (reader.consumer_id, reader.host, reader.client_id)
-            known = ("-" if value is None else value for value in (offset, end, lag))
+            known = ("-" if value is None else value for value in (offset, end, lags.get(part)))
             rows.append((view.group, part.topic, part.partition, *known, *who))
     header = "GROUP TOPIC PARTITION CURRENT-OFFSET LOG-END-OFFSET LAG CONSUMER-ID HOST CLIENT-ID"
-    _table(header.split(), rows)
+    show_table(header.split(), rows)
+
+
+async def _lags(
+    view: GroupDescription, ends: Mapping[TopicPartition, int], brokers: ToolClient
+) -> dict[TopicPartition, int | None]:
+    """Return the lag of each partition with a commit. Kafka's tool shows none without one."""
+
+    def is_undecided(part: TopicPartition) -> bool:
+        committed = view.committed[part]
+        return rule.needs_start(committed, ends.get(part), is_former=part in view.former)
+
+    starts = await brokers.offsets(
+        [part for part in view.committed if is_undecided(part)], EARLIEST
+    )
+    return {
+        part: rule.lag(offset, starts.get(part), ends.get(part), is_former=part in view.former)
+        for part, offset in view.committed.items()
+    }
 
 
 # --- changing ---------------------------------------------------------------------------------
@@ -228,6 +238,7 @@ async def _show_offsets(views: Iterable[GroupDescription], brokers: ToolClient) 
 def reset_offsets(
     bootstrap_server: str | None,
     zookeeper: str | None,
+    command_config: Path | None,
     names: tuple[str, ...],
     topics: tuple[str, ...],
     all_topics: bool,
@@ -244,7 +255,7 @@ def reset_offsets(
         way = chosen[0]
         if way != "from_file" and bool(topics) == all_topics:
             raise ToolError("give either --topic or --all-topics")
-        async with _opened(bootstrap_server, zookeeper) as (store, brokers):
+        async with _opened(bootstrap_server, zookeeper, command_config) as (store, brokers):
             plan: dict[str, dict[TopicPartition, int]] = {}
             for group in names:
                 view = await store.describe(group)
@@ -264,7 +275,7 @@ def reset_offsets(
         if not execute and not export:
             click.echo("Nothing was changed: --execute was not given.", err=True)
 
-    _run(work())
+    run(work())
 
 
 def _warn(sentences: Iterable[str]) -> None:
@@ -337,7 +348,7 @@ def _show_plan(plan: Mapping[str, Mapping[TopicPartition, int]], export: bool) -
         for group, offsets in plan.items()
         for part, offset in sorted(offsets.items())
     ]
-    _table(("GROUP", "TOPIC", "PARTITION", "NEW-OFFSET"), rows)
+    show_table(("GROUP", "TOPIC", "PARTITION", "NEW-OFFSET"), rows)
 
 
 @commands.command()
@@ -345,12 +356,16 @@ def _show_plan(plan: Mapping[str, Mapping[TopicPartition, int]], export: bool) -
 @_group_options
 @_execute
 def delete(
-    bootstrap_server: str | None, zookeeper: str | None, names: tuple[str, ...], execute: bool
+    bootstrap_server: str | None,
+    zookeeper: str | None,
+    command_config: Path | None,
+    names: tuple[str, ...],
+    execute: bool,
 ) -> None:
     """Delete groups without members, and their offsets."""
 
     async def work() -> None:
-        async with _opened(bootstrap_server, zookeeper) as (store, _):
+        async with _opened(bootstrap_server, zookeeper, command_config) as (store, _):
             for group in names:
                 view = await store.describe(group)
                 if view.state == DEAD:
@@ -361,7 +376,7 @@ def delete(
         done = "are deleted" if execute else "would be deleted; --execute was not given"
         click.echo(f"Groups {', '.join(names)} {done}.")
 
-    _run(work())
+    run(work())
 
 
 @commands.command()
@@ -374,6 +389,7 @@ def delete(
 def migrate(
     bootstrap_server: str | None,
     zookeeper: str | None,
+    command_config: Path | None,
     names: tuple[str, ...],
     to: str,
     execute: bool,
@@ -384,7 +400,11 @@ def migrate(
         if zookeeper is None:
             raise ToolError("--zookeeper is required")
         plan = {}
-        async with _both(bootstrap_server, zookeeper) as (coordinators, old_groups, brokers):
+        async with _both(bootstrap_server, zookeeper, command_config) as (
+            coordinators,
+            old_groups,
+            brokers,
+        ):
             assert old_groups is not None
             source: GroupStore = old_groups if to == "kafka" else coordinators
             target: GroupStore = coordinators if to == "kafka" else old_groups
@@ -404,4 +424,4 @@ def migrate(
         if not execute:
             click.echo("Nothing was changed: --execute was not given.", err=True)
 
-    _run(work())
+    run(work())

@@ -39,6 +39,7 @@ from odradek.log.segment.segment import (
 )
 from odradek.tools import leader_epochs, log_dump
 from odradek.tools.leader_epochs import EpochCheck, WrongEpoch
+from odradek.tools.log_dump import commands
 
 _CHUNK = 1 << 20
 
@@ -62,7 +63,7 @@ class Cut:
         return self.log.with_name(f"{self.log.name}.removed-at-{self.sound}")
 
 
-@click.command()
+@commands.command()
 @click.argument("path", type=click.Path(path_type=Path))
 @click.option("--execute", is_flag=True, help="Repair; without this only say what would be done.")
 @click.option("--force", is_flag=True, help="Mend leader epochs also where that is a guess.")

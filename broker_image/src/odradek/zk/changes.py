@@ -49,6 +49,8 @@ class ConfigChanges:
         self._quarantines = quarantines or Quarantines()
         self._last = -1
         self._failed: set[int] = set()
+        # When each notification was created: it is read once, though there may be thousands.
+        self._created_ms: dict[int, int] = {}
         self._fired = asyncio.Event()
 
     async def start(self) -> None:
@@ -92,17 +94,25 @@ class ConfigChanges:
         return sorted(found)
 
     async def _handle(self, notices: list[tuple[int, str]]) -> None:
-        read = await self._session.get_all(path for _, path in notices)
-        self._failed &= {number for number, path in notices if path in read}
+        listed = {number for number, _ in notices}
+        self._failed &= listed
+        self._created_ms = {one: ms for one, ms in self._created_ms.items() if one in listed}
+        read = await self._session.get_all(
+            path
+            for number, path in notices
+            if number > self._last or number in self._failed or number not in self._created_ms
+        )
         for number, path in notices:
-            if path not in read:
-                continue
-            data, stat = read[path]
-            if number > self._last or number in self._failed:
-                await self._tell_or_retry(number, path, data)
-                self._last = max(self._last, number)
-            elif self._now_ms() - stat.created_ms > NOTICE_LIFETIME_MS:
-                await self._purge(path)
+            if path in read:
+                data, stat = read[path]
+                self._created_ms[number] = stat.created_ms
+                if number > self._last or number in self._failed:
+                    await self._tell_or_retry(number, path, data)
+                    self._last = max(self._last, number)
+                    continue
+            created_ms = self._created_ms.get(number)  # None: another broker purged it meanwhile
+            if created_ms is not None and self._now_ms() - created_ms > NOTICE_LIFETIME_MS:
+                await delete_notice(self._session, path)
 
     async def _tell_or_retry(self, number: int, path: str, data: bytes) -> None:
         try:
@@ -126,12 +136,14 @@ class ConfigChanges:
         logger.info("configuration of %s changed", change.entity_path)
         await self._on_change(change.entity_type, change.entity_name)
 
-    async def _purge(self, path: str) -> None:
-        try:
-            await self._session.delete(path)
-        except NoNodeError:
-            pass  # another broker was first
-        except SessionExpiredError:
-            raise
-        except KazooException as error:
-            logger.info("failed to delete %s: %s; retrying later", path, type(error).__name__)
+
+async def delete_notice(session: Session, path: str) -> None:
+    """Delete an old notice; a failure is logged. Raises SessionExpiredError."""
+    try:
+        await session.delete(path)
+    except NoNodeError:
+        pass  # another broker was first
+    except SessionExpiredError:
+        raise
+    except KazooException as error:
+        logger.info("failed to delete %s: %s; retrying later", path, type(error).__name__)

@@ -3,12 +3,17 @@
 A member of group G creates the ephemeral /consumers/G/ids/ID, owns each partition it reads by the
 ephemeral /consumers/G/owners/T/P, and commits offsets to /consumers/G/offsets/T/P. Pure, like
 `znodes`: old Kafka consumers, the Spark job, the operator and the broker share these znodes.
+
+Only Odradek has /consumers/G/incarnations. Its child T says which topic T the offsets of the group
+belong to, wherever they are stored; its own data names the last reset of offsets. Who deletes a
+group in ZooKeeper deletes it, too. /consumers/G/epoch is for Spark jobs: the number of the driver
+that started last, as decimal text.
 """
 
 import re
 import uuid
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from odradek.values import INTERNAL_TOPICS
@@ -157,3 +162,63 @@ def encode_offset(offset: int) -> bytes:
 def decode_offset(path: str, data: bytes | None) -> int:
     """Read the next offset to read."""
     return parse_integer(path, data)
+
+
+def epoch_path(group: str) -> str:
+    """Return /consumers/G/epoch, the number of the group's latest driver."""
+    return f"{group_path(group)}/epoch"
+
+
+def encode_epoch(epoch: int) -> bytes:
+    """Return the number of the group's latest driver, as decimal text."""
+    return str(epoch).encode()
+
+
+def decode_epoch(path: str, data: bytes | None) -> int:
+    """Read the number of the group's latest driver."""
+    return parse_integer(path, data)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicIncarnation:
+    """One of the topics that had the same name, and how many partitions it has.
+
+    `czxid` is the transaction that created its znode, `created_ms` the time of that (not stored).
+    `topic_id` is None where the topic has none.
+    """
+
+    czxid: int
+    topic_id: str | None
+    partitions: int
+    created_ms: int = field(default=0, compare=False)
+
+
+def incarnations_path(group: str) -> str:
+    """Return /consumers/G/incarnations, whose data is the request of the last reset, or empty."""
+    return f"{group_path(group)}/incarnations"
+
+
+def incarnation_path(group: str, topic: str) -> str:
+    """Return /consumers/G/incarnations/T."""
+    return f"{incarnations_path(group)}/{topic}"
+
+
+def encode_incarnation(incarnation: TopicIncarnation) -> bytes:
+    """Return the topic that a group's offsets belong to."""
+    return dump(
+        {
+            "version": 1,
+            "czxid": incarnation.czxid,
+            "topic_id": incarnation.topic_id,
+            "partitions": incarnation.partitions,
+        }
+    )
+
+
+def decode_incarnation(path: str, data: bytes | None) -> TopicIncarnation:
+    """Read the topic that a group's offsets belong to."""
+    fields = Fields.parse(path, data)
+    fields.require_version(1)
+    return TopicIncarnation(
+        fields.integer("czxid"), fields.optional_string("topic_id"), fields.integer("partitions")
+    )

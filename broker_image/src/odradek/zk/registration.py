@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
 from odradek.quarantine import Quarantines, Work
 from odradek.values import BrokerId
@@ -42,13 +42,15 @@ class ForeignClusterError(Exception):
     """The log directories belong to another cluster than the one in ZooKeeper."""
 
 
-async def create_persistent_paths(session: Session) -> None:
-    """Create the znodes of every cluster where they are missing.
+async def create_persistent_paths(
+    session: Session, paths: Iterable[str] = znodes.PERSISTENT_PATHS
+) -> None:
+    """Create znodes where they are missing: those of every cluster, or others.
 
     They have null data, not empty data: for Kafka an empty block of producer ids is damaged, and it
     would not start in this cluster.
     """
-    for path in znodes.PERSISTENT_PATHS:
+    for path in paths:
         while True:
             with contextlib.suppress(NodeExistsError, ConnectionLoss, SessionExpiredError):
                 if await session.exists(path) is not None:

@@ -7,7 +7,8 @@ up to the end of the map without the records that the map supersedes, and merges
 segment.bytes. Offsets, producer fields and batch boundaries stay. A batch that loses no record is
 copied byte for byte. A batch that loses all goes, unless it is its producer's newest: that one
 stays as an empty batch, so that the producer's sequence survives. Tombstones go when they have been
-clean for delete.retention.ms. Control batches always stay.
+clean for delete.retention.ms. Control batches always stay, and so do batches that unpack to more
+than the limit: Kafka has no limit, and they may have been accepted before the topic was compacted.
 
 Copies are written as `.cleaned` and made durable. They are renamed to `.swap`, and are complete
 from then on; the originals become `.deleted`, and the copies take their names. Recovery finishes or
@@ -15,6 +16,7 @@ undoes every state in between. Appends and reads go on meanwhile. If a cleaned s
 or deleted in the meantime, its copy is removed.
 """
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -22,11 +24,14 @@ from dataclasses import dataclass, field
 
 from odradek.log.partition.log import Log
 from odradek.log.records import contents
-from odradek.log.records.batch import Header
+from odradek.log.records.batch import CorruptBatchError, Header
+from odradek.log.records.records import Record
 from odradek.log.segment import batch_file
 from odradek.log.segment.files import FileRetiredError, StoppedError
 from odradek.log.segment.segment import CLEANED_SUFFIX, SWAP_SUFFIX, Segment
 from odradek.protocol.regions import Buffer
+
+logger = logging.getLogger(__name__)
 
 BYTES_PER_KEY = 160
 """What one entry of the map costs in memory, keys of common length included."""
@@ -146,7 +151,17 @@ def _newest_offsets(
             if header.last_offset < dirty.start:
                 continue
             if not header.is_control and header.record_count > 0:
-                found = contents.decode(data)
+                found = _records(data)
+                if found is None:
+                    logger.warning(
+                        "%s-%d: not compacting the batch at offset %d of %d bytes: it unpacks to "
+                        "more than the limit",
+                        log.topic,
+                        log.partition,
+                        header.base_offset,
+                        header.size,
+                    )
+                    found = []
                 if newest and len(newest) + len(found) > max_keys:
                     return newest, reached
                 newest.update((one.key, one.offset) for one in found if one.key is not None)
@@ -231,7 +246,9 @@ def _filter(
     """Return the batch without superseded records: unchanged, smaller, emptied, or None."""
     if header.is_control or header.base_offset >= end:
         return bytes(data), header
-    found = contents.decode(data) if header.record_count > 0 else []
+    found = _records(data) if header.record_count > 0 else []
+    if found is None:
+        return bytes(data), header
     kept = [
         record
         for record in found
@@ -244,6 +261,16 @@ def _filter(
     if not kept and not _is_newest_of_its_producer(log, header):
         return None, header
     return contents.rebuild(header, kept)
+
+
+def _records(data: memoryview) -> list[Record] | None:
+    """Return the records of a batch, None if they are too many or too large to be looked at."""
+    try:
+        return contents.decode(data)
+    except CorruptBatchError as error:
+        if contents.is_too_large(error):
+            return None
+        raise
 
 
 def _is_newest_of_its_producer(log: Log, header: Header) -> bool:

@@ -213,18 +213,20 @@ def to_message_set(region: FileRegion, offset: int, magic: int, room: int) -> Co
     The result has at most `room` bytes, or as many as the region if those are more; the first batch
     is in it however large it is. What does not fit is for the next fetch. The result is empty when
     nothing is left. Uncompressed records below `offset` are left out, because some old consumers
-    need that. Raises KafkaError UNSUPPORTED_COMPRESSION_TYPE where zstd comes first,
-    CorruptBatchError and OSError.
+    need that. Raises CorruptBatchError and OSError, and KafkaError where what comes first cannot be
+    converted: UNSUPPORTED_COMPRESSION_TYPE for zstd, UNSUPPORTED_FOR_MESSAGE_FORMAT for a batch
+    that unpacks to more than the limit (Kafka takes all memory that it needs).
     """
     room = max(room, region.length)
     out: list[bytes] = []
     size, next_offset = 0, offset
     for data, header in _batches(region):
-        if header.magic == 2 and header.codec > compression.LZ4:
+        try:
+            piece = _older(data, header, offset, magic)
+        except KafkaError:
             if out:
                 break
-            raise _no_zstd(magic)
-        piece = _older(data, header, offset, magic)
+            raise
         if out and size + len(piece) > room:
             break
         if piece:
@@ -245,12 +247,22 @@ def _readable() -> Iterator[None]:
 
 
 def _older(data: memoryview, header: Header, offset: int, magic: int) -> bytes:
-    """Return one batch in an older format; nothing for markers and emptied batches."""
+    """Return one batch in an older format; nothing for markers and emptied batches.
+
+    Raises KafkaError as `to_message_set`, and CorruptBatchError.
+    """
     if header.magic <= magic:
         return bytes(data)
+    if header.codec > compression.LZ4:
+        raise _no_zstd(magic)
     if header.is_control or header.record_count <= 0:
         return b""
-    found = contents.decode(data)
+    try:
+        found: Sequence[Record] = contents.decode(data)
+    except CorruptBatchError as error:
+        if not contents.is_too_large(error):
+            raise
+        raise KafkaError(ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, str(error)) from error
     if header.codec == compression.NONE:
         found = [record for record in found if record.offset >= offset]
     if not found:

@@ -13,6 +13,8 @@ from bisect import bisect_left, bisect_right
 from itertools import pairwise, starmap
 
 from odradek.log.partition import checkpoints
+from odradek.log.records.batch import Header
+from odradek.log.records.incoming import Batches
 from odradek.log.segment.files import fsync_path, remove_if_there, write_atomically
 
 FILE_NAME = "leader-epoch-checkpoint"
@@ -99,6 +101,28 @@ class EpochCache:
             self._entries = [*kept, (epoch, start_offset)]
         self._write()
 
+    def note_batches(self, batches: Batches) -> None:
+        """Note the leader epochs of all batches, and raise the last error afterwards."""
+        failure: OSError | None = None
+        for _, header in batches:
+            try:
+                self.note_batch(header)
+            except OSError as error:
+                failure = error
+        if failure is not None:
+            raise failure
+
+    def note_batch(self, header: Header) -> None:
+        """Note the leader epoch of a batch that was written. Raises OSError.
+
+        The formats before 0.11 carry none. Behind such a batch the known epochs say nothing any
+        more, so they go, and replicas trust the high watermark, as in Kafka.
+        """
+        if header.magic == 2 and header.leader_epoch > self.latest:
+            self.note(header.leader_epoch, header.base_offset)
+        elif header.magic < 2 and self.entries:
+            self.clear()
+
     def replace(self, entries: list[tuple[int, int]]) -> None:
         """Take the entries of another log with the same batches. Raises OSError."""
         if not entries:
@@ -138,7 +162,7 @@ class EpochCache:
             kept = bisect_left(self._entries, end_offset, key=lambda entry: entry[1])
             changed = kept < len(self._entries)
             self._entries = self._entries[:kept]
-        if changed:
+        if changed or self._unwritten:
             self._write()
 
     def truncate_from_start(self, start_offset: int) -> None:

@@ -23,6 +23,8 @@ class LogFailure:
         self.name = name
         self.error: OSError | None = None
         self.closed = False
+        self.unfinished: list[Callable[[], object]] = []
+        """What a truncation still has to do; until then the log refuses everything else."""
         self._on_failure = on_failure
         self._reported: set[tuple[int, int]] = set()
 
@@ -33,6 +35,7 @@ class LogFailure:
         garbage collector.
         """
         self.closed = True
+        self.unfinished = []
         self._on_failure = _nobody
 
     @contextlib.contextmanager
@@ -50,6 +53,10 @@ class LogFailure:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(self.error))
         if self.closed:  # its folder may belong to a new log of the same name
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name} is closed")
+        if self.unfinished:
+            raise KafkaError(
+                ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name}: a truncation is not finished"
+            )
 
     def storage_error(self, error: OSError) -> KafkaError:
         """Return the error for callers; take the log offline if `error` says the disk failed."""

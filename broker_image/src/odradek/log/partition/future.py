@@ -126,9 +126,11 @@ def mark(future: Log) -> None:
 
 
 def unmark(directory: str) -> None:
-    """Remove the mark durably. Raises OSError."""
-    remove_if_there(os.path.join(directory, MARK))
-    fsync_path(directory)
+    """Remove the mark, if there is one, durably. Raises OSError."""
+    path = os.path.join(directory, MARK)
+    if os.path.exists(path):
+        remove_if_there(path)
+        fsync_path(directory)
 
 
 def succeed(current: Log, future: Log) -> bool:

@@ -14,11 +14,9 @@ it acknowledges.
 """
 
 import contextlib
-import errno
 import logging
 import os
 import random
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -26,24 +24,20 @@ from typing import NamedTuple
 
 from odradek.clock import wall_ms
 from odradek.config import TopicConfig
-from odradek.log.partition import replay, retention, validation
+from odradek.log.partition import old_segments, replay, retention, truncation, validation
 from odradek.log.partition.conversion import OldFormat
 from odradek.log.partition.epochs import EpochCache
 from odradek.log.partition.failure import LogFailure
-from odradek.log.partition.producers import (
-    MOST_PRODUCERS,
-    ProducerStates,
-    list_snapshots,
-    snapshot_path,
-)
+from odradek.log.partition.flushing import Flusher
+from odradek.log.partition.producers import MOST_PRODUCERS, ProducerStates
 from odradek.log.partition.reading import LogReader
-from odradek.log.partition.segments import SegmentList, delete_files
+from odradek.log.partition.segments import SegmentList
+from odradek.log.partition.start_offset import StartOffset
 from odradek.log.partition.validation import Prepared
 from odradek.log.records import batch, contents, incoming
 from odradek.log.records.batch import CorruptBatchError, Header, Origin
 from odradek.log.records.incoming import Batches
 from odradek.log.segment import files
-from odradek.log.segment.files import FileRetiredError
 from odradek.log.segment.index import MAX_RELATIVE_OFFSET
 from odradek.log.segment.segment import Segment, SegmentSettings
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -54,7 +48,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LogEnvironment:
-    """What a log needs from its process: clocks, randomness, and callbacks."""
+    """Clocks, randomness, bounds, and callbacks."""
 
     now_ms: Callable[[], int] = wall_ms
     monotonic: Callable[[], float] = time.monotonic
@@ -82,19 +76,6 @@ class AppendInfo(NamedTuple):
 
 class UnexpectedOffsetError(Exception):
     """A leader sent batches that do not continue this log."""
-
-
-@contextlib.contextmanager
-def _finished_or_offline() -> Iterator[None]:
-    """Take the log directory offline where a truncation fails halfway, whatever the error.
-
-    The log end offset is lowered first, so a second attempt would find nothing to do and leave the
-    producers' state of records that are gone. Recovery finishes it at the next start.
-    """
-    try:
-        yield
-    except OSError as error:
-        raise OSError(errno.EIO, f"failed to finish a truncation: {error}") from error
 
 
 class Log:
@@ -127,25 +108,18 @@ class Log:
         self.is_future = False
         # While a copy is made, the original keeps the records that the copy already has.
         self.compaction_paused = False
-        self._name_unsynced = False  # the folder's new name may not be on the disk itself yet
-        self._environment = environment
-        self._failure = LogFailure(self._name, lambda error: environment.on_failure(self, error))
-        self.segments = SegmentList(directory, self._failure)
-        self.reader = LogReader(self.segments, self._failure)
+        self.environment = environment
+        self.failures = LogFailure(self._name, lambda error: environment.on_failure(self, error))
+        self.segments = SegmentList(directory, self.failures)
+        self.start = StartOffset(self.segments)
+        self.reader = LogReader(self.segments, self.failures)
         self.epochs = EpochCache(directory)
         self.producers = ProducerStates(environment.producer_expiry_ms, environment.most_producers)
         self._producers_forgotten = 0
         self._high_watermark = 0
-        # What the checkpoint of log start offsets, or the first segment's name at the start, says.
-        self._checkpointed_start = 0
-        # The most that it may say while it is written, or after that failed.
-        self._highest_checkpointed_start = 0
-        # The log start offset, until batches that overlap it are written up to there.
-        self._overlapped_start = 0
         self._last_roll_by_time = -retention.ROLL_BY_TIME_INTERVAL_S
         self._append_lock = self.segments.append_lock
-        self._flush_lock = threading.Lock()
-        self._last_flush = environment.monotonic()
+        self._flusher = Flusher(self.segments, self.epochs, self.failures, environment.monotonic)
 
     def __repr__(self) -> str:
         return f"Log({self.topic}-{self.partition}, {self.log_start_offset}..{self.log_end_offset})"
@@ -156,7 +130,7 @@ class Log:
         """Take over the segments and offsets that recovery found."""
         self.segments.install(segments, start, end, recovery_point)
         self._high_watermark = start
-        self._checkpointed_start = self._highest_checkpointed_start = start
+        self.start.note_checkpointed(start)
 
     # -- offsets and state ----------------------------------------------------------------------
 
@@ -168,26 +142,7 @@ class Log:
     @property
     def durable_log_start(self) -> int:
         """Log start offset that survives a crash. Replication reports this one."""
-        return min(self._checkpointed_start, self.segments.log_start_offset)
-
-    @property
-    def start_to_checkpoint(self) -> int:
-        """Log start offset for the checkpoint."""
-        return max(self.segments.log_start_offset, self._overlapped_start)
-
-    def begin_start_checkpoint(self) -> int:
-        """Return the log start offset that is about to be written to the checkpoint.
-
-        A truncation that lowers it from now on waits until the lower one is written. One that
-        lowers it meanwhile is seen here.
-        """
-        offset = self.start_to_checkpoint
-        self._highest_checkpointed_start = max(self._highest_checkpointed_start, offset)
-        return min(offset, self.start_to_checkpoint)
-
-    def note_start_checkpointed(self, offset: int) -> None:
-        """Note what the checkpoint says now. Its lock is held: the last caller is right."""
-        self._checkpointed_start = self._highest_checkpointed_start = offset
+        return self.start.durable
 
     @property
     def log_end_offset(self) -> int:
@@ -219,16 +174,16 @@ class Log:
     @property
     def failure(self) -> OSError | None:
         """The error that took the log offline."""
-        return self._failure.error
+        return self.failures.error
 
     @property
     def closed(self) -> bool:
         """True once the files are let go of."""
-        return self._failure.closed
+        return self.failures.closed
 
     def fail(self, error: OSError) -> None:
         """Take the log offline because another log of its directory failed."""
-        self._failure.take_offline(error)
+        self.failures.take_offline(error)
 
     # -- appending ------------------------------------------------------------------------------
 
@@ -237,19 +192,19 @@ class Log:
         """Hold off every change and flush; yield False, and hold off nothing, while a flush is
         under way.
         """
-        if not self._flush_lock.acquire(blocking=False):
+        if not self._flusher.lock.acquire(blocking=False):
             yield False
             return
         try:
             with self._append_lock:
                 yield True
         finally:
-            self._flush_lock.release()
+            self._flusher.lock.release()
 
     def needs_record_inspection(self, data: Buffer, origin: Origin) -> bool:
         """Return whether `prepare` may take long; see `validation`."""
         return validation.needs_record_inspection(
-            data, origin, self.config, self._environment.now_ms
+            data, origin, self.config, self.environment.now_ms
         )
 
     def prepare(self, data: Buffer, origin: Origin) -> Prepared:
@@ -257,7 +212,7 @@ class Log:
 
         Changes nothing. Raises KafkaError.
         """
-        now_ms = self._environment.now_ms()
+        now_ms = self.environment.now_ms()
         return validation.prepare(data, origin, self.config, now_ms, self._name)
 
     def append_as_leader(
@@ -269,7 +224,7 @@ class Log:
         disk failed.
         """
         config = self.config
-        now_ms = self._environment.now_ms()
+        now_ms = self.environment.now_ms()
         prepared = (
             data
             if isinstance(data, Prepared)
@@ -279,7 +234,7 @@ class Log:
         self._check_fits_segment(size)
         append_time_ms = now_ms if config.message_timestamp_type == "LogAppendTime" else None
         with self._append_lock:
-            self._failure.raise_if_unusable()
+            self.failures.raise_if_unusable()
             try:
                 if prepared.old is not None:
                     return self._append_old_format(prepared.old, now_ms, append_time_ms)
@@ -293,7 +248,7 @@ class Log:
                     append_time_ms,
                 )
             except OSError as error:
-                raise self._failure.storage_error(error) from error
+                raise self.failures.storage_error(error) from error
 
     def _check_fits_segment(self, size: int) -> None:
         if size > self.config.segment_bytes:
@@ -317,7 +272,7 @@ class Log:
         time_ms = -1 if append_time_ms is None else append_time_ms
         if header.producer_id >= 0:
             if self.producers.end_offset != base:
-                self._reload_producers()  # an append broke off behind its write
+                self.reload_producers()  # an append broke off behind its write
             repeat = self.producers.check(header, origin)
             if repeat is not None:
                 if append_time_ms is not None:
@@ -358,15 +313,15 @@ class Log:
         """
         batches = incoming.checked(data)
         view = memoryview(data)
-        now_ms = self._environment.now_ms()
+        now_ms = self.environment.now_ms()
         segments = self.segments
-        with self._append_lock, self._failure.guard():
-            start, end = self.start_to_checkpoint, segments.log_end_offset
+        with self._append_lock, self.failures.guard():
+            start, end = self.start.to_checkpoint, segments.log_end_offset
             size = 0
             if not batches:
                 return AppendInfo(end, end - 1, -1, start, 0, False)
             if self.producers.end_offset != end:
-                self._reload_producers()  # an append broke off behind its write
+                self.reload_producers()  # an append broke off behind its write
             first = batches[0][1]
             try:
                 if first.base_offset < end:
@@ -382,7 +337,7 @@ class Log:
                     )
                     size += length
             finally:
-                if self._overlapped_start:
+                if self.start.overlapped:
                     self._restore_log_start()
             end = segments.log_end_offset
             return AppendInfo(first.base_offset, end - 1, -1, start, size, False)
@@ -399,17 +354,17 @@ class Log:
                 f"{self.topic}-{self.partition}: batch at {first.base_offset}, log ends at {end}"
             )
         # A crash before the log start offset is back must not bring deleted records back.
-        self._overlapped_start = end
-        self._start_over(first.base_offset)
+        self.start.overlapped = end
+        truncation.start_over(self, first.base_offset)
 
     def _restore_log_start(self) -> None:
         """Raise the log start offset again as far as the log reaches."""
-        start = self._overlapped_start
+        start = self.start.overlapped
         try:
             self._raise_log_start(min(start, self.log_end_offset))
         finally:
             if self.segments.log_start_offset >= start:
-                self._overlapped_start = 0
+                self.start.overlapped = 0
 
     def _write(
         self,
@@ -446,13 +401,13 @@ class Log:
                 self.producers.update(header, marker)
         self.producers.end_offset = last_offset + 1
         # Last, because it writes a file, which can fail: the batches are in the log all the same.
-        self._note_epochs(batches)
+        self.epochs.note_batches(batches)
 
     # -- rolling --------------------------------------------------------------------------------
 
     def _may_roll_by_time(self) -> bool:
         """Return whether the last roll by time is long enough ago; if so, this is the last one."""
-        now = self._environment.monotonic()
+        now = self.environment.monotonic()
         if now - self._last_roll_by_time < retention.ROLL_BY_TIME_INTERVAL_S:
             return False
         self._last_roll_by_time = now
@@ -460,7 +415,7 @@ class Log:
 
     def roll(self, base_offset: int | None = None) -> None:
         """Begin a new segment at `base_offset`, by default the log end offset."""
-        with self._append_lock, self._failure.guard():
+        with self._append_lock, self.failures.guard():
             base = max(self.log_end_offset, base_offset or 0)
             self.segments.active.become_inactive()
             self.producers.write_snapshot(self.directory)
@@ -479,8 +434,8 @@ class Log:
         return SegmentSettings(
             config.index_interval_bytes,
             config.segment_index_bytes,
-            self._environment.now_ms(),
-            self._environment.chance.randrange(jitter) if jitter > 0 else 0,
+            self.environment.now_ms(),
+            self.environment.chance.randrange(jitter) if jitter > 0 else 0,
         )
 
     # -- truncation -----------------------------------------------------------------------------
@@ -490,70 +445,28 @@ class Log:
 
         A leader epoch without records goes in any case: another leader may have written there.
         """
-        segments = self.segments
-        with self._append_lock, self._failure.guard():
-            if offset >= segments.log_end_offset:
-                self.epochs.truncate_from_end(segments.log_end_offset)
-                return False
-            if offset <= segments.log_start_offset or offset < segments.bases[0]:
-                self.truncate_fully_and_start_at(offset)
-                return True
-            segment = segments.holding(offset)
-            try:
-                position, end = segment.truncation_point(offset)
-            except CorruptBatchError as error:
-                raise self._failure.damaged(segment, error) from error
-            if end <= segments.log_start_offset:  # no readable record is left
-                self.truncate_fully_and_start_at(segments.log_start_offset)
-                return True
-            with _finished_or_offline():
-                dropped = segments.hide_from(segment, position, end)
-                self._lower_marks(end)
-                delete_files(dropped[::-1])
-                segment.truncate_files(end, self._environment.now_ms())
-                self.epochs.truncate_from_end(end)
-                self._reload_producers()
-                self._keep_end(segment, end)
-            return True
-
-    def _keep_end(self, last: Segment, end: int) -> None:
-        """Make sure that the files tell the log end offset, also where compaction removed the
-        records before it: else a restart would use offsets again that had other records.
-        """
-        with contextlib.suppress(CorruptBatchError):
-            if last.next_offset() < end:
-                self.roll()
+        return truncation.truncate_to(self, offset)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Drop everything; the next batch gets `offset`."""
         with self._append_lock:
-            self._overlapped_start = 0
-            self._start_over(offset)
+            self.start.overlapped = 0
+            truncation.start_over(self, offset)
 
-    def _start_over(self, offset: int) -> None:
-        with self._append_lock, self._failure.guard(), _finished_or_offline():
-            # Checkpoints and readers look at the first segment, so there is always one. Its files
-            # are made last: they may have the names of files that go.
-            fresh = Segment(self.directory, offset, self.segment_settings())
-            dropped = self.segments.hide_all(fresh)
-            self._lower_marks(offset)
-            delete_files(dropped[::-1])
-            self.epochs.clear()
-            self._drop_snapshots(lambda at: True)
-            self.producers.clear(offset)
-            fresh.create(self.preallocated_bytes)
+    def now_ms(self) -> int:
+        """Return the wall-clock time."""
+        return self.environment.now_ms()
 
-    def _lower_marks(self, end: int) -> None:
-        """Lower high watermark and recovery point to `end`; a lower recovery point or log start
-        offset is on the disk before bytes are rewritten.
-        """
+    def note_truncated(self) -> None:
+        """Have the checkpoints written before bytes are rewritten."""
+        self.environment.on_truncate(self)
+
+    def lower_high_watermark(self, end: int) -> None:
+        """Follow a truncation to `end`, which may be below the log start offset."""
         self._high_watermark = min(self._high_watermark, end)
-        lowered = self.segments.lower_recovery_point(end)
-        lowered = lowered or self._highest_checkpointed_start > self.start_to_checkpoint
-        if lowered or "compact" in self.config.cleanup_policy:
-            self._environment.on_truncate(self)
 
-    def _reload_producers(self) -> None:
+    def reload_producers(self) -> None:
+        """Read the producers' state from the files again. Raises OSError."""
         try:
             replay.rebuild(
                 self.producers,
@@ -561,23 +474,18 @@ class Log:
                 self.segments[:],
                 self.log_start_offset,
                 self.log_end_offset,
-                self._environment.now_ms(),
+                self.environment.now_ms(),
             )
         except CorruptBatchError as error:
             # As after a crash: nothing is known of producers whose batches cannot be read.
             logger.warning("%r: failed to rebuild producers' state: %s", self, error)
             self.producers.clear(self.log_end_offset)
 
-    def _drop_snapshots(self, doomed: Callable[[int], bool]) -> None:
-        for at in list_snapshots(self.directory):
-            if doomed(at):
-                files.remove_if_there(snapshot_path(self.directory, at))
-
     def skip_to(self, offset: int) -> None:
         """Let the log end with `offset`, without records up to there: its original lost them to
         compaction.
         """
-        with self._append_lock, self._failure.guard():
+        with self._append_lock, self.failures.guard():
             self.roll(offset)
             self.segments.skip_to(offset)
             self.producers.end_offset = offset
@@ -590,7 +498,7 @@ class Log:
 
         Raises KafkaError OFFSET_OUT_OF_RANGE above the high watermark.
         """
-        with self._append_lock, self._failure.guard():
+        with self._append_lock, self.failures.guard():
             if offset > self._high_watermark:
                 raise KafkaError(
                     ErrorCode.OFFSET_OUT_OF_RANGE,
@@ -608,60 +516,22 @@ class Log:
 
         Their files are removed later.
         """
-        # Looking at old segments may read from the disk. Appends need not wait for that.
-        with self._failure.guard():
-            seen = self.segments[:]
-            facts = [_facts(segment) for segment in seen]
-        with self._append_lock, self._failure.guard():
-            segments = self.segments[:]
-            if segments[: len(seen)] != seen:
-                return 0  # truncated or compacted meanwhile: the next round sees that
-            end = self.log_end_offset
-            if len(segments) == len(seen):
-                facts[-1] = _facts(segments[-1])
-            else:
-                end = segments[len(seen)].base_offset
-            by_age = "delete" in self.config.cleanup_policy and not only_hidden
-            limits = retention.RetentionLimits(
-                self.config.retention_ms if by_age else -1,
-                self.config.retention_bytes if by_age else -1,
-            )
-            doomed = retention.deletable(
-                facts,
-                end,
-                self._high_watermark,
-                self.log_start_offset,
-                self._environment.now_ms(),
-                limits,
-            )
-            if doomed == len(segments):
-                self.roll()
-            if doomed:
-                self._delete_oldest(doomed)
-            return doomed
+        return old_segments.delete(self, only_hidden=only_hidden)
 
-    def _delete_oldest(self, count: int) -> None:
-        start = self.log_start_offset
-        dropped = self.segments.drop_oldest(count)
-        if self.log_start_offset > start:
-            self.epochs.truncate_from_start(self.log_start_offset)
-        self.segments.schedule_delete(dropped, self._delete_at())
-        first = self.segments.bases[0]
-        self._drop_snapshots(lambda at: at < first)
-
-    def _delete_at(self) -> float:
-        """Return when the files of a segment that leaves the log now are removed (monotonic s)."""
-        return self._environment.monotonic() + self.config.file_delete_delay_ms / 1000
+    @property
+    def delete_at(self) -> float:
+        """When the files of a segment that leaves the log now are removed (monotonic s)."""
+        return self.environment.monotonic() + self.config.file_delete_delay_ms / 1000
 
     def delete_due(self) -> None:
         """Remove the files of deleted segments after file.delete.delay.ms."""
-        self.segments.delete_due(self._environment.monotonic())
+        self.segments.delete_due(self.environment.monotonic())
 
     def replace_segments(
         self, old: Sequence[Segment], copy: Segment, suffixes: tuple[str, str], truncations: int
     ) -> bool:
         """Replace compacted segments; see `SegmentList.replace`."""
-        return self.segments.replace(old, copy, suffixes, truncations, self._delete_at())
+        return self.segments.replace(old, copy, suffixes, truncations, self.delete_at)
 
     # -- leader epochs --------------------------------------------------------------------------
 
@@ -672,30 +542,8 @@ class Log:
         """
         if self.config.message_magic < 2:
             return
-        with self._append_lock, self._failure.guard():
+        with self._append_lock, self.failures.guard():
             self.epochs.assign(epoch, self.log_end_offset)
-
-    def _note_epochs(self, batches: Batches) -> None:
-        """Note the leader epochs of all batches, and raise the last error afterwards."""
-        failure: OSError | None = None
-        for _, header in batches:
-            try:
-                self.note_epoch(header)
-            except OSError as error:
-                failure = error
-        if failure is not None:
-            raise failure
-
-    def note_epoch(self, header: Header) -> None:
-        """Note the leader epoch of a batch that was written.
-
-        The formats before 0.11 carry none. Behind such a batch the known epochs say nothing any
-        more, so they go, and replicas trust the high watermark, as in Kafka.
-        """
-        if header.magic == 2 and header.leader_epoch > self.epochs.latest:
-            self.epochs.note(header.leader_epoch, header.base_offset)
-        elif header.magic < 2 and self.epochs.entries:
-            self.epochs.clear()
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         """Return (epoch, end offset) for OffsetForLeaderEpoch; (-1, -1) when unknown. See
@@ -719,8 +567,9 @@ class Log:
     @property
     def flush_is_due(self) -> bool:
         """True when flush.ms passed since the last flush, and there is something to flush."""
-        waited = (self._environment.monotonic() - self._last_flush) * 1000
-        return self.recovery_point < self.log_end_offset and waited >= self.config.flush_ms
+        if self.recovery_point >= self.log_end_offset:
+            return False
+        return self._flusher.waited_ms >= self.config.flush_ms
 
     @property
     def has_unflushed_segments(self) -> bool:
@@ -733,47 +582,20 @@ class Log:
 
         A failed fsync takes the log offline: the data that the disk dropped cannot be recovered.
         """
-        with self._flush_lock, self._failure.guard():
-            while not self._flush_untruncated(only_rolled):
-                pass  # records that were written after the truncation may not be on the disk
-
-    def _flush_untruncated(self, only_rolled: bool) -> bool:
-        """Flush; return False when the log was truncated meanwhile."""
-        segments, end, truncations = self.segments.unflushed(only_rolled=only_rolled)
-        if end <= self.recovery_point:
-            return True
-        for segment in segments:
-            with contextlib.suppress(FileRetiredError):
-                segment.flush()
-        for segment in segments[1:]:
-            self._sync_snapshot(segment.base_offset)
-        self._sync_snapshot(end)
-        self.epochs.flush()
-        files.fsync_path(self.directory)
-        if self._name_unsynced:
-            files.fsync_path(os.path.dirname(self.directory))
-            self._name_unsynced = False
-        if not self.segments.note_flushed(end, truncations):
-            return False
-        self._last_flush = self._environment.monotonic()
-        return True
-
-    def _sync_snapshot(self, offset: int) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            files.fsync_path(snapshot_path(self.directory, offset))
+        self._flusher.flush(only_rolled=only_rolled)
 
     # -- moving ---------------------------------------------------------------------------------
 
     def relocate(self, directory: str) -> None:
         """Rename the folder to `directory`. No other thread may use the log. Raises OSError."""
         os.rename(self.directory, directory)
-        self._name_unsynced = True
+        self._flusher.name_unsynced = True
         self.directory = self.epochs.directory = directory
         self.segments.relocate(directory)
 
     def read_file(self, name: str) -> bytes | None:
         """Return the content of a file of the folder, None without one. Raises KafkaError."""
-        with self._failure.guard():
+        with self.failures.guard():
             try:
                 return files.read_file(os.path.join(self.directory, name))
             except FileNotFoundError:
@@ -781,7 +603,7 @@ class Log:
 
     def write_snapshot(self) -> None:
         """Write the producers' state. Raises KafkaError."""
-        with self._append_lock, self._failure.guard():
+        with self._append_lock, self.failures.guard():
             self.producers.write_snapshot(self.directory)
 
     # -- idle, closing --------------------------------------------------------------------------
@@ -789,7 +611,7 @@ class Log:
     def expire_producers(self) -> None:
         """Forget producers that were silent for the expiry time; log those of too many."""
         with self._append_lock:
-            self.producers.expire(self._environment.now_ms())
+            self.producers.expire(self.environment.now_ms())
         before, self._producers_forgotten = self._producers_forgotten, self.producers.forgotten
         if self._producers_forgotten > before:
             logger.warning(
@@ -797,7 +619,7 @@ class Log:
                 "stored twice",
                 self._name,
                 self._producers_forgotten - before,
-                self._environment.most_producers,
+                self.environment.most_producers,
             )
 
     def release_idle(self) -> None:
@@ -811,13 +633,13 @@ class Log:
             if self.closed:
                 return
             if self.failure is None:
-                with self._failure.guard():
+                with self.failures.guard():
                     self.producers.write_snapshot(self.directory)
                     self.segments.active.become_inactive()
                 self.flush()
-                with self._failure.guard():
+                with self.failures.guard():
                     self.segments.active.flush()
-                    self._sync_snapshot(self.log_end_offset)
+                    self._flusher.sync_snapshot(self.log_end_offset)
             self.abandon()
 
     def abandon(self) -> None:
@@ -826,15 +648,9 @@ class Log:
         Waits for changes under way; afterwards nothing in the folder is touched any more.
         """
         with self._append_lock:
-            self._failure.close()
+            self.failures.close()
             for segment in self.segments:
                 segment.retire()
-
-
-def _facts(segment: Segment) -> retention.SegmentFacts:
-    return retention.SegmentFacts(
-        segment.base_offset, segment.size, segment.newest_or_modified_ms()
-    )
 
 
 def _lowest_offset(header: Header) -> int:

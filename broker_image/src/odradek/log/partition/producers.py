@@ -329,3 +329,10 @@ def list_snapshots(directory: str) -> list[int]:
         if suffix == SNAPSHOT_SUFFIX and stem.isdecimal():
             offsets.append(int(stem))
     return sorted(offsets)
+
+
+def drop_snapshots(directory: str, below: int | None = None) -> None:
+    """Remove the snapshots in `directory`, or only those below an offset. Raises OSError."""
+    for at in list_snapshots(directory):
+        if below is None or at < below:
+            files.remove_if_there(snapshot_path(directory, at))

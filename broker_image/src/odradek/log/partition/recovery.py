@@ -61,7 +61,10 @@ def open_log(
     environment: LogEnvironment,
     known: Checkpointed,
 ) -> tuple[Log, Report]:
-    """Open the log in `directory`; create the folder if needed. Raises OSError only."""
+    """Open the log in `directory`; create the folder if needed. Its files are closed again.
+
+    Raises OSError only.
+    """
     os.makedirs(directory, exist_ok=True)
     log = Log(directory, topic, partition, config, environment)
     report = Report()
@@ -77,6 +80,8 @@ def open_log(
         if not epochs_known:
             _rebuild_epochs(log, kept, report)
         _finish(log, kept, end, known)
+    for segment in log.segments:
+        segment.close_files()
     return log, report
 
 
@@ -145,7 +150,7 @@ def _recover(
 def _check_segment(log: Log, segment: Segment, note_epochs: bool) -> int:
     def on_batch(position: int, header: Header, data: memoryview) -> None:
         if note_epochs:
-            log.note_epoch(header)
+            log.epochs.note_batch(header)
 
     return segment.recover(on_batch)
 
@@ -171,7 +176,7 @@ def _rebuild_epochs(log: Log, segments: list[Segment], report: Report) -> None:
     for segment in segments:
         try:
             for _, header in segment.scan(0):
-                log.note_epoch(header)
+                log.epochs.note_batch(header)
         except CorruptBatchError:
             continue  # damage inside a closed segment is reported to its readers
     if segments and any(segment.size for segment in segments):

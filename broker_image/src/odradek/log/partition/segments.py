@@ -45,7 +45,7 @@ class SegmentList(Sequence[Segment]):
         self.bases: list[int] = []
         self.append_lock = threading.RLock()
         self.state_lock = threading.Lock()
-        self._directory = directory
+        self.directory = directory
         self._failure = failure
         self._deleted: list[tuple[float, Segment]] = []
 
@@ -191,7 +191,7 @@ class SegmentList(Sequence[Segment]):
 
     def relocate(self, directory: str) -> None:
         """Follow the folder of the log, which is `directory` now."""
-        self._directory = directory
+        self.directory = directory
         for segment in (*self.entries, *(segment for _, segment in self._deleted)):
             segment.relocate(directory)
 
@@ -224,6 +224,9 @@ class SegmentList(Sequence[Segment]):
 
     def delete_due(self, now: float) -> None:
         """Remove the files whose delay is over. Takes the lock. Raises KafkaError."""
+        self._failure.raise_if_unusable()
+        if not self._deleted:
+            return  # most logs, in each round of housekeeping
         with self.append_lock, self._failure.guard():
             due = [segment for at, segment in self._deleted if at <= now]
             self._deleted = [entry for entry in self._deleted if entry[0] > now]
@@ -277,14 +280,14 @@ class SegmentList(Sequence[Segment]):
             if first < 0 or entries[first : first + len(old)] != list(old):
                 return False
             copy.rename_suffix(*suffixes)
-            files.fsync_path(self._directory)
+            files.fsync_path(self.directory)
             with self.state_lock:
                 entries[first : first + len(old)] = [copy]
                 self.bases[first : first + len(old)] = [copy.base_offset]
                 self._check()
             self.schedule_delete(old, delete_at)
             copy.rename_suffix(suffixes[1], "")
-            files.fsync_path(self._directory)
+            files.fsync_path(self.directory)
             return True
 
     def rebuild_indexes(self, segment: Segment) -> None:

@@ -37,21 +37,16 @@ def needs_record_inspection(
 
     A few plain records are decoded sooner than a thread would start.
     """
-    demanded = (
-        config.compression_type != "producer"
-        or config.message_magic < 2
-        or (origin is Origin.CLIENT and "compact" in config.cleanup_policy)
-        or (
-            origin is Origin.CLIENT
-            and config.message_timestamp_type == "CreateTime"
-            and _has_doubtful_times(data, config, now_ms)
-        )
-        or (origin is Origin.CLIENT and batch.claims_many_records(data))
-    )
-    return demanded and (len(data) > _SOON_DECODED or batch.is_compressed(data))
-
-
-def _has_doubtful_times(data: Buffer, config: TopicConfig, now_ms: Callable[[], int]) -> bool:
+    if len(data) <= _SOON_DECODED and not batch.is_compressed(data):
+        return False
+    if config.compression_type != "producer" or config.message_magic < 2:
+        return True
+    if origin is not Origin.CLIENT:
+        return False
+    if "compact" in config.cleanup_policy or batch.claims_many_records(data):
+        return True
+    if config.message_timestamp_type != "CreateTime":
+        return False
     limit_ms = config.message_timestamp_difference_max_ms
     return batch.has_doubtful_times(data, now_ms() if limit_ms < LONG_MAX else 0, limit_ms)
 

@@ -245,7 +245,10 @@ def has_doubtful_times(records: View, now_ms: int, difference_max_ms: int) -> bo
     return bool(
         largest < first
         or records[_ATTRIBUTES_END - 1] & LOG_APPEND_TIME
-        or not _are_near((first, largest), now_ms, difference_max_ms)
+        or (
+            difference_max_ms < _NO_LIMIT_MS
+            and not _are_near(first, largest, now_ms, difference_max_ms)
+        )
     )
 
 
@@ -336,15 +339,16 @@ def has_valid_times(header: Header, now_ms: int, difference_max_ms: int) -> bool
 
     Looks at the first and the largest timestamp, which bound what a well-behaved producer sends.
     """
-    return not header.is_log_append_time and _are_near(
-        (header.first_timestamp, header.max_timestamp), now_ms, difference_max_ms
+    return not header.attributes & LOG_APPEND_TIME and (
+        difference_max_ms >= _NO_LIMIT_MS
+        or _are_near(header.first_timestamp, header.max_timestamp, now_ms, difference_max_ms)
     )
 
 
-def _are_near(timestamps: tuple[int, int], now_ms: int, difference_max_ms: int) -> bool:
-    return difference_max_ms >= _NO_LIMIT_MS or all(
+def _are_near(first: int, largest: int, now_ms: int, difference_max_ms: int) -> bool:
+    return all(
         timestamp == NO_TIMESTAMP or abs(timestamp - now_ms) <= difference_max_ms
-        for timestamp in timestamps
+        for timestamp in (first, largest)
     )
 
 

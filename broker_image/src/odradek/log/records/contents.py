@@ -55,11 +55,14 @@ def unreadable(error: CorruptBatchError) -> KafkaError:
     """Return the error for a batch that cannot be unpacked: MESSAGE_TOO_LARGE if it unpacks to more
     than the limit, else CORRUPT_MESSAGE.
     """
+    code = ErrorCode.MESSAGE_TOO_LARGE if is_too_large(error) else ErrorCode.CORRUPT_MESSAGE
+    return KafkaError(code, str(error))
+
+
+def is_too_large(error: CorruptBatchError) -> bool:
+    """Return whether a batch is not damaged, but unpacks to more than the limit."""
     cause = error.__cause__
-    bomb = isinstance(cause, compression.CompressionError) and cause.too_large
-    return KafkaError(
-        ErrorCode.MESSAGE_TOO_LARGE if bomb else ErrorCode.CORRUPT_MESSAGE, str(error)
-    )
+    return isinstance(cause, compression.CompressionError) and cause.too_large
 
 
 def check_records(

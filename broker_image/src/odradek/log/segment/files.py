@@ -51,7 +51,6 @@ _DISK_FAILURES = frozenset(
         # Somebody unmounted, removed or replaced our files, or took our access away.
         errno.ENOENT,
         errno.ENOTDIR,
-        errno.EEXIST,
         errno.EACCES,
         errno.EPERM,
     }
@@ -70,8 +69,8 @@ def is_shortage(error: OSError) -> bool:
 def is_disk_failure(error: OSError) -> bool:
     """Return whether `error` condemns the log directory.
 
-    Others fail only the operation: one name is too long, an argument is wrong, the process ran
-    short of descriptors or memory.
+    Others fail only the operation: one name is too long or taken, an argument is wrong, the process
+    ran short of descriptors or memory.
     """
     return error.errno in _DISK_FAILURES
 
@@ -159,12 +158,32 @@ class SharedFile:
                 self._close()
 
     def modified_ns(self) -> int:
-        """Return when the file was last written, ns since 1970. Raises as `acquire`."""
-        fd = self.acquire()
-        try:
-            return os.fstat(fd).st_mtime_ns
-        finally:
-            self.release()
+        """Return when the file was last written, ns since 1970. Opens nothing, raises as
+        `acquire`.
+        """
+        with self._lock:
+            if self._fd >= 0:
+                return os.fstat(self._fd).st_mtime_ns
+            if self._retired:
+                raise FileRetiredError(self.path)
+            return os.stat(self.path).st_mtime_ns
+
+    def rename(self, path: str) -> None:
+        """Give the file another name, if it exists. Raises OSError.
+
+        Whoever would open it waits meanwhile: its former name would make an empty file. One that
+        left the log opens no more.
+        """
+        if self._retired:
+            self._rename(path)
+            return
+        with self._lock:
+            self._rename(path)
+
+    def _rename(self, path: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.replace(self.path, path)
+        self.path = path
 
     def set_modified_ns(self, time_ns: int) -> None:
         """Set the time of the last write. Raises as `acquire`."""
@@ -182,6 +201,12 @@ class SharedFile:
         with self._lock:
             self._retired = True
             self._unmap = None
+            if self._users == 0:
+                self._close()
+
+    def close_now(self) -> None:
+        """Close the descriptor if it has no users: nobody is expected to use it soon."""
+        with self._lock:
             if self._users == 0:
                 self._close()
 

@@ -80,11 +80,12 @@ class _Index:
 
         Raises CorruptIndexError when the size is no multiple of an entry.
         """
-        fd = self.file.acquire()
         try:
-            size = os.fstat(fd).st_size
-        finally:
+            size = os.stat(self.file.path).st_size
+        except FileNotFoundError:
+            self.file.acquire()
             self.file.release()
+            size = 0
         if size % self.ENTRY.size:
             raise CorruptIndexError(f"{self.file.path}: {size} bytes")
         with self._changing:
@@ -130,6 +131,11 @@ class _Index:
         """Drop the map and, if nobody used it lately, the descriptor."""
         self._unmap()
         self.file.close_idle()
+
+    def close_files(self) -> None:
+        """Drop the map and the descriptor; both come back at their next use."""
+        self._unmap()
+        self.file.close_now()
 
     def _unmap(self) -> None:
         self._map = None

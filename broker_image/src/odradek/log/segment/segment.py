@@ -92,7 +92,8 @@ class Segment:
     # -- life -----------------------------------------------------------------------------------
 
     def create(self, preallocated_bytes: int = 0) -> None:
-        """Create the three files, empty. Existing files of the same name are emptied.
+        """Create the three files, empty, and close them. Existing files of the same name are
+        emptied.
 
         With `preallocated_bytes` the log file has that length, a hole, until the segment is
         finished (Kafka's `preallocate`).
@@ -105,6 +106,7 @@ class Segment:
                     os.ftruncate(fd, preallocated_bytes)
             finally:
                 file.release()
+        self.close_files()
         self._preallocated = preallocated_bytes > 0
 
     def open(self, log_size: int) -> None:
@@ -156,15 +158,20 @@ class Segment:
         self.index.release_idle()
         self.time_index.release_idle()
 
+    def close_files(self) -> None:
+        """Give back the descriptors and maps that nobody uses now: a partition at rest has none."""
+        self.log.close_now()
+        self.index.close_files()
+        self.time_index.close_files()
+
     def rename_suffix(self, old: str, new: str) -> None:
         """Rename every file of the segment from `...old` to `...new`; missing ones are skipped."""
         base = os.path.join(self.directory, file_name(self.base_offset, ""))
-        for suffix in SEGMENT_SUFFIXES:
-            if os.path.exists(base + suffix + old):
-                os.replace(base + suffix + old, base + suffix + new)
-        self.log.path = base + LOG_SUFFIX + new
-        self.index.file.path = base + INDEX_SUFFIX + new
-        self.time_index.file.path = base + TIME_INDEX_SUFFIX + new
+        self.log.rename(base + LOG_SUFFIX + new)
+        self.index.file.rename(base + INDEX_SUFFIX + new)
+        self.time_index.file.rename(base + TIME_INDEX_SUFFIX + new)
+        with contextlib.suppress(FileNotFoundError):
+            os.replace(base + TXN_INDEX_SUFFIX + old, base + TXN_INDEX_SUFFIX + new)
 
     def relocate(self, directory: str) -> None:
         """Follow the folder of the log, which is `directory` now."""
@@ -364,10 +371,11 @@ class Segment:
         """
         self._checked_indexes()
         newest, newest_offset = self.time_index.last()
-        with contextlib.suppress(CorruptBatchError):
-            for _, header in self.scan(self.index.lookup(newest_offset) if self.size else 0):
-                if header.max_timestamp > newest:
-                    newest, newest_offset = header.max_timestamp, header.last_offset
+        if self.size:  # an empty file need not be opened
+            with contextlib.suppress(CorruptBatchError):
+                for _, header in self.scan(self.index.lookup(newest_offset)):
+                    if header.max_timestamp > newest:
+                        newest, newest_offset = header.max_timestamp, header.last_offset
         self._max_timestamp, self.offset_of_max_timestamp = newest, newest_offset
 
     def first_timestamp(self) -> int:

@@ -1,0 +1,1 @@
+"""Who a peer is, what it may do, and how its connection is kept private."""

@@ -1,0 +1,186 @@
+"""What the commands for people share: options, tables and JSON, and how a command ends.
+
+A mistake of the user's ends with status 2 and one line on stderr, a failure with status 1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator, Collection, Coroutine, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import click
+from kazoo.exceptions import KazooException
+
+from odradek.protocol.errors import ErrorCode, name_of
+from odradek.tools.client import Access, ToolClient, parse_addresses
+from odradek.tools.errors import ToolError
+from odradek.zk.payload import ZnodeError
+
+UNKNOWN: Final = "-"
+"""What a table shows where nothing is known."""
+
+# The request was right, and the cluster could not do it.
+_FAILURES: Final = frozenset(
+    {
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.NOT_CONTROLLER,
+        ErrorCode.BROKER_NOT_AVAILABLE,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+    }
+)
+
+bootstrap_option = click.option(
+    "--bootstrap-server",
+    metavar="HOST:PORT,...",
+    default="localhost:9092",
+    envvar="ODRADEK_BOOTSTRAP_SERVER",
+    show_default=True,
+    show_envvar=True,
+    help="Any of the brokers.",
+)
+command_config_option = click.option(
+    "--command-config",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    envvar="ODRADEK_COMMAND_CONFIG",
+    show_envvar=True,
+    help="Client properties: security.protocol, ssl.*, sasl.*.",
+)
+output_option = click.option(
+    "--output",
+    "-o",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    show_default=True,
+    help="How to print.",
+)
+
+
+def read_access(command_config: Path | None) -> Access:
+    """Return how to connect to brokers, and warn of what has no effect. Raises ToolError."""
+    if command_config is None:
+        return Access()
+    # Loads what only TLS and SASL need.
+    from odradek.tools import command_config as config_file
+
+    access, ignored = config_file.load(command_config)
+    if ignored:
+        click.echo(
+            f"odradek: warning: {command_config}: no effect with security.protocol "
+            f"{access.protocol}: {', '.join(ignored)}",
+            err=True,
+        )
+    return access
+
+
+@asynccontextmanager
+async def connected(
+    bootstrap_server: str, command_config: Path | None
+) -> AsyncIterator[ToolClient]:
+    """Yield a client that knows brokers, topics and leaders. Raises ToolError."""
+    addresses = parse_addresses(bootstrap_server)
+    async with opened(addresses, read_access(command_config)) as brokers:
+        yield brokers
+
+
+@asynccontextmanager
+async def opened(addresses: Iterable[tuple[str, int]], access: Access) -> AsyncIterator[ToolClient]:
+    """Yield a client as `connected` does."""
+    brokers = ToolClient(addresses, access)
+    try:
+        await brokers.connect()
+        yield brokers
+    finally:
+        await brokers.close()
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    """Run a command to its end; an error is one line, and decides the exit status."""
+    try:
+        asyncio.run(work)
+    except ToolError as error:
+        click.echo(f"odradek: {error}", err=True)
+        sys.exit(error.status)
+    except (KazooException, ZnodeError) as error:
+        click.echo(f"odradek: ZooKeeper: {error or type(error).__name__}", err=True)
+        sys.exit(1)
+
+
+def show_table(header: Collection[str], rows: Iterable[Collection[object]]) -> None:
+    """Print a table with aligned columns."""
+    lines = [tuple(header), *(tuple(map(str, row)) for row in rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
+    for line in lines:
+        cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        click.echo(" ".join(cells).rstrip())
+
+
+def show_json(document: Any) -> None:
+    """Print one JSON document."""
+    click.echo(json.dumps(document, indent=2, ensure_ascii=False))
+
+
+def show_rows(output: str, header: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
+    """Print rows as a table of their values in this order, or as a JSON list; None is unknown."""
+    if output == "json":
+        show_json(rows)
+    else:
+        show_table(header, ([_cell(value) for value in row.values()] for row in rows))
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return UNKNOWN
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return ",".join(map(str, value)) or UNKNOWN
+    return str(value)
+
+
+def parse_pairs(option: str, texts: Iterable[str]) -> dict[str, str]:
+    """Read `KEY=VALUE` texts. Raises ToolError, also for a key that is given twice."""
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise ToolError(f"{option} {text} is not KEY=VALUE")
+        if name.strip() in found:
+            raise ToolError(f"{option} {name.strip()} is given twice")
+        found[name.strip()] = value.strip()
+    return found
+
+
+def report(outcomes: Iterable[tuple[str, int, str | None]], done: str) -> None:
+    """Print per thing that it is `done`, or why it is not; the worst of them is the exit status.
+
+    An outcome is the name of a thing, its error code, and what the broker said.
+    """
+    status = 0
+    for name, code, said in outcomes:
+        if code == ErrorCode.NONE:
+            click.echo(f"{name} {done}")
+            continue
+        click.echo(f"odradek: {name}: {error_text(code, said)}", err=True)
+        status = max(status, 1 if code in _FAILURES else 2)
+    if status:
+        sys.exit(status)
+
+
+def error_text(code: int, said: str | None) -> str:
+    """Return an error for people: Kafka's name, and what the broker said."""
+    return f"{name_of(code)}: {said}" if said else name_of(code)
+
+
+def refused(name: str, code: int, said: str | None) -> ToolError:
+    """Return the error of a request that a broker refused."""
+    return ToolError(f"{name}: {error_text(code, said)}", 1 if code in _FAILURES else 2)

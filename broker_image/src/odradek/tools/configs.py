@@ -1,0 +1,161 @@
+"""`odradek configs`: show and change the configs of topics and brokers (KIP-226, KIP-339)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from odradek.protocol.errors import ErrorCode
+from odradek.protocol.messages.configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    IncrementalAlterableConfig,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
+)
+from odradek.tools.command_line import (
+    bootstrap_option,
+    command_config_option,
+    connected,
+    output_option,
+    parse_pairs,
+    refused,
+    report,
+    run,
+    show_rows,
+)
+from odradek.tools.errors import ToolError
+
+_TOPIC: Final = 2
+_BROKER: Final = 4
+_DESCRIBE_VERSION: Final = 1
+_ALTER_VERSION: Final = 0
+_SET: Final = 0
+_DELETE: Final = 1
+# Where a value comes from, by DescribeConfigs' number (KIP-226).
+_SOURCES: Final = {
+    1: "topic",
+    2: "broker",
+    3: "brokers' default",
+    4: "server.properties",
+    5: "default",
+}
+_OVERRIDES: Final = frozenset({1, 2, 3})
+
+
+@click.group("configs")
+def commands() -> None:
+    """Show and change the configs of topics and brokers."""
+
+
+def _entity_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    for option in (
+        click.option("--broker-defaults", is_flag=True, help="What all brokers share."),
+        click.option("--broker", type=click.IntRange(0), metavar="ID", help="One broker."),
+        click.option("--topic", help="One topic."),
+        command_config_option,
+        bootstrap_option,
+    ):
+        command = option(command)
+    return command
+
+
+def _entity(topic: str | None, broker: int | None, broker_defaults: bool) -> tuple[int, str, str]:
+    """Return type and name in requests, and the name for people. Raises ToolError."""
+    if (topic is not None) + (broker is not None) + broker_defaults != 1:
+        raise ToolError("give one of --topic, --broker and --broker-defaults")
+    if topic is not None:
+        return _TOPIC, topic, f"topic {topic}"
+    if broker is not None:
+        return _BROKER, str(broker), f"broker {broker}"
+    return _BROKER, "", "the brokers' defaults"
+
+
+@commands.command()
+@_entity_options
+@click.option("--all", "show_all", is_flag=True, help="Also what nobody has changed.")
+@output_option
+def describe(
+    bootstrap_server: str,
+    command_config: Path | None,
+    topic: str | None,
+    broker: int | None,
+    broker_defaults: bool,
+    show_all: bool,
+    output: str,
+) -> None:
+    """Show the configs that were set for a topic or broker."""
+
+    async def work() -> None:
+        kind, name, shown = _entity(topic, broker, broker_defaults)
+        resource = DescribeConfigsResource(resource_type=kind, resource_name=name)
+        request = DescribeConfigsRequest(resources=[resource])
+        async with connected(bootstrap_server, command_config) as brokers:
+            # A broker tells its own configs, which only it knows; any broker tells the others.
+            node = broker if broker is not None else brokers.any_node()
+            answer = await brokers.call(node, request, _DESCRIBE_VERSION)
+        [result] = answer.results
+        if result.error_code != ErrorCode.NONE:
+            raise refused(shown, result.error_code, result.error_message)
+        rows = [
+            _row(one)
+            for one in sorted(result.configs, key=lambda one: one.name)
+            if show_all or one.config_source in _OVERRIDES
+        ]
+        show_rows(output, ("NAME", "VALUE", "SOURCE", "READ-ONLY"), rows)
+
+    run(work())
+
+
+def _row(one: DescribeConfigsResourceResult) -> dict[str, Any]:
+    return {
+        "name": one.name,
+        "value": "(hidden)" if one.is_sensitive else one.value,
+        "source": _SOURCES.get(one.config_source),
+        "readOnly": one.read_only,
+    }
+
+
+@commands.command()
+@_entity_options
+@click.option("--add-config", "added", multiple=True, metavar="KEY=VALUE", help="Repeatable.")
+@click.option("--delete-config", "deleted", multiple=True, metavar="KEY", help="Repeatable.")
+@click.option("--validate-only", is_flag=True, help="Only ask whether the change is allowed.")
+def alter(
+    bootstrap_server: str,
+    command_config: Path | None,
+    topic: str | None,
+    broker: int | None,
+    broker_defaults: bool,
+    added: tuple[str, ...],
+    deleted: tuple[str, ...],
+    validate_only: bool,
+) -> None:
+    """Change single configs of a topic or broker, and leave the others alone."""
+
+    async def work() -> None:
+        kind, name, shown = _entity(topic, broker, broker_defaults)
+        changes = [
+            IncrementalAlterableConfig(name=key, config_operation=_SET, value=value)
+            for key, value in parse_pairs("--add-config", added).items()
+        ]
+        changes += [
+            IncrementalAlterableConfig(name=key, config_operation=_DELETE) for key in deleted
+        ]
+        if not changes:
+            raise ToolError("give --add-config or --delete-config")
+        resource = IncrementalAlterConfigsResource(
+            resource_type=kind, resource_name=name, configs=changes
+        )
+        request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=validate_only)
+        async with connected(bootstrap_server, command_config) as brokers:
+            node = broker if broker is not None else brokers.any_node()
+            answer = await brokers.call(node, request, _ALTER_VERSION)
+        done = "could be changed" if validate_only else "changed"
+        report([(shown, one.error_code, one.error_message) for one in answer.responses], done)
+
+    run(work())

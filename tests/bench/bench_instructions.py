@@ -1,0 +1,142 @@
+"""Processor instructions per request, of two revisions.
+
+    python -m tests.bench.bench_instructions --against REV
+
+A broker runs under valgrind, which counts what its process executes outside of the kernel: Python,
+its libraries, the checksum. Unlike a time the count is the same on a busy machine: two runs differ
+by about one in a hundred. So it shows what a change costs where times show noise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import signal
+import sys
+import tempfile
+from pathlib import Path
+
+from odradek.log.records import records
+from odradek.protocol.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from tests.bench.bench_requests import BATCH_BYTES, MEBIBYTE, fetch, framed, receive
+from tests.support import revision
+from tests.support.broker import Cluster, FreshBroker
+from tests.support.clients import create_topic
+
+PARTITIONS = 6
+REQUESTS = 1000
+WARM_UP = 150
+RECORD_TIME_MS = 1_700_000_000_000
+BUDGET = 1.03
+"""The most that a change may cost the hot path."""
+
+_COUNTED = re.compile(r"I +refs: +([\d,]+)")
+
+
+class CountedBroker(FreshBroker):
+    """A broker of the packages below `root`, whose instructions are counted."""
+
+    root = revision.ROOT
+
+    def _command(self) -> list[str]:
+        counter = [
+            "env",
+            f"PYTHONPATH={revision.environment(self.root)['PYTHONPATH']}",
+            "PYTHONHASHSEED=0",
+            "valgrind",
+            "--tool=cachegrind",
+            "--cache-sim=no",
+            "--cachegrind-out-file=/dev/null",
+            f"--log-file={self._counts}",
+        ]
+        return [*counter, *super()._command()]
+
+    @property
+    def _counts(self) -> Path:
+        return self.log_path.with_suffix(".counts")
+
+    def instructions(self) -> int:
+        """End the broker; return how many instructions it has executed."""
+        self.signal(signal.SIGTERM)
+        self.wait()
+        report = self._counts.read_text()
+        found = _COUNTED.search(report)
+        assert found, f"no count in {report!r}"
+        return int(found[1].replace(",", ""))
+
+
+def frames() -> dict[str, bytes]:
+    """Return the requests to count, by what they are."""
+
+    def produced(topic: str, batch: bytes, partitions: int) -> bytes:
+        data = [PartitionProduceData(index=one, records=batch) for one in range(partitions)]
+        topics = [TopicProduceData(name=topic, partition_data=data)]
+        return framed(ProduceRequest(acks=1, timeout_ms=1000, topic_data=topics), 8)
+
+    small = records.make([(None, b"v" * 100)], RECORD_TIME_MS)
+    large = records.make([(None, b"v" * 1000)] * (BATCH_BYTES // 1010), RECORD_TIME_MS)
+    return {
+        "Produce, one record of 100 bytes": produced("written", small, 1),
+        "Produce, one batch of 64 KiB": produced("written", large, 1),
+        f"Produce, {PARTITIONS} batches of 64 KiB": produced("written", large, PARTITIONS),
+        "Fetch, 1 MiB near the end of the log": framed(fetch("short"), 11),
+        "Fetch, 1 MiB far from its end": framed(fetch("written"), 11),
+        "fill short": produced("short", large, 1),
+    }
+
+
+def instructions(root: Path, frame: bytes, count: int, filled: bytes, warm: bytes) -> int:
+    """Return what a fresh broker executes in its life, with `count` requests of a kind."""
+    kind = type("CountedBrokerOfRevision", (CountedBroker,), {"root": root})
+    with tempfile.TemporaryDirectory() as folder, Cluster(Path(folder), kinds={1: kind}) as cluster:
+        broker = cluster.brokers[1]
+        assert isinstance(broker, CountedBroker)
+        create_topic(cluster.bootstrap, "short")
+        create_topic(cluster.bootstrap, "written", PARTITIONS)
+        buffer = memoryview(bytearray(4 * MEBIBYTE))
+        with broker.connect() as sock:
+            for each, times in ((filled, 32), (warm, WARM_UP), (frame, count)):
+                for _ in range(times):
+                    sock.sendall(each)
+                    receive(sock, buffer)
+        return broker.instructions()
+
+
+def main() -> int:
+    """Print the instructions per request here and there; return 1 if one is over the budget."""
+    parser = argparse.ArgumentParser(description="Instructions per request, of two revisions.")
+    parser.add_argument("--against", metavar="REV", required=True)
+    options = parser.parse_args()
+    if shutil.which("valgrind") is None:
+        print("bench_instructions: install valgrind (apt-get install valgrind)", file=sys.stderr)
+        return 2
+    asked = frames()
+    filled, warm = asked.pop("fill short"), asked["Produce, one batch of 64 KiB"]
+    worst = 0.0
+    try:
+        with revision.sources(options.against) as root:
+            roots = {options.against: root, "here": revision.ROOT}
+            idle = {one: instructions(roots[one], warm, 0, filled, warm) for one in roots}
+            for what, frame in asked.items():
+                each = {
+                    one: (instructions(roots[one], frame, REQUESTS, filled, warm) - idle[one])
+                    / REQUESTS
+                    for one in roots
+                }
+                ratio = each["here"] / each[options.against]
+                worst = max(worst, ratio)
+                shown = ", ".join(f"{one} {value:.0f}" for one, value in each.items())
+                print(f"{what:40} {shown}, ratio {ratio:.3f}", flush=True)
+    except revision.UnknownRevisionError as error:
+        print(f"bench_instructions: {error}", file=sys.stderr)
+        return 2
+    return int(worst > BUDGET)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

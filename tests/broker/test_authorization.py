@@ -1,0 +1,145 @@
+"""A broker with an authorizer: every API with one set of rights after another."""
+
+from __future__ import annotations
+
+import dataclasses
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from odradek.handlers.dispatch import SERVED
+from odradek.protocol.api import APIS
+from odradek.protocol.errors import ErrorCode
+from odradek.protocol.messages import acls
+from odradek.security.acls import AclOperation, PatternType, PermissionType, ResourceType
+from tests.support import authorization_cases, zookeeper
+from tests.support.authorization_cases import ADMIN, CASES, SENDER, Asker, Connection
+from tests.support.broker import Broker
+from tests.support.ports import free_port
+
+CODES = Path(__file__).with_name("authorization_codes.txt")
+METRICS_PORT = free_port()
+WITHOUT_A_RULE = {"ApiVersions", "SaslAuthenticate", "SaslHandshake"}
+GOOD = acls.AclCreation(
+    resource_type=ResourceType.TOPIC,
+    resource_name="good",
+    resource_pattern_type=PatternType.LITERAL,
+    principal="User:alice",
+    host="*",
+    operation=AclOperation.READ,
+    permission_type=PermissionType.ALLOW,
+)
+ANYTHING = acls.DeleteAclsFilter(
+    resource_type_filter=ResourceType.ANY,
+    pattern_type_filter=PatternType.ANY,
+    operation=AclOperation.ANY,
+    permission_type=PermissionType.ANY,
+)
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A broker whose administrator comes from ADMIN, and that has two topics and a group."""
+    chroot = zookeeper.Chroot()
+    chroot.start()
+    with chroot.client() as client:
+        authorization_cases.allow_administrator(client)
+    settings = {**authorization_cases.SETTINGS, "odradek.metrics.port": str(METRICS_PORT)}
+    running = Broker(tmp_path_factory.mktemp("authorized"), 1, chroot.connect, settings)
+    running.start()
+    yield running
+    running.kill()
+
+
+def test_codes_are_those_of_kafka(broker: Broker) -> None:
+    recorded = dict(
+        line.rstrip("\n").rsplit(": ", 1) for line in CODES.read_text().splitlines(keepends=True)
+    )
+    asker = Asker(broker.port)
+    asker.prepare()
+    assert asker.results() == recorded
+
+
+def test_every_api_has_a_case() -> None:
+    keys = {one.request: key for key, one in APIS.items()}
+    tried = {keys[type(case.make("fresh"))] for case in CASES}
+    names = {served.api.name for key, served in SERVED.items() if key not in tried}
+    assert names == WITHOUT_A_RULE
+
+
+@pytest.fixture
+def administrator(broker: Broker) -> Iterator[Connection]:
+    """A connection that may do everything."""
+    connection = Connection(broker.port, ADMIN)
+    yield connection
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"resource_name": "a/b"},
+        {"resource_name": ""},
+        {"resource_name": ".."},
+        {"resource_name": "a\0b"},
+        {"resource_name": "a\U0001f600"},
+        {"resource_type": ResourceType.CLUSTER},
+        {"resource_type": ResourceType.ANY},
+        {"resource_type": 99},
+        {"resource_pattern_type": PatternType.MATCH},
+        {"resource_pattern_type": 0},
+        {"operation": AclOperation.ANY},
+        {"operation": -1},
+        {"permission_type": PermissionType.ANY},
+        {"principal": "alice"},
+        {"host": ""},
+    ],
+)
+def test_wrong_acls_are_refused_and_others_created(
+    administrator: Connection, wrong: dict[str, Any]
+) -> None:
+    bad = dataclasses.replace(GOOD, **wrong)
+    answer = administrator.ask(acls.CreateAclsRequest(creations=[bad, GOOD]), 2)
+    assert [one.error_code for one in answer.results] == [ErrorCode.INVALID_REQUEST, 0]
+    assert answer.results[0].error_message
+    mine = dataclasses.replace(ANYTHING, principal_filter="User:alice")
+    [deleted] = administrator.ask(acls.DeleteAclsRequest(filters=[mine]), 2).filter_results
+    [found] = deleted.matching_acls
+    assert (found.resource_name, found.error_code) == ("good", 0)
+
+
+def test_wrong_filters_are_refused_and_others_count(administrator: Connection) -> None:
+    wrong = dataclasses.replace(ANYTHING, operation=77)
+    none = dataclasses.replace(ANYTHING, principal_filter="User:nobody")
+    odd = dataclasses.replace(
+        ANYTHING, resource_type_filter=ResourceType.TOPIC, resource_name_filter="a/b"
+    )
+    answer = administrator.ask(acls.DeleteAclsRequest(filters=[wrong, none, odd]), 2)
+    codes = [(one.error_code, one.matching_acls) for one in answer.filter_results]
+    assert codes == [(ErrorCode.INVALID_REQUEST, []), (0, []), (0, [])]
+    described = administrator.ask(
+        acls.DescribeAclsRequest(
+            resource_type_filter=ResourceType.ANY,
+            pattern_type_filter=9,
+            operation=AclOperation.ANY,
+            permission_type=PermissionType.ANY,
+        ),
+        2,
+    )
+    assert described.error_code == ErrorCode.INVALID_REQUEST
+
+
+def test_denials_and_age_are_metrics_and_denials_are_logged(broker: Broker) -> None:
+    sender = Connection(broker.port, SENDER)
+    sender.ask(acls.CreateAclsRequest(creations=[GOOD]), 2)
+    sender.close()
+    url = f"http://127.0.0.1:{METRICS_PORT}/metrics"
+    with urllib.request.urlopen(url, timeout=60) as answer:
+        lines = answer.read().decode().splitlines()
+    values = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+    assert float(values["odradek_authorizer_denials_total"]) > 0
+    assert float(values["odradek_acl_age_seconds"]) == 0
+    assert "Principal = User:ANONYMOUS is Denied Operation = " in broker.log_text()

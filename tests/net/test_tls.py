@@ -1,0 +1,372 @@
+"""TLS over real sockets on loopback: what reaches the wire, and what a broken peer can do."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import ssl
+import struct
+import warnings
+from collections.abc import AsyncIterator, Sequence
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from odradek.listener_settings import Store, TlsSettings
+from odradek.net import transport as transports
+from odradek.net.client import PeerClient
+from odradek.net.connection import ClientInfo, Dispatch
+from odradek.net.connection_quotas import ConnectionLimits, ConnectionQuotas
+from odradek.net.listener import Listener
+from odradek.net.transport import PIECE_BYTES, EncryptedOutgoing, Handshakes, TlsTransport
+from odradek.protocol.messages.groups import HeartbeatRequest
+from odradek.protocol.regions import Part
+from odradek.security.peers import ClientSecurity
+from odradek.security.tls_contexts import TlsContexts
+from tests.support import certificates
+from tests.support.file_regions import CountedRegion
+
+LIMITS = ConnectionLimits(
+    max_frame_bytes=10_000_000,
+    max_connections=1000,
+    max_connections_per_ip=1000,
+    max_idle_ms=60_000,
+)
+HOSTS = ("127.0.0.1", "localhost")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("certificates")
+
+
+@pytest.fixture(scope="module")
+def authority(folder: Path) -> certificates.Authority:
+    return certificates.Authority(folder)
+
+
+@pytest.fixture(scope="module")
+def own(authority: certificates.Authority) -> certificates.Issued:
+    return authority.issue("broker", HOSTS)
+
+
+def settings_of(issued: certificates.Issued, auth: str = "none") -> TlsSettings:
+    return TlsSettings(
+        Store("ssl.keystore", "PEM", str(issued.pem_path)),
+        Store("ssl.truststore", "PEM", str(issued.authority_path)),
+        auth,
+    )
+
+
+@contextlib.asynccontextmanager
+async def listening(
+    dispatch: Dispatch, settings: TlsSettings, handshakes: Handshakes | None = None
+) -> AsyncIterator[Listener]:
+    contexts, shared = TlsContexts("SSL", settings), handshakes or Handshakes()
+    listener = Listener(
+        "127.0.0.1",
+        0,
+        ConnectionQuotas(LIMITS),
+        dispatch,
+        secure=lambda sock: TlsTransport(sock, contexts.server, shared),
+    )
+    await listener.start()
+    try:
+        yield listener
+    finally:
+        await listener.close(grace_ms=200)
+        shared.close()
+
+
+def client_context(issued: certificates.Issued) -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=str(issued.authority_path))
+
+
+@contextlib.asynccontextmanager
+async def connected(
+    listener: Listener, context: ssl.SSLContext
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    reader, writer = await asyncio.open_connection(
+        "127.0.0.1", listener.port, ssl=context, server_hostname="localhost"
+    )
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+
+
+def framed(payload: bytes) -> bytes:
+    return struct.pack(">i", len(payload)) + payload
+
+
+async def read_frame(reader: asyncio.StreamReader) -> bytes:
+    (size,) = struct.unpack(">i", await reader.readexactly(4))
+    return await reader.readexactly(size)
+
+
+async def echo(frame: memoryview, peer: ClientInfo) -> Sequence[Part]:
+    return [bytes(frame)]
+
+
+async def echoed(listener: Listener, context: ssl.SSLContext) -> bytes:
+    async with connected(listener, context) as (reader, writer):
+        writer.write(framed(b"x"))
+        return await read_frame(reader)
+
+
+async def test_frames_of_every_size_are_answered_in_order(own: certificates.Issued) -> None:
+    # Around the limits of a TLS record, of the first buffer and of a piece; pipelined.
+    sizes = (0, 1, 4095, 4096, 16_383, 16_384, 16_385, PIECE_BYTES, PIECE_BYTES + 1, 3_000_000)
+    async with (
+        listening(echo, settings_of(own)) as listener,
+        connected(listener, client_context(own)) as (reader, writer),
+    ):
+        payloads = [bytes([number]) * size for number, size in enumerate(sizes, 1)]
+        writer.writelines(map(framed, payloads))
+        assert [await read_frame(reader) for _ in payloads] == payloads
+
+
+async def test_no_region_of_a_file_reaches_sendfile(
+    own: certificates.Issued, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "records"
+    content = os.urandom(5 * PIECE_BYTES + 17)
+    path.write_bytes(content)
+    descriptor = os.open(path, os.O_RDONLY)
+    regions: list[CountedRegion] = []
+
+    def refuse(*_arguments: object) -> int:
+        raise AssertionError("bytes of a file went to the wire as they are")
+
+    async def answer(frame: memoryview, peer: ClientInfo) -> Sequence[Part]:
+        regions.append(CountedRegion(descriptor, 3, len(content) - 3))
+        return [b"before", regions[-1], b"after"]
+
+    monkeypatch.setattr(os, "sendfile", refuse)
+    try:
+        async with (
+            listening(answer, settings_of(own)) as listener,
+            connected(listener, client_context(own)) as (reader, writer),
+        ):
+            writer.write(framed(b"fetch"))
+            assert await read_frame(reader) == b"before" + content[3:] + b"after"
+    finally:
+        os.close(descriptor)
+    assert [region.closed for region in regions] == [1]
+
+
+async def test_cold_region_is_read_in_a_thread(
+    own: certificates.Issued, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "records"
+    path.write_bytes(bytes(PIECE_BYTES))
+    descriptor = os.open(path, os.O_RDONLY)
+    # Which pages are cached is the kernel's: this one has none.
+    monkeypatch.setattr(transports, "_read_cached", lambda region, offset, view: None)
+
+    async def answer(frame: memoryview, peer: ClientInfo) -> Sequence[Part]:
+        return [CountedRegion(descriptor, 0, PIECE_BYTES)]
+
+    try:
+        async with (
+            listening(answer, settings_of(own)) as listener,
+            connected(listener, client_context(own)) as (reader, writer),
+        ):
+            writer.write(framed(b"fetch"))
+            assert await read_frame(reader) == bytes(PIECE_BYTES)
+    finally:
+        os.close(descriptor)
+
+
+async def test_piece_of_a_region_is_not_held_against_a_late_reader(tmp_path: Path) -> None:
+    path = tmp_path / "records"
+    path.write_bytes(bytes(2 * PIECE_BYTES))
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        # As of a fetch of two partitions: what is between the regions is in memory.
+        regions = [CountedRegion(descriptor, 0, 2 * PIECE_BYTES) for _ in range(2)]
+        outgoing = EncryptedOutgoing([b"start", regions[0], b"between", regions[1]])
+        assert outgoing.held_bytes() == len(b"start" + b"between")
+        await outgoing.take_piece()
+        assert bytes(outgoing.piece) == b"start"
+        outgoing.skip(len(b"start"))
+        await outgoing.take_piece()
+        assert len(outgoing.piece) == PIECE_BYTES
+        assert outgoing.held_bytes() == len(b"between")
+        outgoing.close()
+    finally:
+        os.close(descriptor)
+    assert [region.closed for region in regions] == [1, 1]
+
+
+async def test_peer_that_reads_late_gets_everything(own: certificates.Issued) -> None:
+    big = os.urandom(8_000_000)
+
+    async def answer(frame: memoryview, peer: ClientInfo) -> Sequence[Part]:
+        return [big[:5], big[5:100_000], memoryview(big)[100_000:]]
+
+    context = client_context(own)
+    async with listening(answer, settings_of(own)) as listener:
+
+        def read_late() -> bytes:
+            with (
+                socket.create_connection(("127.0.0.1", listener.port)) as plain,
+                context.wrap_socket(plain, server_hostname="localhost") as sock,
+            ):
+                plain_size = struct.pack(">i", 1)
+                sock.sendall(plain_size + b"x")
+                found = bytearray()
+                while len(found) < 4 + len(big):
+                    found += sock.recv(7777)
+                return bytes(found[4:])
+
+        assert await asyncio.to_thread(read_late) == big
+
+
+async def test_hundreds_of_half_open_handshakes_keep_nobody_out(own: certificates.Issued) -> None:
+    handshakes = Handshakes()
+    async with listening(echo, settings_of(own), handshakes) as listener:
+        idle = [socket.create_connection(("127.0.0.1", listener.port)) for _ in range(300)]
+        try:
+            for number, sock in enumerate(idle):
+                if number % 2:
+                    sock.sendall(b"\x16\x03\x01\x02\x00")  # a record that never ends
+            async with connected(listener, client_context(own)) as (reader, writer):
+                writer.write(framed(b"here"))
+                assert await read_frame(reader) == b"here"
+        finally:
+            for sock in idle:
+                sock.close()
+
+
+async def test_handshake_has_a_time_limit(
+    own: certificates.Issued, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handshakes = Handshakes()
+    contexts = TlsContexts("SSL", settings_of(own))
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    with theirs:
+        transport = TlsTransport(ours, contexts.server, handshakes)
+        theirs.sendall(b"\x16\x03\x01\x02\x00")
+        with pytest.raises(transports.HandshakeError, match="no TLS handshake in"):
+            await transport.handshake(limit_s=0.01)
+        transport.close()
+    assert handshakes.failed["timeout"] == 1
+    handshakes.close()
+
+
+@pytest.mark.parametrize(
+    ("greeting", "cause"),
+    [
+        (framed(b"\x00\x12\x00\x00" + bytes(20)), "no-tls"),
+        (b"GET / HTTP/1.1\r\n\r\n", "no-tls"),
+        (b"\x16\x03\x01\x00\x05\x01\x00\x00\x01\x00", "protocol"),
+        (b"", "disconnected"),
+    ],
+)
+async def test_peer_that_does_not_speak_tls_is_counted_and_closed(
+    own: certificates.Issued, greeting: bytes, cause: str
+) -> None:
+    handshakes = Handshakes()
+    async with listening(echo, settings_of(own), handshakes) as listener:
+        reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+        writer.write(greeting)
+        writer.write_eof()
+        with contextlib.suppress(ConnectionError):
+            await reader.read()  # an alert, perhaps
+        writer.close()
+        while not handshakes.failed.total():
+            await asyncio.sleep(0.01)
+    assert +handshakes.failed == {cause: 1}
+
+
+async def test_peer_that_resets_before_its_handshake_ends_its_connection_only(
+    own: certificates.Issued,
+) -> None:
+    handshakes = Handshakes()
+    async with listening(echo, settings_of(own), handshakes) as listener:
+        for _ in range(3):
+            with socket.create_connection(("127.0.0.1", listener.port)) as sock:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        while handshakes.failed.total() < 3 or listener.connection_count:
+            await asyncio.sleep(0.01)
+        assert await echoed(listener, client_context(own)) == b"x"
+    assert +handshakes.failed == {"disconnected": 3}
+
+
+async def test_client_without_the_certificate_that_is_required_is_refused(
+    own: certificates.Issued,
+) -> None:
+    handshakes = Handshakes()
+    async with listening(echo, settings_of(own, "required"), handshakes) as listener:
+        with pytest.raises((ssl.SSLError, ConnectionError, asyncio.IncompleteReadError)):
+            await echoed(listener, client_context(own))
+    assert +handshakes.failed == {"certificate": 1}
+
+
+@pytest.mark.parametrize(
+    ("version", "is_served"), [(ssl.TLSVersion.TLSv1_2, True), (ssl.TLSVersion.TLSv1_1, False)]
+)
+async def test_only_modern_versions_are_served(
+    own: certificates.Issued, version: ssl.TLSVersion, is_served: bool
+) -> None:
+    context = client_context(own)
+    context.set_ciphers("ALL:@SECLEVEL=0")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        context.minimum_version = context.maximum_version = version
+    async with listening(echo, settings_of(own)) as listener:
+        with contextlib.nullcontext() if is_served else pytest.raises(ssl.SSLError, match="TLS"):
+            assert await echoed(listener, context) == b"x"
+
+
+async def test_end_is_said_before_the_connection_closes(own: certificates.Issued) -> None:
+    async def violate(frame: memoryview, peer: ClientInfo) -> Sequence[Part]:
+        raise transports.HandshakeError("protocol", "never mind")
+
+    context = client_context(own)
+    async with listening(violate, settings_of(own)) as listener:
+
+        def read_end() -> bytes:
+            with (
+                socket.create_connection(("127.0.0.1", listener.port)) as plain,
+                context.wrap_socket(
+                    plain, server_hostname="localhost", suppress_ragged_eofs=False
+                ) as sock,
+            ):
+                sock.sendall(framed(b"x"))
+                return sock.recv(1)  # without close_notify it would raise SSLEOFError
+
+        assert await asyncio.to_thread(read_end) == b""
+
+
+def stale(authority: certificates.Authority) -> certificates.Issued:
+    return authority.issue("stale", HOSTS, timedelta(days=-1))
+
+
+async def test_broker_refuses_brokers_that_it_cannot_verify(
+    own: certificates.Issued, authority: certificates.Authority, tmp_path: Path
+) -> None:
+    other = certificates.Authority(tmp_path, "another")
+    impostors = {
+        "certificate has expired": stale(authority),
+        "self-signed certificate": other.issue("broker", HOSTS),
+        "IP address mismatch": authority.issue("elsewhere", ["10.0.0.1", "localhost"]),
+    }
+    contexts, handshakes = TlsContexts("SSL", settings_of(own)), Handshakes()
+    security = ClientSecurity(handshakes, contexts.client, None)
+    request = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
+    for reason, impostor in impostors.items():
+        async with listening(echo, settings_of(impostor)) as listener:
+            client = PeerClient("127.0.0.1", listener.port, "broker-1", security=security)
+            with pytest.raises(ConnectionError, match=reason):
+                await client.call(request, 0, 60_000)
+            await client.close()
+    assert handshakes.failed["certificate"] == len(impostors)
+    handshakes.close()

@@ -1,0 +1,166 @@
+"""`odradek topics`, `odradek configs` and `odradek cluster` against real brokers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support import preloaded
+from tests.support.broker import STEADY, Cluster, wait_until
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with Cluster(tmp_path_factory.mktemp("cluster"), 2, STEADY) as running:
+        yield running
+
+
+def run(cluster: Cluster, *arguments: str, status: int = 0) -> str:
+    """Return what a command printed; on stderr if it was to fail."""
+    done = preloaded.run(
+        "odradek", *arguments, "--bootstrap-server", cluster.bootstrap, timeout=120
+    )
+    assert done.returncode == status, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stderr if status else done.stdout
+
+
+def document(cluster: Cluster, *arguments: str) -> Any:
+    return json.loads(run(cluster, *arguments, "-o", "json"))
+
+
+def rows(said: str) -> list[list[str]]:
+    return [line.split() for line in said.splitlines()]
+
+
+def test_topic_is_created_grown_changed_and_deleted(cluster: Cluster) -> None:
+    shape = ("--partitions", "2", "--replication-factor", "2", "--config", "retention.ms=1000")
+    assert run(cluster, "topics", "create", "orders", *shape) == "topic orders created\n"
+    assert rows(run(cluster, "topics", "list")) == [
+        ["TOPIC", "PARTITIONS", "REPLICATION-FACTOR", "UNDER-REPLICATED", "UNAVAILABLE"],
+        ["orders", "2", "2", "0", "0"],
+    ]
+    assert run(cluster, "topics", "alter", "orders", "--partitions", "3") == (
+        "topic orders has 3 partitions\n"
+    )
+    found = document(cluster, "topics", "describe", "orders")
+    assert [one["partition"] for one in found] == [0, 1, 2]
+    for one in found:
+        assert one["leader"] == one["replicas"][0]
+        assert sorted(one["replicas"]) == sorted(one["isr"]) == [1, 2]
+        assert one["offline"] == []
+    changes = ("--add-config", "max.message.bytes=99", "--delete-config", "retention.ms")
+    run(cluster, "configs", "alter", "--topic", "orders", *changes, "--validate-only")
+    described = ("configs", "describe", "--topic", "orders")
+    assert rows(run(cluster, *described))[1:] == [["retention.ms", "1000", "topic", "false"]]
+    assert run(cluster, "configs", "alter", "--topic", "orders", *changes) == (
+        "topic orders changed\n"
+    )
+
+    def is_shown() -> bool:
+        # The broker that is asked hears of the change by its notice.
+        told = rows(run(cluster, *described))[1:]
+        return told == [["max.message.bytes", "99", "topic", "false"]]
+
+    wait_until(is_shown, "the change is shown")
+    every = {one["name"]: one for one in document(cluster, *described, "--all")}
+    assert every["cleanup.policy"]["value"] == "delete"
+    assert run(cluster, "topics", "delete", "orders") == "topic orders deleted\n"
+    wait_until(lambda: document(cluster, "topics", "list") == [], "the topic is gone")
+
+
+def test_replicas_go_where_they_are_assigned(cluster: Cluster) -> None:
+    run(cluster, "topics", "create", "placed", "--replica-assignment", "2:1,1:2")
+    found = document(cluster, "topics", "describe", "placed")
+    assert [one["replicas"] for one in found] == [[2, 1], [1, 2]]
+    run(cluster, "topics", "delete", "placed")
+
+
+def test_config_of_a_broker_and_of_all_brokers(cluster: Cluster) -> None:
+    run(cluster, "configs", "alter", "--broker", "2", "--add-config", "background.threads=5")
+    run(
+        cluster, "configs", "alter", "--broker-defaults", "--add-config", "log.retention.ms=7200000"
+    )
+
+    def sources() -> dict[str, str]:
+        found = document(cluster, "configs", "describe", "--broker", "2")
+        return {one["name"]: one["source"] for one in found}
+
+    wanted = {"background.threads": "broker", "log.retention.ms": "brokers' default"}
+    wait_until(lambda: sources() == wanted, "broker 2 has both")
+    assert document(cluster, "configs", "describe", "--broker", "1")[0]["name"] == (
+        "log.retention.ms"
+    )
+
+
+def test_cluster_shows_what_each_broker_holds(cluster: Cluster) -> None:
+    run(cluster, "topics", "create", "held", "--replica-assignment", "1:2,1:2")
+    found = document(cluster, "cluster")
+    assert found["controller"] in (1, 2)
+    assert found["clusterId"]
+    assert (found["underReplicated"], found["unavailable"]) == (0, 0)
+    first, second = found["brokers"]
+    assert (first["broker"], first["leaders"], first["replicas"]) == (1, 2, 2)
+    assert (second["broker"], second["leaders"], second["replicas"]) == (2, 0, 2)
+    assert [one["controller"] for one in (first, second)].count(True) == 1
+    addresses = {one["address"] for one in found["brokers"]}
+    assert addresses == set(cluster.bootstrap.split(","))
+    assert "1 topics, 2 partitions, 0 under-replicated, 0 unavailable" in run(cluster, "cluster")
+    run(cluster, "topics", "delete", "held")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("topics", "create", "a b"), "topic a b: INVALID_TOPIC_EXCEPTION: "),
+        (("topics", "create", "x", "--replication-factor", "9"), "INVALID_REPLICATION_FACTOR"),
+        (("topics", "create", "x", "--config", "nope=1"), "INVALID_CONFIG"),
+        (("topics", "create", "x", "--config", "nope"), "--config nope is not KEY=VALUE"),
+        (("topics", "create", "x", "--partitions", "0"), "0 is not in the range x>=1"),
+        (("topics", "create", "x", "--replica-assignment", "1;2"), "is not a list such as"),
+        (
+            ("topics", "create", "x", "--replica-assignment", "1", "--partitions", "1"),
+            "give either --replica-assignment",
+        ),
+        (("topics", "alter", "nope", "--partitions", "2"), "UNKNOWN_TOPIC_OR_PARTITION"),
+        (("topics", "describe", "nope"), "topic nope does not exist"),
+        (("topics", "delete", "nope"), "UNKNOWN_TOPIC_OR_PARTITION"),
+        (("configs", "describe", "--topic", "nope"), "UNKNOWN_TOPIC_OR_PARTITION"),
+        (("configs", "describe"), "give one of --topic, --broker and --broker-defaults"),
+        (("configs", "alter", "--broker", "1"), "give --add-config or --delete-config"),
+        (
+            ("configs", "alter", "--broker", "1", "--add-config", "broker.id=7"),
+            "INVALID_REQUEST",
+        ),
+    ],
+)
+def test_mistake_is_one_line_and_status_2(
+    cluster: Cluster, arguments: tuple[str, ...], said: str
+) -> None:
+    told = run(cluster, *arguments, status=2)
+    assert said in told
+    # Of a wrong option click shows the usage, too.
+    assert len(told.splitlines()) == 1 or told.startswith("Usage: ")
+    assert document(cluster, "topics", "list") == []
+
+
+def test_unreachable_cluster_is_status_1() -> None:
+    done = preloaded.run(
+        "odradek", "topics", "list", "--bootstrap-server", "localhost:1", timeout=60
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("odradek: failed to reach any broker: localhost:1: ")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_topic_that_exists_already_is_no_mistake_if_so_asked(cluster: Cluster) -> None:
+    run(cluster, "topics", "create", "kept")
+    run(cluster, "topics", "create", "kept", status=2)
+    assert run(cluster, "topics", "create", "kept", "--if-not-exists") == (
+        "topic kept exists already\n"
+    )
+    run(cluster, "topics", "delete", "kept", "nope", "--if-exists")
+    assert run(cluster, "topics", "delete", "nope", "--if-exists") == "no such topic exists\n"
