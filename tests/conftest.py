@@ -1,10 +1,15 @@
 """What tests of several folders share."""
 
+import fnmatch
+import signal
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadFileScheduling
 
+from tests.support import apiserver
 from tests.support.apiserver import ApiServer
 from tests.support.sampling import FULL, how_many
 
@@ -17,31 +22,48 @@ settings.register_profile(
 )
 settings.load_profile("any")
 
+# A run in the background of a shell ignores SIGINT, and so would the programs that it starts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 FULL_TIMEOUT_S = 7200
 # Workers take whole files in this order: one that comes last would be waited for.
 LONGEST_FIRST = (
     "tests/spark/test_driver.py",
+    # Waits most of the time, while others compute.
+    "tests/reconcile/test_outages.py",
+    "tests/spark/test_driver_on_s3.py",
+    "tests/spark/test_",
+    "tests/reconcile/test_job_account.py",
+    "tests/spark/sql/",
+    "tests/reconcile/test_watch_gaps.py",
+    "tests/chaos/test_sample.py",
+    "tests/fuzz/test_cluster_survives.py",
+    "tests/broker/test_group_crashes.py",
+    "tests/reconcile/test_moves_with_brokers.py",
     "tests/peers/test_old_consumers.py",
-    "tests/reconcile/test_with_brokers.py",
+    "tests/reconcile/test_kills.py",
     "tests/peers/test_migration.py",
     "tests/peers/test_mixed_cluster.py",
-    "tests/reconcile/test_outages.py",
-    "tests/reconcile/test_watch_gaps.py",
+    "tests/reconcile/test_groups_with_brokers.py",
     "tests/reconcile/test_reassignment_flow.py",
     "tests/reconcile/test_scale_up_under_load.py",
     "tests/peers/test_swap.py",
-    "tests/peers/test_client_tools.py",
+    "tests/peers/test_old_tools.py",
     "tests/reconcile/",
     "tests/broker/",
     "tests/simulator/",
     "tests/chaos/",
     "tests/peers/",
-    "tests/spark/",
     "tests/fuzz/",
     "tests/chart/",
     "tests/tools/",
     "tests/log/",
 )
+
+# A Spark session takes seven seconds of a processor, a JVM with Kafka's tools three. Files that are
+# among the longest themselves have a worker each.
+TOGETHER = ("tests/spark/sql/*", "tests/spark/*", "tests/peers/test_*_tools.py")
 
 
 @pytest.hookimpl(trylast=True)
@@ -63,8 +85,39 @@ def _place_in_the_run(item: pytest.Item) -> int:
     return next(places, len(LONGEST_FIRST))
 
 
+class FilesTogether(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
+    """Gives whole files to workers, and files that share an expensive process to the same one."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        path = str(super()._split_scope(nodeid))
+        if path in LONGEST_FIRST:
+            return path
+        together = (shared for shared in TOGETHER if fnmatch.fnmatchcase(path, shared))
+        return next(together, path)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
+    """Choose how tests are spread over workers; None: as the option says."""
+    return FilesTogether(config, log) if config.option.dist == "loadfile" else None
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tell a worker of pytest-xdist whether one worker runs all tests of a file."""
+    node.workerinput["whole_files"] = node.config.option.dist == "loadfile"
+
+
 @pytest.fixture(scope="session")
-def api_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    """One real API server for the whole run; tests use namespaces of their own."""
-    with ApiServer(tmp_path_factory.mktemp("apiserver")) as server:
+def api_server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ApiServer]:
+    """One real API server for the whole run; test files use namespaces of their own.
+
+    Workers that share the tests of a file have a server each.
+    """
+    folder = tmp_path_factory.getbasetemp()
+    if getattr(request.config, "workerinput", {}).get("whole_files"):
+        folder = folder.parent
+    with apiserver.shared(folder / "apiserver") as server:
         yield server

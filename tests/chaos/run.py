@@ -22,7 +22,7 @@ from tests.chaos import checker, history
 from tests.chaos.faults import SESSION_MS, Fault, Kind, Saboteur
 from tests.chaos.history import History, Image, Place
 from tests.chaos.load import Load, read_states, read_to_end, without_leader
-from tests.support.broker import Broker, Cluster
+from tests.support.broker import Broker, Cluster, FreshBroker
 from tests.support.clients import create_topic
 from tests.support.small_disk import SmallDisk
 
@@ -118,7 +118,9 @@ def observe(
     """
     observed = History()
     verdict = Verdict()
-    with Cluster(directory, 3, {**SETTINGS, **(settings or {})}, kinds) as cluster:
+    with Cluster(
+        directory, 3, {**SETTINGS, **(settings or {})}, kinds, FreshBroker, own_zookeeper=True
+    ) as cluster:
         for topic in TOPICS:
             create_topic(cluster.bootstrap, topic, PARTITIONS, 3)
         note_stuck(verdict, "leaders", lambda: without_leader(cluster.bootstrap, PLACES))

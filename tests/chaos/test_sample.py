@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.chaos import load
 from tests.chaos.faults import Fault, Kind
 from tests.chaos.run import run
-from tests.support.sampling import some_of
+from tests.support.sampling import how_many, some_of
 
 PLAN = [
     Fault(Kind.KILL_LEADER, 0, calm_seconds=1, hold_seconds=0),
@@ -30,7 +31,8 @@ SAMPLE = [PLAN[1], PLAN[2], PLAN[3], PLAN[6], *PLAN[9:]]
 
 
 @pytest.mark.timeout(1800)
-def test_faults_break_no_promise(tmp_path: Path) -> None:
+def test_faults_break_no_promise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load, "RECORDS_PER_SECOND", how_many(30, full=load.RECORDS_PER_SECOND))
     plan = some_of(PLAN, SAMPLE)
     verdict = run(tmp_path, plan, print)
     assert verdict.violations == {}, str(verdict)

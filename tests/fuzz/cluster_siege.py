@@ -14,7 +14,7 @@ from odradek.protocol.api import ApiKey
 from tests.fuzz import attack, corpus, edges, grammar
 from tests.fuzz.steady import SteadyProducer
 from tests.support import clients
-from tests.support.broker import STEADY, Broker, Cluster, wait_until
+from tests.support.broker import STEADY, Broker, Cluster, FreshBroker, wait_until
 from tests.support.memory_use import resident_bytes
 
 FRAMES_A_ROUND = 2000
@@ -64,7 +64,7 @@ class ClusterSiege:
     """Three brokers with topics to attack and one that must stay whole; a context manager."""
 
     def __init__(self, directory: Path) -> None:
-        self._cluster = Cluster(directory, 3, SETTINGS)
+        self._cluster = Cluster(directory, 3, SETTINGS, kind=FreshBroker)
         self._resident: dict[int, int] = {}
         self._pids: dict[int, int] = {}
         self._log_read: dict[int, int] = {}

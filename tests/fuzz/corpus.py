@@ -60,6 +60,7 @@ ZEROS: dict[Kind, Any] = {
     Kind.STRING: "x",
     Kind.BYTES: b"bytes",
     **dict.fromkeys((Kind.INT8, Kind.INT16, Kind.INT32, Kind.INT64), 0),
+    Kind.FLOAT64: 0.0,
 }
 
 

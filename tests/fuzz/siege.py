@@ -11,7 +11,7 @@ from types import TracebackType
 
 from tests.fuzz import attack, corpus
 from tests.support import clients
-from tests.support.broker import STEADY, Cluster, wait_until
+from tests.support.broker import STEADY, Cluster, FreshBroker, wait_until
 from tests.support.memory_use import resident_bytes
 
 FRAMES_A_ROUND = 10_000
@@ -37,7 +37,7 @@ class Siege:
             "offsets.topic.num.partitions": "1",
             "offsets.topic.replication.factor": "1",
         }
-        self._cluster = Cluster(directory, settings=settings)
+        self._cluster = Cluster(directory, settings=settings, kind=FreshBroker)
         self._broker = self._cluster.brokers[1]
         self._produced = 0
         self.address = ("127.0.0.1", self._broker.port)

@@ -31,7 +31,7 @@ FOLDERS = {
     "broker_image/src/odradek": "",
     "operator": "Dockerfile, requirements.lock; no __init__.py here, ever",
     "operator/src/odradek_operator": "",
-    "operator/spark_job": "Dockerfile, requirements.lock, pom.xml (connector jars)",
+    "operator/spark_job": "Dockerfile, requirements.lock, pom.xml and java/ (further jars)",
     "operator/spark_job/src/odradek_spark": "",
     "crds": "the only source of the CRDs; charts/odradek/crds/ holds copies, a test compares them",
     "charts/odradek": "Chart.yaml values.yaml values.schema.json templates/ files/ crds/",

@@ -39,7 +39,7 @@ from crc32c import crc32c
 
 from tests.layout.walk_trace import RESULT
 from tests.support import revision, zookeeper
-from tests.support.broker import Broker, wait_until
+from tests.support.broker import FreshBroker, wait_until
 from tests.support.clients import create_topic
 from tests.support.ports import free_port
 
@@ -160,7 +160,7 @@ def fetch() -> bytes:
     return request(1, 11, body + struct.pack(">i", 0) + _string(""))
 
 
-class TracedBroker(Broker):
+class TracedBroker(FreshBroker):
     """A broker of the packages below `root` that notes its calls."""
 
     root = revision.ROOT
@@ -264,7 +264,6 @@ def operator_walk(folder: Path, keeper: zookeeper.Server, root: Path) -> Walk:
         RESULT: str(result),
         "ODRADEK_BROKER_IMAGE": "registry.test/odradek-broker:1",
         "ODRADEK_SPARK_IMAGE": "registry.test/odradek-spark:1",
-        "ODRADEK_SPARK_SERVICE_ACCOUNT": "odradek-spark",
         "POD_NAME": "walk",
         "POD_NAMESPACE": "walk",
         "ODRADEK_HEALTH_PORT": str(free_port()),

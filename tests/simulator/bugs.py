@@ -20,6 +20,7 @@ from odradek.replica.fetcher import SourceFetcher
 from odradek.replica.isr import Isr
 from odradek.replica.manager import ReplicaManager
 from odradek.replica.partition import Partition
+from odradek.replica.role_changes import RoleChanges
 from odradek.replica.stray_replicas import StrayReplicas
 from tests.simulator.disk import SimulatedLog
 
@@ -41,10 +42,10 @@ def _any_epoch(self: Partition, current_leader_epoch: int = -1) -> ErrorCode:
     return ErrorCode.NONE if led else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-_assign_role = ReplicaManager._assign_role
+_assign_role = RoleChanges._assign_role
 
 
-def _assign_any_role(self: ReplicaManager, key: Any, state: Any, generation: int) -> ErrorCode:
+def _assign_any_role(self: RoleChanges, key: Any, state: Any, generation: int) -> ErrorCode:
     """Accept LeaderAndIsr with any leader epoch."""
     partition = self._hosted.partitions.get(key)
     if partition is not None:
@@ -52,7 +53,7 @@ def _assign_any_role(self: ReplicaManager, key: Any, state: Any, generation: int
     return _assign_role(self, key, state, generation)
 
 
-def _obey(self: ReplicaManager, epoch: int) -> bool:
+def _obey(self: RoleChanges, epoch: int) -> bool:
     """Accept requests of any controller epoch."""
     return True
 
@@ -132,9 +133,9 @@ BUGS: dict[str, list[tuple[object, str, Any]]] = {
     "truncates to the high watermark": [(SourceFetcher, "_truncate", _truncate_to_high_watermark)],
     "ignores leader epochs": [
         (Partition, "check_leader", _any_epoch),
-        (ReplicaManager, "_assign_role", _assign_any_role),
+        (RoleChanges, "_assign_role", _assign_any_role),
     ],
-    "obeys deposed controllers": [(ReplicaManager, "accept_controller", _obey)],
+    "obeys deposed controllers": [(RoleChanges, "accept_controller", _obey)],
     "hears what a controller said before": [(ControllerLink, "is_current", _hear)],
     "counts an unconfirmed in-sync set": [(Isr, "__post_init__", _count_unconfirmed)],
     "lets followers in too early": [(isr, "may_join", _join_anywhere)],
