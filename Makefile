@@ -17,8 +17,10 @@ CORES := tests/assignment tests/config tests/controller/test_core.py tests/contr
   tests/spark/test_offsets.py tests/spark/test_turns.py
 # Most tests wait most of the time, so there may be more workers than processors.
 WORKERS ?= 4
+# Few tests that fail run once more, alone; what passes then is named as flaky.
+PYTEST := $(PY) -m tests.second_try
 # A file's tests share processes; the longest files begin first (tests/conftest.py).
-UNIT := .venv/bin/pytest -m "not e2e and not bench" -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+UNIT := -m "not e2e and not bench" -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # The tests start some hundred Python processes: their modules are compiled once, beside the checkout.
 compiled unit quick chaos simulate: export PYTHONPYCACHEPREFIX := $(HOME)/.cache/odradek/pycache
@@ -46,13 +48,13 @@ type: .venv/.ready ## mypy, strict, on packages and tests
 
 unit: .venv/.ready ## every test that needs no Kubernetes node
 	@$(PY) -m tests.cluster tools
-	@$(UNIT) --durations 15 $(ARGS)
+	@$(PYTEST) $(UNIT) --durations 15 $(ARGS)
 
 quick: lint type ## lint, types and the tests of the pure cores, within a minute
 	@.venv/bin/pytest -q -n 2 $(CORES) $(ARGS)
 
 e2e: .venv/.ready ## the whole path on the built-in Kubernetes; leaves it up
-	@.venv/bin/pytest -m e2e tests/e2e $(ARGS)
+	@$(PYTEST) -m e2e tests/e2e $(ARGS)
 
 # In a fresh checkout each worker would compile all tests. One process does it while mypy runs.
 compiled: .venv/.ready
@@ -75,7 +77,7 @@ clocks: ## how long whole installations take: a fresh clone with an empty HOME
 
 chaos: .venv/.ready ## every test without samples; 200 faults under load, and a checker (some hours)
 	@$(PY) -m tests.cluster tools
-	@ODRADEK_FULL_COUNTS=1 $(UNIT) --dist worksteal
+	@ODRADEK_FULL_COUNTS=1 .venv/bin/pytest $(UNIT) --dist worksteal
 	@$(PY) -m tests.fuzz --grammar
 	@$(PY) -m tests.chaos $(ARGS)
 
