@@ -1,9 +1,9 @@
-"""Runs pytest, and the few tests that failed once more, alone: `python -m tests.second_try ARGUMENTS`.
+"""Runs pytest, and the few tests that failed once more, alone.
 
-The suite starts some thousand processes on two processors, so a test can fail for want of time. One
-that passes alone is named at the end as flaky, which is a fault of the test or of the product, and
-is mended like any other. A run fails if a test fails twice, or tests of more than `MOST_FILES` files
-fail: that is no accident.
+The suite starts some thousand processes on two processors, so a test can fail for want of time.
+One that passes alone is named at the end as flaky, which is a fault of the test or of the product,
+and is mended like any other. A run fails if a test fails twice, or tests of more than `MOST_FILES`
+files fail: that is no accident. `python -m tests.second_try` takes pytest's arguments.
 """
 
 from __future__ import annotations

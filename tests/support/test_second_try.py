@@ -24,7 +24,7 @@ def test_passes():
 FAILS = "def test_fails():\n    raise AssertionError\n"
 
 
-def run(suite: Path, workers: int = 0, **files: str) -> subprocess.CompletedProcess[str]:
+def run(suite: Path, files: dict[str, str], workers: int = 0) -> subprocess.CompletedProcess[str]:
     for name, text in files.items():
         (suite / f"test_{name}.py").write_text(text)
     options = ["-n", str(workers), "--dist", "loadfile", "--rootdir", str(suite)]
@@ -38,7 +38,7 @@ def run(suite: Path, workers: int = 0, **files: str) -> subprocess.CompletedProc
 
 
 def test_a_test_that_passes_alone_is_named_as_flaky(tmp_path: Path) -> None:
-    ran = run(tmp_path, workers=2, once=PASSES_ONCE_MORE)
+    ran = run(tmp_path, {"once": PASSES_ONCE_MORE}, workers=2)
     assert ran.returncode == 0, ran.stdout
     named = ran.stdout.partition("FLAKY")[2]
     assert "test_once.py::test_passes_on_the_second_try" in named
@@ -46,18 +46,18 @@ def test_a_test_that_passes_alone_is_named_as_flaky(tmp_path: Path) -> None:
 
 
 def test_a_test_that_fails_twice_fails_the_run(tmp_path: Path) -> None:
-    ran = run(tmp_path, once=PASSES_ONCE_MORE, wrong=FAILS)
+    ran = run(tmp_path, {"once": PASSES_ONCE_MORE, "wrong": FAILS})
     assert ran.returncode == pytest.ExitCode.TESTS_FAILED
     assert "FLAKY" not in ran.stdout
 
 
 def test_a_file_that_cannot_be_collected_fails_the_run(tmp_path: Path) -> None:
-    ran = run(tmp_path, broken="import nothing_of_that_name\n")
+    ran = run(tmp_path, {"broken": "import nothing_of_that_name\n"})
     assert ran.returncode not in (0, pytest.ExitCode.NO_TESTS_COLLECTED)
 
 
 def test_failures_all_over_the_suite_are_no_accident(tmp_path: Path) -> None:
-    ran = run(tmp_path, **{f"once_{each}": PASSES_ONCE_MORE for each in range(4)})
+    ran = run(tmp_path, {f"once_{each}": PASSES_ONCE_MORE for each in range(4)})
     assert ran.returncode == pytest.ExitCode.TESTS_FAILED
     assert "they run again" not in ran.stdout
 
