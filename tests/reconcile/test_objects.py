@@ -84,7 +84,7 @@ def test_security_settings_that_brokers_do_not_support_are_refused() -> None:
         cluster(config={"zookeeper.set.acl": "true"})
     assert refused.value.reason == "InvalidConfig"
     # Nor do the listeners of a KafkaCluster have what brokers support.
-    with pytest.raises(spec.InvalidSpec, match=r"remove ssl\.client\.auth, and") as refused:
+    with pytest.raises(spec.InvalidSpec, match=r"remove ssl\.client\.auth$") as refused:
         cluster(config={"ssl.client.auth": "required"})
     assert refused.value.reason == "InvalidConfig"
     assert cluster(config={"security.inter.broker.protocol": "PLAINTEXT"}).unknown_keys == ()
