@@ -44,6 +44,7 @@ PLURALS: Final[Mapping[str, str]] = {
     "Namespace": "namespaces",
     "ServiceAccount": "serviceaccounts",
     "Secret": "secrets",
+    "Certificate": "certificates",
     "Role": "roles",
     "RoleBinding": "rolebindings",
 }
