@@ -185,7 +185,7 @@ def _prepare(
     except user_znodes.OvertakenError as error:
         raise secured.NotPreparedError("UsersNotWritten", str(error), waits=True) from None
     except user_znodes.FullZnodeError as error:
-        raise secured.NotPreparedError("UsersNotWritten", str(error)) from None
+        raise secured.NotPreparedError("UsersTooLarge", str(error)) from None
 
 
 def _hold(

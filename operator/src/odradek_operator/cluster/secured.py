@@ -336,7 +336,9 @@ class _Work:
         key, end, certificate = present.partition("-----END PRIVATE KEY-----\n")
         pair = Pair(certificate, key + end)
         whom = certificates.subject(f"{name}-broker", cluster_secrets.ORGANIZATION)
-        why = certificates.why_renew(pair, authority, hosts, whom, self._now)
+        why: str | None = "there is none"
+        if present:
+            why = certificates.why_renew(pair, authority, hosts, whom, self._now)
         if why is not None:
             pair = self._signed(authority, whom, hosts)
             log.info("%s: signed a certificate for brokers: %s", name, why)
@@ -414,7 +416,7 @@ class _Work:
         texts = decode(self._read(name))
         if not texts:
             raise NotPreparedError(
-                "CertificateMissing",
+                "CertificatePending" if wait else "CertificateMissing",
                 f"listener {listener.name}: Secret {name} is not there, or has nothing",
                 waits=wait,
             )
@@ -426,7 +428,7 @@ class _Work:
                 certificates.load(authority)
         except UnusableError as error:
             raise NotPreparedError(
-                "CertificateUnusable",
+                "CertificatePending" if wait else "CertificateUnusable",
                 f"listener {listener.name}: Secret {name} needs tls.crt and tls.key: {error}",
                 waits=wait,
             ) from None
