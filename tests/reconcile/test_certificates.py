@@ -125,3 +125,9 @@ def test_errors_and_texts_never_have_the_key(authority: Pair) -> None:
     with pytest.raises(UnusableError) as refused:
         certificates.sign_client(damaged, BROKER, NOW)
     assert damaged.key.splitlines()[1] not in str(refused.value)
+
+
+def test_a_broker_is_no_authority(authority: Pair) -> None:
+    broker = certificates.sign_server(authority, BROKER, HOSTS, NOW)
+    with pytest.raises(UnusableError, match="none of an authority"):
+        certificates.sign_client(broker, BROKER, NOW)

@@ -77,11 +77,13 @@ CERTIFICATES = {
 class Secured:
     """A namespace with an operator, for clusters with chroots of their own."""
 
-    def __init__(self, api: ApiServer, zk: zookeeper.Server, namespace: str, log: Path) -> None:
+    def __init__(
+        self, api: ApiServer, zk: zookeeper.Server, namespace: str, operator: Operator
+    ) -> None:
         self.api = api
         self.zk = zk
         self.namespace = namespace
-        self.log = log
+        self.operator = operator
         self.kubectl = QuickKubectl(api.kubectl, api.kubeconfig, namespace)
         self.kube: Kube = kills.client(api.kubeconfig)
 
@@ -135,8 +137,8 @@ def secured(
     with zk.client() as root:
         root.ensure_path(f"/{namespace}")
     log = tmp_path_factory.mktemp("operator") / "operator.log"
-    with Operator(api, namespace, log, "operator-0"):
-        yield Secured(api, zk, namespace, log)
+    with Operator(api, namespace, log, "operator-0") as operator:
+        yield Secured(api, zk, namespace, operator)
     print(log.read_text())
 
 
@@ -144,7 +146,17 @@ def everything(secured: Secured) -> str:
     """Return what others than readers of Secrets can see."""
     kinds = ("configmap", "statefulset", "pod", "event", "kafkacluster", "deployment")
     found = [json.dumps(secured.kubectl.get(kind)) for kind in kinds]
-    return "\n".join([*found, secured.log.read_text()])
+    return "\n".join([*found, secured.operator.log.read_text()])
+
+
+def writes_of_a_round(secured: Secured, cluster: str) -> float:
+    """Touch what is not the spec, which makes a pass; return how many writes it made."""
+    operator = secured.operator
+    passes, writes = "odradek_operator_reconcile_seconds_count", "odradek_operator_writes_total"
+    begun, before = operator.metric(passes), operator.metric(writes)
+    secured.kubectl("annotate", "kafkacluster", cluster, f"touched={begun}", "--overwrite")
+    eventually(lambda: operator.metric(passes) > begun, "a pass", pause_s=0.1)
+    return operator.metric(writes) - before
 
 
 def test_from_plain_to_secured_step_by_step(secured: Secured) -> None:
@@ -191,10 +203,11 @@ def test_from_plain_to_secured_step_by_step(secured: Secured) -> None:
             return found.get("status") == "True"
 
         secured.apply("steps", 2, listeners=[INTERNAL], authorization=SIMPLE)
-        eventually(secure, "secured brokers", timeout_s=240, pause_s=0.3)
+        eventually(secure, "secured brokers", timeout_s=400, pause_s=0.3)
         both = "internal,plaintext"
         wanted = [(both, "plaintext"), (both, "internal"), ("internal", "internal")]
         assert [one for one in seen if one != ("plaintext", "plaintext")] == wanted
+        eventually(lambda: writes_of_a_round(secured, "steps") == 0, "a steady state")
         path = user_znodes.user_path("odradek-broker")
         entries = znodes.decode_config(path, client.get(path)[0])
         password = secured.secret("steps-brokers")["password"]

@@ -208,6 +208,12 @@ def _authority(pair: Pair) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey
         raise UnusableError("the key of the authority is none of ECDSA")
     if key.public_key() != certificate.public_key():
         raise UnusableError("the key of the authority does not fit its certificate")
+    try:
+        limits = certificate.extensions.get_extension_for_class(x509.BasicConstraints).value
+    except x509.ExtensionNotFound:
+        raise UnusableError("the certificate of the authority is none of an authority") from None
+    if not limits.ca:
+        raise UnusableError("the certificate of the authority is none of an authority")
     return certificate, key
 
 
