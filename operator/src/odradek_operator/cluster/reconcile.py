@@ -168,7 +168,7 @@ def _listener_step(
 
 def _prepare(
     context: ReconcileContext, body: Body, meta: ResourceMeta, wanted: ClusterSpec, step: Step
-) -> secured.Prepared | None:
+) -> secured.PreparedListeners | None:
     """Make Secrets and users of the listeners; None: there is one, in plain text.
 
     Raises NotPreparedError, ChangedError, or KubeError.
@@ -206,7 +206,7 @@ def _hold(
     return BUSY_SECONDS if error.waits else STEADY_SECONDS
 
 
-def _certificate_warnings(prepared: secured.Prepared | None) -> tuple[Condition, ...]:
+def _certificate_warnings(prepared: secured.PreparedListeners | None) -> tuple[Condition, ...]:
     if prepared is None or not prepared.warnings:
         return ()
     return (Condition("Certificates", False, "HostsNotProven", "; ".join(prepared.warnings)),)

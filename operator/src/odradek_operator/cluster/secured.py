@@ -55,7 +55,7 @@ class ChangedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedListeners:
     """What pods get, and what is wrong with certificates that serve nevertheless."""
 
     setup: ListenerSetup
@@ -77,7 +77,7 @@ def prepare(
     spec: ClusterSpec,
     plan: ListenerPlan,
     pods: Sequence[Mapping[str, Any]],
-) -> Prepared:
+) -> PreparedListeners:
     """Make what brokers need for a plan.
 
     Raises NotPreparedError, ChangedError, KubeError, UnreachableError, ZnodeError, or what
@@ -117,7 +117,7 @@ def prepare(
     # Not the password, from which nobody can tell it.
     mark = hashlib.sha256(f"{meta.uid}:{password}".encode()).hexdigest()[:16]
     setup = ListenerSetup(plan, meta.name, frozenset(trusted), (mark, *subjects))
-    return Prepared(setup, tuple(_warnings(plan, served, addresses)))
+    return PreparedListeners(setup, tuple(_warnings(plan, served, addresses)))
 
 
 def _write_users(
