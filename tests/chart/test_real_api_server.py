@@ -22,7 +22,7 @@ from tests.support.kubectl import Kubectl, KubectlError, eventually
 
 EXAMPLES = REPO / "examples"
 RESTRICTED = "restricted-release"
-KINDS = ["kafkaclusters", "topics", "reassignments", "consumergroups"]
+KINDS = ["kafkaclusters", "users", "topics", "reassignments", "consumergroups"]
 
 
 @pytest.fixture(scope="module")
@@ -190,7 +190,7 @@ ACCOUNTS = [
 MAY += [(OPERATOR, "other", verb, kind) for verb in ("get", "create", "patch") for kind in ACCOUNTS]
 # What a job's Role gives, which nobody can give who has it not.
 MAY += [
-    (OPERATOR, "other", "create", "secrets"),
+    *((OPERATOR, "other", verb, "secrets") for verb in ("get", "create", "patch")),
     (OPERATOR, "other", "deletecollection", "pods"),
     (OPERATOR, "other", "use", "executors.odradek.io"),
 ]
@@ -201,10 +201,11 @@ MAY_NOT += [
     (OPERATOR, "other", verb, "deployments.apps") for verb in ("list", "watch", "deletecollection")
 ]
 MAY_NOT += [
-    (OPERATOR, "other", "get", "secrets"),
+    (OPERATOR, "other", "list", "secrets"),
+    (OPERATOR, "other", "watch", "secrets"),
     (OPERATOR, "other", "create", "pods/exec"),
     (OPERATOR, "other", "delete", "topics"),
-    (OPERATOR, "other", "patch", "secrets"),
+    (OPERATOR, "other", "delete", "secrets"),
     (OPERATOR, "other", "bind", "roles.rbac.authorization.k8s.io"),
     (OPERATOR, "other", "escalate", "roles.rbac.authorization.k8s.io"),
     (OPERATOR, "other", "create", "serviceaccounts/token"),

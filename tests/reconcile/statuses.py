@@ -40,7 +40,8 @@ REASONS = {
         TopicNotFound ClusterInvalid ClusterNotFound ClusterConflict
         Due Pending Starting Stopping Restarting Suspending
         BrokersUnreachable ResetWaiting Resetting
-        ExecutorsPending DriverUnreachable
+        ExecutorsPending DriverUnreachable NoClientsAuthority
+        CertificatePending UsersNotWritten
     """,
     Truth.FAILED: """
         ScaleDownBlocked ResourceConflict ZnodeUnreadable ApplyRejected DriverRejected
@@ -50,6 +51,10 @@ REASONS = {
         InvalidReplicationFactor InvalidConfig InvalidReplicaAssignment InvalidTopicPattern
         JobFailing InvalidJob TopicRecreated DataTruncated StatefulQueryChanged BatchOverdue
         ResetTooLarge ResetWithoutPartitions InvalidReset
+        SecretInUse SuperUser InvalidPassword InvalidAcl InvalidClientsAuthority SecretRejected
+        TooManyAcls
+        UnsafeListenerChange CertificateMissing CertificateUnusable CertManagerMissing
+        AuthorityUnusable SecretConflict UsersTooLarge
     """,
     Truth.AT_REST: "Paused",
 }

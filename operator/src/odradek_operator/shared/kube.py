@@ -28,6 +28,7 @@ _LIST_PAGE: Final = 500
 
 PLURALS: Final[Mapping[str, str]] = {
     "KafkaCluster": "kafkaclusters",
+    "User": "users",
     "Topic": "topics",
     "Reassignment": "reassignments",
     "ConsumerGroup": "consumergroups",
@@ -44,6 +45,7 @@ PLURALS: Final[Mapping[str, str]] = {
     "Namespace": "namespaces",
     "ServiceAccount": "serviceaccounts",
     "Secret": "secrets",
+    "Certificate": "certificates",
     "Role": "roles",
     "RoleBinding": "rolebindings",
 }
