@@ -84,6 +84,10 @@ class FusedZooKeeper:
         with self._fuse.call():
             self._inner.commit(wanted)
 
+    def ensure(self, paths: Any) -> None:
+        with self._fuse.call():
+            self._inner.ensure(paths)
+
     def delete_tree(self, path: str) -> None:
         with self._fuse.call():
             self._inner.delete_tree(path)
