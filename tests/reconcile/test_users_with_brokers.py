@@ -67,7 +67,7 @@ class Asked(Place):
             "sasl.mechanism": MECHANISM,
             "sasl.username": name,
             "sasl.password": password,
-            **QUIET,
+            "log_level": "0",
         }
 
     def by_certificate(self, name: str) -> dict[str, str]:
@@ -80,7 +80,7 @@ class Asked(Place):
             "bootstrap.servers": self.broker.secure_address("CERTIFIED"),
             "ssl.key.location": str(self.folder / f"{name}-user.key"),
             "ssl.certificate.location": str(self.folder / f"{name}-user.crt"),
-            **QUIET,
+            "log_level": "0",
         }
 
 
@@ -109,7 +109,7 @@ def asked(api: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         Cluster(folder, 1, settings, kind=AskingBroker) as cluster,
         cluster.zookeeper.client() as client,
     ):
-        place = Asked(api, cluster.zookeeper, client, NAMESPACE)  # type: ignore[arg-type]
+        place = Asked(api, cluster.zookeeper, client, NAMESPACE)
         (place.broker,) = cluster.brokers.values()  # type: ignore[assignment]
         place.folder, place.own = folder, own
         for topic in TOPICS:
@@ -154,7 +154,7 @@ def once_known(asked: Asked, settings: dict[str, str], topic: str) -> None:
 
     producer, group = Producer(settings), ConsumerGroupTopicPartitions(f"of-{topic}")
     # Its answers come only as long as it lives.
-    admin = AdminClient(settings)
+    admin = AdminClient({**settings})
 
     def may() -> bool:
         assert send(producer, topic) is None

@@ -9,7 +9,7 @@ stands in the status first.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from odradek.quotas.entities import QuotaKey, parse_limits
@@ -135,20 +135,27 @@ def _by_pattern(bindings: Iterable[AclBinding]) -> dict[ResourcePattern, list[Ac
     return found
 
 
-def claim(target: Target, written: Written) -> Written | None:
-    """Return what the status must say before anything is written; None: it would not fit.
+def claim(target: Target, written: Written) -> Written:
+    """Return what the status must say before anything is written.
 
-    ACLs that are to be removed are still among it.
+    What is to be removed is still among it.
     """
-    acls = tuple(dict.fromkeys((*target.acls, *written.acls)))
-    if len(user_spec.shown_acls(acls)) > MOST_ACLS:
-        return None
     own = owned(target)
     return Written(
         tuple(dict.fromkeys((*own.mechanisms, *written.mechanisms))),
         tuple(dict.fromkeys((*own.quotas, *written.quotas))),
-        acls,
+        tuple(dict.fromkeys((*own.acls, *written.acls))),
     )
+
+
+def fits(claimed: Written) -> bool:
+    """Return whether the status can hold it, which one change of the spec cannot exceed."""
+    return len(user_spec.shown_acls(claimed.acls)) <= MOST_ACLS
+
+
+def without_new_acls(target: Target, written: Written) -> Target:
+    """Return a target whose ACLs are those that are written already."""
+    return replace(target, acls=tuple(one for one in target.acls if one in set(written.acls)))
 
 
 def owned(target: Target) -> Written:

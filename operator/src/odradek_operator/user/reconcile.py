@@ -128,9 +128,10 @@ def _compare(reader: ZnodeReader, username: str, target: Target, written: Writte
 def _paused(run: _Run, found: SecretPlan) -> float:
     target = _target(run.wanted, found)
     changes = _compare(run.zookeeper.cached, run.wanted.username, target, run.written)
-    health = status.stalled("Paused", "spec.paused is true; changes are pending")
+    why = "spec.paused is true" if run.wanted.paused else "the KafkaCluster is paused"
+    health = status.stalled("Paused", f"{why}; changes are pending")
     if not changes and not found.is_due:
-        health = status.ready("Paused", "spec.paused is true")
+        health = status.ready("Paused", why)
     told = (*health, plan.effective(run.wanted, run.cluster), Condition("Paused", True, "Paused"))
     kept = status_update.remembered(run.body, _REMEMBERED)
     status_update.write_status(run.context, run.body, told, kept)
@@ -149,10 +150,11 @@ def _carry_out(run: _Run, found: SecretPlan) -> float:
     body = run.body
     if changes:
         claimed = plan.claim(target, run.written)
-        if claimed is None:
-            # Too many for the status: those that are not wanted go first.
-            _apply(run.zookeeper, user, replace(target, acls=()), run.written)
-            claimed = plan.owned(target)
+        if not plan.fits(claimed):
+            # After a change that was interrupted, and another: what is not wanted goes first.
+            left = plan.without_new_acls(target, run.written)
+            _apply_acls(run.zookeeper, left, run.written)
+            claimed = replace(claimed, acls=target.acls)
         if claimed != run.written:
             body = _claim(run, body, claimed, found)
             if body is run.body:
@@ -249,7 +251,7 @@ def _delete(
     elif written != Written():
         assert zookeeper is not None
         if body["spec"].get("paused") or state.paused:
-            told = status.stalled("Paused", "spec.paused is true; deletion is pending")
+            told = status.stalled("Paused", "paused; deletion is pending")
             _tell(context, body, told)
             return WAIT_SECONDS
         try:
