@@ -41,6 +41,7 @@ REASONS = {
         Due Pending Starting Stopping Restarting Suspending
         BrokersUnreachable ResetWaiting Resetting
         ExecutorsPending DriverUnreachable NoClientsAuthority
+        CertificatePending UsersNotWritten
     """,
     Truth.FAILED: """
         ScaleDownBlocked ResourceConflict ZnodeUnreadable ApplyRejected DriverRejected
@@ -52,6 +53,8 @@ REASONS = {
         ResetTooLarge ResetWithoutPartitions InvalidReset
         SecretInUse SuperUser InvalidPassword InvalidAcl InvalidClientsAuthority SecretRejected
         TooManyAcls
+        UnsafeListenerChange CertificateMissing CertificateUnusable CertManagerMissing
+        AuthorityUnusable SecretConflict UsersTooLarge
     """,
     Truth.AT_REST: "Paused",
 }

@@ -151,9 +151,13 @@ seccompProfile:
   resources: [roles, rolebindings]
   verbs: [get, create, patch]
 # Each User has a Secret, and may name another that has its password. Each job has one by which its pods know each other.
-# They are read by name; none are listed.
+# Clusters with listeners have keys and passwords there. They are read by name; none are listed.
 - apiGroups: [""]
   resources: [secrets]
+  verbs: [get, create, patch]
+# What cert-manager is asked for where a listener has an issuerRef.
+- apiGroups: [cert-manager.io]
+  resources: [certificates]
   verbs: [get, create, patch]
 # What an executor may consist of (templates/admission/limit-jobs.yaml). Nobody serves these.
 - apiGroups: [odradek.io]
