@@ -12,7 +12,7 @@ from odradek_operator.shared.spec import InvalidSpec
 from odradek_operator.shared.views import ClusterState, Owner
 from odradek_operator.user import plan, secret, user_spec
 from odradek_operator.user.plan import Target, UserCluster
-from odradek_operator.user.user_spec import Written
+from odradek_operator.user.user_spec import WrittenByUser
 from tests.reconcile.users import SECURED, acl, user
 
 META = spec.parse_meta(
@@ -50,7 +50,7 @@ def test_one_change_of_the_largest_spec_fits_into_the_status_and_two_may_not() -
     first, second, third = (
         user_spec.parse(admitted(authorization=rights(200, prefix))).acls for prefix in "abc"
     )
-    written = Written(acls=first)
+    written = WrittenByUser(acls=first)
     claimed = plan.claim(Target(acls=second), written)
     assert plan.fits(claimed)
     again = plan.claim(Target(acls=third + first[:2]), claimed)
@@ -113,9 +113,9 @@ def test_super_users_are_refused(
 def test_only_what_was_written_is_removed() -> None:
     target = Target("SCRAM-SHA-512", "word", {QuotaKey.PRODUCE: 5})
     present = {"SCRAM-SHA-256": "x", "producer_byte_rate": "5.0", "consumer_byte_rate": "7"}
-    changes = plan.entry_changes(target, Written(), present)
+    changes = plan.entry_changes(target, WrittenByUser(), present)
     assert changes.keys() == {"SCRAM-SHA-512"}
-    written = Written(("SCRAM-SHA-256",), ("consumer_byte_rate", "request_percentage"))
+    written = WrittenByUser(("SCRAM-SHA-256",), ("consumer_byte_rate", "request_percentage"))
     changes = plan.entry_changes(target, written, present)
     assert changes.pop("SCRAM-SHA-512")
     assert changes == {"SCRAM-SHA-256": None, "consumer_byte_rate": None}
@@ -123,7 +123,7 @@ def test_only_what_was_written_is_removed() -> None:
 
 def test_reports_tell_no_secret() -> None:
     target = Target("SCRAM-SHA-512", "word-of-mouth")
-    changes = plan.entry_changes(target, Written(), {})
+    changes = plan.entry_changes(target, WrittenByUser(), {})
     told = plan.describe(changes, {}, {})
     assert told == "set SCRAM-SHA-512"
     assert "word-of-mouth" not in repr(target)
@@ -132,6 +132,6 @@ def test_reports_tell_no_secret() -> None:
 @pytest.mark.parametrize("text", ["a\nb", "a\0", "\u0085", "x" * 1025])
 def test_passwords_that_clients_would_mistake_are_refused(text: str) -> None:
     meta = {"data": secret.build(META, "c", {"password": text})["data"]}
-    with pytest.raises(secret.UnusableError) as refused:
+    with pytest.raises(secret.UnusableSecretError) as refused:
         secret.read_password(meta, "password")
     assert text not in str(refused.value)
