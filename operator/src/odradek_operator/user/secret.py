@@ -67,7 +67,10 @@ def value(live: Mapping[str, Any], key: str) -> str:
 
 
 def read_password(live: Mapping[str, Any], key: str) -> str:
-    """Return a password, "" where there is none. Raises UnusableSecretError for what clients mistake."""
+    """Return a password, "" where there is none.
+
+    Raises UnusableSecretError for what clients mistake.
+    """
     found = value(live, key)
     if len(found) > LONGEST_PASSWORD:
         raise UnusableSecretError(f"{key} is longer than {LONGEST_PASSWORD} characters")
@@ -87,7 +90,10 @@ def scram_data(username: str, password: str) -> dict[str, str]:
 
 
 def read_pair(live: Mapping[str, Any]) -> Pair:
-    """Return a user's certificate and key, "" where they are missing. Raises UnusableSecretError."""
+    """Return a user's certificate and key, "" where they are missing.
+
+    Raises UnusableSecretError.
+    """
     return Pair(value(live, USER_CERTIFICATE), value(live, USER_KEY))
 
 
