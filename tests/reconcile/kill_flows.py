@@ -7,6 +7,7 @@ and says when all is over. What may be seen in between is asserted there.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 from collections.abc import Callable
@@ -14,9 +15,17 @@ from datetime import UTC, datetime
 from typing import Any
 
 from odradek.dynamic_config import CLUSTER_DEFAULT
-from odradek.values import BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
+from odradek.security.acls import (
+    AclEntry,
+    AclOperation,
+    PermissionType,
+    ResourcePattern,
+    ResourceType,
+)
+from odradek.values import BrokerId, ControllerEpoch, LeaderEpoch, Principal, TopicPartition
 from odradek.zk import consumers, znodes
 from odradek_operator.reassignment import throttle
+from odradek_operator.shared import user_znodes
 from tests.reconcile import kills
 from tests.reconcile.conftest import Place
 from tests.reconcile.kills import API, Lives
@@ -554,6 +563,55 @@ def anywhere(world: World) -> dict[str, Any]:
 
 
 # What each flow begins with, and what must be the same in the end.
+OWN_RIGHT = AclEntry(Principal("User", "u"), PermissionType.ALLOW, AclOperation.READ)
+BY_HAND = OWN_RIGHT._replace(operation=AclOperation.WRITE)
+
+
+def make_a_user(world: World) -> React:
+    """A user gets a Secret, rights and a quota, then others, and takes away only its own."""
+
+    def wanted(kind: str, right: str, rate: int) -> dict[str, Any]:
+        acl = {"resource": {"type": "topic", "name": "t"}, "operations": [right]}
+        return {
+            "authentication": {"type": kind},
+            "authorization": {"acls": [acl]},
+            "quotas": {"producerByteRate": rate},
+        }
+
+    pattern = ResourcePattern(ResourceType.TOPIC, "t")
+    user_znodes.update_acls(world.lives.session, pattern, [BY_HAND])
+    world.create("User", "u", **wanted("scram-sha-512", "Read", 5))
+
+    def expect(mechanism: str, rate: str, *own: AclEntry) -> None:
+        entries = world.config(user_znodes.user_path("u"))
+        held = world.lives.kube.get("v1", "Secret", world.namespace, "u")
+        assert held is not None
+        password = base64.b64decode(held["data"]["password"]).decode()
+        assert user_znodes.is_of_password(entries.pop(mechanism), mechanism, password)
+        assert entries == {"producer_byte_rate": rate}
+        acls = user_znodes.read_acls(world.lives.session, [pattern])[pattern]
+        assert set(acls) == {BY_HAND, *own}
+
+    def react() -> bool:
+        body = world.body("User", "u")
+        if body is None:
+            entries = world.config(user_znodes.user_path("u"))
+            world.seen.append((entries, world.client.get("/kafka-acl/Topic/t")[0]))
+            return True
+        if "deletionTimestamp" in body["metadata"] or not world.settled("User", "u", "Synced"):
+            return False
+        if body["metadata"]["generation"] == 1:
+            expect("SCRAM-SHA-512", "5", OWN_RIGHT)
+            world.change("User", "u", **wanted("scram-sha-256", "Describe", 6))
+        else:
+            changed = OWN_RIGHT._replace(operation=AclOperation.DESCRIBE)
+            expect("SCRAM-SHA-256", "6", changed)
+            world.lives.kube.delete(body)
+        return False
+
+    return react
+
+
 FLOWS: dict[str, tuple[Callable[[World], React], Callable[[World], Any]]] = {
     "create and delete": (create_and_delete, World.snapshot),
     "adopt and leave": (adopt_and_leave, World.snapshot),
@@ -568,5 +626,6 @@ FLOWS: dict[str, tuple[Callable[[World], React], Callable[[World], Any]]] = {
     "run a job": (run_a_job, World.snapshot),
     "run a job on schedule": (run_a_job_on_schedule, World.snapshot),
     "roll": (roll, World.snapshot),
+    "make a user": (make_a_user, World.snapshot),
     "grow and shrink": (grow_and_shrink, World.snapshot),
 }

@@ -84,6 +84,10 @@ class FusedZooKeeper:
         with self._fuse.call():
             self._inner.commit(wanted)
 
+    def ensure(self, paths: Any) -> None:
+        with self._fuse.call():
+            self._inner.ensure(paths)
+
     def delete_tree(self, path: str) -> None:
         with self._fuse.call():
             self._inner.delete_tree(path)
@@ -118,7 +122,7 @@ class Lives:
         self.namespace = namespace
         # How far the operator's clock is ahead of the real one.
         self.ahead = timedelta()
-        self._session = session
+        self.session = session
 
     def listed(self, kind: str) -> list[dict[str, Any]]:
         """Return the resources of a kind, each with its kind as in a watch."""
@@ -128,7 +132,7 @@ class Lives:
     def live(self, fuse: Fuse, react: Callable[[], bool]) -> bool:
         """Reconcile until `react`, the world outside, says that it is over; False if killed."""
         store = ResourceStore()
-        pool: Any = _Pool(FusedZooKeeper(self._session, fuse))
+        pool: Any = _Pool(FusedZooKeeper(self.session, fuse))
         context = ReconcileContext(
             kube=self.kube,
             zookeepers=pool,

@@ -1,6 +1,6 @@
 """What to do about a User: pure functions of its spec, its status and what ZooKeeper holds.
 
-    spec (UserSpec) + status (Written) + znodes -> entries and ACLs to set and to remove
+    spec (UserSpec) + status (WrittenByUser) + znodes -> entries and ACLs to set and to remove
 
 Only what the status says that this resource wrote is ever removed. So what is about to be written
 stands in the status first.
@@ -9,7 +9,7 @@ stands in the status first.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from odradek.quotas.entities import QuotaKey, parse_limits
@@ -20,7 +20,7 @@ from odradek_operator.shared.spec import Body
 from odradek_operator.shared.status import Condition
 from odradek_operator.shared.views import ClusterState, Owner
 from odradek_operator.user import user_spec
-from odradek_operator.user.user_spec import UserSpec, Written
+from odradek_operator.user.user_spec import UserSpec, WrittenByUser
 
 EFFECTIVE: Final = "Effective"
 # Of the status; the spec has fewer.
@@ -90,7 +90,7 @@ def refuse(wanted: UserSpec, cluster: UserCluster) -> tuple[Condition, ...] | No
 
 
 def entry_changes(
-    target: Target, written: Written, present: Mapping[str, str]
+    target: Target, written: WrittenByUser, present: Mapping[str, str]
 ) -> dict[str, str | None]:
     """Return which entries of /config/users to set, and with None to remove."""
     changes: dict[str, str | None] = {}
@@ -119,7 +119,7 @@ def missing_acls(target: Target, present: Acls) -> dict[ResourcePattern, list[Ac
 
 
 def obsolete_acls(
-    target: Target, written: Written, present: Acls
+    target: Target, written: WrittenByUser, present: Acls
 ) -> dict[ResourcePattern, list[AclEntry]]:
     """Return the ACLs to remove, by pattern: those that this resource wrote."""
     kept = frozenset(target.acls)
@@ -135,30 +135,37 @@ def _by_pattern(bindings: Iterable[AclBinding]) -> dict[ResourcePattern, list[Ac
     return found
 
 
-def claim(target: Target, written: Written) -> Written | None:
-    """Return what the status must say before anything is written; None: it would not fit.
+def claim(target: Target, written: WrittenByUser) -> WrittenByUser:
+    """Return what the status must say before anything is written.
 
-    ACLs that are to be removed are still among it.
+    What is to be removed is still among it.
     """
-    acls = tuple(dict.fromkeys((*target.acls, *written.acls)))
-    if len(user_spec.shown_acls(acls)) > MOST_ACLS:
-        return None
     own = owned(target)
-    return Written(
+    return WrittenByUser(
         tuple(dict.fromkeys((*own.mechanisms, *written.mechanisms))),
         tuple(dict.fromkeys((*own.quotas, *written.quotas))),
-        acls,
+        tuple(dict.fromkeys((*own.acls, *written.acls))),
     )
 
 
-def owned(target: Target) -> Written:
+def fits(claimed: WrittenByUser) -> bool:
+    """Return whether the status can hold it, which one change of the spec cannot exceed."""
+    return len(user_spec.shown_acls(claimed.acls)) <= MOST_ACLS
+
+
+def without_new_acls(target: Target, written: WrittenByUser) -> Target:
+    """Return a target whose ACLs are those that are written already."""
+    return replace(target, acls=tuple(one for one in target.acls if one in set(written.acls)))
+
+
+def owned(target: Target) -> WrittenByUser:
     """Return what the status says once everything is as wanted."""
     mechanisms = () if target.mechanism is None else (target.mechanism,)
     quotas = tuple(one.value for one in QuotaKey if one in target.quotas)
-    return Written(mechanisms, quotas, target.acls)
+    return WrittenByUser(mechanisms, quotas, target.acls)
 
 
-def fields(username: str, secret: str | None, written: Written) -> dict[str, Any]:
+def fields(username: str, secret: str | None, written: WrittenByUser) -> dict[str, Any]:
     """Return the fields of the status."""
     return {
         "username": username,

@@ -25,7 +25,7 @@ from odradek_operator.shared.zookeeper import ZnodeReader, ZooKeeper
 from odradek_operator.user import plan, secret_step, user_spec
 from odradek_operator.user.plan import Target, UserCluster
 from odradek_operator.user.secret_step import SecretPlan
-from odradek_operator.user.user_spec import UserSpec, Written
+from odradek_operator.user.user_spec import UserSpec, WrittenByUser
 
 # Nobody watches Secrets: the operator may read those whose names it knows, and list none.
 STEADY_SECONDS: Final = 60.0
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class _UserRun:
     """One reconciliation of one User that is not being deleted."""
 
     context: ReconcileContext
@@ -47,7 +47,7 @@ class _Run:
     wanted: UserSpec
     cluster: UserCluster
     zookeeper: ZooKeeper
-    written: Written
+    written: WrittenByUser
 
 
 def reconcile(
@@ -66,7 +66,7 @@ def reconcile(
         _tell(context, body, refused)
         return AWAY_SECONDS if not cluster.state.reachable else WAIT_SECONDS
     assert zookeeper is not None
-    run = _Run(context, body, meta, wanted, cluster, zookeeper, user_spec.written(body))
+    run = _UserRun(context, body, meta, wanted, cluster, zookeeper, user_spec.written(body))
     paused = wanted.paused or cluster.state.paused
     if not paused and not meta.has_finalizer:
         # Before anything is written, so that no deletion is missed.
@@ -114,7 +114,9 @@ class _Changes:
         return bool(self.entries or self.missing or self.obsolete)
 
 
-def _compare(reader: ZnodeReader, username: str, target: Target, written: Written) -> _Changes:
+def _compare(
+    reader: ZnodeReader, username: str, target: Target, written: WrittenByUser
+) -> _Changes:
     entries = user_znodes.read_entries(reader, [username])[username]
     patterns = {one.pattern for one in (*target.acls, *written.acls)}
     acls = user_znodes.read_acls(reader, patterns)
@@ -125,19 +127,20 @@ def _compare(reader: ZnodeReader, username: str, target: Target, written: Writte
     )
 
 
-def _paused(run: _Run, found: SecretPlan) -> float:
+def _paused(run: _UserRun, found: SecretPlan) -> float:
     target = _target(run.wanted, found)
     changes = _compare(run.zookeeper.cached, run.wanted.username, target, run.written)
-    health = status.stalled("Paused", "spec.paused is true; changes are pending")
+    why = "spec.paused is true" if run.wanted.paused else "the KafkaCluster is paused"
+    health = status.stalled("Paused", f"{why}; changes are pending")
     if not changes and not found.is_due:
-        health = status.ready("Paused", "spec.paused is true")
+        health = status.ready("Paused", why)
     told = (*health, plan.effective(run.wanted, run.cluster), Condition("Paused", True, "Paused"))
     kept = status_update.remembered(run.body, _REMEMBERED)
     status_update.write_status(run.context, run.body, told, kept)
     return STEADY_SECONDS
 
 
-def _carry_out(run: _Run, found: SecretPlan) -> float:
+def _carry_out(run: _UserRun, found: SecretPlan) -> float:
     """Write what differs, and the status."""
     target, user = _target(run.wanted, found), run.wanted.username
     changes = _compare(run.zookeeper.cached, user, target, run.written)
@@ -149,10 +152,11 @@ def _carry_out(run: _Run, found: SecretPlan) -> float:
     body = run.body
     if changes:
         claimed = plan.claim(target, run.written)
-        if claimed is None:
-            # Too many for the status: those that are not wanted go first.
-            _apply(run.zookeeper, user, replace(target, acls=()), run.written)
-            claimed = plan.owned(target)
+        if not plan.fits(claimed):
+            # After a change that was interrupted, and another: what is not wanted goes first.
+            left = plan.without_new_acls(target, run.written)
+            _apply_acls(run.zookeeper, left, run.written)
+            claimed = replace(claimed, acls=target.acls)
         if claimed != run.written:
             body = _claim(run, body, claimed, found)
             if body is run.body:
@@ -166,7 +170,7 @@ def _carry_out(run: _Run, found: SecretPlan) -> float:
     return STEADY_SECONDS
 
 
-def _claim(run: _Run, body: Body, claimed: Written, found: SecretPlan) -> Body:
+def _claim(run: _UserRun, body: Body, claimed: WrittenByUser, found: SecretPlan) -> Body:
     """Write what is about to be written into the status; return the same body if that failed."""
     is_new = not run.body.get("status", {}).get("username")
     reason = status.CREATING if is_new else "Updating"
@@ -181,7 +185,7 @@ def _claim(run: _Run, body: Body, claimed: Written, found: SecretPlan) -> Body:
     return after if same else body
 
 
-def _apply(zookeeper: ZooKeeper, username: str, target: Target, written: Written) -> None:
+def _apply(zookeeper: ZooKeeper, username: str, target: Target, written: WrittenByUser) -> None:
     """Bring ZooKeeper to the target: rights before credentials, and the other way at the end."""
     change = partial(plan.entry_changes, target, written)
     acls = partial(_apply_acls, zookeeper, target, written)
@@ -193,7 +197,7 @@ def _apply(zookeeper: ZooKeeper, username: str, target: Target, written: Written
         user_znodes.update_entries(zookeeper, username, change)
 
 
-def _apply_acls(zookeeper: ZooKeeper, target: Target, written: Written) -> None:
+def _apply_acls(zookeeper: ZooKeeper, target: Target, written: WrittenByUser) -> None:
     present = user_znodes.read_acls(
         zookeeper, {one.pattern for one in (*target.acls, *written.acls)}
     )
@@ -204,7 +208,7 @@ def _apply_acls(zookeeper: ZooKeeper, target: Target, written: Written) -> None:
         user_znodes.update_acls(zookeeper, pattern, added, removed)
 
 
-def _events(run: _Run, found: SecretPlan, changes: _Changes) -> list[Event]:
+def _events(run: _UserRun, found: SecretPlan, changes: _Changes) -> list[Event]:
     """Return the Events of what was done: a change that was asked for, or that was made undone."""
     told = [] if found.event is None else [found.event]
     if not changes:
@@ -235,7 +239,7 @@ def _delete(
         return STEADY_SECONDS
     written, user, state = user_spec.written(body), user_spec.username(body), cluster.state
     reachable = state.owner in (Owner.PRESENT, Owner.TERMINATING) and zookeeper is not None
-    if not reachable and written != Written():
+    if not reachable and written != WrittenByUser():
         why = _why_abandoned(context, meta, cluster)
         if why is None:
             _tell(
@@ -246,10 +250,10 @@ def _delete(
             return AWAY_SECONDS
         text = f"what user {user} has in ZooKeeper was not removed: {why}"
         context.kube.post_event(body, Event("UserAbandoned", text, warning=True))
-    elif written != Written():
+    elif written != WrittenByUser():
         assert zookeeper is not None
         if body["spec"].get("paused") or state.paused:
-            told = status.stalled("Paused", "spec.paused is true; deletion is pending")
+            told = status.stalled("Paused", "paused; deletion is pending")
             _tell(context, body, told)
             return WAIT_SECONDS
         try:

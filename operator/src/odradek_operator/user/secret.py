@@ -44,7 +44,7 @@ _LETTERS: Final = string.ascii_letters + string.digits
 _LENGTH: Final = 32
 
 
-class UnusableError(ValueError):
+class UnusableSecretError(ValueError):
     """A value of a Secret cannot be used; the text does not show it."""
 
 
@@ -59,20 +59,23 @@ def new_password() -> str:
 
 
 def value(live: Mapping[str, Any], key: str) -> str:
-    """Return the text of a key, "" where there is none. Raises UnusableError."""
+    """Return the text of a key, "" where there is none. Raises UnusableSecretError."""
     try:
         return base64.b64decode(live.get("data", {}).get(key, "")).decode()
     except (binascii.Error, UnicodeDecodeError):
-        raise UnusableError(f"{key} is not UTF-8") from None
+        raise UnusableSecretError(f"{key} is not UTF-8") from None
 
 
 def read_password(live: Mapping[str, Any], key: str) -> str:
-    """Return a password, "" where there is none. Raises UnusableError for what clients mistake."""
+    """Return a password, "" where there is none.
+
+    Raises UnusableSecretError for what clients mistake.
+    """
     found = value(live, key)
     if len(found) > LONGEST_PASSWORD:
-        raise UnusableError(f"{key} is longer than {LONGEST_PASSWORD} characters")
+        raise UnusableSecretError(f"{key} is longer than {LONGEST_PASSWORD} characters")
     if any(unicodedata.category(one) == "Cc" for one in found):
-        raise UnusableError(f"{key} has a line break or another control character")
+        raise UnusableSecretError(f"{key} has a line break or another control character")
     return found
 
 
@@ -87,7 +90,10 @@ def scram_data(username: str, password: str) -> dict[str, str]:
 
 
 def read_pair(live: Mapping[str, Any]) -> Pair:
-    """Return a user's certificate and key, "" where they are missing. Raises UnusableError."""
+    """Return a user's certificate and key, "" where they are missing.
+
+    Raises UnusableSecretError.
+    """
     return Pair(value(live, USER_CERTIFICATE), value(live, USER_KEY))
 
 

@@ -53,7 +53,7 @@ def look(context: ReconcileContext, meta: ResourceMeta, wanted: UserSpec) -> Sec
         return _look_at_certificate(context, meta, wanted, live)
     try:
         password = _password(context, meta, wanted, live)
-    except secret.UnusableError as error:
+    except secret.UnusableSecretError as error:
         return status.stalled("InvalidPassword", str(error))
     data = secret.scram_data(wanted.username, password)
     built = secret.build(meta, wanted.cluster, data)
@@ -84,7 +84,7 @@ def _look_at_certificate(
             return SecretPlan(meta.name)
         pair = certificates.sign_client(authority, subject, now)
         data = secret.tls_data(meta.name, pair, authority)
-    except (certificates.UnusableError, secret.UnusableError) as error:
+    except (certificates.UnusableError, secret.UnusableSecretError) as error:
         return status.stalled("InvalidClientsAuthority", f"Secret {source}: {error}")
     built = secret.build(meta, wanted.cluster, data)
     if live is None:
@@ -103,7 +103,7 @@ def _why_renew(live: Object, authority: Pair, subject: x509.Name, now: datetime)
         if secret.value(live, CA_CERTIFICATE) != authority.certificate:
             return "the authority is another one"
         return certificates.why_renew(secret.read_pair(live), authority, (), subject, now)
-    except secret.UnusableError as error:
+    except secret.UnusableSecretError as error:
         return str(error)
 
 
@@ -116,11 +116,13 @@ def _password(
         return found or secret.new_password()
     name, key = wanted.source
     if name == meta.name:
-        raise secret.UnusableError(f"Secret {name} is the one that the operator writes")
+        raise secret.UnusableSecretError(f"Secret {name} is the one that the operator writes")
     source = context.kube.get("v1", "Secret", meta.namespace, name)
     found = "" if source is None else secret.read_password(source, key)
     if not found:
-        raise secret.UnusableError(f"Secret {name} has no {key}" if source else f"no Secret {name}")
+        raise secret.UnusableSecretError(
+            f"Secret {name} has no {key}" if source else f"no Secret {name}"
+        )
     return found
 
 

@@ -84,7 +84,7 @@ class UserSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenByUser:
     """What a resource wrote, or was about to write, as its status tells."""
 
     mechanisms: tuple[str, ...] = ()
@@ -130,10 +130,10 @@ def _check_host(host: str) -> None:
         raise InvalidSpec("InvalidAcl", f"host {host} is no IP address, and not *") from None
 
 
-def written(body: Body) -> Written:
+def written(body: Body) -> WrittenByUser:
     """Return what the status says that the resource wrote."""
     status = body.get("status", {})
-    return Written(
+    return WrittenByUser(
         tuple(status.get("mechanisms", ())),
         tuple(status.get("quotas", ())),
         _bindings(status.get("username", username(body)), status.get("acls", ())),
