@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from odradek.values import TopicPartition
 from odradek.zk import consumers
+from odradek_spark.broker_access import BrokerAccess
 
 _REQUEST_TIMEOUT_S = 10.0
 _TIMESTAMPS_TIMEOUT_S = 3.0
@@ -22,11 +23,11 @@ _MESSAGES_PER_CALL = 100
 
 
 class DriverClient:
-    """An admin client and a consumer of the cluster at `bootstrap`. Not thread-safe."""
+    """An admin client and a consumer of one cluster. Not thread-safe."""
 
-    def __init__(self, bootstrap: str, client_id: str) -> None:
+    def __init__(self, access: BrokerAccess, client_id: str) -> None:
         common: dict[str, str | int | float | bool] = {
-            "bootstrap.servers": bootstrap,
+            **access.client_settings(),
             "client.id": client_id,
             "reconnect.backoff.max.ms": 2000,
             "log_level": 3,
