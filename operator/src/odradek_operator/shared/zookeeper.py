@@ -8,6 +8,7 @@ session problems are raised as `UnreachableError`.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -18,7 +19,7 @@ from itertools import islice
 from typing import Any, Final, Protocol
 
 from kazoo.client import KazooClient, KazooState
-from kazoo.exceptions import KazooException, NoNodeError
+from kazoo.exceptions import KazooException, NodeExistsError, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.retry import KazooRetry
 
@@ -156,6 +157,33 @@ class ZooKeeper:
             raise UnreachableError(f"{self.connect}: {type(error).__name__}") from error
         finally:
             self.cached.forget([one.path for one in wanted])
+
+    def ensure(self, paths: Iterable[str]) -> None:
+        """Create znodes that are missing, with their parents and the chroot.
+
+        They have null data, as those that Kafka creates.
+        """
+        self._guard()
+        try:
+            if self._client.chroot and not self._client.exists("/"):
+                self._create_chroot()
+            for path in paths:
+                names = path.strip("/").split("/")
+                for depth in range(len(names)):
+                    with contextlib.suppress(NodeExistsError):
+                        self._client.create("/" + "/".join(names[: depth + 1]), None)
+        except (KazooException, KazooTimeoutError) as error:
+            raise UnreachableError(f"{self.connect}: {type(error).__name__}") from error
+
+    def _create_chroot(self) -> None:
+        hosts, _, chroot = self.connect.partition("/")
+        client = KazooClient(hosts=hosts, timeout=SESSION_SECONDS)
+        try:
+            client.start(CONNECT_SECONDS)
+            client.ensure_path(f"/{chroot}")
+        finally:
+            client.stop()
+            client.close()
 
     def delete_tree(self, path: str) -> None:
         """Delete a znode and all below it; one that is gone is no error."""
