@@ -86,6 +86,24 @@ AFFINITY = {
     },
 }
 _REMOVE = object()
+INTERNAL: dict[str, Any] = {
+    "name": "internal",
+    "port": 9093,
+    "tls": True,
+    "authentication": {"type": "scram-sha-512"},
+}
+EXTERNAL: dict[str, Any] = {
+    "name": "external",
+    "port": 9094,
+    "tls": True,
+    "authentication": {"type": "tls"},
+    "certificate": {"secretName": "brokers"},
+}
+PLAIN: dict[str, Any] = {"name": "plaintext", "port": 9092}
+SECURE = copy.deepcopy(CLUSTER)
+SECURE["metadata"]["name"] = "secure"
+SECURE["spec"]["listeners"] = [INTERNAL, EXTERNAL]
+SECURE["spec"]["authorization"] = {"type": "simple", "superUsers": ["User:admin", "User:CN=a,O=b"]}
 
 
 def change(body: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
@@ -282,6 +300,61 @@ def test_what_may_change_is_taken(
     kubectl: Kubectl, body: dict[str, Any], path: str, value: Any
 ) -> None:
     kubectl.apply(change(body, path, value))
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "why"),
+    [
+        ("listeners", [], "should have at least 1 items"),
+        ("listeners", [{"name": "plaintext"}], "listeners.*port: Required value"),
+        ("listeners", [PLAIN, {**PLAIN, "port": 9099}], "Duplicate value"),
+        ("listeners", [PLAIN, {**EXTERNAL, "port": 9092}], "each listener needs a port of its own"),
+        ("listeners", [{**PLAIN, "name": "metrics"}], "metrics is the name of another port"),
+        ("listeners", [{**PLAIN, "name": "Plain"}], "should match"),
+        ("listeners", [{**PLAIN, "port": 9404}], "the port of brokers.metricsPort"),
+        ("brokers/port", 9000, "brokers.port is none of the listeners"),
+        ("listeners", [INTERNAL, {**EXTERNAL, "tls": False}], "of type tls needs tls: true"),
+        ("listeners", [INTERNAL, {**PLAIN, "certificate": {"secretName": "a"}}], "needs tls: true"),
+        ("listeners", [{**INTERNAL, "certificate": {}}], "give either secretName or issuerRef"),
+        (
+            "listeners",
+            [{**INTERNAL, "certificate": {"secretName": "a", "issuerRef": {"name": "b"}}}],
+            "give either secretName or issuerRef",
+        ),
+        ("listeners", [{**INTERNAL, "authentication": {"type": "oauth"}}], "supported values"),
+        ("listeners", [EXTERNAL], "need those of the operator's own CA"),
+        ("listeners", [PLAIN], "authorization needs authentication on the listener of brokers"),
+        ("listeners", _REMOVE, "authorization needs listeners"),
+        ("authorization/type", "opa", "supported values"),
+        ("authorization/superUsers", ["admin"], "should match"),
+        ("authorization/superUsers", ["User:a;User:b"], "should match"),
+        ("brokers/config", {"ssl.client.auth": "none"}, "decide about TLS, SASL and authorizers"),
+        ("brokers/config", {"super.users": "User:a"}, "decide about TLS, SASL and authorizers"),
+    ],
+)
+def test_listeners_that_contradict_themselves_are_refused(
+    kubectl: Kubectl, path: str, value: Any, why: str
+) -> None:
+    wrong = change(change(SECURE, "metadata/name", "wrong"), f"spec/{path}", value)
+    with pytest.raises(objects.ApiError, match=why):
+        objects.client(kubectl.kubeconfig).create(kubectl.namespace, wrong)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("listeners", [INTERNAL]),
+        ("listeners", [PLAIN, INTERNAL]),
+        ("listeners", [{**EXTERNAL, "certificate": {"issuerRef": {"name": "ca"}}}, INTERNAL]),
+        ("brokers/config", {"num.partitions": "3", "listeners.of.mine": "x"}),
+    ],
+)
+def test_listeners_may_be_added_and_taken_away(kubectl: Kubectl, path: str, value: Any) -> None:
+    kubectl.apply(change(SECURE, f"spec/{path}", value))
+    found = kubectl.get("kafkacluster", "secure")["spec"]
+    assert {one["tls"] for one in found["listeners"]} <= {True, False}
+    assert found["authorization"]["allowEveryoneIfNoAclFound"] is False
+    kubectl("delete", "kafkacluster", "secure")
 
 
 def test_job_that_stops_by_itself_may_have_a_schedule(kubectl: Kubectl) -> None:

@@ -19,8 +19,9 @@ from odradek import properties, security_settings
 from odradek.dynamic_config import DYNAMIC_KEYS
 from odradek.values import TopicPartition
 from odradek.zk.consumers import TopicPattern
-from odradek_operator.shared import job_spec
+from odradek_operator.shared import job_spec, listener_spec
 from odradek_operator.shared.job_spec import JobSpec
+from odradek_operator.shared.listener_spec import AuthorizationSpec, ListenerSpec
 
 # How long a finalizer may hold a namespace that is being deleted.
 TERMINATING_TIMEOUT: Final = timedelta(seconds=30)
@@ -106,7 +107,8 @@ class ClusterSpec:
     """A KafkaCluster as wanted.
 
     `zookeeper` is the connect string with the chroot, as Kafka writes it. The defaults are those of
-    a topic that names no number of partitions or replicas.
+    a topic that names no number of partitions or replicas. Without `listeners` there is one in
+    plain text on `port`.
     """
 
     zookeeper: str
@@ -126,6 +128,8 @@ class ClusterSpec:
     tolerations: tuple[Mapping[str, Any], ...]
     priority_class: str | None
     paused: bool
+    listeners: tuple[ListenerSpec, ...] = ()
+    authorization: AuthorizationSpec | None = None
 
     @property
     def dynamic(self) -> dict[str, str]:
@@ -298,7 +302,14 @@ def parse_cluster(body: Body) -> ClusterSpec:
     storage = brokers.get("storage", {})
     config = dict(brokers.get("config", {}))
     zookeeper = connect_string(spec["zookeeper"]["connect"], spec["zookeeper"].get("chroot", "/"))
+    listeners = listener_spec.parse_listeners(spec)
+    authorization = listener_spec.parse_authorization(spec)
     _check_broker_config(config, zookeeper)
+    if listeners and (refused := listener_spec.set_by_hand(config)):
+        raise InvalidSpec(
+            "InvalidConfig",
+            f"spec.listeners and spec.authorization decide about {', '.join(refused)}",
+        )
     return ClusterSpec(
         zookeeper=zookeeper,
         replicas=brokers["replicas"],
@@ -321,6 +332,8 @@ def parse_cluster(body: Body) -> ClusterSpec:
         tolerations=tuple(brokers.get("tolerations", ())),
         priority_class=brokers.get("priorityClassName"),
         paused=spec.get("paused", False),
+        listeners=listeners,
+        authorization=authorization,
     )
 
 
@@ -331,12 +344,12 @@ def _check_broker_config(config: Mapping[str, str], zookeeper: str) -> None:
     for name, text in config.items():
         if "\n" in name or "\n" in text:
             raise InvalidSpec("InvalidConfig", f"{name.splitlines()[0]} contains a line break")
-    # The operator makes listeners without TLS and SASL only.
+    # The operator writes these itself, with the keys and certificates that they name.
     if refused := security_settings.asked_for(config):
         raise InvalidSpec(
             "InvalidConfig",
-            f"the listeners of a KafkaCluster have no TLS and no authentication; remove "
-            f"{', '.join(refused)}, and let only trusted networks reach the brokers",
+            f"spec.listeners is where TLS and authentication are asked for; remove "
+            f"{', '.join(refused)}",
         )
     try:
         broker_config.from_values(

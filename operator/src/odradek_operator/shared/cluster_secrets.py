@@ -1,0 +1,59 @@
+"""Names of the Secrets of a KafkaCluster with listeners, and of the users that it needs itself.
+
+| Secret | keys |
+|---|---|
+| `CLUSTER-cluster-ca` | `ca.crt`, `ca.key`: signs the certificates of brokers and of the operator |
+| `CLUSTER-cluster-ca-cert` | `ca.crt`: whom clients trust, of every TLS listener |
+| `CLUSTER-clients-ca` | `ca.crt`, `ca.key`: signs the certificates of users of type tls |
+| `CLUSTER-clients-ca-cert` | `ca.crt` |
+| `CLUSTER-brokers` | what the pods of brokers mount |
+| `CLUSTER-operator` | `username`, `password`; `user.crt`, `user.key` |
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+# SCRAM users of each cluster. A User resource cannot have these names.
+BROKER_USER: Final = "odradek-broker"
+OPERATOR_USER: Final = "odradek-operator"
+# In the subjects of certificates of brokers and of the operator, so that no user of the clients' CA
+# has the same.
+ORGANIZATION: Final = "odradek"
+
+CA_CERTIFICATE: Final = "ca.crt"
+CA_KEY: Final = "ca.key"
+USER_CERTIFICATE: Final = "user.crt"
+USER_KEY: Final = "user.key"
+USERNAME: Final = "username"
+PASSWORD: Final = "password"  # noqa: S105 (a key of a Secret)
+
+
+def cluster_ca(cluster: str) -> str:
+    """Name of the Secret with the CA of brokers, and its key."""
+    return f"{cluster}-cluster-ca"
+
+
+def cluster_ca_cert(cluster: str) -> str:
+    """Name of the Secret that clients need: whom to trust."""
+    return f"{cluster}-cluster-ca-cert"
+
+
+def clients_ca(cluster: str) -> str:
+    """Name of the Secret with the CA of users of type tls, and its key."""
+    return f"{cluster}-clients-ca"
+
+
+def clients_ca_cert(cluster: str) -> str:
+    """Name of the Secret with the certificate of that CA alone."""
+    return f"{cluster}-clients-ca-cert"
+
+
+def brokers(cluster: str) -> str:
+    """Name of the Secret that brokers mount."""
+    return f"{cluster}-brokers"
+
+
+def operator(cluster: str) -> str:
+    """Name of the Secret with the operator's own user."""
+    return f"{cluster}-operator"
