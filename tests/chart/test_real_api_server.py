@@ -22,7 +22,7 @@ from tests.support.kubectl import Kubectl, KubectlError, eventually
 
 EXAMPLES = REPO / "examples"
 RESTRICTED = "restricted-release"
-KINDS = ["kafkaclusters", "topics", "reassignments", "consumergroups"]
+KINDS = ["kafkaclusters", "users", "topics", "reassignments", "consumergroups"]
 
 
 @pytest.fixture(scope="module")

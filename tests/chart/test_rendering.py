@@ -47,7 +47,7 @@ CLUSTER_SCOPED = {
     "ValidatingAdmissionPolicyBinding",
 }
 EXPORTER = (cluster(), PLATFORM, ExporterSettings("operator:1"))
-KINDS = ["kafkaclusters", "topics", "reassignments", "consumergroups"]
+KINDS = ["kafkaclusters", "users", "topics", "reassignments", "consumergroups"]
 
 
 @pytest.fixture(scope="module", params=VALUE_SETS, ids=str)

@@ -30,7 +30,7 @@ import yaml
 
 from tests.support.apiserver import ApiServer
 
-KINDS = ("kafkaclusters", "topics", "consumergroups", "reassignments")
+KINDS = ("kafkaclusters", "users", "topics", "consumergroups", "reassignments")
 _COLLECTION = re.compile(r"/apis/odradek\.io/[^/]+/(?:namespaces/[^/]+/)?(?P<kind>[^/]+)$")
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 _NOT_FORWARDED = frozenset({"host", "connection", "accept-encoding", "transfer-encoding"})

@@ -120,15 +120,15 @@ seccompProfile:
 
 {{/* What the operator does to namespaced objects, the same in a ClusterRole and in a Role. */}}
 {{- define "odradek.operator.rules" -}}
-# The four kinds: read them, keep finalizers and annotations, write status, and own what is made for them.
+# The five kinds: read them, keep finalizers and annotations, write status, and own what is made for them.
 - apiGroups: [odradek.io]
-  resources: [kafkaclusters, topics, reassignments, consumergroups]
+  resources: [kafkaclusters, users, topics, reassignments, consumergroups]
   verbs: [get, list, watch, patch]
 - apiGroups: [odradek.io]
-  resources: [kafkaclusters/status, topics/status, reassignments/status, consumergroups/status]
+  resources: [kafkaclusters/status, users/status, topics/status, reassignments/status, consumergroups/status]
   verbs: [patch]
 - apiGroups: [odradek.io]
-  resources: [kafkaclusters/finalizers, topics/finalizers, reassignments/finalizers, consumergroups/finalizers]
+  resources: [kafkaclusters/finalizers, users/finalizers, topics/finalizers, reassignments/finalizers, consumergroups/finalizers]
   verbs: [update]
 # Replicas of a Topic change through a Reassignment of its own; finished ones are deleted when their time is over. The job
 # of its table is a ConsumerGroup of its own.
@@ -143,16 +143,18 @@ seccompProfile:
 - apiGroups: [""]
   resources: [configmaps, services, persistentvolumeclaims]
   verbs: [get, create, patch]
-# Each job has an account of its own, and a Secret by which its pods know each other. It is never read.
+# Each job has an account of its own.
 - apiGroups: [""]
   resources: [serviceaccounts]
   verbs: [get, create, patch]
 - apiGroups: [rbac.authorization.k8s.io]
   resources: [roles, rolebindings]
   verbs: [get, create, patch]
+# Each User has a Secret, and may name another that has its password. Each job has one by which its pods know each other.
+# They are read by name; none are listed.
 - apiGroups: [""]
   resources: [secrets]
-  verbs: [create]
+  verbs: [get, create, patch]
 # What an executor may consist of (templates/admission/limit-jobs.yaml). Nobody serves these.
 - apiGroups: [odradek.io]
   resources: [executors]

@@ -78,6 +78,7 @@ async def stop(memo: Any, **_: Any) -> None:
 
 
 @kopf.on.event(spec.GROUP, spec.VERSION, "kafkaclusters")
+@kopf.on.event(spec.GROUP, spec.VERSION, "users")
 @kopf.on.event(spec.GROUP, spec.VERSION, "topics")
 @kopf.on.event(spec.GROUP, spec.VERSION, "reassignments")
 @kopf.on.event(spec.GROUP, spec.VERSION, "consumergroups")

@@ -34,6 +34,9 @@ from odradek_operator.shared.views import ClusterState, Owner
 from odradek_operator.shared.zookeeper import UnreachableError, ZooKeeper
 from odradek_operator.topic import batch as topic_batch
 from odradek_operator.topic.table import TableContext
+from odradek_operator.user import plan as user_plan
+from odradek_operator.user import reconcile as user_reconcile
+from odradek_operator.user.plan import UserCluster
 
 log = logging.getLogger(__name__)
 
@@ -102,6 +105,9 @@ class Reconciler:
                     results[key] = error
             else:
                 gone = around.state.owner in (Owner.GONE, Owner.NOT_PERMITTED)
+                users = user_plan.view_cluster(around.state, around.body)
+                for key, body in kinds.get("User", {}).items():
+                    results[key] = _timed(key, partial(self._user, around, users, body))
                 results |= self._topics(around, namespace, kinds.get("Topic", {}))
                 results |= self._groups(around, namespace, kinds.get("ConsumerGroup", {}))
                 for key, body in kinds.get("Reassignment", {}).items():
@@ -184,6 +190,9 @@ class Reconciler:
         place = _connect_string(body)
         rivals = [one for one in others if _connect_string(one) == place]
         return apply.older_rival(self.context, body, rivals)
+
+    def _user(self, cluster: _ClusterContext, around: UserCluster, body: Body) -> float:
+        return user_reconcile.reconcile(self.context, body, around, cluster.zookeeper)
 
     def _topics(
         self, cluster: _ClusterContext, namespace: str, batch: Mapping[ResourceKey, Body]

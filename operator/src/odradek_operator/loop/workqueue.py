@@ -2,9 +2,9 @@
 
 kopf's handlers only call `submit`: the store keeps the newest body of every resource, and the queue
 of the resource's cluster is woken. A queue takes what is due, as one batch, and reconciles it in
-order of kind: clusters, topics, groups, reassignments. Each reconciliation returns after how many
-seconds to requeue; a failed one is retried with exponential back-off. So nothing depends on seeing
-every event, and a cluster whose ZooKeeper is unreachable delays no other.
+order of kind: clusters, users, topics, groups, reassignments. Each reconciliation returns after how
+many seconds to requeue; a failed one is retried with exponential back-off. So nothing depends on
+seeing every event, and a cluster whose ZooKeeper is unreachable delays no other.
 """
 
 from __future__ import annotations

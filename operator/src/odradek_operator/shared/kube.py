@@ -28,6 +28,7 @@ _LIST_PAGE: Final = 500
 
 PLURALS: Final[Mapping[str, str]] = {
     "KafkaCluster": "kafkaclusters",
+    "User": "users",
     "Topic": "topics",
     "Reassignment": "reassignments",
     "ConsumerGroup": "consumergroups",

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from odradek_operator.shared.spec import Body
 
-KIND_ORDER: Final = ("KafkaCluster", "Topic", "ConsumerGroup", "Reassignment")
+KIND_ORDER: Final = ("KafkaCluster", "User", "Topic", "ConsumerGroup", "Reassignment")
 
 
 class ResourceKey(NamedTuple):

@@ -1,0 +1,203 @@
+"""What to do about a User: pure functions of its spec, its status and what ZooKeeper holds.
+
+    spec (UserSpec) + status (Written) + znodes -> entries and ACLs to set and to remove
+
+Only what the status says that this resource wrote is ever removed. So what is about to be written
+stands in the status first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from odradek.quotas.entities import QuotaKey, parse_limits
+from odradek.security import acl_znodes
+from odradek.security.acls import AclBinding, AclEntry, ResourcePattern
+from odradek_operator.shared import status, user_znodes
+from odradek_operator.shared.spec import Body
+from odradek_operator.shared.status import Condition
+from odradek_operator.shared.views import ClusterState, Owner
+from odradek_operator.user import user_spec
+from odradek_operator.user.user_spec import UserSpec, Written
+
+EFFECTIVE: Final = "Effective"
+# Of the status; the spec has fewer.
+MOST_ACLS: Final = 500
+_SHOWN: Final = 5
+
+Acls = Mapping[ResourcePattern, Sequence[AclEntry]]
+
+
+@dataclass(frozen=True, slots=True)
+class UserCluster:
+    """What a User needs to know of its cluster.
+
+    `authentications` are those that its listeners ask for, `authorizes` says whether it asks for
+    ACLs, `super_users` are principals.
+    """
+
+    state: ClusterState
+    authentications: frozenset[str] = frozenset()
+    authorizes: bool = False
+    super_users: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a user shall have in ZooKeeper; by default nothing."""
+
+    mechanism: str | None = None
+    password: str = field(default="", repr=False)
+    quotas: Mapping[QuotaKey, float] = field(default_factory=dict)
+    acls: tuple[AclBinding, ...] = ()
+
+
+def view_cluster(state: ClusterState, body: Body | None) -> UserCluster:
+    """Return what a User needs to know of a KafkaCluster."""
+    if body is None:
+        return UserCluster(state)
+    spec = body["spec"]
+    config = spec["brokers"].get("config", {})
+    authorization = spec.get("authorization")
+    super_users = {*(authorization or {}).get("superUsers", ())}
+    super_users |= {one.strip() for one in config.get("super.users", "").split(";")}
+    return UserCluster(
+        state,
+        frozenset(
+            one.get("authentication", {}).get("type", "none") for one in spec.get("listeners", ())
+        ),
+        authorization is not None or bool(config.get("authorizer.class.name")),
+        frozenset(super_users - {""}),
+    )
+
+
+def refuse(wanted: UserSpec, cluster: UserCluster) -> tuple[Condition, ...] | None:
+    """Return the conditions of a User for which nothing can be written now; None: go on."""
+    state = cluster.state
+    if state.owner is not Owner.PRESENT:
+        text = f"KafkaCluster {wanted.cluster} is {state.owner.value}"
+        return status.progressing(state.owner.reason, text)
+    if f"User:{wanted.username}" in cluster.super_users:
+        text = (
+            f"User:{wanted.username} is a super user of KafkaCluster {wanted.cluster}: who can "
+            "write a User could become it"
+        )
+        return status.stalled("SuperUser", text)
+    if not state.reachable:
+        return status.progressing("ZooKeeperUnreachable", "ZooKeeper does not answer")
+    return None
+
+
+def entry_changes(
+    target: Target, written: Written, present: Mapping[str, str]
+) -> dict[str, str | None]:
+    """Return which entries of /config/users to set, and with None to remove."""
+    changes: dict[str, str | None] = {}
+    for mechanism in written.mechanisms:
+        if mechanism in present and mechanism != target.mechanism:
+            changes[mechanism] = None
+    if target.mechanism is not None:
+        entry = present.get(target.mechanism)
+        if not user_znodes.is_of_password(entry, target.mechanism, target.password):
+            changes[target.mechanism] = user_znodes.scram_entry(target.mechanism, target.password)
+    limits, _ = parse_limits(present)
+    wanted = user_znodes.quota_entries(target.quotas)
+    for key in QuotaKey:
+        value = target.quotas.get(key)
+        if value is None:
+            if key.value in written.quotas and key.value in present:
+                changes[key.value] = None
+        elif limits.get(key) != value:
+            changes[key.value] = wanted[key.value]
+    return changes
+
+
+def missing_acls(target: Target, present: Acls) -> dict[ResourcePattern, list[AclEntry]]:
+    """Return the ACLs to add, by pattern."""
+    return _by_pattern(one for one in target.acls if one.entry not in present.get(one.pattern, ()))
+
+
+def obsolete_acls(
+    target: Target, written: Written, present: Acls
+) -> dict[ResourcePattern, list[AclEntry]]:
+    """Return the ACLs to remove, by pattern: those that this resource wrote."""
+    kept = frozenset(target.acls)
+    return _by_pattern(
+        one for one in written.acls if one not in kept and one.entry in present.get(one.pattern, ())
+    )
+
+
+def _by_pattern(bindings: Iterable[AclBinding]) -> dict[ResourcePattern, list[AclEntry]]:
+    found: dict[ResourcePattern, list[AclEntry]] = {}
+    for pattern, entry in bindings:
+        found.setdefault(pattern, []).append(entry)
+    return found
+
+
+def claim(target: Target, written: Written) -> Written | None:
+    """Return what the status must say before anything is written; None: it would not fit.
+
+    ACLs that are to be removed are still among it.
+    """
+    acls = tuple(dict.fromkeys((*target.acls, *written.acls)))
+    if len(user_spec.shown_acls(acls)) > MOST_ACLS:
+        return None
+    own = owned(target)
+    return Written(
+        tuple(dict.fromkeys((*own.mechanisms, *written.mechanisms))),
+        tuple(dict.fromkeys((*own.quotas, *written.quotas))),
+        acls,
+    )
+
+
+def owned(target: Target) -> Written:
+    """Return what the status says once everything is as wanted."""
+    mechanisms = () if target.mechanism is None else (target.mechanism,)
+    quotas = tuple(one.value for one in QuotaKey if one in target.quotas)
+    return Written(mechanisms, quotas, target.acls)
+
+
+def fields(username: str, secret: str | None, written: Written) -> dict[str, Any]:
+    """Return the fields of the status."""
+    return {
+        "username": username,
+        "secret": secret,
+        "mechanisms": list(written.mechanisms) or None,
+        "quotas": list(written.quotas) or None,
+        "acls": user_spec.shown_acls(written.acls) or None,
+    }
+
+
+def effective(wanted: UserSpec, cluster: UserCluster) -> Condition:
+    """Return whether the cluster asks for what this User says."""
+    if wanted.listener not in cluster.authentications:
+        text = (
+            f"no listener of KafkaCluster {wanted.cluster} has authentication {wanted.listener}, "
+            f"so nobody can be {wanted.username} yet"
+        )
+        return Condition(EFFECTIVE, False, "NoListener", text)
+    if wanted.acls and not cluster.authorizes:
+        text = f"KafkaCluster {wanted.cluster} has no authorization: it does not ask for ACLs"
+        return Condition(EFFECTIVE, False, "NoAuthorization", text)
+    return Condition(EFFECTIVE, True, "AsListed")
+
+
+def describe(
+    changes: Mapping[str, str | None],
+    added: Mapping[ResourcePattern, Sequence[AclEntry]],
+    removed: Mapping[ResourcePattern, Sequence[AclEntry]],
+) -> str:
+    """Return what was changed, in a sentence that tells no secret."""
+    parts = [f"{'removed' if text is None else 'set'} {name}" for name, text in changes.items()]
+    for verb, acls in (("added", added), ("removed", removed)):
+        names = [
+            f"{acl_znodes.type_name(entry.operation)} of {pattern}"
+            for pattern, entries in acls.items()
+            for entry in entries
+        ]
+        if names:
+            more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+            parts.append(f"{verb} ACLs: {', '.join(names[:_SHOWN])}{more}")
+    return "; ".join(parts)

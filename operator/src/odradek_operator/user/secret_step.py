@@ -1,0 +1,141 @@
+"""The Secret of a User as it is and as it must be, read and written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from cryptography import x509
+
+from odradek_operator.shared import certificates, cluster_secrets, kube, status
+from odradek_operator.shared.apply import ReconcileContext
+from odradek_operator.shared.certificates import Pair
+from odradek_operator.shared.cluster_secrets import CA_CERTIFICATE
+from odradek_operator.shared.kube import KubeError
+from odradek_operator.shared.objects import Object
+from odradek_operator.shared.spec import ResourceMeta
+from odradek_operator.shared.status import Condition, Event
+from odradek_operator.user import secret
+from odradek_operator.user.user_spec import UserSpec
+
+
+@dataclass(frozen=True, slots=True)
+class SecretPlan:
+    """What the Secret must be; `wanted` None: as it is, or there is none. `event` tells of it.
+
+    `exists` False: it must be created. `password` is the user's, "" without SCRAM.
+    """
+
+    name: str | None = None
+    password: str = field(default="", repr=False)
+    wanted: Object | None = field(default=None, repr=False)
+    exists: bool = True
+    event: Event | None = None
+
+    @property
+    def is_due(self) -> bool:
+        """Return whether the Secret must be written."""
+        return self.wanted is not None
+
+
+Refusal = tuple[Condition, ...]
+
+
+def look(context: ReconcileContext, meta: ResourceMeta, wanted: UserSpec) -> SecretPlan | Refusal:
+    """Return what the Secret must be, or the conditions of a User that cannot have it."""
+    if wanted.authentication == "tls-external":
+        return SecretPlan()
+    live = context.kube.get("v1", "Secret", meta.namespace, meta.name)
+    if live is not None and not secret.is_own(meta, live):
+        text = f"Secret {meta.name} exists and does not belong to this User"
+        return status.stalled("SecretInUse", text)
+    if wanted.mechanism is None:
+        return _look_at_certificate(context, meta, wanted, live)
+    try:
+        password = _password(context, meta, wanted, live)
+    except secret.UnusableError as error:
+        return status.stalled("InvalidPassword", str(error))
+    data = secret.scram_data(wanted.username, password)
+    built = secret.build(meta, wanted.cluster, data)
+    if live is not None and not kube.differs(built, live):
+        return SecretPlan(meta.name, password)
+    event = None
+    if live is None:
+        event = Event("SecretCreated", f"made Secret {meta.name}")
+    elif secret.value(live, secret.PASSWORD) != password:
+        event = Event("PasswordChanged", f"Secret {meta.name} has another password")
+    return SecretPlan(meta.name, password, built, live is not None, event)
+
+
+def _look_at_certificate(
+    context: ReconcileContext, meta: ResourceMeta, wanted: UserSpec, live: Object | None
+) -> SecretPlan | Refusal:
+    """Return the Secret with a certificate that serves for a while, signed anew if need be."""
+    source = cluster_secrets.clients_ca(wanted.cluster)
+    found = context.kube.get("v1", "Secret", meta.namespace, source)
+    if found is None:
+        text = f"there is no Secret {source}, whose authority signs certificates of users"
+        return status.progressing("NoClientsAuthority", text)
+    subject, now = certificates.subject(meta.name), context.now()
+    try:
+        authority = secret.read_authority(found)
+        why = None if live is None else _why_renew(live, authority, subject, now)
+        if live is not None and why is None:
+            return SecretPlan(meta.name)
+        pair = certificates.sign_client(authority, subject, now)
+        data = secret.tls_data(meta.name, pair, authority)
+    except (certificates.UnusableError, secret.UnusableError) as error:
+        return status.stalled("InvalidClientsAuthority", f"Secret {source}: {error}")
+    built = secret.build(meta, wanted.cluster, data)
+    if live is None:
+        return SecretPlan(
+            meta.name,
+            wanted=built,
+            exists=False,
+            event=Event("SecretCreated", f"made Secret {meta.name}"),
+        )
+    event = Event("CertificateRenewed", f"signed a new certificate: {why}")
+    return SecretPlan(meta.name, wanted=built, event=event)
+
+
+def _why_renew(live: Object, authority: Pair, subject: x509.Name, now: datetime) -> str | None:
+    try:
+        if secret.value(live, CA_CERTIFICATE) != authority.certificate:
+            return "the authority is another one"
+        return certificates.why_renew(secret.read_pair(live), authority, (), subject, now)
+    except secret.UnusableError as error:
+        return str(error)
+
+
+def _password(
+    context: ReconcileContext, meta: ResourceMeta, wanted: UserSpec, live: Object | None
+) -> str:
+    """Return the password: of the user's own Secret, else that of the Secret, else a new one."""
+    if wanted.source is None:
+        found = "" if live is None else secret.read_password(live, secret.PASSWORD)
+        return found or secret.new_password()
+    name, key = wanted.source
+    if name == meta.name:
+        raise secret.UnusableError(f"Secret {name} is the one that the operator writes")
+    source = context.kube.get("v1", "Secret", meta.namespace, name)
+    found = "" if source is None else secret.read_password(source, key)
+    if not found:
+        raise secret.UnusableError(f"Secret {name} has no {key}" if source else f"no Secret {name}")
+    return found
+
+
+def carry_out(context: ReconcileContext, planned: SecretPlan) -> bool:
+    """Write the Secret; False if somebody else has just created one of its name."""
+    if planned.wanted is None:
+        return True
+    if planned.exists:
+        context.kube.apply(planned.wanted)
+        return True
+    try:
+        # Created, not applied: a Secret of somebody else's must not be overwritten.
+        context.kube.create(planned.wanted)
+    except KubeError as error:
+        if error.code != 409:
+            raise
+        return False
+    return True
