@@ -43,8 +43,15 @@ class _Broker(SecureBroker):
 class SecuredCluster:
     """The cluster, its certificate, and its users."""
 
-    def __init__(self, cluster: Cluster, folder: Path, own: certificates.Issued) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        folder: Path,
+        authority: certificates.Authority,
+        own: certificates.Issued,
+    ) -> None:
         self.cluster = cluster
+        self.authority = authority
         self.own = own
         self._folder = folder
 
@@ -112,9 +119,10 @@ class SecuredCluster:
 
 
 @contextmanager
-def running(folder: Path, brokers: int = 1) -> Iterator[SecuredCluster]:
-    """Run brokers in a folder."""
-    own = certificates.Authority(folder).issue("broker", ["127.0.0.1"])
+def running(folder: Path, brokers: int = 1, super_users: str = "") -> Iterator[SecuredCluster]:
+    """Run brokers in a folder; `super_users` are more of them, such as `;User:admin`."""
+    authority = certificates.Authority(folder)
+    own = authority.issue("broker", ["127.0.0.1"])
     settings = {
         **STEADY,
         **own.settings(),
@@ -126,7 +134,7 @@ def running(folder: Path, brokers: int = 1) -> Iterator[SecuredCluster]:
         ),
         "connection.failed.authentication.delay.ms": "1",
         "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
-        "super.users": f"User:{BROKERS};User:ANONYMOUS",
+        "super.users": f"User:{BROKERS};User:ANONYMOUS{super_users}",
         "auto.create.topics.enable": "false",
         "offsets.topic.num.partitions": "1",
         "offsets.topic.replication.factor": str(brokers),
@@ -141,4 +149,4 @@ def running(folder: Path, brokers: int = 1) -> Iterator[SecuredCluster]:
         path = znodes.config_path("users", BROKERS)
         client.create(path, znodes.encode_config(entry), makepath=True)
     with made as cluster:
-        yield SecuredCluster(cluster, folder, own)
+        yield SecuredCluster(cluster, folder, authority, own)

@@ -23,9 +23,12 @@ _MESSAGES_PER_CALL = 100
 
 
 class DriverClient:
-    """An admin client and a consumer of one cluster. Not thread-safe."""
+    """An admin client and a consumer of one cluster. Not thread-safe.
 
-    def __init__(self, access: BrokerAccess, client_id: str) -> None:
+    With ACLs it needs Describe on `group`.
+    """
+
+    def __init__(self, access: BrokerAccess, client_id: str, group: str = "") -> None:
         common: dict[str, str | int | float | bool] = {
             **access.client_settings(),
             "client.id": client_id,
@@ -36,7 +39,8 @@ class DriverClient:
         self._consumer = Consumer(
             common
             | {
-                "group.id": client_id,  # required by the library; this client never commits
+                # The library requires one and looks for its coordinator; this client never commits.
+                "group.id": group or client_id,
                 "enable.auto.commit": False,
                 "auto.offset.reset": "earliest",
                 "allow.auto.create.topics": False,

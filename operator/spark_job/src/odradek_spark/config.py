@@ -169,6 +169,7 @@ class JobPod:
     auth_secret: str
     limits: str
     additions: Mapping[str, Any] = field(default_factory=dict)
+    brokers_secret: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,6 +378,7 @@ def _parse_pod(root: "_Section") -> JobPod:
         name=root.text("name"),
         auth_secret=root.text("authSecret"),
         limits=root.text("limits"),
+        brokers_secret=root.text("brokersSecret", None),
         additions={name: additions.value(name) for name in additions},
     )
 

@@ -101,7 +101,7 @@ class Driver:
     def _run(self) -> None:
         self.endpoint.start()
         self._closers.append(self.endpoint.stop)
-        client = DriverClient(self._job.brokers, f"odradek-lag-{self._job.group}")
+        client = DriverClient(self._job.brokers, f"odradek-lag-{self._job.group}", self._job.group)
         self._closers.append(client.close)
         self._await_topics(client)
         if self._stop.is_set():
@@ -114,7 +114,9 @@ class Driver:
         watcher.start()
         self._closers.append(lambda: watcher.join(timeout=2 * config.REFRESH_INTERVAL_S))
         # The watcher has the other one: neither is for two threads.
-        reader = DriverClient(self._job.brokers, f"odradek-start-{self._job.group}")
+        reader = DriverClient(
+            self._job.brokers, f"odradek-start-{self._job.group}", self._job.group
+        )
         self._closers.append(reader.close)
         query = Query(
             self._job,

@@ -11,9 +11,21 @@ from odradek.zk.payload import ZnodeError
 from odradek_operator.cluster import exporter_objects, rollout, settings
 from odradek_operator.cluster import objects as cluster_objects
 from odradek_operator.cluster.rollout import ClusterView
-from odradek_operator.shared import apply, kube, observe, spec, status, status_update
+from odradek_operator.shared import (
+    apply,
+    client_users,
+    cluster_access,
+    kube,
+    observe,
+    spec,
+    status,
+    status_update,
+)
 from odradek_operator.shared.apply import ExporterSettings, ReconcileContext
+from odradek_operator.shared.client_users import AccessError, ClientUser
+from odradek_operator.shared.cluster_secrets import EXPORTER_USER, OPERATOR_USER
 from odradek_operator.shared.kube import KubeError
+from odradek_operator.shared.objects import CLUSTER_LABEL, MANAGED_BY
 from odradek_operator.shared.spec import Body, ClusterSpec, ResourceMeta
 from odradek_operator.shared.status import Condition, Event
 from odradek_operator.shared.views import Partitions
@@ -100,6 +112,7 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
         live_set = _live_set(context, meta)
         told = (
             *_grow_claims(context, meta, wanted, allowed),
+            *_reconcile_users(context, body, meta, wanted),
             *_reconcile_exporter(context, body, meta, wanted),
         )
     view = _view(context, meta, znodes, live_set, allowed)
@@ -176,6 +189,33 @@ def _apply_objects(
         context.kube.apply(one)
         log.info("%s: applied %s %s", meta.name, one["kind"], one["metadata"]["name"])
     return True
+
+
+def _reconcile_users(
+    context: ReconcileContext, body: Body, meta: ResourceMeta, wanted: ClusterSpec
+) -> tuple[Condition, ...]:
+    """Make the users of the operator and the lag exporter; why that is not possible is reported."""
+    access = cluster_access.of_cluster(meta.name, wanted)
+    if access is None or not access.is_secured or not apply.still_wanted(context, body):
+        return ()
+    labels = {"app.kubernetes.io/managed-by": MANAGED_BY, CLUSTER_LABEL: meta.name}
+    users = [ClientUser(meta, labels, access.operator_secret, OPERATOR_USER)]
+    if context.platform.exporter is not None:
+        rights = cluster_access.exporter_rights()
+        users.append(ClientUser(meta, labels, access.exporter_secret, EXPORTER_USER, rights))
+    try:
+        zookeeper = context.zookeepers.get(wanted.zookeeper)
+        for user in users:
+            client_users.ensure(context, zookeeper, access, meta.namespace, user)
+    except UnreachableError as error:
+        return (Condition("Clients", False, "ZooKeeperUnreachable", str(error)),)
+    except AccessError as error:
+        return (Condition("Clients", False, error.reason, str(error)),)
+    except KubeError as error:
+        if error.code not in apply.REFUSALS:
+            raise
+        return (Condition("Clients", False, "ApplyRejected", str(error)),)
+    return ()
 
 
 def _reconcile_exporter(
