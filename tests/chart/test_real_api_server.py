@@ -190,7 +190,7 @@ ACCOUNTS = [
 MAY += [(OPERATOR, "other", verb, kind) for verb in ("get", "create", "patch") for kind in ACCOUNTS]
 # What a job's Role gives, which nobody can give who has it not.
 MAY += [
-    (OPERATOR, "other", "create", "secrets"),
+    *((OPERATOR, "other", verb, "secrets") for verb in ("get", "create", "patch")),
     (OPERATOR, "other", "deletecollection", "pods"),
     (OPERATOR, "other", "use", "executors.odradek.io"),
 ]
@@ -201,10 +201,11 @@ MAY_NOT += [
     (OPERATOR, "other", verb, "deployments.apps") for verb in ("list", "watch", "deletecollection")
 ]
 MAY_NOT += [
-    (OPERATOR, "other", "get", "secrets"),
+    (OPERATOR, "other", "list", "secrets"),
+    (OPERATOR, "other", "watch", "secrets"),
     (OPERATOR, "other", "create", "pods/exec"),
     (OPERATOR, "other", "delete", "topics"),
-    (OPERATOR, "other", "patch", "secrets"),
+    (OPERATOR, "other", "delete", "secrets"),
     (OPERATOR, "other", "bind", "roles.rbac.authorization.k8s.io"),
     (OPERATOR, "other", "escalate", "roles.rbac.authorization.k8s.io"),
     (OPERATOR, "other", "create", "serviceaccounts/token"),

@@ -40,7 +40,7 @@ REASONS = {
         TopicNotFound ClusterInvalid ClusterNotFound ClusterConflict
         Due Pending Starting Stopping Restarting Suspending
         BrokersUnreachable ResetWaiting Resetting
-        ExecutorsPending DriverUnreachable
+        ExecutorsPending DriverUnreachable NoClientsAuthority NoClusterAuthority UserNotWritten
     """,
     Truth.FAILED: """
         ScaleDownBlocked ResourceConflict ZnodeUnreadable ApplyRejected DriverRejected
@@ -50,6 +50,8 @@ REASONS = {
         InvalidReplicationFactor InvalidConfig InvalidReplicaAssignment InvalidTopicPattern
         JobFailing InvalidJob TopicRecreated DataTruncated StatefulQueryChanged BatchOverdue
         ResetTooLarge ResetWithoutPartitions InvalidReset
+        SecretInUse SuperUser InvalidPassword InvalidAcl InvalidClientsAuthority SecretRejected
+        TooManyAcls CertificateNeeded
     """,
     Truth.AT_REST: "Paused",
 }

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from odradek_operator.cluster import listener_objects, listener_plan
+from odradek_operator.cluster.listener_objects import ListenerSetup
 from odradek_operator.shared.objects import (
     CLUSTER_LABEL,
     MANAGED_BY,
@@ -71,12 +73,18 @@ def workload_name(cluster: str) -> str:
     return f"{cluster}-broker"
 
 
-def server_properties(spec: ClusterSpec) -> str:
-    """The part of server.properties that all brokers share."""
+def pod_host(meta: ResourceMeta, pod: str) -> str:
+    """Name of a broker's pod, which it advertises without the network of its node."""
+    return f"{pod}.{service_name(meta.name)}.{meta.namespace}.svc"
+
+
+def server_properties(spec: ClusterSpec, setup: ListenerSetup | None = None) -> str:
+    """The part of server.properties that all brokers share; without `setup` in plain text."""
+    plain = {"listeners": f"PLAINTEXT://:{spec.port}"}
     values = {
         **spec.config,
         "zookeeper.connect": spec.zookeeper,
-        "listeners": f"PLAINTEXT://:{spec.port}",
+        **(plain if setup is None else listener_objects.settings(setup)),
         "log.dirs": f"{DATA_PATH}/data",
         "odradek.metrics.port": str(spec.metrics_port),
     }
@@ -114,20 +122,25 @@ def desired_objects(
     live_set: Mapping[str, Any] | None,
     replicas: int,
     evictable: bool,
+    setup: ListenerSetup | None = None,
 ) -> list[Object]:
     """Return every child object, in the order in which they are applied.
+
+    `setup` are the listeners that brokers get now; None: one in plain text.
 
     `live_set` is the StatefulSet as it is: its claim templates cannot change, so they are kept.
     `evictable` is whether a drained node may take a broker away now.
     """
-    common = server_properties(spec)
+    data = {"server.properties": server_properties(spec, setup), "racks": racks_file(racks)}
+    if setup is not None:
+        data["advertised"] = listener_objects.advertised(setup.plan)
     return [
-        _service(meta, spec),
+        _service(meta, spec, setup),
         {
             "apiVersion": "v1",
             "kind": "ConfigMap",
             "metadata": metadata(meta, workload_name(meta.name), labels(meta)),
-            "data": {"server.properties": common, "racks": racks_file(racks)},
+            "data": data,
         },
         {
             "apiVersion": "policy/v1",
@@ -140,11 +153,16 @@ def desired_objects(
                 "selector": {"matchLabels": selector(meta)},
             },
         },
-        _stateful_set(meta, spec, image, pull_policy, pull_secrets, live_set, replicas),
+        _stateful_set(meta, spec, image, pull_policy, pull_secrets, live_set, replicas, setup),
     ]
 
 
-def _service(meta: ResourceMeta, spec: ClusterSpec) -> Object:
+def _ports(spec: ClusterSpec, setup: ListenerSetup | None) -> list[tuple[str, int]]:
+    of_listeners = [("kafka", spec.port)] if setup is None else listener_objects.ports(setup.plan)
+    return [*of_listeners, ("metrics", spec.metrics_port)]
+
+
+def _service(meta: ResourceMeta, spec: ClusterSpec, setup: ListenerSetup | None) -> Object:
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -155,8 +173,8 @@ def _service(meta: ResourceMeta, spec: ClusterSpec) -> Object:
             "publishNotReadyAddresses": True,
             "selector": selector(meta),
             "ports": [
-                {"name": "kafka", "port": spec.port, "targetPort": spec.port},
-                {"name": "metrics", "port": spec.metrics_port, "targetPort": spec.metrics_port},
+                {"name": name, "port": port, "targetPort": port}
+                for name, port in _ports(spec, setup)
             ],
         },
     }
@@ -170,14 +188,18 @@ def _stateful_set(
     pull_secrets: Sequence[str],
     live_set: Mapping[str, Any] | None,
     replicas: int,
+    setup: ListenerSetup | None,
 ) -> Object:
     name = workload_name(meta.name)
     claims = live_set["spec"]["volumeClaimTemplates"] if live_set else [_claim_template(meta, spec)]
     kept = "Delete" if spec.storage.delete_claims else "Retain"
-    pod = _pod_spec(meta, spec, image, pull_policy, pull_secrets)
+    pod = _pod_spec(meta, spec, image, pull_policy, pull_secrets, setup)
     # The live template may hold removed fields and additions of others, so templates are compared
     # by the hash of what was last applied.
-    about = {**metadata(meta, name, labels(meta)), "annotations": {TEMPLATE_HASH: digest(pod)}}
+    notes = {TEMPLATE_HASH: digest(pod)}
+    if setup is not None:
+        notes[listener_plan.ANNOTATION] = listener_plan.encode(setup.plan)
+    about = {**metadata(meta, name, labels(meta)), "annotations": notes}
     return {
         "apiVersion": "apps/v1",
         "kind": "StatefulSet",
@@ -195,7 +217,8 @@ def _stateful_set(
                     "labels": labels(meta),
                     "annotations": {
                         # Without the settings that running brokers take (`settings`).
-                        CONFIG_HASH: digest(server_properties(_static(spec))),
+                        CONFIG_HASH: digest(server_properties(_static(spec), setup)),
+                        **(setup.annotations() if setup is not None else {}),
                         **scrape_annotations(spec.metrics_port),
                     },
                 },
@@ -221,7 +244,12 @@ def _claim_template(meta: ResourceMeta, spec: ClusterSpec) -> Object:
 
 
 def _pod_spec(
-    meta: ResourceMeta, spec: ClusterSpec, image: str, pull_policy: str, pull_secrets: Sequence[str]
+    meta: ResourceMeta,
+    spec: ClusterSpec,
+    image: str,
+    pull_policy: str,
+    pull_secrets: Sequence[str],
+    setup: ListenerSetup | None,
 ) -> Object:
     pod: Object = {
         "automountServiceAccountToken": False,
@@ -229,12 +257,14 @@ def _pod_spec(
         "terminationGracePeriodSeconds": 30,
         "affinity": _affinity(meta, spec),
         "securityContext": pod_security(),
-        "containers": [_container(meta, spec, image, pull_policy)],
+        "containers": [_container(meta, spec, image, pull_policy, setup)],
         "volumes": [
             {"name": "config", "configMap": {"name": workload_name(meta.name)}},
             {"name": "tmp", "emptyDir": {}},
         ],
     }
+    if setup is not None:
+        pod["volumes"].append(listener_objects.volume(setup))
     if pull_secrets:
         pod["imagePullSecrets"] = [{"name": one} for one in pull_secrets]
     if spec.host_network:
@@ -260,25 +290,40 @@ def _affinity(meta: ResourceMeta, spec: ClusterSpec) -> Object:
     return {**spec.affinity, "podAntiAffinity": {**wanted, required: terms}}
 
 
-def _container(meta: ResourceMeta, spec: ClusterSpec, image: str, pull_policy: str) -> Object:
+def _container(
+    meta: ResourceMeta,
+    spec: ClusterSpec,
+    image: str,
+    pull_policy: str,
+    setup: ListenerSetup | None,
+) -> Object:
     if spec.host_network:
         advertised = field_env("ADVERTISED_HOST", "status.hostIP")
     else:
-        host = f"$(POD_NAME).{service_name(meta.name)}.{meta.namespace}.svc"
-        advertised = {"name": "ADVERTISED_HOST", "value": host}
+        advertised = {"name": "ADVERTISED_HOST", "value": pod_host(meta, "$(POD_NAME)")}
+    if setup is None:
+        start = _START.format(config=CONFIG_PATH, port=spec.port)
+    else:
+        places = {"config": CONFIG_PATH, "secrets": listener_objects.SECRET_PATH}
+        start = listener_objects.START.format(**places)
+    mounts = [
+        {"name": "data", "mountPath": DATA_PATH},
+        {"name": "config", "mountPath": CONFIG_PATH, "readOnly": True},
+        {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 (inside the container)
+    ]
     return {
         "name": "broker",
         "image": image,
         "imagePullPolicy": pull_policy,
-        "command": ["sh", "-c", _START.format(config=CONFIG_PATH, port=spec.port)],
+        "command": ["sh", "-c", start],
         "env": [
             field_env("POD_NAME", "metadata.name"),
             field_env("NODE_NAME", "spec.nodeName"),
             advertised,
         ],
         "ports": [
-            {"name": "kafka", "containerPort": spec.port, "protocol": "TCP"},
-            {"name": "metrics", "containerPort": spec.metrics_port, "protocol": "TCP"},
+            {"name": name, "containerPort": port, "protocol": "TCP"}
+            for name, port in _ports(spec, setup)
         ],
         "readinessProbe": {
             "httpGet": {"path": "/readyz", "port": "metrics"},
@@ -296,9 +341,5 @@ def _container(meta: ResourceMeta, spec: ClusterSpec, image: str, pull_policy: s
         },
         "resources": dict(spec.resources),
         "securityContext": container_security(),
-        "volumeMounts": [
-            {"name": "data", "mountPath": DATA_PATH},
-            {"name": "config", "mountPath": CONFIG_PATH, "readOnly": True},
-            {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 (inside the container)
-        ],
+        "volumeMounts": mounts if setup is None else [*mounts, listener_objects.mount()],
     }

@@ -3,27 +3,36 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from odradek.zk.payload import ZnodeError
-from odradek_operator.cluster import exporter_objects, rollout, settings
+from odradek_operator.cluster import (
+    exporter_objects,
+    listener_objects,
+    listener_plan,
+    rollout,
+    secured,
+    settings,
+)
 from odradek_operator.cluster import objects as cluster_objects
+from odradek_operator.cluster.listener_objects import ListenerSetup
+from odradek_operator.cluster.listener_plan import Step
 from odradek_operator.cluster.rollout import ClusterView
 from odradek_operator.shared import (
     apply,
     client_users,
     cluster_access,
-    kube,
     observe,
     spec,
     status,
     status_update,
+    user_znodes,
 )
 from odradek_operator.shared.apply import ExporterSettings, ReconcileContext
 from odradek_operator.shared.client_users import AccessError, ClientUser
-from odradek_operator.shared.cluster_secrets import EXPORTER_USER, OPERATOR_USER
+from odradek_operator.shared.cluster_secrets import EXPORTER_USER
 from odradek_operator.shared.kube import KubeError
 from odradek_operator.shared.objects import CLUSTER_LABEL, MANAGED_BY
 from odradek_operator.shared.spec import Body, ClusterSpec, ResourceMeta
@@ -98,9 +107,16 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
         body, changed = configured
         events += changed
         try:
+            step = _listener_step(context, meta, wanted, znodes, live_set, allowed)
+            prepared = _prepare(context, body, meta, wanted, step)
             evictable = rollout.may_lose_one(znodes.partitions)
-            if not _apply_objects(context, body, meta, wanted, live_set, allowed, evictable):
+            setup = prepared.setup if prepared else None
+            if not _apply_objects(context, body, meta, wanted, live_set, allowed, evictable, setup):
                 return 0.0
+        except secured.ChangedError:
+            return 0.0
+        except secured.NotPreparedError as error:
+            return _hold(context, body, error, events)
         except KubeError as error:
             if error.code not in apply.REFUSALS:
                 raise
@@ -111,16 +127,26 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
             return STEADY_SECONDS
         live_set = _live_set(context, meta)
         told = (
+            *_certificate_warnings(prepared),
             *_grow_claims(context, meta, wanted, allowed),
-            *_reconcile_users(context, body, meta, wanted),
-            *_reconcile_exporter(context, body, meta, wanted),
+            *(
+                _reconcile_exporter_user(context, body, meta, wanted)
+                or _reconcile_exporter(context, body, meta, wanted)
+            ),
         )
     view = _view(context, meta, znodes, live_set, allowed)
-    if not wanted.paused:
-        events += _roll(context, body, meta, wanted, view)
     if wanted.paused:
         told = (Condition("Paused", True, "Paused", "spec.paused is true"),)
-    conditions = (*rollout.judge(wanted, view, allowed), *told)
+        step = Step(listener_plan.applied_plan(live_set) or listener_plan.wanted_plan(wanted))
+    else:
+        events += _roll(context, body, meta, wanted, view)
+    judged = rollout.judge(wanted, view, allowed)
+    if step.refused and judged[0].status:
+        judged = (*status.stalled("UnsafeListenerChange", step.refused), *judged[3:])
+    secure = rollout.judge_listeners(
+        listener_plan.wanted_plan(wanted), step, _given(live_set), view
+    )
+    conditions = (*judged, secure, *told)
     status_update.write_status(
         context,
         body,
@@ -130,6 +156,77 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
     )
     steady = conditions[0].status and not conditions[1].status
     return STEADY_SECONDS if steady else BUSY_SECONDS
+
+
+def _listener_step(
+    context: ReconcileContext,
+    meta: ResourceMeta,
+    wanted: ClusterSpec,
+    znodes: _Znodes,
+    live_set: Mapping[str, Any] | None,
+    allowed: int,
+) -> Step:
+    """Return the listeners that pods get now, on the way to those of the spec."""
+    applied, target = listener_plan.applied_plan(live_set), listener_plan.wanted_plan(wanted)
+    if applied is None or applied.means(target):
+        return listener_plan.next_step(applied, target, settled=False)
+    view = _view(context, meta, znodes, live_set, allowed)
+    return listener_plan.next_step(applied, target, settled=rollout.is_settled(view))
+
+
+def _prepare(
+    context: ReconcileContext, body: Body, meta: ResourceMeta, wanted: ClusterSpec, step: Step
+) -> secured.Prepared | None:
+    """Make Secrets and users of the listeners; None: there is one, in plain text.
+
+    Raises NotPreparedError, ChangedError, or KubeError.
+    """
+    if step.plan.legacy:
+        return None
+    pods = context.kube.select("v1", "Pod", meta.namespace, cluster_objects.selector_text(meta))
+    try:
+        return secured.prepare(context, body, meta, wanted, step.plan, pods)
+    except UnreachableError as error:
+        log.info("%s", error)
+        text = f"ZooKeeper {wanted.zookeeper} does not answer; it has the users of brokers"
+        raise secured.NotPreparedError("ZooKeeperUnreachable", text, waits=True) from None
+    except user_znodes.OvertakenError as error:
+        raise secured.NotPreparedError("UsersNotWritten", str(error), waits=True) from None
+    except user_znodes.FullZnodeError as error:
+        raise secured.NotPreparedError("UsersNotWritten", str(error)) from None
+
+
+def _hold(
+    context: ReconcileContext,
+    body: Body,
+    error: secured.NotPreparedError,
+    events: Sequence[Event],
+) -> float:
+    """Report what listeners lack. Brokers that run go on with what they have."""
+    judge = status.progressing if error.waits else status.stalled
+    conditions = (
+        *judge(error.reason, str(error)),
+        Condition("Secured", False, error.reason, str(error)),
+    )
+    status_update.write_status(
+        context, body, conditions, status_update.remembered(body, _SHOWN), events
+    )
+    return BUSY_SECONDS if error.waits else STEADY_SECONDS
+
+
+def _certificate_warnings(prepared: secured.Prepared | None) -> tuple[Condition, ...]:
+    if prepared is None or not prepared.warnings:
+        return ()
+    return (Condition("Certificates", False, "HostsNotProven", "; ".join(prepared.warnings)),)
+
+
+def _given(live_set: Mapping[str, Any] | None) -> str | None:
+    """Return what stands for the listeners in the annotations of new pods."""
+    if live_set is None:
+        return None
+    template: Mapping[str, Any] = live_set["spec"]["template"]["metadata"]
+    found: str | None = template.get("annotations", {}).get(listener_objects.HASH)
+    return found
 
 
 def _read_znodes(context: ReconcileContext, wanted: ClusterSpec, *, fresh: bool) -> _Znodes:
@@ -168,6 +265,7 @@ def _apply_objects(
     live_set: Mapping[str, Any] | None,
     allowed: int,
     evictable: bool,
+    setup: ListenerSetup | None,
 ) -> bool:
     """Apply the owned objects; False if the cluster changed meanwhile and nothing was written."""
     racks = _racks(context, meta, wanted)
@@ -181,8 +279,9 @@ def _apply_objects(
         live_set,
         allowed,
         evictable,
+        setup,
     )
-    changed = [one for one in objects if _needs_apply(context, one)]
+    changed = [one for one in objects if apply.differs(context, one)]
     if changed and not apply.still_wanted(context, body):
         return False
     for one in changed:
@@ -191,30 +290,29 @@ def _apply_objects(
     return True
 
 
-def _reconcile_users(
+def _reconcile_exporter_user(
     context: ReconcileContext, body: Body, meta: ResourceMeta, wanted: ClusterSpec
 ) -> tuple[Condition, ...]:
-    """Make the users of the operator and the lag exporter; why that is not possible is reported."""
+    """Make the user of the lag exporter; why that is not possible is reported."""
     access = cluster_access.of_cluster(meta.name, wanted)
-    if access is None or not access.is_secured or not apply.still_wanted(context, body):
+    if context.platform.exporter is None or access is None or not access.is_secured:
+        return ()
+    if not apply.still_wanted(context, body):
         return ()
     labels = {"app.kubernetes.io/managed-by": MANAGED_BY, CLUSTER_LABEL: meta.name}
-    users = [ClientUser(meta, labels, access.operator_secret, OPERATOR_USER)]
-    if context.platform.exporter is not None:
-        rights = cluster_access.exporter_rights()
-        users.append(ClientUser(meta, labels, access.exporter_secret, EXPORTER_USER, rights))
+    rights = cluster_access.exporter_rights()
+    user = ClientUser(meta, labels, access.exporter_secret, EXPORTER_USER, rights)
     try:
         zookeeper = context.zookeepers.get(wanted.zookeeper)
-        for user in users:
-            client_users.ensure(context, zookeeper, access, meta.namespace, user)
+        client_users.ensure(context, zookeeper, access, meta.namespace, user)
     except UnreachableError as error:
-        return (Condition("Clients", False, "ZooKeeperUnreachable", str(error)),)
+        return (Condition("LagExporter", False, "ZooKeeperUnreachable", str(error)),)
     except AccessError as error:
-        return (Condition("Clients", False, error.reason, str(error)),)
+        return (Condition("LagExporter", False, error.reason, str(error)),)
     except KubeError as error:
         if error.code not in apply.REFUSALS:
             raise
-        return (Condition("Clients", False, "ApplyRejected", str(error)),)
+        return (Condition("LagExporter", False, "ApplyRejected", str(error)),)
     return ()
 
 
@@ -242,7 +340,7 @@ def _apply_exporter(
     installed: ExporterSettings,
 ) -> None:
     deployment = exporter_objects.deployment(meta, wanted, context.platform, installed)
-    if _needs_apply(context, deployment) and apply.still_wanted(context, body):
+    if apply.differs(context, deployment) and apply.still_wanted(context, body):
         context.kube.apply(deployment)
         log.info("%s: applied Deployment %s", meta.name, deployment["metadata"]["name"])
 
@@ -255,12 +353,6 @@ def _delete_exporter(context: ReconcileContext, meta: ResourceMeta) -> None:
     if live is not None and any(one["uid"] == meta.uid for one in owners):
         context.kube.delete(live)
         log.info("%s: deleted Deployment %s", meta.name, name)
-
-
-def _needs_apply(context: ReconcileContext, wanted: Mapping[str, Any]) -> bool:
-    meta = wanted["metadata"]
-    live = context.kube.get(wanted["apiVersion"], wanted["kind"], meta["namespace"], meta["name"])
-    return live is None or kube.differs(wanted, live)
 
 
 def _racks(context: ReconcileContext, meta: ResourceMeta, wanted: ClusterSpec) -> dict[str, str]:

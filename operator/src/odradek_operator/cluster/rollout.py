@@ -12,7 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from odradek_operator.cluster import listener_objects, listener_plan
 from odradek_operator.cluster import objects as cluster_objects
+from odradek_operator.cluster.listener_plan import ListenerPlan, Step
 from odradek_operator.shared import status
 from odradek_operator.shared.pods import is_ready, pending_reason
 from odradek_operator.shared.spec import (
@@ -30,7 +32,8 @@ class BrokerPod:
     """The observed state of a broker: its pod and its registration.
 
     `trouble` is why the pod does not run, in Kubernetes' words. One that is not `own` is no pod of
-    this cluster's: a Kafka broker in the same znodes, or one that was just scaled away.
+    this cluster's: a Kafka broker in the same znodes, or one that was just scaled away. `listeners`
+    stands for those that it was started with (`listener_objects.HASH`).
     """
 
     broker_id: int
@@ -43,6 +46,7 @@ class BrokerPod:
     terminating: bool = False
     trouble: str | None = None
     own: bool = True
+    listeners: str | None = None
 
     @property
     def healthy(self) -> bool:
@@ -106,6 +110,41 @@ def safe_replicas(wanted: int, current: int | None, partitions: Partitions | Non
 def may_lose_one(partitions: Partitions | None) -> bool:
     """Return whether a broker may be evicted: all replicas are known to be in sync."""
     return partitions is not None and partitions.all_in_sync
+
+
+def is_settled(view: ClusterView) -> bool:
+    """Return whether all brokers run with the current template, and no replica lags behind."""
+    return (
+        view.update_revision is not None
+        and all(one.healthy and one.revision == view.update_revision for one in view.own)
+        and view.partitions is not None
+        and view.partitions.all_in_sync
+    )
+
+
+def judge_listeners(
+    wanted: ListenerPlan, step: Step, given: str | None, view: ClusterView
+) -> Condition:
+    """Return the condition Secured: whether all that runs asks everybody who he is, over TLS.
+
+    `step` is what pods get now, `given` stands for it in their annotations.
+    """
+    if found := listener_plan.why_not_secured(wanted):
+        return Condition("Secured", False, *found)
+    if strangers := [str(one.broker_id) for one in view.brokers if not one.own]:
+        text = f"brokers {', '.join(strangers)} are none of this KafkaCluster's"
+        return Condition("Secured", False, "OtherBrokers", text)
+    if step.refused:
+        return Condition("Secured", False, "UnsafeListenerChange", step.refused)
+    behind = [one for one in view.own if one.listeners != given or one.listeners is None]
+    if behind or not step.plan.means(wanted):
+        done = len(view.own) - len(behind)
+        text = f"{done} of {len(view.own)} brokers run with the listeners that they get now"
+        waits = f"; next, {step.waits}" if step.waits else ""
+        return Condition("Secured", False, "Rolling", text + waits)
+    return Condition(
+        "Secured", True, "Secured", "TLS, authentication and ACLs on all listeners of all brokers"
+    )
 
 
 def judge(spec: ClusterSpec, view: ClusterView, allowed: int) -> tuple[Condition, ...]:
@@ -255,4 +294,5 @@ def _view_broker(broker_id: int, pod: Mapping[str, Any] | None, address: str | N
         registered=address is not None,
         terminating="deletionTimestamp" in pod["metadata"],
         trouble=pending_reason(pod),
+        listeners=pod["metadata"].get("annotations", {}).get(listener_objects.HASH),
     )

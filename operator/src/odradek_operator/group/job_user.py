@@ -60,5 +60,5 @@ def ensure(
 def remove(meta: ResourceMeta, around: GroupContext) -> None:
     """Remove the job's user and its rights; its Secret goes with its owner. Raises AccessError."""
     if around.zookeeper is None:
-        raise AccessError("ZooKeeperUnreachable", "ZooKeeper does not answer")
+        raise AccessError("ZooKeeperUnreachable", "ZooKeeper does not answer", waits=True)
     client_users.remove(around.zookeeper, cluster_access.job_user(meta.namespace, meta.name))

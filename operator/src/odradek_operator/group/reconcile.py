@@ -302,8 +302,9 @@ def _run(run: _Run, body: Body, task: JobSpec, told: tuple[Condition, ...]) -> f
         if not cluster.paused and pod is not None and _shows_ui(task, decision):
             _apply_ui(context, body, meta, pod)
     except AccessError as error:
-        waits = status.progressing(error.reason, str(error))
-        status_update.write_status(context, body, waits, _remembered(body))
+        judge = status.progressing if error.waits else status.stalled
+        told = judge(error.reason, str(error))
+        status_update.write_status(context, body, told, _remembered(body))
         return WAIT_SECONDS
     except KubeError as error:
         if error.code not in apply.REFUSALS:

@@ -145,12 +145,17 @@ def set_finalizer(context: ReconcileContext, body: Body, present: bool) -> None:
 
 def apply_object(context: ReconcileContext, wanted: Mapping[str, Any]) -> bool:
     """Apply an owned object if it differs; True if something was written."""
-    meta = wanted["metadata"]
-    live = context.kube.get(wanted["apiVersion"], wanted["kind"], meta["namespace"], meta["name"])
-    if live is not None and not kube.differs(wanted, live):
+    if not differs(context, wanted):
         return False
     context.kube.apply(wanted)
     return True
+
+
+def differs(context: ReconcileContext, wanted: Mapping[str, Any]) -> bool:
+    """Return whether an owned object must be applied."""
+    meta = wanted["metadata"]
+    live = context.kube.get(wanted["apiVersion"], wanted["kind"], meta["namespace"], meta["name"])
+    return live is None or kube.differs(wanted, live)
 
 
 def grow_claim(context: ReconcileContext, namespace: str, name: str, size: str) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import socket
 import ssl
@@ -74,6 +75,27 @@ def _exchange(ask: Ask, token: bytes) -> bytes:
     return answer.auth_bytes
 
 
+def trusting(authority: str) -> ssl.SSLContext:
+    """Return a context that trusts certificates in PEM. Raises OSError or ValueError."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(cadata=authority)
+    return context
+
+
+def show(context: ssl.SSLContext, certificate: str, key: str) -> None:
+    """Show a certificate to brokers. Raises OSError or ValueError.
+
+    OpenSSL takes it from files only; this one has no place on a disk.
+    """
+    descriptor = os.memfd_create("identity", os.MFD_CLOEXEC)
+    try:
+        with open(descriptor, "w", encoding="ascii", closefd=False) as file:
+            file.write(f"{key}\n{certificate}")
+        context.load_cert_chain(f"/proc/self/fd/{descriptor}")
+    finally:
+        os.close(descriptor)
+
+
 def of_settings(values: Mapping[str, str]) -> BrokerSecurity:
     """Read the settings of Kafka's clients: SCRAM, and trusted certificates in PEM.
 
@@ -89,8 +111,7 @@ def of_settings(values: Mapping[str, str]) -> BrokerSecurity:
             raise ConfigError("ssl.truststore with ssl.truststore.type=PEM is needed")
         try:
             text = store.certificates or Path(store.location).read_text(encoding="utf-8")
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-            context.load_verify_locations(cadata=text)
+            context = trusting(text)
         except (OSError, ValueError) as error:
             raise ConfigError(f"cannot use ssl.truststore: {error}") from None
     return BrokerSecurity(context, found.login)

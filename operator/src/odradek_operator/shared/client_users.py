@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from odradek.properties import ConfigError
+from odradek.listener_settings import SaslLogin
 from odradek.security.acls import (
     AclEntry,
     AclOperation,
@@ -49,11 +49,15 @@ log = logging.getLogger(__name__)
 
 
 class AccessError(Exception):
-    """Clients of ours cannot reach the brokers yet. `reason` is for a condition, in CamelCase."""
+    """Clients of ours cannot reach the brokers. `reason` is for a condition, in CamelCase.
 
-    def __init__(self, reason: str, message: str) -> None:
+    `waits` says that it may come without help.
+    """
+
+    def __init__(self, reason: str, message: str, *, waits: bool = False) -> None:
         super().__init__(message)
         self.reason = reason
+        self.waits = waits
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +90,8 @@ def ensure(
     if access.shows:
         raise AccessError(
             "CertificateNeeded",
-            f"listener {access.listener} asks clients for certificates, which the operator, lag "
-            "exporters and jobs do not have; choose a SCRAM authentication for it",
+            f"listener {access.listener} asks clients for certificates, which lag exporters "
+            "and jobs do not have; choose a SCRAM authentication for it",
         )
     ca = _authority(context.kube, access, namespace) if access.tls else ""
     meta = user.meta
@@ -102,7 +106,7 @@ def ensure(
     if access.mechanism is None:
         return
     if zookeeper is None:
-        raise AccessError("ZooKeeperUnreachable", "ZooKeeper does not answer")
+        raise AccessError("ZooKeeperUnreachable", "ZooKeeper does not answer", waits=True)
     with _named_errors(user.name):
         user_znodes.set_password(zookeeper, user.name, access.mechanism, password)
         if access.authorizes:
@@ -114,9 +118,9 @@ def _named_errors(user: str) -> Iterator[None]:
     try:
         yield
     except UnreachableError as error:
-        raise AccessError("ZooKeeperUnreachable", str(error)) from error
+        raise AccessError("ZooKeeperUnreachable", str(error), waits=True) from error
     except (ZnodeError, OvertakenError, FullZnodeError) as error:
-        raise AccessError("UserNotWritten", f"user {user}: {error}") from error
+        raise AccessError("UserNotWritten", f"user {user}: {error}", waits=True) from error
 
 
 def _authority(client: Kube, access: ClusterAccess, namespace: str) -> str:
@@ -124,7 +128,8 @@ def _authority(client: Kube, access: ClusterAccess, namespace: str) -> str:
     ca = cluster_access.field(found, cluster_secrets.CA_CERTIFICATE)
     if not ca:
         missing = "is not there" if found is None else f"has no {cluster_secrets.CA_CERTIFICATE}"
-        raise AccessError("NoAuthority", f"Secret {access.ca_secret} {missing}")
+        text = f"Secret {access.ca_secret} {missing}"
+        raise AccessError("NoClusterAuthority", text, waits=True)
     return ca
 
 
@@ -201,18 +206,24 @@ def operator_security(client: Kube, namespace: str, access: ClusterAccess) -> Br
     """Return how the operator connects to the brokers, by its own Secret. Raises KubeError."""
     if not access.is_secured:
         return BrokerSecurity()
-    name = access.operator_secret
-    found = client.get("v1", "Secret", namespace, name)
-    if found is None:
-        return BrokerSecurity(problem=f"Secret {name}, with the operator's user, is not there yet")
-    password = cluster_access.field(found, cluster_secrets.PASSWORD)
-    user = cluster_access.field(found, cluster_secrets.USERNAME)
-    values = cluster_access.settings(access, user, password)
-    if access.tls:
-        del values["ssl.truststore.location"]
-        ca = cluster_access.field(found, cluster_secrets.CA_CERTIFICATE)
-        values["ssl.truststore.certificates"] = ca
+    name, login, tls = access.operator_secret, None, None
     try:
-        return broker_security.of_settings(values)
-    except ConfigError as error:
-        return BrokerSecurity(problem=f"Secret {name}: {error}")
+        found = client.get("v1", "Secret", namespace, name)
+        if access.mechanism is not None:
+            user = cluster_access.field(found, cluster_secrets.USERNAME)
+            password = cluster_access.field(found, cluster_secrets.PASSWORD)
+            if not (user and password):
+                return BrokerSecurity(problem=f"Secret {name} has no user and password yet")
+            login = SaslLogin(access.mechanism, user, password)
+        if access.tls:
+            tls = broker_security.trusting(_authority(client, access, namespace))
+        if access.shows:
+            assert tls is not None
+            certificate = cluster_access.field(found, cluster_secrets.USER_CERTIFICATE)
+            key = cluster_access.field(found, cluster_secrets.USER_KEY)
+            broker_security.show(tls, certificate, key)
+    except AccessError as error:
+        return BrokerSecurity(problem=str(error))
+    except (OSError, ValueError) as error:
+        return BrokerSecurity(problem=f"Secrets {name}, {access.ca_secret}: {error}")
+    return BrokerSecurity(tls, login)

@@ -1,7 +1,7 @@
 """How the operator, lag exporters and jobs reach a cluster's brokers, as its spec says. Pure.
 
 All of them use the listener of brokers. Where it asks for a name and a password, each has a user of
-its own, whose Secret has what its clients need:
+its own. The Secret of an exporter or a job has what its clients need:
 
 | key | what |
 |---|---|
@@ -42,7 +42,7 @@ class ClusterAccess:
     """The listener that clients of ours use, by Kafka's name, and what it asks for.
 
     `authorizes` says whether ACLs are asked. Without `mechanism` nobody has a user; `shows` says
-    that clients must show a certificate, which ours do not have.
+    that clients must show a certificate, which exporters and jobs do not have.
     """
 
     cluster: str

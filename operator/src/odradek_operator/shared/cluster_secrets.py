@@ -7,7 +7,8 @@
 | `CLUSTER-clients-ca` | `ca.crt`, `ca.key`: signs the certificates of users of type tls |
 | `CLUSTER-clients-ca-cert` | `ca.crt` |
 | `CLUSTER-brokers` | what the pods of brokers mount |
-| `CLUSTER-operator`, `CLUSTER-lag-exporter` | see `cluster_access` |
+| `CLUSTER-operator` | `username`, `password`; `user.crt`, `user.key` |
+| `CLUSTER-lag-exporter` | see `cluster_access` |
 """
 
 from __future__ import annotations

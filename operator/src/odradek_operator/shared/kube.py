@@ -45,6 +45,7 @@ PLURALS: Final[Mapping[str, str]] = {
     "Namespace": "namespaces",
     "ServiceAccount": "serviceaccounts",
     "Secret": "secrets",
+    "Certificate": "certificates",
     "Role": "roles",
     "RoleBinding": "rolebindings",
 }

@@ -15,7 +15,7 @@ from typing import Any, Final
 from odradek.quotas.entities import QuotaKey, parse_limits
 from odradek.security import acl_znodes
 from odradek.security.acls import AclBinding, AclEntry, ResourcePattern
-from odradek_operator.shared import status, user_znodes
+from odradek_operator.shared import listener_spec, status, user_znodes
 from odradek_operator.shared.spec import Body
 from odradek_operator.shared.status import Condition
 from odradek_operator.shared.views import ClusterState, Owner
@@ -59,15 +59,14 @@ def view_cluster(state: ClusterState, body: Body | None) -> UserCluster:
     if body is None:
         return UserCluster(state)
     spec = body["spec"]
+    # Those of a cluster whose only listener is plain stand in its config.
     config = spec["brokers"].get("config", {})
-    authorization = spec.get("authorization")
-    super_users = {*(authorization or {}).get("superUsers", ())}
-    super_users |= {one.strip() for one in config.get("super.users", "").split(";")}
+    authorization = listener_spec.parse_authorization(spec)
+    super_users = {one.strip() for one in config.get("super.users", "").split(";")}
+    super_users |= set(authorization.super_users if authorization else ())
     return UserCluster(
         state,
-        frozenset(
-            one.get("authentication", {}).get("type", "none") for one in spec.get("listeners", ())
-        ),
+        frozenset(one.authentication for one in listener_spec.parse_listeners(spec)),
         authorization is not None or bool(config.get("authorizer.class.name")),
         frozenset(super_users - {""}),
     )

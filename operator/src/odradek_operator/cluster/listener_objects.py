@@ -1,0 +1,150 @@
+"""What a listener plan becomes in the pods of brokers: settings, files and start. Pure.
+
+Settings are in the ConfigMap, as for any cluster. Keys, certificates and the password with which
+brokers authenticate to each other are files of one Secret, which all pods mount. Brokers take new
+certificates from there while they run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from odradek_operator.cluster import listener_plan
+from odradek_operator.cluster.listener_plan import ListenerPlan
+from odradek_operator.shared import cluster_secrets
+from odradek_operator.shared.listener_spec import TLS, ListenerSpec
+from odradek_operator.shared.objects import Object, digest
+
+SECRET_PATH: Final = "/etc/odradek-secrets"  # noqa: S105 (a folder)
+# Keys of the Secret.
+PASSWORD_SETTINGS: Final = "secret.properties"  # noqa: S105 (the name of a file)
+HOSTS: Final = "hosts"
+OWN_PEM: Final = "broker.pem"
+# Annotation of pods: what brokers were started with.
+HASH: Final = "odradek.io/listeners-hash"
+AUTHORIZER: Final = "kafka.security.authorizer.AclAuthorizer"
+
+# A certificate must prove the address that a broker advertises, which is known once its pod has a
+# node. `advertised` has @ where that address goes.
+START: Final = """\
+until grep -qxF "$ADVERTISED_HOST" {secrets}/hosts; do
+  [ -n "$waits" ] || echo "waiting for certificates that prove $ADVERTISED_HOST" >&2
+  waits=yes
+  sleep 1
+done
+case "$ADVERTISED_HOST" in *:*) ADVERTISED_HOST="[$ADVERTISED_HOST]" ;; esac
+rack=$(sed -n "s|^$NODE_NAME=||p" {config}/racks | head -n 1)
+umask 077
+cat {config}/server.properties {secrets}/secret.properties >/tmp/server.properties || exit 1
+set -- --override "broker.id=${{POD_NAME##*-}}" \\
+  --override "advertised.listeners=$(sed "s|@|$ADVERTISED_HOST|g" {config}/advertised)"
+[ -z "$rack" ] || set -- "$@" --override "broker.rack=$rack"
+exec odradek broker /tmp/server.properties "$@"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerSetup:
+    """A plan, and what is known of the Secret that goes with it.
+
+    `trusting` are the listeners that have a trust store there. Pods are restarted when `restart`
+    changes: it stands for what brokers do not read again.
+    """
+
+    plan: ListenerPlan
+    cluster: str
+    trusting: frozenset[str]
+    restart: tuple[str, ...]
+
+    @property
+    def secret(self) -> str:
+        """Name of the Secret that the pods mount."""
+        return cluster_secrets.brokers(self.cluster)
+
+    def annotations(self) -> dict[str, str]:
+        """Annotations of the pod template."""
+        fields = [listener_plan.encode(self.plan.settled()), *self.restart, *sorted(self.trusting)]
+        return {HASH: digest(fields)}
+
+
+def settings(setup: ListenerSetup) -> dict[str, str]:
+    """Return what server.properties says of listeners and authorization; no secrets."""
+    plan = setup.plan
+    between = plan.find(plan.between)
+    assert between is not None
+    found = {
+        "listeners": ",".join(f"{one.kafka_name}://:{one.port}" for one in plan.listeners),
+        "listener.security.protocol.map": ",".join(
+            f"{one.kafka_name}:{one.protocol}" for one in plan.listeners
+        ),
+        "inter.broker.listener.name": between.kafka_name,
+    }
+    if between.mechanism:
+        found["sasl.mechanism.inter.broker.protocol"] = between.mechanism
+    for one in plan.listeners:
+        prefix = f"listener.name.{one.name}."
+        own = _tls(one, one.name in setup.trusting) if one.tls else {}
+        if one.mechanism:
+            own["sasl.enabled.mechanisms"] = one.mechanism
+        found |= {prefix + name: text for name, text in own.items()}
+    if plan.authorization is not None:
+        found |= {
+            "authorizer.class.name": AUTHORIZER,
+            "super.users": ";".join(listener_plan.super_users(plan, setup.cluster)),
+            "allow.everyone.if.no.acl.found": str(plan.authorization.allow_everyone).lower(),
+        }
+    return found
+
+
+def _tls(listener: ListenerSpec, trusting: bool) -> dict[str, str]:
+    found = {
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": f"{SECRET_PATH}/{key_file(listener)}",
+        "ssl.client.auth": "required" if listener.authentication == TLS else "none",
+    }
+    if trusting:
+        found["ssl.truststore.type"] = "PEM"
+        found["ssl.truststore.location"] = f"{SECRET_PATH}/{trust_file(listener)}"
+    return found
+
+
+def key_file(listener: ListenerSpec) -> str:
+    """Return the key of the Secret with key and certificates of a listener."""
+    return OWN_PEM if listener.of_own_ca else f"{listener.name}.pem"
+
+
+def trust_file(listener: ListenerSpec) -> str:
+    """Return the key of the Secret with whom a listener trusts."""
+    return f"{listener.name}-trust.pem"
+
+
+def password_settings(plan: ListenerPlan, password: str) -> str:
+    """Return the settings with which brokers authenticate to each other."""
+    module = "org.apache.kafka.common.security.scram.ScramLoginModule"
+    return "".join(
+        f"listener.name.{one.name}.{one.mechanism.lower()}.sasl.jaas.config={module} required "
+        f'username="{cluster_secrets.BROKER_USER}" password="{password}";\n'
+        for one in plan.listeners
+        if one.mechanism
+    )
+
+
+def advertised(plan: ListenerPlan) -> str:
+    """Return advertised.listeners with @ for the broker's address."""
+    return ",".join(f"{one.kafka_name}://@:{one.port}" for one in plan.listeners)
+
+
+def ports(plan: ListenerPlan) -> list[tuple[str, int]]:
+    """Return the ports of containers and Services, by name."""
+    return [(one.name, one.port) for one in plan.listeners]
+
+
+def volume(setup: ListenerSetup) -> Object:
+    """Return the volume with the Secret."""
+    return {"name": "secrets", "secret": {"secretName": setup.secret, "defaultMode": 0o440}}
+
+
+def mount() -> dict[str, Any]:
+    """Return its mount."""
+    return {"name": "secrets", "mountPath": SECRET_PATH, "readOnly": True}
