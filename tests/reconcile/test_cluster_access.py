@@ -11,7 +11,7 @@ from odradek.protocol.messages.groups import FindCoordinatorRequest
 from odradek.security.acls import PatternType
 from odradek_operator.shared import cluster_access
 from odradek_operator.shared.broker_client import BrokerError, OperatorClient
-from odradek_operator.shared.broker_security import BrokerSecurity
+from odradek_operator.shared.broker_security import OperatorSecurity
 from odradek_operator.shared.cluster_access import ClusterAccess
 from odradek_operator.shared.spec import parse_cluster
 
@@ -88,7 +88,7 @@ def test_pattern_of_topics_becomes_the_least_acl_that_covers_it(
 
 
 def test_missing_credentials_are_a_reason_and_no_connection() -> None:
-    security = BrokerSecurity(problem="Secret main-operator is not there yet")
+    security = OperatorSecurity(problem="Secret main-operator is not there yet")
     with (
         OperatorClient({1: ("127.0.0.1", 1)}, security) as client,
         pytest.raises(BrokerError, match="Secret main-operator is not there yet"),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from odradek_spark import broker_access
-from odradek_spark.broker_access import AccessError, BrokerAccess
+from odradek_spark.broker_access import BrokerAccess, ClientConfigError
 from tests.support import certificates, preloaded
 from tests.support.secure_broker import jaas
 
@@ -108,7 +108,7 @@ def test_wrong_file_is_one_line(tmp_path: Path, lines: tuple[str, ...], said: st
     if said is None:
         assert broker_access.read("b:1", path)[0].librdkafka == {"security.protocol": "SSL"}
         return
-    with pytest.raises(AccessError, match=said) as failure:
+    with pytest.raises(ClientConfigError, match=said) as failure:
         broker_access.read("b:1", path)
     assert str(failure.value).startswith(f"{path}: ")
     assert "\n" not in str(failure.value)
@@ -120,7 +120,7 @@ def test_path_that_spark_could_not_name_is_refused(tmp_path: Path) -> None:
         *("security.protocol=SASL_PLAINTEXT", "sasl.mechanism=PLAIN"),
         f"sasl.jaas.config={jaas('PLAIN', username='a', password='b')}",
     )
-    with pytest.raises(AccessError, match="must have neither : nor }"):
+    with pytest.raises(ClientConfigError, match="must have neither : nor }"):
         broker_access.read("b:1", path)
 
 

@@ -37,7 +37,7 @@ _JAVA_ONLY: Final = ("ssl.cipher.suites", "ssl.enabled.protocols")
 _ENDS_PATH: Final = frozenset(":}")
 
 
-class AccessError(Exception):
+class ClientConfigError(Exception):
     """The file cannot be used; one line that names it and the setting."""
 
 
@@ -61,19 +61,19 @@ class BrokerAccess:
 def read(bootstrap: str, path: Path) -> tuple[BrokerAccess, list[str]]:
     """Return how to connect, and the names of the settings that have no effect.
 
-    Raises AccessError.
+    Raises ClientConfigError.
     """
     try:
         values = properties.read_file(path)
     except ConfigError as error:
-        raise AccessError(str(error)) from None
+        raise ClientConfigError(str(error)) from None
     try:
         settings, ignored = listener_settings.of_client(values)
         used = {name: text for name, text in values.items() if name not in ignored}
         own = _librdkafka(settings, used)
         spark = _spark(used, path)
     except ConfigError as error:
-        raise AccessError(f"{path}: {error}") from None
+        raise ClientConfigError(f"{path}: {error}") from None
     return BrokerAccess(bootstrap, own, spark), ignored
 
 

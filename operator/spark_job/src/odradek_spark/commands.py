@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from odradek_spark.broker_access import AccessError, BrokerAccess, read
+from odradek_spark.broker_access import BrokerAccess, ClientConfigError, read
 
 bootstrap_option = click.option(
     "--bootstrap-server",
@@ -35,7 +35,7 @@ def read_access(bootstrap_server: str, command_config: Path | None) -> BrokerAcc
         return BrokerAccess(bootstrap_server)
     try:
         access, ignored = read(bootstrap_server, command_config)
-    except AccessError as error:
+    except ClientConfigError as error:
         click.echo(f"odradek: {error}", err=True)
         sys.exit(2)
     if ignored:

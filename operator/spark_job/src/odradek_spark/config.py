@@ -16,7 +16,7 @@ from typing import Any
 
 from odradek import stateful_query
 from odradek_spark import broker_access
-from odradek_spark.broker_access import AccessError, BrokerAccess
+from odradek_spark.broker_access import BrokerAccess, ClientConfigError
 from odradek_spark.errors import JobError
 
 MIB = 1024 * 1024
@@ -344,7 +344,7 @@ def _parse_brokers(root: "_Section") -> BrokerAccess:
         return BrokerAccess(bootstrap)
     try:
         access, _ = broker_access.read(bootstrap, Path(path))
-    except AccessError as error:
+    except ClientConfigError as error:
         # The file is a Secret's, which the operator mends.
         raise JobError(f"clientConfig: {error}") from error
     return access

@@ -31,7 +31,7 @@ from odradek_operator.shared import (
     user_znodes,
 )
 from odradek_operator.shared.apply import ExporterSettings, ReconcileContext
-from odradek_operator.shared.client_users import AccessError, ClientUser
+from odradek_operator.shared.client_users import ClientUser, ClientUserError
 from odradek_operator.shared.cluster_secrets import EXPORTER_USER
 from odradek_operator.shared.kube import KubeError
 from odradek_operator.shared.objects import CLUSTER_LABEL, MANAGED_BY
@@ -307,7 +307,7 @@ def _reconcile_exporter_user(
         client_users.ensure(context, zookeeper, access, meta.namespace, user)
     except UnreachableError as error:
         return (Condition("LagExporter", False, "ZooKeeperUnreachable", str(error)),)
-    except AccessError as error:
+    except ClientUserError as error:
         return (Condition("LagExporter", False, error.reason, str(error)),)
     except KubeError as error:
         if error.code not in apply.REFUSALS:

@@ -12,7 +12,7 @@ from odradek_operator.group import job_account
 from odradek_operator.group.observe import GroupContext
 from odradek_operator.shared import client_users, cluster_access
 from odradek_operator.shared.apply import ReconcileContext
-from odradek_operator.shared.client_users import AccessError, ClientUser
+from odradek_operator.shared.client_users import ClientUser, ClientUserError
 from odradek_operator.shared.job_spec import JobSpec
 from odradek_operator.shared.spec import GroupSpec, ResourceMeta
 
@@ -42,7 +42,10 @@ def ensure(
     around: GroupContext,
     labels: Mapping[str, str],
 ) -> None:
-    """Make the job's Secret, and its user with the rights that it needs now. Raises AccessError."""
+    """Make the job's Secret, and its user with the rights that it needs now.
+
+    Raises ClientUserError.
+    """
     assert around.access is not None
     assert job.brokers_secret is not None
     written = job.raw["sink"].get("topic", {}).get("name")
@@ -58,7 +61,10 @@ def ensure(
 
 
 def remove(meta: ResourceMeta, around: GroupContext) -> None:
-    """Remove the job's user and its rights; its Secret goes with its owner. Raises AccessError."""
+    """Remove the job's user and its rights; its Secret goes with its owner.
+
+    Raises ClientUserError.
+    """
     if around.zookeeper is None:
-        raise AccessError("ZooKeeperUnreachable", "ZooKeeper does not answer", waits=True)
+        raise ClientUserError("ZooKeeperUnreachable", "ZooKeeper does not answer", waits=True)
     client_users.remove(around.zookeeper, cluster_access.job_user(meta.namespace, meta.name))

@@ -25,7 +25,7 @@ from odradek_operator.group.znodes import ObservedGroup, read_group
 from odradek_operator.shared import metrics, observe, spec, status, status_update
 from odradek_operator.shared.apply import ReconcileContext
 from odradek_operator.shared.broker_client import BrokerError, OperatorClient
-from odradek_operator.shared.broker_security import BrokerSecurity
+from odradek_operator.shared.broker_security import OperatorSecurity
 from odradek_operator.shared.cluster_access import ClusterAccess
 from odradek_operator.shared.spec import Body, GroupSpec
 from odradek_operator.shared.status import Condition
@@ -55,7 +55,7 @@ class GroupContext:
     clock: Callable[[], float] = time.monotonic
     access: ClusterAccess | None = None
     namespace: str = ""
-    security: BrokerSecurity | None = None
+    security: OperatorSecurity | None = None
 
 
 @dataclass(frozen=True, slots=True)

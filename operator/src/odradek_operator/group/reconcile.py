@@ -38,7 +38,7 @@ from odradek_operator.group.reset_step import Outcome, ResetStep
 from odradek_operator.shared import apply, metrics, spec, status, status_update
 from odradek_operator.shared.apply import ReconcileContext, namespace_terminating
 from odradek_operator.shared.broker_client import BrokerError, OperatorClient
-from odradek_operator.shared.client_users import AccessError
+from odradek_operator.shared.client_users import ClientUserError
 from odradek_operator.shared.job_spec import JobSpec
 from odradek_operator.shared.kube import KubeError
 from odradek_operator.shared.objects import EXECUTORS, Object
@@ -301,7 +301,7 @@ def _run(run: _Run, body: Body, task: JobSpec, told: tuple[Condition, ...]) -> f
             _restore_account(context, body, meta, task, pod)
         if not cluster.paused and pod is not None and _shows_ui(task, decision):
             _apply_ui(context, body, meta, pod)
-    except AccessError as error:
+    except ClientUserError as error:
         judge = status.progressing if error.waits else status.stalled
         told = judge(error.reason, str(error))
         status_update.write_status(context, body, told, _remembered(body))
@@ -550,7 +550,7 @@ def _remove_user(
     else:
         try:
             job_user.remove(meta, around)
-        except AccessError as error:
+        except ClientUserError as error:
             waiting, told = status.progressing(error.reason, str(error)), ()
         else:
             return 0.0

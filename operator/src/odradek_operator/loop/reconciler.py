@@ -35,7 +35,7 @@ from odradek_operator.shared import (
     spec,
 )
 from odradek_operator.shared.apply import ReconcileContext
-from odradek_operator.shared.broker_security import BrokerSecurity
+from odradek_operator.shared.broker_security import OperatorSecurity
 from odradek_operator.shared.cluster_access import ClusterAccess
 from odradek_operator.shared.kube import KubeError
 from odradek_operator.shared.spec import API_VERSION, Body, ClusterKey
@@ -275,7 +275,7 @@ class Reconciler:
             for key, body in batch.items()
         }
 
-    def _security(self, cluster: _ClusterContext) -> BrokerSecurity | None:
+    def _security(self, cluster: _ClusterContext) -> OperatorSecurity | None:
         """Return what the operator's connections to the brokers need; None: nothing."""
         if cluster.access is None:
             return None
@@ -284,7 +284,7 @@ class Reconciler:
                 self.context.kube, cluster.namespace, cluster.access
             )
         except KubeError as error:
-            return BrokerSecurity(problem=str(error))
+            return OperatorSecurity(problem=str(error))
 
     def _forget_groups(self) -> None:
         """Forget the samples of groups whose resources are gone."""

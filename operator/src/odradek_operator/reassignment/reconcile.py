@@ -31,7 +31,7 @@ from odradek_operator.reassignment.status import Flags, ReassignmentState
 from odradek_operator.reassignment.znodes import broker_configs, read_request
 from odradek_operator.shared import apply, kube, observe, spec, status_update
 from odradek_operator.shared.apply import ReconcileContext, namespace_terminating
-from odradek_operator.shared.broker_security import BrokerSecurity
+from odradek_operator.shared.broker_security import OperatorSecurity
 from odradek_operator.shared.kube import KubeError
 from odradek_operator.shared.spec import TERMINATING_TIMEOUT, Body, ReassignmentSpec, ResourceMeta
 from odradek_operator.shared.status import Event
@@ -57,7 +57,7 @@ class ReassignmentContext:
     zookeeper: ZooKeeper | None
     endpoints: Mapping[int, tuple[str, int]]
     other_running: Callable[[], str | None]
-    security: BrokerSecurity | None = None
+    security: OperatorSecurity | None = None
 
 
 def reconcile(context: ReconcileContext, body: Body, around: ReassignmentContext) -> float:

@@ -16,7 +16,7 @@ from odradek.protocol.messages.admin import (
 from odradek.values import TopicPartition
 from odradek_operator.reassignment.decide import MoveState, ReassignmentDecision, ReassignmentPlan
 from odradek_operator.shared.broker_client import BrokerError, OperatorClient
-from odradek_operator.shared.broker_security import BrokerSecurity
+from odradek_operator.shared.broker_security import OperatorSecurity
 
 STOP_TIMEOUT_MS = 5000
 
@@ -29,7 +29,7 @@ def replica_bytes(
     endpoints: Endpoints,
     ids: Iterable[int],
     partitions: Iterable[TopicPartition],
-    security: BrokerSecurity | None = None,
+    security: OperatorSecurity | None = None,
 ) -> dict[tuple[TopicPartition, int], int]:
     """Return bytes per partition and broker; those of unreachable brokers are missing."""
     topics = [
@@ -63,7 +63,7 @@ def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
 
 
 def sizes(
-    endpoints: Endpoints, plan: ReassignmentPlan, security: BrokerSecurity | None = None
+    endpoints: Endpoints, plan: ReassignmentPlan, security: OperatorSecurity | None = None
 ) -> dict[TopicPartition, int]:
     """Return the size of the largest replica per partition of a plan."""
     holders = {one for replicas in plan.originals.values() for one in replicas}
@@ -77,7 +77,7 @@ def moved(
     endpoints: Endpoints,
     plan: ReassignmentPlan,
     decision: ReassignmentDecision,
-    security: BrokerSecurity | None = None,
+    security: OperatorSecurity | None = None,
 ) -> int:
     """Return how many bytes have been copied, partly copied replicas included."""
     done = [one for one, state in decision.states.items() if state is MoveState.DONE]
@@ -95,7 +95,7 @@ def stop(
     endpoints: Endpoints,
     controller: int | None,
     partitions: Iterable[TopicPartition],
-    security: BrokerSecurity | None = None,
+    security: OperatorSecurity | None = None,
 ) -> None:
     """Ask the controller to cancel reassignments, which restores the original replicas (KIP-455).
 

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 from odradek.protocol import api, codec, headers
 from odradek.protocol.primitives import MalformedError
 from odradek.protocol.schema import Request
-from odradek_operator.shared.broker_security import BrokerSecurity
+from odradek_operator.shared.broker_security import OperatorSecurity
 
 ResponseT = TypeVar("ResponseT")
 
@@ -36,10 +36,10 @@ class OperatorClient:
     """
 
     def __init__(
-        self, addresses: Mapping[int, tuple[str, int]], security: BrokerSecurity | None = None
+        self, addresses: Mapping[int, tuple[str, int]], security: OperatorSecurity | None = None
     ) -> None:
         self.addresses = addresses
-        self._security = security or BrokerSecurity()
+        self._security = security or OperatorSecurity()
         self._open: dict[int, socket.socket] = {}
         self._numbers = itertools.count(1)
 

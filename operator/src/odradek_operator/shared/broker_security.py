@@ -24,7 +24,7 @@ ResponseT = TypeVar("ResponseT")
 _VERSION: Final = 1
 
 
-class Ask(Protocol):
+class SendRequest(Protocol):
     """Sends a request on a new connection and returns its response. Raises OSError."""
 
     def __call__(self, request: Request[ResponseT], version: int) -> ResponseT:
@@ -32,7 +32,7 @@ class Ask(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerSecurity:
+class OperatorSecurity:
     """What connections to brokers need: TLS, a login, both or neither.
 
     With a `problem` there are no connections: it says what is missing.
@@ -52,7 +52,7 @@ class BrokerSecurity:
             sock.close()
             raise
 
-    def authenticate(self, ask: Ask) -> None:
+    def authenticate(self, ask: SendRequest) -> None:
         """Prove who we are. Raises OSError."""
         if self.login is None:
             return
@@ -68,7 +68,7 @@ class BrokerSecurity:
             raise ConnectionError(f"{mechanism}: {error}") from None
 
 
-def _exchange(ask: Ask, token: bytes) -> bytes:
+def _exchange(ask: SendRequest, token: bytes) -> bytes:
     answer = ask(SaslAuthenticateRequest(auth_bytes=token), _VERSION)
     if answer.error_code != ErrorCode.NONE:
         raise ConnectionError(f"{name_of(answer.error_code)}: {answer.error_message}")
@@ -96,7 +96,7 @@ def show(context: ssl.SSLContext, certificate: str, key: str) -> None:
         os.close(descriptor)
 
 
-def of_settings(values: Mapping[str, str]) -> BrokerSecurity:
+def of_settings(values: Mapping[str, str]) -> OperatorSecurity:
     """Read the settings of Kafka's clients: SCRAM, and trusted certificates in PEM.
 
     Raises ConfigError.
@@ -114,7 +114,7 @@ def of_settings(values: Mapping[str, str]) -> BrokerSecurity:
             context = trusting(text)
         except (OSError, ValueError) as error:
             raise ConfigError(f"cannot use ssl.truststore: {error}") from None
-    return BrokerSecurity(context, found.login)
+    return OperatorSecurity(context, found.login)
 
 
 class SecurityFile:
@@ -123,9 +123,9 @@ class SecurityFile:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def present(self) -> BrokerSecurity:
+    def present(self) -> OperatorSecurity:
         """Return what the file asks for now; an unusable file is a problem of each connection."""
         try:
             return of_settings(properties.read_file(self._path))
         except ConfigError as error:
-            return BrokerSecurity(problem=f"{self._path}: {error}")
+            return OperatorSecurity(problem=f"{self._path}: {error}")

@@ -32,7 +32,7 @@ from odradek_operator.shared import (
     user_znodes,
 )
 from odradek_operator.shared.apply import ReconcileContext
-from odradek_operator.shared.broker_security import BrokerSecurity
+from odradek_operator.shared.broker_security import OperatorSecurity
 from odradek_operator.shared.cluster_access import ClusterAccess, Right
 from odradek_operator.shared.kube import Kube, KubeError
 from odradek_operator.shared.objects import Object
@@ -48,7 +48,7 @@ _QUOTED: Final = frozenset('"\\')
 log = logging.getLogger(__name__)
 
 
-class AccessError(Exception):
+class ClientUserError(Exception):
     """Clients of ours cannot reach the brokers. `reason` is for a condition, in CamelCase.
 
     `waits` says that it may come without help.
@@ -84,11 +84,11 @@ def ensure(
 ) -> None:
     """Make the Secret, the credential and the ACLs of a user as they should be.
 
-    `namespace` is the cluster's, where the Secret of its authority is. Raises AccessError, or
+    `namespace` is the cluster's, where the Secret of its authority is. Raises ClientUserError, or
     KubeError.
     """
     if access.shows:
-        raise AccessError(
+        raise ClientUserError(
             "CertificateNeeded",
             f"listener {access.listener} asks clients for certificates, which lag exporters "
             "and jobs do not have; choose a SCRAM authentication for it",
@@ -97,7 +97,7 @@ def ensure(
     meta = user.meta
     live = context.kube.get("v1", "Secret", meta.namespace, user.secret)
     if live is not None and not _is_own(meta, live):
-        raise AccessError(
+        raise ClientUserError(
             "ResourceConflict", f"Secret {user.secret} exists and does not belong to {meta.name}"
         )
     password = _usable(cluster_access.field(live, cluster_secrets.PASSWORD)) or _new_password()
@@ -106,7 +106,7 @@ def ensure(
     if access.mechanism is None:
         return
     if zookeeper is None:
-        raise AccessError("ZooKeeperUnreachable", "ZooKeeper does not answer", waits=True)
+        raise ClientUserError("ZooKeeperUnreachable", "ZooKeeper does not answer", waits=True)
     with _named_errors(user.name):
         user_znodes.set_password(zookeeper, user.name, access.mechanism, password)
         if access.authorizes:
@@ -118,9 +118,9 @@ def _named_errors(user: str) -> Iterator[None]:
     try:
         yield
     except UnreachableError as error:
-        raise AccessError("ZooKeeperUnreachable", str(error), waits=True) from error
+        raise ClientUserError("ZooKeeperUnreachable", str(error), waits=True) from error
     except (ZnodeError, OvertakenError, FullZnodeError) as error:
-        raise AccessError("UserNotWritten", f"user {user}: {error}", waits=True) from error
+        raise ClientUserError("UserNotWritten", f"user {user}: {error}", waits=True) from error
 
 
 def _authority(client: Kube, access: ClusterAccess, namespace: str) -> str:
@@ -129,7 +129,7 @@ def _authority(client: Kube, access: ClusterAccess, namespace: str) -> str:
     if not ca:
         missing = "is not there" if found is None else f"has no {cluster_secrets.CA_CERTIFICATE}"
         text = f"Secret {access.ca_secret} {missing}"
-        raise AccessError("NoClusterAuthority", text, waits=True)
+        raise ClientUserError("NoClusterAuthority", text, waits=True)
     return ca
 
 
@@ -159,7 +159,9 @@ def _write(context: ReconcileContext, wanted: Object, live: Object | None) -> No
         if error.code != 409:
             raise
         name = wanted["metadata"]["name"]
-        raise AccessError("ResourceConflict", f"Secret {name} was made by somebody else") from error
+        raise ClientUserError(
+            "ResourceConflict", f"Secret {name} was made by somebody else"
+        ) from error
 
 
 def _allow(zookeeper: ZooKeeper, user: ClientUser) -> None:
@@ -181,7 +183,7 @@ def _entry(user: str, operation: AclOperation) -> AclEntry:
 def remove(zookeeper: ZooKeeper, user: str) -> None:
     """Remove a user and its ACLs. Its name is the operator's own, so nobody else wrote them.
 
-    Raises AccessError.
+    Raises ClientUserError.
     """
     with _named_errors(user):
         user_znodes.delete_credentials(zookeeper, user)
@@ -202,10 +204,10 @@ def _forbid(zookeeper: ZooKeeper, user: str, kept: Iterable[Right]) -> None:
             user_znodes.update_acls(zookeeper, pattern, (), doomed)
 
 
-def operator_security(client: Kube, namespace: str, access: ClusterAccess) -> BrokerSecurity:
+def operator_security(client: Kube, namespace: str, access: ClusterAccess) -> OperatorSecurity:
     """Return how the operator connects to the brokers, by its own Secret. Raises KubeError."""
     if not access.is_secured:
-        return BrokerSecurity()
+        return OperatorSecurity()
     name, login, tls = access.operator_secret, None, None
     try:
         found = client.get("v1", "Secret", namespace, name)
@@ -213,7 +215,7 @@ def operator_security(client: Kube, namespace: str, access: ClusterAccess) -> Br
             user = cluster_access.field(found, cluster_secrets.USERNAME)
             password = cluster_access.field(found, cluster_secrets.PASSWORD)
             if not (user and password):
-                return BrokerSecurity(problem=f"Secret {name} has no user and password yet")
+                return OperatorSecurity(problem=f"Secret {name} has no user and password yet")
             login = SaslLogin(access.mechanism, user, password)
         if access.tls:
             tls = broker_security.trusting(_authority(client, access, namespace))
@@ -222,8 +224,8 @@ def operator_security(client: Kube, namespace: str, access: ClusterAccess) -> Br
             certificate = cluster_access.field(found, cluster_secrets.USER_CERTIFICATE)
             key = cluster_access.field(found, cluster_secrets.USER_KEY)
             broker_security.show(tls, certificate, key)
-    except AccessError as error:
-        return BrokerSecurity(problem=str(error))
+    except ClientUserError as error:
+        return OperatorSecurity(problem=str(error))
     except (OSError, ValueError) as error:
-        return BrokerSecurity(problem=f"Secrets {name}, {access.ca_secret}: {error}")
-    return BrokerSecurity(tls, login)
+        return OperatorSecurity(problem=f"Secrets {name}, {access.ca_secret}: {error}")
+    return OperatorSecurity(tls, login)
