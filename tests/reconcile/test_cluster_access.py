@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from odradek.protocol.messages.groups import FindCoordinatorRequest
 from odradek.security.acls import PatternType
+from odradek_operator.group import driver_objects
 from odradek_operator.shared import cluster_access
 from odradek_operator.shared.broker_client import BrokerError, OperatorClient
 from odradek_operator.shared.broker_security import OperatorSecurity
 from odradek_operator.shared.cluster_access import ClusterAccess
 from odradek_operator.shared.spec import parse_cluster
+from odradek_spark import cluster_conf
+from odradek_spark import config as job_config
+from tests.reconcile import test_objects
 
 
 def access(*listeners: dict[str, Any], **spec: Any) -> ClusterAccess | None:
@@ -94,3 +100,32 @@ def test_missing_credentials_are_a_reason_and_no_connection() -> None:
         pytest.raises(BrokerError, match="Secret main-operator is not there yet"),
     ):
         client.call(1, FindCoordinatorRequest(key="g"), 1)
+
+
+def test_driver_and_executors_mount_the_secret_that_admission_allows(tmp_path: Path) -> None:
+    parsed = test_objects.group(volume={"size": "1Gi"}).job
+    assert parsed is not None
+    job = dataclasses.replace(parsed, brokers_secret="g-brokers-1")
+    meta, platform = test_objects.META, test_objects.PLATFORM
+    text = test_objects.job_text(job)
+    pod = driver_objects.driver_pod(meta, job, platform, text)
+    volume = {"name": "brokers", "secret": {"secretName": "g-brokers-1"}}
+    mount = {"name": "brokers", "mountPath": cluster_access.MOUNT, "readOnly": True}
+    assert volume in pod["spec"]["volumes"]
+    assert mount in pod["spec"]["containers"][0]["volumeMounts"]
+
+    config = tmp_path / "client.properties"
+    config.write_text("security.protocol=PLAINTEXT\n")
+    seen = {**json.loads(text), "clientConfig": str(config)}
+    variables = dict.fromkeys(("POD_NAME", "POD_NAMESPACE", "POD_IP", "POD_UID"), "x")
+    environment = job_config.parse_environment(variables, 1, 1)
+    executor = cluster_conf.executor_pod(
+        job_config.parse_job(json.dumps(seen), environment), environment
+    )
+    template: Any = executor["spec"]
+    assert volume in template["volumes"]
+    assert mount in template["containers"][0]["volumeMounts"]
+    allowed = driver_objects.executor_limits(meta, job, platform).split()
+    assert "secret/g-brokers-1" in allowed
+    # Without a Secret a job is what it was: nothing of it is in its file or its pod.
+    assert "brokers" not in test_objects.job_text(parsed)
