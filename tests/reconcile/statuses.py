@@ -40,7 +40,7 @@ REASONS = {
         TopicNotFound ClusterInvalid ClusterNotFound ClusterConflict
         Due Pending Starting Stopping Restarting Suspending
         BrokersUnreachable ResetWaiting Resetting
-        ExecutorsPending DriverUnreachable NoClientsAuthority
+        ExecutorsPending DriverUnreachable NoClientsAuthority NoClusterAuthority UserNotWritten
         CertificatePending UsersNotWritten
     """,
     Truth.FAILED: """
@@ -52,7 +52,7 @@ REASONS = {
         JobFailing InvalidJob TopicRecreated DataTruncated StatefulQueryChanged BatchOverdue
         ResetTooLarge ResetWithoutPartitions InvalidReset
         SecretInUse SuperUser InvalidPassword InvalidAcl InvalidClientsAuthority SecretRejected
-        TooManyAcls
+        TooManyAcls CertificateNeeded
         UnsafeListenerChange CertificateMissing CertificateUnusable CertManagerMissing
         AuthorityUnusable SecretConflict UsersTooLarge
     """,

@@ -16,6 +16,7 @@ from odradek.values import TopicPartition
 from odradek.zk import consumers, znodes
 from odradek.zk.consumers import TopicIncarnation
 from odradek_spark import config, group_znodes, membership, show
+from odradek_spark.broker_access import BrokerAccess
 from odradek_spark.broker_client import DriverClient
 from odradek_spark.errors import JobError
 from odradek_spark.kafka_offsets import KafkaOffsets
@@ -38,8 +39,8 @@ class Group:
         self.stop = threading.Event()
         self.kafka = None
         if store != config.ZOOKEEPER:
-            self.kafka = KafkaOffsets(cluster.bootstrap, group)
-        self.client = DriverClient(cluster.bootstrap, group)
+            self.kafka = KafkaOffsets(BrokerAccess(cluster.bootstrap), group)
+        self.client = DriverClient(BrokerAccess(cluster.bootstrap), group)
         self.zookeeper = group_znodes.connect(cluster.zookeeper.connect, 20_000, 60)
         self.topics = [group]
         self._pattern = pattern

@@ -18,6 +18,7 @@ from confluent_kafka.admin import AdminClient
 from odradek.values import TopicPartition
 from odradek.zk import consumers, znodes
 from odradek_spark import group_znodes, membership
+from odradek_spark.broker_access import BrokerAccess
 from odradek_spark.kafka_offsets import KafkaOffsets
 from tests.support import broker
 from tests.support.broker import wait_until
@@ -201,7 +202,7 @@ def test_query_outlives_a_broker_restart_and_ends_cleanly_when_asked(
     assert one.terminate() == 0
     assert one.rows() == list(range(120))
     assert one.registered() == []
-    kafka = KafkaOffsets(one.cluster.bootstrap, one.group)
+    kafka = KafkaOffsets(BrokerAccess(one.cluster.bootstrap), one.group)
     parts = [TopicPartition(one.group, number) for number in (0, 1)]
     assert sum(kafka.committed(parts).values()) == 120
     kafka.close()
@@ -214,7 +215,7 @@ def test_member_keeps_its_offsets_at_the_coordinator(cluster: broker.Cluster, du
     here, there = (TopicPartition(group, number) for number in (0, 1))
     path = consumers.offset_path(group, group, 1)
     client = group_znodes.connect(cluster.zookeeper.connect, 20_000, 60)
-    kafka = KafkaOffsets(cluster.bootstrap, group)
+    kafka = KafkaOffsets(BrokerAccess(cluster.bootstrap), group)
     member = membership.GroupMembership(
         client, group, "pod", {group: 1}, "static", kafka, dual_commit=dual
     )

@@ -21,6 +21,7 @@ from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from odradek.values import TopicPartition
 from odradek_spark import endpoint, lag
+from odradek_spark.broker_access import BrokerAccess
 from odradek_spark.broker_client import DriverClient
 
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
@@ -255,7 +256,7 @@ class PartlyLed:
 def test_partition_without_a_leader_is_read_as_one_without_an_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    brokers = DriverClient("127.0.0.1:1", "test")
+    brokers = DriverClient(BrokerAccess("127.0.0.1:1"), "test")
     monkeypatch.setattr(brokers, "_admin", PartlyLed({0: 8}))
     assert brokers.end_offsets([T0, T1]) == {T0: 8, T1: None}
     assert brokers.start_offsets([T0]) == {T0: 8}
@@ -274,7 +275,7 @@ class Listed:
 
 
 def test_pattern_leaves_internal_topics_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    brokers = DriverClient("127.0.0.1:1", "test")
+    brokers = DriverClient(BrokerAccess("127.0.0.1:1"), "test")
     monkeypatch.setattr(brokers, "_admin", Listed("__consumer_offsets", "t", "u"))
     assert brokers.partitions((), ".*") == [T0, U0]
     assert brokers.partitions((), "t|x") == brokers.partitions(("t", "x"), None) == [T0]
@@ -321,7 +322,7 @@ def test_record_without_a_time_stamp_tells_no_age(monkeypatch: pytest.MonkeyPatc
         Record(1, TIMESTAMP_CREATE_TIME, -1),
         Record(2, TIMESTAMP_NOT_AVAILABLE, 0),
     )
-    brokers = DriverClient("127.0.0.1:1", "test")
+    brokers = DriverClient(BrokerAccess("127.0.0.1:1"), "test")
     consumer = brokers._consumer
     monkeypatch.setattr(brokers, "_consumer", records)
     positions = {TopicPartition("t", number): 5 for number in range(3)}
@@ -333,6 +334,6 @@ def test_record_without_a_time_stamp_tells_no_age(monkeypatch: pytest.MonkeyPatc
 
 
 def test_no_partition_is_no_question() -> None:
-    brokers = DriverClient("127.0.0.1:1", "test")
+    brokers = DriverClient(BrokerAccess("127.0.0.1:1"), "test")
     assert brokers.end_offsets([]) == {}
     brokers.close()

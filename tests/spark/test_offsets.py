@@ -7,6 +7,7 @@ import pytest
 
 from odradek.values import TopicPartition
 from odradek_spark import offsets, sources
+from odradek_spark.broker_access import BrokerAccess
 from odradek_spark.storage import LocalFolder
 from tests.support.spark_checkpoint import METADATA, checkpoint
 
@@ -121,7 +122,7 @@ def test_checkpoint_without_a_batch_forgets_where_it_would_have_begun(tmp_path: 
 
 
 def test_source_reads_the_share_and_nothing_else() -> None:
-    found = sources.source_options("b:1", {T1: 42, TopicPartition("u", 0): 0}, "json")
+    found = sources.source_options(BrokerAccess("b:1"), {T1: 42, TopicPartition("u", 0): 0}, "json")
     assert json.loads(found["assign"]) == {"t": [1], "u": [0]}
     assert json.loads(found["startingOffsets"]) == {"t": {"1": 42}, "u": {"0": 0}}
     assert found["failOnDataLoss"] == "true"

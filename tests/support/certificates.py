@@ -123,6 +123,11 @@ class Authority:
             .sign(self._key, hashes.SHA256())
         )
 
+    def pem(self) -> tuple[str, str]:
+        """Return certificate and key in PEM."""
+        key = self._key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        return self.certificate.public_bytes(Encoding.PEM).decode(), key.decode()
+
     def issue(
         self,
         name: str,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from odradek_spark.broker_access import BrokerAccess
 from odradek_spark.errors import FencedError
 from odradek_spark.sinks import SinkContext
 
@@ -25,4 +26,4 @@ def sink_context(
     mode: str, epoch: int = 1, query_id: str = "q", bootstrap: str = ""
 ) -> SinkContext:
     """Return a context of group `g`."""
-    return SinkContext(mode, query_id, "g", bootstrap, HandFence(epoch))
+    return SinkContext(mode, query_id, "g", BrokerAccess(bootstrap), HandFence(epoch))

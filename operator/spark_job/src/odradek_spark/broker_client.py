@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from odradek.values import TopicPartition
 from odradek.zk import consumers
+from odradek_spark.broker_access import BrokerAccess
 
 _REQUEST_TIMEOUT_S = 10.0
 _TIMESTAMPS_TIMEOUT_S = 3.0
@@ -22,11 +23,14 @@ _MESSAGES_PER_CALL = 100
 
 
 class DriverClient:
-    """An admin client and a consumer of the cluster at `bootstrap`. Not thread-safe."""
+    """An admin client and a consumer of one cluster. Not thread-safe.
 
-    def __init__(self, bootstrap: str, client_id: str) -> None:
+    With ACLs it needs Describe on `group`.
+    """
+
+    def __init__(self, access: BrokerAccess, client_id: str, group: str = "") -> None:
         common: dict[str, str | int | float | bool] = {
-            "bootstrap.servers": bootstrap,
+            **access.client_settings(),
             "client.id": client_id,
             "reconnect.backoff.max.ms": 2000,
             "log_level": 3,
@@ -35,7 +39,8 @@ class DriverClient:
         self._consumer = Consumer(
             common
             | {
-                "group.id": client_id,  # required by the library; this client never commits
+                # The library requires one and looks for its coordinator; this client never commits.
+                "group.id": group or client_id,
                 "enable.auto.commit": False,
                 "auto.offset.reset": "earliest",
                 "allow.auto.create.topics": False,

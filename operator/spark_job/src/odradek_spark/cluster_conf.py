@@ -23,6 +23,8 @@ LIMITS = "odradek.io/executor-limits"
 # The entry point of the image reads the executor's key here.
 AUTH_MOUNT = "/etc/odradek/auth"
 AUTH_FILE = f"{AUTH_MOUNT}/secret"
+# The file of `clientConfig` is here: executors read it themselves (see broker_access).
+BROKERS_MOUNT = "/etc/odradek/brokers"
 
 # Properties that the job depends on; sparkConf may not set them.
 _RESERVED = (
@@ -194,7 +196,12 @@ def executor_pod(job: Job, environment: Environment) -> Mapping[str, object]:
     if job.storage_secret is not None:
         secret = {"secretRef": {"name": job.storage_secret}}
         container["envFrom"] = [*container.get("envFrom", ()), secret]
-    auth = {"name": "auth", "mountPath": AUTH_MOUNT, "readOnly": True}
+    secrets = {"auth": (AUTH_MOUNT, job.pod.auth_secret)}
+    if job.pod.brokers_secret is not None:
+        secrets["brokers"] = (BROKERS_MOUNT, job.pod.brokers_secret)
+    mounts = [
+        {"name": name, "mountPath": path, "readOnly": True} for name, (path, _) in secrets.items()
+    ]
     spec: dict[str, object] = {
         **added.get("spec", {}),
         "securityContext": {
@@ -214,12 +221,12 @@ def executor_pod(job: Job, environment: Environment) -> Mapping[str, object]:
                     "allowPrivilegeEscalation": False,
                     "capabilities": {"drop": ["ALL"]},
                 },
-                "volumeMounts": [*container.get("volumeMounts", ()), auth],
+                "volumeMounts": [*container.get("volumeMounts", ()), *mounts],
             }
         ],
         "volumes": [
             *added.get("volumes", ()),
-            {"name": "auth", "secret": {"secretName": job.pod.auth_secret}},
+            *({"name": name, "secret": {"secretName": one}} for name, (_, one) in secrets.items()),
         ],
     }
     if job.same_node_as:

@@ -11,10 +11,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from odradek import stateful_query
+from odradek_spark import broker_access
+from odradek_spark.broker_access import BrokerAccess, ClientConfigError
+from odradek_spark.errors import JobError
 
 MIB = 1024 * 1024
 
@@ -166,6 +169,7 @@ class JobPod:
     auth_secret: str
     limits: str
     additions: Mapping[str, Any] = field(default_factory=dict)
+    brokers_secret: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,15 +177,16 @@ class Job:
     """One consumer group's job. `trigger_ms` None means availableNow.
 
     `dynamic_allocation` is the least and the largest number of executors. `checkpoint` is a URL, or
-    a path on the claim that driver and executors share. `storage_secret` has the environment with
-    which they reach URLs. Executors go to the node of a pod with the labels `same_node_as`, if
-    there are any. Spark's UI is at `ui_port`, if there is one. `event_log` is a URL, or a path on
-    the claim. `definition` is what the query's state depends on (`odradek.stateful_query`), and
-    `migration` the strategy that the request `migration_id` asks for.
+    a path on the claim that driver and executors share. `brokers` is how both reach the brokers,
+    and `storage_secret` has the environment with which they reach URLs. Executors go to the node of
+    a pod with the labels `same_node_as`, if there are any. Spark's UI is at `ui_port`, if there is
+    one. `event_log` is a URL, or a path on the claim. `definition` is what the query's state
+    depends on (`odradek.stateful_query`), and `migration` the strategy that the request
+    `migration_id` asks for.
     """
 
     group: str
-    bootstrap: str
+    brokers: BrokerAccess
     zookeeper: str
     offset_store: str
     topics: tuple[str, ...]
@@ -264,7 +269,7 @@ def parse_environment(variables: Mapping[str, str], uid: int, gid: int) -> Envir
 
 
 def parse_job(text: str, environment: Environment) -> Job:
-    """Return the job. Raises JobConfigError with one line that names the field."""
+    """Return the job. Raises JobConfigError with one line that names the field, or JobError."""
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -298,7 +303,7 @@ def parse_job(text: str, environment: Environment) -> Job:
         )
     return Job(
         group=group,
-        bootstrap=root.text("bootstrap"),
+        brokers=_parse_brokers(root),
         zookeeper=root.text("zookeeper").rstrip("/"),
         offset_store=store,
         topics=topics,
@@ -333,6 +338,18 @@ def parse_job(text: str, environment: Environment) -> Job:
     )
 
 
+def _parse_brokers(root: "_Section") -> BrokerAccess:
+    bootstrap, path = root.text("bootstrap"), root.text("clientConfig", None)
+    if path is None:
+        return BrokerAccess(bootstrap)
+    try:
+        access, _ = broker_access.read(bootstrap, Path(path))
+    except ClientConfigError as error:
+        # The file is a Secret's, which the operator mends.
+        raise JobError(f"clientConfig: {error}") from error
+    return access
+
+
 def _parse_migration(spec: "_Section") -> str | None:
     if "migration" not in spec:
         return None
@@ -361,6 +378,7 @@ def _parse_pod(root: "_Section") -> JobPod:
         name=root.text("name"),
         auth_secret=root.text("authSecret"),
         limits=root.text("limits"),
+        brokers_secret=root.text("brokersSecret", None),
         additions={name: additions.value(name) for name in additions},
     )
 

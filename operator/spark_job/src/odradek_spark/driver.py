@@ -101,7 +101,7 @@ class Driver:
     def _run(self) -> None:
         self.endpoint.start()
         self._closers.append(self.endpoint.stop)
-        client = DriverClient(self._job.bootstrap, f"odradek-lag-{self._job.group}")
+        client = DriverClient(self._job.brokers, f"odradek-lag-{self._job.group}", self._job.group)
         self._closers.append(client.close)
         self._await_topics(client)
         if self._stop.is_set():
@@ -114,7 +114,9 @@ class Driver:
         watcher.start()
         self._closers.append(lambda: watcher.join(timeout=2 * config.REFRESH_INTERVAL_S))
         # The watcher has the other one: neither is for two threads.
-        reader = DriverClient(self._job.bootstrap, f"odradek-start-{self._job.group}")
+        reader = DriverClient(
+            self._job.brokers, f"odradek-start-{self._job.group}", self._job.group
+        )
         self._closers.append(reader.close)
         query = Query(
             self._job,
@@ -147,7 +149,9 @@ class Driver:
                 reason = f"topic {', '.join(missing)} does not exist"
             except KafkaException as error:
                 missing = ["?"]
-                reason = f"the brokers at {self._job.bootstrap} do not answer: {error.args[0]}"
+                reason = (
+                    f"the brokers at {self._job.brokers.bootstrap} do not answer: {error.args[0]}"
+                )
             if not missing or self._stop.is_set():
                 return
             if time.monotonic() >= deadline:
@@ -159,7 +163,7 @@ class Driver:
         client = self._connect_zookeeper()
         kafka = None
         if self._job.offset_store != config.ZOOKEEPER:
-            kafka = KafkaOffsets(self._job.bootstrap, self._job.group)
+            kafka = KafkaOffsets(self._job.brokers, self._job.group)
             self._closers.append(kafka.close)
         pattern = self._job.topic_pattern
         subscription = {pattern: 1} if pattern is not None else dict.fromkeys(self._job.topics, 1)

@@ -10,6 +10,7 @@ from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 
 from odradek.values import TopicPartition
+from odradek_spark.broker_access import BrokerAccess
 
 _TIMEOUT_S = 10.0
 
@@ -17,10 +18,10 @@ _TIMEOUT_S = 10.0
 class KafkaOffsets:
     """Offsets of `group` in `__consumer_offsets`. Methods raise KafkaException, from any thread."""
 
-    def __init__(self, bootstrap: str, group: str) -> None:
+    def __init__(self, access: BrokerAccess, group: str) -> None:
         self._consumer = Consumer(
             {
-                "bootstrap.servers": bootstrap,
+                **access.client_settings(),
                 "client.id": f"odradek-offsets-{group}",
                 "group.id": group,
                 "enable.auto.commit": False,

@@ -395,7 +395,7 @@ class Query:
                     # Spark wrote the query's id before the first batch.
                     identity = offsets.query_id(self._checkpoint)
                     context = sinks.SinkContext(
-                        mode, identity, self._job.group, self._job.bootstrap, fence
+                        mode, identity, self._job.group, self._job.brokers, fence
                     )
                     write = sinks.open_sink(self._job.sink, context)
                 if landing.infers(self._job):
@@ -431,7 +431,7 @@ class Query:
 
     def _build(self, starts: Mapping[TopicPartition, int], checkpoint: StorageFolder) -> DataFrame:
         topics, format_ = self._member.topics, self._job.pipeline.format
-        options = sources.source_options(self._job.bootstrap, starts, format_)
+        options = sources.source_options(self._job.brokers, starts, format_)
         raw = sources.read_stream(self._spark, options)
         if landing.infers(self._job):
             return raw

@@ -27,6 +27,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructFi
 
 from odradek.values import TopicPartition
 from odradek_spark import config, offsets, registry
+from odradek_spark.broker_access import BrokerAccess
 from odradek_spark.errors import JobError
 from odradek_spark.storage import StorageFolder
 
@@ -50,14 +51,14 @@ _RETRIES = {
 
 
 def source_options(
-    bootstrap: str, starts: Mapping[TopicPartition, int], format_: str
+    brokers: BrokerAccess, starts: Mapping[TopicPartition, int], format_: str
 ) -> dict[str, str]:
     """Return the options of the Kafka source that reads the partitions of `starts`, no others.
 
     Spark begins at `starts` only with a new checkpoint; later `offsets.rewrite_start` decides.
     """
     return {
-        "kafka.bootstrap.servers": bootstrap,
+        **brokers.source_options(),
         "failOnDataLoss": "true",
         "assign": offsets.assign_option(starts),
         "startingOffsets": offsets.starting_offsets(starts),
@@ -91,7 +92,7 @@ def schema_of(
         stored = checkpoint.read(_INFERRED_SCHEMA)
         if stored is not None:
             return StructType.fromJson(json.loads(stored))
-        schema = infer_schema(spark, job.bootstrap, topics)
+        schema = infer_schema(spark, job.brokers, topics)
         checkpoint.write(_INFERRED_SCHEMA, schema.json())
     _require_free(schema.fieldNames())
     return schema
@@ -106,7 +107,7 @@ def _avro_text(
         return str(job.pipeline.schema)
     number = registry.stored_id(checkpoint)
     if number is None:
-        number = registry.newest_id(_sample(spark, job.bootstrap, topics))
+        number = registry.newest_id(_sample(spark, job.brokers, topics))
         if number is None:
             raise JobError("job.schema is missing, and no record has the id of a schema")
         registry.store_id(checkpoint, number)
@@ -150,9 +151,9 @@ def parse_ddl(text: str) -> StructType:
     return schema
 
 
-def infer_schema(spark: SparkSession, bootstrap: str, topics: Iterable[str]) -> StructType:
+def infer_schema(spark: SparkSession, brokers: BrokerAccess, topics: Iterable[str]) -> StructType:
     """Return the schema of the JSON in the topics; raises JobError while they are empty."""
-    records = _sample(spark, bootstrap, topics)
+    records = _sample(spark, brokers, topics)
     rows = [(row[0],) for row in records.select(F.col("value").cast("string")).collect()]
     if not rows:
         raise JobError("job.schema is missing, and the topics have no record to infer it from")
@@ -164,10 +165,10 @@ def infer_schema(spark: SparkSession, bootstrap: str, topics: Iterable[str]) -> 
     return StructType.fromJson(json.loads(inferred))
 
 
-def _sample(spark: SparkSession, bootstrap: str, topics: Iterable[str]) -> DataFrame:
+def _sample(spark: SparkSession, brokers: BrokerAccess, topics: Iterable[str]) -> DataFrame:
     return (
         spark.read.format("kafka")
-        .option("kafka.bootstrap.servers", bootstrap)
+        .options(**brokers.source_options())
         .option("subscribe", ",".join(topics))
         .load()
         .where(F.col("value").isNotNull())

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from odradek_operator.cluster.objects import TEMPLATE_HASH
+from odradek_operator.shared import cluster_access
 from odradek_operator.shared.apply import ExporterSettings, Platform
+from odradek_operator.shared.cluster_access import PROPERTIES, ClusterAccess
 from odradek_operator.shared.objects import (
     MANAGED_BY,
     Object,
@@ -37,7 +39,7 @@ def deployment(
         "app.kubernetes.io/component": COMPONENT,
     }
     labels = {**selector, "app.kubernetes.io/managed-by": MANAGED_BY}
-    pod = _pod(spec, platform, settings)
+    pod = _pod(spec, platform, settings, cluster_access.of_cluster(meta.name, spec))
     # As with brokers, templates are compared by the hash of what was last applied.
     hashed = {TEMPLATE_HASH: digest(pod)}
     about = {**metadata(meta, exporter_name(meta.name), labels), "annotations": hashed}
@@ -58,8 +60,15 @@ def deployment(
     }
 
 
-def _pod(spec: ClusterSpec, platform: Platform, settings: ExporterSettings) -> Object:
+def _pod(
+    spec: ClusterSpec,
+    platform: Platform,
+    settings: ExporterSettings,
+    access: ClusterAccess | None,
+) -> Object:
     arguments = [f"--zookeeper={spec.zookeeper}", f"--port={METRICS_PORT}", *settings.arguments]
+    if access is not None:
+        arguments.append(f"--listener={access.listener}")
     pod: Object = {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
@@ -98,6 +107,13 @@ def _pod(spec: ClusterSpec, platform: Platform, settings: ExporterSettings) -> O
         "volumes": [{"name": "tmp", "emptyDir": {}}],
         **settings.pod,
     }
+    if access is not None and access.is_secured:
+        (container,) = pod["containers"]
+        container["args"].append(f"--client-config={cluster_access.MOUNT}/{PROPERTIES}")
+        mount = {"name": "brokers", "mountPath": cluster_access.MOUNT, "readOnly": True}
+        container["volumeMounts"].append(mount)
+        volume = {"name": "brokers", "secret": {"secretName": access.exporter_secret}}
+        pod["volumes"] = [*pod["volumes"], volume]
     if platform.pull_secrets:
         pod["imagePullSecrets"] = [{"name": one} for one in platform.pull_secrets]
     return pod

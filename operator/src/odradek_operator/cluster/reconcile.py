@@ -22,6 +22,8 @@ from odradek_operator.cluster.listener_plan import Step
 from odradek_operator.cluster.rollout import ClusterView
 from odradek_operator.shared import (
     apply,
+    client_users,
+    cluster_access,
     observe,
     spec,
     status,
@@ -29,7 +31,10 @@ from odradek_operator.shared import (
     user_znodes,
 )
 from odradek_operator.shared.apply import ExporterSettings, ReconcileContext
+from odradek_operator.shared.client_users import ClientUser, ClientUserError
+from odradek_operator.shared.cluster_secrets import EXPORTER_USER
 from odradek_operator.shared.kube import KubeError
+from odradek_operator.shared.objects import CLUSTER_LABEL, MANAGED_BY
 from odradek_operator.shared.spec import Body, ClusterSpec, ResourceMeta
 from odradek_operator.shared.status import Condition, Event
 from odradek_operator.shared.views import Partitions
@@ -124,7 +129,10 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
         told = (
             *_certificate_warnings(prepared),
             *_grow_claims(context, meta, wanted, allowed),
-            *_reconcile_exporter(context, body, meta, wanted),
+            *(
+                _reconcile_exporter_user(context, body, meta, wanted)
+                or _reconcile_exporter(context, body, meta, wanted)
+            ),
         )
     view = _view(context, meta, znodes, live_set, allowed)
     if wanted.paused:
@@ -280,6 +288,32 @@ def _apply_objects(
         context.kube.apply(one)
         log.info("%s: applied %s %s", meta.name, one["kind"], one["metadata"]["name"])
     return True
+
+
+def _reconcile_exporter_user(
+    context: ReconcileContext, body: Body, meta: ResourceMeta, wanted: ClusterSpec
+) -> tuple[Condition, ...]:
+    """Make the user of the lag exporter; why that is not possible is reported."""
+    access = cluster_access.of_cluster(meta.name, wanted)
+    if context.platform.exporter is None or access is None or not access.is_secured:
+        return ()
+    if not apply.still_wanted(context, body):
+        return ()
+    labels = {"app.kubernetes.io/managed-by": MANAGED_BY, CLUSTER_LABEL: meta.name}
+    rights = cluster_access.exporter_rights()
+    user = ClientUser(meta, labels, access.exporter_secret, EXPORTER_USER, rights)
+    try:
+        zookeeper = context.zookeepers.get(wanted.zookeeper)
+        client_users.ensure(context, zookeeper, access, meta.namespace, user)
+    except UnreachableError as error:
+        return (Condition("LagExporter", False, "ZooKeeperUnreachable", str(error)),)
+    except ClientUserError as error:
+        return (Condition("LagExporter", False, error.reason, str(error)),)
+    except KubeError as error:
+        if error.code not in apply.REFUSALS:
+            raise
+        return (Condition("LagExporter", False, "ApplyRejected", str(error)),)
+    return ()
 
 
 def _reconcile_exporter(

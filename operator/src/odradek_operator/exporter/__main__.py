@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 import click
@@ -67,6 +68,13 @@ def _pattern(name: str, text: str) -> Callable[[Command], Command]:
     type=click.IntRange(1, 3600),
     help="Time from one round to the next.",
 )
+@click.option(
+    "--client-config",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Settings of Kafka's clients: security.protocol, sasl.*, ssl.truststore.*.",
+)
+@click.option("--listener", metavar="NAME", help="The brokers' listener; the first one by default.")
 @_pattern("--groups", "Groups to export; the expression (RE2) matches the whole name.")
 @_pattern("--exclude-groups", "Groups to leave out.")
 @_pattern("--topics", "Topics to export.")
@@ -75,6 +83,8 @@ def main(
     zookeeper: str,
     port: int,
     interval: int,
+    client_config: Path | None,
+    listener: str | None,
     groups: TopicPattern | None,
     exclude_groups: TopicPattern | None,
     topics: TopicPattern | None,
@@ -87,7 +97,14 @@ def main(
         stream=sys.stderr,
     )
     exporter = Exporter(
-        Options(zookeeper, interval, Filter(groups, exclude_groups), Filter(topics, exclude_topics))
+        Options(
+            zookeeper,
+            interval,
+            Filter(groups, exclude_groups),
+            Filter(topics, exclude_topics),
+            client_config,
+            listener,
+        )
     )
     try:
         server = HttpServer(port, exporter.probe, exporter.answer)

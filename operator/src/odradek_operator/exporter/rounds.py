@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
+from pathlib import Path
 from typing import Final
 
 from odradek import lag as rule
@@ -31,6 +32,7 @@ from odradek_operator.group import znodes as group_znodes
 from odradek_operator.group.znodes import ZnodeGroup
 from odradek_operator.shared import observe
 from odradek_operator.shared.broker_client import OperatorClient
+from odradek_operator.shared.broker_security import SecurityFile
 from odradek_operator.shared.zookeeper import Pool, UnreachableError, ZooKeeper
 
 log = logging.getLogger(__name__)
@@ -60,12 +62,18 @@ class Filter:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the command line says. `zookeeper` is host:port[,host:port...][/chroot]."""
+    """What the command line says. `zookeeper` is host:port[,host:port...][/chroot].
+
+    `client_config` is a file with settings of Kafka's clients, read anew for each round, since it
+    changes with passwords and authorities; `listener` the name of the one it is for.
+    """
 
     zookeeper: str
     interval_seconds: float
     groups: Filter = Filter()
     topics: Filter = Filter()
+    client_config: Path | None = None
+    listener: str | None = None
 
 
 class Exporter:
@@ -81,6 +89,8 @@ class Exporter:
         self._clock = clock
         self._wall = wall
         self._pool = Pool(_refuse_writes)
+        config = options.client_config
+        self._security = None if config is None else SecurityFile(config)
         self._logs = Logs()
         self._lags = Lags()
         self._failures: Failures = {}
@@ -107,7 +117,9 @@ class Exporter:
 
     def _read(self, zookeeper: ZooKeeper, failures: Failures) -> bool:
         """Read commits, then ends; return whether any broker answered. Raises UnreachableError."""
-        with OperatorClient(_endpoints(zookeeper, failures)) as client:
+        security = None if self._security is None else self._security.present()
+        endpoints = _endpoints(zookeeper, failures, self._options.listener)
+        with OperatorClient(endpoints, security) as client:
             brokers = RoundBrokers(client)
             lags = self._lags
             old = self._read_znodes(zookeeper)
@@ -201,7 +213,9 @@ def _refuse_writes() -> None:
     raise AssertionError("the exporter writes nothing")
 
 
-def _endpoints(zookeeper: ZooKeeper, failures: Failures) -> dict[int, tuple[str, int]]:
+def _endpoints(
+    zookeeper: ZooKeeper, failures: Failures, listener: str | None
+) -> dict[int, tuple[str, int]]:
     names = zookeeper.children([znodes.BROKER_IDS_PATH])[znodes.BROKER_IDS_PATH] or ()
     found = zookeeper.read(znodes.broker_path(int(name)) for name in names if name.isdigit())
     registered = {}
@@ -214,7 +228,10 @@ def _endpoints(zookeeper: ZooKeeper, failures: Failures) -> dict[int, tuple[str,
             failures["broker", path.rpartition("/")[2]] = str(error)
     if not registered:
         failures["broker", "any"] = "none is registered"
-    return observe.endpoints(registered)
+    endpoints = observe.endpoints(registered, listener)
+    if registered and not endpoints:
+        failures["broker", "any"] = f"none has the listener {listener}"
+    return endpoints
 
 
 def _without_leader(

@@ -15,6 +15,7 @@ from typing import Final
 
 from odradek_operator.group import job_account
 from odradek_operator.group.driver import DRIVER_SUFFIX, SPEC_HASH
+from odradek_operator.shared import cluster_access
 from odradek_operator.shared.apply import Platform
 from odradek_operator.shared.job_spec import BATCH_SECONDS, JobSpec
 from odradek_operator.shared.objects import (
@@ -109,6 +110,9 @@ def job_file(
         "sameNodeAs": _driver_labels(meta) if on_one_node else {},
         "job": dict(job.raw),
     }
+    if job.brokers_secret is not None:
+        value["brokersSecret"] = job.brokers_secret
+        value["clientConfig"] = f"{cluster_access.MOUNT}/{cluster_access.PROPERTIES}"
     if job.checkpoint_url is not None:
         base = job.checkpoint_url.rstrip("/")
         value["checkpointUrl"] = f"{base}/{meta.namespace}/{meta.name}"
@@ -140,6 +144,8 @@ def _shared_volumes(meta: ResourceMeta, job: JobSpec) -> list[Object]:
     found: list[Object] = [
         {"name": "auth", "secret": {"secretName": job_account.secret_name(meta)}}
     ]
+    if job.brokers_secret is not None:
+        found.append({"name": "brokers", "secret": {"secretName": job.brokers_secret}})
     if job.volume_size is not None:
         claim = {"claimName": claim_name(meta.name)}
         found.append({"name": "data", "persistentVolumeClaim": claim})
@@ -258,6 +264,9 @@ def _pod_spec(meta: ResourceMeta, job: JobSpec, platform: Platform) -> Object:
     ]
     if job.volume_size is not None:
         mounts.append({"name": "data", "mountPath": "/data"})
+    if job.brokers_secret is not None:
+        path = cluster_access.MOUNT
+        mounts.append({"name": "brokers", "mountPath": path, "readOnly": True})
     if job.credentials_secret is not None:
         volumes.append({"name": "credentials", "secret": {"secretName": job.credentials_secret}})
         path = "/etc/odradek/credentials"

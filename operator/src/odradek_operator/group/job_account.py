@@ -37,6 +37,11 @@ def secret_name(meta: ResourceMeta) -> str:
     return f"{meta.name}-auth-{meta.uid[:8]}"
 
 
+def brokers_secret(meta: ResourceMeta) -> str:
+    """Name of the Secret with the job's user, where brokers ask for one."""
+    return f"{meta.name}-brokers-{meta.uid[:8]}"
+
+
 def limits(pod: Mapping[str, Any]) -> str:
     """Return in one line what a pod of this template consists of, other than the usual.
 

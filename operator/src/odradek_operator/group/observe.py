@@ -25,6 +25,8 @@ from odradek_operator.group.znodes import ObservedGroup, read_group
 from odradek_operator.shared import metrics, observe, spec, status, status_update
 from odradek_operator.shared.apply import ReconcileContext
 from odradek_operator.shared.broker_client import BrokerError, OperatorClient
+from odradek_operator.shared.broker_security import OperatorSecurity
+from odradek_operator.shared.cluster_access import ClusterAccess
 from odradek_operator.shared.spec import Body, GroupSpec
 from odradek_operator.shared.status import Condition
 from odradek_operator.shared.views import ClusterState, Owner, TopicView
@@ -40,7 +42,9 @@ REMEMBERED: Final = ("lastReset", "topics")
 class GroupContext:
     """What a group needs of its cluster. `addresses` is None while no broker is registered.
 
-    `windows` keeps the last samples of each resource, by uid.
+    `windows` keeps the last samples of each resource, by uid. `access` is how pods reach the
+    brokers of a cluster with listeners, which is in `namespace`, and `security` how the operator
+    does.
     """
 
     cluster: ClusterState
@@ -49,6 +53,9 @@ class GroupContext:
     endpoints: Mapping[int, tuple[str, int]] = field(default_factory=dict)
     windows: dict[str, tuple[Sample, ...]] = field(default_factory=dict)
     clock: Callable[[], float] = time.monotonic
+    access: ClusterAccess | None = None
+    namespace: str = ""
+    security: OperatorSecurity | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +81,7 @@ def reconcile(
     try:
         if around.zookeeper is None:
             raise UnreachableError("ZooKeeper does not answer")
-        with OperatorClient(around.endpoints) as brokers:
+        with OperatorClient(around.endpoints, around.security) as brokers:
             uid = body["metadata"]["uid"]
             recorded = _recorded(body, wanted)
             seen = _look(around.zookeeper, brokers, wanted, around.clock(), recorded)

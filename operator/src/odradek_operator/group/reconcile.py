@@ -14,6 +14,7 @@ from odradek_operator.group import (
     coordinator,
     driver_objects,
     job_account,
+    job_user,
     query_change,
     reset,
     reset_step,
@@ -37,6 +38,7 @@ from odradek_operator.group.reset_step import Outcome, ResetStep
 from odradek_operator.shared import apply, metrics, spec, status, status_update
 from odradek_operator.shared.apply import ReconcileContext, namespace_terminating
 from odradek_operator.shared.broker_client import BrokerError, OperatorClient
+from odradek_operator.shared.client_users import ClientUserError
 from odradek_operator.shared.job_spec import JobSpec
 from odradek_operator.shared.kube import KubeError
 from odradek_operator.shared.objects import EXECUTORS, Object
@@ -93,11 +95,15 @@ def reconcile(
     if rival is not None:
         taken = status.stalled("ResourceConflict", f"{rival} is older and owns this group")
         return _stop(context, around, body, meta, taken)
-    if (wanted.deletion_policy == "Delete") != meta.has_finalizer:
-        apply.set_finalizer(context, body, wanted.deletion_policy == "Delete")
+    job = job_user.with_secret(meta, wanted.job, around)
+    held = wanted.deletion_policy == "Delete" or job_user.has_user(job, around)
+    if held != meta.has_finalizer:
+        if not held and (waiting := _remove_user(context, around, body, meta)):
+            return waiting
+        apply.set_finalizer(context, body, held)
         return 0.0
-    if wanted.job is not None:
-        run = _Run(context, meta, wanted, wanted.job, around)
+    if job is not None:
+        run = _Run(context, meta, wanted, job, around)
         if request is not None and not reset.done(request, body):
             return _reset(run, body, request)
         return run.reconcile(body)
@@ -189,7 +195,7 @@ def _next_step(run: _Run, body: Body, request: Reset, pod: Object | None) -> Out
         return Outcome(problem=group_conditions.judge_absent(wanted, around.cluster.owner))
     if around.zookeeper is None:
         raise UnreachableError("ZooKeeper does not answer")
-    with OperatorClient(around.endpoints) as brokers:
+    with OperatorClient(around.endpoints, around.security) as brokers:
         view = group_observe.view_group(around.zookeeper, brokers, wanted)
         leaders = group_observe.find_leaders(around.zookeeper, wanted, view)
         step = ResetStep(run.context, around.zookeeper, brokers, wanted, request, view, leaders)
@@ -269,7 +275,8 @@ def _run(run: _Run, body: Body, task: JobSpec, told: tuple[Condition, ...]) -> f
         change = _refused_change(run, task, text) if memory.keeps_state else None
         if change is not None:
             refused = status.stalled(stateful_query.REASON, change.message)
-            return _run(replace(run, wanted=change.wanted), body, change.task, refused)
+            former = replace(change.task, brokers_secret=task.brokers_secret)
+            return _run(replace(run, wanted=change.wanted), body, former, refused)
     if addresses is None and (pod is None or _hash_of(pod) != marked) and not task.suspend:
         waiting: tuple[Condition, ...]
         waiting = status.progressing("WaitingForBrokers", "no broker is registered")
@@ -285,6 +292,8 @@ def _run(run: _Run, body: Body, task: JobSpec, told: tuple[Condition, ...]) -> f
         status_update.write_status(context, body, (*waits, _paused(True)), _remembered(body))
         return OBSERVE_SECONDS
     try:
+        if decision.action is Action.CREATE and job_user.has_secret(task):
+            job_user.ensure(context, meta, wanted, task, run.around, driver_objects.labels(meta))
         grown = () if cluster.paused else _grow_volume(context, body, meta, task)
         events = _act(context, body, meta, task, decision, pod, made, text)
         seen = _view_job(context, body, task, decision, pod)
@@ -292,6 +301,11 @@ def _run(run: _Run, body: Body, task: JobSpec, told: tuple[Condition, ...]) -> f
             _restore_account(context, body, meta, task, pod)
         if not cluster.paused and pod is not None and _shows_ui(task, decision):
             _apply_ui(context, body, meta, pod)
+    except ClientUserError as error:
+        judge = status.progressing if error.waits else status.stalled
+        told = judge(error.reason, str(error))
+        status_update.write_status(context, body, told, _remembered(body))
+        return WAIT_SECONDS
     except KubeError as error:
         if error.code not in apply.REFUSALS:
             raise
@@ -523,6 +537,27 @@ def _remove_driver(context: ReconcileContext, meta: ResourceMeta) -> bool:
     return True
 
 
+def _remove_user(
+    context: ReconcileContext, around: GroupContext, body: Body, meta: ResourceMeta
+) -> float:
+    """Remove the user of a job; return 0, or the seconds until the next try."""
+    if around.access is None or around.access.mechanism is None:
+        return 0.0
+    told: tuple[Condition, ...] = (_paused(True),)
+    if around.cluster.paused:
+        text = "the KafkaCluster is paused; the job's user is still there"
+        waiting = status.stalled("Paused", text)
+    else:
+        try:
+            job_user.remove(meta, around)
+        except ClientUserError as error:
+            waiting, told = status.progressing(error.reason, str(error)), ()
+        else:
+            return 0.0
+    status_update.write_status(context, body, (*waiting, *told), _remembered(body))
+    return WAIT_SECONDS
+
+
 def _delete(
     context: ReconcileContext,
     around: GroupContext,
@@ -543,6 +578,10 @@ def _delete(
             why = f": {rival} has the same group" if rival is not None else ""
             text = f"offsets of group {wanted.group} were not deleted{why}"
             context.kube.post_event(body, Event("GroupAbandoned", text, warning=True))
+        if cluster.owner is Owner.PRESENT and not too_late:
+            waits = _remove_user(context, around, body, meta)
+            if waits:
+                return waits
         apply.set_finalizer(context, body, False)
         return OBSERVE_SECONDS
     if cluster.paused:
@@ -556,7 +595,7 @@ def _delete(
         status_update.write_status(context, body, waiting, {})
         return WAIT_SECONDS
     try:
-        with OperatorClient(around.endpoints) as brokers:
+        with OperatorClient(around.endpoints, around.security) as brokers:
             view = group_observe.view_group(zookeeper, brokers, wanted)
             if view.members:
                 raise GroupBusyError(f"waiting for {view.members} members to leave")
@@ -570,6 +609,8 @@ def _delete(
     # A driver with offsets at a coordinator records there which topics they belong to.
     stored = consumers.group_path if in_zookeeper else consumers.incarnations_path
     zookeeper.delete_tree(stored(wanted.group))
+    if waits := _remove_user(context, around, body, meta):
+        return waits
     context.kube.post_event(
         body, Event("GroupDeleted", f"deleted the offsets of group {wanted.group}")
     )

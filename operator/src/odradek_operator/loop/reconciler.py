@@ -25,8 +25,18 @@ from odradek_operator.group.observe import GroupContext
 from odradek_operator.loop.lease import NotHolderError
 from odradek_operator.reassignment import reconcile as reassignment_reconcile
 from odradek_operator.reassignment.reconcile import ReassignmentContext
-from odradek_operator.shared import apply, kube, metrics, observe, spec
+from odradek_operator.shared import (
+    apply,
+    client_users,
+    cluster_access,
+    kube,
+    metrics,
+    observe,
+    spec,
+)
 from odradek_operator.shared.apply import ReconcileContext
+from odradek_operator.shared.broker_security import OperatorSecurity
+from odradek_operator.shared.cluster_access import ClusterAccess
 from odradek_operator.shared.kube import KubeError
 from odradek_operator.shared.spec import API_VERSION, Body, ClusterKey
 from odradek_operator.shared.store import ResourceKey, ResourceStore
@@ -61,6 +71,12 @@ class _ClusterContext:
     connect: str = ""
     namespace: str = ""
     registered: Mapping[BrokerId, BrokerRegistration] = field(default_factory=dict)
+    access: ClusterAccess | None = None
+
+    @property
+    def listener(self) -> str | None:
+        """Return the listener that clients of ours use; None: the first."""
+        return None if self.access is None else self.access.listener
 
 
 @dataclass(slots=True)
@@ -159,7 +175,10 @@ class Reconciler:
             default_partitions=wanted.default_partitions if valid else None,
             default_replication_factor=wanted.default_replication_factor if valid else None,
         )
-        return _ClusterContext(state, body, zookeeper, wanted.zookeeper, namespace, registered)
+        access = cluster_access.of_cluster(name, wanted)
+        return _ClusterContext(
+            state, body, zookeeper, wanted.zookeeper, namespace, registered, access
+        )
 
     def _settled_seconds(self, namespace: str, cluster: str, ids: frozenset[BrokerId]) -> float:
         """Return for how long the set of registered brokers has been the same."""
@@ -238,20 +257,34 @@ class Reconciler:
             # The store may not have the cluster yet.
             if _is_permitted(one, cluster.body):
                 by_group.setdefault(_group_of(one), []).append(one)
-        endpoints = observe.endpoints(cluster.registered)
-        bootstrap = ",".join(observe.addresses(cluster.registered).values())
+        endpoints = observe.endpoints(cluster.registered, cluster.listener)
+        bootstrap = ",".join(observe.addresses(cluster.registered, cluster.listener).values())
         around = GroupContext(
             cluster.state,
             cluster.zookeeper,
-            Addresses(bootstrap, _connect_from(namespace, cluster)) if cluster.registered else None,
+            Addresses(bootstrap, _connect_from(namespace, cluster)) if bootstrap else None,
             endpoints,
             self._windows,
             self.clock,
+            cluster.access,
+            cluster.namespace,
+            self._security(cluster),
         )
         return {
             key: _timed(key, partial(self._group, around, body, by_group.get(_group_of(body), [])))
             for key, body in batch.items()
         }
+
+    def _security(self, cluster: _ClusterContext) -> OperatorSecurity | None:
+        """Return what the operator's connections to the brokers need; None: nothing."""
+        if cluster.access is None:
+            return None
+        try:
+            return client_users.operator_security(
+                self.context.kube, cluster.namespace, cluster.access
+            )
+        except KubeError as error:
+            return OperatorSecurity(problem=str(error))
 
     def _forget_groups(self) -> None:
         """Forget the samples of groups whose resources are gone."""
@@ -272,8 +305,9 @@ class Reconciler:
         around = ReassignmentContext(
             cluster.state,
             cluster.zookeeper,
-            observe.endpoints(cluster.registered),
+            observe.endpoints(cluster.registered, cluster.listener),
             partial(self._running, body),
+            self._security(cluster),
         )
         return reassignment_reconcile.reconcile(self.context, body, around)
 

@@ -31,6 +31,7 @@ from odradek_operator.reassignment.status import Flags, ReassignmentState
 from odradek_operator.reassignment.znodes import broker_configs, read_request
 from odradek_operator.shared import apply, kube, observe, spec, status_update
 from odradek_operator.shared.apply import ReconcileContext, namespace_terminating
+from odradek_operator.shared.broker_security import OperatorSecurity
 from odradek_operator.shared.kube import KubeError
 from odradek_operator.shared.spec import TERMINATING_TIMEOUT, Body, ReassignmentSpec, ResourceMeta
 from odradek_operator.shared.status import Event
@@ -46,7 +47,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ReassignmentContext:
-    """What a Reassignment needs of its cluster. `endpoints` are host and port per broker.
+    """What a Reassignment needs of its cluster. `endpoints` are host and port per broker,
+    `security` is what connections to them need.
 
     `other_running` names another Reassignment that runs, looked up when it matters.
     """
@@ -55,6 +57,7 @@ class ReassignmentContext:
     zookeeper: ZooKeeper | None
     endpoints: Mapping[int, tuple[str, int]]
     other_running: Callable[[], str | None]
+    security: OperatorSecurity | None = None
 
 
 def reconcile(context: ReconcileContext, body: Body, around: ReassignmentContext) -> float:
@@ -153,7 +156,9 @@ class _Pass:
             nothing = {"partitions": {"total": 0, "done": 0, "failed": 0}, "percent": 100}
             return self._end("Completed", "all replicas are in place", **nothing)
         if self.wanted.mode != "PreferredLeader":
-            plan = replace(plan, sizes=requests.sizes(self.around.endpoints, plan))
+            plan = replace(
+                plan, sizes=requests.sizes(self.around.endpoints, plan, self.around.security)
+            )
         made = reassignment_status.plan_object(self.meta, plan)
         try:
             self.context.kube.create(made)
@@ -283,7 +288,7 @@ class _Pass:
                 return apply.SOON_SECONDS
         elif decision.stop:
             controller = observe.controller(zookeeper)
-            requests.stop(self.around.endpoints, controller, decision.stop)
+            requests.stop(self.around.endpoints, controller, decision.stop, self.around.security)
         self._report_progress(plan, decision)
         return RUNNING_SECONDS
 
@@ -317,7 +322,7 @@ class _Pass:
         now = self.context.now()
         moved = None
         if plan.sizes and decision.rolling_back is None:
-            moved = requests.moved(self.around.endpoints, plan, decision)
+            moved = requests.moved(self.around.endpoints, plan, decision, self.around.security)
             fields["bytes"] = {"total": plan.total_bytes, "moved": moved}
         total = plan.total_bytes if moved is not None else 0
         eta = None

@@ -16,6 +16,7 @@ from odradek.protocol.messages.admin import (
 from odradek.values import TopicPartition
 from odradek_operator.reassignment.decide import MoveState, ReassignmentDecision, ReassignmentPlan
 from odradek_operator.shared.broker_client import BrokerError, OperatorClient
+from odradek_operator.shared.broker_security import OperatorSecurity
 
 STOP_TIMEOUT_MS = 5000
 
@@ -25,7 +26,10 @@ Endpoints = Mapping[int, tuple[str, int]]
 
 
 def replica_bytes(
-    endpoints: Endpoints, ids: Iterable[int], partitions: Iterable[TopicPartition]
+    endpoints: Endpoints,
+    ids: Iterable[int],
+    partitions: Iterable[TopicPartition],
+    security: OperatorSecurity | None = None,
 ) -> dict[tuple[TopicPartition, int], int]:
     """Return bytes per partition and broker; those of unreachable brokers are missing."""
     topics = [
@@ -35,7 +39,7 @@ def replica_bytes(
     found: dict[tuple[TopicPartition, int], int] = {}
     if not topics:
         return found
-    with OperatorClient(endpoints) as brokers:
+    with OperatorClient(endpoints, security) as brokers:
         for broker_id in sorted(set(ids) & set(endpoints)):
             try:
                 answer = brokers.call(broker_id, DescribeLogDirsRequest(topics=topics), 1)
@@ -58,22 +62,29 @@ def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
     return found
 
 
-def sizes(endpoints: Endpoints, plan: ReassignmentPlan) -> dict[TopicPartition, int]:
+def sizes(
+    endpoints: Endpoints, plan: ReassignmentPlan, security: OperatorSecurity | None = None
+) -> dict[TopicPartition, int]:
     """Return the size of the largest replica per partition of a plan."""
     holders = {one for replicas in plan.originals.values() for one in replicas}
     largest: dict[TopicPartition, int] = {}
-    for (partition, _), size in replica_bytes(endpoints, holders, plan.targets).items():
+    for (partition, _), size in replica_bytes(endpoints, holders, plan.targets, security).items():
         largest[partition] = max(size, largest.get(partition, 0))
     return largest
 
 
-def moved(endpoints: Endpoints, plan: ReassignmentPlan, decision: ReassignmentDecision) -> int:
+def moved(
+    endpoints: Endpoints,
+    plan: ReassignmentPlan,
+    decision: ReassignmentDecision,
+    security: OperatorSecurity | None = None,
+) -> int:
     """Return how many bytes have been copied, partly copied replicas included."""
     done = [one for one, state in decision.states.items() if state is MoveState.DONE]
     moving = [one for one, state in decision.states.items() if state is MoveState.MOVING]
     copied = sum(len(plan.added(one)) * plan.sizes.get(one, 0) for one in done)
     targets = {broker for one in moving for broker in plan.added(one)}
-    for (partition, broker), size in replica_bytes(endpoints, targets, moving).items():
+    for (partition, broker), size in replica_bytes(endpoints, targets, moving, security).items():
         if broker in plan.added(partition):
             # A topic that is written to grows beyond what the plan counted.
             copied += min(size, plan.sizes.get(partition, 0))
@@ -81,7 +92,10 @@ def moved(endpoints: Endpoints, plan: ReassignmentPlan, decision: ReassignmentDe
 
 
 def stop(
-    endpoints: Endpoints, controller: int | None, partitions: Iterable[TopicPartition]
+    endpoints: Endpoints,
+    controller: int | None,
+    partitions: Iterable[TopicPartition],
+    security: OperatorSecurity | None = None,
 ) -> None:
     """Ask the controller to cancel reassignments, which restores the original replicas (KIP-455).
 
@@ -100,7 +114,7 @@ def stop(
     try:
         if controller is None:
             raise BrokerError("no controller is elected")
-        with OperatorClient(endpoints) as brokers:
+        with OperatorClient(endpoints, security) as brokers:
             answer = brokers.call(controller, request, 0)
         if answer.error_code:
             raise BrokerError(f"{name_of(answer.error_code)} {answer.error_message}")

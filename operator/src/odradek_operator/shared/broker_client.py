@@ -10,11 +10,12 @@ import itertools
 import socket
 import struct
 from collections.abc import Mapping, Sequence
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from odradek.protocol import api, codec, headers
 from odradek.protocol.primitives import MalformedError
 from odradek.protocol.schema import Request
+from odradek_operator.shared.broker_security import OperatorSecurity
 
 ResponseT = TypeVar("ResponseT")
 
@@ -29,10 +30,16 @@ class BrokerError(Exception):
 
 
 class OperatorClient:
-    """The registered brokers of one cluster, by id. A context manager that closes connections."""
+    """The registered brokers of one cluster, by id. A context manager that closes connections.
 
-    def __init__(self, addresses: Mapping[int, tuple[str, int]]) -> None:
+    Without `security` they are plain.
+    """
+
+    def __init__(
+        self, addresses: Mapping[int, tuple[str, int]], security: OperatorSecurity | None = None
+    ) -> None:
         self.addresses = addresses
+        self._security = security or OperatorSecurity()
         self._open: dict[int, socket.socket] = {}
         self._numbers = itertools.count(1)
 
@@ -60,20 +67,33 @@ class OperatorClient:
         try:
             connection = self._open.get(broker_id)
             if connection is None:
-                connection = socket.create_connection(address, TIMEOUT_SECONDS)
+                connection = self._connect(address)
                 self._open[broker_id] = connection
             connection.sendall(frames)
-            answers: list[ResponseT] = []
-            for number, _ in numbered:
-                frame = _read_frame(connection)
-                answered, position = headers.decode_response_header(entry, version, frame)
-                if answered != number:
-                    raise MalformedError(f"answer {answered} to request {number}")
-                answers.append(codec.decode(entry.response, version, frame, position)[0])
+            answers = [_answer(connection, entry, version, number) for number, _ in numbered]
         except (OSError, MalformedError) as error:
             self._close(broker_id)
             raise BrokerError(f"broker {broker_id}: {entry.name}: {error}") from error
         return answers
+
+    def _connect(self, address: tuple[str, int]) -> socket.socket:
+        if self._security.problem is not None:
+            raise ConnectionError(self._security.problem)
+        plain = socket.create_connection(address, TIMEOUT_SECONDS)
+        connection = self._security.secure(plain, address[0])
+
+        def ask(request: Request[ResponseT], version: int) -> ResponseT:
+            entry, number = api.of_request(type(request)), next(self._numbers)
+            connection.sendall(_frame(entry.key, version, number, request))
+            answer: ResponseT = _answer(connection, entry, version, number)
+            return answer
+
+        try:
+            self._security.authenticate(ask)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
 
     def _close(self, broker_id: int) -> None:
         connection = self._open.pop(broker_id, None)
@@ -94,6 +114,15 @@ def _frame(key: int, version: int, number: int, request: Request[ResponseT]) -> 
     )
     body = codec.encode(request, version)
     return _LENGTH.pack(len(header) + len(body)) + header + body
+
+
+def _answer(connection: socket.socket, entry: api.Api, version: int, number: int) -> Any:
+    """Read the answer to a request. Raises OSError, or MalformedError."""
+    frame = _read_frame(connection)
+    answered, position = headers.decode_response_header(entry, version, frame)
+    if answered != number:
+        raise MalformedError(f"answer {answered} to request {number}")
+    return codec.decode(entry.response, version, frame, position)[0]
 
 
 def _read_frame(connection: socket.socket) -> bytes:

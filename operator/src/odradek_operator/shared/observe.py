@@ -22,22 +22,27 @@ def brokers(zookeeper: ZnodeReader) -> dict[BrokerId, BrokerRegistration]:
     return {one.broker_id: one for one in registered}
 
 
-def addresses(registered: Mapping[BrokerId, BrokerRegistration]) -> dict[int, str]:
-    """Return host:port of each broker's first listener, where clients begin."""
+def addresses(
+    registered: Mapping[BrokerId, BrokerRegistration], listener: str | None = None
+) -> dict[int, str]:
+    """Return host:port of each broker that has the listener; None: its first, for clients."""
     return {
-        broker_id: f"{_bracket(one.endpoints[0].host)}:{one.endpoints[0].port}"
-        for broker_id, one in sorted(registered.items())
-        if one.endpoints
+        broker_id: f"{_bracket(host)}:{port}"
+        for broker_id, (host, port) in endpoints(registered, listener).items()
     }
 
 
-def endpoints(registered: Mapping[BrokerId, BrokerRegistration]) -> dict[int, tuple[str, int]]:
-    """Return host and port of each broker's first listener."""
-    return {
-        broker_id: (one.endpoints[0].host, one.endpoints[0].port)
-        for broker_id, one in sorted(registered.items())
-        if one.endpoints
-    }
+def endpoints(
+    registered: Mapping[BrokerId, BrokerRegistration], listener: str | None = None
+) -> dict[int, tuple[str, int]]:
+    """Return host and port of each broker that has the listener; None: its first."""
+    found: dict[int, tuple[str, int]] = {}
+    for broker_id, one in sorted(registered.items()):
+        first = one.endpoints[0] if one.endpoints else None
+        endpoint = first if listener is None else one.endpoint(listener)
+        if endpoint is not None:
+            found[broker_id] = (endpoint.host, endpoint.port)
+    return found
 
 
 def _bracket(host: str) -> str:

@@ -171,6 +171,24 @@ def read_acls(
     }
 
 
+def every_acl(reader: ZnodeReader) -> dict[ResourcePattern, Acls]:
+    """Return the ACLs of every pattern. Raises ZnodeError."""
+    parents = {
+        acl_znodes.type_path(kind, each): (kind, each)
+        for kind in acl_znodes.PATTERN_TYPES
+        for each in acl_znodes.RESOURCE_TYPES
+    }
+    listed = reader.children(parents)
+    return read_acls(
+        reader,
+        [
+            ResourcePattern(each, name, kind)
+            for path, (kind, each) in parents.items()
+            for name in listed[path] or ()
+        ],
+    )
+
+
 def update_acls(
     zookeeper: ZooKeeper,
     pattern: ResourcePattern,

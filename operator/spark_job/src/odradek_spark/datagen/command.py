@@ -6,11 +6,12 @@ Nothing is imported here that takes time: `odradek --help` loads this module.
 import sys
 from collections.abc import Sequence
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import click
 
-from odradek_spark import extra
+from odradek_spark import commands, extra
 from odradek_spark.datagen.quickstarts import QUICKSTARTS
 
 _MAX_INTERVAL_MS = 500
@@ -19,6 +20,7 @@ _ARGUMENTS = {
     "quickstart": "--quickstart",
     "topic": "--topic",
     "bootstrap-server": "--bootstrap-server",
+    "command-config": "--command-config",
     "iterations": "--iterations",
     "maxinterval": "--max-interval",
     "msgrate": "--rate",
@@ -71,13 +73,8 @@ def _as_options(args: Sequence[str]) -> list[str]:
     help="What to generate.",
 )
 @click.option("--topic", metavar="TOPIC", help="Default: QUICKSTART_kafka_topic_json.")
-@click.option(
-    "--bootstrap-server",
-    metavar="HOST:PORT,...",
-    default="localhost:9092",
-    show_default=True,
-    help="Any of the brokers.",
-)
+@commands.bootstrap_option
+@commands.command_config_option
 @click.option(
     "--iterations",
     type=click.IntRange(min=1),
@@ -104,6 +101,7 @@ def datagen(
     quickstart: str,
     topic: str | None,
     bootstrap_server: str,
+    command_config: Path | None,
     iterations: int,
     rate: float | None,
     max_interval: int | None,
@@ -120,12 +118,13 @@ def datagen(
 
     if rate is not None and max_interval is not None:
         raise click.UsageError("give either --rate or --max-interval")
+    access = commands.read_access(bootstrap_server, command_config)
     name = topic or f"{quickstart}_kafka_topic_{format_}"
     interval = _MAX_INTERVAL_MS if max_interval is None else max_interval
     pause = producer.steady(rate) if rate is not None else producer.at_random(interval)
     kind = QUICKSTARTS[quickstart]
     try:
-        writer = producer.RecordWriter(bootstrap_server, name, kind.key)
+        writer = producer.RecordWriter(access, name, kind.key)
         click.echo(f"Writing {quickstart} to topic {name}; Ctrl-C ends", err=True)
         try:
             writer.write(

@@ -7,6 +7,8 @@ from random import Random
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
+from odradek_spark.broker_access import BrokerAccess
+from odradek_spark.client_errors import Refusals
 from odradek_spark.datagen.quickstarts import Record
 
 _METADATA_TIMEOUT_S = 10.0
@@ -38,22 +40,24 @@ def at_random(max_interval_ms: int) -> Pause:
 class RecordWriter:
     """Writes to one topic; `delivered` counts what the brokers have acknowledged."""
 
-    def __init__(self, bootstrap: str, topic: str, key: str) -> None:
+    def __init__(self, access: BrokerAccess, topic: str, key: str) -> None:
         """Raise DatagenError if no broker answers, or the topic is not there and not created."""
         self.delivered = 0
         self._topic = topic
         self._key = key
         self._failure: KafkaError | None = None
+        self._refusals = Refusals()
         self._producer = Producer(
             {
-                "bootstrap.servers": bootstrap,
+                **access.client_settings(),
                 "client.id": "odradek-datagen",
                 "enable.idempotence": True,
                 "linger.ms": 20,
                 "log_level": 0,
+                "error_cb": self._refusals,
             }
         )
-        self._await_topic(bootstrap)
+        self._await_topic(access.bootstrap)
 
     def _await_topic(self, bootstrap: str) -> None:
         until = time.monotonic() + _CREATION_PATIENCE_S
@@ -61,7 +65,9 @@ class RecordWriter:
             try:
                 found = self._producer.list_topics(self._topic, timeout=_METADATA_TIMEOUT_S)
             except KafkaException as error:
-                raise DatagenError(f"no broker answers at {bootstrap}") from error
+                self._producer.poll(0)
+                why = self._refusals.text()
+                raise DatagenError(f"no broker answers at {bootstrap}{why}") from error
             problem = found.topics[self._topic].error
             if problem is None:
                 return

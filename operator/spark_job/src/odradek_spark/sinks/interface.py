@@ -11,6 +11,8 @@ from typing import Protocol
 
 from pyspark.sql import DataFrame
 
+from odradek_spark.broker_access import BrokerAccess
+
 WriteBatch = Callable[[DataFrame, int], None]
 """Writes the rows of a batch with Spark's number, and returns when the sink has them.
 
@@ -37,11 +39,11 @@ class Fence(Protocol):
 class SinkContext:
     """One query: its output mode, and its id, which its checkpoint has.
 
-    `group` and `bootstrap` are the consumer group and its own cluster.
+    `group` and `brokers` are the consumer group and its own cluster.
     """
 
     mode: str
     query_id: str
     group: str
-    bootstrap: str
+    brokers: BrokerAccess
     fence: Fence

@@ -30,7 +30,7 @@ _ROW_BITS = 33
 def open_topic(sink: config.TopicSink, context: SinkContext) -> WriteBatch:
     """Return the function that writes a batch."""
     options = {
-        "kafka.bootstrap.servers": context.bootstrap,
+        **context.brokers.source_options(),
         "topic": sink.name,
         "kafka.acks": "all",
         # Spark has a producer per executor and may rerun a task, so idempotence would not make this

@@ -5,23 +5,19 @@ Nothing is imported here that takes time: `odradek --help` loads this module.
 
 import signal
 import sys
+from pathlib import Path
 from typing import NoReturn, TextIO
 
 import click
 
-from odradek_spark import extra
+from odradek_spark import commands, extra
 
 _INTERRUPTED = 128 + signal.SIGINT
 
 
 @click.command()
-@click.option(
-    "--bootstrap-server",
-    metavar="HOST:PORT,...",
-    default="localhost:9092",
-    show_default=True,
-    help="Any of the brokers.",
-)
+@commands.bootstrap_option
+@commands.command_config_option
 @click.option("-e", "--execute", "texts", multiple=True, metavar="STATEMENTS", help="Repeatable.")
 @click.option("-f", "--file", "files", multiple=True, type=click.File(encoding="utf-8"))
 @click.option(
@@ -33,6 +29,7 @@ _INTERRUPTED = 128 + signal.SIGINT
 @click.option("--memory", default="1g", show_default=True, help="Heap of Spark's JVM.")
 def sql(
     bootstrap_server: str,
+    command_config: Path | None,
     texts: tuple[str, ...],
     files: tuple[TextIO, ...],
     jars: str | None,
@@ -49,8 +46,9 @@ def sql(
 
     if texts and files:
         raise click.UsageError("give either -e or -f")
+    access = commands.read_access(bootstrap_server, command_config)
     signal.signal(signal.SIGTERM, _exit_at_sigterm)
-    session = SqlSession(ShellOptions(bootstrap_server, jars, memory), sys.stdout)
+    session = SqlSession(ShellOptions(access, jars, memory), sys.stdout)
     try:
         session.topics.summaries()  # no shell without a broker
         if texts or files or not sys.stdin.isatty():

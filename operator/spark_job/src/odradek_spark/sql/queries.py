@@ -21,6 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from odradek_spark.broker_access import BrokerAccess
 from odradek_spark.sql import output, relations
 from odradek_spark.sql.catalog import Relation
 from odradek_spark.sql.errors import SqlError
@@ -39,13 +40,13 @@ class Queries:
     def __init__(
         self,
         spark: SparkSession,
-        bootstrap: str,
+        brokers: BrokerAccess,
         lookup: Callable[[str], Relation],
         rows: TextIO,
         folder: Path,
     ) -> None:
         self._spark = spark
-        self._bootstrap = bootstrap
+        self._brokers = brokers
         self._lookup = lookup
         self._rows = rows
         self._folder = folder
@@ -104,7 +105,7 @@ class Queries:
         self, name: str, relation: Relation, text: str, changes_from: str | None = None
     ) -> None:
         extra = relations.metadata_in(text)
-        frame = relations.frame(self._spark, relation, self._bootstrap, extra, changes_from)
+        frame = relations.frame(self._spark, relation, self._brokers, extra, changes_from)
         frame.createOrReplaceTempView(relations.quoted(name))
 
     def _forget(self, found: Mapping[str, Relation]) -> None:

@@ -19,6 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own
 from pyspark.sql.types import DataType, StringType, StructField, StructType
 
 from odradek_spark import sources
+from odradek_spark.broker_access import BrokerAccess
 from odradek_spark.config import JobConfigError
 from odradek_spark.errors import JobError
 from odradek_spark.sql.catalog import Relation
@@ -70,10 +71,10 @@ def _problem_of_names(schema: StructType) -> str | None:
     return None
 
 
-def infer(spark: SparkSession, bootstrap: str, topic: str) -> StructType:
+def infer(spark: SparkSession, brokers: BrokerAccess, topic: str) -> StructType:
     """Return the schema of the JSON objects in a topic. Raises SqlError if there are none."""
     try:
-        schema = sources.infer_schema(spark, bootstrap, [topic])
+        schema = sources.infer_schema(spark, brokers, [topic])
     except JobError as error:
         raise SqlError(
             f"topic {topic} has no record to infer columns from; name them in CREATE"
@@ -95,7 +96,7 @@ def quoted(name: str) -> str:
 def frame(
     spark: SparkSession,
     relation: Relation,
-    bootstrap: str,
+    brokers: BrokerAccess,
     extra: Mapping[str, bool],
     changes_from: str | None = None,
 ) -> DataFrame:
@@ -105,7 +106,7 @@ def frame(
     changes of a TABLE are its records too, those that delete a key with its key alone.
     """
     options = {
-        "kafka.bootstrap.servers": bootstrap,
+        **brokers.source_options(),
         "subscribe": relation.topic,
         **_PATIENCE,
     }

@@ -11,6 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
+from odradek_spark.broker_access import BrokerAccess
 from odradek_spark.sql import output, statements
 from odradek_spark.sql.catalog import Catalog, Relation
 from odradek_spark.sql.errors import SqlError
@@ -42,7 +43,7 @@ _PROPERTIES = {
 class ShellOptions:
     """How the shell was started: the cluster, and Spark's jars and heap."""
 
-    bootstrap: str
+    brokers: BrokerAccess
     jars: str | None
     memory: str
 
@@ -74,7 +75,7 @@ class SqlSession:
         if self._known_topics is None:
             from odradek_spark.sql.topics import Topics
 
-            self._known_topics = Topics(self._options.bootstrap)
+            self._known_topics = Topics(self._options.brokers)
         return self._known_topics
 
     def execute(self, text: str) -> bool:
@@ -139,9 +140,7 @@ class SqlSession:
             return interrupts.run(spark, lambda _: relations.schema_of_ddl(columns))
         if format_ == "csv":
             raise SqlError("format csv needs columns")
-        return interrupts.run(
-            spark, lambda _: relations.infer(spark, self._options.bootstrap, topic)
-        )
+        return interrupts.run(spark, lambda _: relations.infer(spark, self._options.brokers, topic))
 
     def _drop(self, wanted: statements.Drop) -> None:
         if self._catalog.drop(wanted.kind, wanted.name):
@@ -214,7 +213,7 @@ class SqlSession:
 
         runner = queries.Queries(
             spark,
-            self._options.bootstrap,
+            self._options.brokers,
             self._relation,
             self._rows,
             Path(self._folder.name),

@@ -16,6 +16,8 @@ from confluent_kafka import (
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient
 
+from odradek_spark.broker_access import BrokerAccess
+from odradek_spark.client_errors import Refusals
 from odradek_spark.sql.errors import SqlError
 
 _TIMEOUT_S = 10.0
@@ -38,10 +40,11 @@ class TopicSummary:
 
 
 class Topics:
-    """The cluster at `bootstrap`. Calls raise SqlError if no broker answers."""
+    """The cluster that `access` reaches. Calls raise SqlError if no broker answers."""
 
-    def __init__(self, bootstrap: str) -> None:
-        self._bootstrap = bootstrap
+    def __init__(self, access: BrokerAccess) -> None:
+        self._access = access
+        self._refusals = Refusals()
         self._admin: AdminClient | None = None
 
     def summaries(self) -> dict[str, TopicSummary]:
@@ -53,14 +56,18 @@ class Topics:
             if self._admin is None:
                 self._admin = AdminClient(
                     {
-                        "bootstrap.servers": self._bootstrap,
+                        **self._access.client_settings(),
                         "log_level": 0,
+                        "error_cb": self._refusals,  # type: ignore[dict-item]  # a callable
                         "client.id": "odradek-sql",
                     }
                 )
             found = self._admin.list_topics(timeout=_TIMEOUT_S).topics
         except KafkaException as error:
-            raise SqlError(f"no broker answers at {self._bootstrap}: {_text(error)}") from error
+            if self._admin is not None:
+                self._admin.poll(0)
+            where, why = self._access.bootstrap, self._refusals.text()
+            raise SqlError(f"no broker answers at {where}: {_text(error)}{why}") from error
         return {
             name: TopicSummary(
                 name,
@@ -88,7 +95,7 @@ class Topics:
         partitions = self.require(topic).partitions
         consumer = Consumer(
             {
-                "bootstrap.servers": self._bootstrap,
+                **self._access.client_settings(),
                 "group.id": "odradek-sql",  # required by the library; nothing is committed
                 "client.id": "odradek-sql",
                 "enable.auto.commit": False,

@@ -1,0 +1,149 @@
+"""How clients of one cluster reach its brokers: a file with the keys of Kafka's clients, for each.
+
+librdkafka has names of its own. Spark's Kafka source and sink take Kafka's, with `kafka.` before
+them. Their options are shown in plans, Spark's UI and its event log, so passwords are not among
+them: the options name the file, and each Kafka client reads them there (KIP-297, KIP-421). So the
+file must be at the same path for the driver and all executors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from odradek import listener_settings, properties
+from odradek.listener_settings import ClientSettings, Store
+from odradek.properties import ConfigError
+
+_PROVIDER: Final = {
+    "kafka.config.providers": "file",
+    "kafka.config.providers.file.class": (
+        "org.apache.kafka.common.config.provider.FileConfigProvider"
+    ),
+}
+_SECRETS: Final = (
+    "sasl.jaas.config",
+    "ssl.key.password",
+    "ssl.keystore.key",
+    "ssl.keystore.password",
+    "ssl.truststore.password",
+)
+_LOCATIONS: Final = ("ssl.keystore.location", "ssl.truststore.location")
+# What librdkafka has no setting for.
+_JAVA_ONLY: Final = ("ssl.cipher.suites", "ssl.enabled.protocols")
+# The characters that end a path in `${file:PATH:KEY}`.
+_ENDS_PATH: Final = frozenset(":}")
+
+
+class ClientConfigError(Exception):
+    """The file cannot be used; one line that names it and the setting."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerAccess:
+    """The addresses of brokers, and the security settings of each kind of client."""
+
+    bootstrap: str
+    librdkafka: Mapping[str, str] = field(default_factory=dict, repr=False)
+    spark: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def client_settings(self) -> dict[str, str | int | float | bool]:
+        """Return the settings of a librdkafka client that reaches the brokers."""
+        return {"bootstrap.servers": self.bootstrap, **self.librdkafka}
+
+    def source_options(self) -> dict[str, str]:
+        """Return the options of a Kafka source or sink of Spark that reaches the brokers."""
+        return {"kafka.bootstrap.servers": self.bootstrap, **self.spark}
+
+
+def read(bootstrap: str, path: Path) -> tuple[BrokerAccess, list[str]]:
+    """Return how to connect, and the names of the settings that have no effect.
+
+    Raises ClientConfigError.
+    """
+    try:
+        values = properties.read_file(path)
+    except ConfigError as error:
+        raise ClientConfigError(str(error)) from None
+    try:
+        settings, ignored = listener_settings.of_client(values)
+        used = {name: text for name, text in values.items() if name not in ignored}
+        own = _librdkafka(settings, used)
+        spark = _spark(used, path)
+    except ConfigError as error:
+        raise ClientConfigError(f"{path}: {error}") from None
+    return BrokerAccess(bootstrap, own, spark), ignored
+
+
+def _librdkafka(settings: ClientSettings, used: Mapping[str, str]) -> dict[str, str]:
+    found = {"security.protocol": settings.protocol}
+    if settings.login is not None:
+        found["sasl.mechanism"] = settings.login.mechanism
+        found["sasl.username"] = settings.login.username
+        found["sasl.password"] = settings.login.password
+    if settings.tls is not None:
+        for name in _JAVA_ONLY:
+            if name in used:
+                raise ConfigError(f"{name} is not supported here")
+        found |= _trusted(settings.tls.trust_store) | _shown(settings.tls.key_store)
+        if not settings.tls.checks_host:
+            found["ssl.endpoint.identification.algorithm"] = "none"
+    return found
+
+
+def _trusted(store: Store) -> dict[str, str]:
+    if not store.given:
+        return {}
+    if store.kind != "PEM":
+        raise ConfigError(f"ssl.truststore.type must be PEM here; {store.kind} is not supported")
+    if store.certificates:
+        return {"ssl.ca.pem": store.certificates}
+    return {"ssl.ca.location": _readable(store)}
+
+
+def _shown(store: Store) -> dict[str, str]:
+    if not store.given:
+        return {}
+    if store.kind == "JKS":
+        raise ConfigError("ssl.keystore.type must be PEM or PKCS12 here; JKS is not supported")
+    if store.kind == "PKCS12":
+        password = {"ssl.keystore.password": store.password} if store.password else {}
+        return {"ssl.keystore.location": _readable(store), **password}
+    password = {"ssl.key.password": store.key_password} if store.key_password else {}
+    if store.certificates:
+        return {
+            "ssl.certificate.pem": store.certificates,
+            "ssl.key.pem": store.key,
+            **password,
+        }
+    path = _readable(store)
+    return {"ssl.certificate.location": path, "ssl.key.location": path, **password}
+
+
+def _readable(store: Store) -> str:
+    """Return the absolute path of a store's file: librdkafka says less of one that is missing."""
+    path = Path(store.location).absolute()
+    try:
+        with path.open("rb"):
+            pass
+    except OSError as error:
+        raise ConfigError(
+            f"cannot use {store.setting}.location={store.location}: {error.strerror}"
+        ) from None
+    return str(path)
+
+
+def _spark(used: Mapping[str, str], path: Path) -> dict[str, str]:
+    found: dict[str, str] = {}
+    place = str(path.absolute())
+    for name, text in used.items():
+        if name in _SECRETS:
+            if _ENDS_PATH.intersection(place):
+                raise ConfigError("the path of a file with passwords must have neither : nor }")
+            found |= {f"kafka.{name}": f"${{file:{place}:{name}}}", **_PROVIDER}
+        else:
+            in_folder = name in _LOCATIONS and text.strip()
+            found[f"kafka.{name}"] = str(Path(text.strip()).absolute()) if in_folder else text
+    return found

@@ -1,0 +1,70 @@
+"""The user with which a job reads its topics and commits: made before its driver, gone with it.
+
+A cluster whose listener of brokers asks for nothing but an address needs neither user nor Secret.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from odradek_operator.group import job_account
+from odradek_operator.group.observe import GroupContext
+from odradek_operator.shared import client_users, cluster_access
+from odradek_operator.shared.apply import ReconcileContext
+from odradek_operator.shared.client_users import ClientUser, ClientUserError
+from odradek_operator.shared.job_spec import JobSpec
+from odradek_operator.shared.spec import GroupSpec, ResourceMeta
+
+
+def with_secret(meta: ResourceMeta, job: JobSpec | None, around: GroupContext) -> JobSpec | None:
+    """Return the job, with the name of its Secret if the brokers want more than an address."""
+    if job is None or around.access is None or not around.access.is_secured:
+        return job
+    return replace(job, brokers_secret=job_account.brokers_secret(meta))
+
+
+def has_secret(job: JobSpec) -> bool:
+    """Return whether the job's pods mount a Secret for their connections to brokers."""
+    return job.brokers_secret is not None
+
+
+def has_user(job: JobSpec | None, around: GroupContext) -> bool:
+    """Return whether the job has a user, which must be removed."""
+    return job is not None and around.access is not None and around.access.mechanism is not None
+
+
+def ensure(
+    context: ReconcileContext,
+    meta: ResourceMeta,
+    wanted: GroupSpec,
+    job: JobSpec,
+    around: GroupContext,
+    labels: Mapping[str, str],
+) -> None:
+    """Make the job's Secret, and its user with the rights that it needs now.
+
+    Raises ClientUserError.
+    """
+    assert around.access is not None
+    assert job.brokers_secret is not None
+    written = job.raw["sink"].get("topic", {}).get("name")
+    user = ClientUser(
+        meta,
+        labels,
+        job.brokers_secret,
+        cluster_access.job_user(meta.namespace, meta.name),
+        cluster_access.job_rights(wanted.topics, wanted.topic_pattern, wanted.group, written),
+        changes=True,
+    )
+    client_users.ensure(context, around.zookeeper, around.access, around.namespace, user)
+
+
+def remove(meta: ResourceMeta, around: GroupContext) -> None:
+    """Remove the job's user and its rights; its Secret goes with its owner.
+
+    Raises ClientUserError.
+    """
+    if around.zookeeper is None:
+        raise ClientUserError("ZooKeeperUnreachable", "ZooKeeper does not answer", waits=True)
+    client_users.remove(around.zookeeper, cluster_access.job_user(meta.namespace, meta.name))

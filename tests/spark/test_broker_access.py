@@ -1,0 +1,135 @@
+"""The file with the settings of Kafka's clients, as librdkafka and Spark get them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from odradek_spark import broker_access
+from odradek_spark.broker_access import BrokerAccess, ClientConfigError
+from tests.support import certificates, preloaded
+from tests.support.secure_broker import jaas
+
+PASSWORD = "pa'ss w0rd"
+
+
+def written(path: Path, *lines: str) -> Path:
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> certificates.Issued:
+    return certificates.Authority(tmp_path).issue("client")
+
+
+def test_without_a_file_clients_have_addresses_only() -> None:
+    access = BrokerAccess("b:1")
+    assert access.client_settings() == {"bootstrap.servers": "b:1"}
+    assert access.source_options() == {"kafka.bootstrap.servers": "b:1"}
+
+
+def test_passwords_are_in_no_option_of_spark_and_in_no_text(
+    tmp_path: Path, own: certificates.Issued
+) -> None:
+    path = written(
+        tmp_path / "client.properties",
+        *("security.protocol=SASL_SSL", "sasl.mechanism=SCRAM-SHA-512"),
+        f"sasl.jaas.config={jaas('SCRAM-SHA-512', username='a', password=PASSWORD)}",
+        *("ssl.truststore.type=PEM", f"ssl.truststore.location={own.authority_path}"),
+        *("ssl.keystore.type=PEM", f"ssl.keystore.location={own.pem_path}"),
+        *("ssl.key.password=open", "ssl.endpoint.identification.algorithm=", "acks=all"),
+    )
+    access, ignored = broker_access.read("b:1", path)
+    assert ignored == ["acks"]
+    assert access.librdkafka == {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.username": "a",
+        "sasl.password": PASSWORD,
+        "ssl.ca.location": str(own.authority_path),
+        "ssl.certificate.location": str(own.pem_path),
+        "ssl.key.location": str(own.pem_path),
+        "ssl.key.password": "open",
+        "ssl.endpoint.identification.algorithm": "none",
+    }
+    assert access.source_options() == {
+        "kafka.bootstrap.servers": "b:1",
+        "kafka.security.protocol": "SASL_SSL",
+        "kafka.sasl.mechanism": "SCRAM-SHA-512",
+        "kafka.sasl.jaas.config": f"${{file:{path}:sasl.jaas.config}}",
+        "kafka.ssl.truststore.type": "PEM",
+        "kafka.ssl.truststore.location": str(own.authority_path),
+        "kafka.ssl.keystore.type": "PEM",
+        "kafka.ssl.keystore.location": str(own.pem_path),
+        "kafka.ssl.key.password": f"${{file:{path}:ssl.key.password}}",
+        "kafka.ssl.endpoint.identification.algorithm": "",
+        "kafka.config.providers": "file",
+        "kafka.config.providers.file.class": (
+            "org.apache.kafka.common.config.provider.FileConfigProvider"
+        ),
+    }
+    assert PASSWORD not in repr(access)
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (("security.protocol=TLS",), "one of: PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"),
+        (("security.protocol=SASL_SSL",), "GSSAPI is not supported"),
+        (
+            ("security.protocol=SSL", "ssl.truststore.location=/absent"),
+            r"ssl\.truststore\.type must be PEM here; JKS is not supported",
+        ),
+        (
+            *[("security.protocol=SSL", "ssl.truststore.type=PEM")],
+            None,
+        ),
+        (
+            (
+                *("security.protocol=SSL", "ssl.truststore.type=PEM"),
+                "ssl.truststore.location=/absent",
+            ),
+            r"cannot use ssl\.truststore\.location=/absent: No such file",
+        ),
+        (
+            ("security.protocol=SSL", "ssl.keystore.location=/absent"),
+            r"ssl\.keystore\.type must be PEM or PKCS12 here",
+        ),
+        (
+            ("security.protocol=SSL", "ssl.enabled.protocols=TLSv1.3"),
+            r"ssl\.enabled\.protocols is not supported here",
+        ),
+    ],
+)
+def test_wrong_file_is_one_line(tmp_path: Path, lines: tuple[str, ...], said: str | None) -> None:
+    path = written(tmp_path / "client.properties", *lines)
+    if said is None:
+        assert broker_access.read("b:1", path)[0].librdkafka == {"security.protocol": "SSL"}
+        return
+    with pytest.raises(ClientConfigError, match=said) as failure:
+        broker_access.read("b:1", path)
+    assert str(failure.value).startswith(f"{path}: ")
+    assert "\n" not in str(failure.value)
+
+
+def test_path_that_spark_could_not_name_is_refused(tmp_path: Path) -> None:
+    path = written(
+        tmp_path / "a:b.properties",
+        *("security.protocol=SASL_PLAINTEXT", "sasl.mechanism=PLAIN"),
+        f"sasl.jaas.config={jaas('PLAIN', username='a', password='b')}",
+    )
+    with pytest.raises(ClientConfigError, match="must have neither : nor }"):
+        broker_access.read("b:1", path)
+
+
+@pytest.mark.parametrize("command", ["datagen", "sql"])
+def test_mistake_of_a_command_is_one_line_and_2(tmp_path: Path, command: str) -> None:
+    absent = tmp_path / "absent"
+    arguments = ("--quickstart", "users") if command == "datagen" else ("-e", "SHOW TOPICS")
+    done = preloaded.run("odradek", command, *arguments, "--command-config", str(absent))
+    assert (done.returncode, done.stderr) == (
+        2,
+        f"odradek: cannot read {absent}: No such file or directory\n",
+    )
