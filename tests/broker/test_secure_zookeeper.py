@@ -17,11 +17,12 @@ from confluent_kafka.admin import (
 )
 from kazoo.exceptions import NoAuthError
 
-from tests.support.broker import FreshBroker, wait_until
+from tests.support.broker import STEADY, FreshBroker, wait_until
 from tests.support.secure_zookeeper import Server
 from tests.support.znode_acls import acls_below
 
 SETTINGS = {
+    **STEADY,
     "zookeeper.set.acl": "true",
     "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
     "super.users": "User:ANONYMOUS",
@@ -118,12 +119,13 @@ def work_with(broker: FreshBroker) -> None:
 def test_broker_that_cannot_log_in_ends_with_one_line_and_status_1(
     server: Server, tmp_path: Path
 ) -> None:
-    limit = {"zookeeper.connection.timeout.ms": "2000"}
+    # Enough for a try on a busy machine.
+    limit = {"zookeeper.connection.timeout.ms": "10000"}
     own = BrokerWithLogin(tmp_path, 1, server.connect, limit)
     own.kafka_opts = server.kafka_opts(password="wrong")
     assert ended(own) == (
         1,
-        f"odradek: no ZooKeeper at {server.connect} within 2000 ms: "
+        f"odradek: no ZooKeeper at {server.connect} within 10000 ms: "
         "login of user kafka failed: the server refused it",
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -42,6 +43,7 @@ SETTINGS = {
 }
 # Rates of connections by address, and features (KIP-584): our brokers have neither.
 ONLY_KAFKA = {"/logs/config/ips", "/logs/feature"}
+_SEQUENCE = re.compile(r"\d{10}$")
 MIGRATOR = "kafka.admin.ZkSecurityMigrator"
 
 
@@ -108,7 +110,8 @@ def of_one(kind: type[Kafka | Ours], server: Server, folder: Path, chroot: str) 
                 lambda: client.exists("/brokers/topics/orders/partitions/0/state") is not None,
                 "the state of the partition is there",
             )
-        return acls_below(server, f"/{chroot}")
+        found = acls_below(server, f"/{chroot}")
+        return {_SEQUENCE.sub("N", path): acl for path, acl in found.items()}
     finally:
         broker.kill()
 

@@ -35,10 +35,8 @@ class Server(zookeeper.Server):
         self.directory = directory
         self.authority = certificates.Authority(directory)
         own = self.authority.issue("zookeeper", ["127.0.0.1"])
-        users = {USER: PASSWORD, GREEK_USER: GREEK_PASSWORD}
-        options = " ".join(f"user_{name}={_quoted(word)}" for name, word in users.items())
         jaas = directory / "server.jaas"
-        jaas.write_text(f"Server {{ {MODULE} required {options}; }};\n")
+        self.set_password(PASSWORD)
         settings = {
             "serverCnxnFactory": NETTY,
             "secureClientPort": str(self.secure_port),
@@ -58,6 +56,13 @@ class Server(zookeeper.Server):
     def __enter__(self) -> Server:
         self.start()
         return self
+
+    def set_password(self, password: str) -> None:
+        """Write the password of USER, and the other user; it counts from the next start."""
+        users = {USER: password, GREEK_USER: GREEK_PASSWORD}
+        options = " ".join(f"user_{name}={_quoted(word)}" for name, word in users.items())
+        path = self.directory / "server.jaas"
+        path.write_text(f"Server {{ {MODULE} required {options}; }};\n")
 
     def tls_settings(self, shown: certificates.Issued | None = None) -> dict[str, str]:
         """Return a broker's settings of TLS; with `shown` it shows a certificate."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from kazoo.exceptions import NoNodeError
+
 from tests.support.zookeeper import Server
 
 Acl = frozenset[tuple[str, str, int]]
@@ -18,11 +20,15 @@ def acls_below(server: Server, root: str) -> dict[str, Acl]:
         left = [root]
         while left:
             path = left.pop()
-            acls, _ = client.get_acls(path)
+            try:
+                acls, _ = client.get_acls(path)
+                names = client.get_children(path)
+            except NoNodeError:
+                continue  # a notice that was just taken
             found[path.removeprefix(root)] = frozenset(
                 (acl.id.scheme, acl.id.id, acl.perms) for acl in acls
             )
-            left += [f"{path.rstrip('/')}/{name}" for name in client.get_children(path)]
+            left += [f"{path.rstrip('/')}/{name}" for name in names]
     return found
 
 

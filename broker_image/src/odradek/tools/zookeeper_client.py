@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 from typing import Final
@@ -36,6 +37,8 @@ def connect(
         client = Client(zookeeper_servers(zookeeper), _SESSION_S, access)
     except ValueError as error:
         raise ToolError(f"{zookeeper!r} is not HOST:PORT,.../CHROOT: {error}") from error
+    # kazoo would log each of its attempts; the error says what the last one met.
+    logging.getLogger("kazoo").setLevel(logging.CRITICAL)
     # `start` would print a warning if the chroot is missing.
     client.start_async().wait(_CONNECT_S)
     if not client.connected:

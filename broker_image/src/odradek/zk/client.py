@@ -5,6 +5,10 @@ does not look at what OpenSSL has already decrypted before it waits for the sock
 it is connected before the login, and gives up for good when a login fails. So a handler of ours
 makes the connections, and the login is a part of the handshake: it fails like any handshake, is
 tried again like one, and nobody is connected before.
+
+A handshake keeps a session alive on the server, whether or not a login follows. So a session whose
+login is refused is over, as it is for Java's clients: a broker that cannot log in any more must not
+stay registered by trying.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import AuthFailedError, NodeExistsError
+from kazoo.exceptions import AuthFailedError, NodeExistsError, SessionExpiredError
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.connection import ConnectionDropped
 from kazoo.protocol.serialization import SASL, Connect
@@ -108,18 +112,19 @@ class Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
                     self.create(one, acl=acls.of_new(one, secured=self.access.set_acl))
 
     def _log_in(self, login: ZooKeeperLogin, timeout: float) -> None:
-        """Authenticate the session. Raises ConnectionDropped, so that kazoo tries again."""
+        """Authenticate the connection. What it raises makes kazoo try again."""
         exchange = DigestClient(login.username, login.password, secrets.token_urlsafe(_NONCE_BYTES))
         try:
             challenge = self._sasl(b"", 1, timeout)
             if not challenge:
                 raise DigestError("the server does not offer SASL")
             exchange.check(self._sasl(exchange.respond(challenge), 2, timeout))
-        except (AuthFailedError, ConnectionDropped) as error:
-            self.failure = f"login of user {login.username} failed: the server refused it"
-            raise ConnectionDropped(self.failure) from error
-        except DigestError as error:
-            self.failure = f"login of user {login.username} failed: {error}"
+        except (AuthFailedError, ConnectionDropped, DigestError) as error:
+            refused = isinstance(error, AuthFailedError)
+            why = "the server refused it" if refused else error
+            self.failure = f"login of user {login.username} failed: {why}"
+            if self._session_id and not isinstance(error, ConnectionDropped):
+                raise SessionExpiredError(self.failure) from error
             raise ConnectionDropped(self.failure) from error
 
     def _sasl(self, token: bytes, xid: int, timeout: float) -> bytes:
