@@ -17,8 +17,8 @@ from confluent_kafka.admin import (
 )
 from kazoo.exceptions import NoAuthError
 
-from tests.support.broker import STEADY, FreshBroker, wait_until
-from tests.support.secure_zookeeper import Server
+from tests.support.broker import STEADY, Broker, wait_until
+from tests.support.secure_zookeeper import BrokerWithLogin, Server
 from tests.support.znode_acls import acls_below
 
 SETTINGS = {
@@ -29,15 +29,6 @@ SETTINGS = {
     "offsets.topic.num.partitions": "1",
     "offsets.topic.replication.factor": "1",
 }
-
-
-class BrokerWithLogin(FreshBroker):
-    """A broker whose environment has KAFKA_OPTS."""
-
-    kafka_opts = ""
-
-    def _command(self) -> list[str]:
-        return ["env", f"KAFKA_OPTS={self.kafka_opts}", *super()._command()]
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +79,7 @@ def test_broker_secures_all_that_it_creates(server: Server, tmp_path: Path, way:
         assert own.terminate() == 0
 
 
-def work_with(broker: FreshBroker) -> None:
+def work_with(broker: Broker) -> None:
     """Make a topic, configs of each kind, a record and a commit."""
     admin = AdminClient({"bootstrap.servers": broker.address})
     admin.create_topics([NewTopic("orders", 2, 1)])["orders"].result(60)

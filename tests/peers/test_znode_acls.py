@@ -27,10 +27,10 @@ from confluent_kafka.admin import (
 )
 
 from odradek.zk.acls import SECURE_ROOTS
-from tests.support.broker import STEADY, FreshBroker, wait_until
+from tests.support.broker import STEADY, wait_until
 from tests.support.kafka_broker import KafkaBroker
 from tests.support.kafka_peer import LIMIT_SECONDS, Tools
-from tests.support.secure_zookeeper import Server
+from tests.support.secure_zookeeper import BrokerWithLogin, Server
 from tests.support.znode_acls import Acl, acls_below
 
 SETTINGS = {
@@ -47,19 +47,12 @@ _SEQUENCE = re.compile(r"\d{10}$")
 MIGRATOR = "kafka.admin.ZkSecurityMigrator"
 
 
-class Kafka(KafkaBroker):
-    jaas = ""
+class KafkaWithLogin(KafkaBroker):
+    kafka_opts = ""
 
     def _command(self) -> list[str]:
         java, *others = super()._command()
-        return [java, self.jaas, *others]
-
-
-class Ours(FreshBroker):
-    jaas = ""
-
-    def _command(self) -> list[str]:
-        return ["env", f"KAFKA_OPTS={self.jaas}", *super()._command()]
+        return [java, self.kafka_opts, *others]
 
 
 @pytest.fixture(scope="module")
@@ -98,10 +91,12 @@ def work_with(address: str) -> None:
         future.result(60)
 
 
-def of_one(kind: type[Kafka | Ours], server: Server, folder: Path, chroot: str) -> dict[str, Acl]:
+def of_one(
+    kind: type[KafkaWithLogin | BrokerWithLogin], server: Server, folder: Path, chroot: str
+) -> dict[str, Acl]:
     """Return the ACLs of all znodes that one broker makes, by path."""
     broker = kind(folder, 1, f"{server.connect}/{chroot}/logs", SETTINGS)
-    broker.jaas = server.kafka_opts().split()[-1]
+    broker.kafka_opts = server.kafka_opts().split()[-1]
     broker.start()
     try:
         work_with(broker.address)
@@ -119,8 +114,8 @@ def of_one(kind: type[Kafka | Ours], server: Server, folder: Path, chroot: str) 
 def test_znodes_have_the_acls_that_kafka_gives_them(server: Server, tmp_path: Path) -> None:
     (tmp_path / "kafka").mkdir()
     (tmp_path / "ours").mkdir()
-    theirs = of_one(Kafka, server, tmp_path / "kafka", "kafka")
-    own = of_one(Ours, server, tmp_path / "ours", "ours")
+    theirs = of_one(KafkaWithLogin, server, tmp_path / "kafka", "kafka")
+    own = of_one(BrokerWithLogin, server, tmp_path / "ours", "ours")
     assert theirs.keys() - own.keys() == ONLY_KAFKA
     assert own == {path: acl for path, acl in theirs.items() if path in own}
     assert len(set(own.values())) == 3

@@ -7,6 +7,7 @@ with secure_zookeeper.Server(folder) as server:
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from kazoo.security import make_digest_acl_credential
@@ -15,7 +16,9 @@ from odradek import zookeeper_settings
 from odradek.security import zookeeper as security
 from odradek.zk.client import ZooKeeperAccess
 from tests.support import certificates, zookeeper
+from tests.support.broker import Broker
 from tests.support.ports import free_port
+from tests.support.preloaded import Program
 from tests.support.znode_acls import SUPER
 
 NETTY = "org.apache.zookeeper.server.NettyServerCnxnFactory"
@@ -88,6 +91,17 @@ class Server(zookeeper.Server):
     def access(self, settings: dict[str, str], kafka_opts: str = "") -> ZooKeeperAccess:
         """Return how a client with such settings connects."""
         return access(settings, kafka_opts)
+
+
+class BrokerWithLogin(Broker):
+    """A broker whose environment has KAFKA_OPTS."""
+
+    kafka_opts = ""
+
+    def _run(self, arguments: list[str]) -> Program:
+        environment = {**os.environ, "KAFKA_OPTS": self.kafka_opts}
+        words = ["broker", *arguments]
+        return Program("odradek", words, environment, self.log_path, self.spawn_limits)
 
 
 def access(settings: dict[str, str], kafka_opts: str = "") -> ZooKeeperAccess:
