@@ -15,8 +15,7 @@ REQUIRED = {"broker.id": "0", "zookeeper.connect": "localhost:2181"}
     ("name", "text"),
     [
         ("authorizer.zookeeper.url", "other:2181"),
-        ("zookeeper.set.acl", "TRUE"),
-        ("zookeeper.ssl.client.enable", "true"),
+        ("zookeeper.ssl.context.supplier.class", "a.Supplier"),
         ("ssl.protocol", "TLSv1.1"),
         ("sasl.jaas.config", "x required;"),
         ("ssl.engine.factory.class", "a.Factory"),
@@ -60,7 +59,7 @@ def test_kafkas_defaults_are_accepted_without_a_warning() -> None:
 
 def test_start_ends_with_one_line_and_status_2(tmp_path: Path) -> None:
     path = tmp_path / "server.properties"
-    path.write_text("broker.id=0\nzookeeper.connect=localhost:1\nzookeeper.set.acl=true\n")
+    path.write_text("broker.id=0\nzookeeper.connect=localhost:1\nssl.provider=p\n")
     ended = subprocess.run(
         [sys.executable, "-m", "odradek", "broker", str(path)],
         capture_output=True,
@@ -71,5 +70,5 @@ def test_start_ends_with_one_line_and_status_2(tmp_path: Path) -> None:
     assert ended.returncode == 2
     assert ended.stderr == (
         "odradek: these security settings are not supported; "
-        "remove zookeeper.set.acl, and let only trusted networks reach the broker\n"
+        "remove ssl.provider, and let only trusted networks reach the broker\n"
     )

@@ -20,9 +20,9 @@ import struct
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 
 from kazoo.client import KazooClient
 
@@ -48,9 +48,19 @@ _numbers = itertools.count(1)
 
 
 class Server:
-    """One server process with its data below `directory`; a context manager."""
+    """One server process with its data below `directory`; a context manager.
 
-    def __init__(self, directory: Path, tick_time_ms: int = 500, port: int | None = None) -> None:
+    `settings` are added to its zoo.cfg, `java_options` to its command line.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        tick_time_ms: int = 500,
+        port: int | None = None,
+        settings: Mapping[str, str] = MappingProxyType({}),
+        java_options: Sequence[str] = (),
+    ) -> None:
         self.port = port or free_port()
         self.connect = f"127.0.0.1:{self.port}"
         self._directory = directory
@@ -60,6 +70,7 @@ class Server:
         # A killed process loses nothing that it wrote, so tests need not wait for the disk.
         with self._config.open("a") as config:
             config.write("forceSync=no\n")
+            config.writelines(f"{key}={value}\n" for key, value in settings.items())
         self._java, *self._arguments = zookeeper.command(self._config)
         place = self._arguments.index("-cp") + 1
         # An archive of their classes holds for these jars in every virtual environment.
@@ -69,6 +80,7 @@ class Server:
         ]
         self._arguments[place] = ":".join(jars)
         self._archive = jvm.Archive("zookeeper", self._arguments[place])
+        self._arguments[:0] = java_options
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:

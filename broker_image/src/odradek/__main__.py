@@ -11,7 +11,7 @@ import importlib
 import os
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Final
@@ -87,14 +87,31 @@ def broker(properties: str, override: tuple[str, ...]) -> None:
     sys.exit(server.run(settings, log_level))
 
 
-@main.command()
+def _znode_options(command: Callable[..., None]) -> Callable[..., None]:
+    for option in (
+        click.option(
+            "--zk-tls-config-file",
+            metavar="FILE",
+            type=click.Path(path_type=Path),
+            help="Properties for TLS to ZooKeeper: zookeeper.ssl.*.",
+        ),
+        click.option("--zookeeper", "connect", required=True, metavar="HOST:PORT/CHROOT"),
+    ):
+        command = option(command)
+    return command
+
+
+@main.group(invoke_without_command=True)
 @click.option("--port", default=2181, show_default=True, help="Client port.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to bind.")
 @click.option(
     "--data-dir", type=click.Path(path_type=Path), help="Default: a new temporary folder."
 )
-def zookeeper(port: int, host: str, data_dir: Path | None) -> None:
-    """Run a single ZooKeeper server, for a laptop or a test."""
+@click.pass_context
+def zookeeper(context: click.Context, port: int, host: str, data_dir: Path | None) -> None:
+    """Run a single ZooKeeper server, for a laptop or a test; or secure the znodes of a cluster."""
+    if context.invoked_subcommand is not None:
+        return
     if not 0 < port < 65536:
         _exit(f"Invalid value {port} for --port: it must be between 1 and 65535", 2)
     folder = (data_dir or Path(tempfile.mkdtemp(prefix="odradek-zookeeper-"))).absolute()
@@ -106,6 +123,24 @@ def zookeeper(port: int, host: str, data_dir: Path | None) -> None:
         _exit(f"cannot use {folder} for data: {error.strerror}", 2)
     click.echo(f"ZooKeeper on {host}:{port}, data in {folder}", err=True)
     os.execv(command[0], command)  # noqa: S606 (no shell: the process becomes the server)
+
+
+@zookeeper.command("secure")
+@_znode_options
+def secure(connect: str, zk_tls_config_file: Path | None) -> None:
+    """Let only those change znodes who log in as this command does; others may read most."""
+    from odradek.tools import znode_acls
+
+    znode_acls.change(connect, zk_tls_config_file, secured=True)
+
+
+@zookeeper.command("unsecure")
+@_znode_options
+def unsecure(connect: str, zk_tls_config_file: Path | None) -> None:
+    """Open znodes to everybody."""
+    from odradek.tools import znode_acls
+
+    znode_acls.change(connect, zk_tls_config_file, secured=False)
 
 
 def _key_and_value(text: str) -> tuple[str, str]:

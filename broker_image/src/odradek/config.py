@@ -9,11 +9,20 @@ underscores for dots.
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
-from odradek import listener_settings, listeners, message_format, properties, security_settings
+from odradek import (
+    listener_settings,
+    listeners,
+    message_format,
+    properties,
+    security_settings,
+    zookeeper_settings,
+)
 from odradek.listener_settings import ListenerSecurity
 from odradek.listeners import ListenerEndpoint
 from odradek.properties import (
@@ -35,6 +44,7 @@ from odradek.properties import (
     zookeeper_servers,
 )
 from odradek.values import SECURITY_PROTOCOLS
+from odradek.zookeeper_settings import ZooKeeperSecurity
 
 HOUR_MS = 3_600_000
 MINUTE_MS = 60_000
@@ -331,6 +341,7 @@ class BrokerConfig:
     listeners: tuple[ListenerEndpoint, ...] = ()
     advertised_listeners: tuple[ListenerEndpoint, ...] = ()
     security: Mapping[str, ListenerSecurity] = dataclasses.field(default_factory=dict, hash=False)
+    zookeeper_security: ZooKeeperSecurity = dataclasses.field(default_factory=ZooKeeperSecurity)
 
 
 def load(
@@ -341,11 +352,16 @@ def load(
     Return the settings and the names of unknown keys. Raises ConfigError with a one-line reason.
     """
     values = {**properties.read_file(path), **(overrides or {})}
-    return from_values(values)
+    return from_values(values, os.environ)
 
 
-def from_values(values: Mapping[str, str]) -> tuple[BrokerConfig, list[str]]:
-    """Read and check settings as `load` does, from a mapping of Kafka's keys to text."""
+def from_values(
+    values: Mapping[str, str], environment: Mapping[str, str] = MappingProxyType({})
+) -> tuple[BrokerConfig, list[str]]:
+    """Read and check settings as `load` does, from a mapping of Kafka's keys to text.
+
+    `environment` has KAFKA_OPTS, which leads to the login to ZooKeeper.
+    """
     if refused := security_settings.unsupported(values):
         raise ConfigError(
             f"these security settings are not supported; remove {', '.join(refused)}, "
@@ -362,7 +378,10 @@ def from_values(values: Mapping[str, str]) -> tuple[BrokerConfig, list[str]]:
         )
     if "security_inter_broker_protocol" in fields:
         fields["inter_broker_listener_name"] = fields["security_inter_broker_protocol"]
-    config = _with_endpoints(BrokerConfig(**fields), values)
+    config = dataclasses.replace(
+        _with_endpoints(BrokerConfig(**fields), values),
+        zookeeper_security=zookeeper_settings.read(values, environment),
+    )
     if not config.log_dirs:
         raise ConfigError("At least one log directory must be defined via log.dirs or log.dir")
     if 0 < config.queued_max_request_bytes < config.socket_request_max_bytes:

@@ -64,6 +64,11 @@ class Store:
         """Return whether there is anything to load."""
         return bool(self.location or self.certificates)
 
+    @property
+    def key_password_setting(self) -> str:
+        """Return the setting with the password of a key in PEM; ZooKeeper's clients have one."""
+        return "ssl.key.password" if self.setting == "ssl.keystore" else f"{self.setting}.password"
+
 
 @dataclass(frozen=True, slots=True)
 class PrincipalRule:

@@ -1,7 +1,7 @@
 """Kafka's security settings that are not supported: a broker that has one does not start.
 
-Those of listeners that work are listed by name (see `listener_settings`); a new one is refused
-until it works.
+Those that work, of listeners (see `listener_settings`) and towards ZooKeeper (see
+`zookeeper_settings`), are listed by name; a new one is refused until it works.
 
 Whoever sets a key store relies on it. A broker that ignored the setting would be open to everybody.
 A setting with Kafka's default asks for nothing, and is accepted. The defaults are those of 2.8.2; a
@@ -18,7 +18,12 @@ _DEFAULTS: Mapping[str, tuple[str, ...]] = {
     "authorizer.zookeeper.url": (),
     "security.inter.broker.protocol": ("plaintext",),
     "zookeeper.set.acl": ("false",),
+    "zookeeper.clientCnxnSocket": (),
     "zookeeper.ssl.client.enable": ("false",),
+    "zookeeper.ssl.protocol": ("tlsv1.2",),
+    "zookeeper.ssl.endpoint.identification.algorithm": ("https",),
+    "zookeeper.ssl.crl.enable": ("false",),
+    "zookeeper.ssl.ocsp.enable": ("false",),
     "ssl.client.auth": ("none",),
     # These two depend on the versions of Java and Kafka.
     "ssl.protocol": ("tlsv1.3", "tlsv1.2", "tls"),
@@ -67,13 +72,29 @@ _SUPPORTED = frozenset(
         "sasl.server.max.receive.size",
         "connection.failed.authentication.delay.ms",
         "connections.max.reauth.ms",
+        # Judged by `zookeeper_settings`.
+        "zookeeper.clientCnxnSocket",
+        "zookeeper.set.acl",
+        "zookeeper.ssl.cipher.suites",
+        "zookeeper.ssl.client.enable",
+        "zookeeper.ssl.crl.enable",
+        "zookeeper.ssl.enabled.protocols",
+        "zookeeper.ssl.endpoint.identification.algorithm",
+        "zookeeper.ssl.keystore.location",
+        "zookeeper.ssl.keystore.password",
+        "zookeeper.ssl.keystore.type",
+        "zookeeper.ssl.ocsp.enable",
+        "zookeeper.ssl.protocol",
+        "zookeeper.ssl.truststore.location",
+        "zookeeper.ssl.truststore.password",
+        "zookeeper.ssl.truststore.type",
     }
 )
 _OF_MECHANISM = re.compile(
     r"listener\.name\.[^.]+\.(?:plain|scram-sha-256|scram-sha-512)"
     r"\.(?:sasl\.jaas\.config|connections\.max\.reauth\.ms)"
 )
-_PREFIXES = ("ssl.", "sasl.", "authorizer.zookeeper.")
+_PREFIXES = ("ssl.", "sasl.", "authorizer.zookeeper.", "zookeeper.ssl.")
 # listener.name.NAME. makes a setting of one listener; a SASL mechanism may follow the name.
 _OF_LISTENER = re.compile(
     r"listener\.name\.[^.]+\.((?:[^.]+\.)?(?:ssl|sasl|connections\.max\.reauth)\..+)"

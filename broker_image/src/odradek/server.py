@@ -58,6 +58,7 @@ from odradek.quotas.store import QuotaStore
 from odradek.replica.manager import ReplicaManager
 from odradek.replica.metadata import MetadataCache
 from odradek.replica.topic_configs import LOWERED, TopicConfigs
+from odradek.security import zookeeper
 from odradek.security.acl_watcher import AclWatcher
 from odradek.security.authorizer import Authorizer
 from odradek.security.credentials import ScramCredentials
@@ -168,6 +169,7 @@ class Server:
             config.zookeeper_connect,
             config.zookeeper_session_timeout_ms,
             config.zookeeper_connection_timeout_ms,
+            access=zookeeper.access(config.zookeeper_security),
         )
         self._credentials = ScramCredentials(self._session)
         self._security = BrokerSecurity(config, self._credentials.find)

@@ -78,7 +78,7 @@ def _key_and_certificates(store: Store) -> tuple[object, tuple[Certificate, ...]
         return load_der_private_key(key, None), tuple(map(x509.load_der_x509_certificate, chain))
     if store.kind == "PEM":
         certificates = _pem_certificates(content)
-        return _pem_key(content, store.key_password), certificates
+        return _pem_key(content, store), certificates
     found, own, others = pkcs12.load_key_and_certificates(content, store.password.encode() or None)
     if found is None or own is None:
         raise ValueError("it has no key with a certificate")
@@ -125,19 +125,19 @@ def _pem_certificates(content: bytes) -> tuple[Certificate, ...]:
     return found
 
 
-def _pem_key(content: bytes, password: str) -> object:
+def _pem_key(content: bytes, store: Store) -> object:
     found = list(_KEY.finditer(content))
     if len(found) != 1:
         raise ValueError(f"it has {len(found)} private keys in PEM, not 1")
-    text = found[0][0]
+    text, password = found[0][0], store.key_password
     encrypted = b"ENCRYPTED" in text
     if encrypted and not password:
-        raise ValueError("its key is encrypted and there is no ssl.key.password")
+        raise ValueError(f"its key is encrypted and there is no {store.key_password_setting}")
     try:
         return load_pem_private_key(text, password.encode() if encrypted else None)
     except ValueError:
-        reason = "ssl.key.password does not open its key" if encrypted else "its key is damaged"
-        raise ValueError(reason) from None
+        reason = f"{store.key_password_setting} does not open its key"
+        raise ValueError(reason if encrypted else "its key is damaged") from None
 
 
 def _chain(own: Certificate, others: list[Certificate]) -> tuple[Certificate, ...]:

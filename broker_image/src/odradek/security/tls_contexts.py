@@ -58,7 +58,7 @@ class TlsContexts:
     def __init__(self, listener: str, settings: TlsSettings) -> None:
         self._listener = listener
         self._settings = settings
-        self._seen = self._signature()
+        self._seen = signature(settings)
         self._contexts = _make(settings)
         self._warn_if_expired()
 
@@ -83,7 +83,7 @@ class TlsContexts:
 
     def refresh(self) -> None:
         """Make new contexts if a file changed; keep the former ones if that is not possible."""
-        seen = self._signature()
+        seen = signature(self._settings)
         if seen == self._seen:
             return
         try:
@@ -118,19 +118,20 @@ class TlsContexts:
                 self._contexts.not_after,
             )
 
-    def _signature(self) -> tuple[object, ...]:
-        """Return what differs when a file was changed or replaced."""
-        found: list[object] = []
-        for store in (self._settings.key_store, self._settings.trust_store):
-            if not store.location:
-                continue
-            try:
-                state = os.stat(store.location)
-            except OSError as error:
-                found.append(error.errno)
-            else:
-                found.append((state.st_ino, state.st_mtime_ns, state.st_size))
-        return tuple(found)
+
+def signature(settings: TlsSettings) -> tuple[object, ...]:
+    """Return what differs when a file of the stores was changed or replaced."""
+    found: list[object] = []
+    for store in (settings.key_store, settings.trust_store):
+        if not store.location:
+            continue
+        try:
+            state = os.stat(store.location)
+        except OSError as error:
+            found.append(error.errno)
+        else:
+            found.append((state.st_ino, state.st_mtime_ns, state.st_size))
+    return tuple(found)
 
 
 def of_client(settings: TlsSettings) -> ssl.SSLContext:

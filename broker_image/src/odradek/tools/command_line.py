@@ -111,7 +111,7 @@ def run(work: Coroutine[Any, Any, None]) -> None:
         click.echo(f"odradek: {error}", err=True)
         sys.exit(error.status)
     except (KazooException, ZnodeError) as error:
-        click.echo(f"odradek: ZooKeeper: {error or type(error).__name__}", err=True)
+        click.echo(f"odradek: ZooKeeper: {str(error) or type(error).__name__}", err=True)
         sys.exit(1)
 
 

@@ -8,10 +8,8 @@ from typing import Protocol
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException, NoNodeError, NotEmptyError
-from kazoo.handlers.threading import KazooTimeoutError
 
 from odradek import lag
-from odradek.properties import zookeeper_servers
 from odradek.protocol import consumer_protocol
 from odradek.protocol.errors import ErrorCode, name_of
 from odradek.protocol.messages import group_offsets, groups
@@ -22,7 +20,6 @@ from odradek.zk import consumers, znodes
 from odradek.zk.payload import ZnodeError
 
 EMPTY, DEAD, STABLE = "Empty", "Dead", "Stable"
-_CONNECT_S = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,20 +162,6 @@ class Coordinators:
                 return
             if not await self._client.pause_if_retriable(result.error_code):
                 raise ToolError(f"group {group}: {name_of(result.error_code)}")
-
-
-def connect(zookeeper: str) -> KazooClient:
-    """Return a started client of `host:port,.../chroot`. Raises ToolError."""
-    try:
-        client = KazooClient(hosts=zookeeper_servers(zookeeper))
-    except ValueError as error:
-        raise ToolError(f"{zookeeper!r} is not HOST:PORT,.../CHROOT: {error}") from error
-    try:
-        client.start(timeout=_CONNECT_S)
-    except KazooTimeoutError:
-        client.close()
-        raise ToolError(f"ZooKeeper at {zookeeper} does not answer", 1) from None
-    return client
 
 
 def broker_addresses(client: KazooClient, protocol: str) -> list[tuple[str, int]]:

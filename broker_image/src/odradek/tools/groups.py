@@ -34,8 +34,8 @@ from odradek.tools.group_stores import (
     GroupStore,
     OldGroups,
     broker_addresses,
-    connect,
 )
+from odradek.tools.zookeeper_client import connect, zk_tls_config_option
 from odradek.values import TopicPartition
 
 
@@ -47,6 +47,7 @@ def commands() -> None:
 def _store_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
         click.option("--zookeeper", metavar="HOST:PORT/CHROOT", help="For groups in ZooKeeper."),
+        zk_tls_config_option,
         command_config_option,
         click.option("--bootstrap-server", metavar="HOST:PORT,...", help="Any of the brokers."),
     ):
@@ -62,12 +63,15 @@ _execute = click.option(
 
 @asynccontextmanager
 async def _opened(
-    bootstrap_server: str | None, zookeeper: str | None, command_config: Path | None
+    bootstrap_server: str | None,
+    zookeeper: str | None,
+    command_config: Path | None,
+    zk_tls_config_file: Path | None,
 ) -> AsyncIterator[tuple[GroupStore, ToolClient]]:
     """Yield the selected store, and a client of the brokers of its cluster."""
     if (bootstrap_server is None) == (zookeeper is None):
         raise ToolError("give either --bootstrap-server or --zookeeper")
-    async with _both(bootstrap_server, zookeeper, command_config) as (
+    async with _both(bootstrap_server, zookeeper, command_config, zk_tls_config_file) as (
         coordinators,
         old_groups,
         brokers,
@@ -77,10 +81,13 @@ async def _opened(
 
 @asynccontextmanager
 async def _both(
-    bootstrap_server: str | None, zookeeper: str | None, command_config: Path | None
+    bootstrap_server: str | None,
+    zookeeper: str | None,
+    command_config: Path | None,
+    zk_tls_config_file: Path | None,
 ) -> AsyncIterator[tuple[Coordinators, OldGroups | None, ToolClient]]:
     access = read_access(command_config)
-    client = None if zookeeper is None else connect(zookeeper)
+    client = None if zookeeper is None else connect(zookeeper, zk_tls_config_file)
     try:
         if bootstrap_server is not None:
             addresses = parse_addresses(bootstrap_server)
@@ -105,12 +112,16 @@ def list_groups(
     bootstrap_server: str | None,
     zookeeper: str | None,
     command_config: Path | None,
+    zk_tls_config_file: Path | None,
     with_state: bool,
 ) -> None:
     """Print the names of all groups."""
 
     async def work() -> None:
-        async with _opened(bootstrap_server, zookeeper, command_config) as (store, _):
+        async with _opened(bootstrap_server, zookeeper, command_config, zk_tls_config_file) as (
+            store,
+            _,
+        ):
             states = await store.states()
         if with_state:
             show_table(("GROUP", "STATE"), states)
@@ -132,6 +143,7 @@ def describe(
     bootstrap_server: str | None,
     zookeeper: str | None,
     command_config: Path | None,
+    zk_tls_config_file: Path | None,
     names: tuple[str, ...],
     all_groups: bool,
     part: str,
@@ -141,7 +153,10 @@ def describe(
     async def work() -> None:
         if bool(names) == all_groups:
             raise ToolError("give either --group or --all-groups")
-        async with _opened(bootstrap_server, zookeeper, command_config) as (store, brokers):
+        async with _opened(bootstrap_server, zookeeper, command_config, zk_tls_config_file) as (
+            store,
+            brokers,
+        ):
             wanted = names or tuple(group for group, _ in await store.states())
             views = [await store.describe(group) for group in wanted]
             _show_missing(views)
@@ -239,6 +254,7 @@ def reset_offsets(
     bootstrap_server: str | None,
     zookeeper: str | None,
     command_config: Path | None,
+    zk_tls_config_file: Path | None,
     names: tuple[str, ...],
     topics: tuple[str, ...],
     all_topics: bool,
@@ -255,7 +271,10 @@ def reset_offsets(
         way = chosen[0]
         if way != "from_file" and bool(topics) == all_topics:
             raise ToolError("give either --topic or --all-topics")
-        async with _opened(bootstrap_server, zookeeper, command_config) as (store, brokers):
+        async with _opened(bootstrap_server, zookeeper, command_config, zk_tls_config_file) as (
+            store,
+            brokers,
+        ):
             plan: dict[str, dict[TopicPartition, int]] = {}
             for group in names:
                 view = await store.describe(group)
@@ -359,13 +378,17 @@ def delete(
     bootstrap_server: str | None,
     zookeeper: str | None,
     command_config: Path | None,
+    zk_tls_config_file: Path | None,
     names: tuple[str, ...],
     execute: bool,
 ) -> None:
     """Delete groups without members, and their offsets."""
 
     async def work() -> None:
-        async with _opened(bootstrap_server, zookeeper, command_config) as (store, _):
+        async with _opened(bootstrap_server, zookeeper, command_config, zk_tls_config_file) as (
+            store,
+            _,
+        ):
             for group in names:
                 view = await store.describe(group)
                 if view.state == DEAD:
@@ -390,6 +413,7 @@ def migrate(
     bootstrap_server: str | None,
     zookeeper: str | None,
     command_config: Path | None,
+    zk_tls_config_file: Path | None,
     names: tuple[str, ...],
     to: str,
     execute: bool,
@@ -400,7 +424,7 @@ def migrate(
         if zookeeper is None:
             raise ToolError("--zookeeper is required")
         plan = {}
-        async with _both(bootstrap_server, zookeeper, command_config) as (
+        async with _both(bootstrap_server, zookeeper, command_config, zk_tls_config_file) as (
             coordinators,
             old_groups,
             brokers,

@@ -11,6 +11,8 @@ from typing import Any
 
 from kazoo.exceptions import KazooException, RolledBackError, RuntimeInconsistency
 
+from odradek.zk import acls
+
 ANY_VERSION = -1
 
 
@@ -62,12 +64,13 @@ class TransactionFailedError(Exception):
         self.error = error
 
 
-def fill(transaction: Any, operations: Sequence[Operation]) -> None:
-    """Add the operations to a kazoo TransactionRequest."""
+def fill(transaction: Any, operations: Sequence[Operation], *, set_acl: bool) -> None:
+    """Add the operations to a kazoo TransactionRequest. With `set_acl` new znodes are secured."""
     for operation in operations:
         match operation:
             case Create(path, data, ephemeral, sequence):
-                transaction.create(path, data, ephemeral=ephemeral, sequence=sequence)
+                acl = acls.of_new(path, secured=set_acl)
+                transaction.create(path, data, acl, ephemeral=ephemeral, sequence=sequence)
             case SetData(path, data, version):
                 transaction.set_data(path, data, version)
             case Delete(path, version):
@@ -87,12 +90,13 @@ def check_results(operations: Sequence[Operation], results: Sequence[Any]) -> li
     return list(results)
 
 
-def commit(client: Any, operations: Sequence[Operation]) -> list[Any]:
+def commit(client: Any, operations: Sequence[Operation], *, set_acl: bool = False) -> list[Any]:
     """Apply the operations with a connected KazooClient; blocks the calling thread.
 
+    With `set_acl` new znodes are secured (see `acls`).
     Returns one result an operation: the path of Create, the ZnodeStat of SetData, True otherwise.
     Raises TransactionFailedError, or what kazoo raises when the connection is lost.
     """
     transaction = client.transaction()
-    fill(transaction, operations)
+    fill(transaction, operations, set_acl=set_acl)
     return check_results(operations, transaction.commit())

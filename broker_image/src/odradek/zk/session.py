@@ -33,7 +33,6 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kazoo.client import KazooClient
 from kazoo.exceptions import (
     BadVersionError,
     ConnectionClosedError,
@@ -44,11 +43,11 @@ from kazoo.exceptions import (
     NotEmptyError,
     SessionExpiredError,
 )
-from kazoo.protocol.serialization import Connect
 from kazoo.protocol.states import EventType, KazooState, KeeperState
 from kazoo.retry import KazooRetry
 
-from odradek.zk import operations
+from odradek.zk import acls, operations
+from odradek.zk.client import OPEN, Client, Handshake, ZooKeeperAccess
 from odradek.zk.operations import ANY_VERSION, Operation
 
 __all__ = [
@@ -149,6 +148,7 @@ class Session:
         timeout_ms: int,
         connection_timeout_ms: int | None = None,
         clock: Callable[[], float] = time.monotonic,
+        access: ZooKeeperAccess = OPEN,
     ) -> None:
         self.connect = connect
         self.timeout_ms = timeout_ms
@@ -158,6 +158,7 @@ class Session:
         self.deadline = float("-inf")
         self._connection_timeout_ms = connection_timeout_ms or timeout_ms
         self._clock = clock
+        self._access = access
         self._listeners: list[StateListener] = []
         self._inbox: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self._inbox_lock = threading.Lock()
@@ -178,30 +179,42 @@ class Session:
         hosts, slash, chroot = self.connect.partition("/")
         if slash and chroot.strip("/"):
             await self._create_chroot(hosts, "/" + chroot.strip("/"))
-        self._client = _new_client(self.connect, self.timeout_ms)
-        _note_handshakes(self._client, self._clock, self._note_handshake)
+        self._client = self._new_client(self.connect, self._note_handshake)
         self._client.add_listener(self._kazoo_state)
         self._client.start_async()
         try:
             async with asyncio.timeout(self._connection_timeout_ms / 1000):
                 await self._connected.wait()
         except TimeoutError:
+            error = self._not_there(self.connect, self._client)
             await self.close()
-            raise ConnectionError(
-                f"no ZooKeeper at {self.connect} within {self._connection_timeout_ms} ms"
-            ) from None
+            raise error from None
 
     async def _create_chroot(self, hosts: str, chroot: str) -> None:
-        client = _new_client(hosts, self.timeout_ms)
+        client = self._new_client(hosts)
         try:
             await asyncio.to_thread(client.start, self._connection_timeout_ms / 1000)
-            await asyncio.to_thread(client.ensure_path, chroot)
+            await asyncio.to_thread(client.ensure, chroot)
         except client.handler.timeout_exception:
-            raise ConnectionError(
-                f"no ZooKeeper at {hosts} within {self._connection_timeout_ms} ms"
-            ) from None
+            raise self._not_there(hosts, client) from None
         finally:
             await asyncio.to_thread(_stop, client)
+
+    def _new_client(self, hosts: str, on_handshake: Handshake | None = None) -> Client:
+        retry = KazooRetry(
+            max_tries=-1,
+            delay=FIRST_RECONNECT_SECONDS,
+            backoff=2,
+            max_delay=LONGEST_RECONNECT_SECONDS,
+        )
+        timeout_s = self.timeout_ms / 1000
+        return Client(hosts, timeout_s, self._access, retry, on_handshake, self._clock)
+
+    def _not_there(self, hosts: str, client: Client) -> ConnectionError:
+        why = f": {client.failure}" if client.failure else ""
+        return ConnectionError(
+            f"no ZooKeeper at {hosts} within {self._connection_timeout_ms} ms{why}"
+        )
 
     async def close(self) -> None:
         """End the session, which deletes its ephemeral znodes at once. Idempotent."""
@@ -273,13 +286,21 @@ class Session:
         make_parents: bool = False,
     ) -> str:
         """Create a znode and return its path. Raises NodeExistsError, NoNodeError (no parent)."""
-        return str(
-            await self._call(
-                lambda c: c.create_async(
-                    path, data, ephemeral=ephemeral, sequence=sequence, makepath=make_parents
+        acl = acls.of_new(path, secured=self._access.set_acl)
+        parent = path.rpartition("/")[0] if make_parents else ""
+        while True:
+            try:
+                return str(
+                    await self._call(
+                        lambda c: c.create_async(
+                            path, data, acl, ephemeral=ephemeral, sequence=sequence
+                        )
+                    )
                 )
-            )
-        )
+            except NoNodeError:
+                if not parent:
+                    raise
+                await self.ensure(parent)
 
     async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Stat:
         """Replace the data and return the new stat. Raises BadVersionError, NoNodeError."""
@@ -291,7 +312,11 @@ class Session:
 
     async def ensure(self, path: str) -> None:
         """Create a persistent znode and its parents where they are missing."""
-        await self._read(lambda c: c.ensure_path_async(path))
+        for one in acls.with_parents(path):
+            while await self.exists(one) is None:
+                # The outcome is unknown after ConnectionLoss: look again.
+                with contextlib.suppress(NodeExistsError, ConnectionLoss):
+                    await self.create(one)
 
     async def multi(self, wanted: Sequence[Operation]) -> list[Any]:
         """Apply all operations or none.
@@ -302,7 +327,7 @@ class Session:
 
         def commit(client: Any) -> Any:
             transaction = client.transaction()
-            operations.fill(transaction, wanted)
+            operations.fill(transaction, wanted, set_acl=self._access.set_acl)
             return transaction.commit_async()
 
         results = operations.check_results(wanted, await self._call(commit))
@@ -345,7 +370,7 @@ class Session:
         self._heartbeats += 1
         number, started = self._heartbeats, self._clock()
         transaction = self._client.transaction()
-        operations.fill(transaction, HEARTBEAT)
+        operations.fill(transaction, HEARTBEAT, set_acl=False)
         answer = transaction.commit_async()
         answer.rawlink(lambda done: self._post(self._heard, done, number, started))
 
@@ -418,16 +443,6 @@ class Session:
         self._handshake_at = started
 
 
-def _new_client(hosts: str, timeout_ms: int) -> Any:
-    retry = KazooRetry(
-        max_tries=-1,
-        delay=FIRST_RECONNECT_SECONDS,
-        backoff=2,
-        max_delay=LONGEST_RECONNECT_SECONDS,
-    )
-    return KazooClient(hosts=hosts, timeout=timeout_ms / 1000, connection_retry=retry)
-
-
 def _stop(client: Any) -> None:
     client.stop()
     client.close()
@@ -440,26 +455,6 @@ def _settle(future: asyncio.Future[Any], done: Any) -> None:
         future.set_result(done.value)
     else:
         future.set_exception(done.exception)
-
-
-def _note_handshakes(
-    client: Any, clock: Callable[[], float], tell: Callable[[int, float], None]
-) -> None:
-    """Report the session timeout that the server grants, and the start of each handshake.
-
-    kazoo publishes neither. The leader of the ensemble takes part in every handshake.
-    """
-    connection = client._connection
-    invoke = connection._invoke
-
-    def invoke_and_note(timeout: float, request: Any, xid: int | None = None) -> Any:
-        started = clock()
-        answer = invoke(timeout, request, xid)
-        if isinstance(request, Connect) and answer[0].time_out > 0:
-            tell(answer[0].time_out, started)
-        return answer
-
-    connection._invoke = invoke_and_note
 
 
 def _is_answer(error: Exception) -> bool:

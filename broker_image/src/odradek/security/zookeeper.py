@@ -1,0 +1,54 @@
+"""How a broker or a command connects to ZooKeeper, made of its settings.
+
+Files of key and trust stores that changed count for the connections to come.
+"""
+
+from __future__ import annotations
+
+import logging
+import ssl
+import threading
+
+from odradek.listener_settings import TlsSettings
+from odradek.properties import ConfigError
+from odradek.security import tls_contexts
+from odradek.zk.client import ZooKeeperAccess
+from odradek.zookeeper_settings import ZooKeeperSecurity
+
+logger = logging.getLogger(__name__)
+
+
+def access(settings: ZooKeeperSecurity) -> ZooKeeperAccess:
+    """Return how to connect. Raises ConfigError for key stores that cannot be used."""
+    context = None if settings.tls is None else _Context(settings.tls).get
+    return ZooKeeperAccess(context, settings.login, settings.set_acl)
+
+
+class _Context:
+    """The TLS context of the present files. Raises ConfigError if it cannot be made at first."""
+
+    def __init__(self, settings: TlsSettings) -> None:
+        self._settings = settings
+        # Connections are made in threads of their own.
+        self._lock = threading.Lock()
+        self._seen = tls_contexts.signature(settings)
+        self._context = _made(settings)
+
+    def get(self) -> ssl.SSLContext:
+        """Return the context for the next connection."""
+        with self._lock:
+            seen = tls_contexts.signature(self._settings)
+            if seen != self._seen:
+                self._seen = seen
+                try:
+                    self._context = _made(self._settings)
+                except ConfigError as error:
+                    logger.error("keeping the former certificates: %s", error)
+            return self._context
+
+
+def _made(settings: TlsSettings) -> ssl.SSLContext:
+    try:
+        return tls_contexts.of_client(settings)
+    except ConfigError as error:
+        raise ConfigError(f"TLS to ZooKeeper: {error}") from None

@@ -1,0 +1,83 @@
+"""The client of commands that ask ZooKeeper: plain, with TLS of a file, with Kafka's JAAS file."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import Final
+
+import click
+
+from odradek import properties, zookeeper_settings
+from odradek.properties import ConfigError, zookeeper_servers
+from odradek.tools.errors import ToolError
+from odradek.zk.client import Client, ZooKeeperAccess
+
+_CONNECT_S: Final = 15.0
+_SESSION_S: Final = 10.0
+
+zk_tls_config_option = click.option(
+    "--zk-tls-config-file",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Properties for TLS to ZooKeeper: zookeeper.ssl.*.",
+)
+
+
+def connect(
+    zookeeper: str, tls_file: Path | None = None, *, must_authenticate: bool = False
+) -> Client:
+    """Return a started client of `host:port,.../chroot`. Raises ToolError.
+
+    `tls_file` is that of `--zk-tls-config-file`, the environment may have KAFKA_OPTS.
+    """
+    access = _access(tls_file, must_authenticate=must_authenticate)
+    try:
+        client = Client(zookeeper_servers(zookeeper), _SESSION_S, access)
+    except ValueError as error:
+        raise ToolError(f"{zookeeper!r} is not HOST:PORT,.../CHROOT: {error}") from error
+    # kazoo would log each of its attempts; the error says what the last one met.
+    logging.getLogger("kazoo").setLevel(logging.CRITICAL)
+    # `start` would print a warning if the chroot is missing.
+    client.start_async().wait(_CONNECT_S)
+    if not client.connected:
+        why = f": {client.failure}" if client.failure else ""
+        client.stop()
+        client.close()
+        raise ToolError(f"ZooKeeper at {zookeeper} does not answer{why}", 1)
+    return client
+
+
+def _access(tls_file: Path | None, *, must_authenticate: bool) -> ZooKeeperAccess:
+    try:
+        if tls_file is None:
+            security = zookeeper_settings.ZooKeeperSecurity(
+                login=zookeeper_settings.login(os.environ)
+            )
+        else:
+            security = _of_file(tls_file)
+        if must_authenticate and not security.authenticates:
+            raise ConfigError(
+                "it takes a login: a JAAS file that KAFKA_OPTS names, or --zk-tls-config-file with "
+                "a key store"
+            )
+        if security.tls is None:
+            return ZooKeeperAccess(None, security.login)
+        # Loads a large library, which SASL alone does not need.
+        from odradek.security import zookeeper
+
+        return zookeeper.access(security)
+    except ConfigError as error:
+        raise ToolError(str(error)) from None
+
+
+def _of_file(path: Path) -> zookeeper_settings.ZooKeeperSecurity:
+    values = properties.read_file(path)
+    try:
+        security, ignored = zookeeper_settings.of_tools(values, os.environ)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+    if ignored:
+        click.echo(f"odradek: warning: {path}: no effect: {', '.join(ignored)}", err=True)
+    return security

@@ -1,0 +1,185 @@
+"""kazoo's client over TLS and with a login: what kazoo itself lacks for both.
+
+kazoo would make a TLS context per connection from PEM files, and check no host name by default. It
+does not look at what OpenSSL has already decrypted before it waits for the socket. It reports that
+it is connected before the login, and gives up for good when a login fails. So a handler of ours
+makes the connections, and the login is a part of the handshake: it fails like any handshake, is
+tried again like one, and nobody is connected before.
+
+A handshake keeps a session alive on the server, whether or not a login follows. So a session whose
+login is refused is over, as it is for Java's clients: a broker that cannot log in any more must not
+stay registered by trying.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import socket
+import ssl
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import AuthFailedError, NodeExistsError, SessionExpiredError
+from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.protocol.connection import ConnectionDropped
+from kazoo.protocol.serialization import SASL, Connect
+from kazoo.retry import KazooRetry
+
+from odradek.zk import acls
+from odradek.zk.digest_md5 import DigestClient, DigestError
+from odradek.zookeeper_settings import ZooKeeperLogin
+
+_NONCE_BYTES: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class ZooKeeperAccess:
+    """How to connect, and how to create znodes.
+
+    Without `context` connections are plain, without `login` there is no SASL. `set_acl` is
+    `zookeeper.set.acl`.
+    """
+
+    context: Callable[[], ssl.SSLContext] | None = None
+    login: ZooKeeperLogin | None = field(default=None)
+    set_acl: bool = False
+
+
+OPEN: Final = ZooKeeperAccess()
+"""Plain connections without a login, and znodes open to all."""
+
+Handshake = Callable[[int, float], None]
+
+
+class Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
+    """A client of `hosts` (`host:port,.../chroot`).
+
+    `on_handshake` gets the session timeout in ms that the server grants, and when the handshake
+    began; kazoo publishes neither. It runs in the thread of the connection.
+    """
+
+    def __init__(
+        self,
+        hosts: str,
+        timeout_s: float,
+        access: ZooKeeperAccess = OPEN,
+        retry: KazooRetry | None = None,
+        on_handshake: Handshake | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        **others: Any,
+    ) -> None:
+        self.access = access
+        self.failure = ""
+        super().__init__(
+            hosts=hosts,
+            timeout=timeout_s,
+            handler=_Handler(self),
+            connection_retry=retry,
+            **others,
+        )
+        connection = self._connection
+        invoke = connection._invoke
+
+        def invoke_and_note(timeout: float, request: Any, xid: int | None = None) -> Any:
+            if not isinstance(request, Connect):
+                return invoke(timeout, request, xid)
+            started = clock()
+            try:
+                answer = invoke(timeout, request, xid)
+            except ConnectionDropped as error:
+                self.failure = f"the server ended the connection: {error}"
+                raise
+            granted = answer[0].time_out
+            if granted > 0:
+                if access.login is not None:
+                    self._log_in(access.login, timeout)
+                self.failure = ""
+                if on_handshake is not None:
+                    on_handshake(granted, started)
+            return answer
+
+        connection._invoke = invoke_and_note
+
+    def ensure(self, path: str) -> None:
+        """Create a persistent znode and its parents where they are missing, with their ACLs."""
+        for one in acls.with_parents(path):
+            if self.exists(one) is None:
+                with contextlib.suppress(NodeExistsError):
+                    self.create(one, acl=acls.of_new(one, secured=self.access.set_acl))
+
+    def _log_in(self, login: ZooKeeperLogin, timeout: float) -> None:
+        """Authenticate the connection. What it raises makes kazoo try again."""
+        exchange = DigestClient(login.username, login.password, secrets.token_urlsafe(_NONCE_BYTES))
+        try:
+            challenge = self._sasl(b"", 1, timeout)
+            if not challenge:
+                raise DigestError("the server does not offer SASL")
+            exchange.check(self._sasl(exchange.respond(challenge), 2, timeout))
+        except (AuthFailedError, ConnectionDropped, DigestError) as error:
+            refused = isinstance(error, AuthFailedError)
+            why = "the server refused it" if refused else error
+            self.failure = f"login of user {login.username} failed: {why}"
+            if self._session_id and not isinstance(error, ConnectionDropped):
+                raise SessionExpiredError(self.failure) from error
+            raise ConnectionDropped(self.failure) from error
+
+    def _sasl(self, token: bytes, xid: int, timeout: float) -> bytes:
+        connection = self._connection
+        connection._submit(SASL(token), timeout, xid)
+        header, content, offset = connection._read_header(timeout)
+        if header.err:
+            raise AuthFailedError
+        answer, _ = SASL.deserialize(content, offset)
+        return answer or b""
+
+
+class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
+    """Makes connections, with TLS if the client has a context."""
+
+    def __init__(self, client: Client) -> None:
+        super().__init__()
+        self._client = client
+
+    def create_connection(
+        self, address: tuple[str, int], hostname: str = "", timeout: float = 0, **_: Any
+    ) -> socket.socket:
+        """Return a connected socket. Raises OSError."""
+        context = self._client.access.context
+        try:
+            made = socket.create_connection(address, timeout)
+            if context is not None:
+                made = _secured(made, context(), hostname)
+        except OSError as error:
+            self._client.failure = _reason(error)
+            raise
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return made
+
+    def select(self, readers: Any, writers: Any, errors: Any, timeout: Any = None) -> Any:
+        """Wait as select does; what OpenSSL has decrypted is ready at once."""
+        ready = {id(one) for one in readers if isinstance(one, ssl.SSLSocket) and one.pending()}
+        if not ready:
+            return super().select(readers, writers, errors, timeout)
+        found, writable, failed = super().select(readers, writers, errors, 0)
+        ready |= {id(one) for one in found}
+        return [one for one in readers if id(one) in ready], writable, failed
+
+
+def _secured(plain: socket.socket, context: ssl.SSLContext, hostname: str) -> ssl.SSLSocket:
+    try:
+        return context.wrap_socket(plain, server_hostname=hostname)
+    except BaseException:
+        plain.close()
+        raise
+
+
+def _reason(error: OSError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is refused: {error.verify_message}"
+    if isinstance(error, ssl.SSLError | ConnectionResetError):
+        return f"TLS handshake failed: {error.strerror or error}"
+    return error.strerror or str(error)

@@ -1,0 +1,254 @@
+"""Sessions over TLS and with a login, against a real ZooKeeper, and what goes wrong with them."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import threading
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+)
+from kazoo.security import ACL
+
+from odradek.zk.client import OPEN, Client, ZooKeeperAccess
+from odradek.zk.operations import Create
+from odradek.zk.session import Session, SessionState
+from tests.support import certificates, secure_zookeeper, zookeeper
+from tests.support.broker import wait_until
+from tests.support.secure_zookeeper import (
+    GREEK_PASSWORD,
+    GREEK_USER,
+    PASSWORD,
+    USER,
+    Server,
+)
+
+LONG_MS = zookeeper.SESSION_SECONDS * 1000
+# So long a start tries again what fails.
+REFUSED_MS = 1000
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with Server(tmp_path_factory.mktemp("zk")) as running:
+        yield running
+
+
+@asynccontextmanager
+async def connected(connect: str, access: ZooKeeperAccess) -> AsyncIterator[Session]:
+    session = Session(connect, LONG_MS, zookeeper.START_SECONDS * 1000, access=access)
+    await session.start()
+    try:
+        yield session
+    finally:
+        await session.close()
+
+
+def refused(connect: str, access: ZooKeeperAccess, why: str) -> None:
+    """Check that a client does not connect, and that its reason begins with `why`."""
+    client = Client(connect, LONG_MS / 1000, access)
+    client.start_async()
+    try:
+        wait_until(lambda: client.failure.startswith(why), f"{connect}: {why}")
+        assert not client.connected
+        assert "\n" not in client.failure
+    finally:
+        client.stop()
+        client.close()
+
+
+def acl_of(server: Server, path: str) -> set[tuple[str, str, int]]:
+    with server.client() as client:
+        acls, _ = client.get_acls(path)
+    return {readable(acl) for acl in acls}
+
+
+def readable(acl: ACL) -> tuple[str, str, int]:
+    return (acl.id.scheme, acl.id.id, acl.perms)
+
+
+async def test_thousand_answers_in_few_tls_records_all_arrive_at_once(server: Server) -> None:
+    access = server.access(server.tls_settings())
+    async with connected(f"{server.secure_connect}/many", access) as session:
+        await session.multi([Create(f"/n{i}", b"x" * 100) for i in range(500)])
+        assert len(await session.get_all(f"/n{i}" for i in range(500))) == 500
+
+
+def test_answers_that_openssl_holds_are_not_waited_for(tmp_path: Path) -> None:
+    own = certificates.Authority(tmp_path).issue("zookeeper", ["127.0.0.1"])
+    serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    serving.load_cert_chain(own.pem_path)
+    settings = {
+        "zookeeper.ssl.client.enable": "true",
+        "zookeeper.ssl.truststore.location": str(own.authority_path),
+    }
+    handler = Client("127.0.0.1:1", 1, secure_zookeeper.access(settings)).handler
+    other, silent = socket.socketpair()
+    with (
+        other,
+        silent,
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        ThreadPoolExecutor(1) as thread,
+    ):
+        accepted = thread.submit(
+            lambda: serving.wrap_socket(listener.accept()[0], server_side=True)
+        )
+        address = listener.getsockname()
+        with (
+            handler.create_connection(address, "127.0.0.1", zookeeper.START_SECONDS) as reader,
+            accepted.result() as writer,
+        ):
+            writer.sendall(b"two answers")
+            assert reader.recv(3) == b"two"
+            assert handler.select([reader, other], [], [], 0)[0] == [reader]
+            assert reader.recv(8) == b" answers"
+            assert handler.select([reader, other], [], [], 0)[0] == []
+
+
+@pytest.mark.parametrize("kind", ["pem", "pem with password", "p12"])
+async def test_certificate_of_each_kind_of_store_is_who_we_are(server: Server, kind: str) -> None:
+    shown = server.authority.issue("broker")
+    settings = server.tls_settings(shown)
+    path = server.directory / "shown.p12"
+    if kind == "p12":
+        path = shown.pkcs12_path
+    elif kind == "pem with password":
+        path = server.directory / "encrypted.pem"
+        key = shown.key.private_bytes(
+            Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"store-secret")
+        )
+        path.write_bytes(key + shown.certificate.public_bytes(Encoding.PEM))
+    if kind != "pem":
+        settings["zookeeper.ssl.keystore.location"] = str(path)
+        settings["zookeeper.ssl.keystore.password"] = certificates.PASSWORD
+    settings["zookeeper.set.acl"] = "true"
+    name = f"/of-{kind.replace(' ', '-')}"
+    async with connected(server.secure_connect, server.access(settings)) as session:
+        await session.create(name)
+    assert acl_of(server, name) == {("x509", "CN=broker", 31), ("world", "anyone", 1)}
+
+
+async def test_changed_certificate_counts_for_the_next_connection(server: Server) -> None:
+    first, second = server.authority.issue("first"), server.authority.issue("second")
+    settings = {**server.tls_settings(first), "zookeeper.set.acl": "true"}
+    access = server.access(settings)
+    first.pem_path.write_bytes(second.pem_path.read_bytes() + b"\n")
+    async with connected(server.secure_connect, access) as session:
+        await session.create("/of-second")
+    assert ("x509", "CN=second", 31) in acl_of(server, "/of-second")
+
+
+async def test_server_that_is_not_who_it_should_be_is_refused(
+    server: Server, tmp_path: Path
+) -> None:
+    others = certificates.Authority(tmp_path, "another").issue("x").authority_path
+    settings = server.tls_settings()
+    wrong = server.access({**settings, "zookeeper.ssl.truststore.location": str(others)})
+    why = "its certificate is refused: unable to get local issuer certificate"
+    refused(server.secure_connect, wrong, why)
+    # The certificate is for the address only.
+    by_name = f"localhost:{server.secure_port}"
+    why = "its certificate is refused: Hostname mismatch, certificate is not valid for 'localhost'"
+    refused(by_name, server.access(settings), why)
+    unchecked = {**settings, "zookeeper.ssl.endpoint.identification.algorithm": ""}
+    async with connected(by_name, server.access(unchecked)) as session:
+        assert await session.exists("/") is not None
+
+
+def test_expired_certificate_is_refused(tmp_path: Path) -> None:
+    authority = certificates.Authority(tmp_path)
+    old = authority.issue("old", ["127.0.0.1"], valid=timedelta(days=-1))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(old.pem_path)
+    # A ZooKeeper that could only be refused need not be one.
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            while True:
+                try:
+                    accepted, _ = listener.accept()
+                except OSError:
+                    return
+                with accepted:
+                    try:
+                        context.wrap_socket(accepted, server_side=True).close()
+                    except OSError:
+                        continue
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        settings = {
+            "zookeeper.ssl.client.enable": "true",
+            "zookeeper.ssl.truststore.location": str(old.authority_path),
+        }
+        access = secure_zookeeper.access(settings)
+        connect = f"127.0.0.1:{listener.getsockname()[1]}"
+        refused(connect, access, "its certificate is refused: certificate has expired")
+        listener.shutdown(socket.SHUT_RDWR)
+    thread.join()
+
+
+def test_tls_to_a_plain_port_and_plain_to_a_tls_port_are_refused(server: Server) -> None:
+    refused(server.connect, server.access(server.tls_settings()), "TLS handshake failed: ")
+    refused(server.secure_connect, OPEN, "the server ended the connection: ")
+
+
+@pytest.mark.parametrize(
+    ("user", "password"), [(USER, PASSWORD), (GREEK_USER, GREEK_PASSWORD)], ids=["latin", "greek"]
+)
+async def test_login_of_a_jaas_file_is_who_we_are(server: Server, user: str, password: str) -> None:
+    access = server.access({"zookeeper.set.acl": "true"}, server.kafka_opts(user, password))
+    path = f"/of-{user}"
+    async with connected(server.connect, access) as session:
+        await session.create(path)
+    assert acl_of(server, path) == {("sasl", user, 31), ("world", "anyone", 1)}
+
+
+async def test_refused_login_is_tried_again_and_never_connected(server: Server) -> None:
+    access = server.access({}, server.kafka_opts(USER, "wrong"))
+    states: list[SessionState] = []
+    session = Session(server.connect, LONG_MS, REFUSED_MS, access=access)
+    session.on_state(states.append)
+    why = f"login of user {USER} failed: the server refused it"
+    refused(server.connect, access, why)
+    with pytest.raises(ConnectionError, match=f"^no ZooKeeper at .* within {REFUSED_MS} ms"):
+        await session.start()
+    assert SessionState.CONNECTED not in states
+
+
+def test_server_without_sasl_is_refused(tmp_path: Path, server: Server) -> None:
+    access = server.access({}, server.kafka_opts())
+    with zookeeper.Server(tmp_path) as plain:
+        refused(plain.connect, access, f"login of user {USER} failed: ")
+
+
+async def test_session_whose_login_is_refused_later_is_over_and_comes_back(server: Server) -> None:
+    access = server.access({}, server.kafka_opts())
+    states = asyncio.Queue[SessionState]()
+
+    async def until(wanted: SessionState) -> None:
+        async with asyncio.timeout(zookeeper.START_SECONDS):
+            while await states.get() is not wanted:
+                pass
+
+    async with connected(server.connect, access) as session:
+        await session.create("/mine", ephemeral=True)
+        session.on_state(states.put_nowait)
+        server.set_password("changed")
+        await asyncio.to_thread(server.restart)
+        await until(SessionState.EXPIRED)
+        server.set_password(PASSWORD)
+        await asyncio.to_thread(server.restart)
+        await until(SessionState.CONNECTED)
+        assert session.generation >= 1
+        await session.sync()
