@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 from random import Random
-from types import TracebackType
+from types import MappingProxyType, TracebackType
+from typing import TypeVar
 
 from tests.fuzz import attack, corpus
 from tests.support import clients
@@ -25,20 +27,29 @@ COMPLAINT = re.compile(
     re.MULTILINE,
 )
 
+Kind = TypeVar("Kind", bound=FreshBroker)
+
 
 class Siege:
     """One broker process with a topic to attack and one to check; a context manager."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        more: Mapping[str, str] = MappingProxyType({}),
+        kind: type[FreshBroker] = FreshBroker,
+    ) -> None:
         # Names that a mutation makes up are not to become topics.
         settings = {
             **STEADY,
             "auto.create.topics.enable": "false",
             "offsets.topic.num.partitions": "1",
             "offsets.topic.replication.factor": "1",
+            **more,
         }
-        self._cluster = Cluster(directory, settings=settings, kind=FreshBroker)
+        self._cluster = Cluster(directory, settings=settings, kind=kind)
         self._broker = self._cluster.brokers[1]
+        self.bootstrap = self._cluster.bootstrap
         self._produced = 0
         self.address = ("127.0.0.1", self._broker.port)
 
@@ -57,6 +68,11 @@ class Siege:
         trace: TracebackType | None,
     ) -> None:
         self._cluster.__exit__(kind, error, trace)
+
+    def broker(self, kind: type[Kind]) -> Kind:
+        """Return the broker, which is of this class."""
+        assert isinstance(self._broker, kind)
+        return self._broker
 
     def endure(self, frames: int, seed: int) -> attack.Tally:
         """Send this many damaged frames, and every sound one cut at every byte."""

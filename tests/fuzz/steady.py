@@ -20,10 +20,20 @@ SHORT_GAP_S = 0.2
 
 
 class SteadyProducer:
-    """An idempotent producer with acks=all in a thread of its own; a context manager."""
+    """An idempotent producer with acks=all in a thread of its own; a context manager.
 
-    def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:
+    `settings` say who it is, where brokers want to know, and where it goes then.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        topic: str,
+        partitions: int,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
         self._bootstrap = bootstrap
+        self._settings = {"bootstrap.servers": bootstrap, **(settings or {})}
         self._places = [Place(topic, number) for number in range(partitions)]
         self._acknowledged: dict[Place, list[tuple[int, str]]] = defaultdict(list)
         # When each partition last acknowledged a record, by the time that this thread had.
@@ -63,7 +73,7 @@ class SteadyProducer:
     def _run(self) -> None:
         producer = confluent_kafka.Producer(
             {
-                "bootstrap.servers": self._bootstrap,
+                **self._settings,
                 "acks": "all",
                 "enable.idempotence": True,
                 "linger.ms": 0,

@@ -1,3 +1,7 @@
+import java.io.IOException;
+import java.io.Reader;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -36,6 +40,7 @@ import org.apache.kafka.common.InvalidRecordException;
 import org.apache.kafka.common.KafkaFuture;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.config.ConfigResource;
+import org.apache.kafka.common.errors.ApiException;
 import org.apache.kafka.common.errors.InvalidConfigurationException;
 import org.apache.kafka.common.errors.InvalidReplicationFactorException;
 import org.apache.kafka.common.errors.RebalanceInProgressException;
@@ -48,6 +53,9 @@ import org.apache.kafka.common.serialization.StringSerializer;
  * What an application does with kafka-clients, against the brokers given: bootstrap servers, how
  * many brokers there are, and a prefix for names. Each scenario that passes is a line of output; the
  * first that fails ends the program. It uses only what kafka-clients 2.8 and 4.1 both have.
+ *
+ * With "exchange" and properties files, it does what the user of each file does with a topic: see
+ * exchange.
  */
 @SuppressWarnings({"deprecation", "removal"})
 public class JavaClient {
@@ -74,7 +82,13 @@ public class JavaClient {
         void run() throws Exception;
     }
 
-    public static void main(String[] arguments) {
+    public static void main(String[] arguments) throws Exception {
+        if (arguments[0].equals("exchange")) {
+            for (String file : List.of(arguments).subList(1, arguments.length)) {
+                System.out.println(exchange(Path.of(file)));
+            }
+            return;
+        }
         JavaClient client =
             new JavaClient(arguments[0], Integer.parseInt(arguments[1]), arguments[2]);
         client.pass("cluster", client::describesTheCluster);
@@ -485,5 +499,45 @@ public class JavaClient {
 
     private Map<TopicPartition, OffsetAndMetadata> offsets(String group) throws Exception {
         return admin.listConsumerGroupOffsets(group).partitionsToOffsetAndMetadata().get();
+    }
+
+    // --- users of secured brokers -------------------------------------------------------------
+
+    /**
+     * Write numbered values and read them with a group: settings of clients, exchange.topic and
+     * exchange.count are in the file. Return the values, or the name of the error.
+     */
+    private static String exchange(Path file) throws IOException, InterruptedException {
+        Properties settings = new Properties();
+        try (Reader reader = Files.newBufferedReader(file)) {
+            settings.load(reader);
+        }
+        String topic = (String) settings.remove("exchange.topic");
+        int count = Integer.parseInt((String) settings.remove("exchange.count"));
+        List<String> values = new ArrayList<>();
+        try (KafkaProducer<String, String> producer =
+                new KafkaProducer<>(settings, new StringSerializer(), new StringSerializer())) {
+            // Each record would wait for a connection anew.
+            producer.partitionsFor(topic);
+            List<Future<RecordMetadata>> sent = new ArrayList<>();
+            for (int number = 0; number < count; number++) {
+                sent.add(producer.send(new ProducerRecord<>(topic, "value " + number)));
+            }
+            for (Future<RecordMetadata> one : sent) {
+                one.get();
+            }
+        } catch (ExecutionException failure) {
+            return failure.getCause().getClass().getSimpleName();
+        } catch (ApiException failure) {
+            return failure.getClass().getSimpleName();
+        }
+        try (KafkaConsumer<String, String> consumer =
+                new KafkaConsumer<>(settings, new StringDeserializer(), new StringDeserializer())) {
+            consumer.subscribe(List.of(topic));
+            read(consumer, count).forEach(record -> values.add(record.value()));
+        } catch (ApiException failure) {
+            return failure.getClass().getSimpleName();
+        }
+        return String.join(",", values);
     }
 }

@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections import Counter, deque
+from collections.abc import Mapping
 
 from confluent_kafka import Consumer, Producer
 
@@ -27,16 +28,21 @@ class _LastLines(logging.Handler):
 
 
 class Traffic:
-    """A producer with acks=all and a consumer of one topic, which run until `end`."""
+    """A producer with acks=all and a consumer of one topic, which run until `end`.
 
-    def __init__(self, cluster: Cluster, topic: str) -> None:
+    `settings` say who they are, where brokers want to know.
+    """
+
+    def __init__(
+        self, cluster: Cluster, topic: str, settings: Mapping[str, str] | None = None
+    ) -> None:
         self.topic = topic
         self.acknowledged: list[bytes] = []
         self.refused: list[str] = []
         self.read: Counter[bytes] = Counter()
         self._said: deque[str] = deque(maxlen=20)
         self._log = _LastLines()
-        self._bootstrap = cluster.bootstrap
+        self._settings = {"bootstrap.servers": cluster.bootstrap, **(settings or {})}
         self._enough_written, self._enough_read = threading.Event(), threading.Event()
         self._producer = threading.Thread(target=self._produce, daemon=True)
         self._consumer = threading.Thread(target=self._consume, daemon=True)
@@ -54,7 +60,7 @@ class Traffic:
     def _produce(self) -> None:
         producer = Producer(
             {
-                "bootstrap.servers": self._bootstrap,
+                **self._settings,
                 "acks": "all",
                 "enable.idempotence": True,
                 "linger.ms": 5,
@@ -84,7 +90,7 @@ class Traffic:
         logger.addHandler(self._log)
         consumer = Consumer(
             {
-                "bootstrap.servers": self._bootstrap,
+                **self._settings,
                 "group.id": f"readers-of-{self.topic}",
                 "auto.offset.reset": "earliest",
                 # What a consumer that reads nothing more waits for is in these lines only.

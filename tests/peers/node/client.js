@@ -1,4 +1,5 @@
-// What an application does with KafkaJS: `client.js roundtrip BOOTSTRAP TOPIC CODEC`.
+// What an application does with KafkaJS: `client.js roundtrip BOOTSTRAP TOPIC CODEC`, and what users
+// of secured brokers do: `client.js exchange`.
 //
 // The records to write and the questions to ask come as JSON on stdin; what the brokers answered goes
 // as JSON to stdout. The test that runs this knows what has to be in it.
@@ -195,20 +196,92 @@ async function roundtrip(kafka, topic, codec, { partitions, replicas, records, t
   return answer;
 }
 
-async function main([command, bootstrap, topic, codec]) {
-  if (command !== "roundtrip" || !(codec in CODECS)) {
-    throw new Error(`not known: ${command} ${codec}`);
+// --- users of secured brokers ---------------------------------------------------------------
+
+const SASL = { PLAIN: "plain", "SCRAM-SHA-256": "scram-sha-256", "SCRAM-SHA-512": "scram-sha-512" };
+
+function secured({ authority, certificate, key, mechanism, user, password }) {
+  const read = (path) => (path ? fs.readFileSync(path) : undefined);
+  const ssl = { ca: [read(authority)], cert: read(certificate), key: read(key) };
+  const sasl = { mechanism: SASL[mechanism], username: user, password };
+  return mechanism ? { ssl, sasl } : { ssl };
+}
+
+// Write numbered values and read them with a group.
+async function exchange(asked) {
+  const kafka = client(asked.bootstrap, secured(asked));
+  const values = Array.from({ length: asked.count }, (_, number) => `value ${number}`);
+  const producer = kafka.producer();
+  try {
+    await producer.connect();
+    await producer.send({ topic: asked.topic, acks: -1, messages: values.map((value) => ({ value })) });
+  } finally {
+    await producer.disconnect();
   }
-  const kafka = new Kafka({
-    brokers: bootstrap.split(","),
+  const consumer = kafka.consumer({ groupId: asked.group, maxWaitTimeInMs: 200, retry: RETRY });
+  const found = [];
+  let failure = null;
+  consumer.on(consumer.events.CRASH, ({ payload }) => (failure = payload.error));
+  try {
+    await consumer.connect();
+    await consumer.subscribe({ topics: [asked.topic], fromBeginning: true });
+    await consumer.run({ eachMessage: async ({ message }) => found.push(text(message.value)) });
+    await eventually(() => failure || found.length >= asked.count, `${asked.count} values`);
+  } finally {
+    await consumer.disconnect();
+  }
+  if (failure) throw failure;
+  return found;
+}
+
+// The error code of a refusal, which may have been wrapped.
+function refusal(error) {
+  for (let inner = error; inner; inner = inner.cause || inner.originalError) {
+    if (inner.name === "KafkaJSSASLAuthenticationError") return "SASL_AUTHENTICATION_FAILED";
+    if (/AUTHORIZATION_FAILED/.test(inner.type)) return inner.type;
+    if (inner.name === "KafkaJSGroupCoordinatorNotFound") return inner.name;
+  }
+  throw error;
+}
+
+async function exchangeAll(all) {
+  const outcomes = [];
+  for (const asked of all) {
+    outcomes.push(
+      await exchange(asked).then(
+        (read) => ({ read, refused: "" }),
+        (error) => ({ read: [], refused: refusal(error) }),
+      ),
+    );
+  }
+  return outcomes;
+}
+
+// --- the command line -----------------------------------------------------------------------
+
+function client(brokers, more) {
+  return new Kafka({
+    brokers,
     // By default a second.
     connectionTimeout: PATIENCE_MS,
     requestTimeout: 2 * PATIENCE_MS,
     retry: RETRY,
     logLevel: logLevel.WARN,
     logCreator: () => ({ log }) => console.error(log.message, log.error || ""),
+    ...more,
   });
+}
+
+async function main([command, bootstrap, topic, codec]) {
   const task = JSON.parse(fs.readFileSync(0, "utf8"));
+  if (command === "exchange") {
+    console.log(JSON.stringify(await exchangeAll(task)));
+    return;
+  }
+  if (command !== "roundtrip" || !(codec in CODECS)) {
+    throw new Error(`not known: ${command} ${codec}`);
+  }
+  const kafka = client(bootstrap.split(","), {});
   console.log(JSON.stringify(await roundtrip(kafka, topic, codec, task)));
 }
 

@@ -18,7 +18,7 @@ var codecs = map[string]sarama.CompressionCodec{
 	"zstd":   sarama.CompressionZSTD,
 }
 
-func main() { task.Run(roundtrip) }
+func main() { task.Run(roundtrip, exchange, refusals) }
 
 func settings() *sarama.Config {
 	config := sarama.NewConfig()
@@ -140,8 +140,11 @@ func read(client sarama.Client, t task.Task) []task.Record {
 	return found
 }
 
-// member takes what its group gives it, and commits that.
-type member struct{ found chan task.Record }
+// member takes what its group gives it, and commits that at once, or at its end.
+type member struct {
+	found   chan task.Record
+	commits bool
+}
 
 func (m member) Setup(sarama.ConsumerGroupSession) error { return nil }
 
@@ -152,7 +155,9 @@ func (m member) ConsumeClaim(
 ) error {
 	for message := range claim.Messages() {
 		session.MarkMessage(message, "")
-		session.Commit()
+		if m.commits {
+			session.Commit()
+		}
 		m.found <- record(message)
 	}
 	return nil
@@ -182,7 +187,7 @@ func join(t task.Task, handler member) (leave func()) {
 
 // readByGroup lets one member read and commit all, and then another one join.
 func readByGroup(admin sarama.ClusterAdmin, t task.Task) ([]task.Record, task.Shares) {
-	reader := member{make(chan task.Record)}
+	reader := member{make(chan task.Record), true}
 	defer join(t, reader)()
 	found := []task.Record{}
 	for range t.Records {

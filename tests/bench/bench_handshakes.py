@@ -1,0 +1,118 @@
+"""How many TLS handshakes a broker takes in a time, and what a client that is there notices.
+
+    python -m tests.bench.bench_handshakes
+
+Clients in other processes connect to a TLS listener, a thousand in five seconds, while one that is
+connected asks for metadata again and again. Printed are counts, the longest and the median wait of
+that client with and without the others, and the processor time that the broker took per handshake.
+Limits of connections are the defaults, but for `max.connections.per.ip`: all come from one address.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import socket
+import ssl
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+from tests.bench.bench_requests import processor_seconds
+from tests.bench.bench_tls import TlsBroker, receive
+from tests.fuzz.strangers import METADATA
+from tests.support import certificates
+from tests.support.broker import Cluster
+
+HANDSHAKES = 1000
+SECONDS = 5.0
+PROCESSES = 4
+HELD_UP_S = 0.1
+
+
+def knock(port: int, authority: str, count: int, began: float) -> int:
+    """Make `count` connections, evenly within SECONDS; return how many were served."""
+    context = ssl.create_default_context(cafile=authority)
+    served = 0
+    for number in range(count):
+        time.sleep(max(0.0, began + SECONDS * number / count - time.monotonic()))
+        try:
+            with (
+                socket.create_connection(("127.0.0.1", port), 60) as lower,
+                context.wrap_socket(lower, server_hostname="localhost") as tls,
+            ):
+                tls.sendall(len(METADATA).to_bytes(4) + METADATA)
+                served += bool(tls.recv(4))
+        except OSError:
+            continue
+    return served
+
+
+class Bystander:
+    """A client that asks one request after the other, and notes how long each took."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.waits_s: list[float] = []
+
+    def __enter__(self) -> Bystander:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        buffer = memoryview(bytearray(1 << 16))
+        while not self._stop.wait(0.005):
+            began = time.monotonic()
+            self._sock.sendall(len(METADATA).to_bytes(4) + METADATA)
+            receive(self._sock, buffer)
+            self.waits_s.append(time.monotonic() - began)
+
+    def summary(self) -> str:
+        """Return what it noticed."""
+        over = sum(one > HELD_UP_S for one in self.waits_s)
+        return (
+            f"{len(self.waits_s)} requests, "
+            f"median {statistics.median(self.waits_s) * 1000:.1f} ms, "
+            f"longest {max(self.waits_s) * 1000:.0f} ms, {over} over {HELD_UP_S * 1000:.0f} ms"
+        )
+
+
+def main() -> int:
+    """Print the counts and waits."""
+    with tempfile.TemporaryDirectory() as folder:
+        own = certificates.Authority(Path(folder)).issue("broker", ["localhost"])
+        settings = {**own.settings(), "max.connections.per.ip": "2147483647"}
+        with (
+            Cluster(Path(folder), 1, settings, kind=TlsBroker) as cluster,
+            multiprocessing.get_context("spawn").Pool(PROCESSES) as processes,
+        ):
+            broker = cluster.brokers[1]
+            assert isinstance(broker, TlsBroker)
+            port, authority = broker.ports["TLS"], str(own.authority_path)
+            # Processes that have imported everything.
+            processes.starmap(knock, [(port, authority, 1, 0.0)] * PROCESSES)
+            with broker.connect() as plain:
+                with Bystander(plain) as alone:
+                    time.sleep(SECONDS)
+                began, before = time.monotonic(), processor_seconds(broker)
+                each = (port, authority, HANDSHAKES // PROCESSES, began)
+                with Bystander(plain) as beside:
+                    served = sum(processes.starmap(knock, [each] * PROCESSES, chunksize=1))
+                took, spent = time.monotonic() - began, processor_seconds(broker) - before
+    print(f"{served} of {HANDSHAKES} connections served in {took:.1f} s")
+    print(f"processor time of the broker: {spent / HANDSHAKES * 1000:.2f} ms per connection")
+    print(f"a client alone:      {alone.summary()}")
+    print(f"beside the others:   {beside.summary()}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
