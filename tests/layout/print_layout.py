@@ -2,7 +2,7 @@
 
     python -m tests.layout.print_layout [--write]
 
-Each module of the three packages stands there with the first sentence of its docstring, each folder
+Each module of the packages stands there with the first sentence of its docstring, each folder
 with that of its `__init__`; folders that are not Python have their lines in `FOLDERS`. `--write`
 puts it into ARCHITECTURE.md between the markers.
 """
@@ -31,6 +31,7 @@ FOLDERS = {
     "broker_image/src/odradek": "",
     "operator": "Dockerfile, requirements.lock; no __init__.py here, ever",
     "operator/src/odradek_operator": "",
+    "operator/src/odradek_local": "",
     "operator/spark_job": "Dockerfile, requirements.lock, pom.xml and java/ (further jars)",
     "operator/spark_job/src/odradek_spark": "",
     "crds": "the only source of the CRDs; charts/odradek/crds/ holds copies, a test compares them",
