@@ -48,7 +48,7 @@ fetch_jars() {
 python=$(find_python) || fail "Python 3.11, 3.12 or 3.13 is missing: install it, or set PYTHON to one of them"
 java="${JAVA_HOME:+$JAVA_HOME/bin/}java"
 "$java" -version >/dev/null 2>&1 || fail "Java 17 or later is missing: install it with \`apt-get install" \
-  "openjdk-21-jre-headless\`, \`dnf install java-21-openjdk-headless\`, \`brew install openjdk@21\`, or without" \
+  "openjdk-21-jre-headless\`, \`dnf install java-21-openjdk-headless\`, or without" \
   "root from https://adoptium.net, and set JAVA_HOME"
 
 mkdir -p "$cache/quickstart"

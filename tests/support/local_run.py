@@ -55,13 +55,18 @@ class LocalRun:
 
         def noted() -> bool:
             assert self.process.poll() is None, self.output()
-            found = self.data.note()
+            found = self._own_note()
             return found is not None and sum(map(len, found.stages.values())) >= members
 
         wait_until(noted, f"{members} processes run", PATIENCE_S)
-        found = self.data.note()
+        found = self._own_note()
         assert found is not None
         return found
+
+    def _own_note(self) -> Note | None:
+        """Return the note that it has written, and no other start."""
+        found = self.data.note()
+        return found if found is not None and found.starter.pid == self.process.pid else None
 
     def wait(self) -> int:
         """Return its exit status."""
@@ -76,7 +81,7 @@ class LocalRun:
         return self
 
     def __exit__(self, *_: object) -> None:
-        note = self.data.note()
+        note = self._own_note()
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()

@@ -289,5 +289,5 @@ class ClusterRun:
 
 
 def _obituary(child: Child) -> str:
-    said = child.last_line()
+    said = child.last_line() if (child.process.poll() or 0) > 0 else ""
     return f"{child.name} {child.how_it_ended()}{f': {said}' if said else ''} (log: {child.log})"

@@ -121,7 +121,7 @@ def _run(place: Path | None, folder: DataFolder, once: bool, keep: bool, jars: s
             display.line("Ctrl-C ends everything; the data stay.")
             run.watch()
     except StoppedError as stopped:
-        display.line()
+        display.line("Stopping; a second signal kills what does not end.")
         status = 0 if shown else 128 + stopped.number
     except LocalError as error:
         display.line()
@@ -129,7 +129,7 @@ def _run(place: Path | None, folder: DataFolder, once: bool, keep: bool, jars: s
         status = error.status
     finally:
         if run is not None and not left:
-            display.passing("  Stopping ...")
+            display.passing("Stopping ...")
             run.end()
             display.line(f"Stopped. The data stay in {folder.path}")
     return status
@@ -154,11 +154,11 @@ def _prepare(
     signals.check()
     left = folder.take()
     folder.check_cluster(wanted.name, wanted.cluster.replicas)
-    chosen = _choose_ports(wanted, display)
     _greet(wanted, place, folder, display)
+    chosen = _choose_ports(wanted, display)
     if left:
         display.note(f"ended {left} processes that a start which was killed had left")
-    if connector.is_fetched(spark):
+    if chosen.jobs and connector.is_fetched(spark):
         display.note("Spark fetches its Kafka connector from Maven Central into ~/.ivy2, once")
     from odradek_local.cluster_run import ClusterRun
 

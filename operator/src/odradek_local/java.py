@@ -14,7 +14,7 @@ from odradek_local.errors import LocalError
 OLDEST: Final = 17
 _HOW: Final = (
     "install it with `apt-get install openjdk-21-jre-headless`, `dnf install "
-    "java-21-openjdk-headless`, `brew install openjdk@21`, or without root from "
+    "java-21-openjdk-headless`, or without root from "
     "https://adoptium.net, and set JAVA_HOME"
 )
 _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')

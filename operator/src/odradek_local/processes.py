@@ -25,7 +25,7 @@ _LAST_BYTES: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A process for ever: its id and when it began, in the system's own words."""
+    """A process for ever: its id and when it began."""
 
     pid: int
     birth: str
@@ -38,18 +38,12 @@ def identity(pid: int) -> Identity | None:
 
 
 def _birth(pid: int) -> str | None:
-    stat = Path(f"/proc/{pid}/stat")
-    if Path("/proc/self/stat").exists():
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-        except OSError:
-            return None
-        return None if fields[0] in ("Z", "X") else fields[19]
-    told = subprocess.run(
-        ["ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False
-    )
-    state, _, began = told.stdout.strip().partition(" ")
-    return None if not state or state.startswith("Z") else began.strip()
+    """Return when a process began, in ticks since the boot; None: nobody, or one that has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in ("Z", "X") else fields[19]
 
 
 def lives(one: Identity) -> bool:
