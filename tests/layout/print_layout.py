@@ -36,7 +36,8 @@ FOLDERS = {
     "operator/spark_job/src/odradek_spark": "",
     "crds": "the only source of the CRDs; charts/odradek/crds/ holds copies, a test compares them",
     "charts/odradek": "Chart.yaml values.yaml values.schema.json templates/ files/ crds/",
-    "examples": "quickstart/ is what `make up` runs, and local.sh, what `make quickstart` does; kubectl/ helm/ argocd/ flux/",
+    "examples": "quickstart/ is what `make up` runs (and local.sh what `make quickstart` does); "
+    "kubectl/ helm/ argocd/ flux/",
     "docs": "the design and its rows, decisions (adr/), what was tested with which clients",
     "tests": "unit tests foldered by behaviour; cluster/ (the built-in Kubernetes), e2e/, chaos/, "
     "simulator/ (seeded schedules of faults), fuzz/ (damaged frames), peers/ (Apache Kafka's own "

@@ -26,7 +26,7 @@ def test_first_table_has_rows_and_nothing_is_left_running(tmp_path: Path) -> Non
         lines = one.output().splitlines()
     steps = [line.split("  ")[1] for line in lines if line.endswith(" s")]
     assert steps == ["ZooKeeper", "Brokers", "Topics", "Records", "Spark", "First table", "Lag"]
-    table = Path(next(line.split()[-1] for line in lines if "rows of click-counts  " in line))
+    table = Path(next(line.split()[-1] for line in lines if line.startswith("  rows of ")))
     names, rows = show.read(table)
     assert names == ["request", "status", "requests", "bytes"]
     assert all(row[2] > 0 for row in rows)
