@@ -15,7 +15,6 @@ import pytest
 from confluent_kafka import Message, Producer
 
 from odradek.tools import key_partitions
-from odradek.values import TopicPartition
 from tests.support import preloaded
 from tests.support.broker import STEADY, Cluster, wait_until
 from tests.support.clients import QUIET, create_topic
@@ -23,7 +22,7 @@ from tests.support.clients import QUIET, create_topic
 # The coordinator's topic has one replica here.
 SETTINGS = {**STEADY, "offsets.topic.replication.factor": "1", "offsets.topic.num.partitions": "1"}
 
-SHAPES = {"lines": 3, "ends": 1, "small": 1, "grouped": 2, "keys": 7}
+SHAPES = {"lines": 3, "ends": 1, "small": 1, "grouped": 2, "keys": 7, "typed": 1}
 
 
 @pytest.fixture(scope="module")
@@ -159,21 +158,15 @@ def test_readers_that_go_and_ctrl_c_end_quietly(cluster: Cluster, tmp_path: Path
 def test_producer_that_is_interrupted_does_not_wait_for_a_line(cluster: Cluster) -> None:
     reading, writing = os.pipe()
     process = subprocess.Popen(
-        [*command(cluster, "produce"), "lines", "--partition", "0"],
+        [*command(cluster, "produce"), "typed"],
         stdin=reading,
         stderr=subprocess.PIPE,
     )
     os.close(reading)
     try:
         os.write(writing, b"interrupted\n")
-        last = TopicPartition("lines", 0)
-
-        def written() -> bool:
-            arguments = ("lines", "--partition", str(last.partition), "--offset", "earliest")
-            found = consume(cluster, *arguments, "--max-messages", "1")
-            return bool(found)
-
-        wait_until(written, "the line is written", 300)
+        arguments = ("typed", "--from-beginning", "--max-messages", "1")
+        assert consume(cluster, *arguments) == "interrupted\n"
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=300)
         assert (process.returncode, said) == (130, b"")
