@@ -32,10 +32,7 @@ help: ## show this list
 .venv/.ready: tests/requirements.lock tests/setup.sh pyproject.toml
 	@bash tests/setup.sh
 
-setquickstart: ## a first look on this machine: no Kubernetes, no root (ARGS=--once: and end)
-	@bash examples/quickstart/local.sh $(ARGS)
-
-up: .venv/.ready ## make .venv with locked versions; install missing system packages
+setup: .venv/.ready ## make .venv with locked versions; install missing system packages
 
 fmt: .venv/.ready ## format and sort imports
 	@.venv/bin/ruff format $(SOURCES)
