@@ -20,7 +20,7 @@ from odradek_local.errors import LocalError
 from odradek_local.plan import LocalJob, Ports
 from odradek_local.ports import HOST
 from odradek_local.processes import Child, Children
-from odradek_local.resources import LocalTopic, Resources
+from odradek_local.resources import LocalResources, LocalTopic
 from odradek_local.signals import StopSignals
 from odradek_local.topics import TopicMaker
 
@@ -42,7 +42,7 @@ class ClusterRun:
 
     def __init__(
         self,
-        resources: Resources,
+        resources: LocalResources,
         ports: Ports,
         folder: DataFolder,
         java: Path,
@@ -74,7 +74,7 @@ class ClusterRun:
     # --- starting -----------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start all and wait until it runs. Raises LocalError, or StoppedError after a signal."""
+        """Start all and wait until it runs. Raises LocalError, StopRequestedError after a signal."""
         self._noted()
         self._spawn_zookeeper()
         for job in self.jobs:
@@ -233,7 +233,7 @@ class ClusterRun:
     # --- running ------------------------------------------------------------------------------
 
     def watch(self) -> None:
-        """Show the state until a signal raises StoppedError, or nothing is left to watch."""
+        """Show the state until a signal raises StopRequestedError, or nothing is left to watch."""
         line_due = time.monotonic() + _STATE_LINE_S
         while True:
             self._signals.check()

@@ -16,14 +16,14 @@ import click
 from odradek_local import connector, data_folder, java, ports
 from odradek_local.data_folder import DataFolder
 from odradek_local.display import Display
-from odradek_local.errors import LocalError, StoppedError
+from odradek_local.errors import LocalError, StopRequestedError
 from odradek_local.ports import HOST
 from odradek_local.signals import StopSignals
 
 if TYPE_CHECKING:
     from odradek_local.cluster_run import ClusterRun
     from odradek_local.plan import Ports
-    from odradek_local.resources import Resources
+    from odradek_local.resources import LocalResources
 
 _NEEDED: Final = ("confluent_kafka", "cramjam", "kazoo", "pyarrow", "pyspark", "re2", "yaml")
 _ZOOKEEPER_PORT: Final = 2181
@@ -120,7 +120,7 @@ def _run(place: Path | None, folder: DataFolder, once: bool, keep: bool, jars: s
         elif not once:
             display.line("Ctrl-C ends everything; the data stay.")
             run.watch()
-    except StoppedError as stopped:
+    except StopRequestedError as stopped:
         display.line("Stopping; a second signal kills what does not end.")
         status = 0 if shown else 128 + stopped.number
     except LocalError as error:
@@ -165,7 +165,7 @@ def _prepare(
     return ClusterRun(wanted, chosen, folder, program, spark, display, signals)
 
 
-def _choose_ports(wanted: Resources, display: Display) -> Ports:
+def _choose_ports(wanted: LocalResources, display: Display) -> Ports:
     from odradek_local.plan import Ports
 
     jobs = sum(group.job is not None for group in wanted.groups)
@@ -188,7 +188,9 @@ def _choose_ports(wanted: Resources, display: Display) -> Ports:
     return Ports(zookeeper, brokers, metrics, of_jobs)
 
 
-def _greet(wanted: Resources, place: Path | None, folder: DataFolder, display: Display) -> None:
+def _greet(
+    wanted: LocalResources, place: Path | None, folder: DataFolder, display: Display
+) -> None:
     display.line(f"Odradek on this machine: KafkaCluster {wanted.name}, without Kubernetes")
     display.line(f"  data and logs  {folder.path}")
     if place is not None and wanted.unused:

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from odradek_local import processes
 from odradek_local.errors import LocalError
-from odradek_local.processes import Child, Identity
+from odradek_local.processes import Child, ProcessIdentity
 
 # A start that is to stop ends stages of processes one after the other.
 _STOP_S: Final = 4 * processes.PATIENCE_S
@@ -37,9 +37,9 @@ def default() -> Path:
 class Note:
     """Who runs on the data: `starter` began it, and `kept` says that it went and left the rest."""
 
-    starter: Identity
+    starter: ProcessIdentity
     kept: bool
-    stages: Mapping[int, tuple[Identity, ...]]
+    stages: Mapping[int, tuple[ProcessIdentity, ...]]
 
 
 class DataFolder:
@@ -115,10 +115,10 @@ class DataFolder:
         try:
             document = json.loads(self._note.read_text(encoding="utf-8"))
             return Note(
-                Identity(**document["starter"]),
+                ProcessIdentity(**document["starter"]),
                 bool(document["kept"]),
                 {
-                    int(stage): tuple(Identity(**one) for one in members)
+                    int(stage): tuple(ProcessIdentity(**one) for one in members)
                     for stage, members in document["stages"].items()
                 },
             )

@@ -11,7 +11,7 @@ class LocalError(Exception):
         self.status = status
 
 
-class StoppedError(Exception):
+class StopRequestedError(Exception):
     """A signal asks for the end; `number` is the signal's."""
 
     def __init__(self, number: int) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from odradek_local.errors import LocalError
 from odradek_local.ports import HOST
-from odradek_local.resources import LocalGroup, LocalTopic, Resources
+from odradek_local.resources import LocalGroup, LocalResources, LocalTopic
 
 # The folder on the volume of a job, as its resource names it.
 VOLUME: Final = "/data"
@@ -56,13 +56,13 @@ class LocalJob:
     port: int
 
 
-def zookeeper_connect(resources: Resources, ports: Ports) -> str:
+def zookeeper_connect(resources: LocalResources, ports: Ports) -> str:
     """Return the connect string: ZooKeeper's own address here, with the chroot of the resource."""
     chroot = resources.cluster.zookeeper.partition("/")[2]
     return f"{HOST}:{ports.zookeeper}" + (f"/{chroot}" if chroot else "")
 
 
-def server_properties(resources: Resources, ports: Ports, number: int, folder: Path) -> str:
+def server_properties(resources: LocalResources, ports: Ports, number: int, folder: Path) -> str:
     """Return the properties of the broker with this number, from 0 on."""
     values = {
         # Brokers and ZooKeeper start at the same time.
@@ -106,7 +106,12 @@ def job_command() -> list[str]:
 
 
 def job(
-    resources: Resources, group: LocalGroup, ports: Ports, number: int, folder: Path, java: Path
+    resources: LocalResources,
+    group: LocalGroup,
+    ports: Ports,
+    number: int,
+    folder: Path,
+    java: Path,
 ) -> LocalJob:
     """Return the job with this number, from 0 on; `folder` is its own."""
     assert group.job is not None

@@ -24,17 +24,17 @@ _LAST_BYTES: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class ProcessIdentity:
     """A process for ever: its id and when it began."""
 
     pid: int
     birth: str
 
 
-def identity(pid: int) -> Identity | None:
+def identity(pid: int) -> ProcessIdentity | None:
     """Return who has this id now; None: nobody, or a process that has ended already."""
     birth = _birth(pid)
-    return None if birth is None else Identity(pid, birth)
+    return None if birth is None else ProcessIdentity(pid, birth)
 
 
 def _birth(pid: int) -> str | None:
@@ -46,18 +46,20 @@ def _birth(pid: int) -> str | None:
     return None if fields[0] in ("Z", "X") else fields[19]
 
 
-def lives(one: Identity) -> bool:
+def lives(one: ProcessIdentity) -> bool:
     """Return whether this very process runs."""
     return identity(one.pid) == one
 
 
-def signal_group(one: Identity, number: int) -> None:
+def signal_group(one: ProcessIdentity, number: int) -> None:
     """Send a signal to the session that this process leads."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(one.pid, number)
 
 
-def end_groups(ordered: Sequence[Iterable[Identity]], patience_s: float = PATIENCE_S) -> None:
+def end_groups(
+    ordered: Sequence[Iterable[ProcessIdentity]], patience_s: float = PATIENCE_S
+) -> None:
     """End another start's processes, stage after stage: SIGTERM, then SIGKILL."""
     for stage in ordered:
         running = [one for one in stage if lives(one)]
@@ -114,7 +116,7 @@ class Child:
     stage: int
     process: subprocess.Popen[bytes]
     log: Path
-    identity: Identity | None
+    identity: ProcessIdentity | None
     reported: bool = False
 
     @property

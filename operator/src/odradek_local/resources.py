@@ -1,7 +1,7 @@
 """Reads KafkaCluster, Topics and ConsumerGroups from YAML, with the operator's own parser.
 
 A resource is checked by the schema of its CRD first, as the API server does it. What has no meaning
-without Kubernetes is left out, and named in `Resources.unused`.
+without Kubernetes is left out, and named in `LocalResources.unused`.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class LocalGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class Resources:
+class LocalResources:
     """What runs. `unused` names what was left out, in the words of the files."""
 
     name: str
@@ -109,7 +109,7 @@ class Resources:
     unused: tuple[str, ...]
 
 
-def read(place: Path | None) -> Resources:
+def read(place: Path | None) -> LocalResources:
     """Return the resources of a file or folder; None: those that come with the package.
 
     Raises LocalError, one line that names the file and the field.
@@ -161,7 +161,7 @@ def _yaml_reason(error: Exception) -> str:
     return f"line {mark.line + 1}: {reason}" if mark is not None else reason
 
 
-def _resources(documents: list[tuple[str, Any]]) -> Resources:
+def _resources(documents: list[tuple[str, Any]]) -> LocalResources:
     clusters: list[tuple[str, spec.Body]] = []
     topics: dict[str, LocalTopic] = {}
     groups: dict[str, LocalGroup] = {}
@@ -190,7 +190,7 @@ def _resources(documents: list[tuple[str, Any]]) -> Resources:
         except InvalidSpec as error:
             raise LocalError(f"{where}: {error}") from error
     name, cluster = _the_cluster(clusters)
-    resources = Resources(
+    resources = LocalResources(
         name, cluster, tuple(topics.values()), tuple(groups.values()), tuple(dict.fromkeys(unused))
     )
     _check_references(resources)
@@ -267,7 +267,7 @@ def _the_cluster(found: list[tuple[str, spec.Body]]) -> tuple[str, ClusterSpec]:
     return str(body["metadata"]["name"]), cluster
 
 
-def _check_references(resources: Resources) -> None:
+def _check_references(resources: LocalResources) -> None:
     for kind, name, reference in _references(resources):
         if reference.rpartition("/")[2] != resources.name:
             raise LocalError(
@@ -288,7 +288,7 @@ def _check_references(resources: Resources) -> None:
             raise LocalError(f"ConsumerGroup {group.name}: there is no Topic {missing[0]}")
 
 
-def _references(resources: Resources) -> Iterator[tuple[str, str, str]]:
+def _references(resources: LocalResources) -> Iterator[tuple[str, str, str]]:
     for topic in resources.topics:
         yield "Topic", topic.name, topic.spec.cluster
     for group in resources.groups:

@@ -6,7 +6,7 @@ import signal
 from types import FrameType
 from typing import Final
 
-from odradek_local.errors import StoppedError
+from odradek_local.errors import StopRequestedError
 
 _ASKING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -26,9 +26,9 @@ class StopSignals:
         self._first = self._first or number
 
     def check(self) -> None:
-        """Raise StoppedError if one came."""
+        """Raise StopRequestedError if one came."""
         if self.count:
-            raise StoppedError(self._first)
+            raise StopRequestedError(self._first)
 
     def in_hurry(self) -> bool:
         """Return whether a second one came: what does not end is to be killed."""
