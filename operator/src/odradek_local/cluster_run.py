@@ -74,7 +74,7 @@ class ClusterRun:
     # --- starting -----------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start all and wait until it runs. Raises LocalError, StopRequestedError after a signal."""
+        """Start all and wait until it runs. Raises LocalError or StopRequestedError."""
         self._noted()
         self._spawn_zookeeper()
         for job in self.jobs:
