@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt lint type compiled unit quick e2e test bench clocks chaos simulate up down cluster images kubeconfig lock
+.PHONY: help setup fmt lint type compiled unit quick quickstart e2e test bench clocks chaos simulate up down cluster images kubeconfig lock
 
 PY := .venv/bin/python
 PACKAGES := broker_image/src operator/src operator/spark_job/src
@@ -83,6 +83,9 @@ chaos: .venv/.ready ## every test without samples; 200 faults under load, and a 
 
 simulate: .venv/.ready ## ten thousand seeded schedules of faults for controller and replication, in virtual time
 	@$(PY) -m tests.simulator $(ARGS)
+
+quickstart: ## a first look on this machine: no Kubernetes, no root (ARGS=--once: and end)
+	@bash examples/quickstart/local.sh $(ARGS)
 
 up: .venv/.ready ## a Kubernetes cluster, Odradek and the quickstart on it, and what they show
 	@$(PY) -m tests.cluster up

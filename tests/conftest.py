@@ -36,6 +36,7 @@ LONGEST_FIRST = (
     "tests/spark/test_",
     "tests/reconcile/test_job_account.py",
     "tests/spark/sql/",
+    "tests/local/",
     "tests/reconcile/test_watch_gaps.py",
     "tests/chaos/test_sample.py",
     "tests/fuzz/test_cluster_survives.py",
@@ -61,9 +62,10 @@ LONGEST_FIRST = (
     "tests/log/",
 )
 
+# Files of tests/local/ look for free ports in the same place, one after the other.
 # A Spark session takes seven seconds of a processor, a JVM with Kafka's tools three. Files that are
 # among the longest themselves have a worker each.
-TOGETHER = ("tests/spark/sql/*", "tests/spark/*", "tests/peers/test_*_tools.py")
+TOGETHER = ("tests/spark/sql/*", "tests/spark/*", "tests/peers/test_*_tools.py", "tests/local/*")
 
 
 @pytest.hookimpl(trylast=True)

@@ -80,6 +80,10 @@ def test_copies_of_crds_are_the_sources() -> None:
     copies = {file.name: file.read_text() for file in (helm.CHART / "crds").glob("*.yaml")}
     assert len(sources) == len(KINDS)
     assert copies == sources, "cp crds/*.yaml charts/odradek/crds/"
+    package = REPO / "operator/src/odradek_local/crds"
+    used = {file.name: file.read_text() for file in package.glob("*.yaml")}
+    assert used == {name: sources[name] for name in used}, f"cp crds/*.yaml {package}"
+    assert used
 
 
 @pytest.mark.parametrize("name", VALUE_SETS)

@@ -2,7 +2,7 @@
 
     python -m tests.layout.print_layout [--write]
 
-Each module of the three packages stands there with the first sentence of its docstring, each folder
+Each module of the packages stands there with the first sentence of its docstring, each folder
 with that of its `__init__`; folders that are not Python have their lines in `FOLDERS`. `--write`
 puts it into ARCHITECTURE.md between the markers.
 """
@@ -31,11 +31,13 @@ FOLDERS = {
     "broker_image/src/odradek": "",
     "operator": "Dockerfile, requirements.lock; no __init__.py here, ever",
     "operator/src/odradek_operator": "",
+    "operator/src/odradek_local": "",
     "operator/spark_job": "Dockerfile, requirements.lock, pom.xml and java/ (further jars)",
     "operator/spark_job/src/odradek_spark": "",
     "crds": "the only source of the CRDs; charts/odradek/crds/ holds copies, a test compares them",
     "charts/odradek": "Chart.yaml values.yaml values.schema.json templates/ files/ crds/",
-    "examples": "quickstart/ is what `make up` runs; kubectl/ helm/ argocd/ flux/",
+    "examples": "quickstart/ is what `make up` runs (and local.sh what `make quickstart` does); "
+    "kubectl/ helm/ argocd/ flux/",
     "docs": "the design and its rows, decisions (adr/), what was tested with which clients",
     "tests": "unit tests foldered by behaviour; cluster/ (the built-in Kubernetes), e2e/, chaos/, "
     "simulator/ (seeded schedules of faults), fuzz/ (damaged frames), peers/ (Apache Kafka's own "

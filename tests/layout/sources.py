@@ -12,6 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = {
     "odradek": ROOT / "broker_image/src/odradek",
     "odradek_operator": ROOT / "operator/src/odradek_operator",
+    "odradek_local": ROOT / "operator/src/odradek_local",
     "odradek_spark": ROOT / "operator/spark_job/src/odradek_spark",
 }
 
@@ -49,12 +50,12 @@ def _below(folder: Path, prefix: str) -> Iterator[Source]:
 
 @cache
 def package(name: str) -> tuple[Source, ...]:
-    """Return the modules of one of the three packages."""
+    """Return the modules of one of the packages."""
     return tuple(_below(PACKAGES[name], name))
 
 
 def packages() -> list[Source]:
-    """Return the modules of the three packages."""
+    """Return the modules of the packages."""
     return [one for name in PACKAGES for one in package(name)]
 
 

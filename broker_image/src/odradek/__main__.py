@@ -1,7 +1,8 @@
 """The command line: `odradek broker`, `odradek zookeeper`, and the commands of `odradek.tools`.
 
 Other packages add commands as entry points of the group `odradek.commands`: `odradek sql` and
-`odradek datagen` are the Spark package's, which this one must not import. A usage error prints one
+`odradek datagen` are the Spark package's, `odradek local` is that of a run on one machine, and this
+package must not import them. A usage error prints one
 line on stderr and exits with status 2, a runtime failure with status 1.
 """
 
@@ -29,8 +30,10 @@ COMMANDS = "odradek.commands"
 _TOOLS: Final[Mapping[str, tuple[str, str]]] = {
     "cluster": ("odradek.tools.cluster", "command"),
     "configs": ("odradek.tools.configs", "commands"),
+    "consume": ("odradek.tools.consume", "command"),
     "groups": ("odradek.tools.groups", "commands"),
     "log": ("odradek.tools.log_repair", "commands"),
+    "produce": ("odradek.tools.produce", "command"),
     "topics": ("odradek.tools.topics", "commands"),
 }
 

@@ -1,7 +1,8 @@
 """Runs one job: starts what it needs, runs a query per assignment, and stops everything in reverse.
 
 1. Start the HTTP endpoint, so that the operator sees a starting driver.
-2. Wait for the group's topics, start Spark, register the member in ZooKeeper.
+2. Wait for the group's topics, start Spark (first, without Kubernetes), register the member in
+   ZooKeeper.
 3. Start a thread that measures the lag, and one that looks whether batches run (`pulse`).
 4. Acquire the assignment and run a query over it: source -> views -> foreachBatch(sink, then
    commit). Repeat after every rebalance.
@@ -103,10 +104,16 @@ class Driver:
         self._closers.append(self.endpoint.stop)
         client = DriverClient(self._job.brokers, f"odradek-lag-{self._job.group}", self._job.group)
         self._closers.append(client.close)
-        self._await_topics(client)
-        if self._stop.is_set():
+        if self._environment.on_kubernetes:
+            # Executors would be made for topics that may never come.
+            self._await_topics(client)
+            spark = None if self._stop.is_set() else self._start_spark()
+        else:
+            # Brokers may start meanwhile.
+            spark = self._start_spark()
+            self._await_topics(client)
+        if spark is None or self._stop.is_set():
             return
-        spark = self._start_spark()
         member = self._join()
         watcher = threading.Thread(
             target=self._watch, args=(client, member), name="lag", daemon=True

@@ -4,7 +4,6 @@ Everything that the JVM says goes to a file, because it would garble the rows. W
 PYSPARK_GATEWAY_PORT names a running JVM, pyspark takes that one.
 """
 
-import importlib.util
 import logging
 import os
 import signal
@@ -18,40 +17,6 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from odradek_spark.sql.errors import SqlError
-
-_CONNECTOR = "spark-sql-kafka-0-10_*.jar"
-
-
-def connector_jars(given: str | None) -> list[Path]:
-    """Return the jars to add: none where Spark has its Kafka connector, as in the image.
-
-    `given` is a folder of jars, or their paths with commas between them. Raises SqlError if the
-    connector is in neither.
-    """
-    if given:
-        jars = _listed(given)
-        if any(jar.match(_CONNECTOR) for jar in jars):
-            return jars
-        raise SqlError(f"{given} has no {_CONNECTOR}")
-    spec = importlib.util.find_spec("pyspark")
-    home = os.environ.get("SPARK_HOME") or (spec and spec.origin and str(Path(spec.origin).parent))
-    if home and any(Path(home, "jars").glob(_CONNECTOR)):
-        return []
-    raise SqlError(
-        "Spark's Kafka connector is missing: name the folder of its jars with --jars or "
-        "ODRADEK_SPARK_JARS (docs/walkthrough.md says how to get them)"
-    )
-
-
-def _listed(given: str) -> list[Path]:
-    jars = []
-    for text in given.split(","):
-        path = Path(text.strip()).expanduser()
-        jars += sorted(path.glob("*.jar")) if path.is_dir() else [path]
-    missing = [str(path) for path in jars if not path.is_file()]
-    if missing:
-        raise SqlError(f"{missing[0]} is neither a jar nor a folder of jars")
-    return [path.absolute() for path in jars]
 
 
 def start(jars: list[Path], memory: str, folder: Path) -> SparkSession:

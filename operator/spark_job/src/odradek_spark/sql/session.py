@@ -11,6 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
+from odradek_spark import connector
 from odradek_spark.broker_access import BrokerAccess
 from odradek_spark.sql import output, statements
 from odradek_spark.sql.catalog import Catalog, Relation
@@ -233,7 +234,10 @@ class SqlSession:
         if self._spark is None:
             from odradek_spark.sql import local_spark
 
-            jars = local_spark.connector_jars(self._options.jars)
+            try:
+                jars = connector.jars(self._options.jars)
+            except connector.MissingJarsError as error:
+                raise SqlError(str(error)) from None
             output.notice("Starting Spark (local mode) ...")
             began = time.monotonic()
             self._spark = local_spark.start(jars, self._options.memory, Path(self._folder.name))

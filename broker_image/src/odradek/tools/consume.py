@@ -1,0 +1,295 @@
+"""`odradek consume`: the records of a topic as lines or JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Final
+
+import click
+
+from odradek.log.records import batch, contents
+from odradek.log.records.batch import CorruptBatchError
+from odradek.log.records.records import Record
+from odradek.protocol.errors import ErrorCode
+from odradek.protocol.messages.fetch import (
+    FetchablePartitionResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+)
+from odradek.tools.client import EARLIEST, LATEST, ToolClient
+from odradek.tools.command_line import (
+    bootstrap_option,
+    command_config_option,
+    connected,
+    refused,
+    run,
+)
+from odradek.tools.errors import ToolError
+from odradek.tools.group_stores import Coordinators
+from odradek.values import TopicPartition
+
+_VERSION: Final = 4
+_MAX_WAIT_MS: Final = 500
+_MAX_BYTES: Final = 8 * 1024 * 1024
+_PARTITION_BYTES: Final = 1024 * 1024
+_RETRY_S: Final = 0.3
+_RETRIES: Final = 100
+_COMMIT_RECORDS: Final = 1000
+_MOVED: Final = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+)
+_NAMED: Final = {"earliest": EARLIEST, "latest": LATEST}
+
+
+@click.command("consume")
+@click.argument("topic")
+@bootstrap_option
+@command_config_option
+@click.option("--from-beginning", is_flag=True, help="Default: what comes from now on.")
+@click.option("--partition", type=click.IntRange(0), help="Only this one.")
+@click.option("--offset", metavar="NUMBER|earliest|latest", help="Where to begin in --partition.")
+@click.option("--max-messages", type=click.IntRange(1), help="Default: until Ctrl-C.")
+@click.option("--group", metavar="GROUP", help="Begin where it has committed, and commit.")
+@click.option(
+    "--output",
+    "-o",
+    type=click.Choice(["value", "json"]),
+    default="value",
+    show_default=True,
+    help="Values alone, or a JSON object per record.",
+)
+def command(
+    topic: str,
+    bootstrap_server: str,
+    command_config: Path | None,
+    from_beginning: bool,
+    partition: int | None,
+    offset: str | None,
+    max_messages: int | None,
+    group: str | None,
+    output: str,
+) -> None:
+    """Print the records of a topic, one per line, until Ctrl-C or --max-messages.
+
+    With --group it is a consumer of its own, without members: a group that has some is refused.
+    """
+
+    async def work() -> None:
+        if offset is not None and partition is None:
+            raise ToolError("--offset goes with --partition")
+        if offset is not None and (from_beginning or group is not None):
+            raise ToolError("give --offset, or --from-beginning and --group")
+        start = _start(offset, from_beginning)
+        async with connected(bootstrap_server, command_config) as brokers:
+            reader = RecordReader(brokers, _chosen(brokers, topic, partition))
+            await reader.seek(start, None if group is None else await _committed(brokers, group))
+            try:
+                await _print(reader, output, max_messages, brokers, group)
+            finally:
+                if group is not None and reader.printed:
+                    await Coordinators(brokers).commit(group, reader.printed)
+
+    try:
+        run(work())
+    except KeyboardInterrupt:
+        pass
+    except BrokenPipeError:
+        # Nobody reads any more. Python would say so once more at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _start(offset: str | None, from_beginning: bool) -> int:
+    if offset is None:
+        return EARLIEST if from_beginning else LATEST
+    if offset in _NAMED:
+        return _NAMED[offset]
+    if not (offset.isascii() and offset.isdigit() and len(offset) < 19):
+        raise ToolError(f"--offset {offset} is neither a number, nor earliest, nor latest")
+    return int(offset)
+
+
+def _chosen(brokers: ToolClient, topic: str, partition: int | None) -> list[TopicPartition]:
+    found = sorted(one for one in brokers.leaders if one.topic == topic)
+    if not found:
+        raise ToolError(f"topic {topic} does not exist")
+    if partition is None:
+        return found
+    if TopicPartition(topic, partition) not in found:
+        raise ToolError(f"topic {topic} has no partition {partition}, but 0 to {len(found) - 1}")
+    return [TopicPartition(topic, partition)]
+
+
+async def _committed(brokers: ToolClient, group: str) -> dict[TopicPartition, int]:
+    described = await Coordinators(brokers).describe(group)
+    if described.members:
+        raise ToolError(
+            f"group {group} has members ({len(described.members)}), whose offsets it would change"
+        )
+    return dict(described.committed)
+
+
+async def _print(
+    reader: RecordReader,
+    output: str,
+    most: int | None,
+    brokers: ToolClient,
+    group: str | None,
+) -> None:
+    shown = 0
+    stdout = sys.stdout.buffer
+    async for found in reader.records():
+        for partition, record in found:
+            stdout.write(_line(output, partition, record))
+            reader.printed[partition] = record.offset + 1
+            shown += 1
+            if shown == most:
+                break
+        stdout.flush()
+        if shown == most:
+            return
+        if group is not None and shown % _COMMIT_RECORDS < len(found):
+            await Coordinators(brokers).commit(group, reader.printed)
+
+
+def _line(output: str, partition: TopicPartition, record: Record) -> bytes:
+    if output == "value":
+        return (record.value or b"") + b"\n"
+    document = {
+        "topic": partition.topic,
+        "partition": partition.partition,
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        "key": _text(record.key),
+        "value": _text(record.value),
+    }
+    if record.headers:
+        document["headers"] = [[name, _text(value)] for name, value in record.headers]
+    return json.dumps(document, ensure_ascii=False).encode() + b"\n"
+
+
+def _text(content: bytes | None) -> str | None:
+    return None if content is None else content.decode(errors="backslashreplace")
+
+
+Found = list[tuple[TopicPartition, Record]]
+
+
+class RecordReader:
+    """Reads partitions; `printed` are the offsets behind the last record that was shown."""
+
+    def __init__(self, brokers: ToolClient, partitions: list[TopicPartition]) -> None:
+        self._brokers = brokers
+        self._partitions = partitions
+        self._positions: dict[TopicPartition, int] = {}
+        self._failures = 0
+        self.printed: dict[TopicPartition, int] = {}
+
+    async def seek(self, start: int, committed: dict[TopicPartition, int] | None) -> None:
+        """Begin at an offset, `EARLIEST` or `LATEST`; at committed offsets where there are some."""
+        if start >= 0:
+            self._positions = dict.fromkeys(self._partitions, start)
+            return
+        self._positions = await self._brokers.every_offset(self._partitions, start)
+        for partition in self._partitions:
+            if committed and partition in committed:
+                self._positions[partition] = committed[partition]
+
+    async def records(self) -> AsyncIterator[Found]:
+        """Yield records as they come, in their order per partition. Raises ToolError."""
+        while True:
+            by_leader: dict[int, list[TopicPartition]] = {}
+            for partition in self._partitions:
+                by_leader.setdefault(self._brokers.leaders.get(partition, -1), []).append(partition)
+            known = [one for one in by_leader if one in self._brokers.nodes]
+            answers = await asyncio.gather(
+                *(self._fetch(leader, by_leader[leader]) for leader in known),
+                return_exceptions=True,
+            )
+            found: Found = []
+            failure: BaseException | None = (
+                None if known == list(by_leader) else _no_leader(by_leader)
+            )
+            for answer in answers:
+                if isinstance(answer, list):
+                    found += answer
+                elif isinstance(answer, ToolError):
+                    failure = answer
+                else:
+                    raise answer
+            if found:
+                yield found
+            await self._retry(failure)
+
+    async def _retry(self, failure: BaseException | None) -> None:
+        """Look for the leaders anew after a failure, so many times in a row."""
+        if failure is None:
+            self._failures = 0
+            return
+        self._failures += 1
+        if self._failures > _RETRIES or getattr(failure, "status", 1) == 2:
+            raise failure
+        await asyncio.sleep(_RETRY_S)
+        await self._brokers.connect()
+
+    async def _fetch(self, leader: int, partitions: list[TopicPartition]) -> Found:
+        request = FetchRequest(
+            replica_id=-1,
+            max_wait_ms=_MAX_WAIT_MS,
+            min_bytes=1,
+            max_bytes=_MAX_BYTES,
+            topics=[
+                FetchTopic(
+                    topic=partitions[0].topic,
+                    partitions=[
+                        FetchPartition(
+                            partition=one.partition,
+                            fetch_offset=self._positions[one],
+                            partition_max_bytes=_PARTITION_BYTES,
+                        )
+                        for one in partitions
+                    ],
+                )
+            ],
+        )
+        answer = await self._brokers.call(leader, request, _VERSION)
+        found: Found = []
+        for topic in answer.responses:
+            for part in topic.partition_responses:
+                partition = TopicPartition(topic.topic, part.partition)
+                found += [(partition, record) for record in self._taken(partition, part)]
+        return found
+
+    def _taken(
+        self, partition: TopicPartition, part: FetchablePartitionResponse
+    ) -> Iterator[Record]:
+        if part.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            raise ToolError(f"{partition} has no offset {self._positions[partition]}")
+        if part.error_code in _MOVED:
+            raise ToolError(f"{partition} has no leader", 1)
+        if part.error_code != ErrorCode.NONE:
+            raise refused(str(partition), part.error_code, None)
+        data = b"" if part.record_set is None else bytes(part.record_set)  # type: ignore[arg-type]
+        try:
+            for position, header in batch.scan(data):
+                if not header.is_control:
+                    for record in contents.decode(data, position, with_headers=True):
+                        if record.offset >= self._positions[partition]:
+                            yield record
+                self._positions[partition] = max(self._positions[partition], header.last_offset + 1)
+        except CorruptBatchError as error:
+            raise ToolError(f"{partition}: {error}", 1) from error
+
+
+def _no_leader(by_leader: dict[int, list[TopicPartition]]) -> ToolError:
+    waiting = next((parts for leader, parts in by_leader.items() if leader < 0), [])
+    return ToolError(f"{', '.join(map(str, waiting)) or 'a partition'} has no leader", 1)

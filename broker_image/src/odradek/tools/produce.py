@@ -1,0 +1,206 @@
+"""`odradek produce`: the lines of stdin as records of a topic, acknowledged by all replicas."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+from collections.abc import AsyncIterator, Iterable
+from concurrent.futures import CancelledError
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import click
+
+from odradek.clock import wall_ms
+from odradek.log.records import records
+from odradek.protocol.errors import ErrorCode
+from odradek.protocol.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    TopicProduceData,
+)
+from odradek.tools import key_partitions
+from odradek.tools.client import TIMEOUT_MS, ToolClient
+from odradek.tools.command_line import (
+    bootstrap_option,
+    command_config_option,
+    connected,
+    refused,
+    run,
+)
+from odradek.tools.errors import ToolError
+from odradek.values import TopicPartition
+
+KeyAndValue = tuple[bytes | None, bytes]
+
+_VERSION: Final = 3
+_ALL_REPLICAS: Final = -1
+# Below message.max.bytes, whose default is 1 MiB. A line that is larger is a batch of its own.
+_BATCH_BYTES: Final = 256 * 1024
+_READ_BYTES: Final = 1024 * 1024
+_RETRIES: Final = 100
+_RETRY_S: Final = 0.3
+# The leader has moved, or does not take records now: in both cases it has appended nothing.
+_NOT_APPENDED: Final = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+    }
+)
+
+
+@click.command("produce")
+@click.argument("topic")
+@bootstrap_option
+@command_config_option
+@click.option(
+    "--key-separator",
+    metavar="TEXT",
+    help="Each line is KEY, this text, VALUE.  [default: lines are values without keys]",
+)
+@click.option(
+    "--partition", type=click.IntRange(0), help="Default: that of the key; else by turns."
+)
+def command(
+    topic: str,
+    bootstrap_server: str,
+    command_config: Path | None,
+    key_separator: str | None,
+    partition: int | None,
+) -> None:
+    """Write the lines of stdin to a topic, a record per line, and wait for all replicas.
+
+    It ends with status 1 at the first record that is not acknowledged; those before it are written.
+    """
+
+    async def work() -> None:
+        if key_separator == "":
+            raise ToolError("--key-separator is empty")
+        async with connected(bootstrap_server, command_config) as brokers:
+            writer = LineWriter(brokers, topic, partition)
+            number = 0
+            async for lines in _stdin():
+                await writer.write(
+                    _split(line, key_separator, number + place)
+                    for place, line in enumerate(lines, 1)
+                )
+                number += len(lines)
+        click.echo(f"{writer.acknowledged} records written to topic {topic}", err=True)
+
+    try:
+        run(work())
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+async def _stdin() -> AsyncIterator[list[bytes]]:
+    """Yield the lines that are there, as they come, without their ends."""
+    waiting: asyncio.Queue[bytes] = asyncio.Queue(1)
+    loop = asyncio.get_running_loop()
+
+    def read() -> None:
+        data = b"-"
+        with suppress(RuntimeError, CancelledError):
+            while data:
+                data = os.read(sys.stdin.fileno(), _READ_BYTES)
+                asyncio.run_coroutine_threadsafe(waiting.put(data), loop).result()
+
+    # Not the loop's own threads, for which Ctrl-C would wait until another line comes.
+    threading.Thread(target=read, name="stdin", daemon=True).start()
+    rest = b""
+    while data := await waiting.get():
+        *lines, rest = (rest + data).split(b"\n")
+        if lines:
+            yield [line.removesuffix(b"\r") for line in lines]
+    if rest:
+        yield [rest]
+
+
+def _split(line: bytes, separator: str | None, number: int) -> KeyAndValue:
+    if separator is None:
+        return None, line
+    key, found, value = line.partition(separator.encode())
+    if not found:
+        raise ToolError(f"line {number} has no key separator {separator!r}", 1)
+    return key, value
+
+
+class LineWriter:
+    """Writes to one topic; `acknowledged` counts what all in-sync replicas have."""
+
+    def __init__(self, brokers: ToolClient, topic: str, partition: int | None) -> None:
+        """Raise ToolError for a topic or partition that does not exist."""
+        self._brokers = brokers
+        self._topic = topic
+        self._partition = partition
+        self._count = sum(one.topic == topic for one in brokers.leaders)
+        self._turn = 0
+        self.acknowledged = 0
+        if not self._count:
+            raise ToolError(f"topic {topic} does not exist")
+        if partition is not None and partition >= self._count:
+            raise ToolError(
+                f"topic {topic} has no partition {partition}, but 0 to {self._count - 1}"
+            )
+
+    async def write(self, lines: Iterable[KeyAndValue]) -> None:
+        """Write lines in their order per partition. Raises ToolError."""
+        waiting: dict[int, list[KeyAndValue]] = {}
+        size = 0
+        for key, value in lines:
+            waiting.setdefault(self._partition_of(key), []).append((key, value))
+            size += len(key or b"") + len(value)
+            if size >= _BATCH_BYTES:
+                await self._flush(waiting)
+                waiting, size = {}, 0
+        await self._flush(waiting)
+
+    def _partition_of(self, key: bytes | None) -> int:
+        if self._partition is not None:
+            return self._partition
+        return self._turn if key is None else key_partitions.partition_of(key, self._count)
+
+    async def _flush(self, waiting: dict[int, list[KeyAndValue]]) -> None:
+        # Lines without keys go to another partition with each batch, not with each line.
+        self._turn = (self._turn + 1) % self._count
+        outcomes = await asyncio.gather(
+            *(self._send(number, lines) for number, lines in waiting.items()),
+            return_exceptions=True,
+        )
+        for lines, outcome in zip(waiting.values(), outcomes, strict=True):
+            if outcome is None:
+                self.acknowledged += len(lines)
+        for outcome in outcomes:
+            if outcome is not None:
+                raise outcome
+
+    async def _send(self, number: int, lines: list[KeyAndValue]) -> None:
+        partition = TopicPartition(self._topic, number)
+        data = PartitionProduceData(index=number, records=records.make(lines, wall_ms()))
+        request = ProduceRequest(
+            acks=_ALL_REPLICAS,
+            timeout_ms=TIMEOUT_MS,
+            topic_data=[TopicProduceData(name=self._topic, partition_data=[data])],
+        )
+        answer: PartitionProduceResponse | None = None
+        for _ in range(_RETRIES):
+            leader = self._brokers.leaders.get(partition, -1)
+            if leader in self._brokers.nodes:
+                response = await self._brokers.call(leader, request, _VERSION)
+                answer = response.responses[0].partition_responses[0]
+                if answer.error_code == ErrorCode.NONE:
+                    return
+                if answer.error_code not in _NOT_APPENDED:
+                    break
+            await asyncio.sleep(_RETRY_S)
+            await self._brokers.connect()
+        if answer is None:
+            raise ToolError(f"{partition} has no leader", 1)
+        failure = refused(str(partition), answer.error_code, None)
+        # The command was right; what it was given to write is refused.
+        raise ToolError(str(failure), 1)

@@ -1,0 +1,43 @@
+"""Finds the jars of Spark's Kafka connector, which pyspark does not have."""
+
+import importlib.util
+import os
+from pathlib import Path
+
+_CONNECTOR = "spark-sql-kafka-0-10_*.jar"
+
+
+class MissingJarsError(Exception):
+    """The connector is not there; one line for the user."""
+
+
+def jars(given: str | None) -> list[Path]:
+    """Return the jars to add: none where Spark has the connector, as in the image.
+
+    `given` is a folder of jars, or their paths with commas between them. Raises MissingJarsError if
+    the connector is in neither.
+    """
+    if given:
+        found = _listed(given)
+        if any(jar.match(_CONNECTOR) for jar in found):
+            return found
+        raise MissingJarsError(f"{given} has no {_CONNECTOR}")
+    spec = importlib.util.find_spec("pyspark")
+    home = os.environ.get("SPARK_HOME") or (spec and spec.origin and str(Path(spec.origin).parent))
+    if home and any(Path(home, "jars").glob(_CONNECTOR)):
+        return []
+    raise MissingJarsError(
+        "Spark's Kafka connector is missing: name the folder of its jars with --jars or "
+        "ODRADEK_SPARK_JARS (docs/walkthrough.md says how to get them)"
+    )
+
+
+def _listed(given: str) -> list[Path]:
+    found = []
+    for text in given.split(","):
+        path = Path(text.strip()).expanduser()
+        found += sorted(path.glob("*.jar")) if path.is_dir() else [path]
+    missing = [str(path) for path in found if not path.is_file()]
+    if missing:
+        raise MissingJarsError(f"{missing[0]} is neither a jar nor a folder of jars")
+    return [path.absolute() for path in found]

@@ -1,0 +1,1 @@
+"""Runs KafkaCluster, Topics and ConsumerGroups on one machine, without Kubernetes."""

@@ -1,0 +1,181 @@
+"""The folder with all that a start writes: data, logs, its lock, and who runs on it.
+
+The lock is a file that each process of a start keeps open: while one of them runs, it is taken.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import signal
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from odradek_local import processes
+from odradek_local.errors import LocalError
+from odradek_local.processes import Child, ProcessIdentity
+
+# A start that is to stop ends stages of processes one after the other.
+_STOP_S: Final = 4 * processes.PATIENCE_S
+_PAUSE_S: Final = 0.05
+# Between its lock and its first note, a start is busy for less than this.
+_NOTE_S: Final = 5.0
+
+
+def default() -> Path:
+    """Return the folder in the user's state directory."""
+    state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+    return Path(state).expanduser() / "odradek" / "local"
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Who runs on the data: `starter` began it, and `kept` says that it went and left the rest."""
+
+    starter: ProcessIdentity
+    kept: bool
+    stages: Mapping[int, tuple[ProcessIdentity, ...]]
+
+
+class DataFolder:
+    """One folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.expanduser().absolute()
+        self.logs = self.path / "logs"
+        self._note = self.path / "running.json"
+        self._cluster = self.path / "cluster.json"
+        self.lock: int | None = None
+
+    def log(self, name: str) -> Path:
+        """Return the log of a process."""
+        return self.logs / f"{name}.log"
+
+    def take(self) -> int:
+        """Lock the folder for this process; return how many processes a killed start had left.
+
+        Raises LocalError if somebody runs on it, or it cannot be used.
+        """
+        try:
+            self.logs.mkdir(parents=True, exist_ok=True)
+            if not self._locked():
+                note = self.note()
+                if note is None or note.kept or processes.lives(note.starter):
+                    raise LocalError(
+                        f"{self._in_use(note)}: stop it with `odradek local stop`"
+                        f"{self._option()}, or give another folder with --data"
+                    )
+                return self._clean_up(note)
+        except OSError as error:
+            raise LocalError(f"cannot use {self.path} for data: {error.strerror}") from error
+        return 0
+
+    def _in_use(self, note: Note | None) -> str:
+        if note is None or note.kept:
+            return f"{self.path} is in use by an `odradek local` in the background"
+        return f"{self.path} is in use by another `odradek local`, process {note.starter.pid}"
+
+    def _option(self) -> str:
+        return "" if self.path == default() else f" --data {self.path}"
+
+    def _clean_up(self, note: Note) -> int:
+        """End what a killed start has left, and lock the folder."""
+        stages = [note.stages[number] for number in sorted(note.stages)]
+        left = sum(processes.lives(one) for stage in stages for one in stage)
+        processes.end_groups(stages)
+        self._await_lock(_STOP_S)
+        return left
+
+    def _await_lock(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while not self._locked():
+            if time.monotonic() > until:
+                raise LocalError(f"processes that use {self.path} do not end", 1)
+            time.sleep(_PAUSE_S)
+
+    def _locked(self) -> bool:
+        """Take the lock unless somebody has it."""
+        if self.lock is None:
+            self.lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self.lock)
+            self.lock = None
+            return False
+        return True
+
+    def note(self) -> Note | None:
+        """Return who runs on the data, as they wrote it last."""
+        try:
+            document = json.loads(self._note.read_text(encoding="utf-8"))
+            return Note(
+                ProcessIdentity(**document["starter"]),
+                bool(document["kept"]),
+                {
+                    int(stage): tuple(ProcessIdentity(**one) for one in members)
+                    for stage, members in document["stages"].items()
+                },
+            )
+        except (OSError, ValueError, LookupError, TypeError, AttributeError):
+            return None
+
+    def write_note(self, children: Iterable[Child], kept: bool = False) -> None:
+        """Write who runs."""
+        stages: dict[str, list[dict[str, Any]]] = {}
+        for child in children:
+            if child.identity is not None:
+                stages.setdefault(str(child.stage), []).append(asdict(child.identity))
+        starter = processes.identity(os.getpid())
+        assert starter is not None
+        _write(self._note, {"starter": asdict(starter), "kept": kept, "stages": stages})
+
+    def clear_note(self) -> None:
+        """Nobody runs any more."""
+        self._note.unlink(missing_ok=True)
+
+    def check_cluster(self, name: str, brokers: int) -> None:
+        """Remember whose data these are. Raises LocalError if they are of another cluster."""
+        document: Any = None
+        with contextlib.suppress(OSError, ValueError):
+            document = json.loads(self._cluster.read_text(encoding="utf-8"))
+        if isinstance(document, dict):
+            former, count = document.get("name"), document.get("brokers")
+            if former != name or not isinstance(count, int) or count > brokers:
+                raise LocalError(
+                    f"{self.path} has the data of KafkaCluster {former} with {count} brokers, not "
+                    f"of {name} with {brokers}: give another folder with --data, or remove it"
+                )
+        _write(self._cluster, {"name": name, "brokers": brokers})
+
+    def stop(self) -> bool:
+        """End what runs on the data; return whether anything did. Raises LocalError."""
+        if not self.path.is_dir() or self._locked():
+            return False
+        note = self._await_note()
+        if note is None:
+            raise LocalError(f"something uses {self.path}, and it is not known what", 1)
+        if not note.kept and processes.lives(note.starter):
+            os.kill(note.starter.pid, signal.SIGTERM)
+            self._await_lock(_STOP_S)
+        else:
+            self._clean_up(note)
+        self.clear_note()
+        return True
+
+    def _await_note(self) -> Note | None:
+        until = time.monotonic() + _NOTE_S
+        while (note := self.note()) is None and time.monotonic() < until:
+            time.sleep(_PAUSE_S)
+        return note
+
+
+def _write(path: Path, document: Mapping[str, Any]) -> None:
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    partial.replace(path)

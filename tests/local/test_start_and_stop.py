@@ -1,0 +1,349 @@
+"""`odradek local` without a job: what goes wrong, and that nothing is left running."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from odradek_local import java, plan, resources
+from odradek_local.errors import LocalError
+from odradek_local.schema import SchemaError, checked
+from tests.support.local_run import LocalRun, assert_gone, sessions
+
+pytestmark = pytest.mark.timeout(2400)
+
+
+def cluster(**brokers: Any) -> dict[str, Any]:
+    spec = {"zookeeper": {"connect": "nowhere:1"}, "brokers": {"replicas": 2, **brokers}}
+    return resource("KafkaCluster", "main", **spec)
+
+
+def topic(name: str = "t", **spec: Any) -> dict[str, Any]:
+    return resource("Topic", name, **{"clusterRef": {"name": "main"}, "partitions": 2, **spec})
+
+
+def group(**spec: Any) -> dict[str, Any]:
+    job = {"sql": "select 1", "sink": {"parquet": {"path": "/data/out"}}}
+    given = {"clusterRef": {"name": "main"}, "topics": ["t"], "job": job, **spec}
+    return resource("ConsumerGroup", "g", **given)
+
+
+def resource(kind: str, name: str, **spec: Any) -> dict[str, Any]:
+    metadata = {"name": name}
+    return {
+        "apiVersion": "odradek.io/v1alpha1",
+        "kind": kind,
+        "metadata": metadata,
+        "spec": spec,
+    }
+
+
+def written(folder: Path, *documents: Any) -> Path:
+    path = folder / "resources.yaml"
+    path.write_text(yaml.safe_dump_all(documents))
+    return path
+
+
+# --- resources --------------------------------------------------------------------------------
+
+
+def test_default_resources_use_all_that_they_say() -> None:
+    found = resources.read(None)
+    assert [one.datagen for one in found.topics] == ["clickstream"]
+    assert found.unused == ("KafkaCluster.spec.zookeeper.connect",)
+
+
+def test_the_quickstart_on_kubernetes_is_read_and_what_has_no_meaning_is_named() -> None:
+    found = resources.read(Path(__file__).parents[2] / "examples/quickstart")
+    assert [one.name for one in found.groups] == ["log-counts"]
+    assert {"Namespace logs", "DaemonSet collector", "Topic.spec.deletionPolicy"} <= {*found.unused}
+
+
+@pytest.mark.parametrize(
+    ("documents", "said"),
+    [
+        ([], "exactly one KafkaCluster is needed, and there is none"),
+        ([cluster(), cluster()], "exactly one KafkaCluster is needed"),
+        (["text"], "is no resource: it must have apiVersion, kind and metadata.name"),
+        ([resource("Topic", "")], "is no resource"),
+        ([resource("Stream", "s")], "Stream s (odradek.io/v1alpha1) is not supported here"),
+        ([cluster(replica=3)], "spec.brokers.replica is unknown; known are affinity, config"),
+        ([cluster(replicas="3")], "spec.brokers.replicas must be an integer, not '3'"),
+        ([cluster(replicas=True)], "spec.brokers.replicas must be an integer, not True"),
+        ([cluster(replicas=0)], "spec.brokers.replicas must be at least 1, not 0"),
+        ([cluster(config={"num.partitions": 3})], 'must be a string, not 3; write it in quotes: "'),
+        (
+            [cluster(config={"num.partitions": "x"})],
+            "KafkaCluster main: Invalid value x for configuration num.partitions",
+        ),
+        ([cluster(config={"listeners": "PLAINTEXT://:1"})], "the operator sets listeners itself"),
+        ([cluster(config={"default.replication.factor": "3"})], "larger than the number of"),
+        ([cluster(), topic(clusterRef={"name": "other"})], "of KafkaCluster other, which is not"),
+        (
+            [cluster(), topic(config={"retention.ms": "soon"})],
+            "Topic t: Invalid value soon for configuration retention.ms",
+        ),
+        ([cluster(), topic(replicationFactor=3)], "Topic t: 3 replicas are more than the 2"),
+        ([cluster(), topic(), topic()], "topic t is there twice"),
+        ([cluster(), group()], "ConsumerGroup g: there is no Topic t"),
+        ([cluster(), group(job={"sql": "select 1"})], "spec.job.sink is missing"),
+        ([cluster(), group(topicPattern="(")], "topicPattern"),
+    ],
+)
+def test_mistakes_in_resources_are_one_line(
+    tmp_path: Path, documents: list[Any], said: str
+) -> None:
+    with pytest.raises(LocalError) as refused:
+        resources.read(written(tmp_path, *documents))
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert refused.value.status == 2
+
+
+def test_unreadable_files_are_one_line(tmp_path: Path) -> None:
+    bad, empty = tmp_path / "bad.yaml", tmp_path / "empty"
+    empty.mkdir()
+    for content, said in ((b"a: [1\nb: 2\n", "is not YAML: line 2"), (b"\xff\xfe\x00", "bad.yaml")):
+        bad.write_bytes(content)
+        with pytest.raises(LocalError, match=said):
+            resources.read(bad)
+    with pytest.raises(LocalError, match="has no YAML files"):
+        resources.read(empty)
+
+
+def test_unknown_datagen_is_refused(tmp_path: Path) -> None:
+    filled = topic()
+    filled["metadata"]["annotations"] = {resources.DATAGEN: "weather"}
+    with pytest.raises(LocalError, match="'weather' is not one of users, pageviews"):
+        resources.read(written(tmp_path, cluster(), filled))
+
+
+def test_defaults_bounds_and_patterns_are_those_of_the_crd() -> None:
+    schema = {
+        "type": "object",
+        "required": ["name"],
+        "properties": {
+            "name": {"type": "string", "pattern": "^[a-z]+$", "maxLength": 3},
+            "mode": {"type": "string", "enum": ["A", "B"], "default": "A"},
+            "size": {"x-kubernetes-int-or-string": True},
+            "many": {"type": "array", "items": {"type": "integer", "maximum": 2}},
+        },
+    }
+    given = {"name": "abc", "size": "1Gi", "many": [1, 2]}
+    assert checked(schema, given, "spec") == {**given, "mode": "A"}
+    for wrong in (
+        {},
+        {"name": "ABC"},
+        {"name": "abcd"},
+        {"name": "abc", "mode": "C"},
+        {"name": "abc", "many": [3]},
+        {"name": "abc", "size": True},
+        {"name": None},
+        {"name": "abc", 1: 2},
+    ):
+        with pytest.raises(SchemaError, match="spec"):
+            checked(schema, wrong, "spec")
+
+
+def test_paths_on_the_volume_of_a_job_are_in_its_folder(tmp_path: Path) -> None:
+    ports = plan.Ports(1, (2,), (3,), (4,))
+
+    def planned(path: str) -> plan.LocalJob:
+        job = {"sql": "select 1", "sink": {"parquet": {"path": path}}}
+        found = resources.read(written(tmp_path, cluster(), topic(), group(job=job)))
+        return plan.job(found, found.groups[0], ports, 0, tmp_path, Path("/j/bin/java"))
+
+    assert planned("/data/a/b").table == tmp_path / "data/a/b"
+    for wrong in ("/data", "/data/", "/elsewhere/a", "/data/../a"):
+        with pytest.raises(LocalError, match="must be below /data"):
+            planned(wrong)
+
+
+def test_java_that_is_missing_or_old_is_one_line_that_says_how_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "bin/java"
+    program.parent.mkdir()
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(program.parent))
+    with pytest.raises(LocalError, match="Java 17 or later is missing: install it with `apt-get"):
+        java.find()
+    for said, expected in (
+        ('openjdk version "11.0.2"', "is Java 11, and 17 or later is needed"),
+        ('java version "1.8.0_402"', "is Java 8, and 17"),
+        ("Unable to locate a Java Runtime.", "has no Java that runs"),
+    ):
+        program.write_text(f"#!/bin/sh\necho '{said}' >&2\n")
+        program.chmod(0o755)
+        with pytest.raises(LocalError, match=expected):
+            java.find()
+    program.write_text("#!/bin/sh\necho 'openjdk version \"21\" 2023-09-19' >&2\n")
+    assert java.find() == program
+
+
+# --- processes --------------------------------------------------------------------------------
+
+
+def test_mistakes_end_with_status_2_before_anything_starts(tmp_path: Path) -> None:
+    file = written(tmp_path, cluster(replicas="x"))
+    for arguments, said in (
+        (["-f", str(file)], f"odradek: {file}: KafkaCluster main: spec.brokers.replicas must be"),
+        (["--once", "--keep"], "give either --once or --keep"),
+        (["-f", str(tmp_path / "none.yaml")], "does not exist"),
+        (["--jars", str(tmp_path)], "has no spark-sql-kafka"),
+    ):
+        with LocalRun(tmp_path / "data", *arguments) as one:
+            assert one.wait() == 2
+            assert said in one.output()
+            assert "Traceback" not in one.output()
+        assert one.data.note() is None
+
+
+def test_a_start_says_what_is_taken_and_what_dies_and_ends_whole(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    # Tests look for ports far above these.
+    port = 9092
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Where somebody has it, it is taken as well.
+        with contextlib.suppress(OSError):
+            other.bind(("127.0.0.1", port))
+            other.listen()
+        file = written(tmp_path, cluster(storage={"size": "1Gi"}), topic())
+        with LocalRun(data, "-f", str(file)) as one:
+            one.wait_for("Ctrl-C ends everything")
+            said = one.output()
+            assert f"note: port {port} is taken; brokers: " in said
+            assert "without meaning here: KafkaCluster.spec.zookeeper.connect, " in said
+            assert "topics describe t --bootstrap-server 127.0.0.1:" in said
+            note = one.note(3)
+            with LocalRun(data, "-f", str(file)) as second:
+                assert second.wait() == 2
+                (line,) = filter(None, second.output().splitlines())
+                assert line.startswith(f"odradek: {data} is in use by another `odradek local`, pro")
+            dead = note.stages[2][0]
+            os.killpg(dead.pid, signal.SIGKILL)
+            one.wait_for("broker-0 was killed by signal 9")
+            assert one.stop() == 0, one.output()
+            assert_gone(note)
+            assert one.output().endswith(f"Stopped. The data stay in {data}\n")
+    with LocalRun(data, "-f", str(written(tmp_path, cluster(replicas=1)))) as fewer:
+        assert fewer.wait() == 2
+        assert "has the data of KafkaCluster main with 2 brokers, not of main with 1" in (
+            fewer.output()
+        )
+
+
+def test_what_is_kept_goes_on_until_it_is_stopped(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    file = str(written(tmp_path, cluster(replicas=1), topic()))
+    with LocalRun(data, "--keep", "-f", file) as one:
+        assert one.wait() == 0, one.output()
+        assert f"local stop --data {data}" in one.output()
+        note = one.data.note()
+        assert note is not None
+        assert note.kept
+        assert len(sessions(note)) == 2
+        with LocalRun(data, "-f", file) as second:
+            assert second.wait() == 2
+            assert "is in use by an `odradek local` in the background" in second.output()
+        with LocalRun(data, "stop") as stop:
+            assert stop.wait() == 0
+            assert stop.output() == f"Stopped. The data stay in {data}\n"
+        assert_gone(note)
+        with LocalRun(data, "stop") as stop:
+            assert (stop.wait(), stop.output()) == (0, "Nothing is running.\n")
+
+
+def test_signals_early_in_a_start_leave_nothing(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    file = str(written(tmp_path, cluster(replicas=1)))
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with LocalRun(data, "-f", file) as one:
+            note = one.note(1)
+            assert one.stop(number) == 128 + number, one.output()
+            assert_gone(note)
+            assert "Traceback" not in one.output()
+
+
+def test_what_a_killed_start_leaves_is_ended(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    file = str(written(tmp_path, cluster(replicas=1)))
+    with LocalRun(data, "-f", file) as one:
+        note = one.note(2)
+        one.process.kill()
+        # Its guard notices.
+        assert_gone(note)
+    with LocalRun(data, "-f", file) as one:
+        note = one.note(2)
+        for guard in children(one.process.pid, "odradek_local.guard"):
+            os.kill(guard, signal.SIGKILL)
+        one.process.kill()
+        one.process.wait()
+        with LocalRun(data, "-f", file) as after:
+            after.wait_for("note: ended 2 processes that a start which was killed had left")
+            assert_gone(note)
+            assert after.stop() in (0, 128 + signal.SIGINT)
+
+
+def children(parent: int, module: str) -> list[int]:
+    told = subprocess.run(
+        ["ps", "-eo", "pid=,ppid=,args="], capture_output=True, text=True, check=True
+    )
+    fields = [line.split(None, 2) for line in told.stdout.splitlines()]
+    return [int(pid) for pid, ppid, args in fields if int(ppid) == parent and module in args]
+
+
+def test_guard_ends_sessions_that_ignore_sigterm_and_spares_those_released() -> None:
+    ignoring = "import signal, time; signal.signal(15, signal.SIG_IGN); print(1, flush=True); "
+    command = [sys.executable, "-c", f"{ignoring}time.sleep(1000)"]
+    for ends in (True, False):
+        guarded = subprocess.Popen(command, start_new_session=True, stdout=subprocess.PIPE)
+        try:
+            assert guarded.stdout is not None
+            guarded.stdout.readline()
+            told = f"+{guarded.pid}\n+999999999\n-999999999\n" + ("" if ends else "release\n")
+            subprocess.run(
+                [sys.executable, "-m", "odradek_local.guard"], input=told, text=True, check=True
+            )
+            if ends:
+                assert guarded.wait(120) == -signal.SIGKILL
+            else:
+                assert guarded.poll() is None
+        finally:
+            guarded.kill()
+            guarded.communicate()
+
+
+def test_second_signal_kills_what_does_not_end(tmp_path: Path) -> None:
+    file = str(written(tmp_path, cluster(replicas=1)))
+    with LocalRun(tmp_path / "data", "-f", file) as one:
+        note = one.note(2)
+        broker = note.stages[2][0]
+        os.kill(broker.pid, signal.SIGSTOP)
+        one.process.send_signal(signal.SIGTERM)
+        one.wait_for("Stopping")
+        one.process.send_signal(signal.SIGTERM)
+        assert one.wait() == 128 + signal.SIGTERM
+        assert_gone(note)
+
+
+def test_help_names_the_options() -> None:
+    told = subprocess.run(
+        [sys.executable, "-m", "odradek_local", "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert {"--once", "--keep", "--data", "--file"} <= {
+        word.rstrip(",") for word in told.stdout.split()
+    }

@@ -1,0 +1,176 @@
+"""`odradek produce` and `odradek consume` against real brokers."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Message, Producer
+
+from odradek.tools import key_partitions
+from tests.support import preloaded
+from tests.support.broker import STEADY, Cluster, wait_until
+from tests.support.clients import QUIET, create_topic
+
+# The coordinator's topic has one replica here.
+SETTINGS = {**STEADY, "offsets.topic.replication.factor": "1", "offsets.topic.num.partitions": "1"}
+
+SHAPES = {"lines": 3, "ends": 1, "small": 1, "grouped": 2, "keys": 7, "typed": 1}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with Cluster(tmp_path_factory.mktemp("cluster"), 2, SETTINGS) as running:
+        for topic, partitions in SHAPES.items():
+            create_topic(running.bootstrap, topic, partitions=partitions)
+        yield running
+
+
+def produce(
+    cluster: Cluster, lines: bytes, *arguments: str, status: int = 0
+) -> subprocess.CompletedProcess[bytes]:
+    done = subprocess.run(
+        [*command(cluster, "produce"), *arguments], input=lines, capture_output=True, check=False
+    )
+    assert done.returncode == status, done.stderr
+    assert b"Traceback" not in done.stderr
+    return done
+
+
+def command(cluster: Cluster, name: str) -> list[str]:
+    return [sys.executable, "-m", "odradek", name, "--bootstrap-server", cluster.bootstrap]
+
+
+def consume(cluster: Cluster, *arguments: str, status: int = 0) -> str:
+    done = preloaded.run(
+        "odradek", "consume", *arguments, "--bootstrap-server", cluster.bootstrap, timeout=300
+    )
+    assert done.returncode == status, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stderr if status else done.stdout
+
+
+def consumed(cluster: Cluster, *arguments: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in consume(cluster, *arguments, "-o", "json").splitlines()]
+
+
+def test_keys_have_the_partitions_of_other_clients(cluster: Cluster) -> None:
+    chosen: dict[bytes, int | None] = {}
+
+    def told(error: object, message: Message) -> None:
+        assert error is None, error
+        key = message.key()
+        assert isinstance(key, bytes)
+        chosen[key] = message.partition()
+
+    java_like = {"bootstrap.servers": cluster.bootstrap, "partitioner": "murmur2", **QUIET}
+    producer = Producer(java_like)
+    keys = [bytes([200, *range(size)]) for size in range(12)]
+    for key in keys:
+        producer.produce("keys", b"", key, on_delivery=told)
+    assert producer.flush(300) == 0
+    assert chosen == {key: key_partitions.partition_of(key, 7) for key in keys}
+
+
+def test_lines_become_records_and_lines_again(cluster: Cluster) -> None:
+    sent = [f"key-{number % 5}=value={number} \u00fc" for number in range(2000)]
+    text = "\n".join(sent).encode()
+    done = produce(cluster, text, "lines", "--key-separator", "=")
+    assert done.stderr == b"2000 records written to topic lines\n"
+    found = consumed(cluster, "lines", "--from-beginning", "--max-messages", "2000")
+    assert sorted(f"{one['key']}={one['value']}" for one in found) == sorted(sent)
+    for one in found:
+        assert one["partition"] == key_partitions.partition_of(one["key"].encode(), 3)
+    partition = found[0]["partition"]
+    offsets = [one["offset"] for one in found if one["partition"] == partition]
+    assert offsets == list(range(len(offsets)))
+    one_partition = ("lines", "--partition", str(partition))
+    later = consumed(cluster, *one_partition, "--offset", "3", "--max-messages", "1")
+    assert later[0]["offset"] == 3
+    value = consume(cluster, *one_partition, "--offset", "earliest", "--max-messages", "1")
+    assert value == found[0]["value"] + "\n" or value.startswith("value=")
+
+
+def test_groups_go_on_where_they_were(cluster: Cluster) -> None:
+    produce(cluster, b"a\nb\nc\nd\n", "grouped", "--partition", "1")
+    arguments = ("grouped", "--group", "g", "--from-beginning")
+    first = [one["value"] for one in consumed(cluster, *arguments, "--max-messages", "3")]
+    rest = [one["value"] for one in consumed(cluster, *arguments, "--max-messages", "1")]
+    assert (first, rest) == (["a", "b", "c"], ["d"])
+
+
+def test_a_record_that_is_refused_ends_with_status_1(cluster: Cluster) -> None:
+    change = ("configs", "alter", "--topic", "small", "--add-config", "max.message.bytes=1000")
+    done = preloaded.run("odradek", *change, "--bootstrap-server", cluster.bootstrap, timeout=300)
+    assert done.returncode == 0, done.stderr
+    said = produce(cluster, b"x" * 5000, "small", status=1).stderr
+    assert said == b"odradek: small-0: MESSAGE_TOO_LARGE\n"
+    said = produce(cluster, b"a:b\nc\n", "small", "--key-separator", ":", status=1).stderr
+    assert said == b"odradek: line 2 has no key separator ':'\n"
+
+
+def test_mistakes_are_one_line(cluster: Cluster) -> None:
+    said = produce(cluster, b"", "nowhere", status=2).stderr
+    assert said == b"odradek: topic nowhere does not exist\n"
+    said = produce(cluster, b"", "ends", "--partition", "1", status=2).stderr
+    assert said == b"odradek: topic ends has no partition 1, but 0 to 0\n"
+    for arguments, expected in (
+        (("nowhere",), "topic nowhere does not exist"),
+        (("ends", "--partition", "4"), "topic ends has no partition 4, but 0 to 0"),
+        (("ends", "--offset", "1"), "--offset goes with --partition"),
+        (("ends", "--partition", "0", "--offset", "x"), "--offset x is neither a number"),
+        (("ends", "--partition", "0", "--offset", "99"), "ends-0 has no offset 99"),
+    ):
+        assert consume(cluster, *arguments, status=2).startswith(f"odradek: {expected}")
+
+
+def test_readers_that_go_and_ctrl_c_end_quietly(cluster: Cluster, tmp_path: Path) -> None:
+    produce(cluster, b"end\n" * 20000, "ends")
+    shell = " ".join([*command(cluster, "consume"), "ends", "--from-beginning", "| head -n 1"])
+    done = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {shell}"], capture_output=True, check=False, timeout=300
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"end\n", b"")
+    output = tmp_path / "output"
+    with output.open("wb") as stdout:
+        process = subprocess.Popen(
+            [*command(cluster, "consume"), "ends", "--from-beginning"],
+            stdout=stdout,
+            stderr=subprocess.PIPE,
+        )
+    try:
+        wait_until(lambda: output.stat().st_size == 4 * 20000, "all is read", 300)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=300)
+        assert (process.returncode, said) == (0, b"")
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_producer_that_is_interrupted_does_not_wait_for_a_line(cluster: Cluster) -> None:
+    reading, writing = os.pipe()
+    process = subprocess.Popen(
+        [*command(cluster, "produce"), "typed"],
+        stdin=reading,
+        stderr=subprocess.PIPE,
+    )
+    os.close(reading)
+    try:
+        os.write(writing, b"interrupted\n")
+        arguments = ("typed", "--from-beginning", "--max-messages", "1")
+        assert consume(cluster, *arguments) == "interrupted\n"
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=300)
+        assert (process.returncode, said) == (130, b"")
+    finally:
+        os.close(writing)
+        process.kill()
+        process.wait()
