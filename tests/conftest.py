@@ -1,6 +1,7 @@
 """What tests of several folders share."""
 
 import fnmatch
+import gc
 import signal
 from collections.abc import Iterator
 from typing import Any
@@ -66,6 +67,17 @@ LONGEST_FIRST = (
 # A Spark session takes seven seconds of a processor, a JVM with Kafka's tools three. Files that are
 # among the longest themselves have a worker each.
 TOGETHER = ("tests/spark/sql/*", "tests/spark/*", "tests/peers/test_*_tools.py", "tests/local/*")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Let no collection of garbage look through modules and tests, of which none goes away."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 @pytest.hookimpl(trylast=True)
