@@ -30,10 +30,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 FULL_TIMEOUT_S = 7200
 # Workers take whole files in this order: one that comes last would be waited for.
 LONGEST_FIRST = (
-    "tests/spark/test_driver.py",
+    "tests/spark/test_driver",
     # Waits most of the time, while others compute.
     "tests/reconcile/test_outages.py",
-    "tests/spark/test_driver_on_s3.py",
     "tests/spark/test_",
     "tests/reconcile/test_job_account.py",
     "tests/spark/sql/",
@@ -47,6 +46,11 @@ LONGEST_FIRST = (
     "tests/reconcile/test_kills.py",
     "tests/peers/test_migration.py",
     "tests/peers/test_mixed_cluster.py",
+    "tests/peers/test_secured_migration.py",
+    "tests/peers/test_secured_clients.py",
+    "tests/reconcile/test_secured_flow.py",
+    "tests/reconcile/test_secured_clients.py",
+    "tests/reconcile/test_users_with_brokers.py",
     "tests/reconcile/test_groups_with_brokers.py",
     "tests/reconcile/test_reassignment_flow.py",
     "tests/reconcile/test_scale_up_under_load.py",
@@ -66,7 +70,13 @@ LONGEST_FIRST = (
 # Files of tests/local/ look for free ports in the same place, one after the other.
 # A Spark session takes seven seconds of a processor, a JVM with Kafka's tools three. Files that are
 # among the longest themselves have a worker each.
-TOGETHER = ("tests/spark/sql/*", "tests/spark/*", "tests/peers/test_*_tools.py", "tests/local/*")
+TOGETHER = (
+    "tests/spark/sql/*",
+    "tests/spark/test_driver*",
+    "tests/spark/*",
+    "tests/peers/test_*_tools.py",
+    "tests/local/*",
+)
 
 
 @pytest.hookimpl(wrapper=True)
