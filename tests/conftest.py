@@ -2,6 +2,7 @@
 
 import fnmatch
 import gc
+import os
 import signal
 from collections.abc import Iterator
 from typing import Any
@@ -102,6 +103,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Name a test at once when it fails: the whole run takes minutes."""
+    if report.failed and "PYTEST_XDIST_WORKER" not in os.environ:
+        print(f"\n{report.when} failed: {report.nodeid}", flush=True)
 
 
 def _place_in_the_run(item: pytest.Item) -> int:
