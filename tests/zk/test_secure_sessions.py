@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import os
 import select
 import socket
@@ -85,11 +86,16 @@ def readable(acl: ACL) -> tuple[str, str, int]:
     return (acl.id.scheme, acl.id.id, acl.perms)
 
 
-async def test_thousand_answers_in_few_tls_records_all_arrive_at_once(server: Server) -> None:
+async def test_thousand_answers_in_few_tls_records_all_arrive_at_once(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "kazoo.client")
     access = server.access(server.tls_settings())
     async with connected(f"{server.secure_connect}/many", access) as session:
         await session.multi([Create(f"/n{i}", b"x" * 100) for i in range(500)])
         assert len(await session.get_all(f"/n{i}" for i in range(500))) == 500
+    assert "use_ssl: True" in caplog.text
+    assert "use_ssl: False" not in caplog.text
 
 
 def test_answers_that_openssl_holds_are_not_waited_for(tmp_path: Path) -> None:

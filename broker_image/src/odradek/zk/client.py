@@ -8,8 +8,8 @@ tried again like one, and nobody is connected before.
 
 A handshake keeps a session alive on the server, whether or not a login follows. So a session whose
 login is refused is over, as it is for Java's clients: a broker that cannot log in any more must not
-stay registered by trying. Nor may one whose logins get no answer: its session is over once they have
-failed for its timeout.
+stay registered by trying. Nor may one whose logins get no answer: its session is over once they
+have failed for its timeout.
 """
 
 from __future__ import annotations
@@ -84,6 +84,8 @@ class Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
             timeout=timeout_s,
             handler=_Handler(self),
             connection_retry=retry,
+            # The handler decides; kazoo only logs it.
+            use_ssl=access.context is not None,
             **others,
         )
         connection = self._connection
