@@ -111,6 +111,11 @@ def test_login_is_that_of_the_section_client(tmp_path: Path) -> None:
     assert "// d" not in repr(read({}, options))
 
 
+def test_mark_of_an_editor_hides_no_section(tmp_path: Path) -> None:
+    text = f'\ufeffClient {{ {MODULE} required username="kafka" password="x"; }};'
+    assert read({}, jaas(tmp_path, text)).login == ZooKeeperLogin("kafka", "x")
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [

@@ -156,7 +156,8 @@ def login(environment: Mapping[str, str]) -> ZooKeeperLogin | None:
     if not path or java.get("zookeeper.sasl.client", "true").lower() == "false":
         return None
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        # With the mark that some editors write first, the first section would be unknown.
+        text = Path(path).read_text(encoding="utf-8-sig")
     except OSError as error:
         raise ConfigError(
             f"cannot read {path}, which {_JAAS_FILE} names: {error.strerror}"
