@@ -193,7 +193,8 @@ def _client_section(text: str, name: str) -> ZooKeeperLogin | None:
     found: list[str] | None = None
     for section in tokens:
         if next(tokens, "") != "{":
-            raise ConfigError(f"section {section} is malformed: there is no {{")
+            # The word may be a password, in a file that is none of JAAS.
+            raise ConfigError("it is malformed: there is no { after the name of a section")
         inside = []
         for word in tokens:
             if word == "}":
