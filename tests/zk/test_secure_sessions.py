@@ -349,9 +349,9 @@ async def test_session_whose_logins_get_no_answer_is_over_after_its_timeout(
     states = asyncio.Queue[SessionState]()
     with LoginCutter(server.connect) as cutter:
         session = Session(cutter.connect, SHORT_MS, zookeeper.START_SECONDS * 1000, access=access)
+        session.on_state(states.put_nowait)
         await session.start()
         try:
-            session.on_state(states.put_nowait)
             cutter.cuts.set()
             async with asyncio.timeout(zookeeper.START_SECONDS):
                 while await states.get() is not SessionState.EXPIRED:
