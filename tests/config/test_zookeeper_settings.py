@@ -111,10 +111,15 @@ def test_login_is_that_of_the_section_client(tmp_path: Path) -> None:
     assert "// d" not in repr(read({}, options))
 
 
+def test_mark_of_an_editor_hides_no_section(tmp_path: Path) -> None:
+    text = f'\ufeffClient {{ {MODULE} required username="kafka" password="x"; }};'
+    assert read({}, jaas(tmp_path, text)).login == ZooKeeperLogin("kafka", "x")
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("Client", "section Client is malformed: there is no {"),
+        ("Client", "it is malformed: there is no { after the name of a section"),
         ("Client { a required;", "section Client is malformed: there is no }"),
         ("Client { a required; }", "section Client is malformed: it does not end with };"),
         ("Client { };", "must have one login module"),
@@ -132,6 +137,12 @@ def test_mistake_in_a_jaas_file_is_one_line(tmp_path: Path, text: str, why: str)
         read({}, options)
     assert str(refused.value).startswith(f"{tmp_path}/kafka.jaas: ")
     assert why in str(refused.value)
+
+
+def test_file_that_has_only_a_password_is_not_shown(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as refused:
+        read({}, jaas(tmp_path, "open-sesame\n"))
+    assert "sesame" not in str(refused.value)
 
 
 def test_mistake_in_kafka_opts_is_one_line(tmp_path: Path) -> None:

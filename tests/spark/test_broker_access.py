@@ -101,6 +101,20 @@ def test_passwords_are_in_no_option_of_spark_and_in_no_text(
             ("security.protocol=SSL", "ssl.enabled.protocols=TLSv1.3"),
             r"ssl\.enabled\.protocols is not supported here",
         ),
+        (
+            (
+                *("security.protocol=SSL", "ssl.truststore.type=PEM"),
+                "ssl.truststore.certificates=junk",
+            ),
+            r"certificate .*from ssl\.truststore\.certificates: not in PEM format",
+        ),
+        (
+            (
+                *("security.protocol=SSL", "ssl.truststore.type=PEM"),
+                "ssl.truststore.location=/dev/null",
+            ),
+            r"ssl\.truststore\.location failed: .*no certificate",
+        ),
     ],
 )
 def test_wrong_file_is_one_line(tmp_path: Path, lines: tuple[str, ...], said: str | None) -> None:

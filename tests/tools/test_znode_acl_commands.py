@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from kazoo.exceptions import ConnectionClosedError
 
 from odradek.__main__ import main
+from odradek.tools import znode_acls
 from odradek.zk import acls
 from tests.support.secure_zookeeper import GREEK_PASSWORD, GREEK_USER, Server
 from tests.support.znode_acls import acls_below
@@ -97,6 +99,13 @@ def test_many_znodes_are_counted_on_the_way(
     done = run("zookeeper", "secure", "--zookeeper", f"{server.connect}/many", kafka_opts=options)
     assert done.stdout == "secured /brokers: 1201 znodes\n"
     assert done.stderr == "/brokers: 1001 znodes so far\n/brokers: 1201 znodes so far\n"
+
+
+def test_client_that_is_closed_is_not_asked_for_ever(server: Server) -> None:
+    with server.client() as client:
+        client.stop()
+        with pytest.raises(ConnectionClosedError):
+            znode_acls._wait(client, client.exists_async("/"), lambda: client.exists_async("/"))
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import logging
+import os
+import select
 import socket
 import ssl
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 
@@ -21,6 +25,7 @@ from cryptography.hazmat.primitives.serialization import (
 from kazoo.security import ACL
 
 from odradek.zk.client import OPEN, Client, ZooKeeperAccess
+from odradek.zk.digest_md5 import DigestClient, DigestError
 from odradek.zk.operations import Create
 from odradek.zk.session import Session, SessionState
 from tests.support import certificates, secure_zookeeper, zookeeper
@@ -34,6 +39,8 @@ from tests.support.secure_zookeeper import (
 )
 
 LONG_MS = zookeeper.SESSION_SECONDS * 1000
+# A short session, whose end a test waits for.
+SHORT_MS = 4000
 # So long a start tries again what fails.
 REFUSED_MS = 1000
 
@@ -54,9 +61,11 @@ async def connected(connect: str, access: ZooKeeperAccess) -> AsyncIterator[Sess
         await session.close()
 
 
-def refused(connect: str, access: ZooKeeperAccess, why: str) -> None:
+def refused(
+    connect: str, access: ZooKeeperAccess, why: str, timeout_s: float = LONG_MS / 1000
+) -> None:
     """Check that a client does not connect, and that its reason begins with `why`."""
-    client = Client(connect, LONG_MS / 1000, access)
+    client = Client(connect, timeout_s, access)
     client.start_async()
     try:
         wait_until(lambda: client.failure.startswith(why), f"{connect}: {why}")
@@ -77,11 +86,16 @@ def readable(acl: ACL) -> tuple[str, str, int]:
     return (acl.id.scheme, acl.id.id, acl.perms)
 
 
-async def test_thousand_answers_in_few_tls_records_all_arrive_at_once(server: Server) -> None:
+async def test_thousand_answers_in_few_tls_records_all_arrive_at_once(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "kazoo.client")
     access = server.access(server.tls_settings())
     async with connected(f"{server.secure_connect}/many", access) as session:
         await session.multi([Create(f"/n{i}", b"x" * 100) for i in range(500)])
         assert len(await session.get_all(f"/n{i}" for i in range(500))) == 500
+    assert "use_ssl: True" in caplog.text
+    assert "use_ssl: False" not in caplog.text
 
 
 def test_answers_that_openssl_holds_are_not_waited_for(tmp_path: Path) -> None:
@@ -148,6 +162,24 @@ async def test_changed_certificate_counts_for_the_next_connection(server: Server
     assert ("x509", "CN=second", 31) in acl_of(server, "/of-second")
 
 
+async def test_changed_certificate_counts_later_if_there_was_no_descriptor(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = server.authority.issue("former"), server.authority.issue("later")
+    current = server.access(server.tls_settings(first)).context
+    assert current is not None
+    former = current()
+    first.pem_path.write_bytes(second.pem_path.read_bytes() + b"\n")
+
+    def none_left(*_: object) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as changed:
+        changed.setattr(os, "memfd_create", none_left)
+        assert current() is former
+    assert current() is not former
+
+
 async def test_server_that_is_not_who_it_should_be_is_refused(
     server: Server, tmp_path: Path
 ) -> None:
@@ -203,6 +235,14 @@ def test_tls_to_a_plain_port_and_plain_to_a_tls_port_are_refused(server: Server)
     refused(server.secure_connect, OPEN, "the server ended the connection: ")
 
 
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+def test_server_that_does_not_answer_is_named_as_such(server: Server, tls: bool) -> None:
+    access = server.access(server.tls_settings()) if tls else OPEN
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        connect = f"127.0.0.1:{silent.getsockname()[1]}"
+        refused(connect, access, "the server does not answer", timeout_s=1)
+
+
 @pytest.mark.parametrize(
     ("user", "password"), [(USER, PASSWORD), (GREEK_USER, GREEK_PASSWORD)], ids=["latin", "greek"]
 )
@@ -252,3 +292,80 @@ async def test_session_whose_login_is_refused_later_is_over_and_comes_back(serve
         await until(SessionState.CONNECTED)
         assert session.generation >= 1
         await session.sync()
+
+
+class LoginCutter:
+    """Passes connections on to a ZooKeeper; while `cuts`, it ends them after the handshake.
+
+    A login then gets no answer. A real server does so only as it stops.
+    """
+
+    def __init__(self, connect: str) -> None:
+        host, port = connect.split(":")
+        self._target = (host, int(port))
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._threads: list[threading.Thread] = []
+        self._closed = False
+        self.connect = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self.cuts = threading.Event()
+
+    def __enter__(self) -> LoginCutter:
+        self._start(self._accept)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closed = True
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for thread in self._threads:
+            thread.join()
+
+    def _start(self, run: Callable[..., None], *arguments: object) -> None:
+        self._threads.append(threading.Thread(target=run, args=arguments, daemon=True))
+        self._threads[-1].start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                self._start(self._pass_on, self._listener.accept()[0])
+
+    def _pass_on(self, near: socket.socket) -> None:
+        cuts = self.cuts.is_set()
+        with near, suppress(OSError), socket.create_connection(self._target) as far:
+            other = {near: far, far: near}
+            while not self._closed and self.cuts.is_set() == cuts:
+                for one in select.select([near, far], [], [], 0.05)[0]:
+                    content = one.recv(65536)
+                    other[one].sendall(content)
+                    # The first answer ends the handshake.
+                    if not content or (cuts and one is far):
+                        return
+
+
+async def test_session_whose_logins_get_no_answer_is_over_after_its_timeout(
+    server: Server,
+) -> None:
+    access = server.access({}, server.kafka_opts())
+    states = asyncio.Queue[SessionState]()
+    with LoginCutter(server.connect) as cutter:
+        session = Session(cutter.connect, SHORT_MS, zookeeper.START_SECONDS * 1000, access=access)
+        session.on_state(states.put_nowait)
+        await session.start()
+        try:
+            cutter.cuts.set()
+            async with asyncio.timeout(zookeeper.START_SECONDS):
+                while await states.get() is not SessionState.EXPIRED:
+                    pass
+            cutter.cuts.clear()
+            async with asyncio.timeout(zookeeper.START_SECONDS):
+                while await states.get() is not SessionState.CONNECTED:
+                    pass
+        finally:
+            await session.close()
+
+
+def test_proof_of_a_server_may_be_any_text() -> None:
+    client = DigestClient("kafka", "secret", "ours")
+    client.respond(b'nonce="theirs",algorithm=md5-sess')
+    with pytest.raises(DigestError, match="does not prove"):
+        client.check("rspauth=\u00e9".encode())

@@ -16,6 +16,7 @@ from odradek.zk.session import (
     Session,
     SessionExpiredError,
     SessionState,
+    Stat,
     WatchEvent,
     WatchKind,
 )
@@ -35,6 +36,24 @@ def watcher() -> tuple[Callable[[WatchEvent], None], Callable[[], Awaitable[Watc
 async def until(condition: Callable[[], bool]) -> None:
     while not condition():
         await asyncio.sleep(0.01)
+
+
+async def test_znode_that_is_there_costs_one_question(
+    sessions: OpenSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A consumer's first commit asks it for each partition, one after another.
+    session = await sessions()
+    asked: list[str] = []
+    exists = session.exists
+
+    async def noted(path: str) -> Stat | None:
+        asked.append(path)
+        return await exists(path)
+
+    await session.ensure("/one/two/three")
+    monkeypatch.setattr(session, "exists", noted)
+    await session.ensure("/one/two/three")
+    assert asked == ["/one/two/three"]
 
 
 async def test_chroot_is_created_and_hidden(

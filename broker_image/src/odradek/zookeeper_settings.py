@@ -156,7 +156,8 @@ def login(environment: Mapping[str, str]) -> ZooKeeperLogin | None:
     if not path or java.get("zookeeper.sasl.client", "true").lower() == "false":
         return None
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        # With the mark that some editors write first, the first section would be unknown.
+        text = Path(path).read_text(encoding="utf-8-sig")
     except OSError as error:
         raise ConfigError(
             f"cannot read {path}, which {_JAAS_FILE} names: {error.strerror}"
@@ -192,7 +193,8 @@ def _client_section(text: str, name: str) -> ZooKeeperLogin | None:
     found: list[str] | None = None
     for section in tokens:
         if next(tokens, "") != "{":
-            raise ConfigError(f"section {section} is malformed: there is no {{")
+            # The word may be a password, in a file that is none of JAAS.
+            raise ConfigError("it is malformed: there is no { after the name of a section")
         inside = []
         for word in tokens:
             if word == "}":

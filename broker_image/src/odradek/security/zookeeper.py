@@ -38,12 +38,17 @@ class _Context:
         """Return the context for the next connection."""
         with self._lock:
             seen = tls_contexts.signature(self._settings)
-            if seen != self._seen:
-                self._seen = seen
-                try:
-                    self._context = _made(self._settings)
-                except ConfigError as error:
-                    logger.error("keeping the former certificates: %s", error)
+            if seen == self._seen:
+                return self._context
+            try:
+                self._context = _made(self._settings)
+            except ConfigError as error:
+                logger.error("keeping the former certificates: %s", error)
+            except Exception:
+                # As for want of a descriptor: it is tried again with the next connection.
+                logger.exception("keeping the former certificates for ZooKeeper")
+                return self._context
+            self._seen = seen
             return self._context
 
 

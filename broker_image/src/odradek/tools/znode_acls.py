@@ -16,6 +16,7 @@ from typing import Any, Final
 import click
 from kazoo.exceptions import (
     AuthFailedError,
+    ConnectionClosedError,
     ConnectionLoss,
     InvalidACLError,
     KazooException,
@@ -105,6 +106,8 @@ def _wait(client: Client, answer: Any, again: Any) -> Any:
             return answer.get(timeout=_ANSWER_S)
         except NoNodeError:
             return None
+        except ConnectionClosedError:  # a SessionExpiredError, after which kazoo sends nothing
+            raise
         except (ConnectionLoss, SessionExpiredError):
             # kazoo sends it once it is connected again.
             answer = again()

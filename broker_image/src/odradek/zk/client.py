@@ -8,7 +8,8 @@ tried again like one, and nobody is connected before.
 
 A handshake keeps a session alive on the server, whether or not a login follows. So a session whose
 login is refused is over, as it is for Java's clients: a broker that cannot log in any more must not
-stay registered by trying.
+stay registered by trying. Nor may one whose logins get no answer: its session is over once they
+have failed for its timeout.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import contextlib
 import secrets
 import socket
 import ssl
+import struct
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -34,6 +36,7 @@ from odradek.zk.digest_md5 import DigestClient, DigestError
 from odradek.zookeeper_settings import ZooKeeperLogin
 
 _NONCE_BYTES: Final = 16
+_SILENT: Final = "the server does not answer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +77,15 @@ class Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
     ) -> None:
         self.access = access
         self.failure = ""
+        self._clock = clock
+        self._logins_fail_since: float | None = None
         super().__init__(
             hosts=hosts,
             timeout=timeout_s,
             handler=_Handler(self),
             connection_retry=retry,
+            # The handler decides; kazoo only logs it.
+            use_ssl=access.context is not None,
             **others,
         )
         connection = self._connection
@@ -93,10 +100,13 @@ class Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
             except ConnectionDropped as error:
                 self.failure = f"the server ended the connection: {error}"
                 raise
+            except self.handler.timeout_exception:
+                self.failure = _SILENT
+                raise
             granted = answer[0].time_out
             if granted > 0:
                 if access.login is not None:
-                    self._log_in(access.login, timeout)
+                    self._log_in(access.login, timeout, granted / 1000)
                 self.failure = ""
                 if on_handshake is not None:
                     on_handshake(granted, started)
@@ -111,21 +121,39 @@ class Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
                 with contextlib.suppress(NodeExistsError):
                     self.create(one, acl=acls.of_new(one, secured=self.access.set_acl))
 
-    def _log_in(self, login: ZooKeeperLogin, timeout: float) -> None:
+    def _log_in(self, login: ZooKeeperLogin, timeout: float, session_s: float) -> None:
         """Authenticate the connection. What it raises makes kazoo try again."""
         exchange = DigestClient(login.username, login.password, secrets.token_urlsafe(_NONCE_BYTES))
+        answered = True
         try:
             challenge = self._sasl(b"", 1, timeout)
             if not challenge:
                 raise DigestError("the server does not offer SASL")
             exchange.check(self._sasl(exchange.respond(challenge), 2, timeout))
-        except (AuthFailedError, ConnectionDropped, DigestError) as error:
-            refused = isinstance(error, AuthFailedError)
-            why = "the server refused it" if refused else error
-            self.failure = f"login of user {login.username} failed: {why}"
-            if self._session_id and not isinstance(error, ConnectionDropped):
-                raise SessionExpiredError(self.failure) from error
-            raise ConnectionDropped(self.failure) from error
+        except AuthFailedError:
+            why = "the server refused it"
+        except DigestError as error:
+            why = str(error)
+        except struct.error:
+            why = "the server's answer is malformed"
+        except ConnectionDropped as error:
+            why, answered = str(error), False
+        except self.handler.timeout_exception:
+            why, answered = _SILENT, False
+        else:
+            self._logins_fail_since = None
+            return
+        self.failure = f"login of user {login.username} failed: {why}"
+        if self._session_id and (answered or self._logins_fail_for(session_s)):
+            self._logins_fail_since = None
+            raise SessionExpiredError(self.failure)
+        raise ConnectionDropped(self.failure)
+
+    def _logins_fail_for(self, seconds: float) -> bool:
+        now = self._clock()
+        if self._logins_fail_since is None:
+            self._logins_fail_since = now
+        return now - self._logins_fail_since > seconds
 
     def _sasl(self, token: bytes, xid: int, timeout: float) -> bytes:
         connection = self._connection
@@ -150,9 +178,10 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has n
         """Return a connected socket. Raises OSError."""
         context = self._client.access.context
         try:
+            secured = None if context is None else context()
             made = socket.create_connection(address, timeout)
-            if context is not None:
-                made = _secured(made, context(), hostname)
+            if secured is not None:
+                made = _secured(made, secured, hostname)
         except OSError as error:
             self._client.failure = _reason(error)
             raise
@@ -180,6 +209,8 @@ def _secured(plain: socket.socket, context: ssl.SSLContext, hostname: str) -> ss
 def _reason(error: OSError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is refused: {error.verify_message}"
+    if isinstance(error, TimeoutError):
+        return _SILENT
     if isinstance(error, ssl.SSLError | ConnectionResetError):
         return f"TLS handshake failed: {error.strerror or error}"
     return error.strerror or str(error)

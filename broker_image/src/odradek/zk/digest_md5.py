@@ -60,7 +60,7 @@ class DigestClient:
     def check(self, final: bytes) -> None:
         """Check that the server knows the password too. Raises DigestError if it does not."""
         shown = _parts(final).get("rspauth", "")
-        if not self._expected or not hmac.compare_digest(shown, self._expected):
+        if not self._expected or not hmac.compare_digest(shown.encode(), self._expected.encode()):
             raise DigestError("the server does not prove that it knows the password")
 
 

@@ -312,6 +312,8 @@ class Session:
 
     async def ensure(self, path: str) -> None:
         """Create a persistent znode and its parents where they are missing."""
+        if await self.exists(path) is not None:
+            return
         for one in acls.with_parents(path):
             while await self.exists(one) is None:
                 # The outcome is unknown after ConnectionLoss: look again.

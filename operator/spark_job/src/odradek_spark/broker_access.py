@@ -33,6 +33,15 @@ _SECRETS: Final = (
 _LOCATIONS: Final = ("ssl.keystore.location", "ssl.truststore.location")
 # What librdkafka has no setting for.
 _JAVA_ONLY: Final = ("ssl.cipher.suites", "ssl.enabled.protocols")
+_NAMES: Final = {
+    "ssl.ca.location": "ssl.truststore.location",
+    "ssl.ca.pem": "ssl.truststore.certificates",
+    "ssl.certificate.location": "ssl.keystore.location",
+    "ssl.certificate.pem": "ssl.keystore.certificate.chain",
+    "ssl.key.location": "ssl.keystore.location",
+    "ssl.key.pem": "ssl.keystore.key",
+}
+"""Kafka's names of librdkafka's settings."""
 # The characters that end a path in `${file:PATH:KEY}`.
 _ENDS_PATH: Final = frozenset(":}")
 
@@ -71,6 +80,7 @@ def read(bootstrap: str, path: Path) -> tuple[BrokerAccess, list[str]]:
         settings, ignored = listener_settings.of_client(values)
         used = {name: text for name, text in values.items() if name not in ignored}
         own = _librdkafka(settings, used)
+        _require_usable(own)
         spark = _spark(used, path)
     except ConfigError as error:
         raise ClientConfigError(f"{path}: {error}") from None
@@ -91,6 +101,22 @@ def _librdkafka(settings: ClientSettings, used: Mapping[str, str]) -> dict[str, 
         if not settings.tls.checks_host:
             found["ssl.endpoint.identification.algorithm"] = "none"
     return found
+
+
+def _require_usable(settings: Mapping[str, str]) -> None:
+    """Raise ConfigError for settings that no client can be made with: a store without a PEM."""
+    # Loads a library, which takes time.
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import AdminClient
+
+    try:
+        # It has no addresses, so it does not connect.
+        AdminClient({**settings, "log_level": 0})
+    except KafkaException as error:
+        text = " ".join(error.args[0].str().split())
+        for name, of_kafka in _NAMES.items():
+            text = text.replace(name, of_kafka)
+        raise ConfigError(text.removeprefix("Failed to create admin client: ")) from None
 
 
 def _trusted(store: Store) -> dict[str, str]:
