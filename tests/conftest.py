@@ -30,10 +30,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 FULL_TIMEOUT_S = 7200
 # Workers take whole files in this order: one that comes last would be waited for.
 LONGEST_FIRST = (
-    "tests/spark/test_driver.py",
+    "tests/spark/test_driver",
     # Waits most of the time, while others compute.
     "tests/reconcile/test_outages.py",
-    "tests/spark/test_driver_on_s3.py",
     "tests/spark/test_",
     "tests/reconcile/test_job_account.py",
     "tests/spark/sql/",
@@ -64,7 +63,12 @@ LONGEST_FIRST = (
 
 # A Spark session takes seven seconds of a processor, a JVM with Kafka's tools three. Files that are
 # among the longest themselves have a worker each.
-TOGETHER = ("tests/spark/sql/*", "tests/spark/*", "tests/peers/test_*_tools.py")
+TOGETHER = (
+    "tests/spark/sql/*",
+    "tests/spark/test_driver*",
+    "tests/spark/*",
+    "tests/peers/test_*_tools.py",
+)
 
 
 @pytest.hookimpl(wrapper=True)

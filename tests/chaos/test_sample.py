@@ -32,9 +32,9 @@ SAMPLE = [PLAN[1], PLAN[2], PLAN[3], PLAN[6], *PLAN[9:]]
 
 @pytest.mark.timeout(1800)
 def test_faults_break_no_promise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(load, "RECORDS_PER_SECOND", how_many(30, full=load.RECORDS_PER_SECOND))
+    monkeypatch.setattr(load, "RECORDS_PER_SECOND", how_many(12, full=load.RECORDS_PER_SECOND))
     plan = some_of(PLAN, SAMPLE)
     verdict = run(tmp_path, plan, print)
     assert verdict.violations == {}, str(verdict)
-    assert verdict.acknowledged > 1000
+    assert verdict.acknowledged > how_many(300, full=1000)
     assert len(verdict.seconds_to_progress) == len(plan)

@@ -1,4 +1,4 @@
-"""One Spark session with the image's jars for the whole folder; driver processes have their own."""
+"""One Spark session with the image's jars for all tests, and one JVM for driver processes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.spark.guarded_groups import Group, Run
-from tests.support import broker, spark_jars
+from tests.support import broker, s3_store, spark_jars, spark_jvm
 from tests.support.clients import create_topic
 from tests.support.postgres import Postgres
 from tests.support.s3_store import ACCESS_KEY, SECRET_KEY, S3Store
@@ -25,6 +25,7 @@ def spark() -> Iterator[SparkSession]:
         .config("spark.ui.enabled", "false")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.shuffle.partitions", "2")
+        .config(map=spark_jars.INTERPRETED)
         .config("spark.driver.memory", "640m")
         .config("spark.driver.extraJavaOptions", " ".join(spark_jars.java_options()))
         .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
@@ -38,6 +39,13 @@ def spark() -> Iterator[SparkSession]:
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def drivers_jvm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[spark_jvm.SharedJvm]:
+    """The JVM of driver processes, with the keys of the store that speaks S3."""
+    with spark_jvm.shared(tmp_path_factory.mktemp("jvm"), s3_store.KEYS) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from odradek.values import TopicPartition
 from odradek.zk import consumers, znodes
 from odradek_spark import group_znodes, membership
 from odradek_spark.kafka_offsets import KafkaOffsets
-from tests.support import broker
+from tests.support import broker, spark_jvm
 from tests.support.broker import wait_until
 from tests.support.clients import QUIET, create_topic
 from tests.support.postgres import Postgres
@@ -82,11 +82,13 @@ main()
 
 
 @pytest.fixture
-def driver(cluster: broker.Cluster, tmp_path: Path) -> Iterator[Callable[[str], Driver]]:
+def driver(
+    cluster: broker.Cluster, tmp_path: Path, drivers_jvm: spark_jvm.SharedJvm
+) -> Iterator[Callable[[str], Driver]]:
     made: list[Driver] = []
 
     def make(group: str) -> Driver:
-        made.append(Driver(cluster, tmp_path, group))
+        made.append(Driver(cluster, tmp_path, group, drivers_jvm))
         return made[-1]
 
     yield make
@@ -99,7 +101,7 @@ def test_crash_between_sink_and_commit_replays_the_batch_and_nothing_is_lost_or_
 ) -> None:
     one = driver("crash-1")
     one.produce(range(100))
-    one.start(CRASHING_DRIVER)
+    one.start(CRASHING_DRIVER, own_jvm=True)
     one.await_committed(100)
     one.produce(range(100, 250))
     assert one.wait() == -signal.SIGKILL
@@ -127,7 +129,7 @@ def test_driver_that_was_paused_in_its_commit_adds_nothing_to_those_after_it(
 
     try:
         one.produce(range(100))
-        one.start(PAUSING_DRIVER, **job)
+        one.start(PAUSING_DRIVER, own_jvm=True, **job)
         one.await_committed(100)
         first = epoch(one)
         one.produce(range(100, 200))

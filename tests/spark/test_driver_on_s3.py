@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
+import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import SparkSession
 
-from tests.support import broker
-from tests.support.s3_store import BUCKET, S3Store
+from tests.support import broker, spark_jvm
+from tests.support.s3_store import BUCKET, KEYS, S3Store
 from tests.support.sampling import FULL
 from tests.support.spark_driver import Driver
 
-pytestmark = [
-    pytest.mark.timeout(2400),
-    pytest.mark.filterwarnings(
-        "ignore:Exception ignored in. <socket.socket:pytest.PytestUnraisableExceptionWarning"
-    ),
-]
+pytestmark = pytest.mark.timeout(2400)
 
 # Kills the driver when the sink has this batch and nothing is committed of it.
 CRASHING_DRIVER = """
@@ -56,21 +53,45 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[broker.Cluster
         yield running
 
 
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Store]:
+    with S3Store(tmp_path_factory.mktemp("s3")) as running:
+        yield running
+
+
 @pytest.fixture
 def driver(
-    cluster: broker.Cluster, store: S3Store, tmp_path: Path, request: pytest.FixtureRequest
+    cluster: broker.Cluster,
+    store: S3Store,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    drivers_jvm: spark_jvm.SharedJvm,
 ) -> Iterator[Driver]:
-    one = Driver(cluster, tmp_path, request.param)
-    one.environment = dict(store.environment)
+    one = Driver(cluster, tmp_path, request.param, drivers_jvm)
+    one.environment = dict(KEYS)
     one.seam = {"checkpointUrl": f"{store.url}/checkpoints/{one.group}"}
     one.value = lambda n: {"n": n, "at": f"2026-11-23T06:{n // PER_MINUTE:02d}:{n % PER_MINUTE}Z"}
     yield one
     one.kill()
 
 
+def delta_rows(table: Path) -> list[dict[str, Any]]:
+    """Return the rows of a Delta table: of the files that its commits added and did not remove.
+
+    A Spark session to read it would take ten seconds of a processor.
+    """
+    files: set[str] = set()
+    for commit in sorted((table / "_delta_log").glob("*.json")):
+        for line in commit.read_text().splitlines():
+            for kind, action in json.loads(line).items():
+                if kind in ("add", "remove"):
+                    (files.add if kind == "add" else files.discard)(unquote(action["path"]))
+    return [row for name in sorted(files) for row in pq.read_table(table / name).to_pylist()]
+
+
 @pytest.mark.parametrize("driver", ["windows-1"], indirect=True)
 def test_windows_are_in_the_table_once_whenever_the_driver_dies(
-    driver: Driver, store: S3Store, spark: SparkSession
+    driver: Driver, store: S3Store
 ) -> None:
     table = f"{store.url}/tables/windows"
     job: dict[str, Any] = {
@@ -89,7 +110,7 @@ def test_windows_are_in_the_table_once_whenever_the_driver_dies(
         driver.end_session()
 
     def result() -> dict[str, tuple[int, int]]:
-        rows = spark.read.format("delta").load(table).collect()
+        rows = delta_rows(store.folder / BUCKET / "tables" / "windows")
         found = {f"{row['minute']:%M}": (row["lines"], row["total"]) for row in rows}
         assert len(found) == len(rows)
         return found
@@ -120,6 +141,9 @@ def test_store_that_does_not_let_the_job_in_ends_it_with_one_line(
     driver: Driver, store: S3Store
 ) -> None:
     driver.environment["AWS_SECRET_ACCESS_KEY"] = "wrong"
-    driver.start(sink={"delta": {"path": f"{store.url}/t"}}, sparkConf=store.spark_conf)
+    # The JVM looks for the keys, so it has to be one with wrong ones.
+    driver.start(
+        own_jvm=True, sink={"delta": {"path": f"{store.url}/t"}}, sparkConf=store.spark_conf
+    )
     assert driver.wait() == 1, driver.log.read_text()[-3000:]
     assert driver.last_line().startswith("odradek-spark: s3a://lake/checkpoints/denied-1: java.nio")

@@ -18,6 +18,8 @@ from tests.support.ports import free_port
 BUCKET = "lake"
 ACCESS_KEY = "odradek"
 SECRET_KEY = "odradek-secret"
+KEYS = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
+"""What a job's Secret has for a store, as environment."""
 _START_SECONDS = 60
 
 
@@ -72,11 +74,6 @@ class S3Store:
     def url(self) -> str:
         """The bucket, as Hadoop names it."""
         return f"s3a://{BUCKET}"
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """What a job's Secret has for this store."""
-        return {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
 
     @property
     def spark_conf(self) -> dict[str, str]:

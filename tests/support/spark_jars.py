@@ -22,6 +22,12 @@ from tests.support import jvm
 # A JVM that is done within a minute gains nothing from the optimizing compiler, nor from a
 # collector with threads of its own.
 QUICK = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+# To compile a plan takes longer than to interpret it for a few rows. Drivers with a JVM of their own
+# compile theirs.
+INTERPRETED = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
 RECIPE = Path(__file__).parents[2] / "operator" / "spark_job"
 CACHE = Path.home() / ".cache" / "odradek" / "spark-jars"
 TRAINING = Path(__file__).with_name("spark_training.py")

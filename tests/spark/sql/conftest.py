@@ -28,5 +28,5 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[st
             **os.environ,
             "HOME": str(folder),
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-            **jvm,
+            **jvm.environment,
         }
