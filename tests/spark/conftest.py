@@ -6,6 +6,7 @@ import os
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -25,7 +26,7 @@ def spark() -> Iterator[SparkSession]:
         .config("spark.ui.enabled", "false")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.shuffle.partitions", "2")
-        .config(map=spark_jars.INTERPRETED)
+        .config(map=dict[str, Any](spark_jars.INTERPRETED))
         .config("spark.driver.memory", "640m")
         .config("spark.driver.extraJavaOptions", " ".join(spark_jars.java_options()))
         .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")

@@ -22,8 +22,8 @@ from tests.support import jvm
 # A JVM that is done within a minute gains nothing from the optimizing compiler, nor from a
 # collector with threads of its own.
 QUICK = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-# To compile a plan takes longer than to interpret it for a few rows. Drivers with a JVM of their own
-# compile theirs.
+# To compile a plan takes longer than to interpret it for a few rows. Drivers with a JVM of their
+# own compile theirs.
 INTERPRETED = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
