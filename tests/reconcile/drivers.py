@@ -28,6 +28,8 @@ def reporting(address: str, report: dict[str, Any]) -> Iterator[None]:
     with ThreadingHTTPServer((address, driver_objects.METRICS_PORT), Handler) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
-        yield
-        server.shutdown()
-        thread.join()
+        try:
+            yield
+        finally:
+            server.shutdown()
+            thread.join()

@@ -26,6 +26,7 @@ from tests.reconcile.real_brokers import (
 from tests.support.apiserver import ApiServer
 from tests.support.clients import QUIET, await_leaders, create_topic, produce_all
 from tests.support.kubectl import eventually
+from tests.support.ports import own_address
 from tests.support.sampling import FULL
 
 JOB = {"sink": {"console": {}}, "volume": {"size": "1Gi"}}
@@ -306,7 +307,7 @@ def test_job_is_stopped_for_its_reset_and_goes_on_from_there(running: Running) -
 
 def test_job_is_ready_only_while_it_works_and_rests_once_it_cannot(running: Running) -> None:
     create_topic(running.cluster.bootstrap, "worked", partitions=1, replicas=1)
-    address, name = "127.65.43.21", "working-driver"
+    address, name = own_address(), "working-driver"
 
     def apply(more: dict[str, Any] | None = None, **fields: Any) -> None:
         wanted = {"topics": ["worked"], "job": {**JOB, **fields}}

@@ -29,6 +29,7 @@ from tests.reconcile.drivers import reporting
 from tests.support import helm, jvm, objects, spark_jars, zookeeper
 from tests.support.apiserver import ApiServer
 from tests.support.kubectl import KubectlError, eventually
+from tests.support.ports import own_address
 
 Pod = dict[str, Any]
 SECONDS = 3600
@@ -401,7 +402,7 @@ def test_executors_have_the_default_priority_where_the_cluster_has_one(
         for kind in ("rolebinding", "role"):
             job.admin.delete(kind, job.place.namespace, "odradek-job-usual")
         eventually(lambda: "orbidden" in other.create(other.executor()), "no rights", pause_s=0.2)
-        address = "127.65.43.23"
+        address = own_address()
         with reporting(address, {"state": "Running", "executors": 0, "executorsWanted": 1}):
             run_at(job.place, "usual", address)
             job.place.wait_for("consumergroup", "usual", "ExecutorsPending")
@@ -412,7 +413,7 @@ def test_executors_have_the_default_priority_where_the_cluster_has_one(
 
 
 def test_job_is_scaled_without_a_restart_of_its_driver(job: Job) -> None:
-    kubectl, address = job.place.kubectl, "127.65.43.22"
+    kubectl, address = job.place.kubectl, own_address()
     before = kubectl.get("pod", "victim-driver")["metadata"]["uid"]
     report = {"state": "Running", "executors": 1, "executorsWanted": 1, "lastBatchId": 0}
 
@@ -441,7 +442,7 @@ def test_job_is_scaled_without_a_restart_of_its_driver(job: Job) -> None:
 
 
 def test_ui_of_a_job_has_a_service_that_goes_with_its_driver(job: Job) -> None:
-    kubectl, address = job.place.kubectl, "127.65.43.25"
+    kubectl, address = job.place.kubectl, own_address()
     body = group("shown", ui={"enabled": True})
     foreign = {
         "apiVersion": "v1",

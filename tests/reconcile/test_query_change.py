@@ -9,8 +9,9 @@ from tests.reconcile.conftest import Operator, Place
 from tests.reconcile.drivers import reporting
 from tests.reconcile.test_job_account import run_at
 from tests.support.kubectl import eventually
+from tests.support.ports import own_address
 
-ADDRESS = "127.65.43.24"
+ADDRESS = own_address()
 PAGES = "select page, count(*) as views from t group by page"
 USERS = "select user, count(*) as views from t group by user"
 

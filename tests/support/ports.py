@@ -36,3 +36,11 @@ def free_port() -> int:
                 continue
         _given.add(port)
         return port
+
+
+def own_address() -> str:
+    """Return an address of the loopback where every port is free, another one at each call.
+
+    For servers whose port is not the test's to choose: other runs on the machine use it, too.
+    """
+    return f"127.{_choose(range(64, 128))}.{_choose(range(256))}.{_choose(range(1, 255))}"
