@@ -79,6 +79,14 @@ def read_password(live: Mapping[str, Any], key: str) -> str:
     return found
 
 
+def has_password(live: Mapping[str, Any], password: str) -> bool:
+    """Return whether a Secret has this password; what is no text is another one."""
+    try:
+        return value(live, PASSWORD) == password
+    except UnusableSecretError:
+        return False
+
+
 def scram_data(username: str, password: str) -> dict[str, str]:
     """Return what a client with SCRAM needs."""
     quoted = password.replace("\\", "\\\\").replace('"', '\\"')

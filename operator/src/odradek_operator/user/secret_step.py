@@ -62,7 +62,7 @@ def look(context: ReconcileContext, meta: ResourceMeta, wanted: UserSpec) -> Sec
     event = None
     if live is None:
         event = Event("SecretCreated", f"made Secret {meta.name}")
-    elif secret.value(live, secret.PASSWORD) != password:
+    elif not secret.has_password(live, password):
         event = Event("PasswordChanged", f"Secret {meta.name} has another password")
     return SecretPlan(meta.name, password, built, live is not None, event)
 
@@ -99,6 +99,10 @@ def _look_at_certificate(
 
 
 def _why_renew(live: Object, authority: Pair, subject: x509.Name, now: datetime) -> str | None:
+    data = live.get("data", {})
+    for one in (secret.STORE, secret.STORE_PASSWORD):
+        if not data.get(one):
+            return f"the Secret has no {one}"
     try:
         if secret.value(live, CA_CERTIFICATE) != authority.certificate:
             return "the authority is another one"
