@@ -7,7 +7,7 @@ from datetime import datetime
 
 from cryptography import x509
 
-from odradek_operator.shared import certificates, cluster_secrets, kube, status
+from odradek_operator.shared import certificates, cluster_secrets, kube, passwords, status
 from odradek_operator.shared.apply import ReconcileContext
 from odradek_operator.shared.certificates import Pair
 from odradek_operator.shared.cluster_secrets import CA_CERTIFICATE
@@ -117,7 +117,7 @@ def _password(
     """Return the password: of the user's own Secret, else that of the Secret, else a new one."""
     if wanted.source is None:
         found = "" if live is None else secret.read_password(live, secret.PASSWORD)
-        return found or secret.new_password()
+        return found or passwords.new()
     name, key = wanted.source
     if name == meta.name:
         raise secret.UnusableSecretError(f"Secret {name} is the one that the operator writes")
