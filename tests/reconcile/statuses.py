@@ -40,8 +40,8 @@ REASONS = {
         TopicNotFound ClusterInvalid ClusterNotFound ClusterConflict
         Due Pending Starting Stopping Restarting Suspending
         BrokersUnreachable ResetWaiting Resetting
-        ExecutorsPending DriverUnreachable NoClientsAuthority NoClusterAuthority UserNotWritten
-        CertificatePending UsersNotWritten
+        ExecutorsPending DriverUnreachable NoClientsAuthority NoClusterAuthority
+        CertificatePending UsersNotWritten SecretTerminating
     """,
     Truth.FAILED: """
         ScaleDownBlocked ResourceConflict ZnodeUnreadable ApplyRejected DriverRejected
@@ -54,7 +54,8 @@ REASONS = {
         SecretInUse SuperUser InvalidPassword InvalidAcl InvalidClientsAuthority SecretRejected
         TooManyAcls CertificateNeeded
         UnsafeListenerChange CertificateMissing CertificateUnusable CertManagerMissing
-        AuthorityUnusable SecretConflict UsersTooLarge
+        AuthorityUnusable SecretConflict CertificateConflict UsersTooLarge
+        ListenersUnknown
     """,
     Truth.AT_REST: "Paused",
 }

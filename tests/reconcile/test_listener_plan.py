@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odradek_operator.cluster import listener_plan
-from odradek_operator.cluster.listener_plan import ListenerPlan
+from odradek_operator.cluster.listener_plan import ListenerPlan, LostPlanError
 from odradek_operator.shared.listener_spec import (
     ANONYMOUS,
     AuthorizationSpec,
@@ -159,3 +159,15 @@ def test_what_is_left_open() -> None:
     assert reason(SCRAM, replace(MUTUAL, authentication="none")) == "NoAuthentication"
     assert reason(SCRAM, by=None) == "NoAuthorization"
     assert reason(SCRAM, by=AuthorizationSpec((), True)) == "OpenAuthorization"
+
+
+@pytest.mark.parametrize("text", [None, "", "{}", '{"listeners": 1}', '{"listeners": [{}]}'])
+def test_annotation_that_somebody_lost_is_a_reason_and_no_plan(text: str | None) -> None:
+    notes = {} if text is None else {listener_plan.ANNOTATION: text}
+    ports = [{"name": "internal", "containerPort": 9093}]
+    live = {
+        "metadata": {"name": "main-broker", "annotations": notes},
+        "spec": {"template": {"spec": {"containers": [{"ports": ports}]}}},
+    }
+    with pytest.raises(LostPlanError, match="StatefulSet main-broker has lost its annotation"):
+        listener_plan.applied_plan(live)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import base64
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from odradek.quotas.entities import QuotaKey
-from odradek_operator.shared import spec
+from odradek_operator.shared import certificates, spec
 from odradek_operator.shared.spec import InvalidSpec
 from odradek_operator.shared.views import ClusterState, Owner
-from odradek_operator.user import plan, secret, user_spec
+from odradek_operator.user import plan, secret, secret_step, user_spec
 from odradek_operator.user.plan import Target, UserCluster
+from odradek_operator.user.secret_step import SecretPlan
 from odradek_operator.user.user_spec import WrittenByUser
 from tests.reconcile.users import SECURED, acl, user
+from tests.support.memory import MemoryKube, context
 
 META = spec.parse_meta(
     {
@@ -135,3 +139,52 @@ def test_passwords_that_clients_would_mistake_are_refused(text: str) -> None:
     with pytest.raises(secret.UnusableSecretError) as refused:
         secret.read_password(meta, "password")
     assert text not in str(refused.value)
+
+
+def held(name: str, texts: dict[str, bytes], owner: str = "1") -> dict[str, Any]:
+    """A Secret as the API server gives it out; of the User."""
+    owners = [{"uid": owner}] if owner else []
+    data = {key: base64.b64encode(text).decode() for key, text in texts.items()}
+    meta = {"name": name, "namespace": "", "ownerReferences": owners}
+    return {"kind": "Secret", "metadata": meta, "data": data}
+
+
+def test_secret_that_is_no_text_any_more_is_written_again_with_the_source() -> None:
+    source = {"valueFrom": {"secretKeyRef": {"name": "mine", "key": "p"}}}
+    wanted = admitted(authentication={"type": "scram-sha-512", "password": source})
+    kube = MemoryKube(held("mine", {"p": b"secret"}, ""), held("u", {"password": b"\xff\xfe"}))
+    found = secret_step.look(context(kube), META, user_spec.parse(wanted))
+    assert isinstance(found, SecretPlan)
+    assert (found.password, found.is_due) == ("secret", True)
+
+
+def test_authority_that_has_ended_is_a_reason() -> None:
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    authority = certificates.make_authority("theirs", now - timedelta(days=3651))
+    pair = {"ca.crt": authority.certificate.encode(), "ca.key": authority.key.encode()}
+    wanted = user_spec.parse(admitted("u", "tls"))
+    kube = MemoryKube(held(f"{wanted.cluster}-clients-ca", pair, ""))
+    found = secret_step.look(context(kube, now=lambda: now), META, wanted)
+    assert isinstance(found, tuple)
+    assert "ended on 2025-12-31" in found[0].message
+
+
+@pytest.mark.parametrize("lost", ["user.p12", "user.password", "user.crt", "ca.crt"])
+def test_secret_of_a_certificate_is_made_whole_again(lost: str) -> None:
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    authority = certificates.make_authority("theirs", now)
+    pair = {"ca.crt": authority.certificate.encode(), "ca.key": authority.key.encode()}
+    wanted = user_spec.parse(admitted("u", "tls"))
+    kube = MemoryKube(held(f"{wanted.cluster}-clients-ca", pair, ""))
+    effects = context(kube, now=lambda: now)
+    made = secret_step.look(effects, META, wanted)
+    assert isinstance(made, SecretPlan)
+    assert made.wanted is not None
+    kube.create(made.wanted)
+    again = secret_step.look(effects, META, wanted)
+    assert isinstance(again, SecretPlan)
+    assert not again.is_due
+    made.wanted["data"].pop(lost)
+    again = secret_step.look(effects, META, wanted)
+    assert isinstance(again, SecretPlan)
+    assert again.is_due

@@ -41,6 +41,9 @@ _UNUSED: Final[Mapping[str, tuple[str, ...]]] = {
         "brokers.tolerations",
         "brokers.priorityClassName",
         "jobs",
+        # Brokers are plain, on loopback.
+        "listeners",
+        "authorization",
         "paused",
     ),
     "Topic": (

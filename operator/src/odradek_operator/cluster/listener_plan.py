@@ -61,7 +61,7 @@ class ListenerPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ListenerStep:
     """The plan to give to pods now. `refused` says why it is not on the way to what is wanted.
 
     `waits` says what comes when all brokers run with the present plan.
@@ -81,10 +81,28 @@ def wanted_plan(spec: ClusterSpec) -> ListenerPlan:
     return ListenerPlan(spec.listeners, between, between, spec.authorization)
 
 
+class LostPlanError(Exception):
+    """Nothing says which listeners the brokers of a StatefulSet have."""
+
+
 def applied_plan(live_set: Mapping[str, Any] | None) -> ListenerPlan | None:
-    """Return the plan of a StatefulSet as it is; None where there is none yet."""
+    """Return the plan of a StatefulSet as it is; None where there is none yet.
+
+    Raises LostPlanError if somebody removed or edited its annotation.
+    """
     if live_set is None:
         return None
+    try:
+        return _plan_of(live_set)
+    except (KeyError, TypeError, ValueError):
+        raise LostPlanError(
+            f"StatefulSet {live_set['metadata']['name']} has lost its annotation {ANNOTATION}, "
+            "which says what listeners brokers have: put it back, or, if they have those of the "
+            "spec, delete the StatefulSet with --cascade=orphan"
+        ) from None
+
+
+def _plan_of(live_set: Mapping[str, Any]) -> ListenerPlan:
     text = live_set["metadata"].get("annotations", {}).get(ANNOTATION)
     if text is not None:
         return decode(text)
@@ -112,24 +130,24 @@ def decode(text: str) -> ListenerPlan:
     return ListenerPlan(**raw)
 
 
-def next_step(applied: ListenerPlan | None, wanted: ListenerPlan, *, settled: bool) -> Step:
+def next_step(applied: ListenerPlan | None, wanted: ListenerPlan, *, settled: bool) -> ListenerStep:
     """Return the plan to give to pods now.
 
     `settled` is whether all brokers run with the applied one and all replicas are in sync.
     """
     if applied is None or (applied.legacy and wanted.legacy):
-        return Step(wanted)
+        return ListenerStep(wanted)
     if settled:
         applied = applied.settled()
     if applied.means(wanted):
-        return Step(applied)
+        return ListenerStep(applied)
     if refused := _why_unsafe(applied, wanted):
-        return Step(applied, refused=refused)
+        return ListenerStep(applied, refused=refused)
     target, what = _towards(applied, wanted)
     if settled or _is_harmless(applied, target):
         former = applied.former if target.between == applied.between else applied.between
-        return Step(replace(target, former=former))
-    return Step(applied, waits=what)
+        return ListenerStep(replace(target, former=former))
+    return ListenerStep(applied, waits=what)
 
 
 def _why_unsafe(applied: ListenerPlan, wanted: ListenerPlan) -> str:

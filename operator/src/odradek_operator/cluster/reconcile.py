@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from odradek.zk.operations import TransactionFailedError
 from odradek.zk.payload import ZnodeError
 from odradek_operator.cluster import (
     exporter_objects,
@@ -18,7 +19,7 @@ from odradek_operator.cluster import (
 )
 from odradek_operator.cluster import objects as cluster_objects
 from odradek_operator.cluster.listener_objects import ListenerSetup
-from odradek_operator.cluster.listener_plan import Step
+from odradek_operator.cluster.listener_plan import ListenerStep, LostPlanError
 from odradek_operator.cluster.rollout import ClusterView
 from odradek_operator.shared import (
     apply,
@@ -137,7 +138,7 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
     view = _view(context, meta, znodes, live_set, allowed)
     if wanted.paused:
         told = (Condition("Paused", True, "Paused", "spec.paused is true"),)
-        step = Step(listener_plan.applied_plan(live_set) or listener_plan.wanted_plan(wanted))
+        step = _present_step(wanted, live_set)
     else:
         events += _roll(context, body, meta, wanted, view)
     judged = rollout.judge(wanted, view, allowed)
@@ -158,6 +159,15 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
     return STEADY_SECONDS if steady else BUSY_SECONDS
 
 
+def _present_step(wanted: ClusterSpec, live_set: Mapping[str, Any] | None) -> ListenerStep:
+    """Return the listeners that brokers have, for a cluster in which nothing may change."""
+    target = listener_plan.wanted_plan(wanted)
+    try:
+        return ListenerStep(listener_plan.applied_plan(live_set) or target)
+    except LostPlanError as error:
+        return ListenerStep(target, refused=str(error))
+
+
 def _listener_step(
     context: ReconcileContext,
     meta: ResourceMeta,
@@ -165,9 +175,13 @@ def _listener_step(
     znodes: _Znodes,
     live_set: Mapping[str, Any] | None,
     allowed: int,
-) -> Step:
+) -> ListenerStep:
     """Return the listeners that pods get now, on the way to those of the spec."""
-    applied, target = listener_plan.applied_plan(live_set), listener_plan.wanted_plan(wanted)
+    target = listener_plan.wanted_plan(wanted)
+    try:
+        applied = listener_plan.applied_plan(live_set)
+    except LostPlanError as error:
+        raise secured.NotPreparedError("ListenersUnknown", str(error)) from None
     if applied is None or applied.means(target):
         return listener_plan.next_step(applied, target, settled=False)
     view = _view(context, meta, znodes, live_set, allowed)
@@ -175,7 +189,11 @@ def _listener_step(
 
 
 def _prepare(
-    context: ReconcileContext, body: Body, meta: ResourceMeta, wanted: ClusterSpec, step: Step
+    context: ReconcileContext,
+    body: Body,
+    meta: ResourceMeta,
+    wanted: ClusterSpec,
+    step: ListenerStep,
 ) -> secured.PreparedListeners | None:
     """Make Secrets and users of the listeners; None: there is one, in plain text.
 
@@ -190,7 +208,7 @@ def _prepare(
         log.info("%s", error)
         text = f"ZooKeeper {wanted.zookeeper} does not answer; it has the users of brokers"
         raise secured.NotPreparedError("ZooKeeperUnreachable", text, waits=True) from None
-    except user_znodes.OvertakenError as error:
+    except (user_znodes.OvertakenError, TransactionFailedError) as error:
         raise secured.NotPreparedError("UsersNotWritten", str(error), waits=True) from None
     except user_znodes.FullZnodeError as error:
         raise secured.NotPreparedError("UsersTooLarge", str(error)) from None

@@ -14,7 +14,7 @@ from typing import Any
 
 from odradek_operator.cluster import listener_objects, listener_plan
 from odradek_operator.cluster import objects as cluster_objects
-from odradek_operator.cluster.listener_plan import ListenerPlan, Step
+from odradek_operator.cluster.listener_plan import ListenerPlan, ListenerStep
 from odradek_operator.shared import status
 from odradek_operator.shared.pods import is_ready, pending_reason
 from odradek_operator.shared.spec import (
@@ -123,7 +123,7 @@ def is_settled(view: ClusterView) -> bool:
 
 
 def judge_listeners(
-    wanted: ListenerPlan, step: Step, given: str | None, view: ClusterView
+    wanted: ListenerPlan, step: ListenerStep, given: str | None, view: ClusterView
 ) -> Condition:
     """Return the condition Secured: whether all that runs asks everybody who he is, over TLS.
 

@@ -14,7 +14,6 @@ import contextlib
 import hashlib
 import ipaddress
 import logging
-import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -23,17 +22,22 @@ from odradek_operator.cluster import listener_objects
 from odradek_operator.cluster import objects as cluster_objects
 from odradek_operator.cluster.listener_objects import ListenerSetup
 from odradek_operator.cluster.listener_plan import ListenerPlan
-from odradek_operator.shared import apply, certificates, cluster_secrets, user_znodes
+from odradek_operator.shared import (
+    apply,
+    certificates,
+    cluster_secrets,
+    passwords,
+    user_znodes,
+)
 from odradek_operator.shared.apply import ReconcileContext
 from odradek_operator.shared.certificates import Pair, UnusableError
 from odradek_operator.shared.kube import KubeError
 from odradek_operator.shared.listener_spec import TLS, ListenerSpec
 from odradek_operator.shared.objects import Object, metadata
-from odradek_operator.shared.spec import Body, ClusterSpec, ResourceMeta
+from odradek_operator.shared.spec import GROUP, Body, ClusterSpec, ResourceMeta
 from odradek_operator.shared.zookeeper import ZooKeeper
 
 CERT_MANAGER: Final = "cert-manager.io/v1"
-_PASSWORD_BYTES: Final = 32
 
 log = logging.getLogger(__name__)
 
@@ -260,12 +264,27 @@ class _Work:
     def _read_own(self, name: str) -> dict[str, str]:
         """Return the texts of a Secret of this cluster's; one of others is not touched."""
         found = self._read(name)
-        owners = found["metadata"].get("ownerReferences", ()) if found else ()
-        if found is not None and all(one["uid"] != self._meta.uid for one in owners):
+        if found is not None and not self._is_own(found):
+            self._refuse_of_resource(name, found)
             raise NotPreparedError(
                 "SecretConflict", f"Secret {name} is not of this KafkaCluster: delete or rename it"
             )
         return decode(found)
+
+    def _is_own(self, found: Mapping[str, Any]) -> bool:
+        owners = found["metadata"].get("ownerReferences", ())
+        return any(one["uid"] == self._meta.uid for one in owners)
+
+    def _refuse_of_resource(self, name: str, found: Mapping[str, Any]) -> None:
+        """Raise NotPreparedError for a Secret of another resource of ours."""
+        for one in found["metadata"].get("ownerReferences", ()):
+            if not one.get("apiVersion", "").startswith(f"{GROUP}/"):
+                continue
+            if (one["kind"], one["name"]) == (self._meta.kind, self._meta.name):
+                text = f"Secret {name} is of a former KafkaCluster of this name, and goes with it"
+                raise NotPreparedError("SecretTerminating", text, waits=True)
+            text = f"Secret {name} is of {one['kind']} {one['name']}: delete or rename that"
+            raise NotPreparedError("SecretConflict", text)
 
     def _object(self, name: str, texts: Mapping[str, str]) -> Object:
         return {
@@ -313,6 +332,8 @@ class _Work:
             self._context.kube.create(self._object(name, texts))
             log.info("%s: made an authority in Secret %s", self._meta.name, name)
         else:
+            if not self._is_own(secret):
+                self._refuse_of_resource(name, secret)
             texts = decode(secret)
             pair = Pair(
                 texts.get(cluster_secrets.CA_CERTIFICATE, ""),
@@ -372,15 +393,13 @@ class _Work:
     def password(self) -> str:
         """Return the password of brokers, a new one where there is none."""
         present = self._read_own(cluster_secrets.brokers(self._meta.name))
-        return present.get(cluster_secrets.PASSWORD) or secrets.token_urlsafe(_PASSWORD_BYTES)
+        return passwords.kept(present.get(cluster_secrets.PASSWORD, ""))
 
     def operator_user(self, clients: Pair | None) -> None:
         """Write with what the operator authenticates to brokers."""
         name = cluster_secrets.operator(self._meta.name)
         present = self._read_own(name)
-        self._operator_password = present.get(cluster_secrets.PASSWORD) or secrets.token_urlsafe(
-            _PASSWORD_BYTES
-        )
+        self._operator_password = passwords.kept(present.get(cluster_secrets.PASSWORD, ""))
         texts = {
             cluster_secrets.USERNAME: cluster_secrets.OPERATOR_USER,
             cluster_secrets.PASSWORD: self._operator_password,
@@ -465,6 +484,13 @@ class _Work:
             "metadata": metadata(self._meta, name, cluster_objects.labels(self._meta)),
             "spec": spec,
         }
+        present = self._context.kube.get(CERT_MANAGER, "Certificate", self._meta.namespace, name)
+        if present is not None and not self._is_own(present):
+            raise NotPreparedError(
+                "CertificateConflict",
+                f"listener {listener.name}: Certificate {name} is not of this KafkaCluster: "
+                "delete it, or rename the listener",
+            )
         try:
             self._apply(wanted)
         except KubeError as error:

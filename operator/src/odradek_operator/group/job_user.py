@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from odradek_operator.group import job_account
 from odradek_operator.group.observe import GroupContext
-from odradek_operator.shared import client_users, cluster_access
+from odradek_operator.shared import client_users, cluster_access, cluster_secrets
 from odradek_operator.shared.apply import ReconcileContext
 from odradek_operator.shared.client_users import ClientUser, ClientUserError
 from odradek_operator.shared.job_spec import JobSpec
@@ -29,9 +29,21 @@ def has_secret(job: JobSpec) -> bool:
     return job.brokers_secret is not None
 
 
-def has_user(job: JobSpec | None, around: GroupContext) -> bool:
-    """Return whether the job has a user, which must be removed."""
+def needs_user(job: JobSpec | None, around: GroupContext) -> bool:
+    """Return whether the job gets a user, which must be removed."""
     return job is not None and around.access is not None and around.access.mechanism is not None
+
+
+def may_have_user(context: ReconcileContext, meta: ResourceMeta, around: GroupContext) -> bool:
+    """Return whether a user must be removed: brokers ask for one, or they did.
+
+    Its Secret is written before it, and stays when brokers ask for something else.
+    """
+    if around.access is not None and around.access.mechanism is not None:
+        return True
+    name = job_account.brokers_secret(meta)
+    found = context.kube.get("v1", "Secret", meta.namespace, name)
+    return bool(cluster_access.field(found, cluster_secrets.USERNAME))
 
 
 def ensure(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -51,6 +52,8 @@ from odradek_operator.shared.zookeeper import UnreachableError
 _GROWN: Final = "StorageGrown"
 _REMEMBERED: Final = ("job", *REMEMBERED)
 
+log = logging.getLogger(__name__)
+
 
 def group_name(body: Body) -> str:
     """Return the group of a resource, whether its spec is valid or not."""
@@ -96,7 +99,10 @@ def reconcile(
         taken = status.stalled("ResourceConflict", f"{rival} is older and owns this group")
         return _stop(context, around, body, meta, taken)
     job = job_user.with_secret(meta, wanted.job, around)
-    held = wanted.deletion_policy == "Delete" or job_user.has_user(job, around)
+    held = wanted.deletion_policy == "Delete" or job_user.needs_user(job, around)
+    if not held and meta.has_finalizer and cluster.owner is not Owner.PRESENT:
+        # Nobody can remove its user now.
+        held = job_user.may_have_user(context, meta, around)
     if held != meta.has_finalizer:
         if not held and (waiting := _remove_user(context, around, body, meta)):
             return waiting
@@ -118,7 +124,26 @@ def _refuse(
     """Do nothing for a group whose cluster does not allow its namespace, valid or not."""
     wanted = spec.parse_group(spec.for_deletion(body))
     refused = group_conditions.judge_absent(wanted, around.cluster.owner)
-    return _stop(context, around, body, meta, refused)
+    wait = _stop(context, around, body, meta, refused)
+    if wait != OBSERVE_SECONDS or not meta.has_finalizer:
+        return wait
+    if not _withdraw_user(context, around, meta):
+        return WAIT_SECONDS
+    if wanted.deletion_policy != "Delete":
+        apply.set_finalizer(context, body, False)
+    return wait
+
+
+def _withdraw_user(context: ReconcileContext, around: GroupContext, meta: ResourceMeta) -> bool:
+    """Remove the user of a job whose namespace is not allowed any more; False: not now."""
+    if around.zookeeper is None or not job_user.may_have_user(context, meta, around):
+        return True
+    try:
+        job_user.remove(meta, around)
+    except ClientUserError as error:
+        log.info("%s: %s; retrying", meta.name, error)
+        return False
+    return True
 
 
 def _stop(
@@ -541,7 +566,7 @@ def _remove_user(
     context: ReconcileContext, around: GroupContext, body: Body, meta: ResourceMeta
 ) -> float:
     """Remove the user of a job; return 0, or the seconds until the next try."""
-    if around.access is None or around.access.mechanism is None:
+    if not job_user.may_have_user(context, meta, around):
         return 0.0
     told: tuple[Condition, ...] = (_paused(True),)
     if around.cluster.paused:
@@ -582,6 +607,8 @@ def _delete(
             waits = _remove_user(context, around, body, meta)
             if waits:
                 return waits
+        elif cluster.owner is Owner.NOT_PERMITTED:
+            _withdraw_user(context, around, meta)
         apply.set_finalizer(context, body, False)
         return OBSERVE_SECONDS
     if cluster.paused:

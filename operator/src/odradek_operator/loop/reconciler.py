@@ -6,6 +6,7 @@ counted, and affects no other resource.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -147,7 +148,7 @@ class Reconciler:
                 raise
             return _ClusterContext(ClusterState(Owner.UNWATCHED))
         if namespace != resident and not spec.may_refer(resident, body):
-            return _ClusterContext(ClusterState(Owner.NOT_PERMITTED))
+            return self._not_permitted(body)
         if body is None:
             return _ClusterContext(ClusterState(Owner.GONE))
         if self._older_cluster(body, clusters) is not None:
@@ -160,12 +161,13 @@ class Reconciler:
             # Its brokers may still run with the previous configuration, which is not known here.
             wanted, valid = spec.parse_cluster(_without_config(body)), False
         state = ClusterState(owner, paused=wanted.paused, reachable=False, expected=wanted.replicas)
+        access = cluster_access.of_cluster(name, wanted)
         try:
             zookeeper = self.context.zookeepers.get(wanted.zookeeper)
             registered = observe.brokers(zookeeper.cached)
         except UnreachableError as error:
             log.info("failed to read brokers of %s/%s: %s; retrying", namespace, name, error)
-            return _ClusterContext(state, body)
+            return _ClusterContext(state, body, namespace=namespace, access=access)
         state = replace(
             state,
             reachable=True,
@@ -175,10 +177,20 @@ class Reconciler:
             default_partitions=wanted.default_partitions if valid else None,
             default_replication_factor=wanted.default_replication_factor if valid else None,
         )
-        access = cluster_access.of_cluster(name, wanted)
         return _ClusterContext(
             state, body, zookeeper, wanted.zookeeper, namespace, registered, access
         )
+
+    def _not_permitted(self, body: Body | None) -> _ClusterContext:
+        """Return what it takes to remove the user of a job that may not run any more."""
+        found = _ClusterContext(ClusterState(Owner.NOT_PERMITTED))
+        if body is None:
+            return found
+        wanted = spec.parse_cluster(_without_config(body))
+        if wanted.listeners:
+            with contextlib.suppress(UnreachableError):
+                found = replace(found, zookeeper=self.context.zookeepers.get(wanted.zookeeper))
+        return found
 
     def _settled_seconds(self, namespace: str, cluster: str, ids: frozenset[BrokerId]) -> float:
         """Return for how long the set of registered brokers has been the same."""

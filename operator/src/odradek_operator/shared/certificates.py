@@ -104,6 +104,10 @@ def _sign(
     server: bool,
 ) -> Pair:
     issuer, signer = _authority(authority)
+    if issuer.not_valid_after_utc <= now:
+        raise UnusableError(
+            f"the certificate of the authority ended on {issuer.not_valid_after_utc:%Y-%m-%d}"
+        )
     key = ec.generate_private_key(ec.SECP256R1())
     uses = [ExtendedKeyUsageOID.CLIENT_AUTH]
     if server:

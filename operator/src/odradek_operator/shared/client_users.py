@@ -8,12 +8,9 @@ properties would have to quote is replaced.
 from __future__ import annotations
 
 import logging
-import secrets
-import string
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
 
 from odradek.listener_settings import SaslLogin
 from odradek.security.acls import (
@@ -23,12 +20,14 @@ from odradek.security.acls import (
     ResourcePattern,
 )
 from odradek.values import Principal
+from odradek.zk.operations import TransactionFailedError
 from odradek.zk.payload import ZnodeError
 from odradek_operator.shared import (
     broker_security,
     cluster_access,
     cluster_secrets,
     kube,
+    passwords,
     user_znodes,
 )
 from odradek_operator.shared.apply import ReconcileContext
@@ -39,11 +38,6 @@ from odradek_operator.shared.objects import Object
 from odradek_operator.shared.spec import ResourceMeta
 from odradek_operator.shared.user_znodes import FullZnodeError, OvertakenError
 from odradek_operator.shared.zookeeper import UnreachableError, ZooKeeper
-
-_LETTERS: Final = string.ascii_letters + string.digits
-_LENGTH: Final = 32
-_LONGEST: Final = 1024
-_QUOTED: Final = frozenset('"\\')
 
 log = logging.getLogger(__name__)
 
@@ -100,7 +94,7 @@ def ensure(
         raise ClientUserError(
             "ResourceConflict", f"Secret {user.secret} exists and does not belong to {meta.name}"
         )
-    password = _usable(cluster_access.field(live, cluster_secrets.PASSWORD)) or _new_password()
+    password = passwords.kept(cluster_access.field(live, cluster_secrets.PASSWORD))
     wanted = cluster_access.secret(access, meta, user.labels, user.secret, user.name, password, ca)
     _write(context, wanted, live)
     if access.mechanism is None:
@@ -119,8 +113,8 @@ def _named_errors(user: str) -> Iterator[None]:
         yield
     except UnreachableError as error:
         raise ClientUserError("ZooKeeperUnreachable", str(error), waits=True) from error
-    except (ZnodeError, OvertakenError, FullZnodeError) as error:
-        raise ClientUserError("UserNotWritten", f"user {user}: {error}", waits=True) from error
+    except (ZnodeError, OvertakenError, FullZnodeError, TransactionFailedError) as error:
+        raise ClientUserError("UsersNotWritten", f"user {user}: {error}", waits=True) from error
 
 
 def _authority(client: Kube, access: ClusterAccess, namespace: str) -> str:
@@ -135,16 +129,6 @@ def _authority(client: Kube, access: ClusterAccess, namespace: str) -> str:
 
 def _is_own(meta: ResourceMeta, live: Object) -> bool:
     return any(one["uid"] == meta.uid for one in live["metadata"].get("ownerReferences", ()))
-
-
-def _new_password() -> str:
-    return "".join(secrets.choice(_LETTERS) for _ in range(_LENGTH))
-
-
-def _usable(password: str) -> str:
-    """Return a password if no file has to quote it, else nothing."""
-    fine = len(password) <= _LONGEST and password.isascii() and password.isprintable()
-    return password if fine and _QUOTED.isdisjoint(password) else ""
 
 
 def _write(context: ReconcileContext, wanted: Object, live: Object | None) -> None:

@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import secrets
-import string
 import unicodedata
 from collections.abc import Mapping
 from typing import Any, Final
@@ -25,6 +23,7 @@ from cryptography.hazmat.primitives.serialization import (
     pkcs12,
 )
 
+from odradek_operator.shared import passwords
 from odradek_operator.shared.certificates import Pair
 from odradek_operator.shared.cluster_secrets import (
     CA_CERTIFICATE,
@@ -39,9 +38,6 @@ PASSWORD: Final = "password"  # noqa: S105 (a key of a Secret)
 JAAS: Final = "sasl.jaas.config"
 STORE: Final = "user.p12"
 STORE_PASSWORD: Final = "user.password"  # noqa: S105 (a key of a Secret)
-LONGEST_PASSWORD: Final = 1024
-_LETTERS: Final = string.ascii_letters + string.digits
-_LENGTH: Final = 32
 
 
 class UnusableSecretError(ValueError):
@@ -51,11 +47,6 @@ class UnusableSecretError(ValueError):
 def is_own(meta: ResourceMeta, live: Mapping[str, Any]) -> bool:
     """Return whether a Secret belongs to this resource."""
     return any(one["uid"] == meta.uid for one in live["metadata"].get("ownerReferences", ()))
-
-
-def new_password() -> str:
-    """Return 190 random bits in letters and digits, which no shell and no file quotes."""
-    return "".join(secrets.choice(_LETTERS) for _ in range(_LENGTH))
 
 
 def value(live: Mapping[str, Any], key: str) -> str:
@@ -72,11 +63,19 @@ def read_password(live: Mapping[str, Any], key: str) -> str:
     Raises UnusableSecretError for what clients mistake.
     """
     found = value(live, key)
-    if len(found) > LONGEST_PASSWORD:
-        raise UnusableSecretError(f"{key} is longer than {LONGEST_PASSWORD} characters")
+    if len(found) > passwords.LONGEST:
+        raise UnusableSecretError(f"{key} is longer than {passwords.LONGEST} characters")
     if any(unicodedata.category(one) == "Cc" for one in found):
         raise UnusableSecretError(f"{key} has a line break or another control character")
     return found
+
+
+def has_password(live: Mapping[str, Any], password: str) -> bool:
+    """Return whether a Secret has this password; what is no text is another one."""
+    try:
+        return value(live, PASSWORD) == password
+    except UnusableSecretError:
+        return False
 
 
 def scram_data(username: str, password: str) -> dict[str, str]:
@@ -104,7 +103,7 @@ def read_authority(live: Mapping[str, Any]) -> Pair:
 
 def tls_data(name: str, pair: Pair, authority: Pair) -> dict[str, str | bytes]:
     """Return what a client with a certificate needs: PEM, and the same as PKCS12."""
-    password = new_password()
+    password = passwords.new()
     store = pkcs12.serialize_key_and_certificates(
         name.encode(),
         load_pem_private_key(pair.key.encode(), None),  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from cryptography import x509
 
-from odradek_operator.shared import certificates, cluster_secrets, kube, status
+from odradek_operator.shared import certificates, cluster_secrets, kube, passwords, status
 from odradek_operator.shared.apply import ReconcileContext
 from odradek_operator.shared.certificates import Pair
 from odradek_operator.shared.cluster_secrets import CA_CERTIFICATE
@@ -62,7 +62,7 @@ def look(context: ReconcileContext, meta: ResourceMeta, wanted: UserSpec) -> Sec
     event = None
     if live is None:
         event = Event("SecretCreated", f"made Secret {meta.name}")
-    elif secret.value(live, secret.PASSWORD) != password:
+    elif not secret.has_password(live, password):
         event = Event("PasswordChanged", f"Secret {meta.name} has another password")
     return SecretPlan(meta.name, password, built, live is not None, event)
 
@@ -99,6 +99,10 @@ def _look_at_certificate(
 
 
 def _why_renew(live: Object, authority: Pair, subject: x509.Name, now: datetime) -> str | None:
+    data = live.get("data", {})
+    for one in (secret.STORE, secret.STORE_PASSWORD):
+        if not data.get(one):
+            return f"the Secret has no {one}"
     try:
         if secret.value(live, CA_CERTIFICATE) != authority.certificate:
             return "the authority is another one"
@@ -113,7 +117,7 @@ def _password(
     """Return the password: of the user's own Secret, else that of the Secret, else a new one."""
     if wanted.source is None:
         found = "" if live is None else secret.read_password(live, secret.PASSWORD)
-        return found or secret.new_password()
+        return found or passwords.new()
     name, key = wanted.source
     if name == meta.name:
         raise secret.UnusableSecretError(f"Secret {name} is the one that the operator writes")

@@ -1,0 +1,101 @@
+"""The user of a job is removed, or the resource waits: passes in memory."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import pytest
+
+from odradek_operator.loop.reconciler import Reconciler
+from odradek_operator.shared import user_znodes
+from odradek_operator.shared.spec import FINALIZER, ClusterKey
+from odradek_operator.shared.store import KIND_ORDER, ResourceStore, key_of
+from tests.reconcile.test_reconciler import cluster, existing_topic, resource
+from tests.support.memory import MemoryKube, MemoryPool, MemoryZooKeeper, context
+
+SCRAM = {"type": "scram-sha-512"}
+PLAIN = [{"name": "internal", "port": 9093}]
+SECURED = [{"name": "internal", "port": 9093, "authentication": SCRAM}]
+ELSEWHERE = "elsewhere"
+
+
+def group(namespace: str = "n", *, deleted: bool = False) -> dict[str, Any]:
+    task = {"sink": {"console": {}}, "volume": {"size": "1Gi"}}
+    reference = {"name": "c"} if namespace == "n" else {"name": "c", "namespace": "n"}
+    found = resource(
+        "ConsumerGroup",
+        "g",
+        namespace=namespace,
+        deleted=deleted,
+        clusterRef=reference,
+        topics=["t"],
+        job=task,
+    )
+    found["metadata"]["finalizers"] = [FINALIZER]
+    return found
+
+
+def secret(owner: dict[str, Any]) -> dict[str, Any]:
+    meta = owner["metadata"]
+    return {
+        "kind": "Secret",
+        "metadata": {"name": f"g-brokers-{meta['uid'][:8]}", "namespace": meta["namespace"]},
+        "data": {"username": base64.b64encode(b"u").decode()},
+    }
+
+
+def known(namespace: str = "n") -> MemoryZooKeeper:
+    """Znodes with the user of the job."""
+    zookeeper = existing_topic()
+    data = b'{"version":1,"config":{"SCRAM-SHA-512":"x"}}'
+    zookeeper.put(user_znodes.user_path(f"odradek-job.{namespace}.g"), data)
+    return zookeeper
+
+
+def passed(
+    body: dict[str, Any], owner: dict[str, Any], zookeeper: MemoryZooKeeper | None
+) -> list[str]:
+    """Run a pass; return the finalizers that are left."""
+    kube, store = MemoryKube(body, owner, secret(body)), ResourceStore()
+    for one in (body, owner):
+        assert one["kind"] in KIND_ORDER
+        store.put(one)
+    pool = MemoryPool({} if zookeeper is None else {"zk:2181": zookeeper})
+    namespace = body["metadata"]["namespace"]
+    done = Reconciler(context(kube, pool), store).reconcile(
+        namespace, ClusterKey("n", "c"), {key_of(body): body}
+    )
+    for result in done.values():
+        assert not isinstance(result, Exception), result
+    found = kube.get("odradek.io/v1alpha1", "ConsumerGroup", namespace, "g")
+    assert found is not None
+    left: list[str] = found["metadata"]["finalizers"]
+    return left
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+def test_user_is_not_forgotten_while_zookeeper_is_away(deleted: bool) -> None:
+    body = group(deleted=deleted)
+    assert passed(body, cluster(listeners=SECURED), None) == [FINALIZER]
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+def test_user_goes_when_brokers_ask_for_none_any_more(deleted: bool) -> None:
+    zookeeper = known()
+    assert passed(group(deleted=deleted), cluster(listeners=PLAIN), zookeeper) == []
+    assert zookeeper.committed
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+def test_user_goes_when_its_namespace_is_not_allowed_any_more(deleted: bool) -> None:
+    zookeeper = known(ELSEWHERE)
+    body = group(ELSEWHERE, deleted=deleted)
+    assert passed(body, cluster(listeners=SECURED), zookeeper) == []
+    assert zookeeper.committed
+
+
+def test_finalizer_stays_while_the_cluster_is_gone() -> None:
+    body = group()
+    other = cluster("other", listeners=SECURED, zookeeper={"connect": "zk2:2181"})
+    assert passed(body, other, known()) == [FINALIZER]
