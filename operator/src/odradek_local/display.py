@@ -20,7 +20,7 @@ _ERASE: Final = "\r\x1b[K"
 
 
 @dataclass(slots=True)
-class Step:
+class ShownStep:
     """A step at work; `text` may be set while it is."""
 
     name: str
@@ -53,15 +53,15 @@ class Display:
             self.line(f"  {name:<{width}}  {text}".rstrip())
 
     @contextmanager
-    def step(self, name: str, text: str) -> Iterator[Step]:
+    def step(self, name: str, text: str) -> Iterator[ShownStep]:
         """Show a step while the block runs, and its seconds when it is done."""
-        step = Step(name, text, time.monotonic())
+        step = ShownStep(name, text, time.monotonic())
         self._drawn_at = 0.0
         self.tick(step)
         yield step
         self.line(_step_line(step))
 
-    def tick(self, step: Step) -> None:
+    def tick(self, step: ShownStep) -> None:
         """Show a step at work, on a terminal, a few times per second."""
         if self.is_terminal and time.monotonic() - self._drawn_at >= _REDRAW_S:
             self.passing(_step_line(step))
@@ -86,6 +86,6 @@ class Display:
             self._stream.flush()
 
 
-def _step_line(step: Step) -> str:
+def _step_line(step: ShownStep) -> str:
     seconds = time.monotonic() - step.began
     return f"  {step.name:<{_NAME}}{step.text:<{_TEXT}} {seconds:5.1f} s"
