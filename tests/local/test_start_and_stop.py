@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
+import io
+import json
 import os
 import signal
 import socket
@@ -15,6 +16,7 @@ import pytest
 import yaml
 
 from odradek_local import java, plan, resources
+from odradek_local.display import Display
 from odradek_local.errors import LocalError
 from odradek_local.schema import SchemaError, checked
 from tests.support.local_run import LocalRun, assert_gone, sessions
@@ -72,7 +74,11 @@ def test_the_quickstart_on_kubernetes_is_read_and_what_has_no_meaning_is_named()
     ("documents", "said"),
     [
         ([], "exactly one KafkaCluster is needed, and there is none"),
-        ([cluster(), cluster()], "exactly one KafkaCluster is needed"),
+        ([cluster(), cluster()], "KafkaCluster main is there twice"),
+        (
+            [cluster(), {**cluster(), "metadata": {"name": "other"}}],
+            "exactly one KafkaCluster is needed",
+        ),
         (["text"], "is no resource: it must have apiVersion, kind and metadata.name"),
         ([resource("Topic", "")], "is no resource"),
         ([resource("Stream", "s")], "Stream s (odradek.io/v1alpha1) is not supported here"),
@@ -93,7 +99,10 @@ def test_the_quickstart_on_kubernetes_is_read_and_what_has_no_meaning_is_named()
             "Topic t: Invalid value soon for configuration retention.ms",
         ),
         ([cluster(), topic(replicationFactor=3)], "Topic t: 3 replicas are more than the 2"),
-        ([cluster(), topic(), topic()], "topic t is there twice"),
+        ([cluster(), topic("u", topicName="t"), topic()], "topic t is there twice"),
+        ([cluster(), topic(), topic(topicName="other")], "Topic t is there twice"),
+        ([cluster(), topic("t/../t")], "Topic t/../t: metadata.name must be lower case letters"),
+        ([cluster(), topic("a" * 254)], "metadata.name must be lower case letters"),
         ([cluster(), group()], "ConsumerGroup g: there is no Topic t"),
         ([cluster(), group(job={"sql": "select 1"})], "spec.job.sink is missing"),
         ([cluster(), group(topicPattern="(")], "topicPattern"),
@@ -118,6 +127,19 @@ def test_unreadable_files_are_one_line(tmp_path: Path) -> None:
             resources.read(bad)
     with pytest.raises(LocalError, match="has no YAML files"):
         resources.read(empty)
+
+
+def test_a_kustomization_that_is_wrong_is_one_line(tmp_path: Path) -> None:
+    kustomization = tmp_path / "kustomization.yaml"
+    for listed, said in (
+        ("5", "kustomization.yaml: resources must be a list"),
+        ("a.yaml", "kustomization.yaml: resources must be a list"),
+        ("[a.yaml]", "cannot read .*a.yaml: No such file"),
+        ('["."]', "names a folder that it is in"),
+    ):
+        kustomization.write_text(f"resources: {listed}\n")
+        with pytest.raises(LocalError, match=said):
+            resources.read(tmp_path)
 
 
 def test_unknown_datagen_is_refused(tmp_path: Path) -> None:
@@ -195,30 +217,33 @@ def test_java_that_is_missing_or_old_is_one_line_that_says_how_to_get_it(
 
 def test_mistakes_end_with_status_2_before_anything_starts(tmp_path: Path) -> None:
     file = written(tmp_path, cluster(replicas="x"))
+    locked, marked = tmp_path / "locked", tmp_path / "marked"
+    (locked / "lock").mkdir(parents=True)
+    (marked / "cluster.json").mkdir(parents=True)
     for arguments, said in (
         (["-f", str(file)], f"odradek: {file}: KafkaCluster main: spec.brokers.replicas must be"),
         (["--once", "--keep"], "give either --once or --keep"),
         (["-f", str(tmp_path / "none.yaml")], "does not exist"),
         (["--jars", str(tmp_path)], "has no spark-sql-kafka"),
+        (["--data", "~nobody-has-this-name/data"], "odradek: cannot use ~nobody-has-this-name/"),
+        (["stop", "--data", "~nobody-has-this-name/data"], "odradek: cannot use ~nobody-has-this"),
+        (["stop", "--data", str(locked)], f"odradek: cannot use {locked} for data: Is a directory"),
+        (["--data", str(locked)], f"odradek: cannot use {locked} for data: Is a directory"),
+        (["--data", str(marked)], f"odradek: cannot use {marked} for data: Is a directory"),
     ):
         with LocalRun(tmp_path / "data", *arguments) as one:
             assert one.wait() == 2
             assert said in one.output()
             assert "Traceback" not in one.output()
+            assert not one.output().startswith("\n")
         assert one.data.note() is None
 
 
 def test_a_start_says_what_is_taken_and_what_dies_and_ends_whole(tmp_path: Path) -> None:
     data = tmp_path / "data"
-    # Tests look for ports far above these.
-    port = 9092
-    with socket.socket() as other:
-        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # Where somebody has it, it is taken as well.
-        with contextlib.suppress(OSError):
-            other.bind(("127.0.0.1", port))
-            other.listen()
-        file = written(tmp_path, cluster(storage={"size": "1Gi"}), topic())
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        file = written(tmp_path, cluster(port=port, storage={"size": "1Gi"}), topic())
         with LocalRun(data, "-f", str(file)) as one:
             one.wait_for("Ctrl-C ends everything")
             said = one.output()
@@ -243,12 +268,51 @@ def test_a_start_says_what_is_taken_and_what_dies_and_ends_whole(tmp_path: Path)
         )
 
 
-def test_what_is_kept_goes_on_until_it_is_stopped(tmp_path: Path) -> None:
+def test_nothing_is_written_where_nothing_is_to_be_stopped(tmp_path: Path) -> None:
     data = tmp_path / "data"
+    data.mkdir()
+    with LocalRun(data, "stop") as stop:
+        assert (stop.wait(), stop.output()) == (0, "Nothing is running.\n")
+    assert not list(data.iterdir())
+
+
+def test_what_cannot_be_written_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    in_the_way = data / "broker-1.properties"
+    in_the_way.mkdir(parents=True)
+    with LocalRun(data, "-f", str(written(tmp_path, cluster()))) as one:
+        assert one.wait() == 1
+        assert f"odradek: {in_the_way}: Is a directory\n" in one.output()
+        assert "Traceback" not in one.output()
+        # ZooKeeper and the first broker would hold the lock.
+        assert not one.data.stop()
+
+
+def test_all_addresses_are_of_the_loopback(tmp_path: Path) -> None:
+    ports = plan.Ports(1, (2, 3), (4, 5), (6,))
+    job = {"sql": "select 1", "sink": {"parquet": {"path": "/data/a"}}}
+    found = resources.read(written(tmp_path, cluster(), topic(), group(job=job)))
+    assert "odradek.metrics.host=127.0.0.1\n" in plan.server_properties(found, ports, 0, tmp_path)
+    planned = plan.job(found, found.groups[0], ports, 0, tmp_path, Path("/j/bin/java"))
+    assert json.loads(planned.file)["metricsHost"] == "127.0.0.1"
+
+
+def test_steps_fit_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    for columns in (10, 40, 70, 200):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        shown = io.StringIO()
+        with Display(shown, is_terminal=True).step("Brokers", "127.0.0.1:1"):
+            pass
+        line = shown.getvalue().rpartition("\x1b[K")[2]
+        assert len(line.rstrip("\n")) < max(columns, 40)
+
+
+def test_what_is_kept_goes_on_until_it_is_stopped(tmp_path: Path) -> None:
+    data = tmp_path / "my data"
     file = str(written(tmp_path, cluster(replicas=1), topic()))
     with LocalRun(data, "--keep", "-f", file) as one:
         assert one.wait() == 0, one.output()
-        assert f"local stop --data {data}" in one.output()
+        assert f"local stop --data '{data}'" in one.output()
         note = one.data.note()
         assert note is not None
         assert note.kept
@@ -256,6 +320,7 @@ def test_what_is_kept_goes_on_until_it_is_stopped(tmp_path: Path) -> None:
         with LocalRun(data, "-f", file) as second:
             assert second.wait() == 2
             assert "is in use by an `odradek local` in the background" in second.output()
+            assert f"`odradek local stop --data '{data}'`" in second.output()
         with LocalRun(data, "stop") as stop:
             assert stop.wait() == 0
             assert stop.output() == f"Stopped. The data stay in {data}\n"

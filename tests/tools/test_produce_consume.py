@@ -17,12 +17,23 @@ from confluent_kafka import Message, Producer
 from odradek.tools import key_partitions
 from tests.support import preloaded
 from tests.support.broker import STEADY, Cluster, wait_until
-from tests.support.clients import QUIET, create_topic
+from tests.support.clients import QUIET, await_leaders, create_topic
 
 # The coordinator's topic has one replica here.
 SETTINGS = {**STEADY, "offsets.topic.replication.factor": "1", "offsets.topic.num.partitions": "1"}
 
-SHAPES = {"lines": 3, "ends": 1, "small": 1, "grouped": 2, "keys": 7, "typed": 1}
+SHAPES = {
+    "lines": 3,
+    "ends": 1,
+    "small": 1,
+    "grouped": 2,
+    "keys": 7,
+    "typed": 1,
+    "large": 1,
+    "deleted": 1,
+    "few": 1,
+}
+FIRST = ("--from-beginning", "--max-messages")
 
 
 @pytest.fixture(scope="module")
@@ -110,10 +121,72 @@ def test_a_record_that_is_refused_ends_with_status_1(cluster: Cluster) -> None:
     change = ("configs", "alter", "--topic", "small", "--add-config", "max.message.bytes=1000")
     done = preloaded.run("odradek", *change, "--bootstrap-server", cluster.bootstrap, timeout=300)
     assert done.returncode == 0, done.stderr
-    said = produce(cluster, b"x" * 5000, "small", status=1).stderr
-    assert said == b"odradek: small-0: MESSAGE_TOO_LARGE\n"
+    # A batch of these is too large, and none of the others.
+    lines = b"x\n" * 2000 + b"x" * 5000 + b"\nlast\n"
+    said = produce(cluster, lines, "small", status=1).stderr
+    assert said == b"2000 records written to topic small\nodradek: small-0: MESSAGE_TOO_LARGE\n"
+    counted = consume(cluster, "small", "--from-beginning", "--max-messages", "2000")
+    assert counted == "x\n" * 2000
     said = produce(cluster, b"a:b\nc\n", "small", "--key-separator", ":", status=1).stderr
-    assert said == b"odradek: line 2 has no key separator ':'\n"
+    assert said.endswith(b"\nodradek: line 2 has no key separator ':'\n")
+
+
+def test_lines_that_fit_are_written_whatever_comes_before_them(cluster: Cluster) -> None:
+    lines = b"\n".join(b"x" * size for size in (900_000, 200_000, 900_000, 0))
+    assert produce(cluster, lines + b"\n", "large").stderr == b"4 records written to topic large\n"
+    sizes = [len(one["value"]) for one in consumed(cluster, "large", *FIRST, "4")]
+    assert sizes == [900_000, 200_000, 900_000, 0]
+
+
+def test_a_line_without_end_is_refused(cluster: Cluster) -> None:
+    endless = " ".join(["cat /dev/zero |", *command(cluster, "produce"), "large"])
+    done = subprocess.run(["bash", "-c", endless], capture_output=True, check=False, timeout=300)
+    assert done.returncode == 1
+    assert b"odradek: a line is larger than 104857600 bytes\n" in done.stderr
+
+
+def test_files_that_cannot_be_used_are_one_line(cluster: Cluster) -> None:
+    produce(cluster, b"a\n", "typed")
+    for name, arguments, redirection, said, status in (
+        ("produce", "typed", "<&-", "stdin is closed", 2),
+        ("produce", "typed", "0>/dev/null", "cannot read stdin: Bad file descriptor", 2),
+        ("consume", "typed --from-beginning", ">&-", "stdout is closed", 2),
+        (
+            *("consume", "typed --from-beginning", ">/dev/full"),
+            *("cannot write to stdout: No space left on device", 1),
+        ),
+    ):
+        shell = " ".join([*command(cluster, name), arguments, redirection])
+        done = subprocess.run(["bash", "-c", shell], capture_output=True, check=False, timeout=300)
+        assert (done.returncode, done.stderr.splitlines()[-1]) == (
+            status,
+            f"odradek: {said}".encode(),
+        )
+        assert b"Traceback" not in done.stderr
+
+
+def test_a_topic_that_is_deleted_ends_its_consumer(cluster: Cluster) -> None:
+    produce(cluster, b"a\n", "deleted")
+    process = subprocess.Popen(
+        [*command(cluster, "consume"), "deleted", "--from-beginning"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"a\n"
+        gone = preloaded.run(
+            *("odradek", "topics", "delete", "deleted"),
+            *("--bootstrap-server", cluster.bootstrap),
+            timeout=300,
+        )
+        assert gone.returncode == 0, gone.stderr
+        _, said = process.communicate(timeout=300)
+        assert said == b"odradek: topic deleted does not exist any more\n"
+        assert process.returncode == 1
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_mistakes_are_one_line(cluster: Cluster) -> None:
@@ -138,6 +211,13 @@ def test_readers_that_go_and_ctrl_c_end_quietly(cluster: Cluster, tmp_path: Path
         ["bash", "-c", f"set -o pipefail; {shell}"], capture_output=True, check=False, timeout=300
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, b"end\n", b"")
+    # Without more to write it notices, too.
+    shell = " ".join([*command(cluster, "consume"), "few", "--from-beginning", "| head -n 1"])
+    produce(cluster, b"one\ntwo\n", "few")
+    done = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {shell}"], capture_output=True, check=False, timeout=300
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"one\n", b"")
     output = tmp_path / "output"
     with output.open("wb") as stdout:
         process = subprocess.Popen(
@@ -169,8 +249,46 @@ def test_producer_that_is_interrupted_does_not_wait_for_a_line(cluster: Cluster)
         assert consume(cluster, *arguments) == "interrupted\n"
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=300)
-        assert (process.returncode, said) == (130, b"")
+        assert process.returncode == 130
+        assert said.endswith(b" records written to topic typed\n")
     finally:
         os.close(writing)
         process.kill()
         process.wait()
+
+
+def test_a_consumer_goes_on_without_the_broker_that_it_was_given(cluster: Cluster) -> None:
+    create_topic(cluster.bootstrap, "replicated", partitions=2, replicas=2)
+    produce(cluster, b"a\n", "replicated", "--partition", "0")
+    given, other = cluster.brokers.values()
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "odradek", "consume", "replicated", "--from-beginning"),
+            *("--max-messages", "3", "--bootstrap-server", given.address),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"a\n"
+        cluster.crash(given.broker_id)
+        await_leaders(other.address, "replicated", 2)
+        for partition in ("0", "1"):
+            done = subprocess.run(
+                [
+                    *(sys.executable, "-m", "odradek", "produce", "replicated"),
+                    *("--partition", partition, "--bootstrap-server", other.address),
+                ],
+                input=b"b\n",
+                capture_output=True,
+                check=False,
+            )
+            assert done.returncode == 0, done.stderr
+        rest, said = process.communicate(timeout=300)
+        assert (rest, said, process.returncode) == (b"b\nb\n", b"", 0)
+    finally:
+        process.kill()
+        process.wait()
+        given.start()
+        cluster.wait_for_members()

@@ -326,6 +326,7 @@ class BrokerConfig:
     )
 
     # keys of Odradek
+    metrics_host: str = key("odradek.metrics.host", "", str)
     metrics_port: int = key("odradek.metrics.port", 0, integer(0, 65535))
     queued_max_response_bytes: int = key(
         "odradek.queued.max.response.bytes", 67_108_864, integer(-1)

@@ -58,7 +58,7 @@ def plain(status: HTTPStatus, text: str) -> HttpAnswer:
 
 
 class HttpServer:
-    """Serves a port of every address. Raises OSError if it cannot be bound.
+    """Serves a port of one address, or of every one (`host` is ""). Raises OSError if it cannot.
 
     `quick` answers what needs no waiting, from the server's thread, or returns None. Then `slow`
     answers, in a pool.
@@ -69,6 +69,7 @@ class HttpServer:
         port: int,
         quick: Callable[[HttpRequest], HttpAnswer | None],
         slow: Callable[[HttpRequest], HttpAnswer],
+        host: str = "",
     ) -> None:
         self._quick = quick
         self._slow = slow
@@ -76,7 +77,7 @@ class HttpServer:
         self._silent: dict[asyncio.Task[object], None] = {}
         self._asked: dict[asyncio.Task[object], None] = {}
         self._pool = ThreadPoolExecutor(POOL_THREADS, "metrics")
-        self._sock = _bound(port)
+        self._sock = _bound(host, port)
         self._loop = asyncio.new_event_loop()
         self._stopping = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="http", daemon=True)
@@ -161,7 +162,10 @@ class HttpServer:
             return plain(HTTPStatus.INTERNAL_SERVER_ERROR, "failed; the log says why")
 
 
-def _bound(port: int) -> socket.socket:
+def _bound(host: str, port: int) -> socket.socket:
+    if host:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
     dual = socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if dual else socket.AF_INET
     return socket.create_server(("", port), family=family, backlog=_BACKLOG, dualstack_ipv6=dual)

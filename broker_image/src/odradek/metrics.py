@@ -177,10 +177,10 @@ class BrokerMetrics(Collector):
         self._authorizer = authorizer
         self._client_quotas = client_quotas
 
-    def serve(self, port: int, health: Health) -> Callable[[], None]:
+    def serve(self, port: int, health: Health, host: str = "") -> Callable[[], None]:
         """Serve Prometheus and probes on a port, in a thread; return a function that stops it.
 
-        Raises OSError.
+        An empty `host` is every address. Raises OSError.
         """
         registry = CollectorRegistry()
         registry.register(self)
@@ -190,7 +190,7 @@ class BrokerMetrics(Collector):
             answer = health.answer(request.path)
             return None if answer is None else plain(*answer)
 
-        return HttpServer(port, probe, lambda request: _shown(app, request)).stop
+        return HttpServer(port, probe, lambda request: _shown(app, request), host).stop
 
     # --- counting -----------------------------------------------------------------------------
 

@@ -211,13 +211,13 @@ class Server:
 
     def _serve_metrics(self, cleanup: contextlib.AsyncExitStack) -> None:
         """Serve metrics and probes from the beginning: loading the logs may take minutes."""
-        port = self._config.metrics_port
+        host, port = self._config.metrics_host, self._config.metrics_port
         if not port:
             return
         try:
-            cleanup.callback(self._metrics.serve(port, self._health))
+            cleanup.callback(self._metrics.serve(port, self._health, host))
         except OSError as error:
-            raise StartError(f"cannot serve metrics on {port}: {error}") from error
+            raise StartError(f"cannot serve metrics on {host}:{port}: {error}") from error
         heartbeat = asyncio.create_task(self._health.run(), name="heartbeat")
         cleanup.callback(heartbeat.cancel)
 

@@ -15,7 +15,7 @@ from typing import Final
 from odradek import zookeeper
 from odradek_local import endpoints, plan, table
 from odradek_local.data_folder import DataFolder
-from odradek_local.display import Display, ProgressStep
+from odradek_local.display import Display, ShownStep
 from odradek_local.errors import LocalError
 from odradek_local.plan import LocalJob, Ports
 from odradek_local.ports import HOST
@@ -59,7 +59,7 @@ class ClusterRun:
         self._display = display
         self._signals = signals
         self._job_starts: dict[str, int] = {}
-        self._step: ProgressStep | None = None
+        self._step: ShownStep | None = None
         self.zookeeper_connect = plan.zookeeper_connect(resources, ports)
         jobs = [group for group in resources.groups if group.job is not None]
         self.jobs = [

@@ -77,7 +77,7 @@ def local(
         return
     if once and keep:
         raise click.UsageError("give either --once or --keep")
-    sys.exit(_run(place, DataFolder(data or data_folder.default()), once, keep, jars))
+    sys.exit(_run(place, _folder(data), once, keep, jars))
 
 
 @local.command()
@@ -85,13 +85,21 @@ def local(
 @click.pass_obj
 def stop(parent_data: Path | None, data: Path | None) -> None:
     """End what runs on the data."""
-    folder = DataFolder(data or parent_data or data_folder.default())
+    folder = _folder(data or parent_data)
     try:
         stopped = folder.stop()
     except LocalError as error:
         _say(str(error))
         sys.exit(error.status)
     click.echo(f"Stopped. The data stay in {folder.path}" if stopped else "Nothing is running.")
+
+
+def _folder(data: Path | None) -> DataFolder:
+    try:
+        return DataFolder(data or data_folder.default())
+    except LocalError as error:
+        _say(str(error))
+        sys.exit(error.status)
 
 
 def _say(text: str) -> None:
@@ -124,9 +132,14 @@ def _run(place: Path | None, folder: DataFolder, once: bool, keep: bool, jars: s
         display.line("Stopping; a second signal kills what does not end.")
         status = 0 if shown else 128 + stopped.number
     except LocalError as error:
-        display.line()
+        display.end_passing()
         _say(str(error))
         status = error.status
+    except OSError as error:
+        # The disk is full, or somebody has taken the folder away.
+        display.end_passing()
+        _say(f"{error.filename or folder.path}: {error.strerror}")
+        status = 1
     finally:
         if run is not None and not left:
             display.passing("Stopping ...")
@@ -274,10 +287,7 @@ def _next_commands(run: ClusterRun) -> list[str]:
 
 
 def _stop_command(folder: DataFolder) -> str:
-    option = (
-        "" if folder.path == data_folder.default() else f" --data {shlex.quote(str(folder.path))}"
-    )
-    return f"{program()} local stop{option}"
+    return f"{program()} local stop{folder.option()}"
 
 
 def program() -> str:

@@ -9,6 +9,7 @@ import contextlib
 import fcntl
 import json
 import os
+import shlex
 import signal
 import time
 from collections.abc import Iterable, Mapping
@@ -46,7 +47,11 @@ class DataFolder:
     """One folder."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path.expanduser().absolute()
+        """Raise LocalError if `path` begins with the home of somebody who has none."""
+        try:
+            self.path = path.expanduser().absolute()
+        except (RuntimeError, OSError) as error:
+            raise LocalError(f"cannot use {path} for data: {error}") from error
         self.logs = self.path / "logs"
         self._note = self.path / "running.json"
         self._cluster = self.path / "cluster.json"
@@ -61,27 +66,34 @@ class DataFolder:
 
         Raises LocalError if somebody runs on it, or it cannot be used.
         """
+        left = 0
         try:
             self.logs.mkdir(parents=True, exist_ok=True)
             if not self._locked():
                 note = self.note()
                 if note is None or note.kept or processes.lives(note.starter):
                     raise LocalError(
-                        f"{self._in_use(note)}: stop it with `odradek local stop`"
-                        f"{self._option()}, or give another folder with --data"
+                        f"{self._in_use(note)}: stop it with `odradek local stop"
+                        f"{self.option()}`, or give another folder with --data"
                     )
-                return self._clean_up(note)
+                left = self._clean_up(note)
+            # A second start at the same moment reads whom it has to wait for.
+            self.write_note(())
         except OSError as error:
-            raise LocalError(f"cannot use {self.path} for data: {error.strerror}") from error
-        return 0
+            raise self._unusable(error) from error
+        return left
+
+    def _unusable(self, error: OSError) -> LocalError:
+        return LocalError(f"cannot use {self.path} for data: {error.strerror}")
 
     def _in_use(self, note: Note | None) -> str:
         if note is None or note.kept:
             return f"{self.path} is in use by an `odradek local` in the background"
         return f"{self.path} is in use by another `odradek local`, process {note.starter.pid}"
 
-    def _option(self) -> str:
-        return "" if self.path == default() else f" --data {self.path}"
+    def option(self) -> str:
+        """Return what commands for this folder need behind them, as a shell reads it."""
+        return "" if self.path == default() else f" --data {shlex.quote(str(self.path))}"
 
     def _clean_up(self, note: Note) -> int:
         """End what a killed start has left, and lock the folder."""
@@ -151,17 +163,29 @@ class DataFolder:
                     f"{self.path} has the data of KafkaCluster {former} with {count} brokers, not "
                     f"of {name} with {brokers}: give another folder with --data, or remove it"
                 )
-        _write(self._cluster, {"name": name, "brokers": brokers})
+        try:
+            _write(self._cluster, {"name": name, "brokers": brokers})
+        except OSError as error:
+            raise self._unusable(error) from error
 
     def stop(self) -> bool:
         """End what runs on the data; return whether anything did. Raises LocalError."""
-        if not self.path.is_dir() or self._locked():
-            return False
+        try:
+            if not (self.path / "lock").exists() or self._locked():
+                return False
+        except OSError as error:
+            raise self._unusable(error) from error
         note = self._await_note()
         if note is None:
             raise LocalError(f"something uses {self.path}, and it is not known what", 1)
         if not note.kept and processes.lives(note.starter):
-            os.kill(note.starter.pid, signal.SIGTERM)
+            try:
+                os.kill(note.starter.pid, signal.SIGTERM)
+            except ProcessLookupError:
+                pass
+            except PermissionError as error:
+                who = f"process {note.starter.pid}"
+                raise LocalError(f"{who} of another user runs on {self.path}") from error
             self._await_lock(_STOP_S)
         else:
             self._clean_up(note)

@@ -20,7 +20,7 @@ _ERASE: Final = "\r\x1b[K"
 
 
 @dataclass(slots=True)
-class ProgressStep:
+class ShownStep:
     """A step at work; `text` may be set while it is."""
 
     name: str
@@ -53,18 +53,26 @@ class Display:
             self.line(f"  {name:<{width}}  {text}".rstrip())
 
     @contextmanager
-    def step(self, name: str, text: str) -> Iterator[ProgressStep]:
+    def step(self, name: str, text: str) -> Iterator[ShownStep]:
         """Show a step while the block runs, and its seconds when it is done."""
-        step = ProgressStep(name, text, time.monotonic())
+        step = ShownStep(name, text, time.monotonic())
         self._drawn_at = 0.0
         self.tick(step)
         yield step
-        self.line(_step_line(step))
+        self.line(self._step_line(step))
 
-    def tick(self, step: ProgressStep) -> None:
+    def tick(self, step: ShownStep) -> None:
         """Show a step at work, on a terminal, a few times per second."""
         if self.is_terminal and time.monotonic() - self._drawn_at >= _REDRAW_S:
-            self.passing(_step_line(step))
+            self.passing(self._step_line(step))
+
+    def _step_line(self, step: ShownStep) -> str:
+        seconds = f" {time.monotonic() - step.began:5.1f} s"
+        width = _TEXT
+        if self.is_terminal:
+            columns = shutil.get_terminal_size().columns
+            width = max(0, min(width, columns - 1 - len(seconds) - _NAME - 2))
+        return f"  {step.name:<{_NAME}}{step.text:<{width}}{seconds}"
 
     def passing(self, text: str) -> None:
         """Show a line that the next one replaces, on a terminal."""
@@ -73,6 +81,12 @@ class Display:
             self._write(f"{_ERASE}{text[: columns - 1]}")
             self._passing = True
             self._drawn_at = time.monotonic()
+
+    def end_passing(self) -> None:
+        """Leave the line that the next one would replace, and go on below it."""
+        if self._passing:
+            self._write("\n")
+            self._passing = False
 
     def _clear(self) -> None:
         if self._passing:
@@ -84,8 +98,3 @@ class Display:
         with suppress(OSError, ValueError):
             self._stream.write(text)
             self._stream.flush()
-
-
-def _step_line(step: ProgressStep) -> str:
-    seconds = time.monotonic() - step.began
-    return f"  {step.name:<{_NAME}}{step.text:<{_TEXT}} {seconds:5.1f} s"

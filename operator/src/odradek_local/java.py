@@ -29,7 +29,12 @@ def find() -> Path:
     where = f"JAVA_HOME {home}" if home else found
     try:
         told = subprocess.run(
-            [found, "-Xshare:auto", "-version"], capture_output=True, text=True, check=False
+            [found, "-Xshare:auto", "-version"],
+            capture_output=True,
+            text=True,
+            check=False,
+            # Ctrl-C is not for it: it would look as if this Java did not run.
+            start_new_session=True,
         )
     except OSError as error:
         raise LocalError(f"{where} has no Java that runs ({error.strerror}): {_HOW}") from error

@@ -72,6 +72,7 @@ def server_properties(resources: LocalResources, ports: Ports, number: int, fold
         "listeners": f"PLAINTEXT://{HOST}:{ports.brokers[number]}",
         "log.dirs": str(folder),
         "zookeeper.connect": zookeeper_connect(resources, ports),
+        "odradek.metrics.host": HOST,
         "odradek.metrics.port": str(ports.metrics[number]),
     }
     return "".join(f"{name}={_escaped(text)}\n" for name, text in sorted(values.items()))
@@ -125,6 +126,7 @@ def job(
         "offsetStore": group.spec.offset_store,
         "topics": list(group.spec.topics),
         "topicPattern": group.spec.topic_pattern,
+        "metricsHost": HOST,
         "metricsPort": ports.jobs[number],
         "job": wanted,
     }

@@ -6,6 +6,7 @@ without Kubernetes is left out, and named in `LocalResources.unused`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -28,6 +29,9 @@ _CRDS: Final = {
     "Topic": "topics.yaml",
     "ConsumerGroup": "consumergroups.yaml",
 }
+# As the API server has it (RFC 1123).
+_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_LONGEST_NAME: Final = 253
 # Fields that say something to Kubernetes, or to the operator over time.
 _UNUSED: Final[Mapping[str, tuple[str, ...]]] = {
     "KafkaCluster": (
@@ -125,25 +129,33 @@ def read(place: Path | None) -> LocalResources:
     return _resources(documents)
 
 
-def _files(place: Path) -> list[Path]:
+def _files(place: Path, within: tuple[Path, ...] = ()) -> list[Path]:
+    """Return the files of a file or folder, which kustomizations of the folders `within` name."""
     if not place.is_dir():
         return [place]
+    if place.resolve() in within:
+        raise LocalError(f"a kustomization of {place} names a folder that it is in")
     for name in ("kustomization.yaml", "kustomization.yml", "Kustomization"):
         if (place / name).is_file():
-            return _listed(place / name)
-    found = sorted(one for one in place.iterdir() if one.suffix in (".yaml", ".yml"))
+            return _listed(place / name, (*within, place.resolve()))
+    try:
+        found = sorted(one for one in place.iterdir() if one.suffix in (".yaml", ".yml"))
+    except OSError as error:
+        raise LocalError(f"cannot read {place}: {error.strerror}") from error
     if not found:
         raise LocalError(f"{place} has no YAML files")
     return found
 
 
-def _listed(kustomization: Path) -> list[Path]:
+def _listed(kustomization: Path, within: tuple[Path, ...]) -> list[Path]:
     """Return the files that a kustomization names, with those in its folders."""
     named: list[Path] = []
     for _, document in _documents(kustomization):
-        resources = document.get("resources", []) if isinstance(document, dict) else []
-        named += [kustomization.parent / str(one) for one in resources or ()]
-    return [file for one in named for file in _files(one)]
+        resources = (document.get("resources") if isinstance(document, dict) else None) or []
+        if not isinstance(resources, list):
+            raise LocalError(f"{kustomization}: resources must be a list")
+        named += [kustomization.parent / str(one) for one in resources]
+    return [file for one in named for file in _files(one, within)]
 
 
 def _documents(file: Path) -> list[tuple[str, Any]]:
@@ -169,6 +181,7 @@ def _resources(documents: list[tuple[str, Any]]) -> LocalResources:
     topics: dict[str, LocalTopic] = {}
     groups: dict[str, LocalGroup] = {}
     unused: list[str] = []
+    seen: set[tuple[str, str]] = set()
     for file, document in documents:
         kind, name = _identity(file, document)
         where = f"{file}: {kind} {name}"
@@ -176,6 +189,9 @@ def _resources(documents: list[tuple[str, Any]]) -> LocalResources:
             unused.append(f"{kind} {name}")
             continue
         body = _admitted(where, kind, document)
+        if (kind, name) in seen:
+            raise LocalError(f"{where} is there twice")
+        seen.add((kind, name))
         unused += [f"{kind}.spec.{path}" for path in _UNUSED[kind] if _has(document["spec"], path)]
         try:
             if kind == "KafkaCluster":
@@ -218,6 +234,14 @@ def _admitted(where: str, kind: str, document: dict[str, Any]) -> spec.Body:
         raise LocalError(
             f"{where} ({document['apiVersion']}) is not supported here; {known} of "
             f"{spec.API_VERSION} are"
+        )
+    # Folders and logs have its name.
+    if len(document["metadata"]["name"]) > _LONGEST_NAME or not _NAME.fullmatch(
+        document["metadata"]["name"]
+    ):
+        raise LocalError(
+            f"{where}: metadata.name must be lower case letters, digits, '-' and '.', at most "
+            f"{_LONGEST_NAME}, with a letter or digit at both ends"
         )
     extra = sorted(set(document) - {"apiVersion", "kind", "metadata", "spec", "status"}, key=str)
     if extra:

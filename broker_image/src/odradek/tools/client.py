@@ -68,9 +68,12 @@ class ToolClient:
         self._topics: list[metadata.MetadataResponseTopic] = []
 
     async def connect(self) -> None:
-        """Read brokers, topics and leaders. Raises ToolError if no broker answers."""
+        """Read brokers, topics and leaders. Raises ToolError if no broker answers.
+
+        Brokers that are known already are asked if those that were given do not answer.
+        """
         failure: Exception = ConnectionError("no address")
-        for address in self._bootstrap:
+        for address in dict.fromkeys([*self._bootstrap, *self.nodes.values()]):
             try:
                 request = metadata.MetadataRequest(topics=None, allow_auto_topic_creation=False)
                 answer = await self._client(address).call(request, _METADATA_VERSION, TIMEOUT_MS)

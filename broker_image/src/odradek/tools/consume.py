@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
+import select
 import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -40,6 +42,8 @@ _MAX_BYTES: Final = 8 * 1024 * 1024
 _PARTITION_BYTES: Final = 1024 * 1024
 _RETRY_S: Final = 0.3
 _RETRIES: Final = 100
+# A broker that has just come back may not know the topics yet.
+_MISSED: Final = 10
 _COMMIT_RECORDS: Final = 1000
 _MOVED: Final = frozenset(
     {
@@ -85,6 +89,8 @@ def command(
     """
 
     async def work() -> None:
+        if sys.stdout is None:
+            raise ToolError("stdout is closed")
         if offset is not None and partition is None:
             raise ToolError("--offset goes with --partition")
         if offset is not None and (from_beginning or group is not None):
@@ -104,8 +110,8 @@ def command(
     except KeyboardInterrupt:
         pass
     except BrokenPipeError:
-        # Nobody reads any more. Python would say so once more at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # Nobody reads any more.
+        pass
 
 
 def _start(offset: str | None, from_beginning: bool) -> int:
@@ -146,19 +152,38 @@ async def _print(
     group: str | None,
 ) -> None:
     shown = 0
-    stdout = sys.stdout.buffer
     async for found in reader.records():
-        for partition, record in found:
-            stdout.write(_line(output, partition, record))
-            reader.printed[partition] = record.offset + 1
-            shown += 1
-            if shown == most:
-                break
-        stdout.flush()
+        _check_reader()
+        chosen = found if most is None else found[: most - shown]
+        _write(b"".join(_line(output, partition, record) for partition, record in chosen))
+        reader.printed.update((partition, record.offset + 1) for partition, record in chosen)
+        shown += len(chosen)
         if shown == most:
             return
-        if group is not None and shown % _COMMIT_RECORDS < len(found):
+        if chosen and group is not None and shown % _COMMIT_RECORDS < len(found):
             await Coordinators(brokers).commit(group, reader.printed)
+
+
+def _check_reader() -> None:
+    """Raise BrokenPipeError if stdout is a pipe that nobody reads any more."""
+    stdout = select.poll()
+    # Errors are reported without being asked for.
+    stdout.register(sys.stdout.fileno(), 0)
+    if any(event & select.POLLERR for _, event in stdout.poll(0)):
+        raise BrokenPipeError
+
+
+def _write(lines: bytes) -> None:
+    """Write to stdout. Raises ToolError, or BrokenPipeError if nobody reads any more."""
+    try:
+        sys.stdout.buffer.write(lines)
+        sys.stdout.buffer.flush()
+    except OSError as error:
+        # Python would write what is left once more at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):
+            raise
+        raise ToolError(f"cannot write to stdout: {error.strerror}", 1) from error
 
 
 def _line(output: str, partition: TopicPartition, record: Record) -> bytes:
@@ -192,6 +217,7 @@ class RecordReader:
         self._partitions = partitions
         self._positions: dict[TopicPartition, int] = {}
         self._failures = 0
+        self._missed = 0
         self.printed: dict[TopicPartition, int] = {}
 
     async def seek(self, start: int, committed: dict[TopicPartition, int] | None) -> None:
@@ -205,7 +231,7 @@ class RecordReader:
                 self._positions[partition] = committed[partition]
 
     async def records(self) -> AsyncIterator[Found]:
-        """Yield records as they come, in their order per partition. Raises ToolError."""
+        """Yield records in their order per partition, or none after a while. Raises ToolError."""
         while True:
             by_leader: dict[int, list[TopicPartition]] = {}
             for partition in self._partitions:
@@ -226,20 +252,26 @@ class RecordReader:
                     failure = answer
                 else:
                     raise answer
-            if found:
-                yield found
+            yield found
             await self._retry(failure)
 
     async def _retry(self, failure: BaseException | None) -> None:
         """Look for the leaders anew after a failure, so many times in a row."""
         if failure is None:
-            self._failures = 0
+            self._failures = self._missed = 0
             return
         self._failures += 1
         if self._failures > _RETRIES or getattr(failure, "status", 1) == 2:
             raise failure
         await asyncio.sleep(_RETRY_S)
-        await self._brokers.connect()
+        with contextlib.suppress(ToolError):
+            # They may come back: a restart takes a moment.
+            await self._brokers.connect()
+            topic = self._partitions[0].topic
+            is_there = any(one.topic == topic for one in self._brokers.leaders)
+            self._missed = 0 if is_there else self._missed + 1
+        if self._missed >= _MISSED:
+            raise ToolError(f"topic {self._partitions[0].topic} does not exist any more", 1)
 
     async def _fetch(self, leader: int, partitions: list[TopicPartition]) -> Found:
         request = FetchRequest(

@@ -41,7 +41,10 @@ _VERSION: Final = 3
 _ALL_REPLICAS: Final = -1
 # Below message.max.bytes, whose default is 1 MiB. A line that is larger is a batch of its own.
 _BATCH_BYTES: Final = 256 * 1024
+_STDIN: Final = 0
 _READ_BYTES: Final = 1024 * 1024
+# Kafka's default of socket.request.max.bytes: no broker takes a larger request.
+_LONGEST_LINE: Final = 100 * 1024 * 1024
 _RETRIES: Final = 100
 _RETRY_S: Final = 0.3
 # The leader has moved, or does not take records now: in both cases it has appended nothing.
@@ -75,7 +78,7 @@ def command(
 ) -> None:
     """Write the lines of stdin to a topic, a record per line, and wait for all replicas.
 
-    It ends with status 1 at the first record that is not acknowledged; those before it are written.
+    It ends with status 1 at the first record that is not acknowledged, and says how many are.
     """
 
     async def work() -> None:
@@ -84,13 +87,15 @@ def command(
         async with connected(bootstrap_server, command_config) as brokers:
             writer = LineWriter(brokers, topic, partition)
             number = 0
-            async for lines in _stdin():
-                await writer.write(
-                    _split(line, key_separator, number + place)
-                    for place, line in enumerate(lines, 1)
-                )
-                number += len(lines)
-        click.echo(f"{writer.acknowledged} records written to topic {topic}", err=True)
+            try:
+                async for lines in _stdin():
+                    await writer.write(
+                        _split(line, key_separator, number + place)
+                        for place, line in enumerate(lines, 1)
+                    )
+                    number += len(lines)
+            finally:
+                click.echo(f"{writer.acknowledged} records written to topic {topic}", err=True)
 
     try:
         run(work())
@@ -99,26 +104,39 @@ def command(
 
 
 async def _stdin() -> AsyncIterator[list[bytes]]:
-    """Yield the lines that are there, as they come, without their ends."""
-    waiting: asyncio.Queue[bytes] = asyncio.Queue(1)
+    """Yield the lines that are there, as they come, without their ends. Raises ToolError."""
+    waiting: asyncio.Queue[bytes | OSError] = asyncio.Queue(1)
     loop = asyncio.get_running_loop()
 
     def read() -> None:
-        data = b"-"
+        data: bytes | OSError = b"-"
         with suppress(RuntimeError, CancelledError):
-            while data:
-                data = os.read(sys.stdin.fileno(), _READ_BYTES)
+            while isinstance(data, bytes) and data:
+                try:
+                    data = os.read(_STDIN, _READ_BYTES)
+                except OSError as error:
+                    data = error
                 asyncio.run_coroutine_threadsafe(waiting.put(data), loop).result()
 
+    if sys.stdin is None:
+        # Another file has its number by now.
+        raise ToolError("stdin is closed")
     # Not the loop's own threads, for which Ctrl-C would wait until another line comes.
     threading.Thread(target=read, name="stdin", daemon=True).start()
-    rest = b""
+    rest = bytearray()
     while data := await waiting.get():
-        *lines, rest = (rest + data).split(b"\n")
-        if lines:
-            yield [line.removesuffix(b"\r") for line in lines]
+        if isinstance(data, OSError):
+            raise ToolError(f"cannot read stdin: {data.strerror}")
+        end, newline, begun = data.rpartition(b"\n")
+        if newline:
+            rest += end
+            yield [line.removesuffix(b"\r") for line in bytes(rest).split(b"\n")]
+            rest.clear()
+        rest += begun
+        if len(rest) > _LONGEST_LINE:
+            raise ToolError(f"a line is larger than {_LONGEST_LINE} bytes", 1)
     if rest:
-        yield [rest]
+        yield [bytes(rest)]
 
 
 def _split(line: bytes, separator: str | None, number: int) -> KeyAndValue:
@@ -172,16 +190,28 @@ class LineWriter:
             *(self._send(number, lines) for number, lines in waiting.items()),
             return_exceptions=True,
         )
-        for lines, outcome in zip(waiting.values(), outcomes, strict=True):
-            if outcome is None:
-                self.acknowledged += len(lines)
         for outcome in outcomes:
             if outcome is not None:
                 raise outcome
 
     async def _send(self, number: int, lines: list[KeyAndValue]) -> None:
         partition = TopicPartition(self._topic, number)
-        data = PartitionProduceData(index=number, records=records.make(lines, wall_ms()))
+        code = await self._appended(partition, lines)
+        if code == ErrorCode.NONE:
+            self.acknowledged += len(lines)
+        elif code == ErrorCode.MESSAGE_TOO_LARGE and len(lines) > 1:
+            # The topic may take the records that it does not take together.
+            middle = len(lines) // 2
+            await self._send(number, lines[:middle])
+            await self._send(number, lines[middle:])
+        else:
+            # The command was right; what it was given to write is refused.
+            raise ToolError(str(refused(str(partition), code, None)), 1)
+
+    async def _appended(self, partition: TopicPartition, lines: list[KeyAndValue]) -> int:
+        """Return the error code of a batch, when its leader has answered. Raises ToolError."""
+        index = partition.partition
+        data = PartitionProduceData(index=index, records=records.make(lines, wall_ms()))
         request = ProduceRequest(
             acks=_ALL_REPLICAS,
             timeout_ms=TIMEOUT_MS,
@@ -193,14 +223,10 @@ class LineWriter:
             if leader in self._brokers.nodes:
                 response = await self._brokers.call(leader, request, _VERSION)
                 answer = response.responses[0].partition_responses[0]
-                if answer.error_code == ErrorCode.NONE:
-                    return
                 if answer.error_code not in _NOT_APPENDED:
-                    break
+                    return answer.error_code
             await asyncio.sleep(_RETRY_S)
             await self._brokers.connect()
         if answer is None:
             raise ToolError(f"{partition} has no leader", 1)
-        failure = refused(str(partition), answer.error_code, None)
-        # The command was right; what it was given to write is refused.
-        raise ToolError(str(failure), 1)
+        return answer.error_code

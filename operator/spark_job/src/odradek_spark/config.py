@@ -191,6 +191,7 @@ class Job:
     offset_store: str
     topics: tuple[str, ...]
     topic_pattern: str | None
+    metrics_host: str
     metrics_port: int
     image: str | None
     claim_name: str | None
@@ -308,6 +309,7 @@ def parse_job(text: str, environment: Environment) -> Job:
         offset_store=store,
         topics=topics,
         topic_pattern=pattern,
+        metrics_host=root.text("metricsHost", None) or "",
         metrics_port=root.integer("metricsPort", 9405, low=0, high=65535),
         image=root.text("image") if environment.on_kubernetes else root.text("image", None),
         claim_name=claim,

@@ -76,7 +76,11 @@ class Driver:
         # Close functions, in the order in which their resources were opened.
         self._closers: list[Callable[[], object]] = []
         self.endpoint = endpoint.MetricsEndpoint(
-            job.group, job.metrics_port, lambda: self._status, self._pulse.is_alive
+            job.group,
+            job.metrics_port,
+            lambda: self._status,
+            self._pulse.is_alive,
+            host=job.metrics_host,
         )
 
     def run(self) -> bool:

@@ -190,20 +190,21 @@ class _DriverCollector(Collector):
 
 @dataclass(slots=True)
 class MetricsEndpoint:
-    """The HTTP server on `port` of all addresses (0: any free port, which `port` then names)."""
+    """The HTTP server on `port` (0: any free port, which `port` then names) of `host` ("": all)."""
 
     group: str
     port: int
     status: Callable[[], Status]
     healthy: Callable[[], bool]
     now_ms: Callable[[], int] = wall_ms
+    host: str = ""
     _server: ThreadingHTTPServer | None = field(default=None, init=False)
 
     def start(self) -> None:
         """Serve from a thread of its own. Raises OSError if the port is in use."""
         registry = CollectorRegistry()
         registry.register(_DriverCollector(self.group, self.status))
-        self._server = ThreadingHTTPServer(("", self.port), _request_handler(self, registry))
+        self._server = ThreadingHTTPServer((self.host, self.port), _request_handler(self, registry))
         self._server.daemon_threads = True
         self.port = self._server.server_address[1]
         threading.Thread(target=self._server.serve_forever, name="endpoint", daemon=True).start()

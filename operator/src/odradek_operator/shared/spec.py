@@ -50,6 +50,7 @@ OPERATOR_OWNED_KEYS: Final = frozenset(
         "port",
         "log.dir",
         "log.dirs",
+        "odradek.metrics.host",
         "odradek.metrics.port",
         "zookeeper.connect",
     }
