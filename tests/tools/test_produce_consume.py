@@ -32,6 +32,7 @@ SHAPES = {
     "large": 1,
     "deleted": 1,
     "few": 1,
+    "files": 1,
 }
 FIRST = ("--from-beginning", "--max-messages")
 
