@@ -32,6 +32,7 @@ SHAPES = {
     "large": 1,
     "deleted": 1,
     "few": 1,
+    "files": 1,
 }
 FIRST = ("--from-beginning", "--max-messages")
 
@@ -146,13 +147,13 @@ def test_a_line_without_end_is_refused(cluster: Cluster) -> None:
 
 
 def test_files_that_cannot_be_used_are_one_line(cluster: Cluster) -> None:
-    produce(cluster, b"a\n", "typed")
+    produce(cluster, b"a\n", "files")
     for name, arguments, redirection, said, status in (
-        ("produce", "typed", "<&-", "stdin is closed", 2),
-        ("produce", "typed", "0>/dev/null", "cannot read stdin: Bad file descriptor", 2),
-        ("consume", "typed --from-beginning", ">&-", "stdout is closed", 2),
+        ("produce", "files", "<&-", "stdin is closed", 2),
+        ("produce", "files", "0>/dev/null", "cannot read stdin: Bad file descriptor", 2),
+        ("consume", "files --from-beginning", ">&-", "stdout is closed", 2),
         (
-            *("consume", "typed --from-beginning", ">/dev/full"),
+            *("consume", "files --from-beginning", ">/dev/full"),
             *("cannot write to stdout: No space left on device", 1),
         ),
     ):
