@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import os
 import ssl
 import subprocess
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -319,7 +321,13 @@ def _aiokafka(exchange: Exchange) -> list[str]:
             ]
         return [one.value.decode() for one in found]
 
-    return asyncio.run(write_and_read())
+    # aiokafka leaves the sockets of refused connections to the collector, which complains.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        try:
+            return asyncio.run(write_and_read())
+        finally:
+            gc.collect()
 
 
 _CODES = {code: code for code in (AUTHENTICATION, TOPIC, GROUP)}
