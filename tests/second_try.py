@@ -22,7 +22,7 @@ MOST_FILES: Final = 3
 
 
 def worth_a_second_try(failed: Iterable[str]) -> bool:
-    """Tell whether these node ids come from few enough files."""
+    """Return whether these node ids come from few enough files."""
     return 0 < len({test.partition("::")[0] for test in failed}) <= MOST_FILES
 
 
