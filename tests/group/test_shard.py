@@ -12,7 +12,8 @@ from odradek.group import offsets as schemas
 from odradek.group.group import Group
 from odradek.group.offsets import CommittedOffset
 from odradek.group.shard import Shard
-from odradek.log.records import records
+from odradek.log.records import batch, records
+from odradek.log.records.batch import CorruptBatchError
 from odradek.values import TopicPartition
 
 
@@ -43,6 +44,21 @@ def test_bad_record_does_not_affect_the_others(bad: tuple[bytes, bytes]) -> None
     }
 
 
+@pytest.mark.parametrize("codec", [0, 1], ids=["plain", "gzip"])
+def test_a_batch_that_nobody_can_read_does_not_affect_the_others(codec: int) -> None:
+    read = shard()
+    assert read._take_batches(commit(1) + unreadable(codec), {}, 0) == 1
+    assert read._take_batches(commit(2), {}, 1) == 1
+    assert read.offsets["g"][TopicPartition("t", 0)].offset == 2
+
+
+def test_a_batch_that_changed_on_disk_stops_the_load() -> None:
+    damaged = bytearray(unreadable(0))
+    damaged[-1] ^= 1
+    with pytest.raises(CorruptBatchError):
+        shard()._take_batches(bytes(damaged), {}, 0)
+
+
 PRODUCER = 7
 COMMIT, ABORT = b"\0\0\0\1", b"\0\0\0\0"
 
@@ -54,6 +70,12 @@ def commit(offset: int, *, transactional: bool = False) -> bytes:
         producer_id=PRODUCER if transactional else -1, transactional=transactional
     )
     return records.encode([records.Record(0, 1, key, value)], options)
+
+
+def unreadable(codec: int) -> bytes:
+    """Return a batch with a right checksum, and a record whose length lies or that is no gzip."""
+    header = batch.parse(commit(1))
+    return batch.seal(header._replace(attributes=codec), b"\x7ecut")
 
 
 def marker(kind: bytes) -> bytes:
