@@ -29,13 +29,10 @@ SETTINGS = OauthSettings("file:///keys", issuer="i", audiences=("b", "a"), clock
 
 
 def jwk(key: rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey, **more: Any) -> dict[str, Any]:
-    kind = jwt.algorithms.RSAAlgorithm if isinstance(key, rsa.RSAPrivateKey) else None
-    public = key.public_key()
-    found = (
-        kind.to_jwk(public, as_dict=True)  # type: ignore[arg-type]
-        if kind
-        else jwt.algorithms.ECAlgorithm.to_jwk(public, as_dict=True)  # type: ignore[arg-type]
-    )
+    if isinstance(key, rsa.RSAPrivateKey):
+        found = jwt.algorithms.RSAAlgorithm.to_jwk(key.public_key(), as_dict=True)
+    else:
+        found = jwt.algorithms.ECAlgorithm.to_jwk(key.public_key(), as_dict=True)
     return {**found, **more}
 
 
@@ -155,10 +152,11 @@ def test_keys_that_cannot_check_signatures_are_passed_over() -> None:
         good,
     ]
     keys = tokens.read_keys({"keys": listed})
-    assert [(one.kid, one.algorithms) for one in keys] == [("good", {"PS256"})]
+    assert [(one.kid, one.algorithms) for one in keys] == [("good", frozenset({"PS256"}))]
     with pytest.raises(TokenError):
         whose(signed(kid="good"), keys)
-    for wrong in ([], {}, {"keys": {}}, {"keys": listed[:-1]}, "keys", None):
+    documents: list[object] = [[], {}, {"keys": {}}, {"keys": listed[:-1]}, "keys", None]
+    for wrong in documents:
         with pytest.raises(ValueError, match=r"it (is no|has no)"):
             tokens.read_keys(wrong)
 

@@ -30,13 +30,16 @@ LIFETIME_S = 3600
 
 
 class Issuer:
-    """Its clients are all who know SECRET. `fetches` counts how often its keys were fetched."""
+    """Its clients are all who know SECRET. `fetches` counts how often its keys were fetched.
+
+    `claims` has other claims of the tokens that some clients get.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.authority = certificates.Authority(folder, "issuer-authority")
         self.own = self.authority.issue("issuer", ["127.0.0.1", "localhost"])
         self.fetches = 0
-        self.asked = 0
+        self.claims: dict[str, dict[str, Any]] = {}
         self.lifetime_s = LIFETIME_S
         self.document: Callable[[], tuple[int, bytes]] = self.jwks
         self._keys: dict[str, rsa.RSAPrivateKey] = {}
@@ -125,15 +128,15 @@ def _handler(issuer: Issuer) -> type[BaseHTTPRequestHandler]:
             self._answer(*issuer.document())
 
         def do_POST(self) -> None:
-            issuer.asked += 1
             form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
             kind, _, login = self.headers.get("Authorization", "").partition(" ")
             user, _, secret = base64.b64decode(login).decode().partition(":")
             if kind != "Basic" or secret != SECRET or form["grant_type"] != ["client_credentials"]:
                 self._answer(401, b'{"error":"invalid_client"}')
                 return
-            answer = {"access_token": issuer.token(user), "token_type": "Bearer"}
-            self._answer(200, json.dumps({**answer, "expires_in": issuer.lifetime_s}).encode())
+            answer = {"access_token": issuer.token(user, **issuer.claims.get(user, {}))}
+            more = {"token_type": "Bearer", "expires_in": issuer.lifetime_s}
+            self._answer(200, json.dumps({**answer, **more}).encode())
 
         def _answer(self, status: int, body: bytes) -> None:
             self.send_response(status)
