@@ -118,6 +118,9 @@ class HasFailures(Protocol):
     def failed_authentications(self) -> Mapping[str, Mapping[str, int]]:
         """Return the SASL authentications that failed."""
 
+    def certificates(self) -> Mapping[str, float]:
+        """Return when certificates expire, in seconds since 1970, by listener."""
+
     def token_keys(self) -> Mapping[str, tuple[float, int]]:
         """Return age in seconds and failed fetches of the keys that sign tokens, by listener."""
 
@@ -340,6 +343,14 @@ class BrokerMetrics(Collector):
                 for cause, count in list(of_cause.items()):
                     family.add_metric([listener, cause], count)
             yield family
+        expiry = GaugeMetricFamily(
+            "odradek_certificate_not_after_timestamp_seconds",
+            "When the certificate of a listener expires",
+            labels=["listener"],
+        )
+        for listener, not_after_s in security.certificates().items():
+            expiry.add_metric([listener], not_after_s)
+        yield expiry
         age = GaugeMetricFamily(
             "odradek_jwks_age_seconds",
             "Age of the keys that sign tokens; infinite before they are fetched",

@@ -96,6 +96,10 @@ class BrokerSecurity:
         """Return how many authentications failed, by listener and mechanism."""
         return {name: sasl.failed for name, sasl in self._sasl.items()}
 
+    def certificates(self) -> dict[str, float]:
+        """Return when certificates expire, in seconds since 1970, by listener."""
+        return {name: tls.contexts.not_after_s for name, tls in self._tls.items()}
+
     def token_keys(self) -> dict[str, tuple[float, int]]:
         """Return age and failed fetches of the keys that sign tokens, by listener."""
         return {name: (one.jwks.age_s, one.jwks.failed) for name, one in self._bearer.items()}
