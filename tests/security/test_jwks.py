@@ -14,7 +14,7 @@ import pytest
 from odradek.oauth_settings import OauthSettings
 from odradek.security import jwks
 from odradek.security.jwks import Jwks
-from odradek.security.tokens import Header
+from odradek.security.tokens import TokenHeader
 from tests.support import oauth
 
 NEVER_MS = 10**9
@@ -50,7 +50,7 @@ async def running(keys: Jwks) -> AsyncIterator[None]:
 
 async def until(keys: Jwks, kid: str) -> None:
     async with asyncio.timeout(60):
-        while not keys._keys or not await keys.find(Header(kid, "RS256")):
+        while not keys._keys or not await keys.find(TokenHeader(kid, "RS256")):
             await asyncio.sleep(0.01)
 
 
@@ -63,16 +63,16 @@ async def test_unknown_key_is_looked_for_once_in_a_while(issuer: oauth.Issuer) -
         await until(keys, issuer.kid)
         before = issuer.fetches
         for number in range(50):
-            assert await keys.find(Header(f"made-up-{number}", "RS256")) == []
+            assert await keys.find(TokenHeader(f"made-up-{number}", "RS256")) == []
         assert issuer.fetches == before
         issuer.rotate("second")
         clock.now += jwks.APART_S
         # Those who ask together share one look.
-        found = await asyncio.gather(*(keys.find(Header("second", "RS256")) for _ in range(9)))
+        found = await asyncio.gather(*(keys.find(TokenHeader("second", "RS256")) for _ in range(9)))
         assert all(len(one) == 1 for one in found)
         assert issuer.fetches == before + 1
-        assert await keys.find(Header(None, "RS256"))
-        assert await keys.find(Header(None, "ES256")) == []
+        assert await keys.find(TokenHeader(None, "RS256"))
+        assert await keys.find(TokenHeader(None, "ES256")) == []
 
 
 async def test_keys_stay_while_the_endpoint_fails(issuer: oauth.Issuer) -> None:
@@ -94,7 +94,7 @@ async def test_keys_stay_while_the_endpoint_fails(issuer: oauth.Issuer) -> None:
             async with asyncio.timeout(60):
                 while keys.failed < failed + 2:
                     await asyncio.sleep(0.01)
-            assert await keys.find(Header(issuer.kid, "RS256"))
+            assert await keys.find(TokenHeader(issuer.kid, "RS256"))
         issuer.document = sound
         issuer.rotate("third")
         await until(keys, "third")

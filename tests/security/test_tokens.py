@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from odradek.oauth_settings import OauthSettings
 from odradek.security import tokens
-from odradek.security.tokens import Identity, Key, TokenError
+from odradek.security.tokens import Key, TokenError, TokenIdentity
 from tests.support import oauth
 from tests.support.sampling import how_many
 
@@ -49,14 +49,16 @@ def signed(key: Any = RSA, algorithm: str = "RS256", kid: str | None = "r", **cl
     return jwt.encode(given, key, algorithm, {} if kid is None else {"kid": kid})
 
 
-def whose(token: str, keys: tuple[Key, ...] = KEYS, settings: OauthSettings = SETTINGS) -> Identity:
+def whose(
+    token: str, keys: tuple[Key, ...] = KEYS, settings: OauthSettings = SETTINGS
+) -> TokenIdentity:
     header = tokens.read_header(token)
     return tokens.check(token, header, tokens.fitting(keys, header), settings)
 
 
 def test_tokens_of_all_algorithms_are_taken() -> None:
     for algorithm in ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"):
-        assert whose(signed(RSA, algorithm)) == Identity("alice", NOW + 600)
+        assert whose(signed(RSA, algorithm)) == TokenIdentity("alice", NOW + 600)
     assert whose(signed(EC, "ES256", "e")).user == "alice"
     # One without a name may be of any key that fits.
     assert whose(signed(kid=None)).user == "alice"
@@ -127,7 +129,7 @@ def test_claims_that_are_wrong_or_missing_are_refused(claims: dict[str, Any], re
 def test_claims_are_read_as_settings_say() -> None:
     settings = OauthSettings("file:///k", user_claim="client_id", clock_skew_s=60)
     late = signed(client_id="job", sub=7, exp=NOW - 5, aud=None, iss=None, scope="a b")
-    assert whose(late, settings=settings) == Identity("job", NOW - 5)
+    assert whose(late, settings=settings) == TokenIdentity("job", NOW - 5)
     # As in Kafka: who expects no audience takes no token that is for one.
     with pytest.raises(TokenError, match=r"[Aa]udience"):
         whose(signed(client_id="job"), settings=settings)

@@ -13,7 +13,7 @@ from odradek.oauth_settings import OAUTHBEARER
 from odradek.security import tls_contexts, tokens
 from odradek.security.authenticator import AuthenticationFailedError, Mechanism, Proof
 from odradek.security.jwks import Jwks
-from odradek.security.tokens import Identity, MalformedMessageError, TokenError
+from odradek.security.tokens import MalformedMessageError, TokenError, TokenIdentity
 
 _REFUSAL = '{"status":"invalid_token"}'
 
@@ -32,7 +32,7 @@ class BearerTokens:
         """Return a new exchange."""
         return _Bearer(self)
 
-    async def identify(self, token: str) -> Identity:
+    async def identify(self, token: str) -> TokenIdentity:
         """Return whose token it is. Raises TokenError."""
         header = tokens.read_header(token)
         keys = await self.jwks.find(header)

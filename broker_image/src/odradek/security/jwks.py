@@ -11,6 +11,7 @@ of keys, so early looks have a minimal distance, whoever asks for them.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import http.client
 import json
 import logging
@@ -24,7 +25,7 @@ from urllib.parse import urlsplit
 from odradek.net.rare_log import RareLog
 from odradek.oauth_settings import OauthSettings
 from odradek.security import tokens
-from odradek.security.tokens import Header, Key
+from odradek.security.tokens import Key, TokenHeader
 
 # Between the beginnings of early looks.
 APART_S: Final = 10.0
@@ -64,7 +65,7 @@ class Jwks:
         """Return how old the keys are; infinite before the first time."""
         return float("inf") if self._fetched_s is None else self._clock() - self._fetched_s
 
-    async def find(self, header: Header) -> list[Key]:
+    async def find(self, header: TokenHeader) -> list[Key]:
         """Return the keys that may have signed a token; wait for new ones if that may help."""
         found = tokens.fitting(self._keys, header)
         if found or header.kid is None or self._clock() - self._looked_s < APART_S:
@@ -144,18 +145,17 @@ def _get(url: str, context: ssl.SSLContext | None) -> bytes:
     connection = http.client.HTTPSConnection(
         parts.hostname, parts.port, timeout=FETCH_LIMIT_S, context=context
     )
-    try:
+    with contextlib.closing(connection):
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         connection.request("GET", target, headers={"Accept": "application/json"})
-        answer = connection.getresponse()
-        if answer.status != http.HTTPStatus.OK:
-            raise ValueError(f"HTTP status {answer.status}")
-        data = bytearray()
-        while len(data) <= MOST_BYTES and (piece := answer.read1(_PIECE)):
-            data += piece
-        return bytes(data)
-    finally:
-        connection.close()
+        # It may own the socket.
+        with connection.getresponse() as answer:
+            if answer.status != http.HTTPStatus.OK:
+                raise ValueError(f"HTTP status {answer.status}")
+            data = bytearray()
+            while len(data) <= MOST_BYTES and (piece := answer.read1(_PIECE)):
+                data += piece
+            return bytes(data)
 
 
 async def _in_thread(work: Callable[[], tuple[Key, ...]]) -> tuple[Key, ...]:

@@ -62,7 +62,7 @@ class Key(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
+class TokenHeader:
     """Which key signed a token, and how, as the token says."""
 
     kid: str | None
@@ -70,7 +70,7 @@ class Header:
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class TokenIdentity:
     """Who shows a token, and until when it holds, in seconds since 1970."""
 
     user: str
@@ -143,7 +143,7 @@ def _algorithms(public: object) -> frozenset[str]:
     return frozenset()
 
 
-def read_header(token: str) -> Header:
+def read_header(token: str) -> TokenHeader:
     """Return the header of a token, which nobody has vouched for. Raises TokenError."""
     try:
         header = jwt.get_unverified_header(token)
@@ -152,17 +152,19 @@ def read_header(token: str) -> Header:
     kid, algorithm = header.get("kid"), header.get("alg")
     if not isinstance(kid, str | None) or not isinstance(algorithm, str):
         raise TokenError("no JWT: kid and alg must be text")
-    return Header(kid, algorithm)
+    return TokenHeader(kid, algorithm)
 
 
-def fitting(keys: Sequence[Key], header: Header) -> list[Key]:
+def fitting(keys: Sequence[Key], header: TokenHeader) -> list[Key]:
     """Return the keys that may have signed a token; those of all names if it names none."""
     return [
         key for key in keys if header.algorithm in key.algorithms and header.kid in (None, key.kid)
     ]
 
 
-def check(token: str, header: Header, keys: Sequence[Key], settings: OauthSettings) -> Identity:
+def check(
+    token: str, header: TokenHeader, keys: Sequence[Key], settings: OauthSettings
+) -> TokenIdentity:
     """Return whose token it is. Raises TokenError if it is not signed by a key, or not for here."""
     claims: dict[str, Any] | None = None
     reason: object = "no key has signed it"
@@ -177,12 +179,12 @@ def check(token: str, header: Header, keys: Sequence[Key], settings: OauthSettin
     if claims is None:
         raise TokenError(str(reason))
     _check_scopes(claims.get(settings.scope_claim))
-    return Identity(
+    return TokenIdentity(
         _user(claims.get(settings.user_claim), settings), float(min(int(claims["exp"]), _LATEST_S))
     )
 
 
-def _claims(token: str, header: Header, key: Key, settings: OauthSettings) -> dict[str, Any]:
+def _claims(token: str, header: TokenHeader, key: Key, settings: OauthSettings) -> dict[str, Any]:
     claims: dict[str, Any] = jwt.decode(
         token,
         key.public,
