@@ -161,7 +161,16 @@ def test_a_change_that_is_only_checked_changes_nothing(broker: Broker) -> None:
     ("entity", "changes", "reason"),
     [
         ([], {"producer_byte_rate": 1.0}, "Invalid empty client quota entity"),
-        ([("ip", "127.0.0.1")], {"connection_creation_rate": 1.0}, "entity type: ip"),
+        ([("host", "127.0.0.1")], {"connection_creation_rate": 1.0}, "entity type: host"),
+        ([("ip", "localhost")], {"connection_creation_rate": 1.0}, "localhost is not a valid IP"),
+        ([("ip", "127.0.0.1")], {"producer_byte_rate": 1.0}, "Invalid configuration key"),
+        ([("ip", "127.0.0.1")], {"connection_creation_rate": 0.5}, "must be a LONG value"),
+        ([("ip", "127.0.0.1")], {"connection_creation_rate": 0.0}, "must be greater than 0"),
+        (
+            [("ip", "127.0.0.1"), ("user", "u")],
+            {"connection_creation_rate": 1.0},
+            "ip is with nothing else",
+        ),
         ([("", "x")], {"producer_byte_rate": 1.0}, "entity type: "),
         ([("user", "")], {"producer_byte_rate": 1.0}, "Empty user not supported"),
         ([("client-id", "..")], {"producer_byte_rate": 1.0}, "no name of a znode"),
@@ -193,7 +202,8 @@ def test_a_bad_change_is_refused(
         ([("user", MATCH_ANY, None)] * 2, ErrorCode.INVALID_REQUEST),
         ([("user", 7, None)], ErrorCode.INVALID_REQUEST),
         ([("user", MATCH_EXACT, None)], ErrorCode.INVALID_REQUEST),
-        ([("ip", MATCH_ANY, None)], ErrorCode.UNSUPPORTED_VERSION),
+        ([("host", MATCH_ANY, None)], ErrorCode.UNSUPPORTED_VERSION),
+        ([("ip", MATCH_ANY, None), ("user", MATCH_ANY, None)], ErrorCode.INVALID_REQUEST),
     ],
 )
 def test_a_bad_filter_is_refused(
@@ -212,7 +222,7 @@ async def test_a_change_while_all_quotas_are_read_is_not_lost(
     session = Session(cluster.zookeeper.connect, 30_000)
     await session.start()
     quotas = ClientQuotas()
-    reading = QuotaStore(session, quotas)
+    reading = QuotaStore(session, quotas, lambda _: None)
     read = session.get_all
     changing: list[asyncio.Task[None]] = []
 
@@ -313,6 +323,43 @@ def test_a_change_counts_while_the_broker_runs_and_so_does_its_removal(broker: B
     wait_until(lambda: produced_throttle(broker, "c") > 5000, "the client's counts again")
     limit(broker, client, producer_byte_rate=None)
     wait_until(lambda: produced_throttle(broker, "c") == 0, "the quota is gone")
+
+
+def test_an_address_keeps_to_its_connection_rate_and_others_are_served(broker: Broker) -> None:
+    default: Parts = [("ip", None)]
+    own: Parts = [("ip", "127.0.0.3")]
+    other: Parts = [("ip", "::1")]
+    limit(broker, default, connection_creation_rate=1)
+    limit(broker, own, connection_creation_rate=1000)
+    limit(broker, other, connection_creation_rate=7)
+    assert describe(broker, ("ip", MATCH_EXACT, "127.0.0.3")) == [
+        (own, {"connection_creation_rate": 1000.0})
+    ]
+    assert len(describe(broker, ("ip", MATCH_ANY, None))) == 3
+    assert len(describe(broker, ("ip", MATCH_DEFAULT, None))) == 1
+
+    def is_served(host: str) -> bool:
+        with (
+            suppress(ConnectionError),
+            socket.create_connection(
+                ("127.0.0.1", broker.port), 60, source_address=(host, 0)
+            ) as sock,
+        ):
+            request = struct.pack(">ihhih", 10, ApiKey.API_VERSIONS, 0, 7, -1)
+            sock.sendall(request)
+            return sock.recv(4) != b""
+        return False
+
+    refused = 'odradek_connections_refused_total{reason="address-rate"}'
+    wait_until(lambda: not is_served("127.0.0.2"), "the default is exceeded")
+    before = shown(refused)
+    assert before
+    assert all(is_served("127.0.0.3") for _ in range(5))
+    assert shown(refused) == before
+    # Who is refused does not use up what the next second allows.
+    wait_until(lambda: is_served("127.0.0.2"), "it is served again")
+    limit(broker, default, connection_creation_rate=None)
+    wait_until(lambda: all(is_served("127.0.0.2") for _ in range(3)), "there is no limit any more")
 
 
 def test_time_is_limited_by_percentage_and_at_most_a_second_is_told(broker: Broker) -> None:

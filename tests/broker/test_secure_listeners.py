@@ -311,6 +311,11 @@ def test_tls_listener_takes_openssls_client(secured: Secured) -> None:
     assert "Protocol version: TLSv1.3" in said.stderr
 
 
+def test_expiry_of_the_certificate_is_told(secured: Secured) -> None:
+    line = 'odradek_certificate_not_after_timestamp_seconds{listener="TLS"}'
+    assert secured.metric(line) == secured.own.certificate.not_valid_after_utc.timestamp()
+
+
 def await_line(secured: Secured, text: str, provoke: Callable[[], object]) -> None:
     """Provoke until the log has a line: it leaves out some where many are alike."""
 

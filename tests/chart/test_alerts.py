@@ -216,6 +216,79 @@ CASES: dict[str, Case] = {
         "warning",
         [[("odradek_quarantines_total", {**BROKER, "kind": "retention"}, ONCE)]],
     ),
+    "OdradekAuthenticationsFail": Case(
+        [
+            (
+                "odradek_authentications_failed_total",
+                {**one, "listener": "CLIENTS", "mechanism": "PLAIN"},
+                growing(6),
+            )
+            for one in (BROKER, OTHER)
+        ],
+        [{**CLUSTER, "listener": "CLIENTS"}],
+        "warning",
+        [
+            [
+                (
+                    "odradek_authentications_failed_total",
+                    {**BROKER, "listener": "CLIENTS", "mechanism": "PLAIN"},
+                    growing(6),
+                )
+            ]
+        ],
+    ),
+    "OdradekAuthorizerDenies": Case(
+        [("odradek_authorizer_denials_total", one, growing(6)) for one in (BROKER, OTHER)],
+        [CLUSTER],
+        "warning",
+        [[("odradek_authorizer_denials_total", BROKER, growing(6))]],
+    ),
+    "OdradekCertificateExpires": Case(
+        [
+            (
+                "odradek_certificate_not_after_timestamp_seconds",
+                {**BROKER, "listener": "TLS"},
+                steady(7 * 86_400),
+            )
+        ],
+        [{**CLUSTER, "listener": "TLS"}],
+        "warning",
+        [
+            [
+                (
+                    "odradek_certificate_not_after_timestamp_seconds",
+                    {**BROKER, "listener": "TLS"},
+                    steady(8 * 86_400),
+                )
+            ]
+        ],
+    ),
+    "OdradekTokenKeysUnavailable": Case(
+        [("odradek_jwks_fetches_failed_total", {**BROKER, "listener": "CLIENTS"}, growing(6))],
+        [{**CLUSTER, "pod": "main-broker-0", "listener": "CLIENTS"}],
+        "warning",
+        [[("odradek_jwks_fetches_failed_total", {**BROKER, "listener": "CLIENTS"}, ONCE)]],
+    ),
+    "OdradekClientsThrottled": Case(
+        [
+            (
+                "odradek_throttle_seconds_total",
+                {**BROKER, "quota": "request_percentage"},
+                growing(90),
+            )
+        ],
+        [{**CLUSTER, "quota": "request_percentage"}],
+        "warning",
+        [
+            [
+                (
+                    "odradek_throttle_seconds_total",
+                    {**BROKER, "quota": "request_percentage"},
+                    growing(9),
+                )
+            ]
+        ],
+    ),
     "OdradekGroupLags": Case(
         [("kafka_consumergroup_lag", one, steady(60_000)) for one in (PART, PART_1)],
         [{**OF_GROUP, "topic": "t"}],

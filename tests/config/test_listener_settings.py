@@ -6,6 +6,7 @@ import pytest
 
 from odradek import config, listener_settings, properties
 from odradek.listener_settings import PrincipalRule, principal_rules
+from odradek.oauth_settings import OauthSettings
 from tests.support.secure_broker import jaas
 
 REQUIRED = {"broker.id": "0", "zookeeper.connect": "localhost:2181"}
@@ -112,6 +113,108 @@ def test_jaas_is_read_as_java_reads_it() -> None:
     sasl = loaded({**SASL, name: text}).security["SASL_PLAINTEXT"].sasl
     assert sasl is not None
     assert sasl.users("PLAIN") == {"admin": 'p"=;x', "bob": "#1"}
+
+
+URL = "https://issuer.test/keys"
+TOKENS = {
+    "listeners": "PLAINTEXT://:9092,TOKENS://:9093",
+    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,TOKENS:SASL_PLAINTEXT",
+    "listener.name.tokens.sasl.enabled.mechanisms": "OAUTHBEARER",
+    "sasl.oauthbearer.jwks.endpoint.url": URL,
+    "org.apache.kafka.sasl.oauthbearer.allowed.urls": f"https://other.test, {URL}",
+}
+OF_TOKENS = "listener.name.tokens.oauthbearer"
+
+
+def test_settings_of_tokens_count_for_a_listener_with_the_mechanism_before_them() -> None:
+    handler = "org.apache.kafka.common.security.oauthbearer.OAuthBearerValidatorCallbackHandler"
+    sasl = (
+        loaded(
+            {
+                **TOKENS,
+                f"{OF_TOKENS}.sasl.server.callback.handler.class": handler,
+                "sasl.oauthbearer.expected.issuer": "all",
+                "listener.name.tokens.sasl.oauthbearer.expected.issuer": "listener",
+                f"{OF_TOKENS}.sasl.oauthbearer.expected.issuer": "mechanism",
+                "listener.name.tokens.sasl.oauthbearer.expected.audience": "a, b",
+                "sasl.oauthbearer.sub.claim.name": "client_id",
+            }
+        )
+        .security["TOKENS"]
+        .sasl
+    )
+    assert sasl is not None
+    assert sasl.oauth == OauthSettings(
+        URL, issuer="mechanism", audiences=("a", "b"), user_claim="client_id"
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"sasl.oauthbearer.jwks.endpoint.url": ""}, "OAUTHBEARER needs"),
+        ({"org.apache.kafka.sasl.oauthbearer.allowed.urls": ""}, "is not in org.apache.kafka"),
+        ({"org.apache.kafka.sasl.oauthbearer.allowed.urls": f"{URL}/x"}, "is not in org.apache"),
+        *(
+            ({"sasl.oauthbearer.jwks.endpoint.url": url}, "not a URL of https or file")
+            for url in (
+                "http://issuer.test/keys",
+                "https://",
+                "https://a:99999/",
+                "https://a:b@issuer.test/",
+                "https://issuer.test/a b",
+                "https://[::1/",
+                "file://host/keys",
+                "file:///",
+                "jar:file:///x",
+                "keys",
+            )
+        ),
+        ({"sasl.oauthbearer.clock.skew.seconds": "-1"}, "clock.skew.seconds"),
+        ({"sasl.oauthbearer.jwks.endpoint.refresh.ms": "0"}, "refresh.ms"),
+        (
+            {
+                f"{OF_TOKENS}.sasl.server.callback.handler.class": (
+                    "org.apache.kafka.common.security.oauthbearer.internals.unsecured."
+                    "OAuthBearerUnsecuredValidatorCallbackHandler"
+                )
+            },
+            "OAuthBearerUnsecuredValidatorCallbackHandler is not supported",
+        ),
+        ({"sasl.oauthbearer.token.endpoint.url": URL}, "token.endpoint.url"),
+        (
+            {
+                "inter.broker.listener.name": "TOKENS",
+                "sasl.mechanism.inter.broker.protocol": "OAUTHBEARER",
+            },
+            "sasl.mechanism.inter.broker.protocol OAUTHBEARER is not supported",
+        ),
+        (
+            {
+                f"{OF_TOKENS}.sasl.jaas.config": (
+                    "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule "
+                    'required ssl.protocol="x";'
+                )
+            },
+            "ssl.protocol is no option of OAUTHBEARER",
+        ),
+    ],
+)
+def test_tokens_that_nobody_could_check_are_refused_by_name(
+    changes: dict[str, str], reason: str
+) -> None:
+    with pytest.raises(properties.ConfigError, match=reason) as refused:
+        loaded({**TOKENS, **changes})
+    assert "\n" not in str(refused.value)
+
+
+def test_connection_rate_of_a_listener_is_read() -> None:
+    name = "listener.name.plaintext.max.connection.creation.rate"
+    assert loaded({name: "7"}).listener_creation_rates == {"PLAINTEXT": 7}
+    assert loaded({}).listener_creation_rates == {}
+    for wrong in ("-1", "x", ""):
+        with pytest.raises(properties.ConfigError, match=name):
+            loaded({name: wrong})
 
 
 def test_rules_for_principals_are_read_as_kafka_reads_them() -> None:

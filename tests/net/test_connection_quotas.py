@@ -12,7 +12,13 @@ from typing import Any
 import pytest
 
 from odradek.net.connection import ClientInfo
-from odradek.net.connection_quotas import ConnectionLimits, ConnectionQuotas
+from odradek.net.connection_quotas import (
+    DEFAULT_ADDRESS,
+    MOST_ADDRESSES,
+    AddressRates,
+    ConnectionLimits,
+    ConnectionQuotas,
+)
 from odradek.net.frame import READ_AHEAD_BYTES
 from odradek.net.listener import Listener
 from odradek.net.memory_quotas import RequestMemory
@@ -253,3 +259,76 @@ def test_each_of_many_that_wait_for_memory_retries_once() -> None:
         memory.give_back(number)
     assert retries == 100 + 98
     assert memory.take("another", 10)
+
+
+def test_addresses_that_are_refused_do_not_use_up_what_comes() -> None:
+    now = [0.0]
+    rates = AddressRates(lambda: now[0])
+    assert rates.refusal_s("10.0.0.1") == 0
+    rates.limit({DEFAULT_ADDRESS: 2, "10.0.0.9": 1000})
+    assert [rates.refusal_s("10.0.0.1") for _ in range(2)] == [0, 0]
+    assert all(0 < rates.refusal_s("10.0.0.1") <= 1 for _ in range(50))
+    assert [rates.refusal_s("10.0.0.9") for _ in range(900)] == [0] * 900
+    now[0] += 0.5
+    assert rates.refusal_s("10.0.0.1") == 0
+    assert rates.refusal_s("10.0.0.1") > 0
+
+
+def test_addresses_that_are_remembered_have_a_bound() -> None:
+    now = [0.0]
+    rates = AddressRates(lambda: now[0])
+    rates.limit({DEFAULT_ADDRESS: 1})
+    for number in range(MOST_ADDRESSES + 5):
+        rates.refusal_s(str(number))
+    assert len(rates._rates) <= MOST_ADDRESSES
+    assert rates.refusal_s(str(MOST_ADDRESSES)) > 0
+    now[0] += 2
+    for number in range(MOST_ADDRESSES):
+        rates.refusal_s(f"later {number}")
+    assert len(rates._rates) <= MOST_ADDRESSES
+
+
+async def test_a_listener_has_a_rate_of_its_own_and_others_do_not_wait() -> None:
+    quotas = ConnectionQuotas(limits(max_creation_rate=1000))
+    slow = Listener("127.0.0.1", 0, quotas, echo, creation_rate=1)
+    await slow.start()
+    try:
+        async with listening(quotas) as other, connected(slow), connected(slow):
+            await until(lambda: quotas.delayed["rate"])
+            async with connected(other) as (reader, writer):
+                writer.write(framed(b"at once"))
+                assert await read_frame(reader) == b"at once"
+        # Who waited is served all the same.
+        async with connected(slow) as (reader, writer):
+            writer.write(framed(b"later"))
+            assert await read_frame(reader) == b"later"
+    finally:
+        await slow.close(grace_ms=200)
+
+
+async def test_connections_above_the_rate_of_their_address_are_held_and_closed() -> None:
+    addresses = AddressRates()
+    addresses.limit({"127.0.0.1": 1})
+    quotas = ConnectionQuotas(limits(), addresses)
+    async with listening(quotas) as listener, connected(listener) as (reader, writer):
+        writer.write(framed(b"first"))
+        assert await read_frame(reader) == b"first"
+        async with connected(listener) as (second, _):
+            assert await second.read() == b""
+        assert quotas.refused["address-rate"] == 1
+    # What is held goes with the listener.
+    async with listening(quotas) as listener, connected(listener):
+        await until(lambda: quotas.refused["address-rate"] >= 1)
+    assert not listener._held
+
+
+async def test_brokers_have_no_rate_of_their_address() -> None:
+    addresses = AddressRates()
+    addresses.limit({DEFAULT_ADDRESS: 1})
+    quotas = ConnectionQuotas(limits(), addresses)
+    async with listening(quotas, protected=True) as listener:
+        for _ in range(5):
+            async with connected(listener) as (reader, writer):
+                writer.write(framed(b"broker"))
+                assert await read_frame(reader) == b"broker"
+    assert not quotas.refused["address-rate"]

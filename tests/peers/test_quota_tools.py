@@ -41,3 +41,22 @@ def test_default_quotas_are_set_shown_and_deleted(
 def throttle_times(cluster: Cluster) -> list[int]:
     request = MetadataRequest(topics=[])
     return [ask(broker, request, 5).throttle_time_ms for broker in cluster.brokers.values()]
+
+
+@pytest.mark.parametrize("way", ["--zookeeper", "--bootstrap-server"])
+def test_connection_rates_of_addresses_are_set_shown_and_deleted(
+    cluster: Cluster, tools: Tools, way: str
+) -> None:
+    address = cluster.zookeeper.connect if way == "--zookeeper" else cluster.bootstrap
+    for entity in (("--entity-name", "127.0.0.9"), ("--entity-default",)):
+        at = (way, address, "--entity-type", "ips", *entity)
+        tools.run(CONFIGS, *at, "--alter", "--add-config", "connection_creation_rate=1000")
+        said = tools.run(CONFIGS, *at, "--describe")
+        assert "connection_creation_rate=1000" in said
+        listed = DescribeClientQuotasRequest(components=[], strict=False)
+        [shown] = ask(cluster.brokers[1], listed, 1).entries or []
+        assert [(one.key, one.value) for one in shown.values] == [
+            ("connection_creation_rate", 1000.0)
+        ]
+        tools.run(CONFIGS, *at, "--alter", "--delete-config", "connection_creation_rate")
+        assert ask(cluster.brokers[1], listed, 1).entries == []

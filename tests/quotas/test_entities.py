@@ -2,6 +2,7 @@
 
 import pytest
 
+from odradek.quotas import entities
 from odradek.quotas.entities import (
     DEFAULT,
     QuotaEntity,
@@ -77,7 +78,7 @@ def test_path_names_the_entity(entity: QuotaEntity) -> None:
         ("users", "/clients/c"),
         ("users", "u/clients/c/d"),
         ("users", "u/groups/g"),
-        ("ips", "127.0.0.1"),
+        ("ips", "a/b"),
     ],
 )
 def test_other_paths_name_none(entity_type: str, name: str) -> None:
@@ -98,3 +99,23 @@ def test_invalid_limits_are_told_and_other_configs_are_passed_over() -> None:
     )
     for text in ("-1", "inf", "x", ""):
         assert parse_limits({"producer_byte_rate": text}) == ({}, ["producer_byte_rate"])
+
+
+def test_addresses_have_one_name() -> None:
+    assert of_path("ips", "127.0.0.1") == QuotaEntity(ip="127.0.0.1")
+    entity = QuotaEntity(ip=entities.sanitized_address("0:0::1"))
+    assert (entity.entity_type, entity.name) == ("ips", "%3A%3A1")
+    assert entities.plain_address(entity.name) == "::1"
+    assert entities.plain_address("%3A%3Affff%3A10.0.0.1") == "10.0.0.1"
+    assert entities.plain_address("<default>") == "<default>"
+    for wrong in ("localhost", "", "10.0.0", "10.0.0.1/8"):
+        with pytest.raises(ValueError):  # noqa: PT011  whatever ipaddress says
+            entities.plain_address(wrong)
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "1.5", "x", "nan", "inf", ""])
+def test_creation_rates_are_whole_and_positive(text: str) -> None:
+    assert entities.parse_creation_rate({"connection_creation_rate": "7"}) == 7
+    assert entities.parse_creation_rate({}) is None
+    with pytest.raises(ValueError):  # noqa: PT011  of float or of ours
+        entities.parse_creation_rate({"connection_creation_rate": text})

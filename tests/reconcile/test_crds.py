@@ -100,6 +100,14 @@ EXTERNAL: dict[str, Any] = {
     "certificate": {"secretName": "brokers"},
 }
 PLAIN: dict[str, Any] = {"name": "plaintext", "port": 9092}
+OAUTH: dict[str, Any] = {
+    "type": "oauth",
+    "jwksEndpointUri": "https://issuer.test:8443/keys?v=1",
+    "validIssuerUri": "https://issuer.test/realms/a",
+    "audience": "brokers",
+    "userNameClaim": "preferred_username",
+}
+TOKENS: dict[str, Any] = {"name": "tokens", "port": 9095, "tls": True, "authentication": OAUTH}
 SECURE = copy.deepcopy(CLUSTER)
 SECURE["metadata"]["name"] = "secure"
 SECURE["spec"]["listeners"] = [INTERNAL, EXTERNAL]
@@ -321,7 +329,36 @@ def test_what_may_change_is_taken(
             [{**INTERNAL, "certificate": {"secretName": "a", "issuerRef": {"name": "b"}}}],
             "give either secretName or issuerRef",
         ),
-        ("listeners", [{**INTERNAL, "authentication": {"type": "oauth"}}], "supported values"),
+        ("listeners", [{**INTERNAL, "authentication": {"type": "gssapi"}}], "supported values"),
+        ("listeners", [TOKENS], "brokers, the operator and jobs have no tokens"),
+        ("listeners", [PLAIN, {**TOKENS, "name": "internal"}], "have no tokens"),
+        ("listeners", [INTERNAL, {**TOKENS, "tls": False}], "of type oauth needs tls: true"),
+        (
+            "listeners",
+            [INTERNAL, {**TOKENS, "authentication": {"type": "oauth"}}],
+            "oauth needs jwksEndpointUri and validIssuerUri",
+        ),
+        (
+            "listeners",
+            [INTERNAL, {**TOKENS, "authentication": {**OAUTH, "type": "scram-sha-512"}}],
+            "are of type oauth",
+        ),
+        *(
+            (
+                "listeners",
+                [INTERNAL, {**TOKENS, "authentication": {**OAUTH, "jwksEndpointUri": uri}}],
+                "should match",
+            )
+            for uri in (
+                "http://issuer/keys",
+                "https://",
+                "https://a:0/",
+                "https://a:65536/",
+                "https://a,https://b",
+                "https://a/\nsuper.users=User:b",
+                "file:///etc/passwd",
+            )
+        ),
         ("listeners", [EXTERNAL], "need those of the operator's own CA"),
         ("listeners", [PLAIN], "authorization needs authentication on the listener of brokers"),
         ("listeners", _REMOVE, "authorization needs listeners"),
@@ -345,6 +382,7 @@ def test_listeners_that_contradict_themselves_are_refused(
     [
         ("listeners", [INTERNAL]),
         ("listeners", [PLAIN, INTERNAL]),
+        ("listeners", [INTERNAL, TOKENS]),
         ("listeners", [{**EXTERNAL, "certificate": {"issuerRef": {"name": "ca"}}}, INTERNAL]),
         ("brokers/config", {"num.partitions": "3", "listeners.of.mine": "x"}),
     ],

@@ -6,13 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek_operator.cluster import listener_plan
+from odradek import config
+from odradek_operator.cluster import listener_objects, listener_plan
+from odradek_operator.cluster.listener_objects import ListenerSetup
 from odradek_operator.cluster.listener_plan import ListenerPlan, LostPlanError
 from odradek_operator.shared.listener_spec import (
     ANONYMOUS,
     AuthorizationSpec,
     IssuerRef,
     ListenerSpec,
+    OauthSpec,
+    parse_listeners,
 )
 
 PLAIN = ListenerSpec("plaintext", 9092)
@@ -171,3 +175,41 @@ def test_annotation_that_somebody_lost_is_a_reason_and_no_plan(text: str | None)
     }
     with pytest.raises(LostPlanError, match="StatefulSet main-broker has lost its annotation"):
         listener_plan.applied_plan(live)
+
+
+def test_listener_for_tokens_is_one_that_brokers_start_with() -> None:
+    raw = {
+        "name": "tokens",
+        "port": 9096,
+        "tls": True,
+        "authentication": {
+            "type": "oauth",
+            "jwksEndpointUri": "https://issuer.test:8443/keys",
+            "validIssuerUri": "https://issuer.test",
+            "audience": "brokers",
+        },
+    }
+    (tokens,) = parse_listeners({"listeners": [raw]})
+    oauth = OauthSpec("https://issuer.test:8443/keys", "https://issuer.test", "brokers")
+    assert (tokens.oauth, tokens.mechanism, tokens.protocol) == (oauth, None, "SASL_SSL")
+    found = plan(SCRAM, tokens, authorization=SIMPLE)
+    assert listener_plan.decode(listener_plan.encode(found)) == found
+    assert "oauth" not in listener_plan.encode(plan(SCRAM))
+    assert listener_plan.why_not_secured(found) is None
+    setup = ListenerSetup(found, "main", frozenset(), ())
+    settings = {
+        **listener_objects.settings(setup),
+        "listener.name.internal.scram-sha-512.sasl.jaas.config": (
+            "org.apache.kafka.common.security.scram.ScramLoginModule required "
+            'username="a" password="b";'
+        ),
+        "broker.id": "1",
+        "zookeeper.connect": "zk:2181",
+    }
+    read, unknown = config.from_values(settings)
+    assert unknown == []
+    sasl = read.security["TOKENS"].sasl
+    assert sasl is not None
+    assert sasl.oauth is not None
+    assert (sasl.oauth.url, sasl.oauth.issuer) == (oauth.jwks_uri, oauth.issuer_uri)
+    assert sasl.oauth.audiences == ("brokers",)

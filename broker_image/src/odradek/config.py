@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -48,6 +49,8 @@ from odradek.zookeeper_settings import ZooKeeperSecurity
 
 HOUR_MS = 3_600_000
 MINUTE_MS = 60_000
+CREATION_RATE = "max.connection.creation.rate"
+_OF_LISTENER = re.compile(rf"listener\.name\.[^.]+\.{re.escape(CREATION_RATE)}")
 MIN_COMPACTION_LAG, MAX_COMPACTION_LAG = "min.compaction.lag.ms", "max.compaction.lag.ms"
 CODECS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 
@@ -152,9 +155,7 @@ class BrokerConfig:
         "max.connections.per.ip.overrides", (), numbers_by_host
     )
     # Kafka has no limit by default. A connection takes about a quarter of a millisecond.
-    max_connection_creation_rate: int = key(
-        "max.connection.creation.rate", 1000, integer(0, INT_MAX)
-    )
+    max_connection_creation_rate: int = key(CREATION_RATE, 1000, integer(0, INT_MAX))
     connections_max_idle_ms: int = key("connections.max.idle.ms", 600_000, integer(-1))
     queued_max_request_bytes: int = key("queued.max.request.bytes", -1, integer(-1))
     request_timeout_ms: int = key("request.timeout.ms", 30_000, integer(0, INT_MAX))
@@ -341,6 +342,8 @@ class BrokerConfig:
     # filled by `load`
     listeners: tuple[ListenerEndpoint, ...] = ()
     advertised_listeners: tuple[ListenerEndpoint, ...] = ()
+    # By listener, beside max.connection.creation.rate.
+    listener_creation_rates: Mapping[str, int] = dataclasses.field(default_factory=dict, hash=False)
     security: Mapping[str, ListenerSecurity] = dataclasses.field(default_factory=dict, hash=False)
     zookeeper_security: ZooKeeperSecurity = dataclasses.field(default_factory=ZooKeeperSecurity)
 
@@ -418,7 +421,9 @@ def unknown_keys(names: Iterable[str]) -> list[str]:
     """Return the names, sorted, that are no settings of Kafka 2.8 or of this broker."""
     known = properties.known_names(BrokerConfig) | INERT_KEYS
     return sorted(
-        name for name in set(names) - known if not security_settings.is_security_setting(name)
+        name
+        for name in set(names) - known
+        if not security_settings.is_security_setting(name) and not _OF_LISTENER.fullmatch(name)
     )
 
 
@@ -430,8 +435,17 @@ def _with_endpoints(config: BrokerConfig, values: Mapping[str, str]) -> BrokerCo
         config.inter_broker_listener_name,
     )
     security = listener_settings.read(values, found, config.inter_broker_listener_name)
+    rates = {
+        one.name: properties.parsed(values, name, "", integer(0, INT_MAX))
+        for one in found
+        if (name := f"listener.name.{one.name.lower()}.{CREATION_RATE}") in values
+    }
     return dataclasses.replace(
-        config, listeners=found, advertised_listeners=advertised, security=security
+        config,
+        listeners=found,
+        advertised_listeners=advertised,
+        listener_creation_rates=rates,
+        security=security,
     )
 
 

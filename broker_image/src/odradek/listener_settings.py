@@ -12,17 +12,30 @@ import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from odradek import oauth_settings
 from odradek.listeners import ListenerEndpoint
-from odradek.properties import INT_MAX, LONG_MAX, ConfigError, Parser, integer, one_of, words
+from odradek.oauth_settings import OAUTHBEARER, OauthSettings
+from odradek.properties import (
+    INT_MAX,
+    LONG_MAX,
+    ConfigError,
+    Parser,
+    integer,
+    one_of,
+    parsed,
+    words,
+)
 from odradek.values import SECURITY_PROTOCOLS
 
 TLS_VERSIONS = ("TLSv1.2", "TLSv1.3")
 SCRAM_MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 MECHANISMS = ("PLAIN", *SCRAM_MECHANISMS)
+"""The mechanisms of clients of ours, brokers among them: by name and password."""
 STORE_TYPES = ("JKS", "PKCS12", "PEM")
 _LOGIN_MODULES = {
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
     **dict.fromkeys(SCRAM_MECHANISMS, "org.apache.kafka.common.security.scram.ScramLoginModule"),
+    OAUTHBEARER: "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule",
 }
 _USER = "user_"
 _CLIENT_TLS = frozenset(
@@ -103,7 +116,10 @@ class SaslLogin:
 
 @dataclass(frozen=True, slots=True)
 class SaslSettings:
-    """The SASL settings of one listener. `options` are those of JAAS, by mechanism."""
+    """The SASL settings of one listener. `options` are those of JAAS, by mechanism.
+
+    `oauth_tls` is of connections to the endpoint with the keys of tokens.
+    """
 
     mechanisms: tuple[str, ...]
     options: Mapping[str, Mapping[str, str]] = field(repr=False)
@@ -111,6 +127,8 @@ class SaslSettings:
     failure_delay_ms: int
     max_reauth_ms: Mapping[str, int]  # by mechanism; 0 for no limit
     client_mechanism: str
+    oauth: OauthSettings | None = None
+    oauth_tls: TlsSettings | None = None
 
     def users(self, mechanism: str) -> dict[str, str]:
         """Return the passwords that JAAS names, by user (PlainLoginModule's user_NAME)."""
@@ -195,22 +213,14 @@ def _of_listener(values: Mapping[str, str], name: str) -> dict[str, str]:
     return {**common, **own}
 
 
-def _parsed(values: Mapping[str, str], name: str, default: str, parse: Parser) -> object:
-    text = values.get(name, "").strip() or default
-    try:
-        return parse(text)
-    except ValueError as error:
-        raise ConfigError(f"Invalid value {text} for configuration {name}: {error}") from None
-
-
 def _number(values: Mapping[str, str], name: str, default: int, most: int = INT_MAX) -> int:
-    number = _parsed(values, name, str(default), integer(0, most))
+    number = parsed(values, name, str(default), integer(0, most))
     assert isinstance(number, int)
     return number
 
 
 def _list(values: Mapping[str, str], name: str, default: str, parse: Parser) -> tuple[str, ...]:
-    listed = _parsed(values, name, default, parse)
+    listed = parsed(values, name, default, parse)
     assert isinstance(listed, tuple)
     return listed
 
@@ -221,7 +231,7 @@ def _list(values: Mapping[str, str], name: str, default: str, parse: Parser) -> 
 def _tls(values: Mapping[str, str]) -> TlsSettings:
     key_store = Store(
         "ssl.keystore",
-        str(_parsed(values, "ssl.keystore.type", "JKS", one_of(*STORE_TYPES))),
+        str(parsed(values, "ssl.keystore.type", "JKS", one_of(*STORE_TYPES))),
         values.get("ssl.keystore.location", "").strip(),
         values.get("ssl.keystore.password", ""),
         values.get("ssl.key.password", ""),
@@ -230,7 +240,7 @@ def _tls(values: Mapping[str, str]) -> TlsSettings:
     )
     trust_store = Store(
         "ssl.truststore",
-        str(_parsed(values, "ssl.truststore.type", "JKS", one_of(*STORE_TYPES))),
+        str(parsed(values, "ssl.truststore.type", "JKS", one_of(*STORE_TYPES))),
         values.get("ssl.truststore.location", "").strip(),
         values.get("ssl.truststore.password", ""),
         certificates=values.get("ssl.truststore.certificates", ""),
@@ -244,7 +254,7 @@ def _tls(values: Mapping[str, str]) -> TlsSettings:
             )
     if bool(key_store.key) != bool(key_store.certificates):
         raise ConfigError("ssl.keystore.key and ssl.keystore.certificate.chain are needed together")
-    auth = str(_parsed(values, "ssl.client.auth", "none", one_of("none", "requested", "required")))
+    auth = str(parsed(values, "ssl.client.auth", "none", one_of("none", "requested", "required")))
     identification = values.get("ssl.endpoint.identification.algorithm", "https").strip().lower()
     if identification not in ("", "https"):
         raise ConfigError("ssl.endpoint.identification.algorithm must be https or empty")
@@ -287,11 +297,12 @@ def _sasl(
     values: Mapping[str, str], endpoint: ListenerEndpoint, *, for_brokers: bool
 ) -> SaslSettings:
     mechanisms = _list(values, "sasl.enabled.mechanisms", "GSSAPI", words())
-    refused = [one for one in mechanisms if one not in MECHANISMS]
+    taken = (*MECHANISMS, OAUTHBEARER)
+    refused = [one for one in mechanisms if one not in taken]
     if refused or not mechanisms:
         raise ConfigError(
             f"listener {endpoint.name}: sasl.enabled.mechanisms must be of "
-            f"{', '.join(MECHANISMS)}; {', '.join(refused) or 'none'} is not supported"
+            f"{', '.join(taken)}; {', '.join(refused) or 'none'} is not supported"
         )
     options = {}
     for mechanism in mechanisms:
@@ -303,6 +314,11 @@ def _sasl(
             raise ConfigError(f"{full} is missing: it names the users of PLAIN")
     client = values.get("sasl.mechanism.inter.broker.protocol", "GSSAPI").strip()
     if for_brokers:
+        if client == OAUTHBEARER:
+            raise ConfigError(
+                f"sasl.mechanism.inter.broker.protocol {client} is not supported: brokers "
+                f"authenticate to each other with one of {', '.join(MECHANISMS)}"
+            )
         if client not in mechanisms:
             raise ConfigError(
                 f"sasl.mechanism.inter.broker.protocol {client} is not one of "
@@ -320,7 +336,21 @@ def _sasl(
         _number(values, "connection.failed.authentication.delay.ms", 100),
         {one: _max_reauth_ms(values, one) for one in mechanisms},
         client,
+        *(_oauth(values, endpoint, options) if OAUTHBEARER in mechanisms else ()),
     )
+
+
+def _oauth(
+    values: Mapping[str, str], endpoint: ListenerEndpoint, options: Mapping[str, dict[str, str]]
+) -> tuple[OauthSettings, TlsSettings | None]:
+    found = oauth_settings.read(values, endpoint.name)
+    if found.path is not None:
+        return found, None
+    # As in Kafka, what the broker trusts there is among the options of JAAS.
+    given = {name: text for name, text in options.get(OAUTHBEARER, {}).items() if "ssl." in name}
+    if unknown := sorted(given.keys() - _CLIENT_TLS):
+        raise ConfigError(f"listener {endpoint.name}: {unknown[0]} is no option of {OAUTHBEARER}")
+    return found, _tls(given)
 
 
 def _login(values: Mapping[str, str]) -> SaslLogin:

@@ -118,6 +118,12 @@ class HasFailures(Protocol):
     def failed_authentications(self) -> Mapping[str, Mapping[str, int]]:
         """Return the SASL authentications that failed."""
 
+    def certificates(self) -> Mapping[str, float]:
+        """Return when certificates expire, in seconds since 1970, by listener."""
+
+    def token_keys(self) -> Mapping[str, tuple[float, int]]:
+        """Return age in seconds and failed fetches of the keys that sign tokens, by listener."""
+
 
 class HasConnections(Protocol):
     """A listener, as far as metrics need it."""
@@ -337,6 +343,28 @@ class BrokerMetrics(Collector):
                 for cause, count in list(of_cause.items()):
                     family.add_metric([listener, cause], count)
             yield family
+        expiry = GaugeMetricFamily(
+            "odradek_certificate_not_after_timestamp_seconds",
+            "When the certificate of a listener expires",
+            labels=["listener"],
+        )
+        for listener, not_after_s in security.certificates().items():
+            expiry.add_metric([listener], not_after_s)
+        yield expiry
+        age = GaugeMetricFamily(
+            "odradek_jwks_age_seconds",
+            "Age of the keys that sign tokens; infinite before they are fetched",
+            labels=["listener"],
+        )
+        failures = CounterMetricFamily(
+            "odradek_jwks_fetches_failed",
+            "Fetches of the keys that sign tokens without success",
+            labels=["listener"],
+        )
+        for listener, (age_s, failed) in security.token_keys().items():
+            age.add_metric([listener], age_s)
+            failures.add_metric([listener], failed)
+        yield from (age, failures)
 
     def _traffic_series(self) -> Iterator[Metric]:
         for name, help_text, field in (

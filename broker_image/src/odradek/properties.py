@@ -100,6 +100,18 @@ def known_names(settings: type) -> frozenset[str]:
     )
 
 
+def parsed(values: Mapping[str, str], name: str, default: str, parse: Parser) -> Any:
+    """Return the value of a setting, which counts as its default if it is empty.
+
+    Raises ConfigError.
+    """
+    text = values.get(name, "").strip() or default
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise ConfigError(f"Invalid value {text} for configuration {name}: {error}") from None
+
+
 def read_file(path: str | Path) -> dict[str, str]:
     """Return the settings in a properties file. Raises ConfigError with a one-line reason."""
     try:

@@ -48,7 +48,27 @@ _DEFAULTS: Mapping[str, tuple[str, ...]] = {
     "sasl.login.refresh.window.jitter": ("0.05",),
     "sasl.login.refresh.min.period.seconds": ("60",),
     "sasl.login.refresh.buffer.seconds": ("300",),
+    "sasl.oauthbearer.clock.skew.seconds": ("30",),
+    "sasl.oauthbearer.jwks.endpoint.refresh.ms": ("3600000",),
+    "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms": ("10000",),
+    "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms": ("100",),
+    "sasl.oauthbearer.scope.claim.name": ("scope",),
+    "sasl.oauthbearer.sub.claim.name": ("sub",),
 }
+_OF_OAUTHBEARER = frozenset(
+    f"sasl.oauthbearer.{name}"
+    for name in (
+        "clock.skew.seconds",
+        "expected.audience",
+        "expected.issuer",
+        "jwks.endpoint.refresh.ms",
+        "jwks.endpoint.retry.backoff.max.ms",
+        "jwks.endpoint.retry.backoff.ms",
+        "jwks.endpoint.url",
+        "scope.claim.name",
+        "sub.claim.name",
+    )
+)
 _SUPPORTED = frozenset(
     {
         "security.inter.broker.protocol",
@@ -72,6 +92,9 @@ _SUPPORTED = frozenset(
         "sasl.server.max.receive.size",
         "connection.failed.authentication.delay.ms",
         "connections.max.reauth.ms",
+        # Judged by `oauth_settings`.
+        "org.apache.kafka.sasl.oauthbearer.allowed.urls",
+        *_OF_OAUTHBEARER,
         # Judged by `zookeeper_settings`.
         "zookeeper.clientCnxnSocket",
         "zookeeper.set.acl",
@@ -91,8 +114,11 @@ _SUPPORTED = frozenset(
     }
 )
 _OF_MECHANISM = re.compile(
-    r"listener\.name\.[^.]+\.(?:plain|scram-sha-256|scram-sha-512)"
+    r"listener\.name\.[^.]+\.(?:plain|scram-sha-256|scram-sha-512|oauthbearer)"
     r"\.(?:sasl\.jaas\.config|connections\.max\.reauth\.ms)"
+    r"|listener\.name\.[^.]+\.oauthbearer\.(?:sasl\.server\.callback\.handler\.class|"
+    + "|".join(map(re.escape, sorted(_OF_OAUTHBEARER)))
+    + ")"
 )
 _PREFIXES = ("ssl.", "sasl.", "authorizer.zookeeper.", "zookeeper.ssl.")
 # listener.name.NAME. makes a setting of one listener; a SASL mechanism may follow the name.

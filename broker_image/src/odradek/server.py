@@ -46,7 +46,12 @@ from odradek.metrics import BrokerMetrics
 from odradek.net.addresses import numbers_by_address
 from odradek.net.broker_addresses import BrokerAddresses
 from odradek.net.client import PeerClient
-from odradek.net.connection_quotas import ConnectionLimits, ConnectionQuotas
+from odradek.net.connection_quotas import (
+    UNLIMITED_RATE,
+    AddressRates,
+    ConnectionLimits,
+    ConnectionQuotas,
+)
 from odradek.net.listener import Listener
 from odradek.properties import INT_MAX, ConfigError, split_principals
 from odradek.protocol.errors import ErrorCode, KafkaError, name_of
@@ -267,8 +272,11 @@ class Server:
         self._topic_configs = TopicConfigs(
             self._config, self._session, self._quarantines, descriptors.budget().connections
         )
+        self._address_rates = AddressRates()
         self._client_quotas = ClientQuotas(_windows(self._config))
-        self._quota_store = QuotaStore(self._session, self._client_quotas)
+        self._quota_store = QuotaStore(
+            self._session, self._client_quotas, self._address_rates.limit
+        )
         self._topic_configs.on_client_change(self._quota_store.changed)
         await self._topic_configs.start()
         await self._quota_store.load()
@@ -328,7 +336,7 @@ class Server:
             of_ip = await numbers_by_address(config.max_connections_per_ip_overrides)
         except OSError as error:
             raise StartError(f"{PER_IP_OVERRIDES}: {error}") from error
-        return ConnectionQuotas(_limits(config, of_ip))
+        return ConnectionQuotas(_limits(config, of_ip), self._address_rates)
 
     def _build(self, cluster_id: str) -> None:
         config = self._config
@@ -405,6 +413,7 @@ class Server:
                 quarantines=self._quarantines,
                 secure=partial(self._security.transport, endpoint.name),
                 guard=self._security.guard(endpoint.name),
+                creation_rate=config.listener_creation_rates.get(endpoint.name, UNLIMITED_RATE),
             )
         self._metrics.watch_security(self._security)
         self._metrics.watch(

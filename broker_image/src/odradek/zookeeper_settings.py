@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from odradek.listener_settings import STORE_TYPES, TLS_VERSIONS, Store, TlsSettings
-from odradek.properties import ConfigError, Parser, boolean, one_of, words
+from odradek.properties import ConfigError, boolean, one_of, parsed, words
 
 ENABLE = "zookeeper.ssl.client.enable"
 SOCKET = "zookeeper.clientCnxnSocket"
@@ -63,7 +63,7 @@ def is_setting(name: str) -> bool:
 def read(values: Mapping[str, str], environment: Mapping[str, str]) -> ZooKeeperSecurity:
     """Return how to connect to ZooKeeper. Raises ConfigError, one line with the setting."""
     found = ZooKeeperSecurity(
-        _tls(values), login(environment), bool(_parsed(values, SET_ACL, "false", boolean))
+        _tls(values), login(environment), bool(parsed(values, SET_ACL, "false", boolean))
     )
     if found.set_acl and not found.authenticates:
         raise ConfigError(
@@ -93,7 +93,7 @@ def of_tools(
 
 def _tls(values: Mapping[str, str]) -> TlsSettings | None:
     socket = values.get(SOCKET, "").strip()
-    if not _parsed(values, ENABLE, "false", boolean):
+    if not parsed(values, ENABLE, "false", boolean):
         given = sorted(name for name in values if name.startswith(_PREFIX) and values[name].strip())
         if given and ENABLE not in values:
             raise ConfigError(f"{given[0]} has no effect without {ENABLE}=true")
@@ -101,15 +101,13 @@ def _tls(values: Mapping[str, str]) -> TlsSettings | None:
     if socket not in ("", _NETTY):
         raise ConfigError(f"{SOCKET} must be {_NETTY} with {ENABLE}=true")
     for name in ("crl.enable", "ocsp.enable"):
-        if _parsed(values, _PREFIX + name, "false", boolean):
+        if parsed(values, _PREFIX + name, "false", boolean):
             raise ConfigError(f"{_PREFIX}{name}=true is not supported")
     # Kafka's default is TLSv1.2, but servers since ZooKeeper 3.9 speak TLSv1.3 only by default.
-    version = _parsed(values, f"{_PREFIX}protocol", ",".join(TLS_VERSIONS), words(TLS_VERSIONS))
+    version = parsed(values, f"{_PREFIX}protocol", ",".join(TLS_VERSIONS), words(TLS_VERSIONS))
     assert isinstance(version, tuple)
-    versions = _parsed(
-        values, f"{_PREFIX}enabled.protocols", ",".join(version), words(TLS_VERSIONS)
-    )
-    suites = _parsed(values, f"{_PREFIX}cipher.suites", "", words())
+    versions = parsed(values, f"{_PREFIX}enabled.protocols", ",".join(version), words(TLS_VERSIONS))
+    suites = parsed(values, f"{_PREFIX}cipher.suites", "", words())
     assert isinstance(versions, tuple)
     assert isinstance(suites, tuple)
     identification = f"{_PREFIX}endpoint.identification.algorithm"
@@ -129,21 +127,13 @@ def _store(values: Mapping[str, str], setting: str) -> Store:
     location = values.get(f"{setting}.location", "").strip()
     password = values.get(f"{setting}.password", "")
     by_name = _TYPE_OF_SUFFIX.get(Path(location).suffix.lower(), "")
-    kind = str(_parsed(values, f"{setting}.type", by_name, one_of(*STORE_TYPES, "")))
+    kind = str(parsed(values, f"{setting}.type", by_name, one_of(*STORE_TYPES, "")))
     if location and not kind:
         raise ConfigError(
             f"{setting}.type is missing: the name {location} does not end with "
             f"{', '.join(_TYPE_OF_SUFFIX)}"
         )
     return Store(setting, kind, location, password, key_password=password)
-
-
-def _parsed(values: Mapping[str, str], name: str, default: str, parse: Parser) -> object:
-    text = values.get(name, "").strip() or default
-    try:
-        return parse(text)
-    except ValueError as error:
-        raise ConfigError(f"Invalid value {text} for configuration {name}: {error}") from None
 
 
 # --- SASL -----------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""DescribeClientQuotas and AlterClientQuotas (KIP-546): the quotas of users and client ids.
+"""DescribeClientQuotas and AlterClientQuotas (KIP-546): quotas of users, client ids, addresses.
 
 Any broker serves them, from and to ZooKeeper. A change is written with a notice, in one
 transaction, on the condition that the znode is as it was read; every broker then applies it (see
@@ -35,16 +35,20 @@ from odradek.protocol.messages.client_quotas import (
     QuotaValueData,
 )
 from odradek.quotas import entities, store
-from odradek.quotas.entities import DEFAULT, WHOLE, QuotaEntity, QuotaKey
+from odradek.quotas.entities import CREATION_RATE, DEFAULT, WHOLE, QuotaEntity, QuotaKey
 from odradek.zk import admin, znodes
 from odradek.zk.operations import TransactionFailedError
 from odradek.zk.session import Session
 
 USER: Final = "user"
 CLIENT_ID: Final = "client-id"
+IP: Final = "ip"
+_KINDS: Final = (USER, CLIENT_ID, IP)
 # How far a number may be from a whole one, as in Kafka.
 _EPSILON: Final = 1e-6
-_KEYS: Final = {key.value: key for key in QuotaKey}
+_KEYS: Final = frozenset(key.value for key in QuotaKey)
+_KEYS_OF_IP: Final = frozenset({CREATION_RATE})
+_WHOLE: Final = {CREATION_RATE, *(key.value for key in WHOLE)}
 
 logger = logging.getLogger(__name__)
 
@@ -78,7 +82,7 @@ async def describe_client_quotas(
     entries: list[DescribedQuotas] = []
     for few in slices.cut(found.items()):
         for entity, configs in few:
-            values = _values(configs)
+            values = _values(_keys_of(entity), configs)
             if values and _matches(entity, filters, strict=request.strict):
                 entries.append(DescribedQuotas(entity=_parts(entity), values=values))
         await slices.pause()
@@ -91,8 +95,7 @@ def _filters(components: Iterable[QuotaFilterComponent]) -> dict[str, _Filter]:
     for one in components:
         if not one.entity_type:
             raise _invalid("Unexpected empty filter component entity type")
-        if one.entity_type not in (USER, CLIENT_ID):
-            # Code 35 as in Kafka, which before IP quotas (KIP-612) said so of "ip" too.
+        if one.entity_type not in _KINDS:
             raise KafkaError(
                 ErrorCode.UNSUPPORTED_VERSION,
                 f"Custom entity type '{one.entity_type}' not supported",
@@ -100,6 +103,8 @@ def _filters(components: Iterable[QuotaFilterComponent]) -> dict[str, _Filter]:
         if one.entity_type in filters:
             raise _invalid(f"Duplicate {one.entity_type} filter component entity type")
         filters[one.entity_type] = _filter(one)
+    if IP in filters and len(filters) > 1:
+        raise _invalid("Invalid entity filter component combination")
     return filters
 
 
@@ -114,7 +119,7 @@ def _filter(component: QuotaFilterComponent) -> _Filter:
 
 
 def _matches(entity: QuotaEntity, filters: Mapping[str, _Filter], *, strict: bool) -> bool:
-    for kind, name in ((USER, entity.user), (CLIENT_ID, entity.client_id)):
+    for kind, name in _names(entity):
         wanted = filters.get(kind)
         if wanted is None:
             if strict and name is not None:
@@ -124,9 +129,17 @@ def _matches(entity: QuotaEntity, filters: Mapping[str, _Filter], *, strict: boo
     return True
 
 
-def _values(configs: Mapping[str, str]) -> list[QuotaValueData]:
+def _names(entity: QuotaEntity) -> tuple[tuple[str, str | None], ...]:
+    return (USER, entity.user), (CLIENT_ID, entity.client_id), (IP, entity.ip)
+
+
+def _keys_of(entity: QuotaEntity) -> frozenset[str]:
+    return _KEYS if entity.ip is None else _KEYS_OF_IP
+
+
+def _values(keys: frozenset[str], configs: Mapping[str, str]) -> list[QuotaValueData]:
     values: list[QuotaValueData] = []
-    for name in _KEYS.keys() & configs.keys():
+    for name in keys & configs.keys():
         try:
             values.append(QuotaValueData(key=name, value=float(configs[name])))
         except ValueError:
@@ -137,7 +150,7 @@ def _values(configs: Mapping[str, str]) -> list[QuotaValueData]:
 def _parts(entity: QuotaEntity) -> list[QuotaEntityData]:
     return [
         QuotaEntityData(entity_type=kind, entity_name=_shown(name))
-        for kind, name in ((USER, entity.user), (CLIENT_ID, entity.client_id))
+        for kind, name in _names(entity)
         if name is not None
     ]
 
@@ -178,7 +191,7 @@ async def _outcome(
 ) -> KafkaError | None:
     try:
         entity = await _entity(entry.entity)
-        changes = await _changes(entry.ops)
+        changes = await _changes(entry.ops, _keys_of(entity))
         await _apply(session, entity, changes, validate_only=validate_only)
     except KafkaError as refusal:
         return refusal
@@ -197,7 +210,7 @@ async def _entity(parts: Sequence[QuotaEntityData]) -> QuotaEntity:
     for number, part in enumerate(parts, 1):
         if number % slices.STEPS_PER_SLICE == 0:
             await slices.pause()
-        if part.entity_type not in (USER, CLIENT_ID):
+        if part.entity_type not in _KINDS:
             raise _invalid(f"Unhandled client quota entity type: {part.entity_type}")
         if part.entity_name is None:
             names[part.entity_type] = DEFAULT
@@ -208,10 +221,23 @@ async def _entity(parts: Sequence[QuotaEntityData]) -> QuotaEntity:
         if name in (".", ".."):
             raise _invalid(f"{part.entity_type} '{name}' is no name of a znode")
         names[part.entity_type] = name
+    if IP in names:
+        return _address(names)
     return QuotaEntity(names.get(USER), names.get(CLIENT_ID))
 
 
-async def _changes(operations: Iterable[QuotaOperation]) -> dict[str, str | None]:
+def _address(names: Mapping[str, str]) -> QuotaEntity:
+    if len(names) > 1:
+        raise _invalid(f"Invalid client quota entity: {IP} is with nothing else")
+    try:
+        return QuotaEntity(ip=entities.sanitized_address(names[IP]))
+    except ValueError:
+        raise _invalid(f"{entities.desanitize(names[IP])} is not a valid IP") from None
+
+
+async def _changes(
+    operations: Iterable[QuotaOperation], keys: frozenset[str]
+) -> dict[str, str | None]:
     """Return the new text of each config, None to remove it.
 
     Other than in Kafka 2.8, only quotas are removed: a user's credentials are kept beside them.
@@ -220,8 +246,7 @@ async def _changes(operations: Iterable[QuotaOperation]) -> dict[str, str | None
     for number, one in enumerate(operations, 1):
         if number % slices.STEPS_PER_SLICE == 0:
             await slices.pause()
-        key = _KEYS.get(one.key)
-        if key is None:
+        if one.key not in keys:
             raise _invalid(f"Invalid configuration key {one.key}")
         if one.remove:
             changes[one.key] = None
@@ -229,7 +254,7 @@ async def _changes(operations: Iterable[QuotaOperation]) -> dict[str, str | None
         if not entities.is_limit(one.value):
             # As later versions of Kafka; 2.8 takes it, and does not limit anything.
             raise _invalid(f"Quota {one.key} must be greater than 0")
-        if key not in WHOLE:
+        if one.key not in _WHOLE:
             changes[one.key] = str(one.value)
             continue
         whole = math.floor(one.value + _EPSILON)
@@ -273,7 +298,7 @@ async def _apply(
 
 def _shown_limits(configs: Mapping[str, str]) -> dict[str, str]:
     """Return the quotas among the configs: credentials are not logged."""
-    return {name: text for name, text in configs.items() if name in _KEYS}
+    return {name: text for name, text in configs.items() if name in _KEYS | _KEYS_OF_IP}
 
 
 def _invalid(reason: str) -> KafkaError:

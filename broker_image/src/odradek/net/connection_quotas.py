@@ -1,8 +1,9 @@
 """Quotas shared by all connections of a broker: their number, their rate, and memory.
 
 Connections are counted over all listeners, in total and per address (`max.connections`,
-`max.connections.per.ip`), and new ones per second (`max.connection.creation.rate`, KIP-612). Other
-brokers are exempt from the total and from the rate: at the maximum, the connection of a broker
+`max.connections.per.ip`), and new ones per second (KIP-612): of all, of a listener
+(`max.connection.creation.rate`), and of an address (`connection_creation_rate` in ZooKeeper). Other
+brokers are exempt from the total and from the rates: at the maximum, the connection of a broker
 takes the place of the ordinary one that was used least recently, as in Kafka. Memory is counted in
 `memory_quotas`.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -25,6 +27,9 @@ FRAME_TIMEOUT_MS: Final = 30_000
 UNLIMITED_RATE: Final = 2**31 - 1
 # Places of brokers above the maximum when there is no ordinary connection to close.
 BROKER_PLACES: Final = 64
+# Addresses whose rates are remembered.
+MOST_ADDRESSES: Final = 10_000
+DEFAULT_ADDRESS: Final = "<default>"
 # Connections among which the least recently used one is looked for.
 _LOOKED_AT: Final = 1000
 # No connection waits longer for the rate, as in Kafka.
@@ -91,6 +96,53 @@ class CreationRate:
         delay_s = self._next - now
         return min(delay_s, _LONGEST_DELAY_S) if delay_s >= _SHORTEST_DELAY_S else 0.0
 
+    def refusal_s(self) -> float:
+        """Count a connection if it has to wait for nothing; else return how long, at least."""
+        now = self._clock()
+        following = max(self._next, now - 1) + self._interval
+        if following - now >= _SHORTEST_DELAY_S:
+            return min(following - now, _LONGEST_DELAY_S)
+        self._next = following
+        return 0.0
+
+    def is_idle(self) -> bool:
+        """Return whether a new one would be the same."""
+        return self._next <= self._clock() - 1
+
+
+class AddressRates:
+    """How many connections each address may make per second. Used from one event loop only."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._limits: Mapping[str, int] = {}
+        self._rates: dict[str, CreationRate] = {}
+
+    def limit(self, per_second: Mapping[str, int]) -> None:
+        """Set the limit of each address; DEFAULT_ADDRESS: of each one that has none."""
+        self._limits = per_second
+        self._rates = {}
+
+    def refusal_s(self, host: str) -> float:
+        """Count a connection; above the rate of its address return how long to keep it off."""
+        limits = self._limits
+        limit = limits.get(host, limits.get(DEFAULT_ADDRESS)) if limits else None
+        if limit is None:
+            return 0.0
+        rate = self._rates.get(host)
+        if rate is None:
+            if len(self._rates) >= MOST_ADDRESSES:
+                self._forget()
+            rate = self._rates[host] = CreationRate(limit, self._clock)
+        return rate.refusal_s()
+
+    def _forget(self) -> None:
+        """Forget addresses that made no connection for a second, or else the first half."""
+        kept = {host: rate for host, rate in self._rates.items() if not rate.is_idle()}
+        if len(kept) >= MOST_ADDRESSES:
+            kept = dict(islice(kept.items(), len(kept) // 2, None))
+        self._rates = kept
+
 
 class ConnectionQuotas:
     """The quotas of one broker, shared by its listeners. Used from one event loop only.
@@ -99,11 +151,12 @@ class ConnectionQuotas:
     them.
     """
 
-    def __init__(self, limits: ConnectionLimits) -> None:
+    def __init__(self, limits: ConnectionLimits, addresses: AddressRates | None = None) -> None:
         self.limits = limits
+        self.addresses = addresses or AddressRates()
         self.answers = AnswerMemory(limits.max_answer_bytes)
         self.log = RareLog(logger)
-        self.refused = Counter({"per-address": 0, "waiting": 0})
+        self.refused = Counter({"per-address": 0, "waiting": 0, "address-rate": 0})
         self.delayed = Counter({"rate": 0, "max-connections": 0, "descriptors": 0})
         self.closed = Counter(
             {

@@ -1,8 +1,9 @@
 """Accepts connections on one address and owns them until they are closed.
 
 At the maximum of connections the listener stops accepting until one ends; peers wait in the
-backlog, also while connections come faster than `max.connection.creation.rate`. If brokers connect
-to the same listener, they must not wait behind clients: so it goes on accepting, lets brokers in,
+backlog, also while connections come faster than `max.connection.creation.rate`. Those above the
+rate of their address are held for a while, unread, and closed (KIP-612). If brokers connect to the
+same listener, they must not wait behind clients: so it goes on accepting, lets brokers in,
 and keeps others waiting, unread: as many as there are places, and a few more. Above the maximum per
 address a connection is closed at once (see `connection_quotas`). A sweep closes connections that
 were idle for too long (`connections.max.idle.ms`), or whose requests or answers hardly move (see
@@ -26,7 +27,7 @@ from typing import Final
 from odradek.net import transport as transports
 from odradek.net.addresses import look_up, plain
 from odradek.net.connection import ClientInfo, Connection, Dispatch, Guard
-from odradek.net.connection_quotas import ConnectionQuotas
+from odradek.net.connection_quotas import UNLIMITED_RATE, ConnectionQuotas, CreationRate
 from odradek.net.transport import Transport
 from odradek.quarantine import Quarantines, Work
 
@@ -39,6 +40,8 @@ CANCEL_PAUSE_SECONDS: Final = 0.05
 ACCEPTED_A_TURN: Final = 8
 # Accepted connections that wait, beyond the free places, on a listener that brokers use too.
 WAITING_PLACES: Final = 32
+# Connections above the rate of their address that are held; more are closed at once.
+HELD_PLACES: Final = 256
 _EXHAUSTED: Final = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 # Errors of the listening socket itself, after which it accepts nothing more.
 _FATAL: Final = {errno.EBADF, errno.EINVAL, errno.ENOTSOCK, errno.EFAULT}
@@ -54,6 +57,7 @@ class Listener:
     A `protected` listener is for brokers only. On another one that brokers use, `is_broker` tells
     their addresses. At the maximum of connections brokers are let in all the same. `secure` makes
     the transport of an accepted socket; `guard` learns who the peer is (see `connection.Guard`).
+    `creation_rate` is of this listener alone, beside that of all.
     """
 
     def __init__(
@@ -68,6 +72,7 @@ class Listener:
         quarantines: Quarantines | None = None,
         secure: Callable[[socket.socket], Transport] = transports.plain,
         guard: Guard | None = None,
+        creation_rate: int = UNLIMITED_RATE,
     ) -> None:
         self._host = host
         self._port = port
@@ -83,6 +88,9 @@ class Listener:
         self._dispatch = dispatch
         self._secure = secure
         self._guard = guard
+        self._creation_rate = creation_rate
+        self._rate: CreationRate | None = None
+        self._held: dict[socket.socket, asyncio.TimerHandle] = {}
         self._sock: socket.socket | None = None
         self._serving: asyncio.Task[None] | None = None
         self._connections: dict[Connection, asyncio.Task[None]] = {}
@@ -160,6 +168,8 @@ class Listener:
                 for task in (accepting, seating, closing, sweeping):
                     task.cancel()
                 await asyncio.wait({accepting, seating})
+                for held in list(self._held):
+                    self._let_go(held)
             for waiting, *_ in self._waiting:
                 waiting.close()
             for connection in list(self._connections):
@@ -205,6 +215,9 @@ class Listener:
         if is_broker and quotas.make_place():
             self._admit(sock, peer, group, ordinary=False)
             return
+        if not is_broker and (held_s := quotas.addresses.refusal_s(peer.host)):
+            self._hold(sock, peer, held_s)
+            return
         if self._is_broker is not None:
             self._let_in_or_keep(sock, peer, group, is_broker=is_broker)
             return
@@ -244,6 +257,11 @@ class Listener:
     def _creation_delay_s(self) -> float:
         """Count a new connection; return the seconds that it has to wait."""
         delay_s = self._quotas.creation_delay_s()
+        if self._creation_rate != UNLIMITED_RATE:
+            if self._rate is None:
+                clock = asyncio.get_running_loop().time
+                self._rate = CreationRate(self._creation_rate, clock)
+            delay_s = max(delay_s, self._rate.delay_s())
         if delay_s:
             self._quotas.delayed["rate"] += 1
             self._quotas.log.log(
@@ -310,6 +328,22 @@ class Listener:
         if ordinary:
             quotas.add_ordinary(connection)
         task.add_done_callback(lambda _task: self._forget(connection, transport))
+
+    def _hold(self, sock: socket.socket, peer: ClientInfo, held_s: float) -> None:
+        """Close a connection above the rate of its address later: its peer would try at once."""
+        self._quotas.refused["address-rate"] += 1
+        self._quotas.log.log(
+            logging.INFO, "rejected %s: connection_creation_rate of this address", peer.host
+        )
+        if len(self._held) >= HELD_PLACES:
+            sock.close()
+            return
+        loop = asyncio.get_running_loop()
+        self._held[sock] = loop.call_later(held_s, self._let_go, sock)
+
+    def _let_go(self, sock: socket.socket) -> None:
+        self._held.pop(sock).cancel()
+        sock.close()
 
     def _refuse(self, sock: socket.socket, peer: ClientInfo) -> None:
         self._quotas.refused["per-address"] += 1

@@ -4,13 +4,16 @@ A quota is for a user, a client id, or a user with a client id, each by name or 
 Kafka, of the quotas that match a request the most specific one counts, for each kind of quota by
 itself. A default limits everybody whom it matches separately: each has the whole limit.
 
-    /config/clients/C    /config/users/U    /config/users/U/clients/C
+    /config/clients/C    /config/users/U    /config/users/U/clients/C    /config/ips/A
+
+The last one is of addresses (KIP-612): how many connections each may make per second.
 
 Names are sanitized there: encoded as in a URL. A name of `<default>` is therefore no user's.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import math
 from collections.abc import Iterator, Mapping
 from enum import Enum
@@ -20,6 +23,9 @@ from urllib.parse import quote, unquote
 DEFAULT = "<default>"
 USERS = "users"
 CLIENTS = "clients"
+IPS = "ips"
+CREATION_RATE = "connection_creation_rate"
+"""The quota of an address: new connections per second, a whole number."""
 _BOTH = f"/{CLIENTS}/"
 
 
@@ -39,21 +45,27 @@ Limits = Mapping[QuotaKey, float]
 
 
 class QuotaEntity(NamedTuple):
-    """Whom a quota is for: sanitized names, DEFAULT, or None for what it does not look at."""
+    """Whom a quota is for: sanitized names, DEFAULT, or None for what it does not look at.
+
+    A quota of an address (`ip`) looks at nothing else.
+    """
 
     user: str | None = None
     client_id: str | None = None
+    ip: str | None = None
 
     @property
     def entity_type(self) -> str:
         """Return the folder of its znode below /config."""
+        if self.ip is not None:
+            return IPS
         return CLIENTS if self.user is None else USERS
 
     @property
     def name(self) -> str:
         """Return the path of its znode below that folder."""
         if self.user is None:
-            return self.client_id or ""
+            return self.ip or self.client_id or ""
         return self.user if self.client_id is None else f"{self.user}{_BOTH}{self.client_id}"
 
 
@@ -61,6 +73,8 @@ def of_path(entity_type: str, name: str) -> QuotaEntity | None:
     """Return the entity of a path below /config, None if it is another kind of entity."""
     if entity_type == CLIENTS and "/" not in name:
         return QuotaEntity(client_id=name)
+    if entity_type == IPS and "/" not in name:
+        return QuotaEntity(ip=name)
     if entity_type != USERS:
         return None
     user, both, client_id = name.partition(_BOTH)
@@ -99,6 +113,38 @@ def parse_limits(entries: Mapping[str, str]) -> tuple[dict[QuotaKey, float], lis
         else:
             invalid.append(key.value)
     return limits, invalid
+
+
+def plain_address(name: str) -> str:
+    """Return DEFAULT, or the one way to write the address that a sanitized name has.
+
+    Raises ValueError for anything else, such as the name of a host.
+    """
+    if name == DEFAULT:
+        return name
+    address = ipaddress.ip_address(desanitize(name))
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return str(mapped or address)
+
+
+def sanitized_address(name: str) -> str:
+    """Return the name of the znode of an address (see `plain_address`). Raises ValueError."""
+    address = plain_address(name)
+    return name if address == DEFAULT else sanitize(address)
+
+
+def parse_creation_rate(entries: Mapping[str, str]) -> int | None:
+    """Return the creation rate among the configs of an address; None if it has none.
+
+    Raises ValueError if it is invalid.
+    """
+    text = entries.get(CREATION_RATE)
+    if text is None:
+        return None
+    rate = float(text)
+    if not is_limit(rate) or rate != int(rate):
+        raise ValueError(text)
+    return int(rate)
 
 
 def is_limit(value: float) -> bool:

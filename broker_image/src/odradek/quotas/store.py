@@ -7,17 +7,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from odradek import slices
 from odradek.quotas.client_quotas import ClientQuotas
 from odradek.quotas.entities import (
     CLIENTS,
+    CREATION_RATE,
+    IPS,
     USERS,
     Limits,
     QuotaEntity,
     of_path,
+    parse_creation_rate,
     parse_limits,
+    plain_address,
 )
 from odradek.zk import znodes
 from odradek.zk.session import NoNodeError, Session
@@ -33,7 +37,7 @@ def path_of(entity: QuotaEntity) -> str:
 
 
 async def read_all(session: Session) -> dict[QuotaEntity, Configs]:
-    """Return the configs of all users and client ids that have a znode.
+    """Return the configs of all users, client ids and addresses that have a znode.
 
     Users have other configs than quotas, and may have none.
     """
@@ -45,6 +49,8 @@ async def read_all(session: Session) -> dict[QuotaEntity, Configs]:
             entities += [QuotaEntity(user, client_id) for client_id in found]
     for client_id in await _children(session, f"{znodes.CONFIG_PATH}/{CLIENTS}"):
         entities.append(QuotaEntity(client_id=client_id))
+    for ip in await _children(session, f"{znodes.CONFIG_PATH}/{IPS}"):
+        entities.append(QuotaEntity(ip=ip))
     configs: dict[QuotaEntity, Configs] = {}
     for some in slices.cut(entities):
         configs.update(await _read(session, some))
@@ -76,11 +82,22 @@ async def _read(session: Session, entities: list[QuotaEntity]) -> dict[QuotaEnti
 
 
 class QuotaStore:
-    """Keeps the limits of a broker as ZooKeeper has them."""
+    """Keeps the limits of a broker as ZooKeeper has them.
 
-    def __init__(self, session: Session, quotas: ClientQuotas) -> None:
+    `limit_addresses` is called with the creation rates of addresses, DEFAULT among them, when they
+    change.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        quotas: ClientQuotas,
+        limit_addresses: Callable[[Mapping[str, int]], None],
+    ) -> None:
         self._session = session
         self._quotas = quotas
+        self._limit_addresses = limit_addresses
+        self._rates: dict[str, int] = {}
         # What was read first must not be applied last.
         self._reading = asyncio.Lock()
 
@@ -89,14 +106,41 @@ class QuotaStore:
         async with self._reading:
             found = await read_all(self._session)
             self._quotas.replace({entity: _sound(entity, each) for entity, each in found.items()})
+            self._rates = {}
+            for entity, each in found.items():
+                self._set_rate(entity, each)
+            self._limit_addresses(dict(self._rates))
 
     async def changed(self, entity_type: str, name: str) -> None:
-        """Read the limits of an entity that a notice names, if it is a user or a client id."""
+        """Read the limits of an entity that a notice names, if it is one that has quotas."""
         entity = of_path(entity_type, name)
         if entity is not None:
             async with self._reading:
                 configs = await read(self._session, entity)
-                self._quotas.change(entity, _sound(entity, configs))
+                if entity.ip is None:
+                    self._quotas.change(entity, _sound(entity, configs))
+                else:
+                    self._set_rate(entity, configs)
+                    self._limit_addresses(dict(self._rates))
+
+    def _set_rate(self, entity: QuotaEntity, configs: Configs) -> None:
+        """Keep the rate of an address, if the entity is one."""
+        if entity.ip is None:
+            return
+        try:
+            address = plain_address(entity.ip)
+        except ValueError:
+            logger.warning("ignoring %s: it is no address", path_of(entity))
+            return
+        self._rates.pop(address, None)
+        try:
+            rate = parse_creation_rate(configs)
+        except ValueError:
+            text = "ignoring an invalid entry of %s: %s=%s"
+            logger.warning(text, path_of(entity), CREATION_RATE, configs[CREATION_RATE])
+            return
+        if rate is not None:
+            self._rates[address] = rate
 
 
 def _sound(entity: QuotaEntity, configs: Configs) -> Limits:

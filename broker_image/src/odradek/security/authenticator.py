@@ -18,14 +18,16 @@ import struct
 import weakref
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
+from odradek.clock import wall_ms
 from odradek.listener_settings import SaslSettings
 from odradek.net.connection import ClientInfo, Connection, Dispatch
 from odradek.net.frame import ProtocolViolation
 from odradek.net.rare_log import RareLog
-from odradek.properties import INT_MAX
+from odradek.oauth_settings import OAUTHBEARER
+from odradek.properties import INT_MAX, LONG_MAX
 from odradek.protocol import codec, headers
 from odradek.protocol.api import APIS, ApiKey
 from odradek.protocol.codec import MalformedError
@@ -53,13 +55,28 @@ FindCredential = Callable[[str, str], Awaitable[ScramCredential | None]]
 
 
 class AuthenticationFailedError(Exception):
-    """The peer did not prove who it is; the text is for the log only."""
+    """The peer did not prove who it is.
+
+    The text is for the log only; `said` is what the peer learns, if that is anything.
+    """
+
+    def __init__(self, reason: str, said: str | None = None) -> None:
+        super().__init__(reason)
+        self.said = said
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """Who the peer is; what proves it may end, in seconds since 1970."""
+
+    user: str
+    ends_s: float | None = None
 
 
 class Mechanism(Protocol):
     """One exchange of tokens."""
 
-    async def answer(self, token: bytes) -> tuple[bytes, str | None]:
+    async def answer(self, token: bytes) -> tuple[bytes, Proof | None]:
         """Return the next token of the broker, and the user once it is proved.
 
         Raises AuthenticationFailedError.
@@ -72,7 +89,7 @@ class _Plain:
     def __init__(self, users: dict[str, str]) -> None:
         self._users = users
 
-    async def answer(self, token: bytes) -> tuple[bytes, str | None]:
+    async def answer(self, token: bytes) -> tuple[bytes, Proof | None]:
         try:
             authorized, user, password = token.decode().split("\0")
         except ValueError:
@@ -83,7 +100,7 @@ class _Plain:
             raise AuthenticationFailedError(f"wrong name or password of {user!r}")
         if authorized not in ("", user):
             raise AuthenticationFailedError(f"{user!r} acts for {authorized!r}")
-        return b"", user
+        return b"", Proof(user)
 
 
 class _Scram:
@@ -93,11 +110,11 @@ class _Scram:
         self._server = ScramServer(mechanism, secrets.token_urlsafe(scram.NONCE_BYTES), secret)
         self._challenged = False
 
-    async def answer(self, token: bytes) -> tuple[bytes, str | None]:
+    async def answer(self, token: bytes) -> tuple[bytes, Proof | None]:
         server = self._server
         try:
             if self._challenged:
-                return server.final(token), server.user
+                return server.final(token), Proof(server.user)
             server.first(token)
             known = await self._find(self._mechanism, server.user)
             self._challenged = True
@@ -109,11 +126,17 @@ class _Scram:
 class ListenerAuthentication:
     """What the authenticators of one listener share.
 
-    `failed` counts by mechanism; `secret` is of this broker alone.
+    `failed` counts by mechanism; `secret` is of this broker alone. `start_bearer` begins an
+    exchange of OAUTHBEARER, where that is enabled.
     """
 
     def __init__(
-        self, listener: str, settings: SaslSettings, find: FindCredential, secret: bytes
+        self,
+        listener: str,
+        settings: SaslSettings,
+        find: FindCredential,
+        secret: bytes,
+        start_bearer: Callable[[], Mechanism] | None = None,
     ) -> None:
         self.settings = settings
         self.log = RareLog(logger)
@@ -121,6 +144,7 @@ class ListenerAuthentication:
         self.listener = listener
         self._find = find
         self._secret = secret
+        self._start_bearer = start_bearer
 
     def guard(self, connection: Connection, dispatch: Dispatch) -> Dispatch:
         """Return what serves a new connection (see `connection.Guard`)."""
@@ -130,6 +154,9 @@ class ListenerAuthentication:
         """Return a new exchange."""
         if mechanism == "PLAIN":
             return _Plain(self.settings.users(mechanism))
+        if mechanism == OAUTHBEARER:
+            assert self._start_bearer is not None
+            return self._start_bearer()
         return _Scram(mechanism, self._find, self._secret)
 
 
@@ -156,6 +183,7 @@ class Authenticator:
         self._mechanism: Mechanism | None = None
         self._principal: Principal | None = None
         self._session_ends: float | None = None
+        self._lifetime_ms = 0
         connection.limit_frames(shared.settings.max_receive_bytes)
         # It must not keep a connection that ended.
         known = weakref.ref(connection)
@@ -225,11 +253,12 @@ class Authenticator:
     async def _take_token(self, token: bytes) -> SaslAuthenticateResponse:
         try:
             answer = await self._next_token(token)
-        except AuthenticationFailedError:
+        except AuthenticationFailedError as error:
             await self._pause()
             return SaslAuthenticateResponse(
                 error_code=ErrorCode.SASL_AUTHENTICATION_FAILED,
-                error_message="Authentication failed during authentication due to invalid "
+                error_message=error.said
+                or "Authentication failed during authentication due to invalid "
                 f"credentials with SASL mechanism {self._mechanism_name}",
             )
         lifetime_ms = self._lifetime_ms if self._state is _State.AUTHENTICATED else 0
@@ -238,25 +267,24 @@ class Authenticator:
     async def _next_token(self, token: bytes) -> bytes:
         assert self._mechanism is not None
         try:
-            answer, user = await self._mechanism.answer(token)
-            if user is not None:
-                self._succeed(Principal("User", user))
+            answer, proof = await self._mechanism.answer(token)
+            if proof is not None:
+                self._succeed(proof)
         except AuthenticationFailedError as error:
             self._fail(self._mechanism_name, str(error))
             raise
         return answer
 
-    @property
-    def _lifetime_ms(self) -> int:
-        return self._shared.settings.max_reauth_ms[self._mechanism_name]
-
-    def _succeed(self, principal: Principal) -> None:
+    def _succeed(self, proof: Proof) -> None:
+        principal = Principal("User", proof.user)
         if self._principal not in (None, principal):
             raise AuthenticationFailedError(f"{self._principal} became {principal}")
         self._principal = principal
         self._state = _State.AUTHENTICATED
         self._mechanism = None
         self._limit.cancel()
+        most_ms = self._shared.settings.max_reauth_ms[self._mechanism_name]
+        self._lifetime_ms = _session_ms(most_ms, proof.ends_s)
         if self._lifetime_ms:
             self._session_ends = self._loop.time() + self._lifetime_ms / 1000
         self._connection.identify(principal)
@@ -279,6 +307,17 @@ class Authenticator:
 
     async def _pause(self) -> None:
         await asyncio.sleep(self._shared.settings.failure_delay_ms / 1000)
+
+
+def _session_ms(most_ms: int, ends_s: float | None) -> int:
+    """Return how long a session lasts, 0: without end (KIP-368).
+
+    What ended within the time that clocks may differ is no session without end.
+    """
+    if ends_s is None:
+        return most_ms
+    left_ms = max(1, int(min(1000 * ends_s, LONG_MAX)) - wall_ms())
+    return min(left_ms, most_ms) if most_ms else left_ms
 
 
 def _abort(connection: weakref.ref[Connection]) -> None:

@@ -18,6 +18,7 @@ from odradek.security.peers import ClientSecurity
 from odradek.values import ANONYMOUS, Principal
 
 if TYPE_CHECKING:
+    from odradek.security.bearer import BearerTokens
     from odradek.security.listener_tls import ListenerTls
 
 SECRET_BYTES = 32
@@ -34,6 +35,7 @@ class BrokerSecurity:
         secret = secrets.token_bytes(SECRET_BYTES)
         self._tls: dict[str, ListenerTls] = {}
         self._sasl: dict[str, ListenerAuthentication] = {}
+        self._bearer: dict[str, BearerTokens] = {}
         for name, security in config.security.items():
             if security.tls is not None:
                 # Loads a large library, which plain brokers need not have in memory.
@@ -41,7 +43,13 @@ class BrokerSecurity:
 
                 self._tls[name] = ListenerTls(name, security.tls)
             if security.sasl is not None:
-                self._sasl[name] = ListenerAuthentication(name, security.sasl, find, secret)
+                start = None
+                if security.sasl.oauth is not None:
+                    from odradek.security.bearer import BearerTokens
+
+                    self._bearer[name] = BearerTokens(name, security.sasl)
+                    start = self._bearer[name].start
+                self._sasl[name] = ListenerAuthentication(name, security.sasl, find, secret, start)
         self._inter_broker = config.inter_broker_listener_name
 
     def transport(self, listener: str, sock: socket.socket) -> Transport:
@@ -88,8 +96,18 @@ class BrokerSecurity:
         """Return how many authentications failed, by listener and mechanism."""
         return {name: sasl.failed for name, sasl in self._sasl.items()}
 
+    def certificates(self) -> dict[str, float]:
+        """Return when certificates expire, in seconds since 1970, by listener."""
+        return {name: tls.contexts.not_after_s for name, tls in self._tls.items()}
+
+    def token_keys(self) -> dict[str, tuple[float, int]]:
+        """Return age and failed fetches of the keys that sign tokens, by listener."""
+        return {name: (one.jwks.age_s, one.jwks.failed) for name, one in self._bearer.items()}
+
     async def run(self) -> None:
-        """Look for changed certificates until cancelled."""
+        """Look for changed certificates and for the keys of tokens until cancelled."""
         async with asyncio.TaskGroup() as tasks:
+            for bearer in self._bearer.values():
+                tasks.create_task(bearer.jwks.run(), name="keys of tokens")
             for tls in self._tls.values():
                 tasks.create_task(tls.contexts.run(), name="certificates")

@@ -75,6 +75,11 @@ class TlsContexts:
         """Return the subject of this broker's certificate."""
         return self._contexts.subject
 
+    @property
+    def not_after_s(self) -> float:
+        """Return when this broker's certificate expires, in seconds since 1970."""
+        return self._contexts.not_after.timestamp()
+
     async def run(self) -> None:
         """Look for changed files until cancelled."""
         while True:

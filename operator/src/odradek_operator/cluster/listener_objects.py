@@ -10,10 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
+from odradek.oauth_settings import ALLOWED_URLS, OAUTHBEARER
 from odradek_operator.cluster import listener_plan
 from odradek_operator.cluster.listener_plan import ListenerPlan
 from odradek_operator.shared import cluster_secrets
-from odradek_operator.shared.listener_spec import TLS, ListenerSpec
+from odradek_operator.shared.listener_spec import TLS, ListenerSpec, OauthSpec
 from odradek_operator.shared.objects import Object, digest
 
 SECRET_PATH: Final = "/etc/odradek-secrets"  # noqa: S105 (a folder)
@@ -87,13 +88,30 @@ def settings(setup: ListenerSetup) -> dict[str, str]:
         own = _tls(one, one.name in setup.trusting) if one.tls else {}
         if one.mechanism:
             own["sasl.enabled.mechanisms"] = one.mechanism
+        if one.oauth is not None:
+            own |= _oauth(one.oauth)
         found |= {prefix + name: text for name, text in own.items()}
+    if urls := sorted({one.oauth.jwks_uri for one in plan.listeners if one.oauth is not None}):
+        found[ALLOWED_URLS] = ",".join(urls)
     if plan.authorization is not None:
         found |= {
             "authorizer.class.name": AUTHORIZER,
             "super.users": ";".join(listener_plan.super_users(plan, setup.cluster)),
             "allow.everyone.if.no.acl.found": str(plan.authorization.allow_everyone).lower(),
         }
+    return found
+
+
+def _oauth(oauth: OauthSpec) -> dict[str, str]:
+    prefix = "sasl.oauthbearer"
+    found = {
+        "sasl.enabled.mechanisms": OAUTHBEARER,
+        f"{prefix}.jwks.endpoint.url": oauth.jwks_uri,
+        f"{prefix}.expected.issuer": oauth.issuer_uri,
+        f"{prefix}.sub.claim.name": oauth.user_claim,
+    }
+    if oauth.audience:
+        found[f"{prefix}.expected.audience"] = oauth.audience
     return found
 
 

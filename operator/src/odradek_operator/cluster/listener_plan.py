@@ -22,6 +22,7 @@ from odradek_operator.shared.listener_spec import (
     AuthorizationSpec,
     IssuerRef,
     ListenerSpec,
+    OauthSpec,
 )
 from odradek_operator.shared.spec import ClusterSpec
 
@@ -114,20 +115,31 @@ def _plan_of(live_set: Mapping[str, Any]) -> ListenerPlan:
 
 def encode(plan: ListenerPlan) -> str:
     """Return a plan as the annotation has it."""
-    return json.dumps(asdict(plan), sort_keys=True, separators=(",", ":"))
+    raw = asdict(plan)
+    for one in raw["listeners"]:
+        # As plans were written before there were tokens: their brokers need no restart.
+        if one["oauth"] is None:
+            del one["oauth"]
+    return json.dumps(raw, sort_keys=True, separators=(",", ":"))
 
 
 def decode(text: str) -> ListenerPlan:
     """Read what `encode` wrote."""
     raw = json.loads(text)
-    raw["listeners"] = tuple(
-        ListenerSpec(**{**one, "issuer": IssuerRef(**one["issuer"]) if one["issuer"] else None})
-        for one in raw["listeners"]
-    )
+    raw["listeners"] = tuple(map(_listener, raw["listeners"]))
     if found := raw["authorization"]:
         supers = tuple(found["super_users"])
         raw["authorization"] = AuthorizationSpec(supers, found["allow_everyone"])
     return ListenerPlan(**raw)
+
+
+def _listener(raw: Mapping[str, Any]) -> ListenerSpec:
+    issuer, oauth = raw["issuer"], raw.get("oauth")
+    nested = {
+        "issuer": IssuerRef(**issuer) if issuer else None,
+        "oauth": OauthSpec(**oauth) if oauth else None,
+    }
+    return ListenerSpec(**{**raw, **nested})
 
 
 def next_step(applied: ListenerPlan | None, wanted: ListenerPlan, *, settled: bool) -> ListenerStep:

@@ -14,6 +14,7 @@ from odradek import security_settings
 
 NONE: Final = "none"
 TLS: Final = "tls"
+OAUTH: Final = "oauth"
 # The listener that brokers use among themselves, if one has this name; else the first.
 INTERNAL: Final = "internal"
 PLAINTEXT: Final = "plaintext"
@@ -46,11 +47,21 @@ class IssuerRef:
 
 
 @dataclass(frozen=True, slots=True)
+class OauthSpec:
+    """Which tokens a listener takes; an audience that is empty is not compared."""
+
+    jwks_uri: str
+    issuer_uri: str
+    audience: str = ""
+    user_claim: str = "sub"
+
+
+@dataclass(frozen=True, slots=True)
 class ListenerSpec:
     """One listener as wanted.
 
-    `authentication` is none, tls, scram-sha-256 or scram-sha-512. With TLS the certificate is that
-    of `secret_name`, or of `issuer`, or of the operator's own CA where both are None.
+    `authentication` is none, tls, oauth, scram-sha-256 or scram-sha-512. With TLS the certificate
+    is that of `secret_name`, or of `issuer`, or of the operator's own CA where both are None.
     """
 
     name: str
@@ -59,16 +70,17 @@ class ListenerSpec:
     authentication: str = NONE
     secret_name: str | None = None
     issuer: IssuerRef | None = None
+    oauth: OauthSpec | None = None
 
     @property
     def mechanism(self) -> str | None:
         """SASL's name of the mechanism; None where nobody authenticates with a password."""
-        return None if self.authentication in (NONE, TLS) else self.authentication.upper()
+        return None if self.authentication in (NONE, TLS, OAUTH) else self.authentication.upper()
 
     @property
     def protocol(self) -> str:
         """Kafka's security protocol."""
-        return _PROTOCOLS[self.tls, self.mechanism is not None]
+        return _PROTOCOLS[self.tls, self.authentication not in (NONE, TLS)]
 
     @property
     def kafka_name(self) -> str:
@@ -109,6 +121,18 @@ def _listener(raw: Mapping[str, Any]) -> ListenerSpec:
         authentication=raw.get("authentication", {}).get("type", NONE),
         secret_name=certificate.get("secretName"),
         issuer=IssuerRef(issuer["name"], issuer.get("kind", "Issuer")) if issuer else None,
+        oauth=_oauth(raw.get("authentication", {})),
+    )
+
+
+def _oauth(raw: Mapping[str, Any]) -> OauthSpec | None:
+    if raw.get("type") != OAUTH:
+        return None
+    return OauthSpec(
+        raw["jwksEndpointUri"],
+        raw["validIssuerUri"],
+        raw.get("audience", ""),
+        raw.get("userNameClaim", "sub"),
     )
 
 
