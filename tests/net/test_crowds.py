@@ -170,7 +170,7 @@ async def test_brokers_are_let_in_past_clients_that_wait_for_the_rate(
             assert await broker.ask() == b"?"
             assert listener.connection_count == 1
         assert await clients[5].is_closed()
-        assert quotas.refused == {"per-address": 1, "waiting": 0}
+        assert quotas.refused == {"per-address": 1, "waiting": 0, "address-rate": 0}
 
 
 async def test_clients_that_are_refused_do_not_use_up_the_rate_of_others() -> None:
