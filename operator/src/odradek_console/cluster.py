@@ -196,7 +196,8 @@ class ClusterReader:
         recent = {one for one, answered in self._answered.items() if answered > gone}
         for node in sorted({*nodes, *recent, *held}):
             known = self._addresses.get(node)
-            address, rack = (None, None) if known is None else known
+            address = None if known is None else known[0]
+            rack = None if known is None else known[1]
             why = whys.get(node, "it is not registered: it is down, or starts")
             last_answer = self._answered.get(node)
             rows.append(

@@ -136,7 +136,8 @@ class GroupReader:
             pass
         # After the commits: see `odradek.lag`.
         assigned = {name: _assigned(one) for name, one in read.described.items()}
-        wanted = {one for each in (*read.committed.values(), *assigned.values()) for one in each}
+        wanted = {one for each in read.committed.values() for one in each}
+        wanted |= {one for each in assigned.values() for one in each}
         bounds = await self._cluster.bounds(wanted) if wanted else {}
         return [_view(one, read, assigned.get(one.name, {}), bounds) for one in listed]
 
@@ -175,7 +176,7 @@ class GroupReader:
                     read.described[one.group_id] = one
 
         batches = [names[at : at + _DESCRIBED] for at in range(0, len(names), _DESCRIBED)]
-        await asyncio.gather(*map(describe, batches), *map(offsets, names))
+        await asyncio.gather(*(describe(one) for one in batches), *(offsets(one) for one in names))
 
     async def close(self) -> None:
         """End what is under way."""
