@@ -189,8 +189,8 @@ class ClusterReader:
         led = Counter(one.leader_id for one in partitions)
         held = Counter(node for one in partitions for node in one.replica_nodes)
         for node, (host, port) in nodes.items():
-            address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-            self._addresses[node] = (address, client.racks.get(node))
+            where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            self._addresses[node] = (where, client.racks.get(node))
         rows = []
         gone = time.time() - _REMEMBERED_S
         recent = {one for one, answered in self._answered.items() if answered > gone}
