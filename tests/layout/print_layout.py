@@ -32,6 +32,7 @@ FOLDERS = {
     "operator": "Dockerfile, requirements.lock; no __init__.py here, ever",
     "operator/src/odradek_operator": "",
     "operator/src/odradek_local": "",
+    "operator/src/odradek_console": "",
     "operator/spark_job": "Dockerfile, requirements.lock, pom.xml and java/ (further jars)",
     "operator/spark_job/src/odradek_spark": "",
     "crds": "the only source of the CRDs; charts/odradek/crds/ holds copies, a test compares them",

@@ -13,6 +13,7 @@ PACKAGES = {
     "odradek": ROOT / "broker_image/src/odradek",
     "odradek_operator": ROOT / "operator/src/odradek_operator",
     "odradek_local": ROOT / "operator/src/odradek_local",
+    "odradek_console": ROOT / "operator/src/odradek_console",
     "odradek_spark": ROOT / "operator/spark_job/src/odradek_spark",
 }
 

@@ -29,9 +29,10 @@ def test_standard_library_imports_with_the_checkout_first_on_the_path() -> None:
 
 def test_one_wheel_holds_the_packages() -> None:
     import odradek
+    import odradek_console
     import odradek_local
     import odradek_operator
     import odradek_spark
 
-    for package in (odradek, odradek_local, odradek_operator, odradek_spark):
+    for package in (odradek, odradek_console, odradek_local, odradek_operator, odradek_spark):
         assert Path(str(package.__file__)).is_relative_to(ROOT)

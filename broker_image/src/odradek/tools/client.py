@@ -56,9 +56,15 @@ class Access:
 class ToolClient:
     """A client of the brokers of one cluster, found through any of `addresses`."""
 
-    def __init__(self, addresses: Iterable[tuple[str, int]], access: Access | None = None) -> None:
+    def __init__(
+        self,
+        addresses: Iterable[tuple[str, int]],
+        access: Access | None = None,
+        timeout_ms: int = TIMEOUT_MS,
+    ) -> None:
         self._bootstrap = list(addresses)
         self._access = access or Access()
+        self._timeout_ms = timeout_ms
         self._clients: dict[tuple[str, int], PeerClient] = {}
         self.nodes: dict[int, tuple[str, int]] = {}
         self.racks: dict[int, str | None] = {}
@@ -76,7 +82,7 @@ class ToolClient:
         for address in dict.fromkeys([*self._bootstrap, *self.nodes.values()]):
             try:
                 request = metadata.MetadataRequest(topics=None, allow_auto_topic_creation=False)
-                answer = await self._client(address).call(request, _METADATA_VERSION, TIMEOUT_MS)
+                answer = await self._client(address).call(request, _METADATA_VERSION, self._timeout_ms)
             except (ConnectionError, TimeoutError) as error:
                 failure = error
                 continue
@@ -136,7 +142,7 @@ class ToolClient:
         if node not in self.nodes:
             raise ToolError(f"broker {node} is unknown", 1)
         try:
-            return await self._client(self.nodes[node]).call(request, version, TIMEOUT_MS)
+            return await self._client(self.nodes[node]).call(request, version, self._timeout_ms)
         except (ConnectionError, TimeoutError) as error:
             raise ToolError(f"broker {node}: {error}", 1) from error
 

@@ -37,7 +37,7 @@ _ALTER_VERSION: Final = 0
 _SET: Final = 0
 _DELETE: Final = 1
 # Where a value comes from, by DescribeConfigs' number (KIP-226).
-_SOURCES: Final = {
+SOURCES: Final = {
     1: "topic",
     2: "broker",
     3: "brokers' default",
@@ -115,7 +115,7 @@ def _row(one: DescribeConfigsResourceResult) -> dict[str, Any]:
     return {
         "name": one.name,
         "value": "(hidden)" if one.is_sensitive else one.value,
-        "source": _SOURCES.get(one.config_source),
+        "source": SOURCES.get(one.config_source),
         "readOnly": one.read_only,
     }
 

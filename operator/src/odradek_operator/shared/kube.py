@@ -148,6 +148,13 @@ class Kube:
         }
         return self._write("PATCH", path, change, "application/merge-patch+json")
 
+    def change_spec(self, body: Body, spec: Mapping[str, Any]) -> dict[str, Any]:
+        """Change fields of an object's spec, whatever else has changed; the object is this one."""
+        meta = body["metadata"]
+        path = _path(body["apiVersion"], body["kind"], meta["namespace"], meta["name"])
+        change = {"metadata": {"uid": meta["uid"]}, "spec": spec}
+        return self._write("PATCH", path, change, "application/merge-patch+json")
+
     def delete(self, body: Body, grace_seconds: int | None = None) -> None:
         """Delete this very object; one that is gone, or was replaced, is no error."""
         meta = body["metadata"]

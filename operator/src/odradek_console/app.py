@@ -1,0 +1,130 @@
+"""Composition root of the console: its parts, its addresses, its start and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+from collections.abc import AsyncIterator
+
+import click
+from aiohttp import web
+
+from odradek.tools.errors import ToolError
+from odradek_console import guard, pages, record_pages, resource_pages
+from odradek_console.cluster import ClusterReader
+from odradek_console.groups import GroupReader, LagHistory, sample
+from odradek_console.rendering import CONSOLE, FOLDER, Console
+from odradek_console.resources import ResourceReader
+from odradek_console.sessions import Sessions
+from odradek_console.settings import ConsoleSettings
+
+NO_KUBERNETES = "this console does not look at Kubernetes: see --kubernetes"
+_MOST_FORM_BYTES = 16 * 1024
+_END_S = 3.0
+
+log = logging.getLogger(__name__)
+
+
+def make(settings: ConsoleSettings) -> web.Application:
+    """Return the application; it connects to nothing before it is asked for a page."""
+    app = web.Application(middlewares=guard.middlewares(), client_max_size=_MOST_FORM_BYTES)
+    cluster = ClusterReader(settings.brokers, settings.access)
+    resources, problem = _resources(settings)
+    app[CONSOLE] = Console(
+        settings,
+        Sessions(),
+        cluster,
+        GroupReader(cluster),
+        LagHistory(),
+        resources,
+        problem,
+    )
+    app.on_response_prepare.append(guard.add_headers)
+    app.cleanup_ctx.append(_running)
+    desk = guard.LoginDesk()
+    app.add_routes(
+        [
+            web.get("/", pages.overview),
+            web.get(guard.HEALTH, pages.health),
+            web.get(guard.LOGIN, desk.page),
+            web.post(guard.LOGIN, desk.login),
+            web.post("/logout", desk.logout),
+            web.get("/brokers/{broker}", pages.broker),
+            web.get("/topics", pages.topics),
+            web.get("/topics/{topic}", pages.topic),
+            web.get("/topics/{topic}/records", record_pages.page),
+            web.get("/topics/{topic}/records/{partition}/{offset}", record_pages.one_record),
+            web.get("/topics/{topic}/records/{partition}/{offset}/value", record_pages.download),
+            web.get("/topics/{topic}/tail", record_pages.tail),
+            web.get("/topics/{topic}/tail/events", record_pages.tail_events),
+            web.get("/groups", pages.groups),
+            web.get("/group", pages.group),
+            web.get("/jobs", resource_pages.jobs),
+            web.get("/jobs/{namespace}/{name}", resource_pages.job),
+            web.get("/reassignments", resource_pages.reassignments),
+            web.get("/reassignments/{namespace}/{name}", resource_pages.reassignment),
+            web.post("/reassignments/{namespace}/{name}/approve", resource_pages.approve),
+            web.post("/reassignments/{namespace}/{name}/cancel", resource_pages.cancel),
+            web.static("/static", FOLDER / "static"),
+        ]
+    )
+    return app
+
+
+def _resources(settings: ConsoleSettings) -> tuple[ResourceReader | None, str]:
+    if not settings.kubernetes:
+        return None, NO_KUBERNETES
+    # A second of imports, which only Kubernetes needs.
+    from kubernetes.config import ConfigException
+
+    from odradek_operator.shared import kube
+
+    try:
+        return ResourceReader(kube.connect(), settings.namespace), ""
+    except (ConfigException, OSError) as error:
+        raise ToolError(f"--kubernetes: {error}") from error
+
+
+async def _running(app: web.Application) -> AsyncIterator[None]:
+    console = app[CONSOLE]
+    sampler = asyncio.create_task(sample(console.groups, console.history))
+    yield
+    sampler.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await sampler
+    await console.groups.close()
+    await console.cluster.close()
+    if console.resources is not None:
+        await console.resources.close()
+
+
+async def serve(settings: ConsoleSettings) -> None:
+    """Serve until SIGINT or SIGTERM. Raises ToolError if the address cannot be taken."""
+    runner = web.AppRunner(
+        make(settings), access_log=None, handler_cancellation=True, shutdown_timeout=_END_S
+    )
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, settings.host, settings.port, ssl_context=settings.tls)
+        try:
+            await site.start()
+        except OSError as error:
+            where = f"{settings.host}:{settings.port}"
+            raise ToolError(f"cannot listen on {where}: {error.strerror or error}", 1) from None
+        click.echo(f"Console on {_url(settings, runner)}", err=True)
+        ended = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, ended.set)
+        await ended.wait()
+        await site.stop()
+    finally:
+        await runner.cleanup()
+
+
+def _url(settings: ConsoleSettings, runner: web.AppRunner) -> str:
+    host, port = runner.addresses[0][:2]
+    scheme = "http" if settings.tls is None else "https"
+    return f"{scheme}://[{host}]:{port}/" if ":" in host else f"{scheme}://{host}:{port}/"

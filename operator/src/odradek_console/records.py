@@ -1,0 +1,223 @@
+"""Reading of records for people: bounded in records, bytes and time, and honest about what is left.
+
+A read ends at the ends that the logs had when it began. Batches are unpacked in threads, one after
+the other, so that a large one keeps nobody else waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from odradek.log.records import batch, contents
+from odradek.log.records.batch import CorruptBatchError
+from odradek.log.records.records import Record
+from odradek.protocol.errors import ErrorCode, name_of
+from odradek.protocol.messages.fetch import (
+    FetchablePartitionResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+)
+from odradek.tools.client import ToolClient
+from odradek.tools.errors import ToolError
+from odradek.values import TopicPartition
+
+MOST_RECORDS: Final = 100_000
+"""How many records one page looks at."""
+MOST_BYTES: Final = 64 * 1024 * 1024
+MOST_SECONDS: Final = 10.0
+_VERSION: Final = 4
+_PARTITION_BYTES: Final = 256 * 1024
+_ROUND_BYTES: Final = 4 * 1024 * 1024
+_MOST_PARTITIONS: Final = 256
+# Several readers must not unpack at the same time: what is unpacked may be large.
+_unpacking = asyncio.Semaphore(2)
+
+Found = tuple[TopicPartition, Record]
+Wanted = Callable[[Record], bool]
+
+
+@dataclass(slots=True)
+class Positions:
+    """The next offset of each partition, and why some could not be read."""
+
+    next: dict[TopicPartition, int]
+    failures: dict[TopicPartition, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RoundResult:
+    """What one round of fetches brought: records, and how many and how large all of them were."""
+
+    found: Sequence[Found]
+    records: int
+    bytes: int
+
+
+async def fetch_round(
+    client: ToolClient,
+    positions: Positions,
+    partitions: Iterable[TopicPartition],
+    wanted: Wanted,
+    most: int,
+    wait_ms: int,
+    until: Mapping[TopicPartition, int] | None = None,
+) -> RoundResult:
+    """Fetch once from every leader; keep at most `most` records of each partition.
+
+    Moves the positions on, and notes failures in them. `until` are offsets at which to stop.
+    """
+    by_leader: dict[int, list[TopicPartition]] = {}
+    for partition in partitions:
+        leader = client.leaders.get(partition, -1)
+        if leader in client.nodes:
+            by_leader.setdefault(leader, []).append(partition)
+        else:
+            positions.failures[partition] = f"{partition} has no leader"
+
+    async def ask(leader: int, parts: list[TopicPartition]) -> list[FetchablePartitionResponse]:
+        # The first of them may fill the answer: next time others are first.
+        request = _request(parts[:_MOST_PARTITIONS], positions, wait_ms)
+        try:
+            answer = await client.call(leader, request, _VERSION)
+        except ToolError as error:
+            for partition in parts:
+                positions.failures[partition] = str(error)
+            return []
+        return [part for topic in answer.responses for part in topic.partition_responses]
+
+    name = next((one.topic for parts in by_leader.values() for one in parts), "")
+    found: list[Found] = []
+    records = size = 0
+    for answers in await asyncio.gather(*(ask(*each) for each in by_leader.items())):
+        for part in answers:
+            partition = TopicPartition(name, part.partition)
+            if part.error_code != ErrorCode.NONE:
+                positions.failures[partition] = f"{partition}: {name_of(part.error_code)}"
+                continue
+            data = b"" if part.record_set is None else bytes(part.record_set)  # type: ignore[arg-type]
+            size += len(data)
+            last = None if until is None else until[partition]
+            try:
+                async with _unpacking:
+                    kept, count, following = await asyncio.to_thread(
+                        _unpacked, data, positions.next[partition], last, wanted, most
+                    )
+            except CorruptBatchError as error:
+                positions.failures[partition] = f"{partition}: {error}"
+                continue
+            positions.failures.pop(partition, None)
+            positions.next[partition] = following
+            found += [(partition, record) for record in kept]
+            records += count
+    return RoundResult(found, records, size)
+
+
+def _request(
+    partitions: Iterable[TopicPartition], positions: Positions, wait_ms: int
+) -> FetchRequest:
+    parts = list(partitions)
+    return FetchRequest(
+        replica_id=-1,
+        max_wait_ms=wait_ms,
+        min_bytes=1,
+        max_bytes=_ROUND_BYTES,
+        topics=[
+            FetchTopic(
+                topic=parts[0].topic,
+                partitions=[
+                    FetchPartition(
+                        partition=one.partition,
+                        fetch_offset=positions.next[one],
+                        partition_max_bytes=_PARTITION_BYTES,
+                    )
+                    for one in parts
+                ],
+            )
+        ],
+    )
+
+
+def _unpacked(
+    data: bytes, position: int, last: int | None, wanted: Wanted, most: int
+) -> tuple[list[Record], int, int]:
+    """Return wanted records from an offset on, how many were looked at, and the next offset."""
+    kept: list[Record] = []
+    count = 0
+    for place, header in batch.scan(data):
+        if last is not None and position >= last:
+            break
+        if not header.is_control:
+            for record in contents.decode(data, place, with_headers=True):
+                if record.offset < position or (last is not None and record.offset >= last):
+                    continue
+                if len(kept) == most:
+                    return kept, count, record.offset
+                count += 1
+                if wanted(record):
+                    kept.append(record)
+        position = max(position, header.last_offset + 1)
+    return kept, count, position
+
+
+@dataclass(frozen=True, slots=True)
+class ReadResult:
+    """Records, and what was looked at. `stopped` says why not all was read, empty if all was."""
+
+    found: Sequence[Found]
+    records: int
+    bytes: int
+    stopped: str
+    failures: Mapping[TopicPartition, str]
+    next: Mapping[TopicPartition, int]
+
+
+async def read(
+    client: ToolClient,
+    start: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
+    wanted: Wanted,
+    limit: int,
+) -> ReadResult:
+    """Read from `start` until `ends`, at most `limit` wanted records of each partition."""
+    until = time.monotonic() + MOST_SECONDS
+    positions = Positions(dict(start))
+    found: list[Found] = []
+    counts: dict[TopicPartition, int] = {}
+    records = size = empty = 0
+    stopped = ""
+    while True:
+        left = [
+            one
+            for one, position in positions.next.items()
+            if position < ends[one] and counts.get(one, 0) < limit and one not in positions.failures
+        ]
+        if not left:
+            break
+        if records >= MOST_RECORDS:
+            stopped = f"after {MOST_RECORDS} records"
+        elif size >= MOST_BYTES:
+            stopped = f"after {MOST_BYTES >> 20} MiB"
+        elif time.monotonic() > until:
+            stopped = f"after {MOST_SECONDS:.0f} s"
+        elif empty == 3:
+            stopped = "because the brokers sent nothing more"
+        if stopped:
+            break
+        # Who has had its turn goes behind.
+        left.sort(key=lambda one: (counts.get(one, 0), positions.next[one] - start[one]))
+        got = await fetch_round(client, positions, left, wanted, limit, 200, ends)
+        for partition, record in got.found:
+            if counts.get(partition, 0) < limit:
+                counts[partition] = counts.get(partition, 0) + 1
+                found.append((partition, record))
+                if counts[partition] == limit:
+                    positions.next[partition] = record.offset + 1
+        records += got.records
+        size += got.bytes
+        empty = 0 if got.bytes else empty + 1
+    return ReadResult(found, records, size, stopped, positions.failures, positions.next)

@@ -1,0 +1,59 @@
+"""Who is logged in, and the tokens that prove that a form is the console's own.
+
+A session is a random cookie, known here and nowhere else: it ends with the process. The token of a
+form is an HMAC of the browser's cookie, so another site, which cannot read the page, has none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final
+
+SESSION_S: Final = 8 * 3600.0
+_MOST: Final = 1000
+_TOKEN_BYTES: Final = 32
+
+
+class Sessions:
+    """At most `_MOST` sessions; the oldest ends for a new one."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._secret = secrets.token_bytes(_TOKEN_BYTES)
+        self._open: OrderedDict[str, tuple[str, float]] = OrderedDict()
+
+    def begin(self, user: str) -> str:
+        """Return the cookie of a new session."""
+        while len(self._open) >= _MOST:
+            self._open.popitem(last=False)
+        cookie = secrets.token_urlsafe(_TOKEN_BYTES)
+        self._open[cookie] = (user, self._clock() + SESSION_S)
+        return cookie
+
+    def user(self, cookie: str | None) -> str | None:
+        """Return whose session this is, None if it has ended."""
+        found = self._open.get(cookie or "")
+        if found is None:
+            return None
+        name, until = found
+        if self._clock() >= until:
+            self.end(cookie)
+            return None
+        return name
+
+    def end(self, cookie: str | None) -> None:
+        """End a session."""
+        self._open.pop(cookie or "", None)
+
+    def form_token(self, cookies: str) -> str:
+        """Return the token of forms for a browser with these cookies."""
+        return hmac.new(self._secret, cookies.encode(), hashlib.sha256).hexdigest()
+
+    def is_own_form(self, cookies: str, token: str) -> bool:
+        """Return whether a form comes from a page that this browser was given."""
+        return hmac.compare_digest(self.form_token(cookies).encode(), token.encode())

@@ -1,0 +1,93 @@
+"""The users of the console: a file with a line `NAME:scrypt:SALT:KEY` for each, in base64.
+
+The console reads with rights of its own, so who may see its pages is a list of its own: a login
+against the brokers would let every client in, also one that may read nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from odradek.tools.errors import ToolError
+
+MOST_PASSWORD_BYTES: Final = 1024
+_COST: Final = 2**14
+_BLOCK: Final = 8
+_SALT_BYTES: Final = 16
+_KEY_BYTES: Final = 32
+_MOST_BYTES: Final = 1024 * 1024
+
+
+class Users:
+    """Users by name, each with the salt and key of a password."""
+
+    def __init__(self, entries: Mapping[str, tuple[bytes, bytes]]) -> None:
+        self._entries = dict(entries)
+        # Who is unknown costs as much time as who is known.
+        self._nobody = (secrets.token_bytes(_SALT_BYTES), secrets.token_bytes(_KEY_BYTES))
+
+    def check(self, name: str, password: str) -> bool:
+        """Return whether this is the user's password; takes some 50 ms of a processor."""
+        salt, key = self._entries.get(name, self._nobody)
+        computed = _key(password.encode()[:MOST_PASSWORD_BYTES], salt)
+        return hmac.compare_digest(computed, key) and name in self._entries
+
+
+def line(name: str, password: str) -> str:
+    """Return the line of a user. Raises ToolError for a name that cannot stand in a line."""
+    if not name or ":" in name or not name.isprintable() or name != name.strip():
+        raise ToolError(f"{name!r} is no name of a user")
+    if not password:
+        raise ToolError("the password is empty")
+    if len(password.encode()) > MOST_PASSWORD_BYTES:
+        raise ToolError(f"the password has more than {MOST_PASSWORD_BYTES} bytes")
+    salt = secrets.token_bytes(_SALT_BYTES)
+    parts = (salt, _key(password.encode(), salt))
+    return ":".join((name, "scrypt", *(base64.b64encode(one).decode() for one in parts)))
+
+
+def load(path: Path) -> Users:
+    """Read a file of users; lines that begin with # are comments. Raises ToolError."""
+    try:
+        with path.open("rb") as file:
+            text = file.read(_MOST_BYTES).decode()
+    except OSError as error:
+        raise ToolError(f"{path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ToolError(f"{path} is not UTF-8") from None
+    entries: dict[str, tuple[bytes, bytes]] = {}
+    for number, one in enumerate(text.splitlines(), 1):
+        if not one.strip() or one.startswith("#"):
+            continue
+        entry = _parsed(one.strip())
+        if entry is None:
+            raise ToolError(f"{path}, line {number}: not NAME:scrypt:SALT:KEY")
+        name, salt, key = entry
+        if name in entries:
+            raise ToolError(f"{path}, line {number}: user {name} is there twice")
+        entries[name] = (salt, key)
+    if not entries:
+        raise ToolError(f"{path} has no user: see odradek console user")
+    return Users(entries)
+
+
+def _parsed(text: str) -> tuple[str, bytes, bytes] | None:
+    parts = text.split(":")
+    if len(parts) != 4 or not parts[0] or parts[1] != "scrypt":
+        return None
+    try:
+        salt, key = (base64.b64decode(one, validate=True) for one in parts[2:])
+    except (binascii.Error, ValueError):
+        return None
+    return (parts[0], salt, key) if salt and len(key) == _KEY_BYTES else None
+
+
+def _key(password: bytes, salt: bytes) -> bytes:
+    return hashlib.scrypt(password, salt=salt, n=_COST, r=_BLOCK, p=1, dklen=_KEY_BYTES)
