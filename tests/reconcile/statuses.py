@@ -52,7 +52,7 @@ REASONS = {
         JobFailing InvalidJob TopicRecreated DataTruncated StatefulQueryChanged BatchOverdue
         ResetTooLarge ResetWithoutPartitions InvalidReset
         SecretInUse SuperUser InvalidPassword InvalidAcl InvalidClientsAuthority SecretRejected
-        TooManyAcls CertificateNeeded
+        TooManyAcls ZooKeeperRefuses CertificateNeeded
         UnsafeListenerChange CertificateMissing CertificateUnusable CertManagerMissing
         AuthorityUnusable SecretConflict CertificateConflict UsersTooLarge
         ListenersUnknown

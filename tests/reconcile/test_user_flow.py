@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import pkcs12
+from kazoo.security import OPEN_ACL_UNSAFE, make_acl
 
 from odradek.quotas.entities import QuotaKey
 from odradek.security.acls import (
@@ -21,6 +22,7 @@ from odradek.security.acls import (
     ResourceType,
 )
 from odradek.values import Principal
+from odradek.zk import znodes
 from odradek_operator.shared import certificates, user_znodes, zookeeper
 from tests.reconcile import users
 from tests.reconcile.conftest import Operator, Place, once_reachable
@@ -80,6 +82,21 @@ def orders(name: str, operation: AclOperation) -> AclEntry:
 
 ORDERS = ResourcePattern(ResourceType.TOPIC, "orders")
 ORDERS_PATH = "/kafka-acl/Topic/orders"
+
+
+def test_user_whose_znode_others_have_secured_is_told_so_and_made_once_it_is_open(
+    place: Users,
+) -> None:
+    path = user_znodes.user_path("locked")
+    place.client.ensure_path(znodes.CONFIG_CHANGES_PATH)
+    place.client.create(path, znodes.encode_config({}), makepath=True)
+    place.client.set_acls(path, [make_acl("world", "anyone", read=True, admin=True)])
+    place.kubectl.apply(user("locked"))
+    refused = place.wait_for("user", "locked", "ZooKeeperRefuses")
+    assert path in refused["message"]
+    place.client.set_acls(path, OPEN_ACL_UNSAFE)
+    place.wait_for("user", "locked", "Synced")
+    assert users.has_password(place, "locked", secret(place, "locked")["password"])
 
 
 def test_user_has_a_secret_rights_and_quotas_and_takes_only_its_own_along(place: Users) -> None:

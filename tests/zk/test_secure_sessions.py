@@ -22,9 +22,10 @@ from cryptography.hazmat.primitives.serialization import (
     Encoding,
     PrivateFormat,
 )
+from kazoo.exceptions import ConnectionLoss
 from kazoo.security import ACL
 
-from odradek.zk.client import OPEN, Client, ZooKeeperAccess
+from odradek.zk.client import OPEN, Client, LoginRequiredError, ZooKeeperAccess
 from odradek.zk.digest_md5 import DigestClient, DigestError
 from odradek.zk.operations import Create
 from odradek.zk.session import Session, SessionState
@@ -292,6 +293,70 @@ async def test_session_whose_login_is_refused_later_is_over_and_comes_back(serve
         await until(SessionState.CONNECTED)
         assert session.generation >= 1
         await session.sync()
+
+
+async def test_changed_jaas_file_counts_for_the_next_connection(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = server.kafka_opts(USER, "changed")
+    access = server.access({}, options)
+    jaas = Path(options.rpartition("=")[2])
+    client = Client(server.connect, LONG_MS / 1000, access)
+    client.start_async()
+    try:
+        wait_until(lambda: client.failure.startswith("login of user kafka"), "refused")
+        assert not client.connected
+        jaas.write_text("Client {")
+        wait_until(lambda: "keeping the former login" in caplog.text, "a file that is no use")
+        right = Path(server.kafka_opts().rpartition("=")[2]).read_text()
+        jaas.write_text(right)
+        wait_until(lambda: client.connected, "the login that the file has now")
+    finally:
+        client.stop()
+        client.close()
+    assert PASSWORD not in caplog.text
+
+
+async def test_server_that_asks_for_a_login_is_no_connection_without_one(tmp_path: Path) -> None:
+    server = Server(tmp_path)
+    server._arguments.insert(0, "-Dzookeeper.sessionRequireClientSASLAuth=true")
+    with server:
+        plain = Session(server.connect, LONG_MS, LONG_MS)
+        states: list[SessionState] = []
+        plain.on_state(states.append)
+        await plain.start()
+        try:
+            # The heartbeat may be the request that is answered.
+            with pytest.raises((LoginRequiredError, ConnectionLoss)):
+                await plain.create("/mine")
+            async with asyncio.timeout(LONG_MS / 1000):
+                while states.count(SessionState.EXPIRED) == 0:
+                    await asyncio.sleep(0.01)
+            client = plain._client
+            wait_until(lambda: client.failure == "the server asks for a login", "the reason")
+        finally:
+            await plain.close()
+        with pytest.raises(ConnectionError, match="asks for a login"):
+            await Session(f"{server.connect}/below", LONG_MS, LONG_MS).start()
+        async with connected(server.connect, server.access({}, server.kafka_opts())) as session:
+            await session.create("/mine")
+
+
+def test_servers_share_the_session_timeout_for_connections(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    access = server.access(server.tls_settings())
+    handler = Client("127.0.0.1:1,127.0.0.1:2", 30, access).handler
+    given: list[float] = []
+
+    def connect(_: tuple[str, int], timeout: float) -> socket.socket:
+        given.append(timeout)
+        raise TimeoutError
+
+    monkeypatch.setattr(socket, "create_connection", connect)
+    with pytest.raises(TimeoutError):
+        handler.create_connection(("127.0.0.1", 1), "127.0.0.1", 30)
+    assert 0 < given[0] <= 15
 
 
 class LoginCutter:

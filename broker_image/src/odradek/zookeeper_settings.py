@@ -42,12 +42,40 @@ class ZooKeeperLogin:
 
 
 @dataclass(frozen=True, slots=True)
+class JaasSection:
+    """Where a login is: a section of a JAAS file."""
+
+    path: Path
+    name: str
+
+    def login(self) -> ZooKeeperLogin | None:
+        """Read the login; None if there is no such section. Raises ConfigError."""
+        try:
+            # With the mark that some editors write first, the first section would be unknown.
+            text = self.path.read_text(encoding="utf-8-sig")
+        except OSError as error:
+            raise ConfigError(
+                f"cannot read {self.path}, which {_JAAS_FILE} names: {error.strerror}"
+            ) from None
+        except UnicodeDecodeError:
+            raise ConfigError(f"cannot read {self.path}: it is not UTF-8 text") from None
+        try:
+            return _client_section(text, self.name)
+        except ConfigError as error:
+            raise ConfigError(f"{self.path}: {error}") from None
+
+
+@dataclass(frozen=True, slots=True)
 class ZooKeeperSecurity:
-    """How to connect to ZooKeeper. `set_acl`: znodes are created for their creator only."""
+    """How to connect to ZooKeeper. `set_acl`: znodes are created for their creator only.
+
+    `jaas` is where the login was read, and is read again for connections to come.
+    """
 
     tls: TlsSettings | None = None
     login: ZooKeeperLogin | None = None
     set_acl: bool = False
+    jaas: JaasSection | None = None
 
     @property
     def authenticates(self) -> bool:
@@ -62,8 +90,12 @@ def is_setting(name: str) -> bool:
 
 def read(values: Mapping[str, str], environment: Mapping[str, str]) -> ZooKeeperSecurity:
     """Return how to connect to ZooKeeper. Raises ConfigError, one line with the setting."""
+    jaas = _jaas_section(environment)
     found = ZooKeeperSecurity(
-        _tls(values), login(environment), bool(parsed(values, SET_ACL, "false", boolean))
+        _tls(values),
+        None if jaas is None else jaas.login(),
+        bool(parsed(values, SET_ACL, "false", boolean)),
+        jaas,
     )
     if found.set_acl and not found.authenticates:
         raise ConfigError(
@@ -141,23 +173,16 @@ def _store(values: Mapping[str, str], setting: str) -> Store:
 
 def login(environment: Mapping[str, str]) -> ZooKeeperLogin | None:
     """Return the login that KAFKA_OPTS leads to, None without one. Raises ConfigError."""
+    jaas = _jaas_section(environment)
+    return None if jaas is None else jaas.login()
+
+
+def _jaas_section(environment: Mapping[str, str]) -> JaasSection | None:
     java = _java_properties(environment.get(OPTIONS_VARIABLE, ""))
     path = java.get(_JAAS_FILE, "")
     if not path or java.get("zookeeper.sasl.client", "true").lower() == "false":
         return None
-    try:
-        # With the mark that some editors write first, the first section would be unknown.
-        text = Path(path).read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise ConfigError(
-            f"cannot read {path}, which {_JAAS_FILE} names: {error.strerror}"
-        ) from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"cannot read {path}: it is not UTF-8 text") from None
-    try:
-        return _client_section(text, java.get("zookeeper.sasl.clientconfig", "Client"))
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from None
+    return JaasSection(Path(path), java.get("zookeeper.sasl.clientconfig", "Client"))
 
 
 def _java_properties(options: str) -> dict[str, str]:

@@ -63,7 +63,8 @@ def _access(tls_file: Path | None, *, must_authenticate: bool) -> ZooKeeperAcces
                 "a key store"
             )
         if security.tls is None:
-            return ZooKeeperAccess(None, security.login)
+            login = security.login
+            return ZooKeeperAccess(None, None if login is None else lambda: login)
         # Loads a large library, which SASL alone does not need.
         from odradek.security import zookeeper
 

@@ -6,6 +6,10 @@ it is connected before the login, and gives up for good when a login fails. So a
 makes the connections, and the login is a part of the handshake: it fails like any handshake, is
 tried again like one, and nobody is connected before.
 
+A server can ask for a login (`enforce.auth.enabled`, `sessionRequireClientSASLAuth`). It then
+answers the first request of a client without one, and ends the connection, but not the session. So
+once a server did that, a request is a part of the handshake, too.
+
 A handshake keeps a session alive on the server, whether or not a login follows. So a session whose
 login is refused is over, as it is for Java's clients: a broker that cannot log in any more must not
 stay registered by trying. Nor may one whose logins get no answer: its session is over once they
@@ -21,14 +25,21 @@ import ssl
 import struct
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import AuthFailedError, NodeExistsError, SessionExpiredError
+from kazoo.exceptions import (
+    EXCEPTIONS,
+    AuthFailedError,
+    NodeExistsError,
+    SessionExpiredError,
+    ZookeeperError,
+)
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.connection import ConnectionDropped
-from kazoo.protocol.serialization import SASL, Connect
+from kazoo.protocol.serialization import SASL, Connect, Exists
 from kazoo.retry import KazooRetry
 
 from odradek.zk import acls
@@ -36,19 +47,33 @@ from odradek.zk.digest_md5 import DigestClient, DigestError
 from odradek.zookeeper_settings import ZooKeeperLogin
 
 _NONCE_BYTES: Final = 16
+_LEAST_S: Final = 0.001
 _SILENT: Final = "the server does not answer"
+_LOGIN_REQUIRED: Final = -124
+_NEEDS_LOGIN: Final = "the server asks for a login"
+
+
+class LoginRequiredError(ZookeeperError):  # type: ignore[misc]  # kazoo has no types
+    """The server asks for a login, and this client has none."""
+
+    code = _LOGIN_REQUIRED
+
+
+EXCEPTIONS[_LOGIN_REQUIRED] = LoginRequiredError
+# An error that kazoo does not know would end the thread of the connection.
+EXCEPTIONS.default_factory = lambda: ZookeeperError
 
 
 @dataclass(frozen=True, slots=True)
 class ZooKeeperAccess:
     """How to connect, and how to create znodes.
 
-    Without `context` connections are plain, without `login` there is no SASL. `set_acl` is
-    `zookeeper.set.acl`.
+    Without `context` connections are plain, without `login` there is no SASL; both are asked for
+    each connection. `set_acl` is `zookeeper.set.acl`.
     """
 
     context: Callable[[], ssl.SSLContext] | None = None
-    login: ZooKeeperLogin | None = field(default=None)
+    login: Callable[[], ZooKeeperLogin] | None = None
     set_acl: bool = False
 
 
@@ -77,6 +102,7 @@ class Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
     ) -> None:
         self.access = access
         self.failure = ""
+        self._login_required = False
         self._clock = clock
         self._logins_fail_since: float | None = None
         super().__init__(
@@ -106,13 +132,23 @@ class Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
             granted = answer[0].time_out
             if granted > 0:
                 if access.login is not None:
-                    self._log_in(access.login, timeout, granted / 1000)
+                    self._log_in(access.login(), timeout, granted / 1000)
+                elif self._login_required:
+                    self._ask_without_login(partial(invoke, timeout))
                 self.failure = ""
                 if on_handshake is not None:
                     on_handshake(granted, started)
             return answer
 
+        read_response = connection._read_response
+
+        def read_and_note(header: Any, content: bytes, offset: int) -> Any:
+            if header.err == _LOGIN_REQUIRED:
+                self._login_required = True
+            return read_response(header, content, offset)
+
         connection._invoke = invoke_and_note
+        connection._read_response = read_and_note
 
     def ensure(self, path: str) -> None:
         """Create a persistent znode and its parents where they are missing, with their ACLs."""
@@ -120,6 +156,17 @@ class Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
             if self.exists(one) is None:
                 with contextlib.suppress(NodeExistsError):
                     self.create(one, acl=acls.of_new(one, secured=self.access.set_acl))
+
+    def _ask_without_login(self, invoke: Callable[..., Any]) -> None:
+        """Ask the server that wanted a login whether it still does."""
+        try:
+            invoke(Exists("/", None), 1)
+        except LoginRequiredError:
+            self.failure = _NEEDS_LOGIN
+            if self._session_id:
+                raise SessionExpiredError(self.failure) from None
+            raise ConnectionDropped(self.failure) from None
+        self._login_required = False
 
     def _log_in(self, login: ZooKeeperLogin, timeout: float, session_s: float) -> None:
         """Authenticate the connection. What it raises makes kazoo try again."""
@@ -175,12 +222,19 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has n
     def create_connection(
         self, address: tuple[str, int], hostname: str = "", timeout: float = 0, **_: Any
     ) -> socket.socket:
-        """Return a connected socket. Raises OSError."""
+        """Return a connected socket. Raises OSError.
+
+        kazoo gives each server the whole session timeout. Here they share it, as with Java's
+        clients: the session would be over after one server that does not answer.
+        """
         context = self._client.access.context
+        share = timeout / len(self._client.hosts)
         try:
             secured = None if context is None else context()
-            made = socket.create_connection(address, timeout)
+            until = time.monotonic() + share
+            made = socket.create_connection(address, share)
             if secured is not None:
+                made.settimeout(max(_LEAST_S, until - time.monotonic()))
                 made = _secured(made, secured, hostname)
         except OSError as error:
             self._client.failure = _reason(error)

@@ -47,7 +47,7 @@ from kazoo.protocol.states import EventType, KazooState, KeeperState
 from kazoo.retry import KazooRetry
 
 from odradek.zk import acls, operations
-from odradek.zk.client import OPEN, Client, Handshake, ZooKeeperAccess
+from odradek.zk.client import OPEN, Client, Handshake, LoginRequiredError, ZooKeeperAccess
 from odradek.zk.operations import ANY_VERSION, Operation
 
 __all__ = [
@@ -197,6 +197,8 @@ class Session:
             await asyncio.to_thread(client.ensure, chroot)
         except client.handler.timeout_exception:
             raise self._not_there(hosts, client) from None
+        except LoginRequiredError:
+            raise ConnectionError(f"ZooKeeper at {hosts} asks for a login") from None
         finally:
             await asyncio.to_thread(_stop, client)
 
@@ -460,9 +462,9 @@ def _settle(future: asyncio.Future[Any], done: Any) -> None:
 
 
 def _is_answer(error: Exception) -> bool:
-    """Return whether the server answered, if only with an error."""
+    """Return whether the quorum answered, if only with an error."""
     return isinstance(error, KazooException) and not isinstance(
-        error, ConnectionLoss | SessionExpiredError | ConnectionClosedError
+        error, ConnectionLoss | SessionExpiredError | ConnectionClosedError | LoginRequiredError
     )
 
 

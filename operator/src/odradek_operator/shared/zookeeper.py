@@ -19,7 +19,7 @@ from itertools import islice
 from typing import Any, Final, Protocol
 
 from kazoo.client import KazooClient, KazooState
-from kazoo.exceptions import KazooException, NodeExistsError, NoNodeError
+from kazoo.exceptions import KazooException, NoAuthError, NodeExistsError, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.retry import KazooRetry
 
@@ -42,6 +42,10 @@ logging.getLogger("kazoo").setLevel(logging.ERROR)
 
 class UnreachableError(Exception):
     """ZooKeeper did not answer; nothing is known of what it holds."""
+
+
+class RefusedError(UnreachableError):
+    """ZooKeeper does not let the operator write a znode: its ACL is for others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,13 +150,17 @@ class ZooKeeper:
     def commit(self, wanted: Sequence[operations.Operation]) -> None:
         """Apply operations wholly or not at all.
 
-        Raises operations.TransactionFailedError, or UnreachableError when it is not known whether
-        they were applied: whoever asks must look again.
+        Raises operations.TransactionFailedError, RefusedError, or UnreachableError when it is not
+        known whether they were applied: whoever asks must look again.
         """
         self._guard()
         metrics.WRITES.labels(target="zookeeper").inc()
         try:
             operations.commit(self._client, wanted)
+        except operations.TransactionFailedError as error:
+            if isinstance(error.error, NoAuthError):
+                raise self._refused(error.operation.path) from error
+            raise
         except (KazooException, KazooTimeoutError) as error:
             raise UnreachableError(f"{self.connect}: {type(error).__name__}") from error
         finally:
@@ -195,6 +203,9 @@ class ZooKeeper:
             return
         except (KazooException, KazooTimeoutError) as error:
             raise UnreachableError(f"{self.connect}: {type(error).__name__}") from error
+
+    def _refused(self, path: str) -> RefusedError:
+        return RefusedError(f"{self.connect}: the ACL of znodes does not let me write {path}")
 
     def _wait(self, answer: Any) -> Any:
         try:

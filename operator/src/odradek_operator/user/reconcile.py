@@ -21,7 +21,7 @@ from odradek_operator.shared.spec import TERMINATING_TIMEOUT, Body, InvalidSpec,
 from odradek_operator.shared.status import Condition, Event
 from odradek_operator.shared.user_znodes import FullZnodeError, OvertakenError
 from odradek_operator.shared.views import Owner
-from odradek_operator.shared.zookeeper import ZnodeReader, ZooKeeper
+from odradek_operator.shared.zookeeper import RefusedError, ZnodeReader, ZooKeeper
 from odradek_operator.user import plan, secret_step, user_spec
 from odradek_operator.user.plan import Target, UserCluster
 from odradek_operator.user.secret_step import SecretPlan
@@ -86,6 +86,9 @@ def reconcile(
     except (ZnodeError, FullZnodeError) as error:
         reason = "ZnodeUnreadable" if isinstance(error, ZnodeError) else "TooManyAcls"
         _tell(context, body, status.stalled(reason, str(error)))
+        return WAIT_SECONDS
+    except RefusedError as error:
+        _tell(context, body, status.stalled("ZooKeeperRefuses", str(error)))
         return WAIT_SECONDS
     except (OvertakenError, TransactionFailedError) as error:
         log.info("%s: failed to commit: %s; retrying", meta.name, error)
@@ -263,6 +266,9 @@ def _delete(
             return SOON_SECONDS
         except ZnodeError as error:
             _tell(context, body, status.stalled("ZnodeUnreadable", str(error)))
+            return WAIT_SECONDS
+        except RefusedError as error:
+            _tell(context, body, status.stalled("ZooKeeperRefuses", str(error)))
             return WAIT_SECONDS
         text = f"removed the credentials, ACLs and quotas of user {user}"
         context.kube.post_event(body, Event("UserDeleted", text))
