@@ -4,8 +4,9 @@
 
 Clients in other processes connect to a TLS listener, a thousand in five seconds, while one that is
 connected asks for metadata again and again. Printed are counts, the longest and the median wait of
-that client with and without the others, and the processor time that the broker took per handshake.
-Limits of connections are the defaults, but for `max.connections.per.ip`: all come from one address.
+that client with and without the others, and the processor time that the
+broker and these clients took per connection. Limits of connections are the defaults, which are
+printed, but for `max.connections.per.ip`: all come from one address.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import threading
 import time
 from pathlib import Path
 
+from odradek.config import BrokerConfig
 from tests.bench.bench_requests import processor_seconds
 from tests.bench.bench_tls import TlsBroker, receive
 from tests.fuzz.strangers import METADATA
@@ -32,10 +34,13 @@ PROCESSES = 4
 HELD_UP_S = 0.1
 
 
-def knock(port: int, authority: str, count: int, began: float) -> int:
-    """Make `count` connections, evenly within SECONDS; return how many were served."""
+def knock(port: int, authority: str, count: int, began: float) -> tuple[int, float]:
+    """Make `count` connections, evenly within SECONDS.
+
+    Returns how many were served, and the processor time that this process took.
+    """
     context = ssl.create_default_context(cafile=authority)
-    served = 0
+    served, before = 0, time.process_time()
     for number in range(count):
         time.sleep(max(0.0, began + SECONDS * number / count - time.monotonic()))
         try:
@@ -47,7 +52,7 @@ def knock(port: int, authority: str, count: int, began: float) -> int:
                 served += bool(tls.recv(4))
         except OSError:
             continue
-    return served
+    return served, time.process_time() - before
 
 
 class Bystander:
@@ -105,10 +110,19 @@ def main() -> int:
                 began, before = time.monotonic(), processor_seconds(broker)
                 each = (port, authority, HANDSHAKES // PROCESSES, began)
                 with Bystander(plain) as beside:
-                    served = sum(processes.starmap(knock, [each] * PROCESSES, chunksize=1))
+                    found = processes.starmap(knock, [each] * PROCESSES, chunksize=1)
+                    served, of_clients = (sum(one) for one in zip(*found, strict=True))
                 took, spent = time.monotonic() - began, processor_seconds(broker) - before
     print(f"{served} of {HANDSHAKES} connections served in {took:.1f} s")
-    print(f"processor time of the broker: {spent / HANDSHAKES * 1000:.2f} ms per connection")
+    print(
+        f"processor time per connection: broker {spent / HANDSHAKES * 1000:.2f} ms, requests of "
+        f"the other client included; clients {of_clients / HANDSHAKES * 1000:.2f} ms"
+    )
+    defaults = BrokerConfig()
+    print(
+        f"limits: max.connections={defaults.max_connections}, "
+        f"max.connection.creation.rate={defaults.max_connection_creation_rate}"
+    )
     print(f"a client alone:      {alone.summary()}")
     print(f"beside the others:   {beside.summary()}")
     return 0

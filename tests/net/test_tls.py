@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import os
 import socket
 import ssl
 import struct
+import time
 import warnings
 from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
@@ -129,6 +131,77 @@ async def test_frames_of_every_size_are_answered_in_order(own: certificates.Issu
         payloads = [bytes([number]) * size for number, size in enumerate(sizes, 1)]
         writer.writelines(map(framed, payloads))
         assert [await read_frame(reader) for _ in payloads] == payloads
+
+
+async def test_frame_in_many_small_records_is_read_to_the_end_of_the_connection(
+    own: certificates.Issued,
+) -> None:
+    # As librdkafka sends a batch; the end is said in the same packet as the last bytes.
+    context, frame = client_context(own), framed(bytes(range(256)) * 40)
+    async with listening(echo, settings_of(own)) as listener:
+
+        def exchange() -> bytes:
+            incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+            tls = context.wrap_bio(incoming, outgoing, server_hostname="localhost")
+            with socket.create_connection(("127.0.0.1", listener.port), 60) as sock:
+                while True:
+                    try:
+                        tls.do_handshake()
+                        break
+                    except ssl.SSLWantReadError:
+                        sock.sendall(outgoing.read())
+                        incoming.write(sock.recv(65_536))
+                for start in range(0, len(frame), 7):
+                    tls.write(frame[start : start + 7])
+                with contextlib.suppress(ssl.SSLWantReadError):
+                    tls.unwrap()
+                sock.sendall(outgoing.read())
+                found = bytearray()
+                while some := sock.recv(65_536):
+                    incoming.write(some)
+                    with contextlib.suppress(ssl.SSLWantReadError, ssl.SSLZeroReturnError):
+                        while plain := tls.read(65_536):
+                            found += plain
+                return bytes(found)
+
+        assert await asyncio.to_thread(exchange) == frame
+
+
+async def test_client_that_gathers_small_writes_is_not_held_up(own: certificates.Issued) -> None:
+    context = client_context(own)
+    async with listening(echo, settings_of(own)) as listener:
+
+        def seconds() -> float:
+            with (
+                socket.create_connection(("127.0.0.1", listener.port), 60) as lower,
+                context.wrap_socket(lower, server_hostname="localhost") as tls,
+            ):
+                began = time.monotonic()
+                tls.sendall(framed(b"x"))
+                assert tls.recv(5)
+                return time.monotonic() - began
+
+        # An acknowledgement that is put off takes 40 ms each time, a busy machine not so.
+        for _ in range(200):
+            if await asyncio.to_thread(seconds) < 0.035:
+                return
+        raise AssertionError("each connection waited for an acknowledgement")
+
+
+async def test_suite_of_cbc_is_not_served_by_default(own: certificates.Issued) -> None:
+    context = client_context(own)
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    context.set_ciphers("ECDHE-ECDSA-AES128-SHA256")
+    handshakes = Handshakes()
+    async with listening(echo, settings_of(own), handshakes) as listener:
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            await echoed(listener, context)
+    assert +handshakes.failed == {"protocol": 1}
+    chosen = dataclasses.replace(
+        settings_of(own), cipher_suites=("TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA256",)
+    )
+    async with listening(echo, chosen) as listener:
+        assert await echoed(listener, context) == b"x"
 
 
 async def test_no_region_of_a_file_reaches_sendfile(

@@ -4,11 +4,15 @@ Both kinds have what a connection needs of a socket: `recv_into` and `send`, whi
 BlockingIOError while there is nothing to read or no room, `send_all`, `close`, and a watch for
 bytes to read. `PlainTransport` is a socket and adds nothing to it on the way of a request.
 
-What TLS needs besides (`TlsTransport`):
+What TLS needs besides (`TlsTransport`). OpenSSL works between two buffers in memory; the transport
+alone moves their bytes to and from the socket:
 
-- OpenSSL may hold decrypted bytes that epoll does not see: after each read `pending` ones are read.
-- A read may have to write first, and a write to read. The transport alone watches the descriptor.
-- A write that had no room is repeated with the same bytes; so pieces are kept until they are sent.
+- Clients may send each record of a batch as a TLS record of its own. OpenSSL would read each from a
+  socket by two system calls; so what the socket has is taken by one.
+- Bytes that were taken from the socket, and not asked for yet, are not seen by epoll: after a read
+  that filled its buffer there is another one.
+- A write is encrypted as a whole, and may find the socket full: so a piece counts as sent when all
+  of its cipher text is, and is kept until then.
 - `sendfile` would put the bytes of a file on the wire as they are. Regions are read into memory and
   encrypted: in the event loop if the page cache has them, else in a thread.
 - Handshakes cost milliseconds and run in threads, a few at a time, each within a time limit. A peer
@@ -38,6 +42,14 @@ HANDSHAKES_AT_ONCE: Final = 32
 _HANDSHAKE_THREADS: Final = 2
 # Bytes encrypted in one call: four TLS records.
 PIECE_BYTES: Final = 64 * 1024
+# Most cipher text taken from a socket in one call.
+_TAKEN_BYTES: Final = 256 * 1024
+# Reads of one connection in a row before the others.
+_READS_A_TURN: Final = 8
+# About one TLS record. OpenSSL's buffer of what arrives never shrinks, so it gets no more at once.
+_RECORD_BYTES: Final = 16 * 1024
+# What OpenSSL says unasked, answers to key updates for instance, waits up to this size.
+_UNASKED_BYTES: Final = 64 * 1024
 
 
 class HandshakeError(ConnectionError):
@@ -138,6 +150,8 @@ class Handshakes:
         self._slots = asyncio.Semaphore(at_once)
         self._threads = ThreadPoolExecutor(_HANDSHAKE_THREADS, "tls-handshake")
         self.failed: Counter[str] = Counter(dict.fromkeys(CAUSES, 0))
+        # Where the event loop puts cipher text for a moment, of whichever connection.
+        self.scratch = memoryview(bytearray(_TAKEN_BYTES))
 
     async def step(self, work: Callable[[], T]) -> T:
         """Run one step of a handshake in a thread."""
@@ -164,17 +178,22 @@ class TlsTransport:
         is_server: bool = True,
         server_hostname: str | None = None,
     ) -> None:
-        self._sock: socket.socket | ssl.SSLSocket = sock
-        self._tls: ssl.SSLSocket | None = None
+        self._sock = sock
+        self._tls: ssl.SSLObject | None = None
         self._context = context
         self._handshakes = handshakes
         self._is_server = is_server
         self._server_hostname = server_hostname
         self._loop = asyncio.get_running_loop()
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        self._unsent = memoryview(b"")  # cipher text
+        # How much of the present piece is encrypted, and does not count as sent yet.
+        self._owed = 0
+        self._may_have_more = False
+        # Why there is nothing more to decrypt, once what came before is read.
+        self._end: ssl.SSLError | None = None
         self._on_readable: Callable[[], None] | None = None
-        # A read that has to write first; what waits for the descriptor on behalf of a write.
-        self._read_wants_room = False
-        self._write_wants_bytes = False
         self._room: asyncio.Future[None] | None = None
         self._closed = False
 
@@ -184,8 +203,6 @@ class TlsTransport:
         """Agree on keys, and check the peer's certificate. Raises HandshakeError."""
         try:
             async with asyncio.timeout(limit_s):
-                if self._is_server:
-                    await self._await_descriptor(to_write=False)
                 await self._shake_hands()
         except TimeoutError:
             raise self._failure("timeout", f"no TLS handshake in {limit_s:g} s") from None
@@ -193,32 +210,55 @@ class TlsTransport:
             raise self._failure("certificate", f"TLS: {error.verify_message}") from error
         except ssl.SSLError as error:
             raise self._failure(_cause(error), f"TLS: {error.reason or error}") from error
-        except HandshakeError:
-            raise
         except (OSError, ValueError) as error:
             raise self._failure("disconnected", f"TLS handshake: {error}") from error
 
     async def _shake_hands(self) -> None:
-        def wrap() -> ssl.SSLSocket:
-            self._sock.getpeername()  # fails for a peer that is gone, while we own the descriptor
-            return self._context().wrap_socket(
-                self._sock,
-                server_side=self._is_server,
-                do_handshake_on_connect=False,
-                server_hostname=self._server_hostname,
-            )
-
-        self._sock = tls = wrap()
+        if self._is_server:
+            await self._receive_handshake()
+        tls = self._context().wrap_bio(
+            self._incoming, self._outgoing, self._is_server, self._server_hostname
+        )
         while True:
             try:
                 await self._handshakes.step(tls.do_handshake)
             except ssl.SSLWantReadError:
-                await self._await_descriptor(to_write=False)
-            except ssl.SSLWantWriteError:
-                await self._await_descriptor(to_write=True)
+                await self._send_handshake()
+                await self._receive_handshake()
+            except ssl.SSLError:
+                with contextlib.suppress(OSError):
+                    self._flush()  # the alert that tells the peer why
+                raise
             else:
                 break
+        await self._send_handshake()
+        if self._is_server:
+            # A client whose kernel gathers small writes (Nagle) sends no request before its last
+            # message is acknowledged, which ours would put off for 40 ms.
+            with contextlib.suppress(OSError):
+                self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
         self._tls = tls
+        self._may_have_more = bool(self._incoming.pending)
+
+    async def _send_handshake(self) -> None:
+        while self._unsent or self._outgoing.pending:
+            try:
+                self._flush()
+            except BlockingIOError:
+                await self._await_descriptor(to_write=True)
+
+    async def _receive_handshake(self) -> None:
+        """Pass on what the peer says next. Raises ConnectionError if it has ended."""
+        while True:
+            await self._await_descriptor(to_write=False)
+            try:
+                count = self._sock.recv_into(self._handshakes.scratch[:_RECORD_BYTES])
+            except BlockingIOError:
+                continue
+            if not count:
+                raise ConnectionResetError("the peer has ended the connection")
+            self._incoming.write(self._handshakes.scratch[:count])
+            return
 
     def _failure(self, cause: str, text: str) -> HandshakeError:
         self._handshakes.failed[cause] += 1
@@ -244,24 +284,60 @@ class TlsTransport:
     def recv_into(self, buffer: memoryview, /) -> int:
         """Return how many bytes came, 0 at the end. Raises OSError."""
         assert self._tls is not None, "no handshake"
+        found, has_ended = self._decrypt(buffer), False
+        while found < len(buffer) and self._end is None:
+            wanted = max(_RECORD_BYTES, min(len(buffer) - found, _TAKEN_BYTES))
+            taken = self._handshakes.scratch[:wanted]
+            try:
+                count = self._sock.recv_into(taken)
+            except BlockingIOError:
+                break
+            has_ended = not count
+            for start in range(0, count, _RECORD_BYTES):
+                self._incoming.write(taken[start : min(start + _RECORD_BYTES, count)])
+                found += self._decrypt(buffer[found:])
+            if count < wanted:
+                break
+        if self._outgoing.pending:
+            self._say_unasked()
+        self._may_have_more = found == len(buffer) or self._end is not None
+        if found or has_ended or isinstance(self._end, ssl.SSLZeroReturnError):
+            return found
+        raise self._end or BlockingIOError
+
+    def _decrypt(self, buffer: memoryview) -> int:
+        """Decrypt what was taken from the socket; return how many bytes that gave."""
+        assert self._tls is not None
+        found = 0
         try:
-            return self._tls.read(len(buffer), buffer)  # type: ignore[return-value]
+            while found < len(buffer) and self._end is None:
+                count: int = self._tls.read(len(buffer) - found, buffer[found:])  # type: ignore[assignment]
+                found += count
+                if not count:
+                    self._end = ssl.SSLZeroReturnError()
         except ssl.SSLWantReadError:
-            raise BlockingIOError from None
-        except ssl.SSLWantWriteError:
-            self._read_wants_room = True
-            self._watch()
-            raise BlockingIOError from None
-        except ssl.SSLZeroReturnError:
-            return 0
-        except ValueError as error:
-            raise ConnectionError(str(error)) from error
+            pass
+        except ssl.SSLError as error:
+            self._end = error
+        return found
+
+    def _say_unasked(self) -> None:
+        """Send what OpenSSL has to say while it reads, if there is room.
+
+        Raises ConnectionError if a peer lets it say much and does not listen.
+        """
+        if self._unsent:
+            if self._outgoing.pending > _UNASKED_BYTES:
+                raise ConnectionResetError("the peer does not read what TLS answers")
+            return  # it goes after what is there
+        with contextlib.suppress(BlockingIOError):
+            self._flush()
 
     def start_reading(self, callback: Callable[[], None]) -> None:
-        """Call `callback` whenever there are bytes to read, those that OpenSSL holds included."""
+        """Call `callback` whenever there are bytes to read, those that we hold included."""
         self._on_readable = callback
         self._watch()
-        if self._tls is not None and self._tls.pending():
+        if self._may_have_more:
             self._loop.call_soon(self._read)
 
     def stop_reading(self) -> None:
@@ -270,29 +346,38 @@ class TlsTransport:
         self._watch()
 
     def _read(self) -> None:
-        while not self._closed and self._on_readable is not None:
+        for _ in range(_READS_A_TURN):
+            if self._closed or self._on_readable is None:
+                return
             self._on_readable()
-            if self._closed or self._tls is None or not self._tls.pending():
-                break
+            if not self._may_have_more:
+                return
+        self._loop.call_soon(self._read)
 
     # --- writing ---
 
     def send(self, data: Buffer, _flags: int = 0, /) -> int:
         """Return how many bytes were taken. Raises OSError.
 
-        After a BlockingIOError the next call must begin with the same bytes.
+        The next call must begin with the first byte that was not taken.
         """
         assert self._tls is not None, "no handshake"
-        try:
-            # Not `send`, which without a session sends the bytes as they are.
-            return self._tls.write(memoryview(data)[:PIECE_BYTES])
-        except ssl.SSLWantWriteError:
-            raise BlockingIOError from None
-        except ssl.SSLWantReadError:
-            self._write_wants_bytes = True
-            raise BlockingIOError from None
-        except ValueError as error:
-            raise ConnectionError(str(error)) from error
+        if not self._owed:
+            # The buffer in memory takes all of it.
+            self._owed = self._tls.write(memoryview(data)[:PIECE_BYTES])
+        gone = self._flush()
+        has_all = not self._unsent and not self._outgoing.pending
+        sent = self._owed if has_all else min(gone, self._owed - 1)
+        self._owed -= sent
+        return sent
+
+    def _flush(self) -> int:
+        """Send cipher text; return how many bytes the socket took. Raises BlockingIOError."""
+        if not self._unsent:
+            self._unsent = memoryview(self._outgoing.read())
+        gone = self._sock.send(self._unsent)
+        self._unsent = self._unsent[gone:]
+        return gone
 
     async def send_all(
         self,
@@ -330,38 +415,23 @@ class TlsTransport:
             await self._room
         finally:
             self._room = None
-            self._write_wants_bytes = False
             self._watch()
 
     # --- the descriptor ---
 
     def _watch(self) -> None:
         """Let the event loop look for what reads and writes wait for."""
-        number = self._sock.fileno()
-        if self._closed or number < 0:
-            # `wrap_socket` takes the descriptor even if it fails, as for a peer that is just gone.
+        if self._closed:
             return
-        if self._on_readable is not None or (self._room is not None and self._write_wants_bytes):
-            self._loop.add_reader(number, self._descriptor_readable)
+        number = self._sock.fileno()
+        if self._on_readable is not None:
+            self._loop.add_reader(number, self._read)
         else:
             self._loop.remove_reader(number)
-        if self._read_wants_room or (self._room is not None and not self._write_wants_bytes):
-            self._loop.add_writer(number, self._descriptor_writable)
+        if self._room is not None:
+            self._loop.add_writer(number, _settle, self._room)
         else:
             self._loop.remove_writer(number)
-
-    def _descriptor_readable(self) -> None:
-        if self._room is not None and self._write_wants_bytes:
-            _settle(self._room)
-        self._read()
-
-    def _descriptor_writable(self) -> None:
-        if self._room is not None and not self._write_wants_bytes:
-            _settle(self._room)
-        if self._read_wants_room:
-            self._read_wants_room = False
-            self._watch()
-            self._read()
 
     def fileno(self) -> int:
         """Return the descriptor, to look at the connection only."""
@@ -370,18 +440,21 @@ class TlsTransport:
     def interrupt(self) -> None:
         """Let a send that waits fail."""
         with contextlib.suppress(OSError):
-            socket.socket.shutdown(self._sock, socket.SHUT_RDWR)
+            self._sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Tell the peer that nothing more comes (close_notify), and close the connection."""
         if self._closed:
             return
-        self._on_readable, self._room, self._read_wants_room = None, None, False
+        self._on_readable, self._room = None, None
         self._watch()
         self._closed = True
         if self._tls is not None:
-            with contextlib.suppress(OSError, ValueError):
+            with contextlib.suppress(ssl.SSLError):
                 self._tls.unwrap()
+            with contextlib.suppress(OSError):
+                while self._unsent or self._outgoing.pending:
+                    self._flush()
         self._sock.close()
 
 
@@ -405,7 +478,7 @@ class EncryptedOutgoing(Outgoing):
 
     @property
     def done(self) -> bool:
-        """Return whether OpenSSL has taken everything."""
+        """Return whether everything is sent."""
         return not self.piece and self._index == len(self._parts)
 
     def held_bytes(self) -> int:
@@ -413,7 +486,7 @@ class EncryptedOutgoing(Outgoing):
         return (0 if self._is_of_region else len(self.piece)) + super().held_bytes()
 
     def skip(self, count: int) -> None:
-        """Note that OpenSSL took the first bytes of the piece."""
+        """Note that the first bytes of the piece are sent."""
         self.piece = self.piece[count:]
         self.sent += count
 
@@ -489,7 +562,7 @@ def _read(region: FileRegion, offset: int, view: memoryview) -> int:
 
 
 async def _run_to_end(threads: ThreadPoolExecutor | None, work: Callable[[], T]) -> T:
-    """Run work in a thread. Whoever is cancelled waits for its end: it uses a descriptor."""
+    """Run work in a thread. Whoever is cancelled waits for its end: it uses what is closed then."""
     running = asyncio.get_running_loop().run_in_executor(threads, work)
     try:
         return await asyncio.shield(running)

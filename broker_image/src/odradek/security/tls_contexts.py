@@ -37,6 +37,8 @@ _CLIENT_AUTH: Final = {
 _SUITES_13: Final = frozenset(
     {"TLS_AES_256_GCM_SHA384", "TLS_AES_128_GCM_SHA256", "TLS_CHACHA20_POLY1305_SHA256"}
 )
+# Of TLS 1.2, unless `ssl.cipher.suites` says more: with forward secrecy, and without CBC.
+_DEFAULT_SUITES: Final = "@SECLEVEL=2:ECDHE+AESGCM:ECDHE+CHACHA20:!aNULL:!aDSS"
 _SUITE_12: Final = re.compile(
     r"TLS_(?:(RSA)|(\w+))_WITH_(?:AES_(\d+)_(?:CBC|(GCM|CCM))_(SHA\d*)|(CHACHA20_POLY1305)_SHA256)"
 )
@@ -152,6 +154,8 @@ def _make(settings: TlsSettings) -> Contexts:
     # Connections live for long: nobody resumes a session, and none outlives a trusted certificate.
     server.options |= ssl.OP_NO_TICKET | ssl.OP_CIPHER_SERVER_PREFERENCE
     server.num_tickets = 0
+    if not settings.cipher_suites:
+        server.set_ciphers(_DEFAULT_SUITES)
     server.verify_mode = _CLIENT_AUTH[settings.client_auth]
     client = _client(settings, identity, trusted)
     own = identity.chain[0]
