@@ -290,6 +290,9 @@ def complete(kubectl: Kubectl, job: str) -> None:
     kubectl("patch", "job", job, "--subresource=status", "--type=merge", f"--patch={patch}")
 
 
+@pytest.mark.full(
+    "tests/e2e/test_release.py::test_upgrade_from_the_previous_chart_brings_its_crds_and_restarts_nothing"
+)
 def test_installation_over_old_crds_restores_them_with_its_hooks_own_rights(
     kubectl: Kubectl,
     api: apiserver.ApiServer,

@@ -18,6 +18,7 @@ from odradek.zk import znodes
 from tests.support.broker import STEADY, Cluster, wait_until
 from tests.support.clients import kafka_admin
 from tests.support.kafka_peer import Tools
+from tests.support.sampling import some_of
 from tests.support.traffic import Traffic
 
 REASSIGN = "kafka.admin.ReassignPartitionsCommand"
@@ -102,7 +103,7 @@ def throttles(cluster: Cluster, topic: str) -> dict[str, str]:
     return {key: text for one in entries for key, text in one.items() if "throttled" in key}
 
 
-@pytest.mark.parametrize("way", ["--zookeeper", "--bootstrap-server"])
+@pytest.mark.parametrize("way", some_of(["--zookeeper", "--bootstrap-server"], ["--zookeeper"]))
 def test_partitions_move_under_load_throttled_and_verified(
     cluster: Cluster, tools: Tools, way: str
 ) -> None:

@@ -9,7 +9,7 @@ import yaml
 from tests.cluster.settings import REPO
 from tests.support import objects
 from tests.support.apiserver import ApiServer
-from tests.support.kubectl import Kubectl, KubectlError
+from tests.support.kubectl import Kubectl, KubectlError, QuickKubectl
 
 CLUSTER: dict[str, Any] = {
     "apiVersion": "odradek.io/v1alpha1",
@@ -123,7 +123,7 @@ def change(body: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def kubectl(api: ApiServer) -> Kubectl:
     api.create_namespace("crds")
-    space = Kubectl(api.kubectl, api.kubeconfig, "crds")
+    space = QuickKubectl(api.kubectl, api.kubeconfig, "crds")
     space.apply(CLUSTER, TOPIC, TABLE, REASSIGNMENT, GROUP)
     return space
 
@@ -377,6 +377,7 @@ def test_spark_or_somebody_else_chooses_the_number_of_executors(kubectl: Kubectl
 
 
 def test_unknown_fields_are_refused(kubectl: Kubectl) -> None:
+    kubectl = Kubectl(kubectl.binary, kubectl.kubeconfig, kubectl.namespace)
     with pytest.raises(KubectlError, match=r"unknown field .*spec\.partition"):
         kubectl.apply(change(change(TOPIC, "metadata/name", "new"), "spec/partition", 3))
 
