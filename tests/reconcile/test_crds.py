@@ -4,10 +4,9 @@ import copy
 from typing import Any
 
 import pytest
-import yaml
 
 from tests.cluster.settings import REPO
-from tests.support import objects
+from tests.support import objects, yaml_text
 from tests.support.apiserver import ApiServer
 from tests.support.kubectl import Kubectl, KubectlError, QuickKubectl
 
@@ -438,7 +437,7 @@ def bounded(schema: dict[str, Any], path: str) -> list[str]:
 
 @pytest.mark.parametrize("file", sorted((REPO / "crds").glob("*.yaml")), ids=lambda f: f.stem)
 def test_every_list_map_and_string_has_a_bound(file: Any) -> None:
-    (version,) = yaml.safe_load(file.read_text())["spec"]["versions"]
+    (version,) = yaml_text.load(file.read_text())["spec"]["versions"]
     properties = version["schema"]["openAPIV3Schema"]["properties"]
     for part in ("spec", "status"):
         assert bounded(properties[part], part) == []
