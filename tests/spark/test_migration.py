@@ -67,6 +67,9 @@ def test_changed_query_is_refused_until_somebody_says_what_becomes_of_its_state(
     assert counts(kept) == {0: 3, 1: 3, 2: 3}
 
 
+@pytest.mark.full(
+    "tests/spark/test_migration.py::test_changed_query_is_refused_until_somebody_says_what_becomes_of_its_state"
+)
 def test_spark_refuses_state_of_other_types_and_the_former_query_goes_on(
     group: Callable[..., Group], run: Callable[..., Run]
 ) -> None:
